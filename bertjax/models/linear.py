@@ -1,0 +1,103 @@
+"""Products, dropout and activations: the arithmetic that every module shares.
+
+Every matrix product of the project goes through `dot`, so that its three products (forward, and backward to the input
+and to the weight) read the same narrow type. Leaving the backward products to the transpose rules would multiply a
+float32 cotangent with a bfloat16 weight, at float32 speed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from bertjax.models.config import EncoderConfig
+
+Key = Array
+Activation = Callable[[Array], Array]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def dot(x: Float[Array, "*b K"], kernel: Float[Array, "K N"], compute: str, result: str) -> Float[Array, "*b N"]:
+    """`x @ kernel`, operands cast to `compute`, product returned as `result`, accumulated in float32."""
+    return _product(x.astype(compute), kernel.astype(compute), ((x.ndim - 1,), (0,)), result)
+
+
+def _product(a: Array, b: Array, contract: tuple[tuple[int, ...], tuple[int, ...]], result: str) -> Array:
+    return jax.lax.dot_general(a, b, (contract, ((), ())), preferred_element_type=jnp.dtype(result))
+
+
+def _dot_forward(x: Array, kernel: Array, compute: str, result: str) -> tuple[Array, tuple[Array, ...]]:
+    operands = x.astype(compute), kernel.astype(compute)
+    out = _product(*operands, ((x.ndim - 1,), (0,)), result)
+    # dtype tokens: cotangents must come back in the types of the primals
+    return out, (*operands, jnp.zeros((), x.dtype), jnp.zeros((), kernel.dtype))
+
+
+def _dot_backward(compute: str, result: str, saved: tuple[Array, ...], grad: Array) -> tuple[Array, Array]:
+    x, kernel, x_like, kernel_like = saved
+    narrow = grad.astype(compute)
+    grad_x = _product(narrow, kernel, ((narrow.ndim - 1,), (1,)), result)
+    batch = tuple(range(x.ndim - 1))
+    grad_kernel = _product(x, narrow, (batch, batch), "float32")
+    return grad_x.astype(x_like.dtype), grad_kernel.astype(kernel_like.dtype)
+
+
+dot.defvjp(_dot_forward, _dot_backward)
+
+
+class Linear(nnx.Module):
+    """`x @ kernel + bias`, kernel [in, out]."""
+
+    def __init__(self, in_size: int, out_size: int, config: EncoderConfig, rngs: nnx.Rngs):
+        self.kernel = nnx.Param(initializer(config)(rngs.params(), (in_size, out_size), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32))
+        self.compute, self.result = config.compute_dtype, config.result_dtype
+
+    def __call__(self, x: Float[Array, "*b K"]) -> Float[Array, "*b N"]:
+        out = dot(x, self.kernel[...], self.compute, self.result)
+        return out + jnp.expand_dims(self.bias[...], range(out.ndim - 1)).astype(out.dtype)
+
+
+def layer_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    """Layer norm with the exact two-pass variance: the fast one loses digits that Hugging Face keeps."""
+    return nnx.LayerNorm(
+        size, epsilon=config.layer_norm_eps, use_fast_variance=False, dtype=jnp.dtype(config.result_dtype), rngs=rngs
+    )
+
+
+def initializer(config: EncoderConfig) -> jax.nn.initializers.Initializer:
+    """BERT's truncated normal is cut at two sigma and not rescaled (real deviation 0.88 of the given one)."""
+    make = {"truncated_normal": jax.nn.initializers.truncated_normal, "normal": jax.nn.initializers.normal}
+    return make[config.initializer](config.initializer_range)
+
+
+def activation(name: str) -> Activation:
+    """Hugging Face's names; `jax.nn.gelu` defaults to tanh, which Hugging Face calls `gelu_new`."""
+    if name == "relu":
+        return jax.nn.relu
+    return functools.partial(jax.nn.gelu, approximate=name == "gelu_new")
+
+
+def dropout(x: Array, rate: float, key: Key | None) -> Array:
+    """Zeroes a share `rate` of the elements and scales the rest; `key=None` means none is dropped.
+
+    Sixteen random bits an element (the rate is exact to 2^-17): random numbers are a large part of a small model's
+    step, and one threefry word serves two elements.
+    """
+    if key is None or rate == 0.0:
+        return x
+    threshold = round(rate * 65536)
+    keep = _random_uint16(key, x.shape) >= threshold
+    return jnp.where(keep, x * jnp.asarray(65536 / (65536 - threshold), x.dtype), jnp.zeros((), x.dtype))
+
+
+def _random_uint16(key: Key, shape: tuple[int, ...]) -> Array:
+    if shape[-1] % 2:
+        return jax.random.bits(key, shape, jnp.uint16)
+    words = jax.random.bits(key, (*shape[:-1], shape[-1] // 2), jnp.uint32)
+    return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(shape)

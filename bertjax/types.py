@@ -1,0 +1,80 @@
+"""What the rooms hand to each other. Imports nothing of ours, and neither jax nor flax.
+
+Axis letters, the same in every signature of the project:
+
+    B  rows of a batch            S  tokens of a row          E  most examples packed in a row
+    D  hidden size                N  attention heads          H  head size (D = N * H)
+    F  feed-forward size          L  layers                   V  vocabulary (padded inside training)
+    M  masked positions of a row
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Batch = Mapping[str, Any]
+"""Named arrays of one global batch, numpy on the host and jax on the device.
+
+    input_ids         int32   [B, S]
+    segment_ids       int32   [B, S]   0 = padding, 1.. = which example of the row; attention never crosses it
+    position_ids      int32   [B, S]   restart with every example
+    token_type_ids    int32   [B, S]
+    example_positions int32   [B, E]   the summary token of each example
+    example_weights   float32 [B, E]   0 = no example
+    example_ids       uint32  [B, E]   stable identity in the corpus, the same in every epoch
+    example_draws     uint32  [B, E]   epoch modulo dupe_factor: which of the repeated draws this is
+    pair_labels       int32   [B, E]   forms with two segments only; 0 = B follows A
+
+Objectives add what they hide: `original_ids`, `masked_positions`, `masked_ids`, `masked_weights`.
+"""
+
+Params = dict[str, Any]
+"""Nested dict of arrays; stacked layers carry a leading [L] axis below a key named `layers`."""
+
+
+class Sum(NamedTuple):
+    """A sum and the number of things summed; means are made last, so that they are exact on any mesh."""
+
+    value: Any
+    count: Any
+
+
+class UserError(Exception):
+    """Something the user can mend: the command line prints the message as one line and exits with 2."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """What an objective must know of a tokenizer.
+
+    `size` is the true number of pieces; `padded_size` exists only inside training (masked logits, aligned
+    matrices). `starts_word[id]` is True where a piece opens a word (special pieces are words of their own).
+    `counts[id]` is how often the piece occurs in the training corpus, the unigram baseline.
+    """
+
+    size: int
+    padded_size: int
+    pad_id: int
+    unk_id: int
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    special_ids: tuple[int, ...]
+    starts_word: np.ndarray  # bool [size]
+    counts: np.ndarray  # int64 [size]
+
+    def __post_init__(self) -> None:
+        if self.padded_size < self.size:
+            raise ValueError(f"padded_size {self.padded_size} is smaller than size {self.size}")
+        for name in ("starts_word", "counts"):
+            if getattr(self, name).shape != (self.size,):
+                raise ValueError(f"{name} must have shape ({self.size},), not {getattr(self, name).shape}")
+
+
+def padded_vocab_size(size: int, multiple: int = 64) -> int:
+    """The next multiple of `multiple`: matrix units like aligned sizes."""
+    return -(-size // multiple) * multiple
