@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -39,7 +40,7 @@ class MlmHead(nnx.Module):
     def __call__(self, hidden: Float[Array, "*b D"], table: Float[Array, "V D"]) -> Float[Array, "*b V"]:
         """Float32 logits; the padding of the vocabulary gets the lowest number there is."""
         hidden = self.norm(activation(self.config.hidden_act)(self.dense(hidden)))
-        logits = dot(hidden, table.T, self.config.compute_dtype, "float32")
+        logits = dot(hidden, table, self.config.compute_dtype, "float32", True)
         bias = self.bias[...]
         if self.config.table_size > self.config.vocab_size:
             real = jnp.arange(self.config.table_size) < self.config.vocab_size
@@ -113,7 +114,5 @@ def abstract_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
 
 def count_params(config: EncoderConfig, heads: tuple[str, ...]) -> int:
     """Number of parameters at the true vocabulary size, tied weights counted once."""
-    import dataclasses
-
     true = dataclasses.replace(config, padded_vocab_size=None)
     return sum(leaf.size for leaf in jax.tree.leaves(abstract_params(true, heads)))

@@ -21,29 +21,40 @@ Key = Array
 Activation = Callable[[Array], Array]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def dot(x: Float[Array, "*b K"], kernel: Float[Array, "K N"], compute: str, result: str) -> Float[Array, "*b N"]:
-    """`x @ kernel`, operands cast to `compute`, product returned as `result`, accumulated in float32."""
-    return _product(x.astype(compute), kernel.astype(compute), ((x.ndim - 1,), (0,)), result)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def dot(
+    x: Float[Array, "*b K"], kernel: Float[Array, "K N"], compute: str, result: str, transposed: bool = False
+) -> Float[Array, "*b N"]:
+    """`x @ kernel`, operands cast to `compute`, product returned as `result`, accumulated in float32.
+
+    `transposed=True` takes the kernel as [N, K] (a tied word table). Passing `table.T` instead gives XLA:CPU a layout
+    for which it has no bfloat16 kernel.
+    """
+    return _dot_forward(x, kernel, compute, result, transposed)[0]
 
 
-def _product(a: Array, b: Array, contract: tuple[tuple[int, ...], tuple[int, ...]], result: str) -> Array:
-    return jax.lax.dot_general(a, b, (contract, ((), ())), preferred_element_type=jnp.dtype(result))
+def _product(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...], result: str) -> Array:
+    return jax.lax.dot_general(a, b, ((a_axes, b_axes), ((), ())), preferred_element_type=jnp.dtype(result))
 
 
-def _dot_forward(x: Array, kernel: Array, compute: str, result: str) -> tuple[Array, tuple[Array, ...]]:
+def _dot_forward(
+    x: Array, kernel: Array, compute: str, result: str, transposed: bool
+) -> tuple[Array, tuple[Array, ...]]:
     operands = x.astype(compute), kernel.astype(compute)
-    out = _product(*operands, ((x.ndim - 1,), (0,)), result)
-    # dtype tokens: cotangents must come back in the types of the primals
+    out = _product(*operands, (x.ndim - 1,), (int(transposed),), result)
+    # The empty arrays carry the types in which the gradients must come back.
     return out, (*operands, jnp.zeros((), x.dtype), jnp.zeros((), kernel.dtype))
 
 
-def _dot_backward(compute: str, result: str, saved: tuple[Array, ...], grad: Array) -> tuple[Array, Array]:
+def _dot_backward(
+    compute: str, result: str, transposed: bool, saved: tuple[Array, ...], grad: Array
+) -> tuple[Array, Array]:
     x, kernel, x_like, kernel_like = saved
-    narrow = grad.astype(compute)
-    grad_x = _product(narrow, kernel, ((narrow.ndim - 1,), (1,)), result)
-    batch = tuple(range(x.ndim - 1))
-    grad_kernel = _product(x, narrow, (batch, batch), "float32")
+    grad = grad.astype(compute)
+    grad_x = _product(grad, kernel, (grad.ndim - 1,), (1 - int(transposed),), result)
+    rows = tuple(range(x.ndim - 1))
+    pair = (grad, x) if transposed else (x, grad)
+    grad_kernel = _product(*pair, rows, rows, "float32")
     return grad_x.astype(x_like.dtype), grad_kernel.astype(kernel_like.dtype)
 
 

@@ -1,0 +1,238 @@
+"""Every key that a config may set, with its default: BERT's recipe (arXiv:1810.04805, appendix A.2).
+
+A config file starts from `base_config()` and changes what it wants changed. A key that is not here cannot be set,
+neither there nor on the command line. A key whose default is `None` (a placeholder) can be given `None` again.
+Numbers derived from others are references, so that they follow an override of what they are derived from.
+"""
+
+from __future__ import annotations
+
+from ml_collections import ConfigDict, config_dict
+
+
+def base_config() -> ConfigDict:
+    """A new, locked config with every declared key."""
+    config = ConfigDict()
+
+    # Seeds everything random: weights, order of the data, pairs, masks, dropout.
+    config.seed = 0
+    # A folder (ours or Hugging Face's) to take weights from, and nothing else, when the work folder has no checkpoint.
+    config.init_from = config_dict.placeholder(str)
+    # Print parameters, FLOPs, memory, tokens and epochs; train nothing, write nothing.
+    config.dry_run = False
+    # "any", "cpu", "gpu" or "tpu": naming one and not getting it is an error, so that no run is slow in silence.
+    config.platform = "any"
+
+    config.model = _model()
+    config.objective = _objective()
+    config.data = _data()
+    config.train = train = _train()
+    config.optimizer = _optimizer()
+    config.schedule = _schedule(train)
+    config.eval = _eval(train)
+    config.checkpoint = _checkpoint(train)
+    config.mesh = _mesh()
+    config.export = _export()
+    config.logging = _logging()
+    config.profile = _profile()
+    return config.lock()
+
+
+def _model() -> ConfigDict:
+    """A published size and what to change of it; sizes of the vocabulary come from the tokenizer."""
+    model = ConfigDict()
+    # A name of bertjax/models/zoo.py, such as "bert-base" or "bert-6x512". Every None below takes the preset's value.
+    model.preset = "bert-base"
+    # Sizes: width of the residual stream, layers, heads (must divide the width), width inside the feed-forward block.
+    model.hidden_size = config_dict.placeholder(int)
+    model.num_layers = config_dict.placeholder(int)
+    model.num_heads = config_dict.placeholder(int)
+    model.intermediate_size = config_dict.placeholder(int)
+    # Rows of the position table: the longest row that the model can ever read, in tokens.
+    model.max_position_embeddings = config_dict.placeholder(int)
+    # Rows of the token type table: 2 tells the first segment from the second.
+    model.type_vocab_size = config_dict.placeholder(int)
+    # "gelu" (erf), "gelu_new" (tanh, what Google's code computes) or "relu".
+    model.hidden_act = config_dict.placeholder(str)
+    # Share dropped of the embeddings and of every block's output, and of the attention probabilities; [0, 1).
+    model.hidden_dropout = config_dict.placeholder(float)
+    model.attention_dropout = config_dict.placeholder(float)
+    # Added to the variance before its root.
+    model.layer_norm_eps = config_dict.placeholder(float)
+    # "truncated_normal" (cut at two sigma, not rescaled) or "normal", and its sigma.
+    model.initializer = config_dict.placeholder(str)
+    model.initializer_range = config_dict.placeholder(float)
+    # Backward pass: "none" keeps every activation, "dots" keeps the products with weights, "full" only layer inputs.
+    model.remat = config_dict.placeholder(str)
+    # Layers in one body of the scan: larger compiles longer and may run faster.
+    model.unroll = config_dict.placeholder(int)
+    return model
+
+
+def _objective() -> ConfigDict:
+    objective = ConfigDict()
+    # What is learned; "mlm" hides tokens and, with `pair`, judges pairs of segments.
+    objective.name = "mlm"
+    # "token" hides pieces one by one, "whole_word" all pieces of a word together.
+    objective.masking = "token"
+    # True: new masks every time an example comes. False: the masks repeat every `data.dupe_factor` epochs.
+    objective.dynamic = True
+    # Share of an example's tokens (special ones counted, never chosen) that are predicted.
+    objective.mask_rate = 0.15
+    # Of those, the share replaced by [MASK] and the share replaced by a random token; the rest stays as it is.
+    objective.mask_token_rate = 0.8
+    objective.random_token_rate = 0.1
+    # Most predictions in an example; None = round(mask_rate * seq_len), which never binds.
+    objective.max_predictions = config_dict.placeholder(int)
+    # "nsp" predicts whether the second segment follows the first (needs data.form = "nsp_pairs"), or "none".
+    objective.pair = "nsp"
+    # Factors of the two losses (each a mean) in the sum that is minimised.
+    objective.mlm_weight = 1.0
+    objective.pair_weight = 1.0
+    return objective
+
+
+def _data() -> ConfigDict:
+    data = ConfigDict()
+    # KIND:WHERE[#FIELD][@WEIGHT], such as "text:books/*.txt.gz@0.3"; kinds: builtin text lines files jsonl parquet hub.
+    data.sources = ("builtin:python-docs",)
+    # Held-out text, written the same way; () holds out documents of `sources`, chosen by the hash of their text.
+    data.eval_sources = ()
+    # Share of documents held out when `eval_sources` is ().
+    data.eval_fraction = 0.01
+    # "wordpiece", "bpe" or "unigram": trained on `sources`. Else the path of one: a folder, tokenizer.json, vocab.txt,
+    # spiece.model.
+    data.tokenizer = "wordpiece"
+    # Whose special pieces and ids a trained tokenizer gets.
+    data.tokenizer_family = "bert"
+    # Pieces of a trained tokenizer, special ones included; the most that a given one may have.
+    data.vocab_size = 30522
+    # Lower-case and strip accents ("uncased"); a given tokenizer keeps its own ways.
+    data.lowercase = True
+    # Tokens in a row, special ones included.
+    data.seq_len = 128
+    # What a row holds: "nsp_pairs" (two segments, the second random or what follows) or "block" (text cut to length).
+    data.form = "nsp_pairs"
+    # nsp_pairs: share of documents that aim at a random shorter length instead of `seq_len`.
+    data.short_seq_prob = 0.1
+    # Epochs after which pairs (and static masks) come again as they were.
+    data.dupe_factor = 10
+    # Invalid UTF-8: "strict" stops and names file and line, "replace" puts U+FFFD in its place.
+    data.errors = "strict"
+    # Where tokenizers and tokenised corpora are kept, named by their content and shared by all runs.
+    data.cache_dir = "~/.cache/bertjax"
+    return data
+
+
+def _train() -> ConfigDict:
+    train = ConfigDict()
+    # Updates of the weights; warmup, intervals and the schedule follow it.
+    train.num_steps = 1_000_000
+    # Rows in one update, over all devices and microbatches.
+    train.batch_size = 256
+    # Parts of a batch that go through the model one after the other: less memory, the same update.
+    train.microbatches = 1
+    # Type of the products; weights and sums stay float32. "auto" = bfloat16 on accelerators, float32 on CPU.
+    train.compute_dtype = "auto"
+    # Updates between two lines of metrics; about 200 lines a run.
+    train.log_interval_steps = (train.get_ref("num_steps") + 199) // 200
+    # Random bits of dropout: "threefry" is the same on every mesh and machine, "rbg" is faster on accelerators.
+    train.dropout_prng = "threefry"
+    return train
+
+
+def _optimizer() -> ConfigDict:
+    optimizer = ConfigDict()
+    # "adamw": Adam with decay decoupled from the gradient.
+    optimizer.name = "adamw"
+    # The highest rate, at the end of warmup.
+    optimizer.learning_rate = 1e-4
+    # Decay of the mean of gradients and of the mean of their squares; what is added to the root of the latter.
+    optimizer.b1 = 0.9
+    optimizer.b2 = 0.999
+    optimizer.eps = 1e-6
+    # Divide both means by their lack of history. BERT does not (google-research/bert:optimization.py).
+    optimizer.bias_correction = False
+    # Share of a weight taken away at each update, times the learning rate.
+    optimizer.weight_decay = 0.01
+    # Largest global norm of the gradient; 0 = no clipping.
+    optimizer.clip_norm = 1.0
+    # Parameters that are not decayed: regexes of whole paths such as "encoder/layers/3/attention/query/bias".
+    optimizer.decay_exclude = (r".*/(bias|scale)",)
+    # "REGEX=FACTOR" multiplies the learning rate of the parameters whose whole path matches; the first match counts.
+    optimizer.rates = ()
+    return optimizer
+
+
+def _schedule(train: ConfigDict) -> ConfigDict:
+    schedule = ConfigDict()
+    # After warmup: "bert" (linear to 0, counted from step 0), "linear" (from the end of warmup), "cosine", "constant".
+    schedule.name = "bert"
+    # Updates over which the rate rises from 0; 1 % of the run (10,000 of 1,000,000).
+    schedule.warmup_steps = train.get_ref("num_steps") // 100
+    return schedule
+
+
+def _eval(train: ConfigDict) -> ConfigDict:
+    evaluation = ConfigDict()
+    # Updates between two evaluations; 0 = only at the end.
+    evaluation.interval_steps = (train.get_ref("num_steps") + 19) // 20
+    # Most held-out batches in one evaluation: always the same ones, with the same masks.
+    evaluation.num_batches = 32
+    # Rows in one of them.
+    evaluation.batch_size = train.get_oneway_ref("batch_size")
+    # Sentences with [MASK] whose most likely fillings are shown after each evaluation.
+    evaluation.fill_mask = ()
+    return evaluation
+
+
+def _checkpoint(train: ConfigDict) -> ConfigDict:
+    checkpoint = ConfigDict()
+    # Updates between two checkpoints (there is always one at the end), and minutes after which one is due anyway.
+    checkpoint.interval_steps = (train.get_ref("num_steps") + 19) // 20
+    checkpoint.interval_minutes = config_dict.placeholder(float)
+    # How many of the newest to keep; beside them, for ever, those whose step is a multiple of `keep_every`.
+    checkpoint.keep = 3
+    checkpoint.keep_every = config_dict.placeholder(int)
+    # Keep the best by this figure too: a key of metrics.jsonl such as "eval/mlm_loss"; smaller is better
+    # unless its name ends in "accuracy".
+    checkpoint.best_metric = config_dict.placeholder(str)
+    return checkpoint
+
+
+def _mesh() -> ConfigDict:
+    """How devices share the work; the product of the three is the number of devices, -1 = those that remain."""
+    mesh = ConfigDict()
+    # Rows are split; weights are copied.
+    mesh.data = -1
+    # Rows are split, and so are weights and optimizer state: gathered layer by layer.
+    mesh.fsdp = 1
+    # Heads and feed-forward widths are split.
+    mesh.tensor = 1
+    return mesh
+
+
+def _export() -> ConfigDict:
+    export = ConfigDict()
+    # Write `export/`, a Hugging Face folder, into the work folder when the run ends.
+    export.at_end = False
+    return export
+
+
+def _logging() -> ConfigDict:
+    """metrics.jsonl is always written."""
+    logging = ConfigDict()
+    # Write TensorBoard events into the work folder.
+    logging.tensorboard = True
+    # Weights & Biases project to report to (extra `wandb`).
+    logging.wandb_project = config_dict.placeholder(str)
+    return logging
+
+
+def _profile() -> ConfigDict:
+    profile = ConfigDict()
+    # Record a trace of the device from this update on; None = never.
+    profile.start_step = config_dict.placeholder(int)
+    # Updates recorded.
+    profile.num_steps = 5
+    return profile

@@ -1,0 +1,225 @@
+"""Where a ConfigDict becomes objects: the objective, the compiled steps, the run. Sees all rooms."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+
+from bertjax import check, corpora
+from bertjax.checkpoint.manager import Checkpoints
+from bertjax.checkpoint.surgery import merge_params
+from bertjax.corpora import Prepared
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.models.config import EncoderConfig
+from bertjax.models.heads import HEADS, abstract_params
+from bertjax.objectives.base import Extra
+from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.overrides import flatten
+from bertjax.training.accounting import flops_per_token, peak_flops
+from bertjax.training.loop import Run
+from bertjax.training.metrics import Console, JsonLines, TensorBoard, WeightsAndBiases, Writer
+from bertjax.training.optimizers import make_optimizer
+from bertjax.training.schedules import make_schedule
+from bertjax.training.sharding import make_mesh, state_shardings
+from bertjax.training.state import TrainState
+from bertjax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
+from bertjax.types import Params, UserError, Vocabulary
+
+EVAL_SEED = 0
+"""Held-out rows and masks are the same whatever the run's seed: runs compare."""
+
+
+@dataclasses.dataclass
+class Experiment:
+    """What a config describes, ready to run on the devices there are."""
+
+    cfg: ConfigDict
+    mesh: jax.sharding.Mesh
+    model: EncoderConfig
+    objective: MaskedLanguageModel
+    schedule: optax.Schedule
+    optimizer: optax.GradientTransformation
+    train_step: Callable
+    eval_step: Callable
+
+    def init_state(self) -> TrainState:
+        with jax.set_mesh(self.mesh):
+            return init_state(self.mesh, self.objective, self.optimizer, self.cfg.seed)
+
+    def abstract_state(self) -> TrainState:
+        """Shapes, types and shardings of the train state, nothing allocated."""
+        state = abstract_state(self.objective, self.optimizer)
+        return jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            state,
+            state_shardings(state, self.mesh),
+        )
+
+
+def experiment(cfg: ConfigDict, vocabulary: Vocabulary) -> Experiment:
+    """The objective, optimizer and jitted steps of a checked config; nothing is compiled or allocated yet."""
+    use_platform(cfg.platform)
+    mesh = make_mesh(check.mesh_config(cfg))
+    check.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
+    model = check.encoder_config(cfg, vocabulary.size, vocabulary.padded_size, **compute_types(cfg.train.compute_dtype))
+    objective = MaskedLanguageModel(check.mlm_config(cfg), model, vocabulary)
+    schedule = make_schedule(check.schedule_config(cfg))
+    params, _ = jax.eval_shape(objective.init, jax.random.key(0))
+    optimizer = make_optimizer(check.optimizer_config(cfg), schedule, params)
+    train_step = compile_train_step(
+        mesh,
+        objective,
+        optimizer,
+        microbatches=cfg.train.microbatches,
+        seed=cfg.seed,
+        dropout_impl=None if cfg.train.dropout_prng == "threefry" else cfg.train.dropout_prng,
+    )
+    eval_step = compile_eval_step(mesh, objective, EVAL_SEED)
+    return Experiment(cfg, mesh, model, objective, schedule, optimizer, train_step, eval_step)
+
+
+def run(exp: Experiment, prepared: Prepared, workdir: Path, checkpoints: Checkpoints, step: int) -> Run:
+    """Everything that the loop works with, from update `step` on."""
+    cfg = exp.cfg
+    rate = exp.objective.config.masking.mask_rate
+    peak = peak_flops(exp.mesh.devices.flat[0].device_kind)
+    return Run(
+        config=check.loop_config(cfg),
+        objective=exp.objective,
+        extra=Extra(frozen={}, carry={}),
+        schedule=exp.schedule,
+        mesh=exp.mesh,
+        train_step=exp.train_step,
+        eval_step=exp.eval_step,
+        batches=corpora.training_pipeline(cfg, prepared),
+        eval_sets=corpora.eval_sets(cfg, prepared),
+        checkpoints=checkpoints,
+        meta={"config": flatten(cfg), "data": prepared.digests, "tokens": corpora.total_tokens(prepared)},
+        writers=_writers(cfg, workdir, step),
+        console=Console(step, cfg.train.num_steps),
+        workdir=workdir,
+        tokens_per_batch=cfg.train.batch_size * cfg.data.seq_len,
+        flops_per_token=lambda filled: flops_per_token(exp.model, rate, filled * cfg.data.seq_len),
+        peak_flops=None if peak is None else peak * exp.mesh.size,
+    )
+
+
+def open_checkpoints(cfg: ConfigDict, workdir: Path, read_only: bool = False) -> Checkpoints:
+    settings = cfg.checkpoint
+    return Checkpoints(
+        workdir / "checkpoints",
+        keep=settings.keep,
+        keep_every=settings.keep_every,
+        best_metric=settings.best_metric,
+        read_only=read_only,
+    )
+
+
+def _writers(cfg: ConfigDict, workdir: Path, step: int) -> list[Writer]:
+    if jax.process_index() != 0:
+        return []
+    writers: list[Writer] = [JsonLines(workdir / "metrics.jsonl", step)]
+    if cfg.logging.tensorboard:
+        writers.append(TensorBoard(workdir / "tensorboard", step))
+    if cfg.logging.wandb_project is not None:
+        writers.append(WeightsAndBiases(cfg.logging.wandb_project, workdir, flatten(cfg)))
+    return writers
+
+
+def use_platform(wanted: str) -> None:
+    """Raises `UserError` when the devices are not what was asked for: nobody trains on a CPU for a week by mistake."""
+    if wanted == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+    try:
+        found = {"cuda": "gpu", "rocm": "gpu"}.get(jax.default_backend(), jax.default_backend())
+    except RuntimeError as error:
+        raise UserError(f"jax cannot start its backend: {str(error).splitlines()[0]}") from error
+    if wanted not in ("any", found):
+        raise UserError(
+            f"platform={wanted} was asked for, but jax runs on {found}; install its plugin "
+            "(pip install 'bertjax[cuda12]', 'bertjax[cuda13]' or 'bertjax[tpu]') or set --config.platform=any"
+        )
+    if wanted == "any" and found == "cpu" and "JAX_PLATFORMS" not in os.environ:
+        device = next((path for path in ("/dev/nvidia0", "/dev/accel0") if os.path.exists(path)), None)
+        if device is not None:
+            raise UserError(
+                f"this machine has an accelerator ({device}), but jax runs on the CPU; install its plugin "
+                "(pip install 'bertjax[cuda12]' or 'bertjax[tpu]') or set --config.platform=cpu"
+            )
+
+
+def compute_types(compute_dtype: str) -> dict[str, str]:
+    """`compute_dtype` and `result_dtype` of the products on the platform in use.
+
+    XLA:CPU multiplies bfloat16 fast only where the result is float32 (and the processor has the instructions);
+    accelerators keep the activations in bfloat16, too.
+    """
+    on_cpu = jax.default_backend() == "cpu"
+    if compute_dtype == "auto":
+        compute_dtype = "bfloat16" if not on_cpu or _cpu_multiplies_bfloat16() else "float32"
+    return {"compute_dtype": compute_dtype, "result_dtype": "float32" if on_cpu else compute_dtype}
+
+
+def _cpu_multiplies_bfloat16() -> bool:
+    """Linux tells the instruction sets; elsewhere the answer is no."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        flags = Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def true_size_params(params: Params, config: EncoderConfig) -> Params:
+    """Host copies of the parameters, without the rows that pad the vocabulary."""
+    host = jax.device_get(params)
+    size = config.vocab_size
+    table = host["encoder"]["embeddings"]["word_embeddings"]
+    trimmed = {**host, "encoder": {**host["encoder"], "embeddings": {**host["encoder"]["embeddings"]}}}
+    trimmed["encoder"]["embeddings"]["word_embeddings"] = {"embedding": table["embedding"][:size]}
+    if "mlm_head" in host:
+        trimmed["mlm_head"] = {**host["mlm_head"], "bias": host["mlm_head"]["bias"][:size]}
+    return trimmed
+
+
+def float32_config(config: EncoderConfig) -> EncoderConfig:
+    """The same model at its true vocabulary, computed in float32: what is exported and looked at."""
+    return dataclasses.replace(
+        config, padded_vocab_size=None, compute_dtype="float32", result_dtype="float32", remat="none", unroll=1
+    )
+
+
+def padded_params(params: Params, config: EncoderConfig) -> Params:
+    """The other way: zero rows behind the true vocabulary, whose logits are masked anyway."""
+    fresh = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract_params(config, tuple(HEADS)))
+    return merge_params({name: fresh[name] for name in params}, params)[0]
+
+
+def model_facts(
+    cfg: ConfigDict, tokenizer: Tokenizer, tokens: int, step: int, figures: Mapping[str, float]
+) -> dict[str, Any]:
+    """What the model card tells of a run."""
+    objective = "masked language modelling" + (" and next-sentence prediction" if cfg.objective.pair == "nsp" else "")
+    kept = ("mlm_loss", "mlm_accuracy", "unigram_loss", "pair_loss", "pair_accuracy")
+    return {
+        "data": f"{', '.join(cfg.data.sources)} ({tokens:,} tokens)",
+        "objective": objective,
+        "steps": step,
+        "batch_size": cfg.train.batch_size,
+        "seq_len": cfg.data.seq_len,
+        "tokens_seen": step * cfg.train.batch_size * cfg.data.seq_len,
+        "tokenizer": f"{tokenizer.kind}, {tokenizer.size:,} pieces",
+        "seed": cfg.seed,
+        "eval": {name: value for name in kept if math.isfinite(value := figures.get(f"eval/{name}", math.nan))},
+    }

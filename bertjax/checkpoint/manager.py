@@ -1,0 +1,352 @@
+"""Checkpoints of a run: orbax writes and reads the arrays, we decide which steps are good and which are kept.
+
+    <directory>/<step>/state/        the arrays, an orbax item (a nested dict named like the state's fields)
+    <directory>/<step>/bertjax.json  meta, metrics, the shape and type of every leaf, digests of its files
+    <directory>/damaged/<step>       steps that did not match their digests, set aside
+
+The manifest is written before orbax renames the step to its final name, so no visible step lacks one. The list of steps
+is always what lies on the disk: orbax's own manager remembers steps whose asynchronous commit failed, and deletes old
+ones by that memory. Killing the process at any moment is safe; losing power is not promised to be.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+
+from bertjax.checkpoint.manifest import Damaged, read_manifest, verify, write_manifest
+from bertjax.types import UserError
+
+log = logging.getLogger(__name__)
+
+DAMAGED = "damaged"
+_ITEM = "state"
+_TRASH = ".trash-"
+_TEMPORARY = ("*.orbax-checkpoint-tmp*", f"{_TRASH}*")
+_NONE, _ALL_DAMAGED = -1, -2
+_NAMED_AT_MOST = 5
+
+
+class Restored(NamedTuple):
+    """What `restore` found: the state on its devices, the JSON saved beside it, the step."""
+
+    state: Any
+    meta: dict[str, Any]
+    step: int
+
+
+class Checkpoints:
+    """The checkpoints of one directory (a local or mounted path).
+
+    keep         how many of the last steps stay
+    keep_every   steps that are multiples of it stay for ever
+    best_metric  the step with the best value of it stays; lower is better unless the name ends in `accuracy`
+    read_only    changes nothing on the disk: for looking at a run that another process may be writing
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        keep: int,
+        keep_every: int | None = None,
+        best_metric: str | None = None,
+        read_only: bool = False,
+    ):
+        if keep < 1:
+            raise UserError(f"checkpoint.keep must be at least 1, not {keep}")
+        if keep_every is not None and keep_every < 1:
+            raise UserError(f"checkpoint.keep_every must be at least 1, not {keep_every}")
+        self.directory = Path(directory).absolute()
+        self.keep, self.keep_every, self.best_metric, self.read_only = keep, keep_every, best_metric, read_only
+        self._pending: tuple[int, dict[str, Any]] | None = None
+        self._checkpointer = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(),
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+        )
+        if not read_only:
+            self._prepare_directory()
+
+    def save(self, step: int, state: Any, meta: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
+        """Starts writing `state` and returns as soon as its arrays have left the device: they may be donated then.
+
+        Waits for the save before this one, and raises its error here. `meta` must be JSON. Raises `UserError` when
+        `step` is not newer than every step on the disk: a save is never skipped in silence.
+        """
+        self._require_writable()
+        self.wait()
+        newest = max(self._numbered(), default=None)
+        if newest is not None and step <= newest:
+            raise UserError(
+                f"cannot save step {step}: {self.directory} already holds step {newest}; "
+                "resume from it, or use another work folder"
+            )
+        leaves = {name: _as_array(leaf) for name, leaf in _named_leaves(state).items()}
+        body = {"format": 1, "step": step, "meta": dict(meta), "metrics": dict(metrics or {}), "state": _shapes(leaves)}
+        json.dumps(body)  # fail here, not in the background
+        self._pending = (step, body)
+        try:
+            args = ocp.args.Composite(**{_ITEM: ocp.args.StandardSave(_nested(leaves))})
+            self._checkpointer.save(self.directory / str(step), args=args)
+        except Exception as error:
+            self._give_up(error)
+
+    def wait(self) -> None:
+        """Returns when the last save is on the disk and old steps are gone; raises `UserError` if it failed."""
+        try:
+            self._checkpointer.wait_until_finished()
+        except Exception as error:
+            self._give_up(error)
+        if self._pending is not None:
+            self._pending = None
+            self._collect()
+
+    def close(self) -> None:
+        """Waits, then ends the background threads."""
+        try:
+            self.wait()
+        finally:
+            self._checkpointer.close()
+
+    def steps(self) -> list[int]:
+        """Finished steps, oldest first; their digests are compared only when one is restored."""
+        return [step for step in self._numbered() if self._manifest(step) is not None]
+
+    def latest(self) -> int | None:
+        """The newest finished step."""
+        return max(self.steps(), default=None)
+
+    def read_meta(self, step: int) -> dict[str, Any]:
+        """The `meta` saved with a step; raises `UserError` if there is no such step."""
+        body = self._manifest(step)
+        if body is None:
+            raise UserError(f"no checkpoint of step {step} in {self.directory}; there are: {_listed(self.steps())}")
+        return body["meta"]
+
+    def restore(self, abstract_state: Any, step: int | None = None) -> Restored | None:
+        """The newest undamaged step, or `step`, as arrays with the shapes, types and shardings of `abstract_state`.
+
+        `abstract_state` is a tree of `jax.ShapeDtypeStruct`; a leaf without sharding goes to the first device.
+        Damaged newer steps are named in a warning and moved to `damaged/`. Returns None if there is no step at all.
+        Raises `UserError` if all are damaged, or if the tree, a shape or a type differs from what was saved.
+        """
+        if not self.read_only:
+            self.wait()
+        if step is not None and step not in self._numbered():
+            raise UserError(f"no checkpoint of step {step} in {self.directory}; there are: {_listed(self.steps())}")
+        chosen = _agreed(self._choose(step) if jax.process_index() == 0 else 0)
+        if chosen == _NONE:
+            return None
+        if chosen == _ALL_DAMAGED:
+            which = f"step {step} is" if step is not None else f"steps {_listed(self._numbered())} are all"
+            raise UserError(
+                f"checkpoints in {self.directory}: {which} damaged (see the warnings above); nothing was changed. "
+                "Restore them from a copy, or start in another work folder"
+            )
+        body = read_manifest(self.directory / str(chosen))
+        wanted = _named_leaves(abstract_state)
+        self._require_same_leaves(chosen, body["state"], _shapes(wanted))
+        target = _nested({name: _target(leaf) for name, leaf in wanted.items()})
+        with ocp.StandardCheckpointer() as reader:  # reads the item alone: orbax's notes beside it have no digest
+            found = _named_leaves(reader.restore(self.directory / str(chosen) / _ITEM, target))
+        state = jax.tree_util.tree_unflatten(jax.tree.structure(abstract_state), [found[name] for name in wanted])
+        return Restored(state, body["meta"], chosen)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def _seal(self) -> None:
+        """Runs on the first process when all array files are written, before orbax renames the step into place."""
+        assert self._pending is not None
+        step, body = self._pending
+        final = self.directory / str(step)
+        temporary = sorted(self.directory.glob(f"{step}.orbax-checkpoint-tmp*"))
+        write_manifest(temporary[-1] if temporary else final, _ITEM, body)
+
+    def _give_up(self, error: Exception) -> None:
+        step, self._pending = self._pending[0] if self._pending else None, None
+        if jax.process_index() == 0:
+            self._remove_leftovers()
+        raise UserError(
+            f"checkpoint of step {step} could not be written to {self.directory}: {_reason(error)}"
+        ) from error
+
+    def _prepare_directory(self) -> None:
+        if jax.process_index() != 0:
+            return
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot create the checkpoint folder {self.directory}: {error.strerror}") from error
+        self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        for pattern in _TEMPORARY:
+            for path in self.directory.glob(pattern):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _require_writable(self) -> None:
+        if self.read_only:
+            raise ValueError("these checkpoints were opened read-only")
+
+    # -- keeping ---------------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        """Deletes what the retention rule does not keep; a step is first renamed, so that none is ever half there."""
+        if jax.process_index() != 0:
+            return
+        bodies = {step: body for step in self._numbered() if (body := self._manifest(step)) is not None}
+        scores = {step: body["metrics"].get(self.best_metric) for step, body in bodies.items()}
+        lower = not (self.best_metric or "").endswith("accuracy")
+        for step in set(bodies) - kept_steps(bodies, self.keep, self.keep_every, scores, lower):
+            trash = self.directory / f"{_TRASH}{step}"
+            (self.directory / str(step)).rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
+
+    # -- finding ---------------------------------------------------------------------------------------------------
+
+    def _numbered(self) -> list[int]:
+        if not self.directory.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdecimal() and path.is_dir())
+
+    def _manifest(self, step: int) -> dict[str, Any] | None:
+        try:
+            return read_manifest(self.directory / str(step))
+        except Damaged:
+            return None
+
+    def _choose(self, step: int | None) -> int:
+        """The step to restore, or one of the two negative marks; sets damaged ones aside."""
+        numbered = self._numbered()
+        if not numbered:
+            return _NONE
+        damaged: list[int] = []
+        for candidate in [step] if step is not None else reversed(numbered):
+            try:
+                verify(self.directory / str(candidate))
+            except Damaged as error:
+                log.warning("checkpoint of step %d in %s is damaged: %s", candidate, self.directory, error)
+                damaged.append(candidate)
+            else:
+                self._set_aside(damaged, candidate)
+                return candidate
+        return _ALL_DAMAGED
+
+    def _set_aside(self, damaged: list[int], used: int) -> None:
+        for step in damaged if not self.read_only else []:
+            target = self.directory / DAMAGED / str(step)
+            copies = 1
+            while target.exists():
+                copies += 1
+                target = self.directory / DAMAGED / f"{step}-{copies}"
+            target.parent.mkdir(exist_ok=True)
+            (self.directory / str(step)).rename(target)
+            log.warning("moved the damaged step %d to %s", step, target)
+        if damaged:
+            log.warning("using the checkpoint of step %d instead of %s", used, _listed(damaged))
+
+    def _require_same_leaves(self, step: int, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+        """Orbax would cast types in silence, and its message for the rest is a page long."""
+        faults = [f"{name} is only in the checkpoint" for name in stored if name not in wanted]
+        faults += [f"{name} is not in the checkpoint" for name in wanted if name not in stored]
+        faults += [
+            f"{name} is {_shape_text(stored[name])} in the checkpoint and {_shape_text(wanted[name])} in this run"
+            for name in wanted
+            if name in stored and stored[name] != wanted[name]
+        ]
+        if faults:
+            more = f"; and {len(faults) - _NAMED_AT_MOST} more" if len(faults) > _NAMED_AT_MOST else ""
+            raise UserError(
+                f"the checkpoint of step {step} in {self.directory} does not fit this run's model or optimizer: "
+                + "; ".join(faults[:_NAMED_AT_MOST])
+                + more
+            )
+
+
+def kept_steps(
+    steps: Iterable[int],
+    keep: int,
+    keep_every: int | None,
+    scores: Mapping[int, float | None],
+    lower_is_better: bool = True,
+) -> set[int]:
+    """The steps to retain: the last `keep`, multiples of `keep_every`, and the one with the best finite score."""
+    ordered = sorted(steps)
+    kept = set(ordered[-keep:])
+    if keep_every is not None:
+        kept |= {step for step in ordered if step % keep_every == 0}
+    finite = {s: score for s in ordered if (score := scores.get(s)) is not None and math.isfinite(score)}
+    if finite:
+        kept.add((min if lower_is_better else max)(finite, key=lambda s: finite[s]))
+    return kept
+
+
+def _named_leaves(tree: Any) -> dict[str, Any]:
+    """Leaves by path: `params/encoder/layers/...`, fields and keys alike."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+
+
+def _nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `_named_leaves`, with dicts only: what orbax stores does not depend on our classes."""
+    root: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *parents, last = name.split("/")
+        node = root
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = leaf
+    return root
+
+
+def _as_array(leaf: Any) -> jax.Array:
+    """Numbers become arrays, in the type that jax would give them."""
+    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+
+
+def _shapes(leaves: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: [str(jnp.result_type(leaf)), list(np.shape(leaf))] for name, leaf in leaves.items()}
+
+
+def _shape_text(entry: list[Any]) -> str:
+    dtype, shape = entry
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def _target(leaf: Any) -> jax.ShapeDtypeStruct:
+    sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf), sharding=sharding)
+
+
+def _agreed(step: int) -> int:
+    """What the first process decided; its digests are compared once, not on every host."""
+    if jax.process_count() == 1:
+        return step
+    return int(multihost_utils.broadcast_one_to_all(np.int32(step)))
+
+
+def _reason(error: BaseException) -> str:
+    """One line; a full disk is named as such wherever in the library it was met."""
+    text = " ".join(str(error).split())
+    if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in text or "ENOSPC" in text:
+        return "no space left on the device; free some, earlier checkpoints are intact"
+    return f"{type(error).__name__}: {text[:300]}; earlier checkpoints are intact"
+
+
+def _listed(steps: Iterable[int]) -> str:
+    return ", ".join(map(str, steps)) or "none"

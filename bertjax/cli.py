@@ -1,0 +1,150 @@
+"""`bertjax COMMAND`: flags and one call each. Whatever is heavy is imported when the config has been found right."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertjax import __version__
+from bertjax.types import UserError
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
+
+CONFIG_HELP = "PATH.py or PATH.py:ARGUMENT; the file is executed"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code. What the user can mend is one line on stderr and exit code 2."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    try:
+        return _run(options, rest)
+    except UserError as error:
+        print(f"bertjax {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bertjax",
+        description="Pretrain encoder language models from raw text to a Hugging Face folder.",
+        epilog="Every key of a config can be set as --config.KEY=VALUE, such as --config.train.num_steps=1000.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"bertjax {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str, *, config: bool = False) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        if config:
+            sub.add_argument("--config", required=True, help=CONFIG_HELP)
+        return sub
+
+    sub = command("pretrain", "train a model; the same command again resumes", config=True)
+    sub.add_argument("--workdir", type=Path, help="folder for checkpoints, figures and the export")
+    sub = command("tokenizer", "train the tokenizer of a config on its corpus", config=True)
+    sub.add_argument("--out", type=Path, required=True, help="new folder")
+    command("prepare", "tokenise the corpus of a config once (cached by content)", config=True)
+    sub = command("inspect", "show what the model will see", config=True)
+    sub.add_argument("--batches", type=int, default=1, help="how many batches (default 1)")
+    sub.add_argument("--rows", type=int, default=4, help="rows of each batch to print (default 4)")
+    sub.add_argument("--out", type=Path, help="an .npz file for the arrays")
+    sub = command("export", "write a checkpoint as a Hugging Face folder, verified")
+    sub.add_argument("--workdir", type=Path, required=True)
+    sub.add_argument("--out", type=Path, required=True)
+    sub.add_argument("--step", type=int, help="of which checkpoint (default: the newest)")
+    sub.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    sub = command("evaluate", "held-out figures of a checkpoint")
+    sub.add_argument("--workdir", type=Path, required=True)
+    sub.add_argument("--step", type=int, help="of which checkpoint (default: the newest)")
+    return parser
+
+
+def _run(options: argparse.Namespace, rest: list[str]) -> int:
+    if not hasattr(options, "config"):
+        if rest:
+            raise UserError(f"unknown argument {rest[0]}")
+        return _run_on_workdir(options)
+    cfg = _checked_config(options.config, rest)
+    if options.command == "pretrain":
+        return _pretrain(cfg, options.workdir)
+    _use_platform_early(cfg)
+    if options.command == "inspect":
+        from bertjax.commands.inspect import inspect
+
+        inspect(cfg, options.batches, options.out, options.rows)
+    elif options.command == "prepare":
+        from bertjax.commands.prepare import prepare
+
+        prepare(cfg)
+    else:
+        from bertjax.commands.prepare import train_tokenizer
+
+        train_tokenizer(cfg, options.out)
+    return 0
+
+
+def _checked_config(spec: str, overrides: list[str]) -> ConfigDict:
+    from bertjax.check import check
+    from bertjax.overrides import apply_overrides, load_config
+
+    cfg = apply_overrides(load_config(spec), overrides)
+    check(cfg)
+    return cfg
+
+
+def _pretrain(cfg: ConfigDict, workdir: Path | None) -> int:
+    _use_platform_early(cfg)
+    if cfg.dry_run:
+        from bertjax.commands.dry_run import dry_run
+
+        dry_run(cfg)
+        return 0
+    if workdir is None:
+        raise UserError("--workdir is missing: the folder for checkpoints, figures and the export")
+    from bertjax.commands.workdir import refuse_foreign
+
+    refuse_foreign(workdir, cfg)
+    from bertjax.commands.pretrain import pretrain
+    from bertjax.training.loop import Stopped
+
+    try:
+        pretrain(cfg, workdir)
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return stopped.exit_code
+    return 0
+
+
+def _run_on_workdir(options: argparse.Namespace) -> int:
+    from bertjax.commands.workdir import read_config
+
+    read_config(options.workdir)
+    if options.command == "export":
+        from bertjax.commands.export import export
+
+        export(options.workdir, options.out, options.step, options.overwrite)
+    else:
+        from bertjax.commands.evaluate import evaluate
+
+        evaluate(options.workdir, options.step)
+    return 0
+
+
+def _use_platform_early(cfg: ConfigDict) -> None:
+    """jax reads this when it is imported; later it would already have woken an accelerator."""
+    if cfg.platform == "cpu":
+        os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""`--config.dry_run=true`: what a run would cost, from the compiled step, without a single update."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from ml_collections import ConfigDict
+
+from bertjax import build, check, corpora
+from bertjax.models.heads import count_params
+from bertjax.training.accounting import bytes_per_device, flops_per_token, peak_flops
+from bertjax.training.sharding import BATCH, RULES
+from bertjax.training.tables import describe
+from bertjax.types import UserError, Vocabulary, padded_vocab_size
+
+
+def dry_run(cfg: ConfigDict) -> None:
+    """Prints parameters, FLOPs and memory per device, tokens and epochs; writes nothing."""
+    vocabulary, known = _vocabulary(cfg)
+    exp = build.experiment(cfg, vocabulary)
+    model, rows = exp.model, cfg.train.batch_size
+    share = exp.objective.config.masking.mask_rate
+    flops = flops_per_token(model, share, cfg.data.seq_len)
+    tokens = cfg.train.num_steps * rows * cfg.data.seq_len
+    state = exp.abstract_state()
+    print(f"vocabulary        {model.vocab_size:,} pieces{'' if known else ' (as configured: not trained yet)'}")
+    print(f"parameters        {count_params(model, exp.objective.heads):,} at the true vocabulary size")
+    print(f"tokens            {tokens:,} at most ({cfg.train.num_steps:,} steps x {rows} rows x {cfg.data.seq_len})")
+    print(f"epochs            {_epochs(cfg)}")
+    print(f"model FLOPs       {flops:.3e} a token, {flops * rows * cfg.data.seq_len:.3e} a step, {flops * tokens:.3e} in all")
+    _print_peak(exp, flops * tokens)
+    held = bytes_per_device(state, exp.mesh)
+    print(f"state             {_mib(held)} per device ({exp.mesh.size} devices: {dict(exp.mesh.shape)})")
+    memory = _compiled_memory(exp, state)
+    print(f"step              {_mib(memory)} of activations and buffers per device, from the compiled step")
+    print(f"memory            {_mib(held + memory)} per device")
+    config = check.optimizer_config(cfg)
+    for rules, name in ((config.decay_rules, "weight decay"), (config.rate_rules, "rate"), (RULES, "sharding")):
+        for line in describe(rules, state.params, name):
+            print(f"  {line}")
+
+
+def _vocabulary(cfg: ConfigDict) -> tuple[Vocabulary, bool]:
+    """The real vocabulary if there is one, else a stand-in of the configured size."""
+    folder = corpora.tokenizer_folder(cfg)
+    if folder is None or folder.exists():
+        return corpora.load_or_train_tokenizer(cfg).vocabulary(), True
+    size = cfg.data.vocab_size
+    ones = np.ones(size, bool)
+    return Vocabulary(size, padded_vocab_size(size), 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64)), False
+
+
+def _epochs(cfg: ConfigDict) -> str:
+    rows = corpora.rows_if_prepared(cfg)
+    if rows is None:
+        return "unknown until the corpus is prepared (bertjax prepare)"
+    seen = cfg.train.num_steps * cfg.train.batch_size
+    return f"{seen / rows:.2f} of {rows:,} rows"
+
+
+def _print_peak(exp: build.Experiment, flops: float) -> None:
+    kind = exp.mesh.devices.flat[0].device_kind
+    peak = peak_flops(kind)
+    if peak is not None:
+        hours = flops / (peak * exp.mesh.size) / 3600
+        print(f"time              {hours:.2f} h at 100 % of the peak of {exp.mesh.size} x {kind}; {hours / 0.4:.2f} h at 40 %")
+
+
+def _compiled_memory(exp: build.Experiment, state: object) -> int:
+    """Bytes that one device needs beside the state while the step runs."""
+    with jax.set_mesh(exp.mesh):
+        compiled = exp.train_step.lower(state, {}, abstract_batch(exp)).compile()
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        raise UserError("this backend does not tell the memory of a compiled step")
+    return analysis.temp_size_in_bytes
+
+
+def abstract_batch(exp: build.Experiment) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes and types of a global batch of one example a row."""
+    rows, length = exp.cfg.train.batch_size, exp.cfg.data.seq_len
+    tokens, examples = (rows, length), (rows, 1)
+    shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
+    shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}
+    shapes |= {"example_ids": (examples, np.uint32), "example_draws": (examples, np.uint32)}
+    if exp.cfg.data.form == "nsp_pairs":
+        shapes["pair_labels"] = (examples, np.int32)
+    sharding = NamedSharding(exp.mesh, BATCH)
+    return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in shapes.items()}
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"

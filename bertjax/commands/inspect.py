@@ -1,0 +1,96 @@
+"""`bertjax inspect`: what the model will see, to look at and as arrays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.text import Text
+
+from bertjax import build, corpora
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.training.state import purpose_key
+from bertjax.types import UserError
+
+PAIR_NAMES = ("B follows A", "B is random")
+
+
+def inspect(cfg: ConfigDict, num_batches: int, out: Path | None, rows: int) -> None:
+    """Prints some rows of the first batches as training will see them; `out` gets all arrays of all of them.
+
+    The masks are those of the run itself: the same seed, the same cursors.
+    """
+    if num_batches < 1:
+        raise UserError(f"--batches must be at least 1, not {num_batches}")
+    if out is not None and out.suffix != ".npz":
+        raise UserError(f"--out {out} must end in .npz")
+    prepared = corpora.prepare(cfg)
+    exp = build.experiment(cfg, prepared.vocabulary)
+    pipeline = corpora.training_pipeline(cfg, prepared)
+    corrupt = jax.jit(exp.objective.corrupt)
+    key = purpose_key(cfg.seed, "corrupt")
+    batches = [jax.device_get(corrupt(pipeline.batch(cursor), key, np.int32(cursor))) for cursor in range(num_batches)]
+    console = Console(soft_wrap=True, highlight=False)
+    for cursor, batch in enumerate(batches):
+        console.print(f"batch {cursor}: {describe(batch)}")
+        for row in range(min(rows, cfg.train.batch_size)):
+            console.print(render_row(batch, row, prepared.tokenizer))
+    if out is not None:
+        write_arrays(out, batches)
+        console.print(f"{num_batches} batches in {out}: " + ", ".join(sorted(batches[0])))
+
+
+def describe(batch: dict[str, np.ndarray]) -> str:
+    """Shares over a batch: padding, predictions, what they were replaced by, labels."""
+    real = batch["segment_ids"] > 0
+    hidden = int(batch["masked_weights"].sum())
+    parts = [
+        f"{real.shape[0]} rows of {real.shape[1]}",
+        f"padding {100 * (1 - real.mean()):.1f} %",
+        f"{hidden} predictions ({100 * hidden / max(real.sum(), 1):.1f} % of the tokens)",
+    ]
+    if "pair_labels" in batch:
+        random = float(batch["pair_labels"].mean())
+        parts.append(f"{100 * random:.1f} % of the pairs random")
+    return ", ".join(parts)
+
+
+def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
+    """One row in pieces: masked ones as `[original -> seen]`, segments in their own colours."""
+    text = Text()
+    if "pair_labels" in batch:
+        text.append(f"  ({PAIR_NAMES[int(batch['pair_labels'][row, 0])]}) ", style="bold")
+    weights = batch["masked_weights"][row] > 0
+    predicted = set(batch["masked_positions"][row][weights].tolist())
+    for position in np.flatnonzero(batch["segment_ids"][row]):
+        seen = tokenizer.pieces[batch["input_ids"][row, position]]
+        if position in predicted:
+            original = tokenizer.pieces[batch["original_ids"][row, position]]
+            text.append(f"[{original} -> {'kept' if seen == original else seen}] ", style="bold red")
+        elif batch["input_ids"][row, position] in tokenizer.special_ids:
+            text.append(f"{seen} ", style="dim")
+        else:
+            text.append(f"{seen} ", style="cyan" if batch["token_type_ids"][row, position] else "green")
+    padding = int((batch["segment_ids"][row] == 0).sum())
+    if padding:
+        text.append(f"+ {padding} padding", style="dim")
+    return text
+
+
+def write_arrays(out: Path, batches: list[dict[str, np.ndarray]]) -> None:
+    """An npz with every array of the batches under the contract's names, rows behind each other."""
+    arrays = {name: np.concatenate([np.asarray(batch[name]) for batch in batches]) for name in batches[0]}
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.npz")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(temporary, **arrays)
+        temporary.replace(out)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)

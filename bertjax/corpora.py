@@ -1,0 +1,267 @@
+"""Text made ready for a config: the tokenizer, the prepared corpora and the pipelines, all cached by their content."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax import check
+from bertjax.data import builtin
+from bertjax.data.sources import Source, is_held_out, iter_documents, source_digest, source_files
+from bertjax.types import Batch, UserError, Vocabulary
+
+if TYPE_CHECKING:
+    from bertjax.data.pipeline import Pipeline
+    from bertjax.data.prepare import PreparedCorpus
+    from bertjax.data.tokenizer import Tokenizer
+
+Say = Callable[[str], None]
+
+_TEXT_VERSION = 1
+"""Raised when sentence splitting or the extraction of the built-in text changes what comes out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A tokenizer and the corpora tokenised with it; `digests` name both in checkpoints."""
+
+    tokenizer: Tokenizer
+    vocabulary: Vocabulary
+    training: dict[str, PreparedCorpus]
+    held_out: dict[str, PreparedCorpus]
+    weights: dict[str, float | None]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        corpora = self.training | {f"eval:{name}": corpus for name, corpus in self.held_out.items()}
+        return {"tokenizer": self.tokenizer.digest} | {name: corpus.digest for name, corpus in corpora.items()}
+
+
+def prepare(cfg: ConfigDict, say: Say = print) -> Prepared:
+    """The tokenizer and corpora of a config, from the cache where they are there."""
+    from bertjax.data.corpus import open_corpus
+
+    training, held_out = check.sources(cfg), check.eval_sources(cfg)
+    tokenizer = load_or_train_tokenizer(cfg, say)
+    fraction = 0.0 if held_out else cfg.data.eval_fraction
+    named = dict(zip(source_names(training), training, strict=True))
+    corpora = {name: _prepare_one(cfg, source, tokenizer, fraction, say) for name, source in named.items()}
+    counts = sum(open_corpus(corpus.folder)["train"].counts for corpus in corpora.values())
+    held_named = dict(zip(source_names(held_out), held_out, strict=True))
+    held = {name: _prepare_one(cfg, source, tokenizer, 1.0, say) for name, source in held_named.items()} or corpora
+    return Prepared(
+        tokenizer=tokenizer,
+        vocabulary=tokenizer.vocabulary(counts),
+        training=corpora,
+        held_out=held,
+        weights={name: source.weight for name, source in named.items()},
+    )
+
+
+def load_or_train_tokenizer(cfg: ConfigDict, say: Say = print) -> Tokenizer:
+    """The tokenizer that the config names, trained on its training documents when no trained one is cached."""
+    from bertjax.data.tokenizer import load_tokenizer, train_tokenizer
+
+    data, folder = cfg.data, tokenizer_folder(cfg)
+    if folder is None:
+        tokenizer = load_tokenizer(data.tokenizer)
+        if tokenizer.size > data.vocab_size:
+            raise UserError(
+                f"the tokenizer {data.tokenizer} has {tokenizer.size} pieces, more than the model's "
+                f"data.vocab_size={data.vocab_size}; set --config.data.vocab_size={tokenizer.size}"
+            )
+        return _with_mask(tokenizer)
+    if not folder.exists():
+        say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} pieces")
+        tokenizer = train_tokenizer(
+            _training_documents(cfg),
+            model=data.tokenizer,
+            family=data.tokenizer_family,
+            vocab_size=data.vocab_size,
+            lowercase=data.lowercase,
+        )
+        if tokenizer.size < data.vocab_size:
+            say(f"the corpus gives only {tokenizer.size:,} of {data.vocab_size:,} pieces")
+        tokenizer.save(folder)
+    return _with_mask(load_tokenizer(folder))
+
+
+def _with_mask(tokenizer: Tokenizer) -> Tokenizer:
+    absent = [role for role in ("pad", "cls", "sep", "mask") if getattr(tokenizer, f"{role}_id") < 0]
+    if absent:
+        raise UserError(f"the tokenizer has no {', '.join(absent)} piece; masked-LM pretraining needs them")
+    return tokenizer
+
+
+def training_pipeline(cfg: ConfigDict, prepared: Prepared) -> Pipeline:
+    """The endless batches of the training split."""
+    return _pipeline(cfg, prepared, prepared.training, "train", prepared.weights, cfg.train.batch_size, cfg.seed)
+
+
+def eval_sets(cfg: ConfigDict, prepared: Prepared) -> dict[str, list[Batch]]:
+    """Held-out batches of every source that has any: the same rows for every seed, so that runs compare."""
+    sets = {}
+    for name, corpus in prepared.held_out.items():
+        if corpus.splits["eval"].tokens == 0:
+            continue
+        pipeline = _pipeline(cfg, prepared, {name: corpus}, "eval", {name: None}, cfg.eval.batch_size, seed=0)
+        sets[name] = list(pipeline.eval_batches(cfg.eval.num_batches))
+    if not sets:
+        raise UserError("no document is held out: raise data.eval_fraction, or give data.eval_sources")
+    return sets
+
+
+def _pipeline(
+    cfg: ConfigDict,
+    prepared: Prepared,
+    corpora: dict[str, PreparedCorpus],
+    split: str,
+    weights: dict[str, float | None],
+    batch_size: int,
+    seed: int,
+) -> Pipeline:
+    from bertjax.data.corpus import open_corpus
+    from bertjax.data.forms import make_form
+    from bertjax.data.pipeline import Pipeline
+    from bertjax.data.pipeline import Source as Part
+
+    data = cfg.data
+    parts = []
+    for name, corpus in corpora.items():
+        form = make_form(
+            data.form,
+            open_corpus(corpus.folder)[split],
+            seq_len=data.seq_len,
+            seed=seed,
+            special_ids=prepared.vocabulary,
+            short_seq_prob=data.short_seq_prob,
+            dupe_factor=data.dupe_factor,
+        )
+        parts.append(Part(name, form, weights[name]))
+    return Pipeline(parts, batch_size=batch_size, seed=seed, vocab_size=prepared.vocabulary.size)
+
+
+def source_names(sources: Sequence[Source]) -> list[str]:
+    """A short name for every source, for figures: `text:data/enwiki/train.txt.gz` is `enwiki-train`; made unique."""
+    names: list[str] = []
+    for source in sources:
+        parts = [part for part in Path(source.where).parts[-2:] if part not in ("/", ".", "..")]
+        stem = "-".join(part.split(".")[0] for part in parts) if source.kind != "builtin" else source.where
+        name = "".join(char if char.isalnum() or char in "-_" else "-" for char in stem).strip("-") or source.kind
+        names.append(name if name not in names else f"{name}-{len(names) + 1}")
+    return names
+
+
+def cache_folder(cfg: ConfigDict) -> Path:
+    return Path(cfg.data.cache_dir).expanduser().absolute()
+
+
+def _training_documents(cfg: ConfigDict) -> Iterator[str]:
+    """What a tokenizer learns from: the training split alone, so that held-out text stays unseen."""
+    fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
+    for source in check.sources(cfg):
+        for document in iter_documents(source, cfg.data.errors):
+            if not (fraction and is_held_out(document, fraction)):
+                yield document
+
+
+def tokenizer_folder(cfg: ConfigDict) -> Path | None:
+    """Where the trained tokenizer of a config is cached; None when the config gives one."""
+    from importlib.metadata import version
+
+    data = cfg.data
+    if data.tokenizer not in check.TOKENIZER_MODELS:
+        return None
+    library = "sentencepiece" if data.tokenizer == "unigram" else "tokenizers"
+    parts = [
+        _TEXT_VERSION,
+        [content_digest(source, cfg) for source in check.sources(cfg)],
+        0.0 if data.eval_sources else data.eval_fraction,
+        [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase],
+        [library, version(library)],
+    ]
+    return cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def rows_if_prepared(cfg: ConfigDict) -> int | None:
+    """Rows of an epoch, or None while tokenizer or corpora are not in the cache; prepares nothing."""
+    from bertjax.data.prepare import MAX_DOCUMENT_TOKENS, corpus_digest
+
+    folder = tokenizer_folder(cfg)
+    if folder is not None and not folder.exists():
+        return None
+    tokenizer = load_or_train_tokenizer(cfg)
+    fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
+    wanted = [(source, fraction) for source in check.sources(cfg)] + [(source, 1.0) for source in check.eval_sources(cfg)]
+    folders = [
+        cache_folder(cfg)
+        / "corpora"
+        / corpus_digest(content_digest(source, cfg), tokenizer.digest, share, MAX_DOCUMENT_TOKENS)
+        for source, share in wanted
+    ]
+    if not all(found.exists() for found in folders):
+        return None
+    return sum(training_pipeline(cfg, prepare(cfg)).rows_per_epoch.values())
+
+
+def _prepare_one(
+    cfg: ConfigDict, source: Source, tokenizer: Tokenizer, eval_fraction: float, say: Say
+) -> PreparedCorpus:
+    from bertjax.data.prepare import prepare_corpus
+    from bertjax.data.sentences import split_sentences
+
+    corpus = prepare_corpus(
+        iter_documents(source, cfg.data.errors),
+        source_name=source.text,
+        source_digest=content_digest(source, cfg),
+        tokenizer=tokenizer,
+        split_sentences=split_sentences,
+        eval_fraction=eval_fraction,
+        is_held_out=is_held_out,
+        cache_dir=cache_folder(cfg) / "corpora",
+    )
+    if not corpus.reused:
+        parts = [f"{size.tokens:,} tokens in {size.documents:,} documents ({split})" for split, size in corpus.splits.items()]
+        say(f"tokenised {source.text}: {', '.join(parts)}")
+    return corpus
+
+
+def content_digest(source: Source, cfg: ConfigDict) -> str:
+    """`source_digest` with how the text is read; remembered while size and time of every file stay as they are.
+
+    Hashing a large corpus takes minutes, and every start of a run asks for it.
+    """
+    how = f"{_TEXT_VERSION}:{cfg.data.errors}"
+    if source.kind == "hub":
+        return _hash(how, source_digest(source))
+    # The built-in text comes from the interpreter's own library, by the rules of our module.
+    files = [builtin.__file__] if source.kind == "builtin" else source_files(source)
+    stamps = [(os.path.abspath(name), stat.st_size, stat.st_mtime_ns) for name in files for stat in (os.stat(name),)]
+    memory = cache_folder(cfg) / "digests" / _hash(how, source.kind, source.field, sys.version, sys.prefix, stamps)
+    try:
+        return memory.read_text()
+    except FileNotFoundError:
+        digest = _hash(how, source_digest(source))
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        temporary = memory.with_suffix(f".{os.getpid()}")
+        temporary.write_text(digest)
+        temporary.replace(memory)
+        return digest
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def total_tokens(prepared: Prepared) -> int:
+    """Tokens of the training split of all sources."""
+    return int(np.sum([corpus.splits["train"].tokens for corpus in prepared.training.values()]))

@@ -1,0 +1,155 @@
+"""The corpus on disk, read through zero-copy views of its Arrow buffers.
+
+A prepared corpus is one folder, named by what it was made of (`bertjax/data/prepare.py` writes it):
+
+    <cache_dir>/<digest>/train, eval    Arrow datasets that `datasets.load_from_disk` opens, a row per document:
+                                        `input_ids` list<uint16 or int32>, `sentence_lengths` list<int32> (tokens)
+    <cache_dir>/<digest>/counts.npy     int64 [V], how often each piece occurs in train
+    <cache_dir>/<digest>/meta.json      what it was made of, sizes and digests; written last
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertjax.data.draws import IntArray
+from bertjax.types import UserError
+
+FORMAT_VERSION = 1  # raise it when the files or the way of tokenising change: old folders are then made again
+SPLITS = ("train", "eval")
+
+
+class SplitSize(NamedTuple):
+    """What one split holds; `dropped_documents` had no token, `digest` covers the ids and all boundaries."""
+
+    documents: int
+    sentences: int
+    tokens: int
+    dropped_documents: int
+    digest: str
+
+
+def open_corpus(folder: Path) -> dict[str, Corpus]:
+    """The two splits of a prepared folder, memory-mapped; raises `UserError` naming the folder if it is damaged."""
+    folder = Path(folder)
+    damage = find_damage(folder)
+    if damage is not None:
+        raise UserError(f"the prepared corpus {folder} is damaged ({damage}); delete that folder and prepare it again")
+    meta = read_meta(folder)
+    counts = np.load(folder / "counts.npy")
+    return {name: _open_split(folder / name, SplitSize(**meta["splits"][name]), counts) for name in SPLITS}
+
+
+class Corpus:
+    """One split, opened: token ids of all documents end to end, and where sentences and documents begin.
+
+    `chunks` are 1-D arrays of ids; a document lies in one chunk. `document_sentences` int64 [documents + 1] are offsets
+    into sentences, `sentence_tokens` int64 [sentences + 1] offsets into tokens. `counts` int64 [V] are the pieces of
+    the train split.
+    """
+
+    def __init__(
+        self,
+        chunks: Sequence[np.ndarray],
+        sentence_lengths: np.ndarray,
+        document_sentences: IntArray,
+        counts: IntArray,
+        digest: str,
+    ) -> None:
+        self._chunks = [chunk for chunk in chunks if len(chunk)]
+        self._chunk_tokens = offsets([len(chunk) for chunk in self._chunks])
+        self.sentence_tokens = offsets(sentence_lengths)
+        self.document_sentences = document_sentences
+        self.counts = counts
+        self.digest = digest
+        if self._chunk_tokens[-1] != self.num_tokens or document_sentences[-1] != self.num_sentences:
+            raise ValueError("sentence lengths do not sum to the tokens, or documents not to the sentences")
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.document_sentences) - 1
+
+    @property
+    def num_sentences(self) -> int:
+        return len(self.sentence_tokens) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.sentence_tokens[-1])
+
+    @property
+    def document_tokens(self) -> IntArray:
+        """int64 [documents + 1]: offsets of the documents into tokens."""
+        return self.sentence_tokens[self.document_sentences]
+
+    def read(self, starts: IntArray, lengths: IntArray) -> list[np.ndarray]:
+        """Views of the ids [start, start + length); a slice must not leave its document."""
+        chunk = np.searchsorted(self._chunk_tokens, starts, side="right") - 1
+        begin = starts - self._chunk_tokens[chunk]
+        places = zip(chunk.tolist(), begin.tolist(), (begin + lengths).tolist(), strict=True)
+        return [self._chunks[which][first:last] for which, first, last in places]
+
+    def gather(self, starts: IntArray, lengths: IntArray, out: np.ndarray, columns: IntArray) -> None:
+        """Write slice i into row i of `out` int32 [B, S], from column `columns[i]` on."""
+        ends = (columns + lengths).tolist()
+        for row, first, last, ids in zip(out, columns.tolist(), ends, self.read(starts, lengths), strict=True):
+            row[first:last] = ids
+
+
+def offsets(lengths: Sequence[int] | np.ndarray) -> IntArray:
+    """int64 [n + 1]: where each of n things of these lengths begins when laid end to end, and where the last ends."""
+    out = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=out[1:])
+    return out
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+
+
+def find_damage(folder: Path) -> str | None:
+    """What is wrong with a folder, as far as names and sizes tell; None if nothing is."""
+    try:
+        meta = read_meta(folder)
+        if meta["format_version"] != FORMAT_VERSION:
+            return f"format {meta['format_version']}, this program reads {FORMAT_VERSION}"
+        for name, size in meta["files"].items():
+            found = (folder / name).stat().st_size
+            if found != size:
+                return f"{name} has {found} bytes instead of {size}"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"meta.json cannot be used: {error!r}"
+    return None
+
+
+def _open_split(folder: Path, size: SplitSize, counts: IntArray) -> Corpus:
+    import datasets
+    import pyarrow as pa
+
+    try:
+        table = datasets.load_from_disk(str(folder), keep_in_memory=False).data
+        ids = [chunk.flatten().to_numpy() for chunk in table.column("input_ids").chunks]
+        lengths = table.column("sentence_lengths").chunks
+        sentence_lengths = [chunk.flatten().to_numpy() for chunk in lengths]
+        sentences = [np.diff(chunk.offsets.to_numpy()) for chunk in lengths]
+        corpus = Corpus(ids, _joined(sentence_lengths), offsets(_joined(sentences)), counts, size.digest)
+        found = (corpus.num_documents, corpus.num_sentences, corpus.num_tokens)
+        if found != size[:3]:
+            raise ValueError(f"it holds {found} documents, sentences and tokens instead of {size[:3]}")
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise UserError(
+            f"the prepared corpus {folder.parent} is damaged ({folder.name}: {error}); "
+            f"delete that folder and prepare it again"
+        ) from error
+    return corpus
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int32)

@@ -1,0 +1,96 @@
+"""Sentences of English and Chinese text, good enough for pairs of segments (NSP, SOP)."""
+# ruff: noqa: SIM905, RUF001 - word lists read better as words, and Chinese stops are meant
+
+from __future__ import annotations
+
+import re
+
+_CLOSERS = r"[\"'”’»)\]}」』）》】〉]*+"
+_CJK = "\u2e80-\u303f\u3041-\u33ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff60\U00020000-\U0003ffff"
+# Chinese and Japanese stops end a sentence at once, Western ones only before whitespace (so 3.14, URLs and names stay
+# whole) or, for ! and ?, before a Chinese character.
+_STOP = re.compile(
+    rf"[。！？；｡]+{_CLOSERS}"
+    rf"|(?<![!?])[!?]++{_CLOSERS}(?=[{_CJK}])"
+    rf"|(?<![.!?…])[.!?…]++{_CLOSERS}(?=\s)"
+)
+_OPENERS = "\"'“‘«([{¿¡「『（《【〈*_"
+_NEXT_WORD = re.compile(rf"\s*[{re.escape(_OPENERS)}]*([^\s,;:!?\"”’)\]]*)")
+_LAST_WORD = re.compile(r"[^\s(\[{\"'“‘«—–/]*\Z")
+_ACRONYM = re.compile(r"[^\W\d_](?:\.[^\W\d_])*")  # J or U.S, the last full stop already cut off
+_ENUMERATOR = re.compile(r"\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)]?")
+
+_REACH = 40  # characters before a full stop that are looked at
+
+# never the end of a sentence: a name or a phrase follows
+_TITLES = frozenset(
+    "mr mrs ms mx messrs dr prof rev hon gen col maj capt cmdr lt sgt cpl adm gov sen rep pres supt mt st ste ft "
+    "e.g i.e eg ie vs v viz cf ca approx resp incl esp al fr mme mlle".split()
+)
+# the end only before a number is it not: No. 5, Fig. 3, Jan. 12
+_NUMBERED = frozenset(
+    "no nos vol vols fig figs eq eqs sec ch chap pt art p pp para op cit ed eds n "
+    "jan feb mar apr jun jul aug sep sept oct nov dec".split()
+)
+# may end a sentence or not: only a usual first word of a sentence decides that it does
+_SHORTENED = frozenset(
+    "jr sr inc ltd co corp bros dept univ assn ave blvd rd est min max figs eqs vols pp eds jan feb apr jun jul "
+    "aug sep sept oct nov dec ph.d m.d b.a m.a".split()
+)
+_FIRST_WORDS = frozenset(
+    "The This That These Those There Then Thus They Their It Its He His She Her We Our You Your I A An And But Or So "
+    "In On At As By For From If It's When While Where Who What Why How However Although After Before Because Since "
+    "During Some Many Most Other Another Both Each All No Not To With Under Despite Also Additionally".split()
+)
+
+
+def split_sentences(document: str) -> list[str]:
+    """The sentences of a document in order, stripped, none empty; a newline always ends one.
+
+    Nothing but whitespace at the borders is lost. Lines without any capital letter may begin sentences with small ones.
+    """
+    sentences: list[str] = []
+    for line in document.split("\n"):
+        start = 0
+        small_letters = line.islower()
+        for stop in _STOP.finditer(line):
+            if _ends_sentence(line, start, stop, small_letters):
+                _append(sentences, line[start : stop.end()])
+                start = stop.end()
+        _append(sentences, line[start:])
+    return sentences
+
+
+def _append(sentences: list[str], text: str) -> None:
+    text = text.strip()
+    if text:
+        sentences.append(text)
+
+
+def _ends_sentence(line: str, start: int, stop: re.Match[str], small_letters: bool) -> bool:
+    mark = line[stop.start()]
+    if mark not in ".!?…":
+        return True
+    following = _NEXT_WORD.match(line, stop.end())
+    word = following[1] if following else ""
+    if word[:1].islower() and not small_letters:
+        return False
+    if mark != "." or line.startswith("..", stop.start()):
+        return bool(word) or stop.end() < len(line)
+    return _full_stop_ends(line[max(start, stop.start() - _REACH) : stop.start()], word)
+
+
+def _full_stop_ends(before: str, following: str) -> bool:
+    """Whether a single full stop after `before` ends its sentence when `following` is the next word."""
+    found = _LAST_WORD.search(before)
+    last = found[0] if found else ""
+    lower = last.lower()
+    if lower in _TITLES:
+        return False
+    if lower in _NUMBERED and following[:1].isdigit():
+        return False
+    if last == before.strip() and _ENUMERATOR.fullmatch(last):  # "1. First of all" at the start of a line
+        return False
+    if lower in _SHORTENED or _ACRONYM.fullmatch(last):
+        return following in _FIRST_WORDS
+    return True

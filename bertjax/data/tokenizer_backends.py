@@ -1,0 +1,186 @@
+"""The two engines behind `Tokenizer`: Hugging Face `tokenizers` and Google's `sentencepiece`.
+
+Both give plain ids for raw text, in which a literal "[MASK]" is only text, and a marked `tokenizers` twin, in which it
+is the special piece.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.data.families import Family
+from bertjax.types import UserError
+
+_SPACE = "▁"
+_CONTROL = 3  # the piece type of sentencepiece that never matches text
+
+
+class RustBackend:
+    """WordPiece, byte-level BPE, or any `tokenizer.json`; works on all cores."""
+
+    def __init__(self, text: str) -> None:
+        from tokenizers import Tokenizer
+
+        self._text = text
+        self._plain = Tokenizer.from_str(text)
+        self._plain.no_truncation()
+        self._plain.no_padding()
+        self._plain.encode_special_tokens = True  # special pieces in raw text are split like any text
+        model = json.loads(text)["model"]
+        self.kind = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}.get(model.get("type"), "")
+        self.prefix = model.get("continuing_subword_prefix") or ""
+
+    @functools.cached_property
+    def pieces(self) -> list[str]:
+        """The piece of every id; raises `UserError` where an id is missing."""
+        vocabulary = self._plain.get_vocab(with_added_tokens=True)
+        pieces = [""] * len(vocabulary)
+        for piece, index in vocabulary.items():
+            if index >= len(pieces):
+                raise UserError(f"tokenizer: piece {piece!r} has id {index}, but there are only {len(pieces)} pieces")
+            pieces[index] = piece
+        return pieces
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        found = self._plain.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in found]
+
+    @functools.cached_property
+    def marked(self) -> Any:
+        """The `tokenizers.Tokenizer` that recognises special pieces in text and adds the family's own."""
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_str(self._text)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    def files(self, family: Family) -> dict[str, bytes]:
+        """The canonical file, the same bytes for the same tokenizer."""
+        ordered = json.dumps(json.loads(self._text), ensure_ascii=False, sort_keys=True, indent=1)
+        return {"tokenizer.json": ordered.encode()}
+
+
+class SentencePieceBackend:
+    """A unigram model as sentencepiece trains it. `fold` lower-cases and strips accents before the model sees text."""
+
+    def __init__(self, model: bytes, family: Family, fold: bool) -> None:
+        import sentencepiece
+
+        self.model, self.fold = model, fold
+        self.kind, self.prefix = "unigram", ""
+        self._family = family
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+
+    @functools.cached_property
+    def pieces(self) -> list[str]:
+        return [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        if self.fold:
+            normalizer = _folding()
+            texts = [normalizer.normalize_str(text) for text in texts]
+        found = self._processor.encode(list(texts), out_type=int, num_threads=os.cpu_count() or 1)
+        return [np.array(ids, np.int32) for ids in found]
+
+    @functools.cached_property
+    def marked(self) -> Any:
+        """The same model as a `tokenizers.Tokenizer`: sentencepiece's own character table, then its scores."""
+        from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+        score = self._processor.get_score
+        vocabulary = [(piece, score(i)) for i, piece in enumerate(self.pieces)]
+        tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=self._processor.unk_id(), byte_fallback=False))
+        steps: list[Any] = [_folding()] if self.fold else []
+        table = character_table(self.model)
+        steps += [normalizers.Precompiled(table)] if table else []
+        steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
+        tokenizer.normalizer = normalizers.Sequence(steps)
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
+        tokenizer.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
+        add_special(tokenizer, self._family)
+        return tokenizer
+
+    def files(self, family: Family) -> dict[str, bytes]:
+        return {family.sentencepiece_file: self.model}
+
+
+Backend = RustBackend | SentencePieceBackend
+
+
+def _folding() -> Any:
+    from tokenizers import normalizers
+
+    return normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()])
+
+
+def add_special(tokenizer: Any, family: Family) -> None:
+    """Declare the family's special pieces and its layout of one and of two texts, in place."""
+    from tokenizers import AddedToken, models, processors
+
+    eats_space = not isinstance(tokenizer.model, models.WordPiece)  # "is <mask>": it stands for " word", with the space
+    tokenizer.add_special_tokens(
+        [
+            AddedToken(piece, lstrip=eats_space and piece == family.roles.get("mask"), normalized=False, special=True)
+            for piece in family.special
+        ]
+    )
+    if any(piece in family.single for piece in family.special):
+        used = [(piece, tokenizer.token_to_id(piece)) for piece in family.special]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=family.single, pair=family.pair, special_tokens=used
+        )
+
+
+def with_pieces_appended(model: bytes, pieces: Sequence[str]) -> bytes:
+    """A sentencepiece model with control pieces behind the last id (DeBERTa's [MASK]).
+
+    Pieces are a repeated field of the message, and protocol buffers read a repetition further on as an appendix.
+    """
+    for piece in pieces:
+        name = piece.encode()
+        message = b"\x0a" + bytes([len(name)]) + name + b"\x15" + struct.pack("<f", 0.0) + b"\x18" + bytes([_CONTROL])
+        model += b"\x0a" + bytes([len(message)]) + message
+    return model
+
+
+def character_table(model: bytes) -> bytes:
+    """The compiled normalisation rules of a sentencepiece model: field 2 of its `normalizer_spec`, field 3."""
+    for number, value in _fields(model):
+        if number == 3 and isinstance(value, bytes):
+            return next((inner for n, inner in _fields(value) if n == 2 and isinstance(inner, bytes)), b"")
+    return b""
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
+    """(number, value) of the top level of a protocol buffer message; fixed-width values are skipped."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, at = _varint(message, at)
+            yield number, value
+        elif wire == 2:
+            size, at = _varint(message, at)
+            yield number, message[at : at + size]
+            at += size
+        else:
+            at += 8 if wire == 1 else 4
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at

@@ -1,0 +1,202 @@
+"""Tokenizer folders and files: ours, and Hugging Face's in both directions. Data is read, code never."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertjax.data.families import FAMILIES, family_of, guess_family
+from bertjax.data.tokenizer_backends import Backend, RustBackend, SentencePieceBackend, with_pieces_appended
+from bertjax.types import UserError
+
+if TYPE_CHECKING:
+    from bertjax.data.tokenizer import Tokenizer
+
+_OURS = "bertjax_tokenizer.json"
+_FAMILY_KEY = "bertjax_family"  # in tokenizer_config.json; transformers keeps it and makes nothing of it
+_READABLE = (_OURS, "tokenizer.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "vocab.txt")
+_Found = tuple[Backend, str, bool]
+
+
+def read_backend(path: Path, family: str | None, lowercase: bool | None) -> _Found:
+    """(engine, family, lowercase) of a tokenizer file or folder."""
+    if family is not None:
+        family_of(family)
+    if path.is_dir():
+        names = [name for name in _READABLE if (path / name).is_file()]
+        if not names:
+            raise UserError(f"{path} holds no tokenizer; one of {', '.join(_READABLE[1:])} is expected in it")
+        if names[0] == _OURS:
+            return _read_ours(path, family)
+        declared = _json_object(config) if (config := path / "tokenizer_config.json").is_file() else {}
+        if lowercase is None and isinstance(declared.get("do_lower_case"), bool):
+            lowercase = declared["do_lower_case"]
+        if family is None and declared.get(_FAMILY_KEY) in FAMILIES:
+            family = declared[_FAMILY_KEY]
+        path = path / names[0]
+    if not path.is_file():
+        raise UserError(f"no such tokenizer: {path}; give a folder, a tokenizer.json, a vocab.txt or a spiece.model")
+    readers: dict[str, Callable[[Path, str | None, bool | None], _Found]] = {
+        ".json": _read_json,
+        ".txt": _read_vocab,
+        ".model": _read_sentencepiece,
+    }
+    if path.name == _OURS:
+        return _read_ours(path.parent, family)
+    if path.suffix not in readers:
+        raise UserError(f"{path}: a tokenizer file ends with .json, .txt (vocab.txt) or .model (sentencepiece)")
+    return readers[path.suffix](path, family, lowercase)
+
+
+def _read_ours(folder: Path, family: str | None) -> _Found:
+    about = _json_object(folder / _OURS)
+    name, kind, lowercase = about.get("family"), about.get("kind"), about.get("lowercase")
+    if about.get("format") != 1 or not isinstance(name, str) or not isinstance(lowercase, bool):
+        raise UserError(f"{folder / _OURS} is not of this version; write the tokenizer again with `bertjax tokenizer`")
+    spec = family_of(name)
+    if kind == "unigram" and (folder / spec.sentencepiece_file).is_file():
+        backend, _, _ = _read_sentencepiece(folder / spec.sentencepiece_file, name, lowercase)
+        return backend, family or name, lowercase
+    if not (folder / "tokenizer.json").is_file():
+        raise UserError(
+            f"{folder}: its model file is gone (tokenizer.json or {spec.sentencepiece_file}); copy it again"
+        )
+    backend, _, _ = _read_json(folder / "tokenizer.json", name, lowercase)
+    return backend, family or name, lowercase
+
+
+def _read_json(path: Path, family: str | None, lowercase: bool | None) -> _Found:
+    content = _json_object(path)
+    model = content.get("model")
+    if not isinstance(model, dict) or model.get("type") not in ("WordPiece", "BPE", "Unigram"):
+        raise UserError(f"{path}: no WordPiece, BPE or Unigram model in it; is it the tokenizer.json of transformers?")
+    try:
+        backend = RustBackend(json.dumps(content, ensure_ascii=False))
+    except Exception as error:  # tokenizers raises a bare Exception
+        raise UserError(f"{path}: broken tokenizer ({' '.join(str(error).split())}); copy it again") from error
+    family = family or guess_family(backend.pieces, backend.kind, str(path))
+    if lowercase is None:
+        lowercase = '"lowercase": true' in (rules := json.dumps(content.get("normalizer"))) or '"Lowercase"' in rules
+    return backend, family, lowercase
+
+
+def _read_vocab(path: Path, family: str | None, lowercase: bool | None) -> _Found:
+    from bertjax.data.tokenizer_training import wordpiece_from_pieces
+
+    lines = _text(path).removeprefix("\ufeff").split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    pieces: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        piece = line.strip()
+        if not piece:
+            raise UserError(f"{path}:{number}: an empty line; every line of a vocabulary is one piece")
+        if piece in pieces:
+            raise UserError(f"{path}:{number}: piece {piece!r} again, it is on line {pieces[piece]} already")
+        pieces[piece] = number
+    names = list(pieces)
+    if not names:
+        raise UserError(f"{path} is empty; every line of a vocabulary is one piece")
+    family = family or guess_family(names, "wordpiece", str(path))
+    spec = family_of(family)
+    absent = sorted(set(spec.roles.values()) - pieces.keys())
+    if absent:
+        raise UserError(f"{path}: the family {family} needs the special pieces {', '.join(absent)}; add them")
+    if lowercase is None:  # a cased vocabulary holds capital letters
+        lowercase = not any(re.search(r"[A-Z]", name) for name in names if not re.fullmatch(r"[\[<].*[\]>]", name))
+    return wordpiece_from_pieces(names, spec, lowercase), family, lowercase
+
+
+def _read_sentencepiece(path: Path, family: str | None, lowercase: bool | None) -> _Found:
+    import sentencepiece
+
+    model = path.read_bytes()
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise UserError(f"{path}: not a sentencepiece model, or a broken one; copy it again") from error
+    pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+    family = family or guess_family(pieces, "unigram", str(path))
+    spec = family_of(family)
+    absent = [piece for piece in spec.last if piece not in pieces]  # released DeBERTa models leave out [MASK]
+    lowercase = spec.lowercase if lowercase is None else lowercase
+    folds_itself = processor.normalize("A").endswith("a")
+    backend = SentencePieceBackend(with_pieces_appended(model, absent), spec, fold=lowercase and not folds_itself)
+    return backend, family, lowercase
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: broken JSON ({error}); copy the file again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: a JSON object is expected; copy the file again")
+    return content
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: invalid UTF-8 at byte {error.start}; copy or convert the file") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def huggingface_files(tokenizer: Tokenizer, backend: Backend, max_length: int) -> dict[str, bytes]:
+    """What `AutoTokenizer.from_pretrained` needs, for transformers 5 and, with special_tokens_map.json, for 4."""
+    spec = family_of(tokenizer.family)
+    roles = {f"{role}_token": piece for role, piece in spec.roles.items()}
+    config: dict[str, Any] = {
+        # the generic class takes tokenizer.json as it stands; the classes of most families rebuild parts of it
+        "tokenizer_class": spec.huggingface_class if tokenizer.kind == "wordpiece" else "PreTrainedTokenizerFast",
+        _FAMILY_KEY: tokenizer.family,
+        "model_max_length": max_length,
+        "do_lower_case": tokenizer.lowercase,
+        "clean_up_tokenization_spaces": False,
+        "padding_side": spec.padding_side,
+        "model_input_names": ["input_ids", *["token_type_ids"] * spec.token_types, "attention_mask"],
+        **roles,
+    }
+    if tokenizer.kind == "wordpiece":
+        config |= {"strip_accents": tokenizer.lowercase, "tokenize_chinese_chars": True}
+    files = {
+        "tokenizer.json": backend.marked.to_str(pretty=True).encode(),
+        "tokenizer_config.json": _pretty(config),
+        "special_tokens_map.json": _pretty(roles),
+    }
+    if tokenizer.kind == "wordpiece":
+        files["vocab.txt"] = "".join(piece + "\n" for piece in tokenizer.pieces).encode()
+    if isinstance(backend, SentencePieceBackend):
+        files[spec.sentencepiece_file] = backend.model
+    return files
+
+
+def _pretty(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, ensure_ascii=False, indent=2, sort_keys=True) + "\n").encode()
+
+
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Write files into a folder, which is made at need; a new folder appears whole, each file in an old one does."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; name a folder for the tokenizer")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+            whole = Path(scratch) / "files"
+            whole.mkdir()
+            for name, content in files.items():
+                (whole / name).write_bytes(content)
+            if folder.is_dir():
+                for name in files:
+                    os.replace(whole / name, folder / name)
+            else:
+                os.rename(whole, folder)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,251 @@
+"""The engine of names: one table per family, read in both directions.
+
+An entry pairs a parameter of ours with a Hugging Face tensor. `{L}` in a name is an index along the axis of that
+letter: ours are stacked over it, theirs are one tensor each, so `encoder/layers/{L}/attention/query/kernel` with axes
+`D D` is the array `encoder/layers/attention/query/kernel` [L, D, D]. Several letters mean several leading axes.
+Every parameter must be covered, every tensor used, tied or ignored by name; anything else is an error that names it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from bertjax.types import Params, UserError
+
+Tensors = dict[str, np.ndarray]
+Sizes = Mapping[str, int]
+
+TRANSFORMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "same": lambda array: array,
+    "transpose": lambda array: array.T,  # its own inverse: [in, out] here, [out, in] in torch
+}
+VOCABULARY = "V"
+_INDEX = re.compile(r"\{(\w)\}")
+_NAMED_AT_MOST = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One row of a keymap: our path, their name, letters of our axes (of one layer), how to turn one into the other.
+
+    `head` names the head that the parameter belongs to; empty for the encoder.
+    """
+
+    ours: str
+    theirs: str
+    axes: str
+    transform: str = "same"
+    head: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where the stacked array lies in the parameters."""
+        return "/".join(part for part in self.ours.split("/") if not _INDEX.fullmatch(part))
+
+    @property
+    def stacked(self) -> list[str]:
+        """Letters of the leading axes, outermost first."""
+        return _INDEX.findall(self.ours)
+
+    def shape(self, sizes: Sizes) -> tuple[int, ...]:
+        """Shape of one layer's parameter, as ours."""
+        return tuple(int(letter) if letter.isdecimal() else sizes[letter] for letter in self.axes.split())
+
+    def their_shape(self, sizes: Sizes) -> tuple[int, ...]:
+        """Shape of one tensor of theirs."""
+        shape = self.shape(sizes)
+        return shape[::-1] if self.transform == "transpose" else shape
+
+    def count(self, sizes: Sizes) -> int:
+        """How many tensors of theirs make one parameter of ours."""
+        return math.prod(sizes[letter] for letter in self.stacked)
+
+    def names(self, sizes: Sizes) -> Iterator[tuple[tuple[int, ...], str]]:
+        """(index along the stacked axes, Hugging Face name), in the order of the stack."""
+        for index in itertools.product(*(range(sizes[letter]) for letter in self.stacked)):
+            name = self.theirs
+            for letter, number in zip(self.stacked, index, strict=True):
+                name = name.replace(f"{{{letter}}}", str(number))
+            yield index, name
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyMap:
+    """All names of a family.
+
+    sizes    lengths of the letters, from the family's config; V is the true vocabulary
+    renames  (regex, replacement), applied to every tensor name that is read: old and short spellings
+    ignored  regexes of tensors that carry nothing (buffers)
+    ties     copy -> original: a copy must equal its original, and stands in for it where that is absent
+    backbone regex of the names that belong to the family: one that no entry knows is an error, never skipped
+    """
+
+    entries: tuple[Entry, ...]
+    sizes: Callable[[Any], Sizes]
+    renames: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[str, ...] = ()
+    ties: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    backbone: str = ".*"
+
+    def select(self, heads: tuple[str, ...]) -> list[Entry]:
+        return [entry for entry in self.entries if not entry.head or entry.head in heads]
+
+    def heads_in(self, tensors: Mapping[str, Any], config: Any) -> tuple[str, ...]:
+        """The heads that have at least one tensor."""
+        sizes = self.sizes(config)
+        found = {e.head for e in self.entries if e.head and any(name in tensors for _, name in e.names(sizes))}
+        return tuple(dict.fromkeys(e.head for e in self.entries if e.head in found))
+
+    def canonical(self, tensors: Mapping[str, np.ndarray], where: str) -> Tensors:
+        """The tensors under the names of `entries`, without buffers and tied copies; raises `UserError`."""
+        result: Tensors = {}
+        for name, array in tensors.items():
+            new = name
+            for pattern, replacement in self.renames:
+                new = re.sub(pattern, replacement, new)
+            if any(re.search(pattern, new) for pattern in self.ignored):
+                continue
+            if new in result:
+                raise UserError(f"{where}: two tensors mean {new} ({name} is one); which to take is not ours to guess")
+            result[new] = array
+        for copy, original in self.ties.items():
+            if copy not in result:
+                continue
+            array = result.pop(copy)
+            if not np.array_equal(array, result.setdefault(original, array)):
+                raise UserError(
+                    f"{where}: {copy} differs from {original}; models whose output table is not tied are not supported"
+                )
+        return result
+
+
+def to_huggingface(
+    keymap: KeyMap, params: Params, config: Any, heads: tuple[str, ...], where: str = "parameters"
+) -> Tensors:
+    """Float32 tensors under Hugging Face names, contiguous, without tied copies and without vocabulary padding."""
+    sizes, faults, tensors = keymap.sizes(config), Faults(), Tensors()
+    leaves = flatten(params)
+    for entry in keymap.select(heads):
+        if entry.path not in leaves:
+            faults.add("missing", entry.path)
+            continue
+        array = _without_padding(np.asarray(leaves.pop(entry.path), np.float32), entry, sizes, config.table_size)
+        expected = (*(sizes[letter] for letter in entry.stacked), *entry.shape(sizes))
+        if array.shape != expected:
+            faults.add("misshapen", f"{entry.path} {list(array.shape)} instead of {list(expected)}")
+        elif not np.isfinite(array).all():
+            faults.add("not finite", entry.path)
+        else:
+            transform = TRANSFORMS[entry.transform]
+            tensors |= {name: np.ascontiguousarray(transform(array[i])) for i, name in entry.names(sizes)}
+    for path in leaves:
+        faults.add("unexpected", path)
+    faults.check(where)
+    return tensors
+
+
+def from_huggingface(
+    keymap: KeyMap, tensors: Mapping[str, np.ndarray], config: Any, heads: tuple[str, ...], where: str = "tensors"
+) -> Params:
+    """Our parameters, float32, from tensors that went through `KeyMap.canonical`.
+
+    A config with `padded_vocab_size` gets its vocabulary axes padded with zeros. Raises `UserError` naming every
+    missing, unexpected, misshapen or non-finite tensor.
+    """
+    sizes, faults, rest = keymap.sizes(config), Faults(), dict(tensors)
+    leaves: dict[str, np.ndarray] = {}
+    for entry in keymap.select(heads):
+        if entry.count(sizes) > len(tensors):  # a config may claim a billion layers
+            faults.add("missing", f"{entry.theirs} for {entry.count(sizes)} indices")
+            continue
+        parts = [_take(rest, name, entry, sizes, faults) for _, name in entry.names(sizes)]
+        good = [part for part in parts if part is not None]
+        if len(good) == len(parts):
+            stacked = np.stack(good).reshape(*(sizes[letter] for letter in entry.stacked), *entry.shape(sizes))
+            leaves[entry.path] = _with_padding(stacked, entry, config.table_size)
+    for name in rest:
+        faults.add("unexpected", name)
+    faults.check(where)
+    return unflatten(leaves)
+
+
+class Faults:
+    """Collects what is wrong, so that one message names all of it."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[str]] = {}
+
+    def add(self, kind: str, what: str) -> None:
+        self.found.setdefault(kind, []).append(what)
+
+    def check(self, where: str) -> None:
+        """Raises `UserError` if anything was added."""
+        if not self.found:
+            return
+        texts = []
+        for kind, names in self.found.items():
+            more = f" and {len(names) - _NAMED_AT_MOST} more" if len(names) > _NAMED_AT_MOST else ""
+            texts.append(f"{kind}: {', '.join(names[:_NAMED_AT_MOST])}{more}")
+        raise UserError(f"{where} do not fit the config: {'; '.join(texts)}")
+
+
+def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Leaves by their path, keys joined with `/`."""
+    leaves: dict[str, Any] = {}
+    for key, value in params.items():
+        leaves |= flatten(value, f"{prefix}{key}/") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return leaves
+
+
+def unflatten(leaves: Mapping[str, Any]) -> Params:
+    """The inverse of `flatten`."""
+    root: Params = {}
+    for path, leaf in leaves.items():
+        *parents, last = path.split("/")
+        node = root
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = leaf
+    return root
+
+
+def _take(rest: dict[str, np.ndarray], name: str, entry: Entry, sizes: Sizes, faults: Faults) -> np.ndarray | None:
+    """Removes one tensor from `rest` and checks it; None when there is something wrong with it."""
+    if name not in rest:
+        faults.add("missing", name)
+        return None
+    array, expected = rest.pop(name), entry.their_shape(sizes)
+    if array.shape != expected:
+        faults.add("misshapen", f"{name} {list(array.shape)} instead of {list(expected)}")
+        return None
+    if not np.isfinite(array).all():
+        faults.add("not finite", name)
+        return None
+    return TRANSFORMS[entry.transform](array.astype(np.float32, copy=False))
+
+
+def _vocabulary_axis(entry: Entry) -> int | None:
+    """Position of V in the stacked array."""
+    letters = [*entry.stacked, *entry.axes.split()]
+    return letters.index(VOCABULARY) if VOCABULARY in letters else None
+
+
+def _without_padding(array: np.ndarray, entry: Entry, sizes: Sizes, table_size: int) -> np.ndarray:
+    axis = _vocabulary_axis(entry)
+    if axis is None or array.ndim <= axis or array.shape[axis] != table_size:
+        return array
+    return np.take(array, range(sizes[VOCABULARY]), axis=axis) if table_size > sizes[VOCABULARY] else array
+
+
+def _with_padding(array: np.ndarray, entry: Entry, table_size: int) -> np.ndarray:
+    axis = _vocabulary_axis(entry)
+    if axis is None or array.shape[axis] == table_size:
+        return array
+    return np.pad(array, [(0, table_size - array.shape[axis] if i == axis else 0) for i in range(array.ndim)])

@@ -1,0 +1,241 @@
+"""Writing a Hugging Face folder, and proving it by reading it back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from bertjax.hub.keymap import Tensors, to_huggingface
+from bertjax.hub.keymaps import FAMILIES
+from bertjax.hub.keymaps.family import Family
+from bertjax.hub.load import (
+    TOKENIZER_FILES,
+    WEIGHTS,
+    ModelOutput,
+    PretrainedModel,
+    load_pretrained,
+    read_tensors,
+    read_tokenizer_files,
+)
+from bertjax.hub.model_card import MARKER, model_card
+from bertjax.models.config import EncoderConfig
+from bertjax.models.heads import HEADS
+from bertjax.types import Params, UserError
+
+
+class HasTokenizerFiles(Protocol):
+    """What the export asks of a tokenizer in memory: its Hugging Face files, and ids to compare them with."""
+
+    def save_huggingface(self, folder: str | os.PathLike[str], max_length: int) -> None: ...
+
+    def encode_with_specials(self, text: str) -> list[int]: ...
+
+
+TokenizerSource = HasTokenizerFiles | Mapping[str, bytes] | str | os.PathLike[str]
+"""A tokenizer, or its files: their bytes by name, or the folder that holds them."""
+
+# Between the model in memory and the one read back only the padding of the vocabulary differs, and with it the order
+# of a few sums.
+_LOGIT_TOLERANCE = 1e-4
+
+
+class ExportError(UserError):
+    """What was read back is not what was to be written."""
+
+
+def save_pretrained(
+    folder: str | os.PathLike[str],
+    params: Params,
+    config: EncoderConfig,
+    *,
+    heads: tuple[str, ...],
+    tokenizer: TokenizerSource | None = None,
+    card: Mapping[str, Any] | None = None,
+    model_type: str = "bert",
+    overwrite: bool = False,
+) -> None:
+    """Writes config.json, model.safetensors, the tokenizer's files and README.md, whole or not at all.
+
+    Float32, true vocabulary size, tied copies left out; equal parameters give equal bytes. The folder appears under its
+    name only after `verify_export` found in it what is in memory. Raises `UserError` when the folder holds something
+    that is not an export of ours, or is one and `overwrite` is not set.
+    """
+    folder = Path(folder).absolute()
+    _require_free(folder, overwrite)
+    family, heads = FAMILIES[model_type], tuple(head for head in HEADS if head in heads)
+    tensors = _named_tensors(family, params, config, heads)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.parent / f".{folder.name}.writing-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir()
+        _write(temporary, family, tensors, config, heads, tokenizer, card)
+        verify_export(temporary, params, config, heads=heads, tokenizer=tokenizer, model_type=model_type)
+        _move_into_place(temporary, folder)
+    except OSError as error:
+        raise UserError(f"cannot write the export to {folder}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def verify_export(
+    folder: str | os.PathLike[str],
+    params: Params,
+    config: EncoderConfig,
+    *,
+    heads: tuple[str, ...],
+    tokenizer: TokenizerSource | None = None,
+    model_type: str = "bert",
+) -> None:
+    """Reads a written folder as a stranger would, and compares with what is in memory; raises `ExportError`.
+
+    Compared: every tensor bit by bit, the config, the outputs on a small batch, the tokenizer's files.
+    """
+    folder = Path(folder)
+    family = FAMILIES[model_type]
+    loaded = load_pretrained(folder)
+    _compare_tensors(_named_tensors(family, params, config, heads), read_tensors(folder)[0])
+    architecture = family.architecture_for(heads)
+    described = [family.config_to_huggingface(each, architecture) for each in (config, loaded.config)]
+    if described[0] != described[1] or loaded.heads != heads:
+        raise ExportError(f"{folder}: the config or the heads read back differ from those in memory")
+    _compare_outputs(PretrainedModel(config, params, heads, model_type), loaded)
+    if isinstance(tokenizer, Mapping | str | os.PathLike):
+        if _given_files(tokenizer) != dict(loaded.tokenizer_files):
+            raise ExportError(f"{folder}: the tokenizer files read back differ from those given")
+    elif tokenizer is not None:
+        _compare_tokenizer(folder, tokenizer, config)
+
+
+def _named_tensors(family: Family, params: Params, config: EncoderConfig, heads: tuple[str, ...]) -> Tensors:
+    architecture = family.architecture_for(heads)
+    tensors = to_huggingface(family.keymap, params, config, heads)
+    return {family.rename_for(architecture, name): array for name, array in tensors.items()}
+
+
+def _write(
+    folder: Path,
+    family: Family,
+    tensors: Tensors,
+    config: EncoderConfig,
+    heads: tuple[str, ...],
+    tokenizer: TokenizerSource | None,
+    card: Mapping[str, Any] | None,
+) -> None:
+    from safetensors.numpy import save_file
+
+    architecture = family.architecture_for(heads)
+    # Without the metadata older versions of transformers refuse the file. The library orders the tensors by itself.
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    values = family.config_to_huggingface(config, architecture)
+    (folder / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    _write_tokenizer(folder, tokenizer, config)
+    num_params = sum(array.size for array in tensors.values())
+    text = model_card(config, heads, family.model_type, architecture, num_params, card)
+    (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def _write_tokenizer(folder: Path, tokenizer: TokenizerSource | None, config: EncoderConfig) -> None:
+    if tokenizer is None:
+        return
+    if isinstance(tokenizer, Mapping | str | os.PathLike):
+        for name, data in _given_files(tokenizer).items():
+            (folder / name).write_bytes(data)
+    else:
+        tokenizer.save_huggingface(folder, config.max_position_embeddings)
+
+
+def _given_files(tokenizer: Mapping[str, bytes] | str | os.PathLike[str]) -> dict[str, bytes]:
+    if isinstance(tokenizer, Mapping):
+        return dict(tokenizer)
+    files = read_tokenizer_files(Path(tokenizer))
+    if not files:
+        raise UserError(f"{tokenizer} holds no tokenizer file; known are {', '.join(TOKENIZER_FILES)}")
+    return files
+
+
+def _require_free(folder: Path, overwrite: bool) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file; name a folder for the export")
+    if not any(folder.iterdir()):
+        return
+    card = folder / "README.md"
+    ours = (folder / "config.json").is_file() and card.is_file() and MARKER in card.read_text("utf-8", "replace")
+    if not ours:
+        raise UserError(f"{folder} is not empty and not an export of bertjax; name another folder")
+    if not overwrite:
+        raise UserError(f"{folder} already holds an export; remove it, name another folder, or ask for overwrite")
+
+
+def _move_into_place(temporary: Path, folder: Path) -> None:
+    """Renames over an empty folder; an export that is there is moved away first and removed last."""
+    if not folder.exists() or not any(folder.iterdir()):
+        os.replace(temporary, folder)
+        return
+    old = folder.parent / f".{folder.name}.replaced-{os.getpid()}"
+    os.rename(folder, old)
+    try:
+        os.rename(temporary, folder)
+    except OSError:
+        os.rename(old, folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _compare_tensors(wanted: Tensors, found: Tensors) -> None:
+    differing = [n for n in wanted if n not in found or wanted[n].tobytes() != found[n].tobytes()]
+    differing += [name for name in found if name not in wanted]
+    if differing:
+        raise ExportError(f"{WEIGHTS} read back differs from memory in {len(differing)} tensors, first {differing[0]}")
+
+
+def _compare_outputs(memory: PretrainedModel, loaded: PretrainedModel) -> None:
+    config = memory.config
+    length = min(config.max_position_embeddings, 12)
+    draw = np.random.default_rng(0).integers
+    ids, types = draw(0, config.vocab_size, (2, length)), draw(0, config.type_vocab_size, (2, length))
+    mask = np.ones((2, length), np.int32)
+    mask[1, max(1, length // 2) :] = 0
+    memory = dataclasses.replace(memory, config=_exact(config))
+    for name, mine, theirs in zip(ModelOutput._fields, memory(ids, mask, types), loaded(ids, mask, types), strict=True):
+        if mine is None and theirs is None:
+            continue
+        gap = float(np.abs(np.asarray(mine) - np.asarray(theirs)).max())
+        if not gap <= _LOGIT_TOLERANCE:
+            raise ExportError(f"the model read back differs from the one in memory: {name} by {gap:.2g}")
+
+
+def _exact(config: EncoderConfig) -> EncoderConfig:
+    """The same model computed as a loaded one is: in float32, whatever it was trained in."""
+    return dataclasses.replace(config, compute_dtype="float32", result_dtype="float32", remat="none", unroll=1)
+
+
+_SENTENCES = (
+    "The quick brown fox jumps over 13 lazy dogs.",
+    "Déjà vu: naïve café, 東京 and Ωmega!",
+    "don't    stop-me\tnow (it's #1)",
+)
+
+
+def _compare_tokenizer(folder: Path, tokenizer: HasTokenizerFiles, config: EncoderConfig) -> None:
+    """The ids of a few sentences, by the file that was written and by the tokenizer in memory."""
+    from tokenizers import Tokenizer
+
+    written = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for sentence in _SENTENCES:
+        if written.encode(sentence).ids != list(tokenizer.encode_with_specials(sentence)):
+            raise ExportError(f"{folder}: the tokenizer read back gives other ids for {sentence!r}")
+    if written.get_vocab_size() > config.vocab_size:
+        pieces = written.get_vocab_size()
+        raise ExportError(
+            f"{folder}: the tokenizer has {pieces} pieces, the model's vocabulary only {config.vocab_size}"
+        )

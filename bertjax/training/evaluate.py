@@ -1,0 +1,48 @@
+"""Held-out figures: fixed rows, fixed masks, sums over everything before any mean is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import jax
+from jax.sharding import Mesh
+
+from bertjax.objectives.base import Extra
+from bertjax.training.sharding import put_batch
+from bertjax.types import Batch, Params, Sum
+
+
+def means(sums: Mapping[str, Sum], weights: Mapping[str, float]) -> dict[str, float]:
+    """`name` -> value / count; the weighted losses get `_loss` behind their name, and `loss` is their weighted sum."""
+    ratios = {name: float(total.value) / max(float(total.count), 1.0) for name, total in sums.items()}
+    named = {f"{name}_loss" if name in weights else name: value for name, value in ratios.items()}
+    return {"loss": sum(weight * ratios[name] for name, weight in weights.items()), **named}
+
+
+def evaluate(
+    eval_step: Callable[..., dict[str, Sum]],
+    params: Params,
+    extra: Extra,
+    eval_sets: Mapping[str, Iterable[Batch]],
+    weights: Mapping[str, float],
+    mesh: Mesh,
+) -> dict[str, float]:
+    """`eval/...` over all sets and, where there are several, `eval/<set>/...` for each."""
+    totals: dict[str, dict[str, Sum]] = {}
+    for name, batches in eval_sets.items():
+        # Dispatch everything first: reading a result waits for the device.
+        pending = [eval_step(params, extra, put_batch(batch, mesh)) for batch in batches]
+        totals[name] = add_sums(jax.device_get(pending))
+    figures = {f"eval/{name}": value for name, value in means(add_sums(list(totals.values())), weights).items()}
+    if len(totals) > 1:
+        for source, sums in totals.items():
+            figures |= {f"eval/{source}/{name}": value for name, value in means(sums, weights).items()}
+    return figures
+
+
+def add_sums(parts: list[dict[str, Sum]]) -> dict[str, Sum]:
+    """Values added to values, counts to counts, in float64 on the host."""
+    return {
+        name: Sum(sum(float(part[name].value) for part in parts), sum(float(part[name].count) for part in parts))
+        for name in parts[0]
+    }

@@ -1,0 +1,185 @@
+"""Where figures go: `metrics.jsonl` always, TensorBoard and Weights & Biases if asked for, and the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from bertjax.types import UserError
+
+Figures = Mapping[str, float]
+
+
+class Writer(Protocol):
+    def write(self, step: int, figures: Figures) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """One JSON object a line. A resumed run first drops the lines of steps that it is going to make again."""
+
+    def __init__(self, path: Path, step: int):
+        kept = [line for line in _complete_lines(path) if json.loads(line)["step"] <= step]
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text("".join(kept), encoding="utf-8")
+        temporary.replace(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, step: int, figures: Figures) -> None:
+        # JSON has no NaN: a figure that is none is null.
+        finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+        self._file.write(json.dumps({"step": step, **finite}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _complete_lines(path: Path) -> list[str]:
+    """The lines that a killed process finished writing."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [line for line in lines if line.endswith("\n") and line.strip()]
+
+
+class TensorBoard:
+    """Event files below `folder`; a resumed run hides the events it is going to write again."""
+
+    def __init__(self, folder: Path, step: int):
+        from tensorboardX import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+    def write(self, step: int, figures: Figures) -> None:
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """One W&B run for a work folder, taken up again on resume."""
+
+    def __init__(self, project: str, workdir: Path, config: dict[str, Any]):
+        try:
+            import wandb
+        except ImportError:
+            raise UserError("logging.wandb_project is set but wandb is missing; pip install 'bertjax[wandb]'") from None
+        identity = workdir / "wandb_id"
+        if not identity.exists():
+            identity.write_text(wandb.util.generate_id())
+        self._run = wandb.init(
+            project=project, id=identity.read_text(), resume="allow", dir=str(workdir), name=workdir.name, config=config
+        )
+
+    def write(self, step: int, figures: Figures) -> None:
+        self._run.log(dict(figures), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class Clock:
+    """Seconds and real tokens since the last reading, with the time spent on other things taken out."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._out = 0.0
+
+    def exclude(self, seconds: float) -> None:
+        self._out += seconds
+
+    def lap(self) -> float:
+        now = time.monotonic()
+        seconds = max(now - self._since - self._out, 1e-9)
+        self._since, self._out = now, 0.0
+        return seconds
+
+
+class Console:
+    """A progress bar on a terminal, plain lines elsewhere (a log file needs no escape codes)."""
+
+    def __init__(self, step: int, num_steps: int, interactive: bool | None = None):
+        self.num_steps = num_steps
+        self.interactive = sys.stdout.isatty() if interactive is None else interactive
+        self._progress, self._task = None, None
+        if self.interactive:
+            self._progress, self._task = _progress_bar(step, num_steps)
+
+    def print(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, flush=True)
+
+    def advance(self, step: int) -> None:
+        """Moves the bar; call it at every step."""
+        if self._progress is not None:
+            self._progress.update(self._task, completed=step)
+
+    def train(self, step: int, figures: Figures) -> None:
+        text = train_line(figures)
+        if self._progress is not None:
+            self._progress.update(self._task, completed=step, figures=text)
+        else:
+            print(f"step {step}/{self.num_steps}  {text}", flush=True)
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def _progress_bar(step: int, num_steps: int) -> tuple[Any, Any]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"))
+    progress = Progress(*columns)
+    progress.start()
+    return progress, progress.add_task("train", total=num_steps, completed=step, figures="compiling")
+
+
+def train_line(figures: Figures) -> str:
+    """The figures of one window, short enough for a terminal."""
+    parts = [f"loss {figures['train/loss']:.3f}"]
+    for name, short in (("mlm_loss", "mlm"), ("mlm_accuracy", "acc"), ("pair_loss", "pair"), ("pair_accuracy", "pair acc")):
+        if f"train/{name}" in figures:
+            parts.append(f"{short} {figures[f'train/{name}']:.3f}")
+    parts.append(f"lr {figures['train/learning_rate']:.2e}")
+    parts.append(f"{_thousands(figures['train/tokens_per_second'])} tokens/s")
+    parts.append(f"padding {100 * figures['train/padding']:.1f} %")
+    if "train/mfu" in figures:
+        parts.append(f"MFU {100 * figures['train/mfu']:.1f} %")
+    parts.append(f"ETA {duration(figures['train/eta_seconds'])}")
+    return "  ".join(parts)
+
+
+def eval_line(figures: Figures, prefix: str = "eval") -> str:
+    """A held-out evaluation in words: the loss beside what guessing by unigram frequency costs on the same tokens."""
+    loss, unigram = figures[f"{prefix}/mlm_loss"], figures[f"{prefix}/unigram_loss"]
+    parts = [
+        f"mlm {loss:.3f} nats ({unigram - loss:+.3f} against guessing by frequency, {unigram:.3f})",
+        f"accuracy {figures[f'{prefix}/mlm_accuracy']:.3f}",
+    ]
+    if f"{prefix}/pair_accuracy" in figures:
+        parts.append(f"pair loss {figures[f'{prefix}/pair_loss']:.3f}, accuracy {figures[f'{prefix}/pair_accuracy']:.3f}")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """1 h 02 m, 3 m 04 s, 5 s."""
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+    return f"{whole // 60} m {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+
+
+def _thousands(value: float) -> str:
+    return f"{value / 1e6:.2f}M" if value >= 1e6 else f"{value / 1e3:.1f}k" if value >= 1e3 else f"{value:.0f}"

@@ -1,0 +1,34 @@
+"""The train state and the keys that everything random is drawn from."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from bertjax.types import Params
+
+
+class TrainState(NamedTuple):
+    """All that a checkpoint must hold. `step` counts updates made; `cursor` is the index of the next global batch."""
+
+    params: Params
+    opt_state: Any
+    carry: Any
+    step: Array
+    cursor: Array
+
+
+def new_state(params: Params, carry: Any, optimizer: optax.GradientTransformation) -> TrainState:
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(params, optimizer.init(params), carry, zero, zero)
+
+
+def purpose_key(seed: int, purpose: str, impl: str | None = None) -> Array:
+    """The root key of one purpose ("init", "corrupt", "dropout", "eval"): a pure function of the seed."""
+    root = jax.random.key(seed, impl=impl)
+    return jax.random.fold_in(root, zlib.crc32(purpose.encode()))

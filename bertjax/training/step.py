@@ -1,0 +1,132 @@
+"""One training step: corrupt, count, differentiate, update. The only place where gradients are taken."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from bertjax.objectives.base import Extra, Objective
+from bertjax.training.sharding import BATCH, state_shardings
+from bertjax.training.state import TrainState, new_state, purpose_key
+from bertjax.types import Batch, Params, Sum
+
+Metrics = dict[str, Any]
+TrainStep = Callable[[TrainState, Any, Batch], tuple[TrainState, Metrics]]
+
+
+def train_step(
+    state: TrainState,
+    frozen: Any,
+    batch: Batch,
+    *,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    microbatches: int,
+    seed: int,
+    dropout_impl: str | None = None,
+) -> tuple[TrainState, Metrics]:
+    """The next state and the sums of this batch; everything random comes from (seed, cursor, example)."""
+    batch = objective.corrupt(batch, purpose_key(seed, "corrupt"), state.cursor)
+    counts = objective.counts(batch)
+    key = jax.random.fold_in(purpose_key(seed, "dropout", dropout_impl), state.cursor)
+
+    def total(params: Params, carry: Any, part: Batch, part_key: Array) -> tuple[Array, tuple[dict[str, Sum], Any]]:
+        sums, extra = objective.loss(params, Extra(frozen, carry), part, part_key, train=True)
+        return weighted_loss(sums, counts, objective.weights), (sums, extra.carry)
+
+    gradient = jax.value_and_grad(total, has_aux=True)
+    (loss, (sums, carry)), grads = _accumulate(gradient, state, batch, key, microbatches)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    metrics = {
+        "loss": loss,
+        "sums": sums,
+        "grad_norm": optax.tree.norm(grads),
+        "real_tokens": (batch["segment_ids"] > 0).sum(),
+    }
+    return TrainState(params, opt_state, carry, state.step + 1, state.cursor + 1), metrics
+
+
+def weighted_loss(sums: dict[str, Sum], counts: dict[str, Array], weights: dict[str, float]) -> Array:
+    """Sum over the weighted losses of weight * value / max(count, 1), counts of the whole global batch."""
+    return sum(
+        (weight * sums[name].value / jnp.maximum(counts[name], 1.0) for name, weight in weights.items()),
+        start=jnp.zeros((), jnp.float32),
+    )
+
+
+def _accumulate(gradient: Callable, state: TrainState, batch: Batch, key: Array, microbatches: int) -> tuple:
+    """Value, sums, carry and gradient of the whole batch, by a scan over its microbatches."""
+    if microbatches == 1:
+        return gradient(state.params, state.carry, batch, key)
+
+    def split(value: Array) -> Array:
+        # Row i goes to microbatch i % n, so that every microbatch lies on all devices without moving rows.
+        parts = value.reshape(value.shape[0] // microbatches, microbatches, *value.shape[1:])
+        return jax.lax.with_sharding_constraint(parts.swapaxes(0, 1), PartitionSpec(None, *BATCH))
+
+    def body(carried: tuple, inputs: tuple) -> tuple[tuple, None]:
+        part, index = inputs
+        totals, carry = carried
+        (loss, (sums, carry)), grads = gradient(state.params, carry, part, jax.random.fold_in(key, index))
+        return (jax.tree.map(jnp.add, totals, (loss, sums, grads)), carry), None
+
+    parts = {name: split(value) for name, value in batch.items()}
+    first = {name: value[0] for name, value in parts.items()}
+    shapes = jax.eval_shape(gradient, state.params, state.carry, first, key)
+    (loss, (sums, _)), grads = shapes
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (loss, sums, grads))
+    ((loss, sums, grads), carry), _ = jax.lax.scan(body, (zeros, state.carry), (parts, jnp.arange(microbatches)))
+    return (loss, (sums, carry)), grads
+
+
+def eval_step(params: Params, extra: Extra, batch: Batch, *, objective: Objective, seed: int) -> dict[str, Sum]:
+    """Sums over one held-out batch, hidden by a fixed key: the same tokens at every evaluation of every run."""
+    batch = objective.corrupt(batch, purpose_key(seed, "eval"), jnp.zeros((), jnp.int32))
+    sums, _ = objective.loss(params, extra, batch, purpose_key(seed, "eval"), train=False)
+    return sums
+
+
+def compile_train_step(
+    mesh: Mesh, objective: Objective, optimizer: optax.GradientTransformation, **options: Any
+) -> TrainStep:
+    """`train_step` under one `jax.jit` with shardings and a donated state."""
+    state = abstract_state(objective, optimizer)
+    laid = state_shardings(state, mesh)
+    step = functools.partial(train_step, objective=objective, optimizer=optimizer, **options)
+    return jax.jit(
+        step,
+        in_shardings=(laid, None, NamedSharding(mesh, BATCH)),
+        out_shardings=(laid, NamedSharding(mesh, PartitionSpec())),
+        donate_argnums=0,
+    )
+
+
+def compile_eval_step(mesh: Mesh, objective: Objective, seed: int) -> Callable:
+    """`eval_step` under `jax.jit`; parameters come laid out as the train state has them."""
+    step = functools.partial(eval_step, objective=objective, seed=seed)
+    return jax.jit(step, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def abstract_state(objective: Objective, optimizer: optax.GradientTransformation) -> TrainState:
+    """Shapes and types of the train state, nothing allocated."""
+    params, extra = jax.eval_shape(objective.init, jax.random.key(0))
+    return jax.eval_shape(lambda p, c: new_state(p, c, optimizer), params, extra.carry)
+
+
+def init_state(mesh: Mesh, objective: Objective, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+    """A fresh state, drawn directly onto the mesh."""
+    laid = state_shardings(abstract_state(objective, optimizer), mesh)
+
+    def init(key: Array) -> TrainState:
+        params, extra = objective.init(key)
+        return new_state(params, extra.carry, optimizer)
+
+    return jax.jit(init, out_shardings=laid)(purpose_key(seed, "init"))

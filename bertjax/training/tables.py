@@ -1,0 +1,82 @@
+"""Parameters addressed by name: ordered tables of regexes over virtual per-layer paths.
+
+A stacked leaf `encoder/layers/attention/query/kernel` of shape [L, ...] stands for the paths
+`encoder/layers/0/attention/query/kernel` to `.../L-1/...`. The first rule that matches a path wins, and every path
+must be matched, so that a parameter added tomorrow cannot slip through a table written today.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.training.config import Rules
+from bertjax.types import Params, UserError
+
+STACK = "layers"
+"""The key below which every leaf carries a leading layer axis."""
+
+
+def leaf_paths(params: Params) -> list[tuple[str, Any]]:
+    """(path, leaf) of every leaf, in tree order."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(params)
+    return [("/".join(str(entry.key) for entry in path), leaf) for path, leaf in flat]
+
+
+def is_stacked(path: str) -> bool:
+    return STACK in path.split("/")
+
+
+def virtual_paths(path: str, num_layers: int) -> list[str]:
+    """The per-layer paths of a leaf: one for a plain leaf, L for a stacked one."""
+    if not is_stacked(path):
+        return [path]
+    before, after = re.split(rf"(?:(?<=/)|^){STACK}/", path, maxsplit=1)
+    return [f"{before}{STACK}/{layer}/{after}" for layer in range(num_layers)]
+
+
+def match(rules: Rules, path: str, table: str) -> Any:
+    """The value of the first rule that matches the whole path; `UserError` if none does."""
+    for pattern, value in rules:
+        if re.fullmatch(pattern, path):
+            return value
+    raise UserError(f"no rule of the {table} table matches parameter {path}; add a last rule '.*'")
+
+
+def resolve_numbers(rules: Rules, params: Params, table: str) -> Params:
+    """A tree of multipliers: a scalar for each leaf, or a vector [L, 1, ...] where the layers of a stack differ."""
+
+    def of_leaf(path: str, leaf: Any) -> Any:
+        values = [float(match(rules, name, table)) for name in virtual_paths(path, leaf.shape[0] if leaf.ndim else 1)]
+        if len(set(values)) == 1:
+            return np.float32(values[0])
+        return np.asarray(values, np.float32).reshape(-1, *(1,) * (leaf.ndim - 1))
+
+    return map_with_path(of_leaf, params)
+
+
+def map_with_path(function: Callable[[str, Any], Any], params: Params) -> Params:
+    """`function(path, leaf)` for every leaf, in the same tree."""
+    leaves = [function(path, leaf) for path, leaf in leaf_paths(params)]
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(params), leaves)
+
+
+def describe(rules: Rules, params: Params, table: str) -> list[str]:
+    """One line a rule: its value and how many parameters it took, unused rules said so."""
+    taken: dict[int, int] = {}
+    for path, leaf in leaf_paths(params):
+        names = virtual_paths(path, leaf.shape[0] if leaf.ndim else 1)
+        for name in names:
+            index = next((i for i, (pattern, _) in enumerate(rules) if re.fullmatch(pattern, name)), None)
+            if index is None:
+                match(rules, name, table)
+            else:
+                taken[index] = taken.get(index, 0) + leaf.size // len(names)
+    return [
+        f"{table}: {pattern} -> {value}: {taken.get(i, 0):,} parameters" + ("" if i in taken else " (matches nothing)")
+        for i, (pattern, value) in enumerate(rules)
+    ]

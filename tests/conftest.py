@@ -1,0 +1,27 @@
+"""Settings that must stand before anything imports jax: the CPU, eight virtual devices, and no network."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"  # [D] + [B, S, D] must be said, or a wrong axis passes unseen
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+os.environ["TOKENIZERS_PARALLELISM"] = "true"
+
+SHAPE_CHECKED = ["bertjax.models", "bertjax.objectives"]
+_HAS_BEARTYPE = importlib.util.find_spec("beartype") is not None
+
+if _HAS_BEARTYPE:
+    from jaxtyping import install_import_hook
+
+    install_import_hook(SHAPE_CHECKED, "beartype.beartype")
+
+
+def pytest_report_header() -> str:
+    return f"shape checks: {', '.join(SHAPE_CHECKED) if _HAS_BEARTYPE else 'off (beartype is not installed)'}"

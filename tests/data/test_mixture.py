@@ -1,0 +1,82 @@
+import types
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data.mixture import PERIOD, Epochs, Mixture
+
+
+class Counted:
+    """A form of which only the lengths of its epochs are known."""
+
+    def __init__(self, lengths):
+        self.lengths, self.asked = lengths, []
+        self.settings = types.SimpleNamespace(dupe_factor=len(lengths))
+
+    def num_rows(self, epoch):
+        self.asked.append(epoch)
+        return self.lengths[epoch % len(self.lengths)]
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=8), st.integers(0, 5))
+def test_every_source_is_read_without_gaps(weights, seed):
+    mixture = Mixture(weights, seed)
+    rows = 3 * mixture.period + 17
+    source, index = mixture.locate(np.arange(rows))
+    for number in range(len(weights)):
+        assert np.array_equal(index[source == number], np.arange((source == number).sum()))
+    assert mixture.used(rows) == np.bincount(source, minlength=len(weights)).tolist()
+
+
+def test_shares_are_the_weights():
+    source, _ = Mixture([3, 1], seed=1).locate(np.arange(PERIOD))
+    assert np.bincount(source).tolist() == [3072, 1024]
+    halves = source.reshape(8, -1).mean(axis=1)
+    assert (np.abs(halves - 0.25) < 0.08).all()  # shuffled, not one after the other
+
+
+def test_rare_sources_have_a_place():
+    source, _ = Mixture([1e9, 1], seed=1).locate(np.arange(PERIOD + 1))
+    assert np.bincount(source).tolist() == [PERIOD, 1]
+
+
+def test_any_row_can_be_located_alone():
+    mixture = Mixture([5, 2, 1], seed=3)
+    rows = np.random.default_rng(0).integers(0, 2**50, 1000)
+    source, index = mixture.locate(rows)
+    for i in range(0, 1000, 100):
+        assert [x.tolist() for x in mixture.locate(rows[i : i + 1])] == [[source[i]], [index[i]]]
+    assert mixture.used(int(rows[0]))[source[0]] == index[0]
+
+
+def test_the_seed_shuffles():
+    one, other = (Mixture([1, 1], seed).locate(np.arange(100))[0] for seed in (1, 2))
+    assert not np.array_equal(one, other)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.permutations(range(60)))
+def test_epochs_are_laid_end_to_end(lengths, order):
+    stream = [(epoch, row) for epoch in range(60) for row in range(lengths[epoch % len(lengths)])][:60]
+    epochs = Epochs(Counted(lengths))
+    for index in order:
+        found = epochs.locate(np.array([index]))
+        assert (found[0][0], found[1][0]) == stream[index]
+    found = epochs.locate(np.array(order))
+    assert list(zip(*found, strict=True)) == [stream[index] for index in order]
+
+
+def test_lengths_are_asked_for_when_needed():
+    form = Counted([10, 12, 11, 13])
+    epochs = Epochs(form)
+    epochs.locate(np.array([9]))
+    assert set(form.asked) == {0}
+    epochs.locate(np.array([22]))
+    assert set(form.asked) == {0, 1, 2}
+    assert [x.tolist() for x in epochs.locate(np.array([46 * 10**9 + 10]))] == [[4 * 10**9 + 1], [0]]
+
+
+@pytest.mark.parametrize(("index", "passed"), [(0, 0.0), (5, 0.5), (10, 1.0), (13, 1.25), (22, 2.0)])
+def test_progress(index, passed):
+    assert Epochs(Counted([10, 12])).progress(index) == passed

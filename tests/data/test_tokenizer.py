@@ -1,0 +1,414 @@
+"""Tokenizers of every family: training, special pieces, encoding, files, and agreement with transformers."""
+# ruff: noqa: RUF001 - Chinese punctuation is meant
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import numpy as np
+import pytest
+
+from bertjax.data.builtin import clean_paragraphs
+from bertjax.data.families import FAMILIES
+from bertjax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from bertjax.data.tokenizer_training import sample_documents
+from bertjax.types import UserError
+
+CHINESE = ["我们今天去北京大学学习。", "北京大学的学生今天学习中文。", "今天的天气很好，我们去学习中文！"]
+TEXTS = [
+    *CHINESE,
+    "The assertion is tested, when the class is made.",
+    "Naïve café, ﬁne: 3.14 and  two   spaces.",
+    "mixed 北京 and English\tin one line",
+    "\x00 control \u200b characters\x07 here",
+    "unknown 🙂 signs Ж",
+    "",
+    " ",
+    "x" * 150 + " long",
+]
+# every family with its own model, and mixtures of them
+PAIRS = [(name, spec.model) for name, spec in FAMILIES.items()] + [
+    ("bert", "bpe"),
+    ("bert", "unigram"),
+    ("albert", "wordpiece"),
+    ("roberta", "unigram"),
+    ("modernbert", "wordpiece"),
+]
+
+
+@functools.cache
+def corpus() -> tuple[str, ...]:
+    names = sorted(topics)[:25]
+    return (*("\n".join(clean_paragraphs(topics[name])) for name in names), *(CHINESE * 4))
+
+
+@functools.cache
+def trained(family: str, model: str, vocab_size: int = 400) -> Tokenizer:
+    return train_tokenizer(corpus(), model=model, family=family, vocab_size=vocab_size)
+
+
+def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
+    return [tokenizer.pieces[i] for i in tokenizer.encode_batch([text])[0]]
+
+
+@pytest.mark.parametrize(("family", "model"), PAIRS)
+def test_special_pieces_have_the_ids_of_the_family(family: str, model: str) -> None:
+    tokenizer, spec = trained(family, model), FAMILIES[family]
+    assert tokenizer.size == len(tokenizer.pieces) == 400
+    assert tuple(tokenizer.pieces[: len(spec.first)]) == spec.first
+    if spec.last:
+        assert tuple(tokenizer.pieces[-len(spec.last) :]) == spec.last
+    assert sorted(tokenizer.pieces[i] for i in tokenizer.special_ids) == sorted(spec.special)
+    for role in ("pad", "unk", "cls", "sep", "mask"):
+        index = getattr(tokenizer, f"{role}_id")
+        assert (tokenizer.pieces[index] if index >= 0 else None) == spec.roles.get(role)
+
+
+def test_the_published_numbers() -> None:
+    def ids(family: str) -> tuple[int, ...]:
+        t = trained(family, FAMILIES[family].model)
+        return t.pad_id, t.unk_id, t.cls_id, t.sep_id, t.mask_id
+
+    assert ids("bert") == ids("electra") == ids("distilbert") == ids("spanbert") == (0, 1, 2, 3, 4)
+    assert ids("roberta") == (1, 3, 0, 2, 399)
+    assert ids("albert") == (0, 1, 2, 3, 4)
+    assert ids("deberta") == ids("deberta-v2") == ids("deberta-v3") == (0, 3, 1, 2, 399)
+    assert ids("xlnet") == (5, 0, 3, 4, 6)
+    assert ids("modernbert") == (398, 395, 396, 397, 399)
+    assert ids("gpt2") == (399, 399, 399, 399, -1)
+
+
+@pytest.mark.parametrize(("family", "model"), PAIRS)
+def test_special_strings_in_raw_text_are_text(family: str, model: str) -> None:
+    tokenizer = trained(family, model)
+    text = "a [MASK] b <mask> c [CLS]</s><s><pad>[PAD]<sep><cls><|endoftext|> d"
+    found = tokenizer.encode_batch([text])[0]
+    assert not set(found.tolist()) & (set(tokenizer.special_ids) - {tokenizer.unk_id})
+    assert found.dtype == np.int32 and len(found) > 20
+
+
+@pytest.mark.parametrize(("family", "model"), PAIRS)
+def test_marked_text_keeps_its_mask(family: str, model: str) -> None:
+    tokenizer = trained(family, model)
+    if tokenizer.mask_id < 0:
+        return
+    mask = tokenizer.pieces[tokenizer.mask_id]
+    ids = tokenizer.encode_with_specials(f"the {mask} is made")
+    assert ids.count(tokenizer.mask_id) == ids.count(tokenizer.cls_id) == ids.count(tokenizer.sep_id) == 1
+    assert ids[-1 if family == "xlnet" else 0] == tokenizer.cls_id
+    plain = [i for i in ids if i not in tokenizer.special_ids]
+    assert plain == tokenizer.encode_batch(["the is made"])[0].tolist()  # the space before it belongs to the mask
+    assert "made" in tokenizer.decode(ids) and mask in tokenizer.decode(ids)
+
+
+def test_wordpiece_is_berts() -> None:
+    uncased = trained("bert", "wordpiece")
+    assert pieces(uncased, "北京学生")[:2] == ["北", "京"]
+    assert all(len(piece) == 1 for piece in pieces(uncased, CHINESE[0]))
+    assert pieces(uncased, "THÉ the") == ["the", "the"]
+    assert pieces(uncased, "x" * 101) == ["[UNK]"] and "[UNK]" not in pieces(uncased, "x" * 100)
+    assert pieces(uncased, "a\x00b\u00adc") == pieces(uncased, "abc")
+    cased = train_tokenizer(corpus(), model="wordpiece", family="bert", vocab_size=400, lowercase=False)
+    assert pieces(cased, "The the")[0] != pieces(cased, "The the")[-1]
+    assert not any("\u4e00" <= c <= "\u9fff" and len(piece) > 1 for piece in uncased.pieces for c in piece)
+
+
+def test_rare_characters_do_not_crowd_out_words() -> None:
+    strange = "".join(chr(0x4E00 + i) for i in range(3000))
+    tokenizer = train_tokenizer([*corpus(), strange], model="wordpiece", family="bert", vocab_size=400)
+    assert tokenizer.size == 400
+    assert sum(len(piece.removeprefix("##")) > 1 for piece in tokenizer.pieces) > 150
+
+
+def test_byte_bpe_says_everything() -> None:
+    tokenizer = trained("roberta", "bpe")
+    for text in TEXTS:
+        found = tokenizer.encode_batch([text])[0]
+        assert tokenizer.unk_id not in found
+        assert tokenizer.decode(found).strip() == text.strip()
+    assert pieces(tokenizer, "the class") == pieces(tokenizer, " the class")  # a sentence start is no special place
+
+
+def test_starts_word() -> None:
+    expected = {
+        ("bert", "wordpiece"): {"[MASK]": True, "##s": False, "the": True, ",": True, "北": True},
+        ("roberta", "bpe"): {"<mask>": True, "Ġthe": True, "ing": False, ",": False, "Ċ": True},
+        ("albert", "unigram"): {"[MASK]": True, "▁the": True, "ing": False, ",": True, "北京": True, "3": True},
+        ("xlnet", "unigram"): {"<eod>": True, "▁the": True, "ing": False, ",": False, "北京": True},
+    }
+    for (family, model), cases in expected.items():
+        tokenizer = trained(family, model)
+        starts = tokenizer.starts_word()
+        assert starts.dtype == bool and starts.shape == (tokenizer.size,)
+        present = {piece: starts[tokenizer.pieces.index(piece)] for piece in cases if piece in tokenizer.pieces}
+        assert len(present) > len(cases) - 2
+        assert present == {piece: wanted for piece, wanted in cases.items() if piece in present}
+
+
+@pytest.mark.parametrize(("family", "model"), [("bert", "wordpiece"), ("roberta", "bpe"), ("deberta-v2", "unigram")])
+def test_word_starts_count_the_words(family: str, model: str) -> None:
+    tokenizer = trained(family, model)
+    ids = tokenizer.encode_batch(["the assertion makes several classes"])[0]
+    assert tokenizer.starts_word()[ids].sum() == 5
+
+
+def test_byte_bpe_finds_chinese_words() -> None:
+    words = ["北京大学", "学生", "今天", "天气", "学习中文"]
+    texts = ["".join(words[(i * k + k) % 5] for k in range(4)) for i in range(5) for _ in range(5)]
+    tokenizer = train_tokenizer(texts, model="bpe", family="roberta", vocab_size=300)
+    starts = {tokenizer.decode([i]): start for i, start in enumerate(tokenizer.starts_word())}
+    assert starts["学"] and not starts["a"]
+    assert sum(len(text) > 1 and text[0] in "北京大学生今天气习中文" and start for text, start in starts.items()) > 2
+
+
+def test_vocabulary() -> None:
+    tokenizer = trained("bert", "wordpiece")
+    counts = np.arange(tokenizer.size)
+    vocabulary = tokenizer.vocabulary(counts, multiple=64)
+    assert (vocabulary.size, vocabulary.padded_size) == (400, 448)
+    assert vocabulary.mask_id == 4 and vocabulary.special_ids == (0, 1, 2, 3, 4)
+    assert vocabulary.counts.dtype == np.int64 and (vocabulary.counts == counts).all()
+    assert tokenizer.vocabulary().counts.sum() == 0
+
+
+TRAIN = """
+import sys; sys.path.insert(0, {folder!r})
+import test_tokenizer as t
+for family, model in (("bert", "wordpiece"), ("roberta", "bpe"), ("albert", "unigram"), ("deberta-v2", "unigram")):
+    print(t.train_tokenizer(t.corpus(), model=model, family=family, vocab_size=500).digest)
+"""
+
+
+def test_same_bytes_on_any_number_of_threads() -> None:
+    outputs = set()
+    for threads in ("1", "2", "3"):
+        run = subprocess.run(
+            [sys.executable, "-c", TRAIN.format(folder=str(Path(__file__).parent))],
+            env={**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        outputs.add(run.stdout)
+    assert len(outputs) == 1 and len(set(outputs.pop().split())) == 4
+
+
+def test_order_of_documents_does_not_matter_for_wordpiece() -> None:
+    backwards = train_tokenizer(corpus()[::-1], model="wordpiece", family="bert", vocab_size=400)
+    assert backwards.digest == trained("bert", "wordpiece").digest
+
+
+def test_a_large_corpus_is_sampled_by_content() -> None:
+    texts = [f"document {i} " + "x" * (i % 7) for i in range(500)]
+    total = sum(map(len, texts))
+    assert sample_documents(iter(texts), total, 0) == texts
+    some = sample_documents(iter(texts), total // 3, 0)
+    assert total // 8 < sum(map(len, some)) <= total // 3
+    assert sorted(sample_documents(reversed(texts), total // 3, 0)) == sorted(some)
+    assert sample_documents(iter(texts), total // 3, 1) != some
+    assert len(sample_documents(["a" * 99, "b" * 99], 10, 0)) == 1
+
+
+def test_small_corpora() -> None:
+    for family, model in (("bert", "wordpiece"), ("albert", "unigram"), ("deberta-v2", "unigram"), ("gpt2", "bpe")):
+        tokenizer = train_tokenizer(CHINESE + ["the cat and the hat"] * 3, model=model, family=family, vocab_size=2000)
+        assert 20 < tokenizer.size < 400
+        assert len(tokenizer.encode_batch(["the cat"])[0]) > 0
+    for model, family, size in (("wordpiece", "bert", 20), ("bpe", "roberta", 200), ("unigram", "albert", 20)):
+        with pytest.raises(UserError, match=rf"data.vocab_size {size} is too small.* need about \d+"):
+            train_tokenizer(corpus(), model=model, family=family, vocab_size=size)
+    for model in ("wordpiece", "bpe", "unigram"):
+        with pytest.raises(UserError, match="no text"):
+            train_tokenizer(["", " \n"], model=model, family="bert", vocab_size=400)
+    with pytest.raises(UserError, match="wordpiece, bpe, unigram, not 'word'"):
+        train_tokenizer(corpus(), model="word", family="bert", vocab_size=400)
+    with pytest.raises(UserError, match="family must be one of bert"):
+        train_tokenizer(corpus(), model="bpe", family="bart", vocab_size=400)
+
+
+def test_long_lines_count_for_unigram() -> None:
+    long = " ".join(["extraordinary"] * 3000)  # one line of 42,000 characters
+    tokenizer = train_tokenizer([*corpus(), long], model="unigram", family="albert", vocab_size=400)
+    assert "▁extraordinary" in tokenizer.pieces
+    chinese = train_tokenizer(["图书馆里" * 3000], model="unigram", family="albert", vocab_size=400)
+    assert chinese.unk_id not in chinese.encode_batch(["图书馆里"])[0]  # three bytes a character
+
+
+@pytest.mark.parametrize(("family", "model"), PAIRS)
+def test_save_and_load(tmp_path: Path, family: str, model: str) -> None:
+    tokenizer = trained(family, model)
+    tokenizer.save(tmp_path / "deep" / "tok")
+    tokenizer.save(tmp_path / "deep" / "tok")  # again, over the old one
+    loaded = load_tokenizer(tmp_path / "deep" / "tok")
+    assert (loaded.digest, loaded.family, loaded.kind) == (tokenizer.digest, family, model)
+    assert loaded.lowercase == tokenizer.lowercase and loaded.pieces == tokenizer.pieces
+    for ours, theirs in zip(tokenizer.encode_batch(TEXTS), loaded.encode_batch(TEXTS), strict=True):
+        assert ours.tolist() == theirs.tolist()
+    assert {p.name for p in (tmp_path / "deep").iterdir()} == {"tok"}  # no scratch left behind
+
+
+def test_digests_differ() -> None:
+    digests = {trained(family, model).digest for family, model in PAIRS}
+    assert len(digests) == len(PAIRS)
+
+
+@pytest.mark.parametrize(("family", "model"), PAIRS)
+def test_transformers_agrees(tmp_path: Path, family: str, model: str) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer, spec = trained(family, model), FAMILIES[family]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "model.safetensors").write_text("stays")
+    tokenizer.save_huggingface(tmp_path / "out", max_length=128)
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert len(theirs) == theirs.vocab_size == tokenizer.size
+    assert theirs.model_max_length == 128 and theirs.padding_side == spec.padding_side
+    for role in ("pad", "unk", "cls", "sep", "mask"):
+        index = getattr(theirs, f"{role}_token_id")
+        assert (-1 if index is None else index) == getattr(tokenizer, f"{role}_id")
+    lines = [*TEXTS, *corpus()[0].split("\n")]
+    for text, ids in zip(lines, tokenizer.encode_batch(lines), strict=True):
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ids.tolist(), text
+    marked = f"The {theirs.mask_token or 'class'} is made."
+    assert theirs(marked)["input_ids"] == tokenizer.encode_with_specials(marked)
+    assert ("token_type_ids" in theirs("a", "b")) == spec.token_types
+    padded = theirs(["the", "the class is"], padding=True)
+    assert len({len(ids) for ids in padded["input_ids"]}) == 1
+    again = load_tokenizer(tmp_path / "out")
+    assert (again.family, again.kind, again.lowercase) == (family, model, tokenizer.lowercase)
+    assert [x.tolist() for x in again.encode_batch(lines)] == [x.tolist() for x in tokenizer.encode_batch(lines)]
+    assert (tmp_path / "out" / "model.safetensors").read_text() == "stays"
+
+
+def test_pairs_have_bert_types(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = trained("bert", "wordpiece")
+    tokenizer.save_huggingface(tmp_path, 64)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 400}))
+    found = AutoTokenizer.from_pretrained(tmp_path)("the", "is")
+    assert found["token_type_ids"] == [0, 0, 0, 1, 1]
+    assert [tokenizer.pieces[i] for i in found["input_ids"]] == ["[CLS]", "the", "[SEP]", "is", "[SEP]"]
+
+
+def test_single_files_load(tmp_path: Path) -> None:
+    bert, albert, deberta = (trained(f, FAMILIES[f].model) for f in ("bert", "albert", "deberta-v2"))
+    for tokenizer, name in ((bert, "b"), (albert, "a"), (deberta, "d")):
+        tokenizer.save_huggingface(tmp_path / name, 64)
+    assert load_tokenizer(tmp_path / "b/vocab.txt").digest == bert.digest  # uncased is read off the pieces
+    assert load_tokenizer(tmp_path / "b/tokenizer.json").digest == bert.digest
+    assert load_tokenizer(tmp_path / "a/spiece.model").digest == albert.digest
+    assert load_tokenizer(tmp_path / "d/spm.model").digest == deberta.digest
+    electra = load_tokenizer(tmp_path / "b/vocab.txt", family="electra", lowercase=False)
+    assert (electra.family, electra.lowercase) == ("electra", False)
+    for name in ("tokenizer.json", "special_tokens_map.json"):
+        (tmp_path / "b" / name).unlink()
+    assert load_tokenizer(tmp_path / "b").digest == bert.digest
+
+
+def test_a_foreign_sentencepiece_model(tmp_path: Path) -> None:
+    """As Google released ALBERT and Microsoft DeBERTa: cased rules inside, [MASK] of DeBERTa not in the model."""
+    import sentencepiece
+
+    for name, options in (
+        ("albert", {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": "[CLS],[SEP],[MASK]"}),
+        ("deberta", {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "bos_piece": "[CLS]", "eos_piece": "[SEP]"}),
+    ):
+        extra = {"pad_piece": "[PAD]", "unk_piece": "[UNK]"} if name == "deberta" else {}
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter("\n".join(corpus()).lower().split("\n")),
+            model_prefix=str(tmp_path / name),
+            vocab_size=300,
+            model_type="unigram",
+            minloglevel=3,
+            **options,
+            **extra,
+        )
+    albert = load_tokenizer(tmp_path / "albert.model")
+    assert (albert.family, albert.mask_id, albert.lowercase) == ("albert", 4, True)
+    assert pieces(albert, "THÉ Class") == pieces(albert, "the class")
+    assert albert.encode_with_specials("THÉ Class")[1:-1] == albert.encode_batch(["the class"])[0].tolist()
+    albert.save(tmp_path / "saved")
+    assert pieces(load_tokenizer(tmp_path / "saved"), "THÉ") == pieces(albert, "the")
+    deberta = load_tokenizer(tmp_path / "deberta.model")
+    assert (deberta.family, deberta.size, deberta.mask_id) == ("deberta-v2", 301, 300)
+    assert deberta.lowercase is False
+
+
+def test_faults_are_one_line(tmp_path: Path) -> None:
+    good = trained("bert", "wordpiece")
+    good.save_huggingface(tmp_path / "good", 64)
+    content = json.loads((tmp_path / "good/tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    names = list(vocabulary)
+
+    def vocab(lines: list[str]) -> bytes:
+        return ("\n".join(lines) + "\n").encode()
+
+    holes = {piece: index + (index > 50) for piece, index in vocabulary.items()}
+    cases: dict[str, tuple[bytes, str]] = {
+        "a/vocab.txt": (vocab([*names[:9], "", *names[9:]]), r"vocab\.txt:10: an empty line"),
+        "b/vocab.txt": (vocab([*names, names[7]]), rf"vocab\.txt:{len(names) + 1}: piece .* on line 8 already"),
+        "c/vocab.txt": (vocab(names[5:]), "special pieces of no known family"),
+        "d/vocab.txt": (b"", "is empty"),
+        "e/vocab.txt": (b"[PAD]\n\xff", "invalid UTF-8 at byte 6"),
+        "f/tokenizer.json": (b'{"model": ', "broken JSON"),
+        "g/tokenizer.json": (b"[]", "a JSON object is expected"),
+        "h/tokenizer.json": (b'{"model": {"type": "WordLevel"}}', "no WordPiece, BPE or Unigram"),
+        "i/tokenizer.json": (b'{"model": {"type": "BPE"}}', "broken tokenizer"),
+        "j/tokenizer.json": (
+            json.dumps({**content, "model": {**content["model"], "vocab": holes}}).encode(),
+            r"has id 400, but there are only 400 pieces",
+        ),
+        "k/spiece.model": (b"nonsense", "not a sentencepiece model"),
+        "l/bertjax_tokenizer.json": (b"{}", "not of this version"),
+        "m/readme.md": (b"", "holds no tokenizer"),
+    }
+    for name, (written, said) in cases.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(written)
+        with pytest.raises(UserError, match=said) as fault:
+            load_tokenizer((tmp_path / name).parent)
+        assert "\n" not in str(fault.value), name
+    with pytest.raises(UserError, match="no such tokenizer"):
+        load_tokenizer(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="must be one of bert"):
+        load_tokenizer(tmp_path / "good", family="bart")
+    with pytest.raises(UserError, match="the family roberta needs the special pieces </s>, <mask>"):
+        load_tokenizer(tmp_path / "good", family="roberta")
+    with pytest.raises(UserError, match="is a file; name a folder"):
+        good.save(tmp_path / "good/vocab.txt")
+
+
+def test_our_folder_without_its_model(tmp_path: Path) -> None:
+    trained("albert", "unigram").save(tmp_path)
+    (tmp_path / "spiece.model").unlink()
+    with pytest.raises(UserError, match="its model file is gone"):
+        load_tokenizer(tmp_path)
+
+
+def test_code_in_a_folder_is_never_run(tmp_path: Path) -> None:
+    trained("bert", "wordpiece").save_huggingface(tmp_path, 64)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config["auto_map"] = {"AutoTokenizer": ["evil.Tokenizer", None]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert load_tokenizer(tmp_path).size == 400
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_list_of_texts_of_any_kind() -> None:
+    for family, model in (("bert", "wordpiece"), ("roberta", "bpe"), ("albert", "unigram")):
+        tokenizer = trained(family, model)
+        assert tokenizer.encode_batch([]) == []
+        found = tokenizer.encode_batch(["", "the", ""])
+        assert [len(ids) for ids in found] == [0, 1, 0]
+        assert all(ids.dtype == np.int32 and ids.ndim == 1 for ids in found)
+        many = tokenizer.encode_batch(TEXTS * 50)
+        assert [x.tolist() for x in many] == [x.tolist() for x in tokenizer.encode_batch(TEXTS)] * 50

@@ -1,0 +1,139 @@
+"""The drawing of the rooms stays true: who may import whom, who may import flax, and what must stay light."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "bertjax").rglob("*.py"))
+ROOMS = {path.stem for path in (ROOT / "bertjax").iterdir() if path.is_dir() or path.suffix == ".py"}
+
+# room -> the rooms that it may import; `bertjax` itself is the lazy root
+ARROWS: dict[str, set[str]] = {
+    "types": set(),
+    "base_config": {"types"},
+    "overrides": {"types", "base_config"},
+    "models": {"types"},
+    "objectives": {"types", "models"},
+    "data": {"types"},
+    "checkpoint": {"types"},
+    "hub": {"types", "models"},
+    "training": {"types", "models", "objectives"},
+    "finetune": {"types", "models", "objectives", "training"},
+}
+ARROWS["check"] = {"types", "base_config", "overrides", "models", "objectives", "data", "training"}
+ARROWS["corpora"] = {"types", "check", "data"}
+ARROWS["build"] = set(ARROWS)
+ARROWS["commands"] = set(ARROWS)
+ARROWS["cli"] = {*ARROWS, "bertjax"}
+ARROWS["__main__"] = {"cli"}
+ARROWS["bertjax"] = {"hub"}
+
+FLAX_ROOMS = {"models", "objectives", "finetune"}
+
+# importing these, in this order, loads none of the heavy packages
+LIGHT = ["bertjax", "bertjax.types", "bertjax.base_config", "bertjax.overrides", "bertjax.cli", "bertjax.data.sources"]
+LIGHT += ["bertjax.check", "bertjax.corpora", "bertjax.commands.workdir"]
+HEAVY = ["jax", "flax", "optax", "orbax", "datasets", "pyarrow", "pandas", "tokenizers", "sentencepiece"]
+HEAVY += ["safetensors", "tensorboardX", "torch", "transformers", "scipy"]
+
+
+DISTRIBUTIONS = {"orbax": "orbax_checkpoint"}  # import name -> name in pyproject.toml, where they differ
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    """`bertjax.data.sources` -> data; a module beside the rooms is one of its own, and so is the root."""
+    return module.split(".")[1] if "." in module else module
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of everything imported, inside functions and under TYPE_CHECKING too."""
+    package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = resolve_name("." * node.level + (node.module or ""), package)
+            for alias in node.names:  # `from bertjax import check` imports a room, `__version__` is of the root
+                is_room = source == "bertjax" and alias.name in ROOMS
+                yield node.lineno, f"bertjax.{alias.name}" if is_room else source
+
+
+def crossings(path: Path) -> list[str]:
+    """Imports of `path` that no arrow allows."""
+    room = room_of(module_name(path))
+    faults = []
+    for line, name in imports_of(path):
+        top = name.split(".")[0]
+        if top == "bertjax" and room_of(name) not in {*ARROWS.get(room, ()), room}:
+            faults.append(f"{path.relative_to(ROOT)}:{line}: {room} must not import {name}")
+        if top == "flax" and room not in FLAX_ROOMS:
+            faults.append(f"{path.relative_to(ROOT)}:{line}: only {', '.join(sorted(FLAX_ROOMS))} may import flax")
+    return faults
+
+
+def test_every_module_lives_in_a_known_room() -> None:
+    unknown = {room_of(module_name(path)) for path in FILES} - set(ARROWS)
+    assert not unknown, f"say in ARROWS and in docs/design.md what {unknown} may import"
+
+
+def test_imports_follow_the_arrows() -> None:
+    assert [fault for path in FILES for fault in crossings(path)] == []
+
+
+def test_configs_import_only_what_declares_keys() -> None:
+    allowed = {"bertjax.base_config", "bertjax.types"}
+    for path in sorted((ROOT / "configs").rglob("*.py")):
+        ours = {name for _, name in imports_of(path) if name.split(".")[0] == "bertjax"}
+        assert ours <= allowed, f"{path.name} imports {ours - allowed}"
+
+
+def test_whatever_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    declared = {re.split(r"[\[<>=]", requirement)[0].replace("-", "_").lower() for requirement in wanted}
+    imported = {name.split(".")[0] for path in FILES for _, name in imports_of(path)}
+    foreign = imported - sys.stdlib_module_names - {"bertjax", "jaxlib"}
+    assert {DISTRIBUTIONS.get(name, name).lower() for name in foreign} <= declared
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.name != "__main__.py"], ids=module_name)
+def test_every_module_imports(path: Path) -> None:
+    importlib.import_module(module_name(path))
+
+
+def test_the_front_door_is_light() -> None:
+    """Help and errors of the configuration answer at once only while nothing heavy is imported on the way."""
+    present = [name for name in LIGHT if name in set(map(module_name, FILES))]
+    script = (
+        "import sys, json, importlib\n"
+        "heavy, modules = json.loads(sys.argv[1])\n"
+        "seen, loaded = set(), {}\n"
+        "for module in modules:\n"
+        "    importlib.import_module(module)\n"
+        "    names = heavy + ['numpy', 'ml_collections'] * (module == 'bertjax')\n"
+        "    loaded[module] = [name for name in names if name in sys.modules and name not in seen]\n"
+        "    seen.update(loaded[module])\n"
+        "print(json.dumps(loaded))\n"
+    )
+    command = [sys.executable, "-c", script, json.dumps([HEAVY, present])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {module: [] for module in present}
