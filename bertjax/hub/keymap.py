@@ -156,8 +156,8 @@ def from_huggingface(
 ) -> Params:
     """Our parameters, float32, from tensors that went through `KeyMap.canonical`.
 
-    A config with `padded_vocab_size` gets its vocabulary axes padded with zeros. Raises `UserError` naming every
-    missing, unexpected, misshapen or non-finite tensor.
+    The vocabulary has its true size, whatever the config's padding. Raises `UserError` naming every missing,
+    unexpected, misshapen or non-finite tensor.
     """
     sizes, faults, rest = keymap.sizes(config), Faults(), dict(tensors)
     leaves: dict[str, np.ndarray] = {}
@@ -168,8 +168,8 @@ def from_huggingface(
         parts = [_take(rest, name, entry, sizes, faults) for _, name in entry.names(sizes)]
         good = [part for part in parts if part is not None]
         if len(good) == len(parts):
-            stacked = np.stack(good).reshape(*(sizes[letter] for letter in entry.stacked), *entry.shape(sizes))
-            leaves[entry.path] = _with_padding(stacked, entry, config.table_size)
+            shape = (*(sizes[letter] for letter in entry.stacked), *entry.shape(sizes))
+            leaves[entry.path] = np.stack(good).reshape(shape)
     for name in rest:
         faults.add("unexpected", name)
     faults.check(where)
@@ -242,10 +242,3 @@ def _without_padding(array: np.ndarray, entry: Entry, sizes: Sizes, table_size: 
     if axis is None or array.ndim <= axis or array.shape[axis] != table_size:
         return array
     return np.take(array, range(sizes[VOCABULARY]), axis=axis) if table_size > sizes[VOCABULARY] else array
-
-
-def _with_padding(array: np.ndarray, entry: Entry, table_size: int) -> np.ndarray:
-    axis = _vocabulary_axis(entry)
-    if axis is None or array.shape[axis] == table_size:
-        return array
-    return np.pad(array, [(0, table_size - array.shape[axis] if i == axis else 0) for i in range(array.ndim)])

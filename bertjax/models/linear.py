@@ -23,8 +23,8 @@ Activation = Callable[[Array], Array]
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def dot(
-    x: Float[Array, "*b K"], kernel: Float[Array, "K N"], compute: str, result: str, transposed: bool = False
-) -> Float[Array, "*b N"]:
+    x: Float[Array, "*b I"], kernel: Float[Array, "I1 O1"], compute: str, result: str, transposed: bool = False
+) -> Float[Array, "*b O"]:
     """`x @ kernel`, operands cast to `compute`, product returned as `result`, accumulated in float32.
 
     `transposed=True` takes the kernel as [N, K] (a tied word table). Passing `table.T` instead gives XLA:CPU a layout

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from bertjax.hub import save as save_module  # noqa: E402
 from bertjax.hub.load import PretrainedModel, load_pretrained  # noqa: E402
 from bertjax.hub.save import save_pretrained  # noqa: E402
 from bertjax.models.config import EncoderConfig  # noqa: E402
@@ -66,6 +67,12 @@ SIZES: list[dict[str, Any]] = [
 # every size with every head, and every class once
 CASES = [pytest.param("BertForPreTraining", sizes, id=f"all-{sizes['hidden_act']}") for sizes in SIZES]
 CASES += [pytest.param(name, sizes, id=name) for name, sizes in zip(HEADS, SIZES[:1] + SIZES, strict=True)][1:]
+
+
+@pytest.fixture(autouse=True)
+def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export's own comparison of outputs compiles two more models; here transformers is the judge."""
+    monkeypatch.setattr(save_module, "_compare_outputs", lambda *_: None)
 
 
 def theirs(name: str, sizes: dict[str, Any], seed: int = 0) -> Any:

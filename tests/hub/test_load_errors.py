@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from bertjax.hub.keymap import from_huggingface, to_huggingface
+from bertjax.hub.keymap import to_huggingface
 from bertjax.hub.keymaps.bert import KEYMAP
 from bertjax.hub.load import load_pretrained
 from bertjax.models.config import EncoderConfig
@@ -197,18 +197,10 @@ def test_a_model_without_pooler(folder: Path) -> None:
     assert out.pooler_output is None and out.logits is None and out.last_hidden_state.shape == (1, 3, 12)
 
 
-def test_double_precision_and_padding_of_the_vocabulary(folder: Path) -> None:
-    import dataclasses
-
+def test_double_precision_is_narrowed(folder: Path) -> None:
     write(folder, {name: array.astype("f8") for name, array in tensors_of(folder).items()})
     params = load_pretrained(folder).params
     jax.tree.map(np.testing.assert_array_equal, params, random_params())
-    padded = dataclasses.replace(OURS, padded_vocab_size=64)
-    wide = from_huggingface(KEYMAP, tensors_of(folder), padded, HEADS)
-    assert wide["encoder"]["embeddings"]["word_embeddings"]["embedding"].shape == (64, 12)
-    assert wide["mlm_head"]["bias"].shape == (64,) and not wide["mlm_head"]["bias"][30:].any()
-    again = to_huggingface(KEYMAP, wide, padded, HEADS)
-    assert all(np.array_equal(again[name], array) for name, array in tensors_of(folder).items())
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,126 @@
+"""Products and their gradients, dropout, activations, initial values: against plain arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bertjax.models.config import EncoderConfig
+from bertjax.models.linear import Linear, activation, dot, dropout, initializer, layer_norm
+
+
+def operands(transposed: bool) -> tuple[jax.Array, jax.Array]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 5, 8)).astype(np.float32)
+    kernel = rng.normal(size=(8, 6)).astype(np.float32)
+    return jnp.asarray(x), jnp.asarray(kernel.T if transposed else kernel)
+
+
+def value_and_grads(product, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return jax.value_and_grad(lambda *both: jnp.sin(product(*both).astype(jnp.float32)).sum(), argnums=(0, 1))(x, kernel)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_dot_is_a_matrix_product_forward_and_backward(transposed: bool) -> None:
+    x, kernel = operands(transposed)
+    plain = value_and_grads(lambda a, b: jnp.matmul(a, b.T if transposed else b), x, kernel)
+    ours = value_and_grads(lambda a, b: dot(a, b, "float32", "float32", transposed), x, kernel)
+    for expected, found in zip(jax.tree.leaves(plain), jax.tree.leaves(ours), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("result", ["float32", "bfloat16"])
+def test_dot_in_bfloat16_rounds_its_operands_and_returns_gradients_in_the_types_of_the_inputs(
+    transposed: bool, result: str
+) -> None:
+    x, kernel = operands(transposed)
+    x_in = x.astype(result)
+    assert dot(x_in, kernel, "bfloat16", result, transposed).dtype == result
+    _, (grad_x, grad_kernel) = value_and_grads(lambda a, b: dot(a, b, "bfloat16", result, transposed), x_in, kernel)
+    assert (grad_x.dtype, grad_kernel.dtype) == (result, jnp.float32)
+    _, (exact_x, exact_kernel) = value_and_grads(lambda a, b: jnp.matmul(a, b.T if transposed else b), x, kernel)
+    np.testing.assert_allclose(grad_x.astype(jnp.float32), exact_x, atol=0.15)
+    np.testing.assert_allclose(grad_kernel, exact_kernel, atol=0.15)
+    wide = dot(x, kernel, "bfloat16", "float32", transposed)
+    rounded = [np.asarray(array.astype(jnp.bfloat16), np.float64) for array in (x, kernel)]
+    np.testing.assert_allclose(wide, rounded[0] @ (rounded[1].T if transposed else rounded[1]), rtol=1e-5, atol=1e-5)
+
+
+def test_linear_adds_its_bias() -> None:
+    config = EncoderConfig(hidden_size=8, num_heads=1)
+    layer = Linear(8, 6, config, nnx.Rngs(0))
+    layer.bias[...] = jnp.arange(6.0)
+    x, _ = operands(False)
+    expected = np.asarray(x) @ np.asarray(layer.kernel[...]) + np.arange(6.0)
+    np.testing.assert_allclose(layer(x), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(256, 1024), (1024, 255)])
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_dropout_zeroes_its_share_and_scales_the_rest(shape: tuple[int, int], rate: float) -> None:
+    x = jnp.ones(shape)
+    dropped = np.asarray(dropout(x, rate, jax.random.key(1)))
+    size = math.prod(shape)
+    deviation = math.sqrt(rate * (1 - rate) / size)
+    assert abs((dropped == 0).mean() - rate) < 4 * deviation
+    kept = np.unique(dropped[dropped != 0])
+    np.testing.assert_allclose(kept, [1 / (1 - rate)], rtol=1e-4)
+    assert abs(dropped.mean() - 1.0) < 4 * deviation / (1 - rate)  # unbiased
+    for axis in (0, 1):  # no row, no column is dropped as a whole, nor neighbours together
+        assert np.abs((dropped == 0).mean(axis) - rate).max() < 8 * math.sqrt(rate * (1 - rate) / shape[axis])
+    pairs = (dropped[:, :-1] == 0) & (dropped[:, 1:] == 0)
+    assert abs(pairs.mean() - rate**2) < 10 * deviation
+
+
+def test_dropout_follows_its_key_and_none_drops_nothing() -> None:
+    x = jnp.arange(1.0, 1001.0).reshape(10, 100)
+    same = [np.asarray(dropout(x, 0.3, jax.random.key(seed))) for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(same[0], same[1])
+    assert (same[0] != same[2]).any()
+    assert dropout(x, 0.3, None) is x
+    assert dropout(x, 0.0, jax.random.key(0)) is x
+    assert dropout(x.astype(jnp.bfloat16), 0.3, jax.random.key(0)).dtype == jnp.bfloat16
+
+
+def test_dropout_passes_gradients_where_it_passed_values() -> None:
+    x, key = jnp.ones((4, 64)), jax.random.key(3)
+    np.testing.assert_array_equal(jax.grad(lambda x: dropout(x, 0.4, key).sum())(x), dropout(x, 0.4, key))
+
+
+def test_activations_are_those_that_hugging_face_names() -> None:
+    x = np.linspace(-4, 4, 81)
+    erf = np.array([0.5 * v * (1 + math.erf(v / math.sqrt(2))) for v in x])
+    tanh = np.array([0.5 * v * (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3))) for v in x])
+    assert np.abs(erf - tanh).max() > 4e-4  # so that the tolerance below tells them apart
+    for name, expected in (("gelu", erf), ("gelu_new", tanh), ("relu", np.maximum(x, 0))):
+        np.testing.assert_allclose(activation(name)(jnp.asarray(x, jnp.float32)), expected, atol=2e-6)
+
+
+def test_initial_values() -> None:
+    config = EncoderConfig()
+    draw = np.asarray(initializer(config)(jax.random.key(0), (1000, 1000), jnp.float32))
+    assert abs(draw.std() - 0.01759) < 5e-5 and abs(draw.mean()) < 1e-4
+    assert np.abs(draw).max() <= 0.04  # cut at two sigma, not rescaled
+    normal = initializer(dataclasses.replace(config, initializer="normal", initializer_range=0.05))
+    draw = np.asarray(normal(jax.random.key(0), (1000, 1000), jnp.float32))
+    assert abs(draw.std() - 0.05) < 2e-4 and np.abs(draw).max() > 0.15
+
+
+def test_layer_norm_keeps_its_digits_far_from_zero() -> None:
+    config = EncoderConfig()
+    x = np.random.default_rng(0).normal(100.0, 0.1, (4, 256)).astype(np.float32)
+    exact = x.astype(np.float64)
+    exact = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
+    np.testing.assert_allclose(layer_norm(256, config, nnx.Rngs(0))(jnp.asarray(x)), exact, atol=2e-3)
+
+
+def test_layer_norm_adds_the_epsilon_of_the_config() -> None:
+    norm = layer_norm(2, EncoderConfig(layer_norm_eps=3.0), nnx.Rngs(0))
+    np.testing.assert_allclose(norm(jnp.asarray([[-1.0, 1.0]])), [[-0.5, 0.5]], rtol=1e-6)  # 1 / sqrt(1 + 3)
