@@ -64,7 +64,7 @@ def _model() -> ConfigDict:
     model.initializer_range = config_dict.placeholder(float)
     # Backward pass: "none" keeps every activation, "dots" keeps the products with weights, "full" only layer inputs.
     model.remat = config_dict.placeholder(str)
-    # Layers in one body of the scan: larger compiles longer and may run faster.
+    # Layers in one body of the scan: larger compiles longer and may run faster. None = all on a CPU, else 1.
     model.unroll = config_dict.placeholder(int)
     return model
 
@@ -132,7 +132,8 @@ def _train() -> ConfigDict:
     train.batch_size = 256
     # Parts of a batch that go through the model one after the other: less memory, the same update.
     train.microbatches = 1
-    # Type of the products; weights and sums stay float32. "auto" = bfloat16 on accelerators, float32 on CPU.
+    # Type of the products; weights and sums stay float32. "auto" = bfloat16 on accelerators
+    # and on processors that multiply it fast (avx512_bf16, amx_bf16), else float32.
     train.compute_dtype = "auto"
     # Updates between two lines of metrics; about 200 lines a run.
     train.log_interval_steps = (train.get_ref("num_steps") + 199) // 200

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ class Experiment:
     objective: MaskedLanguageModel
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
-    train_step: Callable
-    eval_step: Callable
+    train_step: Any  # a jitted TrainStep
+    eval_step: Any
 
     def init_state(self) -> TrainState:
         with jax.set_mesh(self.mesh):
@@ -71,7 +71,7 @@ def experiment(cfg: ConfigDict, vocabulary: Vocabulary) -> Experiment:
     use_platform(cfg.platform)
     mesh = make_mesh(check.mesh_config(cfg))
     check.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
-    model = check.encoder_config(cfg, vocabulary.size, vocabulary.padded_size, **compute_types(cfg.train.compute_dtype))
+    model = computed_here(cfg, check.encoder_config(cfg, vocabulary.size, vocabulary.padded_size))
     objective = MaskedLanguageModel(check.mlm_config(cfg), model, vocabulary)
     schedule = make_schedule(check.schedule_config(cfg))
     params, _ = jax.eval_shape(objective.init, jax.random.key(0))
@@ -158,16 +158,21 @@ def use_platform(wanted: str) -> None:
             )
 
 
-def compute_types(compute_dtype: str) -> dict[str, str]:
-    """`compute_dtype` and `result_dtype` of the products on the platform in use.
+def computed_here(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
+    """The model with the types and the unrolling that suit the platform in use.
 
-    XLA:CPU multiplies bfloat16 fast only where the result is float32 (and the processor has the instructions);
-    accelerators keep the activations in bfloat16, too.
+    XLA:CPU multiplies bfloat16 fast only where the result is float32 (and the processor has the instructions), and
+    its scan copies what the backward pass needs: unrolled is 1.4 times as fast. Accelerators keep the activations in
+    bfloat16, too, and compile one layer.
     """
     on_cpu = jax.default_backend() == "cpu"
-    if compute_dtype == "auto":
-        compute_dtype = "bfloat16" if not on_cpu or _cpu_multiplies_bfloat16() else "float32"
-    return {"compute_dtype": compute_dtype, "result_dtype": "float32" if on_cpu else compute_dtype}
+    compute = cfg.train.compute_dtype
+    if compute == "auto":
+        compute = "bfloat16" if not on_cpu or _cpu_multiplies_bfloat16() else "float32"
+    unroll = model.num_layers if on_cpu and cfg.model.unroll is None else model.unroll
+    return dataclasses.replace(
+        model, compute_dtype=compute, result_dtype="float32" if on_cpu else compute, unroll=unroll
+    )
 
 
 def _cpu_multiplies_bfloat16() -> bool:

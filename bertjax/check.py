@@ -1,4 +1,4 @@
-"""A ConfigDict as frozen configs, every value checked. Needs no jax: a wrong config is refused before anything loads."""
+"""A ConfigDict as frozen configs, every value checked. Needs no jax: a wrong config is refused at once."""
 
 from __future__ import annotations
 
@@ -63,13 +63,11 @@ def eval_sources(cfg: ConfigDict) -> list[Source]:
     return _sources(cfg.data.eval_sources, "data.eval_sources")
 
 
-def encoder_config(
-    cfg: ConfigDict, vocab_size: int, padded_vocab_size: int | None = None, **computed: object
-) -> EncoderConfig:
-    """The preset with the config's own values over it; `computed` sets dtypes and the like."""
+def encoder_config(cfg: ConfigDict, vocab_size: int, padded_vocab_size: int | None = None) -> EncoderConfig:
+    """The preset with the config's own values over it."""
     given = {name: value for name, value in cfg.model.items() if name != "preset" and value is not None}
     sizes = preset(cfg.model.preset) | given
-    return EncoderConfig(**sizes, vocab_size=vocab_size, padded_vocab_size=padded_vocab_size, **computed)
+    return EncoderConfig(**sizes, vocab_size=vocab_size, padded_vocab_size=padded_vocab_size)
 
 
 def mlm_config(cfg: ConfigDict) -> MlmConfig:
@@ -127,7 +125,9 @@ def _check_data(cfg: ConfigDict) -> None:
     if any(source.weight is not None for source in held_out):
         raise UserError("data.eval_sources: held-out sources have no weights")
     if not held_out and not 0.0 < data.eval_fraction < 1.0:
-        raise UserError(f"data.eval_fraction must lie between 0 and 1, not {data.eval_fraction}; or set data.eval_sources")
+        raise UserError(
+            f"data.eval_fraction must lie between 0 and 1, not {data.eval_fraction}; or set data.eval_sources"
+        )
     _at_least("data.seq_len", data.seq_len, 8)
     _at_least("data.vocab_size", data.vocab_size, 8)
     _at_least("data.dupe_factor", data.dupe_factor, 1)

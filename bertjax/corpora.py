@@ -55,7 +55,7 @@ def prepare(cfg: ConfigDict, say: Say = print) -> Prepared:
     fraction = 0.0 if held_out else cfg.data.eval_fraction
     named = dict(zip(source_names(training), training, strict=True))
     corpora = {name: _prepare_one(cfg, source, tokenizer, fraction, say) for name, source in named.items()}
-    counts = sum(open_corpus(corpus.folder)["train"].counts for corpus in corpora.values())
+    counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in corpora.values()], axis=0)
     held_named = dict(zip(source_names(held_out), held_out, strict=True))
     held = {name: _prepare_one(cfg, source, tokenizer, 1.0, say) for name, source in held_named.items()} or corpora
     return Prepared(
@@ -201,7 +201,9 @@ def rows_if_prepared(cfg: ConfigDict) -> int | None:
         return None
     tokenizer = load_or_train_tokenizer(cfg)
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
-    wanted = [(source, fraction) for source in check.sources(cfg)] + [(source, 1.0) for source in check.eval_sources(cfg)]
+    wanted = [(source, fraction) for source in check.sources(cfg)] + [
+        (source, 1.0) for source in check.eval_sources(cfg)
+    ]
     folders = [
         cache_folder(cfg)
         / "corpora"
@@ -230,7 +232,9 @@ def _prepare_one(
         cache_dir=cache_folder(cfg) / "corpora",
     )
     if not corpus.reused:
-        parts = [f"{size.tokens:,} tokens in {size.documents:,} documents ({split})" for split, size in corpus.splits.items()]
+        parts = [
+            f"{size.tokens:,} tokens in {size.documents:,} documents ({split})" for split, size in corpus.splits.items()
+        ]
         say(f"tokenised {source.text}: {', '.join(parts)}")
     return corpus
 

@@ -28,7 +28,8 @@ def dry_run(cfg: ConfigDict) -> None:
     print(f"parameters        {count_params(model, exp.objective.heads):,} at the true vocabulary size")
     print(f"tokens            {tokens:,} at most ({cfg.train.num_steps:,} steps x {rows} rows x {cfg.data.seq_len})")
     print(f"epochs            {_epochs(cfg)}")
-    print(f"model FLOPs       {flops:.3e} a token, {flops * rows * cfg.data.seq_len:.3e} a step, {flops * tokens:.3e} in all")
+    step_flops = flops * rows * cfg.data.seq_len
+    print(f"model FLOPs       {flops:.3e} a token, {step_flops:.3e} a step, {flops * tokens:.3e} in all")
     _print_peak(exp, flops * tokens)
     held = bytes_per_device(state, exp.mesh)
     print(f"state             {_mib(held)} per device ({exp.mesh.size} devices: {dict(exp.mesh.shape)})")
@@ -64,7 +65,7 @@ def _print_peak(exp: build.Experiment, flops: float) -> None:
     peak = peak_flops(kind)
     if peak is not None:
         hours = flops / (peak * exp.mesh.size) / 3600
-        print(f"time              {hours:.2f} h at 100 % of the peak of {exp.mesh.size} x {kind}; {hours / 0.4:.2f} h at 40 %")
+        print(f"time              {hours / 0.4:.2f} h at 40 % of the peak of {exp.mesh.size} x {kind} (an assumption)")
 
 
 def _compiled_memory(exp: build.Experiment, state: object) -> int:
@@ -81,6 +82,7 @@ def abstract_batch(exp: build.Experiment) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes and types of a global batch of one example a row."""
     rows, length = exp.cfg.train.batch_size, exp.cfg.data.seq_len
     tokens, examples = (rows, length), (rows, 1)
+    shapes: dict[str, tuple[tuple[int, int], type[np.generic]]]
     shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
     shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}
     shapes |= {"example_ids": (examples, np.uint32), "example_draws": (examples, np.uint32)}

@@ -21,7 +21,12 @@ def evaluate(workdir: Path, step: int | None) -> dict[str, float]:
     sets = corpora.eval_sets(exp.cfg, prepared)
     with jax.set_mesh(exp.mesh):
         figures = held_out_figures(
-            exp.eval_step, build.padded_params(run.params, exp.model), Extra({}, {}), sets, exp.objective.weights, exp.mesh
+            exp.eval_step,
+            build.padded_params(run.params, exp.model),
+            Extra({}, {}),
+            sets,
+            exp.objective.weights,
+            exp.mesh,
         )
     print(f"step {run.step}: {eval_line(figures)}")
     if len(sets) > 1:

@@ -88,7 +88,7 @@ def write_arrays(out: Path, batches: list[dict[str, np.ndarray]]) -> None:
     temporary = out.with_name(f".{out.name}.{os.getpid()}.npz")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(temporary, **arrays)
+        np.savez_compressed(temporary, allow_pickle=False, **arrays)
         temporary.replace(out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}") from error

@@ -22,7 +22,7 @@ class StoredRun(NamedTuple):
 
 
 def load_run(workdir: Path, step: int | None = None) -> StoredRun:
-    """The newest undamaged checkpoint of a work folder, or that of `step`, on the first device; changes nothing there."""
+    """The newest undamaged checkpoint of a work folder, or that of `step`; changes nothing there."""
     cfg = read_config(workdir)
     cfg.platform = "any"
     cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor = 1, 1, 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import jax
@@ -13,12 +13,14 @@ from bertjax.types import UserError
 
 
 class SpecialTokenizer(Protocol):
-    """What is asked of a tokenizer: ids with its special pieces, and the piece of every id."""
+    """What is asked of a tokenizer: ids with its special pieces, the text of ids, the piece of every id."""
 
     pieces: list[str]
     mask_id: int
-    encode_with_specials: Callable[[str], list[int]]
-    decode: Callable[[Sequence[int]], str]
+
+    def encode_with_specials(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 class Filling(NamedTuple):

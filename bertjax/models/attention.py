@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.linear import Key, Linear, dropout
+from bertjax.models.linear import Key, Linear, dropout, layer_norm
 
 
 def attention_mask(segment_ids: Int[Array, "B S"]) -> Bool[Array, "B 1 S S"]:
@@ -25,7 +25,10 @@ def attention_mask(segment_ids: Int[Array, "B S"]) -> Bool[Array, "B 1 S S"]:
 
 
 class SelfAttention(nnx.Module):
-    """Scaled dot-product attention and its output projection; residual and norm belong to the layer."""
+    """Scaled dot-product attention and its output projection.
+
+    Its norm is kept here, where Hugging Face's names have it; the layer applies it behind the residual.
+    """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         size = config.hidden_size
@@ -33,6 +36,7 @@ class SelfAttention(nnx.Module):
         self.key = Linear(size, size, config, rngs)
         self.value = Linear(size, size, config, rngs)
         self.output = Linear(size, size, config, rngs)
+        self.norm = layer_norm(size, config, rngs)
         self.config = config
 
     def __call__(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from bertjax.models.attention import attention_mask
 from bertjax.models.config import EncoderConfig
@@ -46,7 +46,7 @@ class Encoder(nnx.Module):
         x = shard_batch(self.embeddings(input_ids, position_ids, token_type_ids, embedding_key))
         keep_all = "hidden_states" in collect
         last, hidden = self._scan(x, attention_mask(segment_ids), layers_key, keep_all)
-        return EncoderOutput(last, jnp.concatenate([x[None], hidden]) if keep_all else None)
+        return EncoderOutput(last, None if hidden is None else jnp.concatenate([x[None], hidden]))
 
     def _scan(self, x: Array, mask: Array, key: Key | None, keep_all: bool) -> tuple[Array, Array | None]:
         graph, stacked = nnx.split(self.layers)

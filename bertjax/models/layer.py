@@ -9,20 +9,15 @@ from jaxtyping import Array, Bool, Float
 from bertjax.models.attention import SelfAttention
 from bertjax.models.config import EncoderConfig
 from bertjax.models.feed_forward import FeedForward
-from bertjax.models.linear import Key, dropout, layer_norm
+from bertjax.models.linear import Key, dropout
 
 
 class Layer(nnx.Module):
-    """Post-norm, as in BERT: x = norm(x + dropout(block(x))), twice.
-
-    The norms are held inside `attention` and `feed_forward` paths of the parameters, as Hugging Face names them.
-    """
+    """Post-norm, as in BERT: x = norm(x + dropout(block(x))), twice."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         self.attention = SelfAttention(config, rngs)
-        self.attention.norm = layer_norm(config.hidden_size, config, rngs)
         self.feed_forward = FeedForward(config, rngs)
-        self.feed_forward.norm = layer_norm(config.hidden_size, config, rngs)
         self.rate = config.hidden_dropout
 
     def __call__(

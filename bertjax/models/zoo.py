@@ -25,7 +25,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "bert-medium": _bert(8, 512),
     "bert-base": _bert(12, 768),
     "bert-large": _bert(24, 1024),
-    **{f"bert-{layers}x{hidden}": _bert(layers, hidden) for layers in (2, 4, 6, 8, 10, 12) for hidden in (128, 256, 512, 768)},
+    **{
+        f"bert-{layers}x{hidden}": _bert(layers, hidden)
+        for layers in (2, 4, 6, 8, 10, 12)
+        for hidden in (128, 256, 512, 768)
+    },
 }
 
 
@@ -33,5 +37,7 @@ def preset(name: str) -> dict[str, Any]:
     """The sizes of a published model; an unknown name lists those there are."""
     if name not in PRESETS:
         named = [key for key in PRESETS if "x" not in key]
-        raise UserError(f"unknown model preset {name!r}; there are {', '.join(named)} and bert-LxH for L in 2..12, H in 128..768")
+        raise UserError(
+            f"unknown model preset {name!r}; there are {', '.join(named)} and bert-LxH for L in 2..12, H in 128..768"
+        )
     return dict(PRESETS[name])

@@ -36,14 +36,12 @@ class Objective(Protocol):
         """Fresh parameters and extra."""
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
-        """Hides what is to be predicted, on the whole global batch; `key` is the run's, the cursor is folded in here."""
+        """Hides what is to be predicted, on the whole global batch; `key` is the run's, the cursor folded in here."""
 
     def counts(self, batch: Batch) -> dict[str, Array]:
         """The denominators of every weighted loss, known without a forward pass."""
 
-    def loss(
-        self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool
-    ) -> tuple[dict[str, Sum], Extra]:
+    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], Extra]:
         """Sums of the weighted losses and of whatever else is worth showing; `train=False` means no dropout."""
 
 

@@ -14,7 +14,7 @@ PAIR_FORMS = {"none": ("block", "nsp_pairs"), "nsp": ("nsp_pairs",)}
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig:
-    """How tokens are hidden. `max_predictions` bounds a row, `mask_rate` times its length (specials included) an example."""
+    """How tokens are hidden: `mask_rate` of an example's length (specials included), at most `max_predictions`."""
 
     unit: str = "token"
     dynamic: bool = True

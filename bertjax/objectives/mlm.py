@@ -18,6 +18,7 @@ from bertjax.objectives.masking import hide_tokens
 from bertjax.objectives.pair import pair_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
+
 class MaskedLanguageModel:
     """An encoder with the MLM head and, if asked for, pooler and pair head."""
 
@@ -44,12 +45,10 @@ class MaskedLanguageModel:
         counts = {"mlm": batch["masked_weights"].sum(), "pair": batch["example_weights"].sum()}
         return {name: counts[name] for name in self.weights}
 
-    def loss(
-        self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool
-    ) -> tuple[dict[str, Sum], Extra]:
+    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], Extra]:
         model = bind(self.model, self.heads, params)
-        inputs = (batch[name] for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids"))
-        hidden = model.encode(*inputs, key=key if train else None).last_hidden_state
+        inputs = {name: batch[name] for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
+        hidden = model.encode(**inputs, key=key if train else None).last_hidden_state
         logits = model.mlm_logits(gather_positions(hidden, batch["masked_positions"]))
         sums = mlm_sums(logits, batch["masked_ids"], batch["masked_weights"])
         if not train:
@@ -61,9 +60,7 @@ class MaskedLanguageModel:
         return sums, extra
 
 
-def mlm_sums(
-    logits: Float[Array, "B M V"], ids: Int[Array, "B M"], weights: Float[Array, "B M"]
-) -> dict[str, Sum]:
+def mlm_sums(logits: Float[Array, "B M V"], ids: Int[Array, "B M"], weights: Float[Array, "B M"]) -> dict[str, Sum]:
     """Cross-entropy and accuracy over the predictions that are there.
 
     The answer is right when no logit is higher: an argmax would be a second, slow pass over the vocabulary.

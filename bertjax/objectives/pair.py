@@ -9,9 +9,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.types import Sum
 
 
-def pair_sums(
-    logits: Float[Array, "B E 2"], labels: Int[Array, "B E"], weights: Float[Array, "B E"]
-) -> dict[str, Sum]:
+def pair_sums(logits: Float[Array, "B E 2"], labels: Int[Array, "B E"], weights: Float[Array, "B E"]) -> dict[str, Sum]:
     """Cross-entropy and accuracy over the examples that are there."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     right = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)

@@ -10,7 +10,7 @@ import jax
 from bertjax.models.config import EncoderConfig
 from bertjax.training.sharding import state_shardings
 
-# Dense bfloat16 peaks in FLOP/s by a part of jax's `device_kind`, the most specific first. NVIDIA and Google data sheets.
+# Dense bfloat16 peaks in FLOP/s by a part of jax's `device_kind`, the most specific first (vendors' data sheets).
 PEAK_FLOPS = (
     ("H200", 989e12),
     ("H100", 989e12),

@@ -100,7 +100,9 @@ class MeshConfig:
     def __post_init__(self) -> None:
         sizes = self.sizes
         if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
-            raise UserError(f"mesh.data, mesh.fsdp and mesh.tensor must be positive, at most one of them -1, not {sizes}")
+            raise UserError(
+                f"mesh.data, mesh.fsdp and mesh.tensor must be positive, at most one of them -1, not {sizes}"
+            )
 
     @property
     def sizes(self) -> tuple[int, int, int]:

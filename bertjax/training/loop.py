@@ -35,8 +35,6 @@ class Checkpoints(Protocol):
 
     def save(self, step: int, state: Any, meta: dict, metrics: Mapping[str, float] | None = None) -> None: ...
 
-    def latest(self) -> int | None: ...
-
     def wait(self) -> None: ...
 
 
@@ -45,7 +43,9 @@ class Stopped(Exception):
 
     def __init__(self, signal_number: int, step: int):
         self.exit_code = 128 + signal_number
-        super().__init__(f"stopped by {signal.Signals(signal_number).name}; saved at step {step}, the same command resumes")
+        super().__init__(
+            f"stopped by {signal.Signals(signal_number).name}; saved at step {step}, the same command resumes"
+        )
 
 
 class NonFiniteLoss(UserError):
@@ -139,8 +139,7 @@ def _save(run: Run, window: Window, state: TrainState, step: int, figures: dict[
     """Saves after every step until now is known to be finite: a checkpoint must never hold a NaN."""
     window.report()
     started = time.monotonic()
-    if run.checkpoints.latest() != step:
-        run.checkpoints.save(step, state, run.meta, figures)
+    run.checkpoints.save(step, state, run.meta, figures)
     window.clock.exclude(time.monotonic() - started)
 
 

@@ -149,7 +149,12 @@ def _progress_bar(step: int, num_steps: int) -> tuple[Any, Any]:
 def train_line(figures: Figures) -> str:
     """The figures of one window, short enough for a terminal."""
     parts = [f"loss {figures['train/loss']:.3f}"]
-    for name, short in (("mlm_loss", "mlm"), ("mlm_accuracy", "acc"), ("pair_loss", "pair"), ("pair_accuracy", "pair acc")):
+    for name, short in (
+        ("mlm_loss", "mlm"),
+        ("mlm_accuracy", "acc"),
+        ("pair_loss", "pair"),
+        ("pair_accuracy", "pair acc"),
+    ):
         if f"train/{name}" in figures:
             parts.append(f"{short} {figures[f'train/{name}']:.3f}")
     parts.append(f"lr {figures['train/learning_rate']:.2e}")
@@ -169,7 +174,9 @@ def eval_line(figures: Figures, prefix: str = "eval") -> str:
         f"accuracy {figures[f'{prefix}/mlm_accuracy']:.3f}",
     ]
     if f"{prefix}/pair_accuracy" in figures:
-        parts.append(f"pair loss {figures[f'{prefix}/pair_loss']:.3f}, accuracy {figures[f'{prefix}/pair_accuracy']:.3f}")
+        parts.append(
+            f"pair loss {figures[f'{prefix}/pair_loss']:.3f}, accuracy {figures[f'{prefix}/pair_accuracy']:.3f}"
+        )
     return "  ".join(parts)
 
 

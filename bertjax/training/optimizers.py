@@ -12,6 +12,7 @@ from bertjax.training.config import OptimizerConfig
 from bertjax.training.tables import resolve_numbers
 from bertjax.types import Params
 
+
 def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule, params: Params) -> optax.GradientTransformation:
     """clip by global norm -> Adam -> + decay * parameter -> * rate; `params` may be abstract (names and shapes)."""
     decay = resolve_numbers(config.decay_rules, params, "weight decay")

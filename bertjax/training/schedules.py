@@ -7,6 +7,7 @@ import optax
 
 from bertjax.training.config import ScheduleConfig
 
+
 def make_schedule(config: ScheduleConfig) -> optax.Schedule:
     """The learning rate of a step. `bert` is the authors' (google-research/bert:optimization.py): the decay counts
     from step 0 and the warm-up lies over it, so the rate falls a little where the warm-up ends."""

@@ -67,6 +67,4 @@ def _map_state(function: Any, state: Any) -> Any:
 def put_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
     """This process's rows of a global batch onto its devices."""
     sharding = NamedSharding(mesh, BATCH)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, np.asarray(value)) for name, value in batch.items()
-    }
+    return {name: jax.make_array_from_process_local_data(sharding, np.asarray(value)) for name, value in batch.items()}
