@@ -73,7 +73,7 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: Say = print) -> Tokenizer:
 
     data, folder = cfg.data, tokenizer_folder(cfg)
     if folder is None:
-        tokenizer = load_tokenizer(data.tokenizer)
+        tokenizer = load_tokenizer(data.tokenizer, lowercase=data.lowercase)
         if tokenizer.size > data.vocab_size:
             raise UserError(
                 f"the tokenizer {data.tokenizer} has {tokenizer.size} pieces, more than the model's "

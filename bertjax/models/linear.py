@@ -46,9 +46,7 @@ def _dot_forward(
     return out, (*operands, jnp.zeros((), x.dtype), jnp.zeros((), kernel.dtype))
 
 
-def _dot_backward(
-    compute: str, result: str, transposed: bool, saved: tuple[Array, ...], grad: Array
-) -> tuple[Array, Array]:
+def _dot_backward(compute: str, result: str, transposed: bool, saved: tuple, grad: Array) -> tuple[Array, Array]:
     x, kernel, x_like, kernel_like = saved
     grad = grad.astype(compute)
     grad_x = _product(grad, kernel, (grad.ndim - 1,), (1 - int(transposed),), result)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import init_params
 from bertjax.types import Params
 
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 HEADS = ("pooler", "mlm", "pair")
 
 
@@ -33,9 +36,11 @@ def small() -> EncoderConfig:
 @pytest.fixture(scope="session")
 def small_params(small: EncoderConfig) -> Params:
     """Parameters far from their initial values, so that no bias is zero and no scale is one."""
-    params = jax.jit(lambda key: init_params(small, HEADS, key))(jax.random.key(0))
+    params = jit(lambda key: init_params(small, HEADS, key))(jax.random.key(0))
     rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: leaf + rng.normal(0.0, 0.1, leaf.shape).astype(np.float32), params)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(np.asarray(leaf) + rng.normal(0.0, 0.1, leaf.shape), jnp.float32), params
+    )
 
 
 @pytest.fixture(scope="session")

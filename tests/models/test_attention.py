@@ -20,7 +20,7 @@ from bertjax.types import Params
 def attention(small: EncoderConfig, small_params: Params) -> SelfAttention:
     """The attention of the first layer."""
     layers = bind(small, ("pooler", "mlm", "pair"), small_params).encoder.layers
-    first = jax.tree.map(lambda leaf: np.asarray(leaf)[0], small_params["encoder"]["layers"])
+    first = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[0]), small_params["encoder"]["layers"])
     return nnx.merge(nnx.graphdef(layers), first).attention
 
 

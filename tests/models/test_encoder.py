@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -15,6 +16,7 @@ from bertjax.models.encoder import EncoderOutput
 from bertjax.models.heads import bind
 from bertjax.types import Params
 
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 ALL = ("pooler", "mlm", "pair")
 NAMES = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
 S = 24
@@ -23,7 +25,7 @@ S = 24
 def forward(config: EncoderConfig) -> Callable:
     """Jitted: last hidden states, pooled summaries of positions [B, E]."""
 
-    @jax.jit
+    @jit
     def run(params: Params, batch: dict, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
         model = bind(config, ALL, params)
         hidden = model.encode(*(batch[name] for name in NAMES)).last_hidden_state
@@ -44,7 +46,7 @@ def gradient_of(small: EncoderConfig) -> Callable:
     def build(**changes) -> Callable:
         config = dataclasses.replace(small, **changes)
 
-        @jax.jit
+        @jit
         @jax.value_and_grad
         def run(params: Params, batch: dict) -> jax.Array:
             model = bind(config, ALL, params)
@@ -80,9 +82,7 @@ def assert_trees_close(found: Params, expected: Params, rtol: float, atol: float
         np.testing.assert_allclose(leaf, wanted, rtol=rtol, atol=atol, err_msg=jax.tree_util.keystr(path))
 
 
-def test_what_stands_in_the_padding_does_not_matter(
-    encode: Callable, small_params: Params, rows: Callable
-) -> None:
+def test_what_stands_in_the_padding_does_not_matter(encode: Callable, small_params: Params, rows: Callable) -> None:
     batch = rows([[10], [17]], S)
     zero = jnp.zeros((2, 1), jnp.int32)
     hidden, pooled = encode(small_params, batch, zero)
@@ -144,7 +144,9 @@ def test_rematerialisation_saves_less(small: EncoderConfig, small_params: Params
         config = dataclasses.replace(small, remat=policy)
 
         def run(params: Params) -> jax.Array:
-            return bind(config, ALL, params).encode(*(batch[name] for name in NAMES)).last_hidden_state.sum()
+            return (
+                bind(config, ALL, params).encode(*(jnp.asarray(batch[name]) for name in NAMES)).last_hidden_state.sum()
+            )
 
         residuals = jax.eval_shape(lambda params: jax.vjp(run, params)[1], small_params)
         return sum(leaf.size for leaf in jax.tree.leaves(residuals))
@@ -179,7 +181,7 @@ def test_hidden_states_are_collected_only_when_asked_for(
 ) -> None:
     inputs = [jnp.asarray(batch[name]) for name in NAMES]
 
-    @jax.jit
+    @jit
     def run(params: Params) -> tuple[EncoderOutput, EncoderOutput, jax.Array]:
         model = bind(small, ALL, params)
         embedded = model.encoder.embeddings(inputs[0], inputs[2], inputs[3], None)
@@ -214,10 +216,12 @@ def test_every_layer_drops_other_elements(small: EncoderConfig, small_params: Pa
         "norm": {"scale": jnp.ones((3, 32)), "bias": jnp.zeros((3, 32))},
     }
     params = {**params, "encoder": {**params["encoder"], "layers": layers}}
-    run = jax.jit(
-        lambda key: bind(config, ALL, params)
-        .encode(*(batch[name] for name in NAMES), key=key, collect=("hidden_states",))
-        .hidden_states
+    run = jit(
+        lambda key: (
+            bind(config, ALL, params)
+            .encode(*(jnp.asarray(batch[name]) for name in NAMES), key=key, collect=("hidden_states",))
+            .hidden_states
+        )
     )
     kept = np.asarray(run(jax.random.key(0)))[1:] > 0
     np.testing.assert_allclose(kept.mean((1, 2, 3)), 0.5, atol=0.05)

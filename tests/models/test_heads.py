@@ -14,6 +14,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import abstract_params, bind, gather_positions, init_params
 from bertjax.types import Params, UserError
 
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 ALL = ("pooler", "mlm", "pair")
 
 
@@ -40,10 +41,10 @@ def test_the_activation_of_the_head_is_that_of_the_config(small: EncoderConfig, 
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
 def test_padding_of_the_vocabulary_can_never_be_predicted(small: EncoderConfig, compute: str) -> None:
     config = dataclasses.replace(small, padded_vocab_size=64, compute_dtype=compute, result_dtype=compute)
-    params = jax.jit(lambda key: init_params(config, ("mlm",), key))(jax.random.key(0))
+    params = jit(lambda key: init_params(config, ("mlm",), key))(jax.random.key(0))
     hidden = jnp.ones((1, 2, 32), compute)
 
-    @jax.jit
+    @jit
     @functools.partial(jax.grad, has_aux=True)
     def gradient_and_logits(params: Params) -> tuple[jax.Array, jax.Array]:
         logits = bind(config, ("mlm",), params).mlm_logits(hidden)
@@ -78,14 +79,14 @@ def test_gather_positions() -> None:
 
 @pytest.mark.parametrize("heads", [("pair",), ("mlm", "pair"), ("mlm", "decoder")])
 def test_heads_that_do_not_exist_or_lack_the_pooler_are_refused(small: EncoderConfig, heads: tuple) -> None:
-    with pytest.raises(UserError, match="heads must be of .* and pair needs pooler"):
+    with pytest.raises(UserError, match=r"heads must be of .* and pair needs pooler"):
         abstract_params(small, heads)
 
 
 def test_every_weight_is_drawn_and_every_bias_and_scale_is_neutral(small: EncoderConfig) -> None:
     """Wide enough to see the deviation of every leaf; every layer differs from the others."""
     config = dataclasses.replace(small, hidden_size=64, intermediate_size=128, vocab_size=500)
-    params = jax.jit(lambda key: init_params(config, ALL, key))(jax.random.key(0))
+    params = jit(lambda key: init_params(config, ALL, key))(jax.random.key(0))
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), params) == jax.tree.map(
         lambda leaf: (leaf.shape, leaf.dtype), abstract_params(config, ALL)
     )

@@ -23,7 +23,9 @@ def operands(transposed: bool) -> tuple[jax.Array, jax.Array]:
 
 
 def value_and_grads(product, x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return jax.value_and_grad(lambda *both: jnp.sin(product(*both).astype(jnp.float32)).sum(), argnums=(0, 1))(x, kernel)
+    return jax.value_and_grad(lambda *both: jnp.sin(product(*both).astype(jnp.float32)).sum(), argnums=(0, 1))(
+        x, kernel
+    )
 
 
 @pytest.mark.parametrize("transposed", [False, True])

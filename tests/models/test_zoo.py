@@ -56,5 +56,5 @@ def test_a_preset_is_a_copy() -> None:
 
 
 def test_an_unknown_preset_lists_those_there_are() -> None:
-    with pytest.raises(UserError, match="unknown model preset 'bert-huge'.*bert-tiny.*bert-large"):
+    with pytest.raises(UserError, match=r"unknown model preset 'bert-huge'.*bert-tiny.*bert-large"):
         preset("bert-huge")

@@ -1,0 +1,180 @@
+"""The other commands, and what the command line says to bad input."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lab import Finished, Lab
+
+from bertjax.cli import main
+from bertjax.data.tokenizer import load_tokenizer
+
+CONTRACT = {
+    "input_ids": np.int32,
+    "original_ids": np.int32,
+    "segment_ids": np.int32,
+    "position_ids": np.int32,
+    "token_type_ids": np.int32,
+    "masked_positions": np.int32,
+    "masked_ids": np.int32,
+    "masked_weights": np.float32,
+    "example_positions": np.int32,
+    "example_weights": np.float32,
+    "example_ids": np.uint32,
+    "example_draws": np.uint32,
+    "pair_labels": np.int32,
+}
+
+
+def test_inspect_writes_what_the_model_sees(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "batches.npz"
+    assert lab.run("inspect", "--batches", 2, "--rows", 1, "--out", out) == 0
+    arrays = dict(np.load(out))
+    assert {name: array.dtype for name, array in arrays.items()} == CONTRACT
+    assert arrays["input_ids"].shape == (16, 32)
+    hidden = arrays["masked_weights"] > 0
+    rows = np.broadcast_to(np.arange(16)[:, None], hidden.shape)[hidden]
+    original = arrays["original_ids"][rows, arrays["masked_positions"][hidden]]
+    np.testing.assert_array_equal(original, arrays["masked_ids"][hidden])
+    printed = capsys.readouterr().out
+    assert "[MASK]]" in printed and "% of the pairs random" in printed
+
+
+def test_inspect_shows_the_batches_of_the_run(lab: Lab, tmp_path: Path) -> None:
+    for name in ("a.npz", "b.npz"):
+        assert lab.run("inspect", "--out", tmp_path / name, "--rows", 0) == 0
+    assert lab.run("inspect", "--out", tmp_path / "c.npz", "--rows", 0, "--config.seed=1") == 0
+    a, b, c = (np.load(tmp_path / name)["input_ids"] for name in ("a.npz", "b.npz", "c.npz"))
+    np.testing.assert_array_equal(a, b)
+    assert (a != c).any()
+
+
+def test_dry_run_counts_and_writes_nothing(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workdir = tmp_path / "run"
+    arguments = ["--config.dry_run=true", f"--config.data.cache_dir={tmp_path / 'cache'}"]
+    assert lab.run("pretrain", "--workdir", workdir, *arguments) == 0
+    printed = capsys.readouterr().out
+    for word in ("parameters", "model FLOPs", "memory", "epochs", "unknown until the corpus is prepared"):
+        assert word in printed
+    assert not workdir.exists() and not (tmp_path / "cache" / "corpora").exists()
+
+
+def test_dry_run_tells_epochs_once_prepared(lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab.run("pretrain", "--config.dry_run=true") == 0
+    assert " of " in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("epochs"))
+
+
+def test_evaluate_repeats_the_last_figures(lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab.run("evaluate", "--workdir", finished.workdir) == 0
+    printed = capsys.readouterr().out.strip()
+    shown = next(line for line in finished.printed.splitlines() if line.startswith("eval at step 8"))
+    assert printed.removeprefix("step 8: ") == shown.removeprefix("eval at step 8: ")
+
+
+def test_export_of_an_earlier_step(lab: Lab, finished: Finished, tmp_path: Path) -> None:
+    assert lab.run("export", "--workdir", finished.workdir, "--out", tmp_path / "six", "--step", 6) == 0
+    six = (tmp_path / "six" / "model.safetensors").read_bytes()
+    assert six != (finished.workdir / "export" / "model.safetensors").read_bytes()
+    assert lab.run("export", "--workdir", finished.workdir, "--out", tmp_path / "eight") == 0
+    eight = (tmp_path / "eight" / "model.safetensors").read_bytes()
+    assert eight == (finished.workdir / "export" / "model.safetensors").read_bytes()
+
+
+def test_tokenizer_command(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab.run("tokenizer", "--out", tmp_path / "tokenizer") == 0
+    tokenizer = load_tokenizer(tmp_path / "tokenizer")
+    assert tokenizer.kind == "wordpiece" and tokenizer.pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert lab.run("tokenizer", "--out", tmp_path / "tokenizer") == 2
+    assert "not empty" in capsys.readouterr().err
+
+
+def test_a_given_tokenizer_is_used(lab: Lab, finished: Finished, tmp_path: Path) -> None:
+    given = finished.workdir / "export" / "vocab.txt"
+    arguments = ["--config.train.num_steps=1", f"--config.data.tokenizer={given}"]
+    assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 0
+    used = load_tokenizer(tmp_path / "run" / "tokenizer")
+    assert used.pieces == load_tokenizer(finished.workdir / "tokenizer").pieces
+
+
+BAD = {
+    "unknown key": (["--config.train.num_step=3"], "did you mean train.num_steps?"),
+    "no dashes": (["config.train.num_steps=3"], "two dashes"),
+    "wrong type": (["--config.train.num_steps=many"], "expects a whole number"),
+    "negative steps": (["--config.train.num_steps=-1", "--config.train.log_interval_steps=1"], "at least 1"),
+    "missing file": (["--config.data.sources=text:nowhere/*.txt"], "no such file"),
+    "unknown source": (["--config.data.sources=texts:corpus.txt"], "did you mean text:?"),
+    "heads": (["--config.model.num_heads=5"], "not divisible by model.num_heads 5"),
+    "batch": (["--config.train.batch_size=9", "--config.mesh.data=2"], "train.batch_size=9 is not divisible by 2"),
+    "mesh": (["--config.mesh.data=16", "--config.train.batch_size=16"], "needs 16 devices, but there are 8"),
+    "tensor axis": (["--config.mesh.tensor=3"], "does not divide model.num_heads=4"),
+    "long rows": (["--config.data.seq_len=128"], "longer than the position table"),
+    "form": (["--config.data.form=block"], "objective.pair=nsp needs data.form"),
+    "preset": (["--config.model.preset=bert-huge"], "unknown model preset"),
+    "tokenizer": (["--config.data.tokenizer=nowhere.json"], "neither one of"),
+    "schedule": (["--config.schedule.warmup_steps=99"], "schedule.warmup_steps must lie in 0..train.num_steps"),
+    "rate": (["--config.optimizer.rates=(=2"], "is not REGEX=FACTOR"),
+    "objective": (["--config.objective.name=nlm"], "did you mean 'mlm'?"),
+    "shares": (["--config.objective.mask_token_rate=0.95"], "sum to at most 1"),
+    "platform": (["--config.platform=tpus"], "did you mean 'tpu'?"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    name: str, lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, message = BAD[name]
+    workdir = tmp_path / "run"
+    assert lab.run("pretrain", "--workdir", workdir, *arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error and len(error.strip().splitlines()) == 1
+    assert not (workdir / "checkpoints").exists() and not (workdir / "metrics.jsonl").exists()
+
+
+def test_bad_text_is_named_and_nothing_is_cached(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken, empty, cache = tmp_path / "broken.txt", tmp_path / "empty.txt", tmp_path / "cache"
+    broken.write_bytes(b"A good line.\nA bad \xff\xfe line.\n")
+    empty.write_text("\n  \n\n")
+    for source, message in ((broken, "broken.txt:2"), (empty, "holds no text")):
+        arguments = [f"--config.data.sources=text:{source}", f"--config.data.cache_dir={cache}"]
+        assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 2
+        assert message in capsys.readouterr().err
+    assert not (cache / "tokenizers").exists() and not (cache / "corpora").exists()
+    arguments = [f"--config.data.sources=text:{broken}", "--config.data.errors=replace"]
+    assert lab.run("tokenizer", "--out", tmp_path / "tokenizer", *arguments) == 0
+
+
+def test_a_vocabulary_larger_than_the_models(
+    lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"--config.data.tokenizer={finished.workdir / 'tokenizer'}", "--config.data.vocab_size=20"]
+    assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 2
+    assert "more than the model's data.vocab_size=20" in capsys.readouterr().err
+
+
+def test_foreign_folders_are_left_alone(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.tex").write_text("do not touch")
+    assert lab.run("pretrain", "--workdir", tmp_path) == 2
+    assert "holds files but no run" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    assert main(["export", "--workdir", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert "no config.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["pretrain", "--config", "{config}", "--config.train.num_step=3"]])
+def test_answers_come_before_anything_heavy_is_imported(arguments: list[str], lab: Lab) -> None:
+    filled = [argument.format(config=lab.config) for argument in arguments]
+    code = (
+        "import sys; from bertjax.cli import main\n"
+        "try: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+        "heavy = {'jax', 'flax', 'datasets', 'tokenizers', 'orbax', 'optax', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-c", code, *filled], check=True, capture_output=True)
+    assert time.monotonic() - started < 5  # a bound for a busy machine; 0.2 s on a quiet one

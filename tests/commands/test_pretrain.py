@@ -1,0 +1,238 @@
+"""The whole road on a tiny corpus: train, stop, resume, export, load elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lab import Finished, Lab
+
+import bertjax
+from bertjax.training import loop
+
+
+def weights_digest(workdir: Path) -> str:
+    return hashlib.sha256((workdir / "export" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def records(workdir: Path) -> list[dict]:
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_times(record: dict) -> dict:
+    timed = ("tokens_per_second", "seconds_per_step", "eta_seconds")
+    return {key: value for key, value in record.items() if not key.endswith(timed)}
+
+
+def test_a_run_leaves_what_the_design_promises(finished: Finished) -> None:
+    found = {path.name for path in finished.workdir.iterdir()}
+    assert {"config.json", "metrics.jsonl", "checkpoints", "tokenizer", "export"} <= found
+    figures = {key for record in records(finished.workdir) for key in record}
+    assert {"step", "train/loss", "train/mlm_loss", "train/pair_loss", "train/tokens_per_second"} <= figures
+    assert {"eval/loss", "eval/mlm_loss", "eval/mlm_accuracy", "eval/unigram_loss", "eval/pair_accuracy"} <= figures
+    assert "the cat [MASK] the dog." in finished.printed
+    assert "against guessing by frequency" in finished.printed
+
+
+def test_evaluation_knows_the_unigram_entropy(finished: Finished) -> None:
+    evaluations = [record for record in records(finished.workdir) if "eval/mlm_loss" in record]
+    assert [record["step"] for record in evaluations] == [4, 8]
+    # fixed rows and masks: guessing by frequency costs the same at every evaluation
+    assert evaluations[0]["eval/unigram_loss"] == evaluations[1]["eval/unigram_loss"]
+    assert 1.0 < evaluations[0]["eval/unigram_loss"] < np.log(120)
+
+
+def test_the_export_is_what_transformers_loads(finished: Finished) -> None:
+    torch = pytest.importorskip("torch")
+    from transformers import AutoTokenizer, BertForMaskedLM, BertForPreTraining, BertModel
+
+    folder = str(finished.workdir / "export")
+    theirs, loading = BertForPreTraining.from_pretrained(folder, output_loading_info=True)
+    assert not loading["missing_keys"] and not loading["unexpected_keys"]
+    for model_class in (BertForMaskedLM, BertModel):
+        _, loading = model_class.from_pretrained(folder, output_loading_info=True)
+        assert not loading["missing_keys"]
+    inputs = AutoTokenizer.from_pretrained(folder)(
+        ["The cat sees the dog.", "A bird!"], ["The river.", "No."], padding=True, return_tensors="np"
+    )
+    ours = bertjax.load_pretrained(folder)(**inputs)
+    with torch.no_grad():
+        expected = theirs.eval()(**{key: torch.tensor(value) for key, value in inputs.items()})
+    np.testing.assert_allclose(ours.logits, expected.prediction_logits.numpy(), atol=1e-4)
+    np.testing.assert_allclose(ours.pair_logits, expected.seq_relationship_logits.numpy(), atol=1e-4)
+
+
+def test_tokenizer_ids_equal_those_of_the_export(finished: Finished) -> None:
+    pytest.importorskip("torch")
+    from transformers import AutoTokenizer
+
+    from bertjax.data.tokenizer import load_tokenizer
+
+    theirs = AutoTokenizer.from_pretrained(str(finished.workdir / "export"))
+    ours = load_tokenizer(finished.workdir / "tokenizer")
+    for text in ("The cat sees the dog.", "Unknown wörds, and 中文!", ""):
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode_batch([text])[0].tolist()
+
+
+class Crash(RuntimeError):
+    """What stands for a killed process: nothing after it runs but the interpreter's own clean-up."""
+
+
+def crash_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    advance = loop.Console.advance
+
+    def crash(self: loop.Console, reached: int) -> None:
+        advance(self, reached)
+        if reached == step:
+            raise Crash
+
+    monkeypatch.setattr(loop.Console, "advance", crash)
+
+
+def test_a_resumed_run_is_the_run_that_was_never_stopped(
+    lab: Lab, finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workdir = lab.folder / "resumed"
+    for step in (3, 6, 7):  # three times: a bug in what is restored may need a second resume to show
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            crash_after(patch, step)
+            lab.run("pretrain", "--workdir", workdir)
+    assert lab.run("pretrain", "--workdir", workdir) == 0
+    assert "resuming at step 6" in capsys.readouterr().out
+    assert weights_digest(workdir) == weights_digest(finished.workdir)
+    assert [without_times(r) for r in records(workdir) if "eval/loss" in r] == [
+        without_times(r) for r in records(finished.workdir) if "eval/loss" in r
+    ]
+
+
+def test_a_finished_run_has_nothing_left_to_train(
+    lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = weights_digest(finished.workdir)
+    assert lab.run("pretrain", "--workdir", finished.workdir) == 0
+    assert "nothing is left to train" in capsys.readouterr().out
+    assert weights_digest(finished.workdir) == before
+
+
+def test_sigterm_saves_and_the_same_command_resumes(
+    lab: Lab, finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workdir = lab.folder / "terminated"
+    advance = loop.Console.advance
+
+    def terminate(self: loop.Console, step: int) -> None:
+        advance(self, step)
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Console, "advance", terminate)
+        assert lab.run("pretrain", "--workdir", workdir) == 143
+    assert "saved at step 3" in capsys.readouterr().err
+    assert lab.run("pretrain", "--workdir", workdir) == 0
+    assert weights_digest(workdir) == weights_digest(finished.workdir)
+
+
+def test_another_experiment_is_refused_by_name(
+    lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.workdir.rglob("*") if path.is_file()}
+    arguments = ["--config.model.num_layers=3", "--config.data.seq_len=24"]
+    assert lab.run("pretrain", "--workdir", finished.workdir, *arguments) == 2
+    message = capsys.readouterr().err
+    assert "model.num_layers: 2 there, 3 here" in message and "data.seq_len: 32 there, 24 here" in message
+    assert {path: path.stat().st_mtime_ns for path in finished.workdir.rglob("*") if path.is_file()} == before
+
+
+def test_more_steps_are_allowed_and_the_schedule_is_told(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    workdir = lab.folder / "longer"
+    assert lab.run("pretrain", "--workdir", workdir, "--config.train.num_steps=4") == 0
+    capsys.readouterr()
+    assert lab.run("pretrain", "--workdir", workdir, "--config.train.num_steps=6") == 0
+    printed = capsys.readouterr().out
+    assert "train.num_steps: 4 -> 6" in printed and "learning rate of the next step: 0.000e+00 before" in printed
+    assert records(workdir)[-1]["step"] == 6
+
+
+def test_changed_text_is_refused(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus, workdir = tmp_path / "corpus.txt", tmp_path / "run"
+    corpus.write_bytes(lab.corpus.read_bytes())
+    arguments = ["--workdir", workdir, f"--config.data.sources=text:{corpus}", "--config.train.num_steps=2"]
+    assert lab.run("pretrain", *arguments) == 0
+    corpus.write_text(corpus.read_text() + "\n\nA new document. It came later.\n")
+    assert lab.run("pretrain", *arguments, "--config.train.num_steps=4") == 2
+    assert "the data of this run changed" in capsys.readouterr().err
+
+
+def test_weights_come_from_an_export_or_a_work_folder(
+    lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = ["--config.train.num_steps=1"]  # all of it warmup: the one step has rate 0
+    for name, source in (("export", finished.workdir / "export"), ("workdir", finished.workdir)):
+        workdir = tmp_path / name
+        assert lab.run("pretrain", "--workdir", workdir, f"--config.init_from={source}", *steps) == 0
+        assert weights_digest(workdir) == weights_digest(finished.workdir)
+    other = ["--config.model.num_layers=3", *steps]
+    assert lab.run("pretrain", "--workdir", tmp_path / "x", f"--config.init_from={finished.workdir}", *other) == 2
+    assert "num_layers 2 there, 3 here" in capsys.readouterr().err
+
+
+def test_whole_words_static_masks_blocks_and_eight_devices(lab: Lab, tmp_path: Path) -> None:
+    arguments = [
+        "--config.objective.masking=whole_word",
+        "--config.objective.dynamic=false",
+        "--config.objective.pair=none",
+        "--config.data.form=block",
+        "--config.train.microbatches=2",
+        "--config.train.batch_size=16",
+        "--config.mesh.data=2",
+        "--config.mesh.fsdp=2",
+        "--config.mesh.tensor=2",
+        "--config.train.num_steps=2",
+        "--config.logging.tensorboard=true",
+    ]
+    assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 0
+    config = json.loads((tmp_path / "run" / "export" / "config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM"]
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+@pytest.mark.long
+def test_a_killed_process_resumes_bit_for_bit(lab: Lab, tmp_path: Path) -> None:
+    """SIGKILL at several moments after progress, then to the end: the weights of a run that was never killed."""
+    steps = ["--config.train.num_steps=120", "--config.checkpoint.interval_steps=10", "--config.eval.interval_steps=60"]
+    command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), *steps]
+    subprocess.run([*command, "--workdir", str(tmp_path / "whole")], check=True, capture_output=True)
+    workdir, kills, reached = tmp_path / "killed", 0, -1
+    while kills < 5:
+        process = subprocess.Popen(
+            [*command, "--workdir", str(workdir)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while process.poll() is None and newest_checkpoint(workdir) <= reached:
+            time.sleep(0.01)
+        if process.poll() is not None:
+            break
+        reached = newest_checkpoint(workdir)  # progress was made since the last kill
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills >= 3
+    subprocess.run([*command, "--workdir", str(workdir)], check=True, capture_output=True)
+    assert weights_digest(workdir) == weights_digest(tmp_path / "whole")
+    steps_seen = [record["step"] for record in records(workdir) if "train/loss" in record]
+    assert steps_seen == sorted(set(steps_seen))
+
+
+def newest_checkpoint(workdir: Path) -> int:
+    folder = workdir / "checkpoints"
+    if not folder.is_dir():
+        return -1
+    return max((int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()), default=-1)

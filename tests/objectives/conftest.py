@@ -1,0 +1,74 @@
+"""A vocabulary whose pieces are words or continuations, and rows of one or several examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from bertjax.types import Vocabulary
+
+PAD, UNK, CLS, SEP, MASK = range(5)
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> Vocabulary:
+    rng = np.random.default_rng(0)
+    starts_word = rng.random(200) < 0.6
+    starts_word[:5] = True
+    return Vocabulary(
+        size=200,
+        padded_size=256,
+        pad_id=PAD,
+        unk_id=UNK,
+        cls_id=CLS,
+        sep_id=SEP,
+        mask_id=MASK,
+        special_ids=(PAD, UNK, CLS, SEP, MASK),
+        starts_word=starts_word,
+        counts=rng.integers(0, 100, 200).astype(np.int64),
+    )
+
+
+@pytest.fixture(scope="session")
+def pack() -> Callable[..., dict[str, np.ndarray]]:
+    """`pack([[ids, ids], [ids]], seq_len, identities)`: a row for every list; room for `most` examples in each."""
+
+    def build(
+        rows: list[list[np.ndarray]], seq_len: int, identities: list[list[int]], most: int = 0
+    ) -> dict[str, np.ndarray]:
+        most = most or max(len(row) for row in rows)
+        names = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
+        batch = {name: np.zeros((len(rows), seq_len), np.int32) for name in names}
+        batch |= {name: np.zeros((len(rows), most), np.uint32) for name in ("example_ids", "example_draws")}
+        batch |= {name: np.zeros((len(rows), most), np.int32) for name in ("example_positions", "pair_labels")}
+        batch["example_weights"] = np.zeros((len(rows), most), np.float32)
+        for row, examples in enumerate(rows):
+            start = 0
+            for index, ids in enumerate(examples):
+                own = slice(start, start + len(ids))
+                batch["input_ids"][row, own] = ids
+                batch["segment_ids"][row, own] = index + 1
+                batch["position_ids"][row, own] = np.arange(len(ids))
+                batch["token_type_ids"][row, own] = np.arange(len(ids)) >= len(ids) // 2
+                batch["example_positions"][row, index] = start
+                batch["example_weights"][row, index] = 1.0
+                batch["example_ids"][row, index] = identities[row][index]
+                batch["pair_labels"][row, index] = identities[row][index] % 2
+                start += len(ids)
+        return batch
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def example() -> Callable[[np.random.Generator, int], np.ndarray]:
+    """`example(rng, length)`: [CLS] A [SEP] B [SEP], with an unknown word here and there."""
+
+    def build(rng: np.random.Generator, length: int) -> np.ndarray:
+        ids = np.where(rng.random(length) < 0.05, UNK, rng.integers(5, 200, length)).astype(np.int32)
+        ids[[0, length // 2, length - 1]] = CLS, SEP, SEP
+        return ids
+
+    return build

@@ -1,0 +1,295 @@
+"""Hidden tokens: which, how many, behind what, and drawn from what."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.models.config import EncoderConfig
+from bertjax.objectives.config import MaskingConfig, MlmConfig
+from bertjax.objectives.masking import budgets, gather_chosen, hide_tokens
+from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.types import Vocabulary
+
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+PAD, UNK, CLS, SEP, MASK = range(5)
+B, S, M = 8, 128, 60
+Hide = Callable[..., dict[str, np.ndarray]]
+
+
+@pytest.fixture(scope="module")
+def hide(vocabulary: Vocabulary) -> Hide:
+    """`hide(batch, seed, unit=...)` on numpy arrays; compiled once for every config and shape."""
+
+    @functools.cache
+    def compiled(config: MaskingConfig) -> Callable:
+        return jit(lambda batch, keys: hide_tokens(batch, keys, config, vocabulary, M))
+
+    def run(batch: dict, seed: int = 0, **changes) -> dict[str, np.ndarray]:
+        return jax.device_get(compiled(MaskingConfig(**changes))(batch, keys_of(batch, seed)))
+
+    return run
+
+
+@jit
+def _keys(key: jax.Array, example_ids: jax.Array) -> jax.Array:
+    return jax.vmap(jax.vmap(lambda identity: jax.random.fold_in(key, identity)))(example_ids)
+
+
+def keys_of(batch: dict, seed: int) -> jax.Array:
+    return _keys(jax.random.key(seed), batch["example_ids"])
+
+
+@jit
+def _noise(keys: jax.Array, positions: jax.Array) -> jax.Array:
+    def draw(key: jax.Array, position: jax.Array) -> jax.Array:
+        return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, position), 0))
+
+    return jax.vmap(jax.vmap(lambda key, own: jax.vmap(lambda p: draw(key, p))(own)))(keys, positions)
+
+
+def chosen_of(hidden: dict[str, np.ndarray]) -> np.ndarray:
+    """bool [B, S] from the gathered positions."""
+    chosen = np.zeros(hidden["input_ids"].shape, bool)
+    rows, columns = np.nonzero(hidden["masked_weights"])
+    chosen[rows, hidden["masked_positions"][rows, columns]] = True
+    return chosen
+
+
+def words_of(ids: np.ndarray, starts_word: np.ndarray, unit: str) -> list[list[int]]:
+    """Positions of the words of one example, [CLS] and [SEP] left out, as the authors collect them."""
+    words: list[list[int]] = []
+    after_candidate = False
+    for position, piece in enumerate(ids):
+        candidate = piece not in (CLS, SEP)
+        if candidate and unit == "whole_word" and after_candidate and not starts_word[piece]:
+            words[-1].append(position)
+        elif candidate:
+            words.append([position])
+        after_candidate = candidate
+    return words
+
+
+def greedy(words: list[list[int]], noise: np.ndarray, budget: int) -> set[int]:
+    """Words in random order, each taken if it still fits; one that does not is skipped."""
+    taken: set[int] = set()
+    for word in sorted(words, key=lambda word: noise[word[0]]):
+        if len(taken) + len(word) <= budget:
+            taken.update(word)
+    return taken
+
+
+def expected_choice(batch: dict, seed: int, vocabulary: Vocabulary, unit: str) -> np.ndarray:
+    """The sequential rule, one example after another."""
+    grid = np.broadcast_to(np.arange(S), (*batch["example_ids"].shape, S))
+    noise = np.asarray(_noise(keys_of(batch, seed), grid))
+    chosen = np.zeros((len(batch["input_ids"]), S), bool)
+    for row, segments in enumerate(batch["segment_ids"]):
+        for index in range(segments.max()):
+            own = np.flatnonzero(segments == index + 1)
+            budget = min(20, max(1, round(0.15 * len(own))))
+            words = words_of(batch["input_ids"][row, own], vocabulary.starts_word, unit)
+            chosen[row, own[sorted(greedy(words, noise[row, index], budget))]] = True
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def batches(pack: Callable, example: Callable) -> Callable:
+    """`batches(seed, packed)`: eight rows of 128, up to three examples of very different lengths in each."""
+
+    def build(seed: int, packed: bool) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        most, longest = (3, S // 3) if packed else (1, S)
+        rows = [
+            [example(rng, int(rng.integers(3, longest + 1))) for _ in range(rng.integers(1, most + 1))]
+            for _ in range(B - 1)
+        ]
+        rows.append([example(rng, longest) for _ in range(most)])  # a row without padding (two tokens short of 128)
+        identities = [[int(i) for i in rng.integers(0, 2**32, len(row))] for row in rows]
+        return pack(rows, S, identities)
+
+    return build
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**31 - 1))
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("unit", ["token", "whole_word"])
+def test_the_choice_is_that_of_the_sequential_rule(
+    hide: Hide, batches: Callable, vocabulary: Vocabulary, unit: str, packed: bool, seed: int
+) -> None:
+    batch = batches(seed, packed)
+    expected = expected_choice(batch, seed, vocabulary, unit)
+    np.testing.assert_array_equal(chosen_of(hide(batch, seed, unit=unit)), expected)
+
+
+def test_the_whole_word_rule_holds_for_long_words(pack: Callable, example: Callable, vocabulary: Vocabulary) -> None:
+    """Words of five pieces on average, many longer than the whole budget."""
+    rng = np.random.default_rng(0)
+    other = Vocabulary(**{**vars(vocabulary), "starts_word": rng.random(200) < 0.2})
+    batch = pack([[example(rng, S)] for _ in range(64)], S, [[row] for row in range(64)])
+    hidden = jit(lambda batch, keys: hide_tokens(batch, keys, MaskingConfig(unit="whole_word"), other, M))(
+        batch, keys_of(batch, 0)
+    )
+    np.testing.assert_array_equal(chosen_of(jax.device_get(hidden)), expected_choice(batch, 0, other, "whole_word"))
+
+
+def test_budgets_are_the_authors() -> None:
+    found = budgets(MaskingConfig(max_predictions=100), 512)
+    assert (found[128], found[512]) == (19, 77)
+    assert (found[0], found[1], found[3]) == (0, 1, 1)
+    assert (found[10], found[30], found[50], found[70]) == (2, 4, 8, 10)  # Python rounds 1.5, 4.5, 7.5 and 10.5 to even
+    assert budgets(MaskingConfig(max_predictions=20), 512).max() == 20
+    assert found.dtype == np.int32 and found.shape == (513,)
+
+
+def test_the_budget_is_spent_and_never_overdrawn(hide: Hide, batches: Callable, vocabulary: Vocabulary) -> None:
+    batch = batches(5, packed=True)
+    allowed = budgets(MaskingConfig(), S)
+    for unit in ("token", "whole_word"):
+        chosen = chosen_of(hide(batch, unit=unit))
+        for row, segments in enumerate(batch["segment_ids"]):
+            for index in range(1, segments.max() + 1):
+                own = segments == index
+                candidates = own & ~np.isin(batch["input_ids"][row], (CLS, SEP))
+                wanted = min(allowed[own.sum()], candidates.sum())
+                count = (chosen[row] & own).sum()
+                assert count == wanted if unit == "token" else count <= wanted
+
+
+def test_only_specials_that_the_authors_exclude_are_never_chosen(hide: Hide, pack: Callable, example: Callable) -> None:
+    rng = np.random.default_rng(0)
+    batch = pack([[example(rng, S - 10)] for _ in range(B)], S, [[row] for row in range(B)])
+    everything = chosen_of(hide(batch, mask_rate=1.0, max_predictions=S))
+    np.testing.assert_array_equal(
+        everything.sum(1), np.minimum((~np.isin(batch["input_ids"], (PAD, CLS, SEP))).sum(1), M)
+    )
+    assert not np.isin(batch["input_ids"][everything], (PAD, CLS, SEP)).any()
+    assert (batch["input_ids"][everything] == UNK).any()
+
+
+def test_whole_words_are_hidden_whole(hide: Hide, batches: Callable, vocabulary: Vocabulary) -> None:
+    seen_long = False
+    for seed in range(3):
+        batch = batches(seed, packed=True)
+        chosen = chosen_of(hide(batch, seed, unit="whole_word"))
+        for row, segments in enumerate(batch["segment_ids"]):
+            for index in range(1, segments.max() + 1):
+                own = np.flatnonzero(segments == index)
+                for word in words_of(batch["input_ids"][row, own], vocabulary.starts_word, "whole_word"):
+                    pieces = chosen[row, own[word]]
+                    assert pieces.all() or not pieces.any()
+                    seen_long |= len(word) > 2 and bool(pieces.all())
+    assert seen_long
+
+
+def test_shares_of_mask_random_and_kept(hide: Hide, batches: Callable, vocabulary: Vocabulary) -> None:
+    before, after = [], []
+    for seed in range(40):
+        batch = batches(seed, packed=False)
+        hidden = hide(batch, seed)
+        chosen = chosen_of(hidden)
+        np.testing.assert_array_equal(hidden["input_ids"][~chosen], batch["input_ids"][~chosen])
+        np.testing.assert_array_equal(hidden["original_ids"], batch["input_ids"])
+        before.append(batch["input_ids"][chosen])
+        after.append(hidden["input_ids"][chosen])
+    old, new = np.concatenate(before), np.concatenate(after)
+    share = 0.1 / vocabulary.size  # a random piece may be the mask or the same again
+    for found, wanted in (((new == MASK).mean(), 0.8 + share), ((new == old).mean(), 0.1 + share)):
+        assert abs(found - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / len(old))
+
+
+def test_random_pieces_come_from_the_whole_true_vocabulary(
+    hide: Hide, pack: Callable, example: Callable, vocabulary: Vocabulary
+) -> None:
+    rng = np.random.default_rng(0)
+    drawn = []
+    for seed in range(12):
+        batch = pack([[example(rng, S)] for _ in range(B)], S, [[row] for row in range(B)])
+        hidden = hide(batch, seed, mask_rate=1.0, max_predictions=M, mask_token_rate=0.0, random_token_rate=1.0)
+        drawn.append(hidden["input_ids"][chosen_of(hidden)])
+    drawn = np.concatenate(drawn)
+    counts = np.bincount(drawn, minlength=vocabulary.size)
+    assert len(counts) == vocabulary.size  # never the padding of the vocabulary
+    expected = len(drawn) / vocabulary.size
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = vocabulary.size - 1
+    assert abs(statistic - freedom) < 4 * np.sqrt(2 * freedom)  # uniform, neither uneven nor too even
+    assert (counts[:5] > 0).all()  # specials too
+
+
+def test_the_mask_of_an_example_does_not_know_its_row(hide: Hide, pack: Callable, example: Callable) -> None:
+    """Alone, packed with others, in another row, behind other neighbours: the same mask."""
+    rng = np.random.default_rng(3)
+    texts = [example(rng, int(n)) for n in (20, 33, 41, 12, 57, 30)]
+
+    def hidden_texts(rows: list[list[int]], unit: str, most: int = 3) -> dict[int, tuple[list[int], list[int]]]:
+        rows = rows + [[]] * (B - len(rows))
+        batch = pack([[texts[i] for i in row] for row in rows], S, [[1000 + i for i in row] for row in rows], most)
+        hidden = hide(batch, unit=unit)
+        found = {}
+        for row, members in enumerate(rows):
+            for index, i in enumerate(members):
+                own = batch["segment_ids"][row] == index + 1
+                found[i] = hidden["input_ids"][row, own].tolist(), chosen_of(hidden)[row, own].tolist()
+        return found
+
+    for unit in ("token", "whole_word"):
+        alone = hidden_texts([[i] for i in range(6)], unit, most=1)
+        assert any(sum(chosen) > 2 for _, chosen in alone.values())
+        assert hidden_texts([[0, 1, 2], [3, 4, 5]], unit) == alone
+        assert hidden_texts([[5, 3], [2, 4], [1, 0]], unit) == alone
+
+
+def test_two_examples_with_the_same_text_are_hidden_differently(hide: Hide, pack: Callable, example: Callable) -> None:
+    text = example(np.random.default_rng(0), 60)
+    chosen = chosen_of(hide(pack([[text, text]] + [[]] * (B - 1), S, [[1, 2]] + [[]] * (B - 1), 3)))[0]
+    assert (chosen[:60] != chosen[60:120]).any()
+
+
+def test_gathered_positions_are_in_order_and_padded_with_zeros(hide: Hide, batches: Callable) -> None:
+    batch = batches(1, packed=True)
+    hidden = hide(batch)
+    for row in range(B):
+        count = int(hidden["masked_weights"][row].sum())
+        assert hidden["masked_weights"][row].tolist() == [1.0] * count + [0.0] * (M - count)
+        positions = hidden["masked_positions"][row]
+        assert (np.diff(positions[:count]) > 0).all() and not positions[count:].any()
+        np.testing.assert_array_equal(hidden["masked_ids"][row, :count], batch["input_ids"][row, positions[:count]])
+        assert not hidden["masked_ids"][row, count:].any()
+    assert (hidden["masked_positions"].dtype, hidden["masked_ids"].dtype) == (np.int32, np.int32)
+    assert hidden["masked_weights"].dtype == np.float32
+
+
+def test_gather_chosen_takes_the_first_ones() -> None:
+    chosen = jnp.asarray([[0, 1, 0, 1, 1], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0]], bool)
+    positions, weights = gather_chosen(chosen, 2)
+    np.testing.assert_array_equal(positions, [[1, 3], [4, 0], [0, 0]])
+    np.testing.assert_array_equal(weights, [[1, 1], [1, 0], [0, 0]])
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_dynamic_masks_follow_the_cursor_and_static_ones_the_draw(
+    vocabulary: Vocabulary, batches: Callable, dynamic: bool
+) -> None:
+    config = MlmConfig(MaskingConfig(dynamic=dynamic), pair="none")
+    objective = MaskedLanguageModel(config, EncoderConfig(vocab_size=200, padded_vocab_size=256), vocabulary)
+    corrupt = jit(objective.corrupt)
+    batch = batches(0, packed=True)
+
+    def hidden(cursor: int, draw: int, seed: int = 0) -> list:
+        drawn = {**batch, "example_draws": np.full_like(batch["example_draws"], draw)}
+        out = jax.device_get(corrupt(drawn, jax.random.key(seed), np.int32(cursor)))
+        return out["input_ids"].tolist()
+
+    assert hidden(3, 1) == hidden(3, 1)
+    assert hidden(3, 1) != hidden(3, 1, seed=1)
+    assert (hidden(3, 1) != hidden(4, 1)) == dynamic
+    assert (hidden(3, 1) != hidden(3, 2)) == (not dynamic)

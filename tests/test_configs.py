@@ -1,0 +1,59 @@
+"""Every config of `configs/`, every size: the whole train step by shapes alone, and the published parameter counts."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax import build
+from bertjax.check import check
+from bertjax.commands.dry_run import abstract_batch
+from bertjax.models.heads import count_params
+from bertjax.overrides import load_config
+from bertjax.types import Vocabulary, padded_vocab_size
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+BERT_SIZES = runpy.run_path(str(CONFIGS / "bert.py"))["SIZES"]
+SPECS = ["quickstart.py", *(f"bert.py:{size}" for size in BERT_SIZES)]
+
+# ForPreTraining, tied weights once (google-research/bert:README.md sizes; counted with Hugging Face's classes).
+PUBLISHED = {
+    "tiny": 4_433_468,
+    "mini": 11_267_900,
+    "small": 29_058_876,
+    "medium": 41_668_412,
+    "base": 110_106_428,
+    "base-cased": 108_932_934,
+    "large": 336_226_108,
+    "large-cased": 334_661_958,
+}
+
+
+def vocabulary(size: int) -> Vocabulary:
+    ones = np.ones(size, bool)
+    return Vocabulary(size, padded_vocab_size(size), 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_whole_train_step_has_its_shapes(spec: str) -> None:
+    cfg = load_config(f"{CONFIGS}/{spec}")
+    check(cfg)
+    cfg.model.unroll = 1
+    experiment = build.experiment(cfg, vocabulary(cfg.data.vocab_size))
+    state = experiment.abstract_state()
+    with jax.set_mesh(experiment.mesh):
+        new_state, metrics = jax.eval_shape(experiment.train_step, state, {}, abstract_batch(experiment))
+    shapes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (state, new_state)]
+    assert shapes[0] == shapes[1]
+    assert metrics["loss"].shape == ()
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_parameter_counts_are_the_published_ones(size: str) -> None:
+    cfg = load_config(f"{CONFIGS}/bert.py:{size}")
+    experiment = build.experiment(cfg, vocabulary(cfg.data.vocab_size))
+    assert count_params(experiment.model, experiment.objective.heads) == PUBLISHED[size]

@@ -1,0 +1,264 @@
+"""The loop with everything around it replaced: what is called when, and what is never saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from bertjax.objectives.base import Extra
+from bertjax.training import loop
+from bertjax.training.config import LoopConfig
+from bertjax.training.loop import NonFiniteLoss, Run, Stopped, train
+from bertjax.training.metrics import Console
+from bertjax.training.state import TrainState
+from bertjax.types import Sum
+
+TOKENS = 6
+
+
+class Reading:
+    """A number on the device: notes when somebody waits for it."""
+
+    def __init__(self, value: float, step: int, events: list):
+        self.value, self.step, self.events = value, step, events
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        self.events.append(f"read {self.step}")
+        return np.asarray(self.value)
+
+
+class Events(list):
+    """What happened, in order; also the loop's batches, checkpoints and writer."""
+
+    closed = False
+    saved: int | None = None
+    written: dict[int, dict]
+
+    def prefetch(self, start_cursor: int, stop_cursor: int) -> Iterator[tuple[int, dict]]:
+        try:
+            for cursor in range(start_cursor, stop_cursor):
+                yield cursor, {"cursor": np.full((1, 1), cursor)}
+        finally:
+            self.closed = True
+
+    def save(self, step: int, state: Any, meta: dict, metrics: dict | None = None) -> None:
+        self.append(f"save {step}" + (" with figures" if metrics else ""))
+        assert (int(state.step), meta) == (step, {"config": 1})
+        self.saved = step
+
+    def wait(self) -> None:
+        self.append("wait")
+
+    def write(self, step: int, figures: dict) -> None:
+        self.written.setdefault(step, {}).update(figures)
+
+    def close(self) -> None: ...
+
+
+@dataclasses.dataclass
+class Objective:
+    weights: dict[str, float]
+
+
+@pytest.fixture
+def events() -> Events:
+    events = Events()
+    events.written = {}
+    return events
+
+
+@pytest.fixture
+def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Callable[..., Run]:
+    """`make_run(num_steps=6, log=2, losses={4: nan}, at={3: function})`."""
+
+    def build(
+        num_steps: int = 6,
+        log: int = 1,
+        evaluate: int = 0,
+        checkpoint: int = 0,
+        minutes: float | None = None,
+        losses: dict[int, float] | None = None,
+        at: dict[int, Callable] | None = None,
+        **changes: Any,
+    ) -> Run:
+        def train_step(state: TrainState, frozen: Any, batch: dict) -> tuple[TrainState, dict]:
+            step = state.step + 1
+            assert int(batch["cursor"][0, 0]) == state.cursor
+            events.append(f"dispatch {step}")
+            (at or {}).get(step, lambda: None)()
+            loss = Reading((losses or {}).get(step, float(step)), step, events)
+            sums = {"mlm": Sum(np.float32(3 * step), np.float32(3))}
+            metrics = {"loss": loss, "sums": sums, "grad_norm": np.float32(1), "real_tokens": np.int32(TOKENS)}
+            return state._replace(step=step, cursor=state.cursor + 1), metrics
+
+        def eval_step(params: Any, extra: Extra, batch: dict) -> dict[str, Sum]:
+            events.append("evaluate")
+            return {name: Sum(np.float32(4), np.float32(2)) for name in ("mlm", "unigram_loss", "mlm_accuracy")}
+
+        settings = {
+            "config": LoopConfig(num_steps, log, evaluate, checkpoint, minutes),
+            "objective": Objective({"mlm": 1.0}),
+            "extra": Extra({}, {}),
+            "schedule": lambda step: 0.1 * step,
+            "mesh": mesh_of(1),
+            "train_step": train_step,
+            "eval_step": eval_step,
+            "batches": events,
+            "eval_sets": {"all": [{"x": np.zeros((1, 1))}]},
+            "checkpoints": events,
+            "meta": {"config": 1},
+            "writers": [events],
+            "console": Console(0, num_steps, interactive=False),
+            "workdir": tmp_path,
+            "tokens_per_batch": 8,
+            "flops_per_token": lambda filled: 100.0 * filled,
+            "peak_flops": None,
+        }
+        return Run(**{**settings, **changes})
+
+    return build
+
+
+def start(step: int = 0, cursor: int | None = None) -> TrainState:
+    return TrainState({}, {}, {}, step, step if cursor is None else cursor)
+
+
+def steps_of(events: Events, what: str) -> list[int]:
+    return [int(event.split()[1]) for event in events if event.startswith(what)]
+
+
+def test_everything_happens_when_it_is_due(make_run: Callable, events: Events) -> None:
+    state, figures = train(make_run(num_steps=7, log=2, evaluate=3, checkpoint=5), start())
+    assert state.step == 7 and steps_of(events, "dispatch") == list(range(1, 8))
+    assert [event for event in events if event.startswith("save")] == ["save 5", "save 7 with figures"]
+    assert [steps_of(events[:i], "dispatch")[-1] for i, event in enumerate(events) if event == "evaluate"] == [3, 6, 7]
+    assert events.closed and events[-1] == "wait"
+    assert figures == {f"eval/{name}": 2.0 for name in ("loss", "mlm_loss", "unigram_loss", "mlm_accuracy")}
+    assert [step for step, written in events.written.items() if "eval/loss" in written] == [3, 6, 7]
+
+
+def test_figures_are_read_while_the_next_step_runs(make_run: Callable, events: Events) -> None:
+    train(make_run(num_steps=4, log=1, evaluate=0), start())
+    order = [event for event in events if event.split()[0] in ("dispatch", "read")]
+    assert order[:6] == ["dispatch 1", "dispatch 2", "read 1", "dispatch 3", "read 2", "dispatch 4"]
+
+
+def test_nothing_is_read_between_reports(make_run: Callable, events: Events) -> None:
+    train(make_run(num_steps=9, log=4), start())
+    dispatched = [steps_of(events[:i], "dispatch")[-1] for i, event in enumerate(events) if event == "read 3"]
+    assert dispatched == [5]  # not before the window of step 4 is due
+
+
+def test_windows_are_means_over_their_steps_without_the_one_that_compiles(make_run: Callable, events: Events) -> None:
+    train(make_run(num_steps=6, log=3), start())
+    assert {step for step, written in events.written.items() if "train/loss" in written} == {3, 6}
+    window = events.written[3]
+    assert window["train/loss"] == window["train/mlm_loss"] == (2 + 3) / 2
+    assert window["train/learning_rate"] == pytest.approx(0.2)  # that of update 3, the third
+    assert window["train/padding"] == 1 - TOKENS / 8
+    assert window["train/grad_norm"] == 1.0
+    assert window["train/tokens_per_second"] == pytest.approx(TOKENS / window["train/seconds_per_step"])
+    assert window["train/eta_seconds"] == pytest.approx(3 * window["train/seconds_per_step"])
+    assert "train/mfu" not in window
+
+
+def test_mfu_where_the_peak_is_known(make_run: Callable, events: Events) -> None:
+    train(make_run(num_steps=3, peak_flops=1e6), start())
+    window = events.written[3]
+    assert window["train/mfu"] == pytest.approx(window["train/tokens_per_second"] * 100.0 * TOKENS / 8 / 1e6)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_stops_the_run_and_is_never_saved(
+    make_run: Callable, events: Events, bad: float
+) -> None:
+    """At the very step that would be saved, though no report is due."""
+    with pytest.raises(
+        NonFiniteLoss, match=r"loss is (nan|inf) at step 4 .*checkpoints before it are intact"
+    ) as caught:
+        train(make_run(num_steps=8, log=100, checkpoint=2, losses={4: bad}), start())
+    assert "\n" not in str(caught.value) and "optimizer.learning_rate" in str(caught.value)
+    assert [event for event in events if event.startswith("save")] == ["save 2"]
+    assert events.closed and not any(step >= 4 for step in events.written)
+
+
+def test_a_gradient_that_is_no_number_stops_the_run(make_run: Callable, events: Events) -> None:
+    run = make_run(num_steps=4)
+    healthy = run.train_step
+
+    def broken(*arguments: Any) -> tuple:
+        state, metrics = healthy(*arguments)
+        return state, {**metrics, "grad_norm": np.float32(math.nan)}
+
+    with pytest.raises(NonFiniteLoss, match="grad_norm is nan at step 1"):
+        train(dataclasses.replace(run, train_step=broken), start())
+    assert events.saved is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_at_the_step_it_came_in_and_stops(
+    make_run: Callable, events: Events, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    run = make_run(num_steps=9, log=100, at={3: lambda: os.kill(os.getpid(), number)})
+    with pytest.raises(Stopped, match=f"stopped by {number.name}; saved at step 3") as caught:
+        train(run, start())
+    assert caught.value.exit_code == 128 + number
+    assert events[-2:] == ["save 3", "wait"] and events.closed
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_in_the_last_step_lets_the_run_end(make_run: Callable, events: Events) -> None:
+    run = make_run(num_steps=3, at={3: lambda: os.kill(os.getpid(), signal.SIGTERM)})
+    state, figures = train(run, start())
+    assert state.step == 3 and figures and events.saved == 3
+
+
+def test_a_resumed_run_starts_at_its_cursor_and_ends_at_its_step(make_run: Callable, events: Events) -> None:
+    state, _ = train(make_run(num_steps=6), start(step=4, cursor=9))
+    assert (state.step, state.cursor) == (6, 11)
+    assert steps_of(events, "dispatch") == [5, 6]
+
+
+def test_a_run_that_is_over_does_nothing(make_run: Callable, events: Events) -> None:
+    state, figures = train(make_run(num_steps=6), start(step=6))
+    assert (state.step, figures) == (6, {}) and events == ["wait"]
+
+
+def test_minutes_make_checkpoints_too(make_run: Callable, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10**6, 13))  # every look at the clock is 13 seconds later
+    monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(clock)))
+    train(make_run(num_steps=20, log=100, minutes=1.0), start())
+    saved = steps_of(events, "save")
+    assert saved[-1] == 20 and 3 <= len(saved) <= 5
+
+
+def test_several_held_out_sets_are_printed_one_by_one(
+    make_run: Callable, events: Events, capsys: pytest.CaptureFixture
+) -> None:
+    sets = {name: [{"x": np.zeros((1, 1))}] for name in ("news", "books")}
+    _, figures = train(make_run(num_steps=2, eval_sets=sets), start())
+    assert {"eval/loss", "eval/news/loss", "eval/books/loss"} < set(figures)
+    out = capsys.readouterr().out
+    assert "eval at step 2: mlm 2.000 nats" in out and "  news: mlm 2.000" in out and "  books: mlm 2.000" in out
+
+
+def test_a_profile_covers_the_steps_asked_for(
+    make_run: Callable, events: Events, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(loop.jax.profiler, "start_trace", lambda folder: events.append(f"start {folder}"))
+    monkeypatch.setattr(loop.jax.profiler, "stop_trace", lambda: events.append("stop"))
+    config = LoopConfig(6, 1, 0, 0, None, profile_start_step=2, profile_num_steps=2)
+    train(make_run(config=config), start())
+    first, last = events.index(f"start {tmp_path / 'profile'}"), events.index("stop")
+    assert [event for event in events[first:last] if event.startswith("dispatch")] == ["dispatch 3", "dispatch 4"]
+    assert events.count("stop") == 1

@@ -1,0 +1,119 @@
+"""The optimizer against numpy transcriptions of what the authors and optax do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from bertjax.training.config import OptimizerConfig, ScheduleConfig
+from bertjax.training.optimizers import make_optimizer
+from bertjax.training.schedules import make_schedule
+from bertjax.types import Params
+
+STEPS = 5
+SCHEDULE = ScheduleConfig("bert", 0.1, 2, 10)
+DECAYED = ("dense/kernel", "layers/kernel")
+
+
+def start() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = {"dense/kernel": (3, 4), "dense/bias": (4,), "layers/kernel": (2, 3, 3), "layers/scale": (2, 3)}
+    return {path: rng.normal(size=shape) for path, shape in shapes.items()}
+
+
+def gradients() -> Iterator[dict[str, np.ndarray]]:
+    """The second is enormous, so that clipping shows."""
+    rng = np.random.default_rng(1)
+    for step in range(STEPS):
+        yield {path: rng.normal(size=value.shape) * (50.0 if step == 1 else 0.2) for path, value in start().items()}
+
+
+def nested(flat: dict[str, np.ndarray]) -> Params:
+    tree: Params = {}
+    for path, value in flat.items():
+        parent, name = path.split("/")
+        tree.setdefault(parent, {})[name] = np.float32(value)
+    return tree
+
+
+def train(optimizer: optax.GradientTransformation) -> Params:
+    params = nested(start())
+    state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    for grads in gradients():
+        updates, state = update(nested(grads), state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+def assert_same(found: Params, expected: Params) -> None:
+    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6), found, expected)
+
+
+def authors(config: OptimizerConfig, rate_of: Callable[[str], np.ndarray | float]) -> Params:
+    """google-research/bert:optimization.py, AdamWeightDecayOptimizer.apply_gradients, in float64."""
+    params = start()
+    mean, square = ({path: np.zeros_like(value) for path, value in params.items()} for _ in range(2))
+    schedule = make_schedule(SCHEDULE)
+    for step, grads in enumerate(gradients()):
+        norm = np.sqrt(sum((grad**2).sum() for grad in grads.values()))
+        factor = min(1.0, config.clip_norm / norm) if config.clip_norm else 1.0
+        for path, grad in grads.items():
+            mean[path] = config.b1 * mean[path] + (1 - config.b1) * factor * grad
+            square[path] = config.b2 * square[path] + (1 - config.b2) * (factor * grad) ** 2
+            update = mean[path] / (np.sqrt(square[path]) + config.eps)
+            if path in DECAYED:
+                update = update + config.weight_decay * params[path]
+            params[path] = params[path] - float(schedule(step)) * rate_of(path) * update
+    return nested(params)
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+def test_adamw_is_that_of_the_authors(clip_norm: float) -> None:
+    """No bias correction, epsilon outside the root, decay inside the product with the rate, none on bias and scale."""
+    config = OptimizerConfig(weight_decay=0.3, eps=1e-2, clip_norm=clip_norm)
+    found = train(make_optimizer(config, make_schedule(SCHEDULE), nested(start())))
+    assert_same(found, authors(config, lambda path: 1.0))
+
+
+def test_rates_scale_updates_and_decay_layer_by_layer() -> None:
+    config = OptimizerConfig(weight_decay=0.3, rates=(r"layers/1/.*=0.5", r"dense/bias=0"))
+    found = train(make_optimizer(config, make_schedule(SCHEDULE), nested(start())))
+    layers = {"layers/kernel": np.reshape([1.0, 0.5], (2, 1, 1)), "layers/scale": np.reshape([1.0, 0.5], (2, 1))}
+    assert_same(found, authors(config, lambda path: layers.get(path, 0.0 if path == "dense/bias" else 1.0)))
+    np.testing.assert_array_equal(found["dense"]["bias"], nested(start())["dense"]["bias"])
+
+
+def test_with_bias_correction_it_is_optax_adamw() -> None:
+    config = OptimizerConfig(bias_correction=True, weight_decay=0.3, clip_norm=1.0, eps=1e-8)
+    schedule = make_schedule(SCHEDULE)
+    mask = nested({path: np.asarray(path in DECAYED) for path in start()})
+    reference = optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adamw(schedule, eps=1e-8, weight_decay=0.3, mask=jax.tree.map(bool, mask)),
+    )
+    found = train(make_optimizer(config, schedule, nested(start())))
+    assert_same(found, train(reference))
+    uncorrected = authors(OptimizerConfig(weight_decay=0.3, eps=1e-8), lambda path: 1.0)
+    assert np.abs(found["dense"]["kernel"] - uncorrected["dense"]["kernel"]).max() > 0.01
+
+
+def test_what_decays_can_be_chosen() -> None:
+    config = OptimizerConfig(weight_decay=0.3, decay_exclude=(r".*/layers/0/.*|layers/0/.*",))
+    params = nested(start())
+    optimizer = make_optimizer(config, lambda step: 1.0, params)
+    updates, _ = jax.jit(optimizer.update)(jax.tree.map(np.zeros_like, params), optimizer.init(params), params)
+    np.testing.assert_allclose(updates["layers"]["kernel"][0], 0.0)
+    np.testing.assert_allclose(updates["layers"]["kernel"][1], -0.3 * params["layers"]["kernel"][1], rtol=1e-6)
+    np.testing.assert_allclose(updates["dense"]["bias"], -0.3 * params["dense"]["bias"], rtol=1e-6)
+
+
+def test_abstract_parameters_suffice(tiny_params: Params) -> None:
+    optimizer = make_optimizer(OptimizerConfig(), lambda step: 1.0, tiny_params)
+    state = jax.eval_shape(optimizer.init, tiny_params)
+    moments = sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.ndim)
+    assert moments == 2 * sum(leaf.size for leaf in jax.tree.leaves(tiny_params))
