@@ -39,9 +39,9 @@ def check(cfg: ConfigDict) -> None:
             f"model.max_position_embeddings={model.max_position_embeddings}"
         )
     mlm_config(cfg).check_form(cfg.data.form)
+    loop_config(cfg)
     optimizer_config(cfg)
     schedule_config(cfg)
-    loop_config(cfg)
     mesh = mesh_config(cfg)
     mesh.check_model(model.num_heads, model.intermediate_size)
     check_batches(cfg, mesh.row_ways or 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ CONFIG_HELP = "PATH.py or PATH.py:ARGUMENT; the file is executed"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. What the user can mend is one line on stderr and exit code 2."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
+    logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax's tracebacks: what fails is raised to us, too
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     try:

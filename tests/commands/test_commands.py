@@ -106,7 +106,7 @@ BAD = {
     "no dashes": (["config.train.num_steps=3"], "two dashes"),
     "wrong type": (["--config.train.num_steps=many"], "expects a whole number"),
     "negative steps": (["--config.train.num_steps=-1", "--config.train.log_interval_steps=1"], "at least 1"),
-    "missing file": (["--config.data.sources=text:nowhere/*.txt"], "no such file"),
+    "missing file": (["--config.data.sources=text:nowhere/*.txt"], "no file matches nowhere/*.txt"),
     "unknown source": (["--config.data.sources=texts:corpus.txt"], "did you mean text:?"),
     "heads": (["--config.model.num_heads=5"], "not divisible by model.num_heads 5"),
     "batch": (["--config.train.batch_size=9", "--config.mesh.data=2"], "train.batch_size=9 is not divisible by 2"),
@@ -138,7 +138,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 
 def test_bad_text_is_named_and_nothing_is_cached(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken, empty, cache = tmp_path / "broken.txt", tmp_path / "empty.txt", tmp_path / "cache"
-    broken.write_bytes(b"A good line.\nA bad \xff\xfe line.\n")
+    broken.write_bytes(b"A good line.\nA bad \xff\xfe line.\n\n" + lab.corpus.read_bytes())
     empty.write_text("\n  \n\n")
     for source, message in ((broken, "broken.txt:2"), (empty, "holds no text")):
         arguments = [f"--config.data.sources=text:{source}", f"--config.data.cache_dir={cache}"]

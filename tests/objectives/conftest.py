@@ -16,7 +16,7 @@ PAD, UNK, CLS, SEP, MASK = range(5)
 def vocabulary() -> Vocabulary:
     rng = np.random.default_rng(0)
     starts_word = rng.random(200) < 0.6
-    starts_word[:5] = True
+    starts_word[:6] = True, True, True, True, True, False
     return Vocabulary(
         size=200,
         padded_size=256,

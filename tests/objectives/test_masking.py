@@ -19,7 +19,7 @@ from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.types import Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
-PAD, UNK, CLS, SEP, MASK = range(5)
+PAD, UNK, CLS, SEP, MASK, CONTINUATION = range(6)
 B, S, M = 8, 128, 60
 Hide = Callable[..., dict[str, np.ndarray]]
 
@@ -111,7 +111,8 @@ def batches(pack: Callable, example: Callable) -> Callable:
             [example(rng, int(rng.integers(3, longest + 1))) for _ in range(rng.integers(1, most + 1))]
             for _ in range(B - 1)
         ]
-        rows.append([example(rng, longest) for _ in range(most)])  # a row without padding (two tokens short of 128)
+        # A row without padding (two tokens short of 128), where words are separated by nothing but their example.
+        rows.append([np.maximum(example(rng, longest), CONTINUATION) for _ in range(most)])
         identities = [[int(i) for i in rng.integers(0, 2**32, len(row))] for row in rows]
         return pack(rows, S, identities)
 
