@@ -51,8 +51,8 @@ def _dot_backward(compute: str, result: str, transposed: bool, saved: tuple, gra
     grad = grad.astype(compute)
     grad_x = _product(grad, kernel, (grad.ndim - 1,), (1 - int(transposed),), result)
     rows = tuple(range(x.ndim - 1))
-    pair = (grad, x) if transposed else (x, grad)
-    grad_kernel = _product(*pair, rows, rows, "float32")
+    first, second = (grad, x) if transposed else (x, grad)
+    grad_kernel = _product(first, second, rows, rows, "float32")
     return grad_x.astype(x_like.dtype), grad_kernel.astype(kernel_like.dtype)
 
 

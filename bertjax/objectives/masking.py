@@ -17,8 +17,9 @@ from bertjax.objectives.config import MaskingConfig
 from bertjax.types import Batch, Vocabulary
 
 GREEDY_PASSES = 8
-"""Passes of the whole-word budget. Each fills the room that is left with the next words that fit it; the room shrinks
-below the shortest word in three or four (a test compares with the sequential rule)."""
+"""Passes of the whole-word budget; each fills the room that is left with the next words that fit. On random words one
+to three are enough for most rows, and eight were for 5,000 rows of 512 tokens; a row that needed more would predict a
+few tokens less."""
 
 
 def budgets(config: MaskingConfig, seq_len: int) -> np.ndarray:

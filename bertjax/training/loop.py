@@ -6,7 +6,7 @@ import dataclasses
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -149,13 +149,18 @@ class Window:
     def __init__(self, run: Run):
         self.run, self.clock = run, Clock()
         self._steps: list[tuple[int, Any]] = []
+        self._untimed = 1  # the first step compiles: its time says nothing
         self._compiled = False
 
     def add(self, step: int, metrics: Any) -> None:
         self._steps.append((step, metrics))
 
     def report_if_due(self) -> None:
-        if self._steps and (not self._compiled or _due(self._steps[-1][0], self.run.config.log_interval_steps)):
+        if not self._compiled and self._steps:
+            jax.block_until_ready(self._steps[0][1])
+            self.clock.lap()
+            self._compiled = True
+        if self._steps and _due(self._steps[-1][0], self.run.config.log_interval_steps):
             self.report()
 
     def report(self) -> None:
@@ -166,14 +171,13 @@ class Window:
         metrics = jax.device_get([metrics for _, metrics in steps])
         for (step, _), values in zip(steps, metrics, strict=True):
             _check_finite(step, values)
-        seconds = self.clock.lap()
-        if not self._compiled:  # the first step compiles: its time says nothing
-            self._compiled = True
-            return
-        figures = _train_figures(self.run, steps[-1][0], metrics, seconds)
+        last = steps[-1][0]
+        figures = _train_figures(self.run, metrics) | _speed(self.run, last, metrics[self._untimed :], self.clock)
+        figures["train/learning_rate"] = float(self.run.schedule(last - 1))
+        self._untimed = 0
         for writer in self.run.writers:
-            writer.write(steps[-1][0], figures)
-        self.run.console.train(steps[-1][0], figures)
+            writer.write(last, figures)
+        self.run.console.train(last, figures)
 
 
 def _check_finite(step: int, metrics: Any) -> None:
@@ -186,24 +190,34 @@ def _check_finite(step: int, metrics: Any) -> None:
             )
 
 
-def _train_figures(run: Run, step: int, metrics: list[Any], seconds: float) -> dict[str, float]:
-    """The window's means; `tokens_per_second` counts real tokens only."""
-    tokens = sum(int(values["real_tokens"]) for values in metrics)
-    slots = run.tokens_per_batch * len(metrics)
-    figures = {
-        f"train/{name}": value
-        for name, value in means(add_sums([values["sums"] for values in metrics]), run.objective.weights).items()
-    }
-    figures |= {
-        "train/learning_rate": float(run.schedule(step - 1)),
+def _train_figures(run: Run, metrics: list[Any]) -> dict[str, float]:
+    """The window's means."""
+    sums = add_sums([values["sums"] for values in metrics])
+    figures = {f"train/{name}": value for name, value in means(sums, run.objective.weights).items()}
+    return figures | {
         "train/grad_norm": sum(float(values["grad_norm"]) for values in metrics) / len(metrics),
+        "train/padding": 1.0 - _filled(run, metrics),
+    }
+
+
+def _filled(run: Run, metrics: list[Any]) -> float:
+    """The share of the rows' places that hold real tokens."""
+    return sum(int(values["real_tokens"]) for values in metrics) / (run.tokens_per_batch * len(metrics))
+
+
+def _speed(run: Run, step: int, metrics: list[Any], clock: Clock) -> dict[str, float]:
+    """Throughput in real tokens, and what follows from it; nothing for a window without a timed step."""
+    seconds = clock.lap()
+    if not metrics:
+        return {}
+    tokens = sum(int(values["real_tokens"]) for values in metrics)
+    figures = {
         "train/tokens_per_second": tokens / seconds,
-        "train/padding": 1.0 - tokens / slots,
         "train/seconds_per_step": seconds / len(metrics),
         "train/eta_seconds": seconds / len(metrics) * (run.config.num_steps - step),
     }
     if run.peak_flops is not None:
-        figures["train/mfu"] = tokens / seconds * run.flops_per_token(tokens / slots) / run.peak_flops
+        figures["train/mfu"] = tokens / seconds * run.flops_per_token(_filled(run, metrics)) / run.peak_flops
     return figures
 
 
@@ -232,13 +246,18 @@ class Profiler:
 
 
 @contextmanager
-def _stop_signals():
-    """A list that SIGTERM and SIGINT append to: the loop looks at it after every step."""
+def _stop_signals() -> Iterator[list[int]]:
+    """A list that SIGTERM and SIGINT append to: the loop looks at it after every step. A second signal ends at once."""
     received: list[int] = []
-    previous = {}
-    for number in (signal.SIGTERM, signal.SIGINT):
+    previous: dict[int, Any] = {}
+
+    def note(number: int, _: object) -> None:
+        received.append(number)
+        signal.signal(number, previous[number])
+
+    for stop in (signal.SIGTERM, signal.SIGINT):
         try:
-            previous[number] = signal.signal(number, lambda received_number, _: received.append(received_number))
+            previous[stop] = signal.signal(stop, note)
         except ValueError:  # not the main thread: the caller minds the signals
             break
     try:

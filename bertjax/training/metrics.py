@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ class JsonLines:
     """One JSON object a line. A resumed run first drops the lines of steps that it is going to make again."""
 
     def __init__(self, path: Path, step: int):
-        kept = [line for line in _complete_lines(path) if json.loads(line)["step"] <= step]
+        kept = [line for line in _lines(path) if (number := _step_of(line)) is not None and number <= step]
         temporary = path.with_suffix(".tmp")
         temporary.write_text("".join(kept), encoding="utf-8")
         temporary.replace(path)
@@ -41,12 +41,16 @@ class JsonLines:
         self._file.close()
 
 
-def _complete_lines(path: Path) -> list[str]:
-    """The lines that a killed process finished writing."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [line for line in lines if line.endswith("\n") and line.strip()]
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+
+
+def _step_of(line: str) -> int | None:
+    """The step of a line; None for one that a killed process did not finish."""
+    try:
+        return json.loads(line)["step"] if line.endswith("\n") else None
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 class TensorBoard:
@@ -105,14 +109,14 @@ class Clock:
 
 
 class Console:
-    """A progress bar on a terminal, plain lines elsewhere (a log file needs no escape codes)."""
+    """A progress bar and the figures below it on a terminal, plain lines elsewhere (a log needs no escape codes)."""
 
     def __init__(self, step: int, num_steps: int, interactive: bool | None = None):
         self.num_steps = num_steps
         self.interactive = sys.stdout.isatty() if interactive is None else interactive
-        self._progress, self._task = None, None
+        self._progress, self._task, self._figures = None, None, "compiling"
         if self.interactive:
-            self._progress, self._task = _progress_bar(step, num_steps)
+            self._progress, self._task = _progress_bar(step, num_steps, lambda: self._figures)
 
     def print(self, text: str) -> None:
         if self._progress is not None:
@@ -127,8 +131,9 @@ class Console:
 
     def train(self, step: int, figures: Figures) -> None:
         text = train_line(figures)
+        self._figures = text
         if self._progress is not None:
-            self._progress.update(self._task, completed=step, figures=text)
+            self._progress.update(self._task, completed=step)
         else:
             print(f"step {step}/{self.num_steps}  {text}", flush=True)
 
@@ -137,13 +142,20 @@ class Console:
             self._progress.stop()
 
 
-def _progress_bar(step: int, num_steps: int) -> tuple[Any, Any]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+def _progress_bar(step: int, num_steps: int, figures: Callable[[], str]) -> tuple[Any, Any]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+    from rich.text import Text
 
-    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"))
-    progress = Progress(*columns)
+    class WithFigures(Progress):
+        """The bar, and below it what `figures` says: one line would be too long for most terminals."""
+
+        def get_renderables(self) -> Iterator[Any]:
+            yield self.make_tasks_table(self.tasks)
+            yield Text(figures(), style="dim")
+
+    progress = WithFigures(BarColumn(bar_width=40), MofNCompleteColumn(), TimeElapsedColumn())
     progress.start()
-    return progress, progress.add_task("train", total=num_steps, completed=step, figures="compiling")
+    return progress, progress.add_task("train", total=num_steps, completed=step)
 
 
 def train_line(figures: Figures) -> str:
@@ -158,11 +170,13 @@ def train_line(figures: Figures) -> str:
         if f"train/{name}" in figures:
             parts.append(f"{short} {figures[f'train/{name}']:.3f}")
     parts.append(f"lr {figures['train/learning_rate']:.2e}")
-    parts.append(f"{_thousands(figures['train/tokens_per_second'])} tokens/s")
+    if "train/tokens_per_second" in figures:
+        parts.append(f"{_thousands(figures['train/tokens_per_second'])} tokens/s")
     parts.append(f"padding {100 * figures['train/padding']:.1f} %")
     if "train/mfu" in figures:
         parts.append(f"MFU {100 * figures['train/mfu']:.1f} %")
-    parts.append(f"ETA {duration(figures['train/eta_seconds'])}")
+    if "train/eta_seconds" in figures:
+        parts.append(f"ETA {duration(figures['train/eta_seconds'])}")
     return "  ".join(parts)
 
 

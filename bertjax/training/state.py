@@ -24,8 +24,9 @@ class TrainState(NamedTuple):
 
 
 def new_state(params: Params, carry: Any, optimizer: optax.GradientTransformation) -> TrainState:
-    zero = jnp.zeros((), jnp.int32)
-    return TrainState(params, optimizer.init(params), carry, zero, zero)
+    return TrainState(
+        params, optimizer.init(params), carry, step=jnp.zeros((), jnp.int32), cursor=jnp.zeros((), jnp.int32)
+    )
 
 
 def purpose_key(seed: int, purpose: str, impl: str | None = None) -> Array:

@@ -158,11 +158,11 @@ def test_nothing_is_read_between_reports(make_run: Callable, events: Events) -> 
     assert dispatched == [5]  # not before the window of step 4 is due
 
 
-def test_windows_are_means_over_their_steps_without_the_one_that_compiles(make_run: Callable, events: Events) -> None:
+def test_windows_are_means_over_their_steps(make_run: Callable, events: Events) -> None:
     train(make_run(num_steps=6, log=3), start())
     assert {step for step, written in events.written.items() if "train/loss" in written} == {3, 6}
     window = events.written[3]
-    assert window["train/loss"] == window["train/mlm_loss"] == (2 + 3) / 2
+    assert window["train/loss"] == window["train/mlm_loss"] == (1 + 2 + 3) / 3
     assert window["train/learning_rate"] == pytest.approx(0.2)  # that of update 3, the third
     assert window["train/padding"] == 1 - TOKENS / 8
     assert window["train/grad_norm"] == 1.0
@@ -262,3 +262,9 @@ def test_a_profile_covers_the_steps_asked_for(
     first, last = events.index(f"start {tmp_path / 'profile'}"), events.index("stop")
     assert [event for event in events[first:last] if event.startswith("dispatch")] == ["dispatch 3", "dispatch 4"]
     assert events.count("stop") == 1
+
+
+def test_a_single_step_is_written_without_a_speed(make_run: Callable, events: Events) -> None:
+    train(make_run(num_steps=1), start())
+    assert events.written[1]["train/loss"] == 1.0
+    assert "train/tokens_per_second" not in events.written[1]  # its time is that of the compiler
