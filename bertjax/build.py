@@ -68,9 +68,8 @@ class Experiment:
 
 def experiment(cfg: ConfigDict, vocabulary: Vocabulary) -> Experiment:
     """The objective, optimizer and jitted steps of a checked config; nothing is compiled or allocated yet."""
-    use_platform(cfg.platform)
+    check_devices(cfg)
     mesh = make_mesh(check.mesh_config(cfg))
-    check.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
     model = computed_here(cfg, check.encoder_config(cfg, vocabulary.size, vocabulary.padded_size))
     objective = MaskedLanguageModel(check.mlm_config(cfg), model, vocabulary)
     schedule = make_schedule(check.schedule_config(cfg))
@@ -86,6 +85,13 @@ def experiment(cfg: ConfigDict, vocabulary: Vocabulary) -> Experiment:
     )
     eval_step = compile_eval_step(mesh, objective, EVAL_SEED)
     return Experiment(cfg, mesh, model, objective, schedule, optimizer, train_step, eval_step)
+
+
+def check_devices(cfg: ConfigDict) -> None:
+    """Raises `UserError` when the devices there are do not suffice for the platform, the mesh or the batch."""
+    use_platform(cfg.platform)
+    mesh = make_mesh(check.mesh_config(cfg))
+    check.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
 
 
 def run(exp: Experiment, prepared: Prepared, workdir: Path, checkpoints: Checkpoints, step: int) -> Run:

@@ -113,9 +113,9 @@ def _pretrain(cfg: ConfigDict, workdir: Path | None) -> int:
         return 0
     if workdir is None:
         raise UserError("--workdir is missing: the folder for checkpoints, figures and the export")
-    from bertjax.commands.workdir import refuse_foreign
+    from bertjax.commands.workdir import changed_keys
 
-    refuse_foreign(workdir, cfg)
+    changed_keys(workdir, cfg)  # refuses a foreign folder before anything heavy is imported
     from bertjax.commands.pretrain import pretrain
     from bertjax.training.loop import Stopped
 

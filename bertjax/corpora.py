@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -230,13 +231,29 @@ def _prepare_one(
         eval_fraction=eval_fraction,
         is_held_out=is_held_out,
         cache_dir=cache_folder(cfg) / "corpora",
+        progress=_every_few_seconds(source, say),
     )
     if not corpus.reused:
         parts = [
-            f"{size.tokens:,} tokens in {size.documents:,} documents ({split})" for split, size in corpus.splits.items()
+            f"{size.tokens:,} tokens in {size.documents:,} documents ({split})"
+            for split, size in corpus.splits.items()
+            if size.documents
         ]
         say(f"tokenised {source.text}: {', '.join(parts)}")
     return corpus
+
+
+def _every_few_seconds(source: Source, say: Say, seconds: float = 15.0) -> Callable[[int, int], None]:
+    """Tells how far a long preparation has come."""
+    last = time.monotonic()
+
+    def progress(documents: int, size: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= seconds:
+            last = time.monotonic()
+            say(f"tokenising {source.text}: {documents:,} documents, {size / 2**20:,.0f} MiB so far")
+
+    return progress
 
 
 def content_digest(source: Source, cfg: ConfigDict) -> str:
@@ -269,3 +286,14 @@ def _hash(*parts: object) -> str:
 def total_tokens(prepared: Prepared) -> int:
     """Tokens of the training split of all sources."""
     return int(np.sum([corpus.splits["train"].tokens for corpus in prepared.training.values()]))
+
+
+def few_rows_warning(cfg: ConfigDict, prepared: Prepared, rows: int) -> list[str]:
+    """A line where most of the text finds no place in any row of an epoch."""
+    reached = rows * cfg.data.seq_len / total_tokens(prepared)
+    if reached >= 0.5:
+        return []
+    return [
+        f"warning: the rows of an epoch have room for only {100 * reached:.0f} % of the tokens. Sentence pairs need "
+        "documents of several sentences: is every sentence a document of its own (text: splits at blank lines)?"
+    ]

@@ -42,7 +42,9 @@ def inspect(cfg: ConfigDict, num_batches: int, out: Path | None, rows: int) -> N
             console.print(render_row(batch, row, prepared.tokenizer))
     if out is not None:
         write_arrays(out, batches)
-        console.print(f"{num_batches} batches in {out}: " + ", ".join(sorted(batches[0])))
+        console.print(
+            f"{num_batches} {'batch' if num_batches == 1 else 'batches'} in {out}: " + ", ".join(sorted(batches[0]))
+        )
 
 
 def describe(batch: dict[str, np.ndarray]) -> str:

@@ -32,6 +32,9 @@ def prepare(cfg: ConfigDict) -> None:
             f"{name}: {size.documents:,} documents, {size.sentences:,} sentences, {size.tokens:,} tokens, "
             f"{pipeline.rows_per_epoch[name]:,} rows an epoch; {corpus.folder}"
         )
+    rows = sum(pipeline.rows_per_epoch.values())
+    for line in corpora.few_rows_warning(cfg, prepared, rows):
+        print(line)
     for name, corpus in prepared.held_out.items():
         size = corpus.splits["eval"]
         print(f"{name}, held out: {size.documents:,} documents, {size.tokens:,} tokens")

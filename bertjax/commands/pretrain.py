@@ -12,9 +12,9 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.checkpoint.surgery import merge_params
 from bertjax.commands.export import export_params
 from bertjax.commands.runs import load_run
-from bertjax.commands.workdir import Change, claim
+from bertjax.commands.workdir import Change, changed_keys, claim, has_checkpoints
 from bertjax.corpora import Prepared
-from bertjax.hub.fill_mask import fill_mask
+from bertjax.hub.fill_mask import fill_mask, masked_rows
 from bertjax.hub.load import PretrainedModel, load_pretrained
 from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import count_params
@@ -26,14 +26,18 @@ from bertjax.types import Params, UserError
 
 def pretrain(cfg: ConfigDict, workdir: Path) -> None:
     """Trains what is left of the run in `workdir`; the same command again resumes it."""
-    build.use_platform(cfg.platform)
-    changes = claim(workdir, cfg)
+    build.check_devices(cfg)  # before the corpus is tokenised, which may take hours
+    changes = changed_keys(workdir, cfg)
     prepared = corpora.prepare(cfg)
-    prepared.tokenizer.save(workdir / "tokenizer")
     exp = build.experiment(cfg, prepared.vocabulary)
+    masked_rows(prepared.tokenizer, cfg.eval.fill_mask, exp.model.max_position_embeddings)
+    if not has_checkpoints(workdir):
+        claim(workdir, cfg)
     checkpoints = build.open_checkpoints(cfg, workdir)
     try:
         state = _resume_or_begin(exp, prepared, checkpoints, changes)
+        claim(workdir, cfg)  # a resumed run keeps its old config.json until it is known that it can go on
+        prepared.tokenizer.save(workdir / "tokenizer")
         step = int(state.step)
         if step >= cfg.train.num_steps:
             print(f"step {step} of {cfg.train.num_steps} is reached: nothing is left to train")
@@ -67,7 +71,7 @@ def summary(exp: build.Experiment, prepared: Prepared) -> list[str]:
     mesh = ", ".join(f"{axis}={size}" for axis, size in exp.mesh.shape.items())
     kind = exp.mesh.devices.flat[0].device_kind
     slots = cfg.train.num_steps * cfg.train.batch_size
-    return [
+    lines = [
         f"model: {model.num_layers} layers of {model.hidden_size}, {model.num_heads} heads, "
         f"{model.vocab_size:,} pieces, {count_params(model, exp.objective.heads):,} parameters, "
         f"products in {model.compute_dtype}",
@@ -75,6 +79,7 @@ def summary(exp: build.Experiment, prepared: Prepared) -> list[str]:
         f"data: {corpora.total_tokens(prepared):,} tokens, {rows:,} rows an epoch; "
         f"{cfg.train.num_steps:,} steps of {cfg.train.batch_size} rows are {slots / rows:.1f} epochs",
     ]
+    return lines + corpora.few_rows_warning(cfg, prepared, rows)
 
 
 def _resume_or_begin(

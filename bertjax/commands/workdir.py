@@ -14,30 +14,28 @@ from bertjax.types import UserError
 
 # Keys that may change when a run is taken up again; a change of any other key would make it another run.
 MAY_CHANGE = re.compile(
-    r"train\.(num_steps|log_interval_steps|microbatches)|data\.(cache_dir|errors)"
+    r"train\.(num_steps|log_interval_steps|microbatches)|data\.cache_dir"
     r"|(schedule|eval|checkpoint|mesh|export|logging|profile)\..*|dry_run|platform|init_from"
 )
 
 Change = tuple[str, Any, Any]
 
 
-def claim(workdir: Path, cfg: ConfigDict) -> list[Change]:
-    """Makes the folder this run's own and returns the keys that changed since it was last run.
-
-    Raises `UserError`, and changes nothing, when it holds checkpoints of another experiment or foreign files.
-    """
-    changes = refuse_foreign(workdir, cfg)
+def claim(workdir: Path, cfg: ConfigDict) -> None:
+    """Makes the folder this run's own: from here on it has a config.json."""
     workdir.mkdir(parents=True, exist_ok=True)
     write_whole(workdir / "config.json", to_json(cfg))
-    return changes
 
 
-def refuse_foreign(workdir: Path, cfg: ConfigDict) -> list[Change]:
-    """Raises `UserError` when the folder is not one that this config may train in; returns the changed keys."""
+def changed_keys(workdir: Path, cfg: ConfigDict) -> list[Change]:
+    """The keys that changed since the folder's checkpoints were made; touches nothing.
+
+    Raises `UserError` when the folder holds another experiment or foreign files.
+    """
     if workdir.exists() and not workdir.is_dir():
         raise UserError(f"--workdir {workdir} is a file; give a folder")
     if (workdir / "config.json").exists():
-        return _allowed_changes(workdir, read_config(workdir), cfg) if _has_checkpoints(workdir) else []
+        return _allowed_changes(workdir, read_config(workdir), cfg) if has_checkpoints(workdir) else []
     if workdir.exists() and any(workdir.iterdir()):
         raise UserError(f"--workdir {workdir} holds files but no run (no config.json); give a new or an empty folder")
     return []
@@ -73,7 +71,8 @@ def figures_at(workdir: Path, step: int) -> dict[str, float]:
     return found
 
 
-def _has_checkpoints(workdir: Path) -> bool:
+def has_checkpoints(workdir: Path) -> bool:
+    """Whether there is anything to resume."""
     folder = workdir / "checkpoints"
     return folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir())
 

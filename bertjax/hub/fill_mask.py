@@ -37,12 +37,9 @@ def fill_mask(
 
     Raises `UserError` for a sentence without a mask, or longer than the model reads.
     """
-    rows = [tokenizer.encode_with_specials(sentence) for sentence in sentences]
-    for sentence, row in zip(sentences, rows, strict=True):
-        if tokenizer.mask_id not in row:
-            raise UserError(f"no {tokenizer.pieces[tokenizer.mask_id]} in {sentence!r}")
-        if len(row) > model.config.max_position_embeddings:
-            raise UserError(f"a sentence of {len(row)} pieces is longer than the model reads: {sentence[:60]!r}...")
+    rows = masked_rows(tokenizer, sentences, model.config.max_position_embeddings)
+    if not rows:
+        return []
     # One padded batch, its length a multiple of 16: few shapes to compile.
     length = min(-(-max(map(len, rows)) // 16) * 16, model.config.max_position_embeddings)
     ids = np.full((len(rows), length), model.config.pad_token_id, np.int32)
@@ -51,6 +48,17 @@ def fill_mask(
         ids[index, : len(row)], real[index, : len(row)] = row, 1
     logits = np.asarray(model(ids, attention_mask=real).logits)
     return [_best(logits[index, row.index(tokenizer.mask_id)], tokenizer, top) for index, row in enumerate(rows)]
+
+
+def masked_rows(tokenizer: SpecialTokenizer, sentences: Sequence[str], most: int) -> list[list[int]]:
+    """The ids of every sentence; `UserError` for one without a mask or of more than `most` pieces."""
+    rows = [tokenizer.encode_with_specials(sentence) for sentence in sentences]
+    for sentence, row in zip(sentences, rows, strict=True):
+        if tokenizer.mask_id not in row:
+            raise UserError(f"no {tokenizer.pieces[tokenizer.mask_id]} in {sentence!r}")
+        if len(row) > most:
+            raise UserError(f"a sentence of {len(row)} pieces is longer than the model reads: {sentence[:60]!r}...")
+    return rows
 
 
 def _best(logits: np.ndarray, tokenizer: SpecialTokenizer, top: int) -> list[Filling]:

@@ -183,8 +183,9 @@ def train_line(figures: Figures) -> str:
 def eval_line(figures: Figures, prefix: str = "eval") -> str:
     """A held-out evaluation in words: the loss beside what guessing by unigram frequency costs on the same tokens."""
     loss, unigram = figures[f"{prefix}/mlm_loss"], figures[f"{prefix}/unigram_loss"]
+    verdict = f"{abs(unigram - loss):.3f} {'better' if loss < unigram else 'worse'} than guessing by frequency"
     parts = [
-        f"mlm {loss:.3f} nats ({unigram - loss:+.3f} against guessing by frequency, {unigram:.3f})",
+        f"mlm {loss:.3f} nats, {verdict} ({unigram:.3f})",
         f"accuracy {figures[f'{prefix}/mlm_accuracy']:.3f}",
     ]
     if f"{prefix}/pair_accuracy" in figures:

@@ -120,6 +120,8 @@ BAD = {
     "rate": (["--config.optimizer.rates=(=2"], "is not REGEX=FACTOR"),
     "objective": (["--config.objective.name=nlm"], "did you mean 'mlm'?"),
     "shares": (["--config.objective.mask_token_rate=0.95"], "sum to at most 1"),
+    "absent device": (["--config.platform=gpu"], "platform=gpu was asked for, but jax runs on cpu"),
+    "no mask": (["--config.eval.fill_mask=Nothing is hidden."], "no [MASK] in 'Nothing is hidden.'"),
     "platform": (["--config.platform=tpus"], "did you mean 'tpu'?"),
 }
 
@@ -155,6 +157,16 @@ def test_a_vocabulary_larger_than_the_models(
     arguments = [f"--config.data.tokenizer={finished.workdir / 'tokenizer'}", "--config.data.vocab_size=20"]
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 2
     assert "more than the model's data.vocab_size=20" in capsys.readouterr().err
+
+
+def test_text_that_gives_few_rows_is_warned_about(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"--config.data.cache_dir={tmp_path / 'cache'}", "--config.data.seq_len=16"]
+    assert lab.run("prepare", *arguments) == 0
+    assert "warning" not in capsys.readouterr().out
+    endless = tmp_path / "endless.txt"  # one sentence of hundreds of words: pairs are cut out of its two ends
+    endless.write_text(4 * " ".join(lab.corpus.read_text().split()).replace(".", ","))
+    assert lab.run("prepare", f"--config.data.sources=text:{endless},text:{lab.corpus}", *arguments) == 0
+    assert "warning: the rows of an epoch have room for only" in capsys.readouterr().out
 
 
 def test_foreign_folders_are_left_alone(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,7 @@ def test_the_line_of_a_window() -> None:
 
 def test_the_line_of_an_evaluation_shows_the_baseline() -> None:
     line = eval_line(EVAL)
-    assert line == "mlm 5.000 nats (+1.500 against guessing by frequency, 6.500)  accuracy 0.250"
+    assert line == "mlm 5.000 nats, 1.500 better than guessing by frequency (6.500)  accuracy 0.250"
     pairs = {"eval/news/pair_loss": 0.5, "eval/news/pair_accuracy": 0.75}
     of_news = {name.replace("eval/", "eval/news/"): value for name, value in EVAL.items()} | pairs
     assert eval_line(of_news, "eval/news") == line + "  pair loss 0.500, accuracy 0.750"
