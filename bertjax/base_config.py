@@ -107,7 +107,7 @@ def _data() -> ConfigDict:
     data.tokenizer_family = "bert"
     # Pieces of a trained tokenizer, special ones included; the most that a given one may have.
     data.vocab_size = 30522
-    # Lower-case and strip accents ("uncased"); of a given one only where its file does not say.
+    # Lower-case and strip accents ("uncased"); of a given one only if it is a bare vocab.txt or spiece.model.
     data.lowercase = True
     # Tokens in a row, special ones included.
     data.seq_len = 128

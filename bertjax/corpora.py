@@ -74,7 +74,8 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: Say = print) -> Tokenizer:
 
     data, folder = cfg.data, tokenizer_folder(cfg)
     if folder is None:
-        tokenizer = load_tokenizer(data.tokenizer, lowercase=data.lowercase)
+        bare = data.tokenizer.endswith((".txt", ".model"))  # such a file does not say whether it is lower-cased
+        tokenizer = load_tokenizer(data.tokenizer, lowercase=data.lowercase if bare else None)
         if tokenizer.size > data.vocab_size:
             raise UserError(
                 f"the tokenizer {data.tokenizer} has {tokenizer.size} pieces, more than the model's "

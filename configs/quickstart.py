@@ -28,6 +28,7 @@ def get_config() -> ConfigDict:
     config.data.vocab_size = 4096
     # Short rows: few positions, each of them seen often. Neighbours are what there is to learn from so little text.
     config.data.seq_len = 32
+    config.model.max_position_embeddings = config.data.get_ref("seq_len")  # none that is never trained
 
     config.train.num_steps = 3000
     config.train.batch_size = 64

@@ -14,6 +14,7 @@ from bertjax.commands.export import export_params
 from bertjax.commands.runs import load_run
 from bertjax.commands.workdir import Change, changed_keys, claim, has_checkpoints
 from bertjax.corpora import Prepared
+from bertjax.data.tokenizer import load_tokenizer
 from bertjax.hub.fill_mask import fill_mask, masked_rows
 from bertjax.hub.load import PretrainedModel, load_pretrained
 from bertjax.models.config import EncoderConfig
@@ -128,11 +129,16 @@ def _init_from(exp: build.Experiment, prepared: Prepared, state: TrainState) -> 
     folder = Path(exp.cfg.init_from).expanduser()
     if (folder / "checkpoints").is_dir():
         stored = load_run(folder)
-        given, config = stored.params, stored.experiment.model
+        given, config, pieces = stored.params, stored.experiment.model, stored.tokenizer.pieces
     else:
         model = load_pretrained(folder)
-        given, config = model.params, model.config
+        given, config, pieces = model.params, model.config, load_tokenizer(folder).pieces
     _require_same_model(folder, config, exp.model)
+    if pieces != prepared.tokenizer.pieces:
+        raise UserError(
+            f"init_from={folder} was trained with other pieces than data.tokenizer has: its embeddings would stand for "
+            f"other words; set --config.data.tokenizer={folder}"
+        )
     params, kept = merge_params(jax.device_get(state.params), given)
     print(f"weights from {folder}" + (f"; fresh: {', '.join(kept)}" if kept else ""))
     laid = jax.tree.map(lambda leaf: leaf.sharding, state.params)

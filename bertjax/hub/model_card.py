@@ -49,7 +49,7 @@ def model_card(
         _training(card),
         _evaluation(card.get("eval") or {}),
         _usage(heads, architecture),
-        _limits(config, heads),
+        _limits(config, heads, card.get("seq_len")),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -99,12 +99,14 @@ def _usage(heads: tuple[str, ...], architecture: str) -> str:
     )
 
 
-def _limits(config: EncoderConfig, heads: tuple[str, ...]) -> str:
+def _limits(config: EncoderConfig, heads: tuple[str, ...], seq_len: int | None) -> str:
     points = [
         f"Rows of more than {config.max_position_embeddings} tokens are not supported.",
         "It repeats what its training text says, with that text's errors and biases; nothing was filtered or aligned.",
         "It is a pretrained encoder: most tasks need fine-tuning.",
     ]
+    if seq_len is not None and seq_len < config.max_position_embeddings:
+        points.insert(1, f"It saw rows of {seq_len} tokens: the embeddings of later positions are as they were drawn.")
     if "pooler" not in heads:
         points.append("It has no pooler: `AutoModel` draws a random one, so do not use `pooler_output` untrained.")
     return "## Limits\n\n" + "\n".join(f"- {point}" for point in points)

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from bertjax.hub import save as save_module
 from bertjax.hub.load import load_pretrained
-from bertjax.hub.model_card import MARKER
+from bertjax.hub.model_card import MARKER, model_card
 from bertjax.hub.save import ExportError, save_pretrained, verify_export
 from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import HEADS, abstract_params, count_params
@@ -310,3 +310,12 @@ def test_the_card_tells_what_is_known_and_invents_nothing(tmp_path: Path, unveri
     with pytest.raises(ValueError, match="stepps"):
         save_pretrained(tmp_path / "typo", random_params(), CONFIG, heads=HEADS, card={"stepps": 3})
     assert not (tmp_path / "typo").exists()
+
+
+def test_the_card_warns_of_positions_that_were_never_trained() -> None:
+    cards = {
+        seq_len: model_card(CONFIG, HEADS, "BertForPreTraining", 1, {"seq_len": seq_len})
+        for seq_len in (8, CONFIG.max_position_embeddings)
+    }
+    assert "rows of 8 tokens: the embeddings of later positions" in cards[8]
+    assert "later positions" not in cards[CONFIG.max_position_embeddings]
