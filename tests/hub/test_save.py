@@ -314,7 +314,7 @@ def test_the_card_tells_what_is_known_and_invents_nothing(tmp_path: Path, unveri
 
 def test_the_card_warns_of_positions_that_were_never_trained() -> None:
     cards = {
-        seq_len: model_card(CONFIG, HEADS, "BertForPreTraining", 1, {"seq_len": seq_len})
+        seq_len: model_card(CONFIG, HEADS, "bert", "BertForPreTraining", 1, {"seq_len": seq_len})
         for seq_len in (8, CONFIG.max_position_embeddings)
     }
     assert "rows of 8 tokens: the embeddings of later positions" in cards[8]
