@@ -39,8 +39,8 @@ class MaskedLanguageModel:
             keys = example_keys(jax.random.fold_in(key, cursor), batch)
         else:  # the same example drawn again is hidden the same way
             keys = jax.vmap(jax.vmap(jax.random.fold_in))(example_keys(key, batch), batch["example_draws"])
-        rows = min(masking.max_predictions * keys.shape[1], batch["input_ids"].shape[1])
-        return hide_tokens(batch, keys, masking, self.vocabulary, rows)
+        predictions = min(masking.max_predictions * keys.shape[1], batch["input_ids"].shape[1])
+        return hide_tokens(batch, keys, masking, self.vocabulary, predictions)
 
     def counts(self, batch: Batch) -> dict[str, Array]:
         counts = {"mlm": batch["masked_weights"].sum(), "pair": batch["example_weights"].sum()}
