@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -56,18 +57,20 @@ def test_loss_and_gradients_are_torchs(tmp_path: Path) -> None:
     torch.manual_seed(0)
     theirs = transformers.BertForPreTraining(config).eval()
     theirs.save_pretrained(tmp_path)
-    ours, batch = load_pretrained(tmp_path), masked_batch()
+    ours, batch = load_pretrained(tmp_path), jax.tree.map(jnp.asarray, masked_batch())
 
     labels = np.full((ROWS, LENGTH), -100)
     for row, column in zip(*np.nonzero(batch["masked_weights"]), strict=True):
         labels[row, batch["masked_positions"][row, column]] = batch["masked_ids"][row, column]
-    tensors = {name: torch.tensor(batch[name]).long() for name in ("input_ids", "token_type_ids", "segment_ids")}
+    tensors = {
+        name: torch.tensor(np.asarray(batch[name])).long() for name in ("input_ids", "token_type_ids", "segment_ids")
+    }
     expected = theirs(
         tensors["input_ids"],
         attention_mask=tensors["segment_ids"],
         token_type_ids=tensors["token_type_ids"],
         labels=torch.tensor(labels),
-        next_sentence_label=torch.tensor(batch["pair_labels"]).long(),
+        next_sentence_label=torch.tensor(np.asarray(batch["pair_labels"])).long(),
     ).loss
     expected.backward()
 
