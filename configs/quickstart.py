@@ -2,7 +2,7 @@
 
     bertjax pretrain --config configs/quickstart.py --workdir runs/quickstart
 
-Hardware and time: 2 CPU cores that multiply bfloat16: 2 minutes of training (3 with the installation).
+Hardware and time: 2 CPU cores that multiply bfloat16: 2.5 minutes of training (200 s with the installation).
 Result: held-out masked-token loss 4.37 nats, 2.0 below always guessing by frequency (Python 3.11).
 """
 

@@ -54,7 +54,7 @@ def _train(
     exp: build.Experiment, prepared: Prepared, workdir: Path, checkpoints: Checkpoints, state: TrainState
 ) -> TrainState:
     run = build.run(exp, prepared, workdir, checkpoints, int(state.step))
-    for line in summary(exp, prepared):
+    for line in summary(exp, prepared, sum(run.batches.rows_per_epoch.values())):
         run.console.print(line)
     try:
         state, _ = train(run, state)
@@ -65,10 +65,9 @@ def _train(
     return state
 
 
-def summary(exp: build.Experiment, prepared: Prepared) -> list[str]:
-    """What is about to run, in three lines."""
+def summary(exp: build.Experiment, prepared: Prepared, rows: int) -> list[str]:
+    """What is about to run, in three lines; `rows` are those of an epoch."""
     cfg, model = exp.cfg, exp.model
-    rows = sum(corpora.training_pipeline(cfg, prepared).rows_per_epoch.values())
     mesh = ", ".join(f"{axis}={size}" for axis, size in exp.mesh.shape.items())
     kind = exp.mesh.devices.flat[0].device_kind
     slots = cfg.train.num_steps * cfg.train.batch_size

@@ -25,7 +25,10 @@ from bertjax.types import Batch, UserError
 
 
 class Batches(Protocol):
-    """The training rows: `batch` for one cursor, `prefetch` for a range of them."""
+    """The training rows: how many an epoch of every source has, and the batches of a range of cursors."""
+
+    @property
+    def rows_per_epoch(self) -> Mapping[str, int]: ...
 
     def prefetch(self, start_cursor: int, stop_cursor: int) -> Any: ...
 
