@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,9 @@ from ml_collections import ConfigDict
 
 from bertjax import check, corpora
 from bertjax.checkpoint.manager import Checkpoints
-from bertjax.checkpoint.surgery import merge_params
 from bertjax.corpora import Prepared
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import HEADS, abstract_params
 from bertjax.objectives.base import Extra
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.overrides import flatten
@@ -33,6 +32,7 @@ from bertjax.training.schedules import make_schedule
 from bertjax.training.sharding import make_mesh, state_shardings
 from bertjax.training.state import TrainState
 from bertjax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
+from bertjax.training.tables import map_with_path
 from bertjax.types import Params, UserError, Vocabulary
 
 EVAL_SEED = 0
@@ -194,14 +194,7 @@ def _cpu_multiplies_bfloat16() -> bool:
 
 def true_size_params(params: Params, config: EncoderConfig) -> Params:
     """Host copies of the parameters, without the rows that pad the vocabulary."""
-    host = jax.device_get(params)
-    size = config.vocab_size
-    table = host["encoder"]["embeddings"]["word_embeddings"]
-    trimmed = {**host, "encoder": {**host["encoder"], "embeddings": {**host["encoder"]["embeddings"]}}}
-    trimmed["encoder"]["embeddings"]["word_embeddings"] = {"embedding": table["embedding"][:size]}
-    if "mlm_head" in host:
-        trimmed["mlm_head"] = {**host["mlm_head"], "bias": host["mlm_head"]["bias"][:size]}
-    return trimmed
+    return _map_vocabulary(jax.device_get(params), lambda leaf: leaf[: config.vocab_size])
 
 
 def float32_config(config: EncoderConfig) -> EncoderConfig:
@@ -213,8 +206,19 @@ def float32_config(config: EncoderConfig) -> EncoderConfig:
 
 def padded_params(params: Params, config: EncoderConfig) -> Params:
     """The other way: zero rows behind the true vocabulary, whose logits are masked anyway."""
-    fresh = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), abstract_params(config, tuple(HEADS)))
-    return merge_params({name: fresh[name] for name in params}, params)[0]
+
+    def pad(leaf: np.ndarray) -> np.ndarray:
+        return np.pad(leaf, [(0, config.table_size - leaf.shape[0]), *[(0, 0)] * (leaf.ndim - 1)])
+
+    return _map_vocabulary(params, pad)
+
+
+_HAS_VOCABULARY = re.compile(r"(.*/)?(word_embeddings/embedding|(mlm|span)_head/bias)")
+
+
+def _map_vocabulary(params: Params, function: Callable[[np.ndarray], np.ndarray]) -> Params:
+    """The parameters with `function` applied to those whose first axis is the vocabulary."""
+    return map_with_path(lambda path, leaf: function(leaf) if _HAS_VOCABULARY.fullmatch(path) else leaf, params)
 
 
 def model_facts(

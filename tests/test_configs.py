@@ -12,7 +12,7 @@ import pytest
 from bertjax import build
 from bertjax.check import check
 from bertjax.commands.dry_run import abstract_batch
-from bertjax.models.heads import count_params
+from bertjax.models.model import count_params
 from bertjax.overrides import load_config
 from bertjax.types import Vocabulary, padded_vocab_size
 

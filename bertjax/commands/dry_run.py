@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding
 from ml_collections import ConfigDict
 
 from bertjax import build, check, corpora
-from bertjax.models.heads import count_params
+from bertjax.models.model import count_params
 from bertjax.training.accounting import bytes_per_device, flops_per_token, peak_flops
 from bertjax.training.sharding import BATCH, RULES
 from bertjax.training.tables import describe

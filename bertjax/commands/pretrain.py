@@ -18,7 +18,7 @@ from bertjax.data.tokenizer import load_tokenizer
 from bertjax.hub.fill_mask import fill_mask, masked_rows
 from bertjax.hub.load import PretrainedModel, load_pretrained
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import count_params
+from bertjax.models.model import count_params
 from bertjax.training.loop import train
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import TrainState

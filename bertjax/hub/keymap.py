@@ -1,8 +1,9 @@
-"""The engine of names: one table per family, read in both directions.
+"""The engine of names: one table per model, read in both directions.
 
-An entry pairs a parameter of ours with a Hugging Face tensor. `{L}` in a name is an index along the axis of that
+An entry pairs parameters of ours with a Hugging Face tensor. `{L}` in a name is an index along the axis of that
 letter: ours are stacked over it, theirs are one tensor each, so `encoder/layers/{L}/attention/query/kernel` with axes
-`D D` is the array `encoder/layers/attention/query/kernel` [L, D, D]. Several letters mean several leading axes.
+`D D` is the array `encoder/layers/attention/query/kernel` [L, D, D]. Several letters mean several leading axes; theirs
+may count from another number, as in `model.layers.{K+1}.attn_norm`.
 Every parameter must be covered, every tensor used, tied or ignored by name; anything else is an error that names it.
 """
 
@@ -12,22 +13,19 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from bertjax.hub.transforms import TRANSFORMS
 from bertjax.types import Params, UserError
 
 Tensors = dict[str, np.ndarray]
 Sizes = Mapping[str, int]
 
-TRANSFORMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "same": lambda array: array,
-    "transpose": lambda array: array.T,  # its own inverse: [in, out] here, [out, in] in torch
-}
 VOCABULARY = "V"
-_INDEX = re.compile(r"\{(\w)\}")
+_INDEX = re.compile(r"\{(\w)([+-]\d+)?\}")
 _NAMED_AT_MOST = 4
 
 
@@ -35,33 +33,42 @@ _NAMED_AT_MOST = 4
 class Entry:
     """One row of a keymap: our path, their name, letters of our axes (of one layer), how to turn one into the other.
 
-    `head` names the head that the parameter belongs to; empty for the encoder.
+    Several paths of the same axes make one tensor of theirs together (a fused projection). `head` names the head that
+    the parameters belong to; empty for the encoder.
     """
 
-    ours: str
+    ours: str | tuple[str, ...]
     theirs: str
     axes: str
     transform: str = "same"
     head: str = ""
 
     @property
-    def path(self) -> str:
-        """Where the stacked array lies in the parameters."""
-        return "/".join(part for part in self.ours.split("/") if not _INDEX.fullmatch(part))
+    def parts(self) -> tuple[str, ...]:
+        """Our paths, with the letters of their indices."""
+        return (self.ours,) if isinstance(self.ours, str) else self.ours
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where the stacked arrays lie in the parameters."""
+        return tuple("/".join(key for key in part.split("/") if not _INDEX.fullmatch(key)) for part in self.parts)
 
     @property
     def stacked(self) -> list[str]:
         """Letters of the leading axes, outermost first."""
-        return _INDEX.findall(self.ours)
+        return [letter for letter, _ in _INDEX.findall(self.parts[0])]
 
     def shape(self, sizes: Sizes) -> tuple[int, ...]:
         """Shape of one layer's parameter, as ours."""
         return tuple(int(letter) if letter.isdecimal() else sizes[letter] for letter in self.axes.split())
 
+    def stacked_shape(self, sizes: Sizes) -> tuple[int, ...]:
+        """Shape of the stacked array."""
+        return (*(sizes[letter] for letter in self.stacked), *self.shape(sizes))
+
     def their_shape(self, sizes: Sizes) -> tuple[int, ...]:
         """Shape of one tensor of theirs."""
-        shape = self.shape(sizes)
-        return shape[::-1] if self.transform == "transpose" else shape
+        return TRANSFORMS[self.transform].their_shape(self.shape(sizes), len(self.parts), sizes)
 
     def count(self, sizes: Sizes) -> int:
         """How many tensors of theirs make one parameter of ours."""
@@ -70,17 +77,15 @@ class Entry:
     def names(self, sizes: Sizes) -> Iterator[tuple[tuple[int, ...], str]]:
         """(index along the stacked axes, Hugging Face name), in the order of the stack."""
         for index in itertools.product(*(range(sizes[letter]) for letter in self.stacked)):
-            name = self.theirs
-            for letter, number in zip(self.stacked, index, strict=True):
-                name = name.replace(f"{{{letter}}}", str(number))
-            yield index, name
+            numbers = dict(zip(self.stacked, index, strict=True))
+            yield index, _INDEX.sub(lambda found, at=numbers: str(at[found[1]] + int(found[2] or 0)), self.theirs)
 
 
 @dataclasses.dataclass(frozen=True)
 class KeyMap:
-    """All names of a family.
+    """All names of a model of a family: the entries depend on its config.
 
-    sizes    lengths of the letters, from the family's config; V is the true vocabulary
+    sizes    lengths of the letters; V is the true vocabulary
     renames  (regex, replacement), applied to every tensor name that is read: old and short spellings
     ignored  regexes of tensors that carry nothing (buffers)
     ties     copy -> original: a copy must equal its original, and stands in for it where that is absent
@@ -88,7 +93,7 @@ class KeyMap:
     """
 
     entries: tuple[Entry, ...]
-    sizes: Callable[[Any], Sizes]
+    sizes: Sizes
     renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     ties: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -97,11 +102,18 @@ class KeyMap:
     def select(self, heads: tuple[str, ...]) -> list[Entry]:
         return [entry for entry in self.entries if not entry.head or entry.head in heads]
 
-    def heads_in(self, tensors: Mapping[str, Any], config: Any) -> tuple[str, ...]:
-        """The heads that have at least one tensor."""
-        sizes = self.sizes(config)
-        found = {e.head for e in self.entries if e.head and any(name in tensors for _, name in e.names(sizes))}
-        return tuple(dict.fromkeys(e.head for e in self.entries if e.head in found))
+    def heads_in(self, tensors: Mapping[str, Any], required: tuple[str, ...]) -> tuple[str, ...]:
+        """The heads that are required, and those that have a tensor of their own.
+
+        A name that several heads share (`classifier.weight`) tells nothing: only the class says whose it is.
+        """
+        owners: dict[str, set[str]] = {}
+        for entry in self.entries:
+            if entry.head:
+                for _, name in entry.names(self.sizes):
+                    owners.setdefault(name, set()).add(entry.head)
+        told = [next(iter(heads)) for name, heads in owners.items() if name in tensors and len(heads) == 1]
+        return tuple(dict.fromkeys((*required, *told)))
 
     def canonical(self, tensors: Mapping[str, np.ndarray], where: str) -> Tensors:
         """The tensors under the names of `entries`, without buffers and tied copies; raises `UserError`."""
@@ -130,46 +142,61 @@ def to_huggingface(
     keymap: KeyMap, params: Params, config: Any, heads: tuple[str, ...], where: str = "parameters"
 ) -> Tensors:
     """Float32 tensors under Hugging Face names, contiguous, without tied copies and without vocabulary padding."""
-    sizes, faults, tensors = keymap.sizes(config), Faults(), Tensors()
+    sizes, faults, tensors = keymap.sizes, Faults(), Tensors()
     leaves = flatten(params)
     for entry in keymap.select(heads):
-        if entry.path not in leaves:
-            faults.add("missing", entry.path)
+        arrays = [_given(leaves, path, entry, sizes, config.table_size, faults) for path in entry.paths]
+        good = [array for array in arrays if array is not None]
+        if len(good) < len(arrays):
             continue
-        array = _without_padding(np.asarray(leaves.pop(entry.path), np.float32), entry, sizes, config.table_size)
-        expected = (*(sizes[letter] for letter in entry.stacked), *entry.shape(sizes))
-        if array.shape != expected:
-            faults.add("misshapen", f"{entry.path} {list(array.shape)} instead of {list(expected)}")
-        elif not np.isfinite(array).all():
-            faults.add("not finite", entry.path)
-        else:
-            transform = TRANSFORMS[entry.transform]
-            tensors |= {name: np.ascontiguousarray(transform(array[i])) for i, name in entry.names(sizes)}
+        transform = TRANSFORMS[entry.transform]
+        for index, name in entry.names(sizes):
+            if name in tensors:
+                raise UserError(f"{where}: two heads of {', '.join(heads)} have the name {name}; a file can hold one")
+            tensors[name] = np.ascontiguousarray(transform.join([array[index] for array in good], sizes))
     for path in leaves:
         faults.add("unexpected", path)
     faults.check(where)
     return tensors
 
 
+def _given(
+    leaves: dict[str, Any], path: str, entry: Entry, sizes: Sizes, table_size: int, faults: Faults
+) -> np.ndarray | None:
+    """Removes one parameter from `leaves` and checks it; None when there is something wrong with it."""
+    if path not in leaves:
+        faults.add("missing", path)
+        return None
+    array = _without_padding(np.asarray(leaves.pop(path), np.float32), entry, sizes, table_size)
+    expected = entry.stacked_shape(sizes)
+    if array.shape != expected:
+        faults.add("misshapen", f"{path} {list(array.shape)} instead of {list(expected)}")
+        return None
+    if not np.isfinite(array).all():
+        faults.add("not finite", path)
+        return None
+    return array
+
+
 def from_huggingface(
-    keymap: KeyMap, tensors: Mapping[str, np.ndarray], config: Any, heads: tuple[str, ...], where: str = "tensors"
+    keymap: KeyMap, tensors: Mapping[str, np.ndarray], heads: tuple[str, ...], where: str = "tensors"
 ) -> Params:
     """Our parameters, float32, from tensors that went through `KeyMap.canonical`.
 
     The vocabulary has its true size, whatever the config's padding. Raises `UserError` naming every missing,
     unexpected, misshapen or non-finite tensor.
     """
-    sizes, faults, rest = keymap.sizes(config), Faults(), dict(tensors)
+    sizes, faults, rest = keymap.sizes, Faults(), dict(tensors)
     leaves: dict[str, np.ndarray] = {}
     for entry in keymap.select(heads):
         if entry.count(sizes) > len(tensors):  # a config may claim a billion layers
             faults.add("missing", f"{entry.theirs} for {entry.count(sizes)} indices")
             continue
-        parts = [_take(rest, name, entry, sizes, faults) for _, name in entry.names(sizes)]
-        good = [part for part in parts if part is not None]
-        if len(good) == len(parts):
-            shape = (*(sizes[letter] for letter in entry.stacked), *entry.shape(sizes))
-            leaves[entry.path] = np.stack(good).reshape(shape)
+        taken = [_take(rest, name, entry, sizes, faults) for _, name in entry.names(sizes)]
+        good = [parts for parts in taken if parts is not None]
+        if len(good) == len(taken):
+            for path, arrays in zip(entry.paths, zip(*good, strict=True), strict=True):
+                leaves[path] = np.stack(arrays).reshape(entry.stacked_shape(sizes))
     for name in rest:
         faults.add("unexpected", name)
     faults.check(where)
@@ -216,8 +243,10 @@ def unflatten(leaves: Mapping[str, Any]) -> Params:
     return root
 
 
-def _take(rest: dict[str, np.ndarray], name: str, entry: Entry, sizes: Sizes, faults: Faults) -> np.ndarray | None:
-    """Removes one tensor from `rest` and checks it; None when there is something wrong with it."""
+def _take(
+    rest: dict[str, np.ndarray], name: str, entry: Entry, sizes: Sizes, faults: Faults
+) -> list[np.ndarray] | None:
+    """Removes one tensor from `rest`, checks it and turns it into ours; None when there is something wrong with it."""
     if name not in rest:
         faults.add("missing", name)
         return None
@@ -228,7 +257,7 @@ def _take(rest: dict[str, np.ndarray], name: str, entry: Entry, sizes: Sizes, fa
     if not np.isfinite(array).all():
         faults.add("not finite", name)
         return None
-    return TRANSFORMS[entry.transform](array.astype(np.float32, copy=False))
+    return TRANSFORMS[entry.transform].split(array.astype(np.float32, copy=False), len(entry.parts), sizes)
 
 
 def _vocabulary_axis(entry: Entry) -> int | None:

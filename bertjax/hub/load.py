@@ -24,7 +24,7 @@ from bertjax.hub.keymap import Tensors, from_huggingface
 from bertjax.hub.keymaps import FAMILIES
 from bertjax.hub.keymaps.family import Family
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import HEADS, bind
+from bertjax.models.model import HEADS, bind
 from bertjax.types import Params, UserError
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from bertjax.hub.load import (
 )
 from bertjax.hub.model_card import MARKER, model_card
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import HEADS
+from bertjax.models.model import HEADS
 from bertjax.types import Params, UserError
 
 

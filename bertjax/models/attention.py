@@ -8,59 +8,67 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from bertjax.models.config import EncoderConfig
+from bertjax.models.context import Context
 from bertjax.models.linear import Key, Linear, dropout, layer_norm
-
-
-def attention_mask(segment_ids: Int[Array, "B S"]) -> Bool[Array, "B 1 S S"]:
-    """True where query (third axis) may look at key (fourth): real keys of the same example.
-
-    Padding queries look at every real key, which nobody reads: it keeps their softmax finite and equal to Hugging
-    Face's. A row that is all padding sees nothing; its softmax is uniform and finite.
-    """
-    query, key = segment_ids[:, None, :, None], segment_ids[:, None, None, :]
-    return (key > 0) & ((query == key) | (query == 0))
+from bertjax.models.positions import rotate
 
 
 class SelfAttention(nnx.Module):
-    """Scaled dot-product attention and its output projection.
+    """Scaled dot-product attention and its output projection, with rotary positions where configured.
 
-    Its norm is kept here, where Hugging Face's names have it; the layer applies it behind the residual.
+    Its norm is kept here, where Hugging Face's names have it; the layer applies it.
     """
 
-    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        size = config.hidden_size
-        self.query = Linear(size, size, config, rngs)
-        self.key = Linear(size, size, config, rngs)
-        self.value = Linear(size, size, config, rngs)
-        self.output = Linear(size, size, config, rngs)
-        self.norm = layer_norm(size, config, rngs)
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, norm: bool = True):
+        inner, bias = config.num_heads * config.head_dim, config.attention_bias
+        self.query = Linear(config.hidden_size, inner, config, rngs, bias != "none")
+        self.key = Linear(config.hidden_size, inner, config, rngs, bias == "all")
+        self.value = Linear(config.hidden_size, inner, config, rngs, bias != "none")
+        self.output = Linear(inner, config.hidden_size, config, rngs, bias != "none", ends_block=True)
+        self.norm = layer_norm(config.hidden_size, config, rngs) if norm else None
         self.config = config
 
     def __call__(
-        self, x: Float[Array, "B S D"], mask: Bool[Array, "B 1 S S"], key: Key | None
+        self, x: Float[Array, "B S D"], context: Context, key: Key | None, source: Float[Array, "B K D"] | None = None
     ) -> Float[Array, "B S D"]:
-        heads = (*x.shape[:2], self.config.num_heads, self.config.head_dim)
-        q, k, v = (project(x).reshape(heads) for project in (self.query, self.key, self.value))
-        context = attend(q, k, v, mask, self.config, key)
-        return self.output(context.reshape(x.shape))
+        """`source` is what keys and values are made of, where that is not `x` itself."""
+        source = x if source is None else source
+        heads = (self.config.num_heads, self.config.head_dim)
+        q = self.query(x).reshape(*x.shape[:2], *heads)
+        k, v = (project(source).reshape(*source.shape[:2], *heads) for project in (self.key, self.value))
+        if context.rotation is not None:
+            q, k = rotate(q, context.rotation), rotate(k, context.rotation)
+        return self.output(attend(q, k, v, context, self.config, key).reshape(*x.shape[:2], -1))
 
 
 def attend(
     q: Float[Array, "B S N H"],
-    k: Float[Array, "B S N H"],
-    v: Float[Array, "B S N H"],
-    mask: Bool[Array, "B 1 S S"],
+    k: Float[Array, "B K N H"],
+    v: Float[Array, "B K N H"],
+    context: Context,
     config: EncoderConfig,
     key: Key | None,
 ) -> Float[Array, "B S N H"]:
     """softmax(q k / sqrt(H)) v with dropout on the probabilities; softmax in float32."""
-    einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     narrow = jnp.dtype(config.compute_dtype)
-    scores = einsum("bqnh,bknh->bnqk", q.astype(narrow), k.astype(narrow)) / math.sqrt(config.head_dim)
-    probabilities = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min), axis=-1)
+    scores = jnp.einsum("bqnh,bknh->bnqk", q.astype(narrow), k.astype(narrow), preferred_element_type=jnp.float32)
+    return mix(scores / math.sqrt(config.head_dim), v, context, config, key)
+
+
+def mix(
+    scores: Float[Array, "B N S K"],
+    v: Float[Array, "B K N H"],
+    context: Context,
+    config: EncoderConfig,
+    key: Key | None,
+) -> Float[Array, "B S N H"]:
+    """Values averaged by the softmax (float32) of the visible scores, with dropout."""
+    narrow = jnp.dtype(config.compute_dtype)
+    probabilities = jax.nn.softmax(jnp.where(context.mask, scores, jnp.finfo(jnp.float32).min), axis=-1)
     probabilities = dropout(probabilities, config.attention_dropout, key)
-    context = einsum("bnqk,bknh->bqnh", probabilities.astype(narrow), v.astype(narrow))
-    return context.astype(config.result_dtype)
+    einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+    mixed = einsum("bnqk,bknh->bqnh", probabilities.astype(narrow), v.astype(narrow))
+    return mixed.astype(config.result_dtype)

@@ -1,4 +1,4 @@
-"""Embeddings, then stacked layers under one `lax.scan`."""
+"""Embeddings, then stacked layers under few scans."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import PartitionSpec
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
-from bertjax.models.attention import attention_mask
 from bertjax.models.config import EncoderConfig
+from bertjax.models.context import Context, make_context
 from bertjax.models.embeddings import Embeddings
 from bertjax.models.layer import Layer
-from bertjax.models.linear import Key
+from bertjax.models.linear import Key, dropout, layer_norm
+from bertjax.models.stack import Stacked, layer_at, run_layers, shard_batch, stacked_layers, stacked_norms
+from bertjax.types import Params
 
 
 class EncoderOutput(NamedTuple):
@@ -25,11 +26,18 @@ class EncoderOutput(NamedTuple):
 
 
 class Encoder(nnx.Module):
-    """A bidirectional Transformer encoder with parameters stacked over the layers."""
+    """A Transformer encoder, composed as its config says, with parameters stacked over the layers."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         self.embeddings = Embeddings(config, rngs)
-        self.layers = _stacked_layers(config, rngs)
+        if config.num_groups is None:
+            self.layers = stacked_layers(config, rngs)
+        else:
+            self.groups = Stacked(stacked_layers(config, rngs))
+        if not config.first_attention_norm and config.num_layers > 1:
+            self.attention_norms = Stacked(stacked_norms(config, rngs))
+        if config.norm_placement == "pre":
+            self.norm = layer_norm(config.hidden_size, config, rngs)
         self.config = config
 
     def __call__(
@@ -40,42 +48,47 @@ class Encoder(nnx.Module):
         token_type_ids: Int[Array, "B S"],
         key: Key | None = None,
         collect: tuple[str, ...] = (),
+        stop: int | None = None,
     ) -> EncoderOutput:
-        """Hidden states of every token; `key` switches dropout on, `collect=("hidden_states",)` keeps all layers."""
-        embedding_key, layers_key = (None, None) if key is None else jax.random.split(key)
-        x = shard_batch(self.embeddings(input_ids, position_ids, token_type_ids, embedding_key))
-        keep_all = "hidden_states" in collect
-        last, hidden = self._scan(x, attention_mask(segment_ids), layers_key, keep_all)
-        return EncoderOutput(last, None if hidden is None else jnp.concatenate([x[None], hidden]))
+        """Hidden states of every token; `key` switches dropout on, `collect=("hidden_states",)` keeps all layers.
 
-    def _scan(self, x: Array, mask: Array, key: Key | None, keep_all: bool) -> tuple[Array, Array | None]:
-        graph, stacked = nnx.split(self.layers)
-        keys = None if key is None else jax.random.split(key, self.config.num_layers)
+        `stop` ends before that layer, without the last norm: what a decoder of its own goes on from.
+        """
+        keys = (None,) * 3 if key is None else jax.random.split(key, 3)
+        x = shard_batch(self.embeddings(input_ids, position_ids, token_type_ids, segment_ids, keys[0]))
+        contexts = self.contexts(segment_ids, position_ids, token_type_ids)
 
-        def body(x: Array, layer: tuple) -> tuple[Array, Array | None]:
-            params, layer_key = layer
-            x = shard_batch(nnx.merge(graph, params)(x, mask, layer_key))
-            return x, x if keep_all else None
+        def apply(layer: Layer, x: Array, local: bool, key: Key | None, _: None) -> Array:
+            return layer(x, contexts[local], key)
 
-        return jax.lax.scan(_remat(body, self.config.remat), x, (stacked, keys), unroll=self.config.unroll)
+        keep = (lambda x: x) if "hidden_states" in collect else None
+        last, hidden = run_layers(self.config, self.weights(), x, apply, keys[1], stop=stop, keep=keep)
+        if stop is None:
+            last = self.finish(last, keys[2])
+        if hidden is None:
+            return EncoderOutput(last)
+        return EncoderOutput(last, jnp.concatenate([x[None], hidden[:-1], last[None]]))
 
+    def contexts(
+        self, segment_ids: Int[Array, "B S"], position_ids: Int[Array, "B S"], token_type_ids: Int[Array, "B S"]
+    ) -> dict[bool, Context]:
+        """What the layers know of the batch: those that see the whole row (False) and those with a window (True)."""
+        kinds = {self.config.is_local(layer) for layer in range(self.config.num_layers)}
+        return {local: make_context(self.config, segment_ids, position_ids, local) for local in kinds}
 
-def _remat(body, policy: str):
-    if policy == "none":
-        return body
-    saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if policy == "dots" else None
-    return jax.checkpoint(body, policy=saved, prevent_cse=False)
+    def finish(self, x: Float[Array, "B S D"], key: Key | None) -> Float[Array, "B S D"]:
+        """The last norm and dropout, where there are any."""
+        if self.config.norm_placement == "pre":
+            x = self.norm(x)
+        return dropout(x, self.config.output_dropout, key)
 
+    def layer(self, index: int) -> Layer:
+        """One layer, to run by itself; the layers must have parameters of their own."""
+        return layer_at(self.config, self.weights(), index)
 
-def _stacked_layers(config: EncoderConfig, rngs: nnx.Rngs) -> Layer:
-    """One `Layer` whose every parameter carries a leading [L] axis, each layer drawn from its own key."""
-    graph = nnx.graphdef(nnx.eval_shape(lambda: Layer(config, nnx.Rngs(0))))
-    keys = jax.random.split(rngs.params(), config.num_layers)
-    return nnx.merge(graph, jax.vmap(lambda key: nnx.to_pure_dict(nnx.state(Layer(config, nnx.Rngs(key)))))(keys))
-
-
-def shard_batch(x: Array) -> Array:
-    """Keeps activations split by rows over the mesh in use: without it, the compiler may follow the weights instead."""
-    mesh = jax.sharding.get_abstract_mesh()
-    axes = tuple(name for name in ("data", "fsdp") if name in mesh.axis_names)
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(axes)) if axes else x
+    def weights(self) -> dict[str, Params]:
+        """The stacks by name."""
+        stacks = {"layers": self.layers} if self.config.num_groups is None else {"groups": self.groups.layers}
+        if hasattr(self, "attention_norms"):
+            stacks["attention_norms"] = self.attention_norms.layers
+        return {name: nnx.to_pure_dict(nnx.state(stack)) for name, stack in stacks.items()}

@@ -4,25 +4,49 @@ from __future__ import annotations
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from bertjax.models.attention import SelfAttention
 from bertjax.models.config import EncoderConfig
+from bertjax.models.context import Context
 from bertjax.models.feed_forward import FeedForward
 from bertjax.models.linear import Key, dropout
 
+ATTENTIONS = {"none": SelfAttention, "rotary": SelfAttention}
+
 
 class Layer(nnx.Module):
-    """Post-norm, as in BERT: x = norm(x + dropout(block(x))), twice."""
+    """Post-norm, as in BERT: x = norm(x + dropout(block(x))), twice; or pre-norm: x = x + dropout(block(norm(x))).
 
-    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        self.attention = SelfAttention(config, rngs)
+    `attention_norm=False` leaves out the norm before the attention: what ModernBERT's first layer does.
+    """
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, attention_norm: bool = True):
+        self.attention = ATTENTIONS[config.attention_position](config, rngs, attention_norm)
         self.feed_forward = FeedForward(config, rngs)
-        self.rate = config.hidden_dropout
+        self.config = config
 
     def __call__(
-        self, x: Float[Array, "B S D"], mask: Bool[Array, "B 1 S S"], key: Key | None
+        self,
+        x: Float[Array, "B S D"],
+        context: Context,
+        key: Key | None,
+        source: Float[Array, "B K D"] | None = None,
     ) -> Float[Array, "B S D"]:
-        inner, after_attention, after_feed_forward = (None,) * 3 if key is None else jax.random.split(key, 3)
-        x = self.attention.norm(x + dropout(self.attention(x, mask, inner), self.rate, after_attention))
-        return self.feed_forward.norm(x + dropout(self.feed_forward(x), self.rate, after_feed_forward))
+        """`source` is what keys and values are made of, where that is not `x` itself (memory, another stream)."""
+        keys = (None,) * 4 if key is None else jax.random.split(key, 4)
+        after_attention = self.config.rate("attention_output_dropout")
+        after_feed_forward = self.config.rate("feed_forward_dropout")
+        if self.config.norm_placement == "post":
+            mixed = self.attention(x, context, keys[0], source)
+            x = self.attention.norm(x + dropout(mixed, after_attention, keys[1]))
+            return self.feed_forward.norm(x + dropout(self.feed_forward(x, keys[3]), after_feed_forward, keys[2]))
+        norm = self.attention.norm or _identity
+        mixed = self.attention(norm(x), context, keys[0], None if source is None else norm(source))
+        x = x + dropout(mixed, after_attention, keys[1])
+        fed = self.feed_forward(self.feed_forward.norm(x), keys[3])
+        return x + dropout(fed, after_feed_forward, keys[2])
+
+
+def _identity(x: Array) -> Array:
+    return x

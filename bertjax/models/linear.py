@@ -8,6 +8,7 @@ float32 cotangent with a bfloat16 weight, at float32 speed.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -60,35 +61,58 @@ dot.defvjp(_dot_forward, _dot_backward)
 
 
 class Linear(nnx.Module):
-    """`x @ kernel + bias`, kernel [in, out]."""
+    """`x @ kernel + bias`, kernel [in, out]; `bias=False` has none.
 
-    def __init__(self, in_size: int, out_size: int, config: EncoderConfig, rngs: nnx.Rngs):
-        self.kernel = nnx.Param(initializer(config)(rngs.params(), (in_size, out_size), jnp.float32))
-        self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32))
+    `ends_block` marks what is added to the residual stream: some families draw it narrower.
+    """
+
+    def __init__(
+        self,
+        in_size: int,
+        out_size: int,
+        config: EncoderConfig,
+        rngs: nnx.Rngs,
+        bias: bool = True,
+        ends_block: bool = False,
+    ):
+        draw = initializer(config, ends_block and config.scale_residual_init)
+        self.kernel = nnx.Param(draw(rngs.params(), (in_size, out_size), jnp.float32))
+        self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if bias else None
         self.compute, self.result = config.compute_dtype, config.result_dtype
 
     def __call__(self, x: Float[Array, "*b K"]) -> Float[Array, "*b N"]:
         out = dot(x, self.kernel[...], self.compute, self.result)
+        if self.bias is None:
+            return out
         return out + jnp.expand_dims(self.bias[...], range(out.ndim - 1)).astype(out.dtype)
 
 
 def layer_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
     """Layer norm with the exact two-pass variance: the fast one loses digits that Hugging Face keeps."""
     return nnx.LayerNorm(
-        size, epsilon=config.layer_norm_eps, use_fast_variance=False, dtype=jnp.dtype(config.result_dtype), rngs=rngs
+        size,
+        epsilon=config.layer_norm_eps,
+        use_bias=config.norm_bias,
+        use_fast_variance=False,
+        dtype=jnp.dtype(config.result_dtype),
+        rngs=rngs,
     )
 
 
-def initializer(config: EncoderConfig) -> jax.nn.initializers.Initializer:
-    """BERT's truncated normal is cut at two sigma and not rescaled (real deviation 0.88 of the given one)."""
+def initializer(config: EncoderConfig, narrow: bool = False) -> jax.nn.initializers.Initializer:
+    """BERT's truncated normal is cut at two sigma and not rescaled (real deviation 0.88 of the given one).
+
+    `narrow` divides sigma by the root of the number of blocks (Megatron-LM, arXiv:1909.08053; GPT-2's paper).
+    """
     make = {"truncated_normal": jax.nn.initializers.truncated_normal, "normal": jax.nn.initializers.normal}
-    return make[config.initializer](config.initializer_range)
+    return make[config.initializer](config.initializer_range / (math.sqrt(2 * config.num_layers) if narrow else 1.0))
 
 
 def activation(name: str) -> Activation:
     """Hugging Face's names; `jax.nn.gelu` defaults to tanh, which Hugging Face calls `gelu_new`."""
-    if name == "relu":
-        return jax.nn.relu
+    plain: dict[str, Activation] = {"relu": jax.nn.relu, "silu": jax.nn.silu, "tanh": jnp.tanh}
+    if name in plain:
+        return plain[name]
     return functools.partial(jax.nn.gelu, approximate=name == "gelu_new")
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import bind, gather_positions, init_params
+from bertjax.models.heads import gather_positions
+from bertjax.models.model import bind, init_params
 from bertjax.objectives.base import Extra, Key, example_keys
 from bertjax.objectives.config import MlmConfig
 from bertjax.objectives.masking import hide_tokens

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertjax.training.config import AXES, MeshConfig
-from bertjax.training.tables import is_stacked, map_with_path, match
+from bertjax.training.tables import map_with_path, match, num_stacked
 from bertjax.types import Batch
 
 BATCH = PartitionSpec(("data", "fsdp"))
@@ -22,8 +22,8 @@ RULES: list[tuple[str, tuple[str | tuple[str, ...] | None, ...]]] = [
     (r".*/attention/(query|key|value)/kernel", ("fsdp", "tensor")),
     (r".*/attention/(query|key|value)/bias", ("tensor",)),
     (r".*/attention/output/kernel", ("tensor", "fsdp")),
-    (r".*/feed_forward/intermediate/kernel", ("fsdp", "tensor")),
-    (r".*/feed_forward/intermediate/bias", ("tensor",)),
+    (r".*/feed_forward/(intermediate|gate)/kernel", ("fsdp", "tensor")),
+    (r".*/feed_forward/(intermediate|gate)/bias", ("tensor",)),
     (r".*/feed_forward/output/kernel", ("tensor", "fsdp")),
     (r".*/dense/kernel", ("fsdp", None)),
     (r"mlm_head/bias", ("tensor",)),
@@ -43,9 +43,10 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
 
     def of_leaf(path: str, leaf: Any) -> NamedSharding:
         spec = match(RULES, path, "sharding")
-        own = leaf.shape[1:] if is_stacked(path) else leaf.shape
+        stacked = num_stacked(path)
+        own = leaf.shape[stacked:]
         fitted = [axis if axis and own[i] % _ways(mesh, axis) == 0 else None for i, axis in enumerate(spec)]
-        return NamedSharding(mesh, PartitionSpec(*([None] if is_stacked(path) and fitted else []), *fitted))
+        return NamedSharding(mesh, PartitionSpec(*([None] * stacked if fitted else []), *fitted))
 
     return _map_state(of_leaf, state)
 

@@ -14,11 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.models.stack import STACKS
 from bertjax.training.config import Rules
 from bertjax.types import Params, UserError
-
-STACK = "layers"
-"""The key below which every leaf carries a leading layer axis."""
 
 
 def leaf_paths(params: Params) -> list[tuple[str, Any]]:
@@ -27,16 +25,20 @@ def leaf_paths(params: Params) -> list[tuple[str, Any]]:
     return [("/".join(str(entry.key) for entry in path), leaf) for path, leaf in flat]
 
 
-def is_stacked(path: str) -> bool:
-    return STACK in path.split("/")
+def num_stacked(path: str) -> int:
+    """How many leading axes of a leaf count layers: one for every key of `STACKS` in its path."""
+    return sum(key in STACKS for key in path.split("/"))
 
 
-def virtual_paths(path: str, num_layers: int) -> list[str]:
-    """The per-layer paths of a leaf: one for a plain leaf, L for a stacked one."""
-    if not is_stacked(path):
-        return [path]
-    before, after = re.split(rf"(?:(?<=/)|^){STACK}/", path, maxsplit=1)
-    return [f"{before}{STACK}/{layer}/{after}" for layer in range(num_layers)]
+def virtual_paths(path: str, shape: tuple[int, ...]) -> list[str]:
+    """The per-layer paths of a leaf of this shape: one for a plain leaf, L for a stacked one, G x I for shared groups."""
+    paths, axes = [""], iter(shape)
+    for key in path.split("/"):
+        paths = [f"{start}/{key}" for start in paths]
+        if key in STACKS:
+            size = next(axes)
+            paths = [f"{start}/{index}" for start in paths for index in range(size)]
+    return [start.removeprefix("/") for start in paths]
 
 
 def match(rules: Rules, path: str, table: str) -> Any:
@@ -51,10 +53,11 @@ def resolve_numbers(rules: Rules, params: Params, table: str) -> Params:
     """A tree of multipliers: a scalar for each leaf, or a vector [L, 1, ...] where the layers of a stack differ."""
 
     def of_leaf(path: str, leaf: Any) -> Any:
-        values = [float(match(rules, name, table)) for name in virtual_paths(path, leaf.shape[0] if leaf.ndim else 1)]
+        values = [float(match(rules, name, table)) for name in virtual_paths(path, leaf.shape)]
         if len(set(values)) == 1:
             return np.float32(values[0])
-        return np.asarray(values, np.float32).reshape(-1, *(1,) * (leaf.ndim - 1))
+        stacked = num_stacked(path)
+        return np.asarray(values, np.float32).reshape(*leaf.shape[:stacked], *(1,) * (leaf.ndim - stacked))
 
     return map_with_path(of_leaf, params)
 
@@ -69,7 +72,7 @@ def describe(rules: Rules, params: Params, table: str) -> list[str]:
     """One line a rule: its value and how many parameters it took, unused rules said so."""
     taken: dict[int, int] = {}
     for path, leaf in leaf_paths(params):
-        names = virtual_paths(path, leaf.shape[0] if leaf.ndim else 1)
+        names = virtual_paths(path, leaf.shape)
         for name in names:
             index = next((i for i, (pattern, _) in enumerate(rules) if re.fullmatch(pattern, name)), None)
             if index is None:

@@ -18,7 +18,7 @@ from bertjax.hub import save as save_module  # noqa: E402
 from bertjax.hub.load import PretrainedModel, load_pretrained  # noqa: E402
 from bertjax.hub.save import save_pretrained  # noqa: E402
 from bertjax.models.config import EncoderConfig  # noqa: E402
-from bertjax.models.heads import abstract_params  # noqa: E402
+from bertjax.models.model import abstract_params  # noqa: E402
 
 # float32 sums in another order; the largest gap seen is about 2e-6
 TOLERANCE = 2e-5

@@ -21,8 +21,10 @@ from bertjax.hub.keymap import to_huggingface
 from bertjax.hub.keymaps.bert import KEYMAP
 from bertjax.hub.load import load_pretrained
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import HEADS, abstract_params
+from bertjax.models.model import abstract_params
 from bertjax.types import UserError
+
+HEADS = ("pooler", "mlm", "pair")
 
 CONFIG = {
     "architectures": ["BertForPreTraining"],

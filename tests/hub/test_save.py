@@ -20,8 +20,10 @@ from bertjax.hub.load import load_pretrained
 from bertjax.hub.model_card import MARKER, model_card
 from bertjax.hub.save import ExportError, save_pretrained, verify_export
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import HEADS, abstract_params, count_params
+from bertjax.models.model import abstract_params, count_params
 from bertjax.types import UserError
+
+HEADS = ("pooler", "mlm", "pair")
 
 CONFIG = EncoderConfig(
     vocab_size=30,

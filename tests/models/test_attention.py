@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bertjax.models.attention import SelfAttention, attention_mask
+from bertjax.models.attention import SelfAttention
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import bind
+from bertjax.models.context import Context, attention_mask
+from bertjax.models.model import bind
 from bertjax.types import Params
+
+
+def seeing(segments: jax.Array) -> Context:
+    return Context(attention_mask(segments), segments)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +42,7 @@ def test_attention_is_a_softmax_over_scaled_products(attention: SelfAttention, s
     rng = np.random.default_rng(1)
     x = rng.normal(size=(2, 7, 32))
     segments = np.asarray([[1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 2, 2, 2, 2]])
-    found = np.asarray(attention(jnp.asarray(x, jnp.float32), attention_mask(jnp.asarray(segments)), None))
+    found = np.asarray(attention(jnp.asarray(x, jnp.float32), seeing(jnp.asarray(segments)), None))
 
     def project(module, values: np.ndarray) -> np.ndarray:
         return values @ np.asarray(module.kernel[...], np.float64) + np.asarray(module.bias[...], np.float64)
@@ -57,7 +62,7 @@ def test_attention_is_a_softmax_over_scaled_products(attention: SelfAttention, s
 def test_no_gradient_flows_between_examples_or_from_padding(attention: SelfAttention) -> None:
     segments = jnp.asarray([[1, 1, 1, 2, 2, 0]])
     x = jax.random.normal(jax.random.key(0), (1, 6, 32))
-    loss = jax.jit(jax.grad(lambda x: (attention(x, attention_mask(segments), None)[:, :3] ** 2).sum()))
+    loss = jax.jit(jax.grad(lambda x: (attention(x, seeing(segments), None)[:, :3] ** 2).sum()))
     gradient = loss(x)
     reached = np.asarray(jnp.abs(gradient).sum(-1))[0] > 0
     np.testing.assert_array_equal(reached, [True, True, True, False, False, False])
@@ -66,9 +71,9 @@ def test_no_gradient_flows_between_examples_or_from_padding(attention: SelfAtten
 def test_dropout_falls_on_the_probabilities(attention: SelfAttention, small: EncoderConfig) -> None:
     """At a rate near one almost every row of probabilities is empty, and what is left is the output bias."""
     x = jax.random.normal(jax.random.key(0), (1, 4, 32))
-    mask = attention_mask(jnp.ones((1, 4), jnp.int32))
+    context = seeing(jnp.ones((1, 4), jnp.int32))
     graph, params = nnx.split(attention)
     emptied = nnx.merge(graph, params)
     emptied.config = dataclasses.replace(small, attention_dropout=0.999)
-    out = emptied(x, mask, jax.random.key(1))
+    out = emptied(x, context, jax.random.key(1))
     np.testing.assert_allclose(out, np.broadcast_to(attention.output.bias[...], out.shape), atol=1e-6)

@@ -13,7 +13,7 @@ import pytest
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import EncoderOutput
-from bertjax.models.heads import bind
+from bertjax.models.model import bind
 from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
@@ -184,7 +184,7 @@ def test_hidden_states_are_collected_only_when_asked_for(
     @jit
     def run(params: Params) -> tuple[EncoderOutput, EncoderOutput, jax.Array]:
         model = bind(small, ALL, params)
-        embedded = model.encoder.embeddings(inputs[0], inputs[2], inputs[3], None)
+        embedded = model.encoder.embeddings(inputs[0], inputs[2], inputs[3], inputs[1], None)
         return model.encode(*inputs, collect=("hidden_states",)), model.encode(*inputs), embedded
 
     collected, plain, embedded = run(small_params)

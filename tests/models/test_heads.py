@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import abstract_params, bind, gather_positions, init_params
+from bertjax.models.heads import gather_positions
+from bertjax.models.model import abstract_params, bind, init_params
 from bertjax.types import Params, UserError
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
@@ -77,9 +78,17 @@ def test_gather_positions() -> None:
     np.testing.assert_array_equal(found, [[[4, 5], [0, 1]], [[8, 9], [8, 9]]])
 
 
-@pytest.mark.parametrize("heads", [("pair",), ("mlm", "pair"), ("mlm", "decoder")])
-def test_heads_that_do_not_exist_or_lack_the_pooler_are_refused(small: EncoderConfig, heads: tuple) -> None:
-    with pytest.raises(UserError, match=r"heads must be of .* and pair needs pooler"):
+@pytest.mark.parametrize(
+    ("heads", "words"),
+    [
+        (("pair",), "the head pair reads the pooler"),
+        (("mlm", "pair"), "the head pair reads the pooler"),
+        (("sequence_classification",), "the head sequence_classification reads the pooler"),
+        (("mlm", "decoder"), "unknown head 'decoder'; there are pooler, mlm"),
+    ],
+)
+def test_heads_that_do_not_exist_or_lack_the_pooler_are_refused(small: EncoderConfig, heads: tuple, words: str) -> None:
+    with pytest.raises(UserError, match=words):
         abstract_params(small, heads)
 
 

@@ -19,11 +19,11 @@ from bertjax.types import UserError
         ({"num_heads": 0}, "model.num_heads must be at least 1, not 0"),
         ({"intermediate_size": 0}, "model.intermediate_size must be at least 1, not 0"),
         ({"max_position_embeddings": 0}, "model.max_position_embeddings must be at least 1"),
-        ({"type_vocab_size": 0}, "model.type_vocab_size must be at least 1"),
+        ({"type_vocab_size": -1}, "model.type_vocab_size must be at least 0"),
         ({"unroll": 0}, "model.unroll must be at least 1"),
         ({"hidden_dropout": 1.0}, r"model.hidden_dropout must lie in \[0, 1\), not 1.0"),
         ({"attention_dropout": -0.1}, r"model.attention_dropout must lie in \[0, 1\), not -0.1"),
-        ({"hidden_act": "swish"}, "model.hidden_act must be one of gelu, gelu_new, relu, not 'swish'"),
+        ({"hidden_act": "swish"}, "model.hidden_act must be one of gelu, gelu_new, relu, silu, not 'swish'"),
         ({"initializer": "xavier"}, "model.initializer must be one of truncated_normal, normal, not 'xavier'"),
         ({"remat": "some"}, "model.remat must be one of none, full, dots, not 'some'"),
         ({"compute_dtype": "float16"}, "model.compute_dtype must be one of float32, bfloat16, not 'float16'"),
@@ -40,7 +40,8 @@ def test_heads_that_do_not_divide_the_hidden_size_are_refused_with_those_that_do
     with pytest.raises(UserError) as caught:
         EncoderConfig(hidden_size=768, num_heads=10)
     assert str(caught.value) == (
-        "model.hidden_size 768 is not divisible by model.num_heads 10; head counts that divide it: 4, 6, 8, 12"
+        "model.hidden_size 768 is not divisible by model.num_heads 10; head counts that divide it: "
+        "4, 6, 8, 12 (or set model.head_size)"
     )
 
 

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import abstract_params, count_params
+from bertjax.models.model import abstract_params, count_params
 from bertjax.models.zoo import PRESETS, preset
 from bertjax.types import UserError
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import bind
+from bertjax.models.model import bind
 from bertjax.objectives.base import Extra
 from bertjax.objectives.config import MaskingConfig, MlmConfig
 from bertjax.objectives.mlm import MaskedLanguageModel, mlm_sums

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from bertjax.training.config import OptimizerConfig
-from bertjax.training.tables import describe, is_stacked, leaf_paths, match, resolve_numbers, virtual_paths
+from bertjax.training.tables import describe, num_stacked, leaf_paths, match, resolve_numbers, virtual_paths
 from bertjax.types import Params, UserError
 
 KERNEL = "encoder/layers/attention/query/kernel"
 
 
 def test_a_stacked_leaf_stands_for_its_layers() -> None:
-    assert is_stacked(KERNEL) and not is_stacked("encoder/players/kernel")
-    assert virtual_paths("pooler/dense/bias", 7) == ["pooler/dense/bias"]
-    assert virtual_paths(KERNEL, 2) == [
+    assert num_stacked(KERNEL) and not num_stacked("encoder/players/kernel")
+    assert virtual_paths("pooler/dense/bias", (7,)) == ["pooler/dense/bias"]
+    assert virtual_paths(KERNEL, (2, 3, 3)) == [
         "encoder/layers/0/attention/query/kernel",
         "encoder/layers/1/attention/query/kernel",
     ]
-    assert virtual_paths("layers/scale", 1) == ["layers/0/scale"]
-    assert virtual_paths("a/players/layers/scale", 1) == ["a/players/layers/0/scale"]
+    assert virtual_paths("layers/scale", (1,)) == ["layers/0/scale"]
+    assert virtual_paths("a/players/layers/scale", (1,)) == ["a/players/layers/0/scale"]
 
 
 def test_the_first_rule_that_matches_the_whole_path_wins() -> None:
@@ -40,7 +40,7 @@ def test_a_rule_for_one_layer_gives_a_vector_along_the_layers(tiny_params: Param
     found = dict(leaf_paths(resolve_numbers(rules, tiny_params, "rates")))
     assert found.keys() == dict(leaf_paths(tiny_params)).keys()
     for path, leaf in leaf_paths(tiny_params):
-        if is_stacked(path):
+        if num_stacked(path):
             assert found[path].shape == (2, *[1] * (leaf.ndim - 1))
             assert found[path].ravel().tolist() == [0.25, 0.5]
         else:
@@ -66,7 +66,7 @@ def test_no_bias_and_no_norm_decays_and_everything_else_does(tiny_params: Params
 def test_a_description_counts_every_parameter_once(tiny_params: Params) -> None:
     rules = [(r"encoder/layers/0/.*", 0.5), (r"nothing", 2.0), (r".*", 1.0)]
     lines = describe(rules, tiny_params, "rates")
-    layers = sum(leaf.size for path, leaf in leaf_paths(tiny_params) if is_stacked(path))
+    layers = sum(leaf.size for path, leaf in leaf_paths(tiny_params) if num_stacked(path))
     total = sum(leaf.size for _, leaf in leaf_paths(tiny_params))
     assert lines == [
         f"rates: encoder/layers/0/.* -> 0.5: {layers // 2:,} parameters",

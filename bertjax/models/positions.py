@@ -1,0 +1,35 @@
+"""Positions without parameters: sinusoids and rotations."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+Rotation = tuple[Float[Array, "B S 1 H"], Float[Array, "B S 1 H"]]
+"""Cosines and sines of every token, the two halves of a head alike."""
+
+
+def sinusoids(positions: Int[Array, "*p"], size: int) -> Float[Array, "*p size"]:
+    """All sines, then all cosines, of positions / 10000^(2i / size) (zihangdai/xlnet:modeling.py; Marian alike)."""
+    return _waves(positions, size, 10_000.0, jnp.sin, jnp.cos)
+
+
+def rotation(position_ids: Int[Array, "B S"], head_dim: int, base: float) -> Rotation:
+    """The turn of every token for rotary attention, halves layout, not interleaved (arXiv:2104.09864)."""
+    cosines = _waves(position_ids, head_dim, base, jnp.cos, jnp.cos)
+    sines = _waves(position_ids, head_dim, base, jnp.sin, jnp.sin)
+    return cosines[:, :, None, :], sines[:, :, None, :]
+
+
+def rotate(x: Float[Array, "B S N H"], by: Rotation) -> Float[Array, "B S N H"]:
+    """Turns the pairs (x_i, x_{i + H/2}) by their token's angles, in float32."""
+    cosines, sines = by
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    swapped = jnp.concatenate([-second, first], axis=-1)
+    return (x.astype(jnp.float32) * cosines + swapped * sines).astype(x.dtype)
+
+
+def _waves(positions: Array, size: int, base: float, first, second) -> Array:
+    frequencies = base ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+    angles = positions[..., None].astype(jnp.float32) * jnp.expand_dims(frequencies, range(positions.ndim))
+    return jnp.concatenate([first(angles), second(angles)], axis=-1)
