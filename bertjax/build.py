@@ -22,6 +22,7 @@ from bertjax.corpora import Prepared
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Extra
+from bertjax.objectives.causal import CausalLanguageModel
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.overrides import flatten
 from bertjax.training.accounting import flops_per_token, peak_flops
@@ -35,6 +36,7 @@ from bertjax.training.step import abstract_state, compile_eval_step, compile_tra
 from bertjax.training.tables import map_with_path
 from bertjax.types import Params, UserError, Vocabulary
 
+OBJECTIVES: dict[str, Any] = {"mlm": MaskedLanguageModel, "clm": CausalLanguageModel}
 EVAL_SEED = 0
 """Held-out rows and masks are the same whatever the run's seed: runs compare."""
 
@@ -46,7 +48,7 @@ class Experiment:
     cfg: ConfigDict
     mesh: jax.sharding.Mesh
     model: EncoderConfig
-    objective: MaskedLanguageModel
+    objective: MaskedLanguageModel | CausalLanguageModel
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
     train_step: Any  # a jitted TrainStep
@@ -70,8 +72,8 @@ def experiment(cfg: ConfigDict, vocabulary: Vocabulary) -> Experiment:
     """The objective, optimizer and jitted steps of a checked config; nothing is compiled or allocated yet."""
     check_devices(cfg)
     mesh = make_mesh(check.mesh_config(cfg))
-    model = computed_here(cfg, check.encoder_config(cfg, vocabulary.size, vocabulary.padded_size))
-    objective = MaskedLanguageModel(check.mlm_config(cfg), model, vocabulary)
+    model = computed_here(cfg, check.encoder_config(cfg, vocabulary))
+    objective = OBJECTIVES[cfg.objective.name](check.objective_config(cfg), model, vocabulary)
     schedule = make_schedule(check.schedule_config(cfg))
     params, _ = jax.eval_shape(objective.init, jax.random.key(0))
     optimizer = make_optimizer(check.optimizer_config(cfg), schedule, params)
@@ -97,7 +99,7 @@ def check_devices(cfg: ConfigDict) -> None:
 def run(exp: Experiment, prepared: Prepared, workdir: Path, checkpoints: Checkpoints, step: int) -> Run:
     """Everything that the loop works with, from update `step` on."""
     cfg = exp.cfg
-    rate = exp.objective.config.masking.mask_rate
+    rate = exp.objective.config.predicted_share
     peak = peak_flops(exp.mesh.devices.flat[0].device_kind)
     return Run(
         config=check.loop_config(cfg),
@@ -225,11 +227,10 @@ def model_facts(
     cfg: ConfigDict, tokenizer: Tokenizer, tokens: int, step: int, figures: Mapping[str, float]
 ) -> dict[str, Any]:
     """What the model card tells of a run."""
-    objective = "masked language modelling" + (" and next-sentence prediction" if cfg.objective.pair == "nsp" else "")
-    kept = ("mlm_loss", "mlm_accuracy", "unigram_loss", "pair_loss", "pair_accuracy")
+    kept = ("mlm_loss", "mlm_accuracy", "clm_loss", "clm_accuracy", "unigram_loss", "pair_loss", "pair_accuracy")
     return {
         "data": f"{', '.join(cfg.data.sources)} ({tokens:,} tokens)",
-        "objective": objective,
+        "objective": _objective_in_words(cfg),
         "steps": step,
         "batch_size": cfg.train.batch_size,
         "seq_len": cfg.data.seq_len,
@@ -238,3 +239,9 @@ def model_facts(
         "seed": cfg.seed,
         "eval": {name: value for name in kept if math.isfinite(value := figures.get(f"eval/{name}", math.nan))},
     }
+
+
+def _objective_in_words(cfg: ConfigDict) -> str:
+    if cfg.objective.name == "clm":
+        return "causal language modelling"
+    return "masked language modelling" + (" and next-sentence prediction" if cfg.objective.pair == "nsp" else "")

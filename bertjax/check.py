@@ -10,12 +10,12 @@ from ml_collections import ConfigDict
 from bertjax.data.sources import Source, check_source, parse_source
 from bertjax.models.config import EncoderConfig
 from bertjax.models.zoo import preset
-from bertjax.objectives.config import MaskingConfig, MlmConfig
+from bertjax.objectives.config import CausalConfig, MaskingConfig, MlmConfig
 from bertjax.overrides import check_keys
 from bertjax.training.config import LoopConfig, MeshConfig, OptimizerConfig, ScheduleConfig, check_rows
-from bertjax.types import UserError
+from bertjax.types import UserError, Vocabulary
 
-OBJECTIVES = ("mlm",)
+OBJECTIVES = ("mlm", "clm")
 PLATFORMS = ("any", "cpu", "gpu", "tpu")
 DTYPES = ("auto", "float32", "bfloat16")
 TOKENIZER_MODELS = ("wordpiece", "bpe", "unigram")
@@ -32,13 +32,15 @@ def check(cfg: ConfigDict) -> None:
     _at_least("checkpoint.keep", cfg.checkpoint.keep, 1)
     _at_least("eval.num_batches", cfg.eval.num_batches, 1)
     _check_data(cfg)
-    model = encoder_config(cfg, cfg.data.vocab_size)
+    model = encoder_config(cfg)
     if cfg.data.seq_len > model.max_position_embeddings:
         raise UserError(
             f"data.seq_len={cfg.data.seq_len} is longer than the position table, "
             f"model.max_position_embeddings={model.max_position_embeddings}"
         )
-    mlm_config(cfg).check_form(cfg.data.form)
+    objective = objective_config(cfg)
+    objective.check_form(cfg.data.form)
+    objective.check_model(model)
     loop_config(cfg)
     optimizer_config(cfg)
     schedule_config(cfg)
@@ -63,16 +65,28 @@ def eval_sources(cfg: ConfigDict) -> list[Source]:
     return _sources(cfg.data.eval_sources, "data.eval_sources")
 
 
-def encoder_config(cfg: ConfigDict, vocab_size: int, padded_vocab_size: int | None = None) -> EncoderConfig:
-    """The preset with the config's own values over it."""
-    given = {name: value for name, value in cfg.model.items() if name != "preset" and value is not None}
-    sizes = preset(cfg.model.preset) | given
-    return EncoderConfig(**sizes, vocab_size=vocab_size, padded_vocab_size=padded_vocab_size)
+def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> EncoderConfig:
+    """The preset with the config's own values over it; vocabulary and padding are the tokenizer's once there is one."""
+    values = preset(cfg.model.preset)
+    values |= {name: value for name, value in cfg.model.items() if name != "preset" and value is not None}
+    values |= {"vocab_size": cfg.data.vocab_size}
+    if vocabulary is not None:
+        values |= {
+            "vocab_size": vocabulary.size,
+            "padded_vocab_size": vocabulary.padded_size,
+            "pad_token_id": vocabulary.pad_id,
+        }
+    return EncoderConfig(**values)
+
+
+def objective_config(cfg: ConfigDict) -> MlmConfig | CausalConfig:
+    """The config of the objective that `objective.name` says."""
+    _one_of("objective.name", cfg.objective.name, OBJECTIVES)
+    return CausalConfig() if cfg.objective.name == "clm" else mlm_config(cfg)
 
 
 def mlm_config(cfg: ConfigDict) -> MlmConfig:
     objective = cfg.objective
-    _one_of("objective.name", objective.name, OBJECTIVES)
     most = objective.max_predictions
     masking = MaskingConfig(
         unit=objective.masking,

@@ -65,6 +65,14 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--out", type=Path, required=True)
     sub.add_argument("--step", type=int, help="of which checkpoint (default: the newest)")
     sub.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    sub.add_argument("--sentence-transformers", action="store_true", help="pooled, for the library of that name")
+    sub.add_argument("--pooling", choices=("mean", "cls"), help="of its sentence vectors (default mean)")
+    sub.add_argument("--max-length", type=int, help="tokens it reads of a text (default: all that the model can)")
+    sub.add_argument("--push_to_hub", metavar="OWNER/NAME", help="upload the export to the Hugging Face Hub, private")
+    sub.add_argument("--public", action="store_true", help="a repository that is new there is public")
+    sub = command("parity", "compare every family with transformers, in both directions")
+    sub.add_argument("--family", action="append", default=[], help="only this one (repeatable; default: all)")
+    sub.add_argument("--out", type=Path, help="a Markdown file for the table")
     sub = command("evaluate", "held-out figures of a checkpoint")
     sub.add_argument("--workdir", type=Path, required=True)
     sub.add_argument("--step", type=int, help="of which checkpoint (default: the newest)")
@@ -75,7 +83,7 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     if not hasattr(options, "config"):
         if rest:
             raise UserError(f"unknown argument {rest[0]}")
-        return _run_on_workdir(options)
+        return _parity(options) if options.command == "parity" else _run_on_workdir(options)
     cfg = _checked_config(options.config, rest)
     if options.command == "pretrain":
         return _pretrain(cfg, options.workdir)
@@ -132,14 +140,32 @@ def _run_on_workdir(options: argparse.Namespace) -> int:
 
     read_config(options.workdir)
     if options.command == "export":
-        from bertjax.commands.export import export
-
-        export(options.workdir, options.out, options.step, options.overwrite)
+        _export(options)
     else:
         from bertjax.commands.evaluate import evaluate
 
         evaluate(options.workdir, options.step)
     return 0
+
+
+def _export(options: argparse.Namespace) -> None:
+    if (options.pooling or options.max_length is not None) and not options.sentence_transformers:
+        raise UserError("--pooling and --max-length belong to --sentence-transformers, which is missing")
+    if options.public and not options.push_to_hub:
+        raise UserError("--public belongs to --push_to_hub OWNER/NAME, which is missing")
+    from bertjax.commands.export import Upload, export
+    from bertjax.hub.sentence_transformers import Pooling
+
+    pooled = options.sentence_transformers
+    pooling = Pooling(options.pooling or "mean", max_length=options.max_length) if pooled else None
+    upload = Upload(options.push_to_hub, options.public) if options.push_to_hub else None
+    export(options.workdir, options.out, options.step, options.overwrite, pooling, upload)
+
+
+def _parity(options: argparse.Namespace) -> int:
+    from bertjax.commands.parity import parity
+
+    return 0 if parity(options.family, options.out) else 1
 
 
 def _use_platform_early(cfg: ConfigDict) -> None:

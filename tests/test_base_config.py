@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
+import runpy
 import typing
 from pathlib import Path
 
@@ -19,16 +21,20 @@ from bertjax.overrides import apply_overrides, load_config, to_json
 CONFIGS = Path(__file__).parents[1] / "configs"
 # set by the tokenizer and by train.compute_dtype
 FROM_ELSEWHERE = {"vocab_size", "padded_vocab_size", "pad_token_id", "compute_dtype", "result_dtype"}
-MINIATURES = [f"{layers}x{hidden}" for layers in (2, 4, 6, 8, 10, 12) for hidden in (128, 256, 512, 768)]
-BERT_SIZES = ["tiny", "mini", "small", "medium", "base", "large", "base-cased", "large-cased", *MINIATURES]
-SPECS = [str(path) for path in sorted(CONFIGS.glob("*.py"))] + [f"{CONFIGS}/bert.py:{size}" for size in BERT_SIZES]
+SPECS = [
+    f"{path}:{size}" if size else str(path)
+    for path in sorted(CONFIGS.glob("*.py"))
+    for size in runpy.run_path(str(path)).get("SIZES", ("",))
+]
 
 
 def test_model_declares_every_field_of_the_encoder_with_its_type() -> None:
     fields = {name: kind for name, kind in typing.get_type_hints(EncoderConfig).items() if name not in FROM_ELSEWHERE}
     model = dict(base_config().model.items(preserve_field_references=True))
     assert model.pop("preset") == "bert-base"
-    assert {name: field.get_type() for name, field in model.items()} == fields
+    kinds = {name: [k for k in typing.get_args(kind) or (kind,) if k is not type(None)] for name, kind in fields.items()}
+    plain = {name: tuple if typing.get_origin(fields[name]) is tuple else kind[0] for name, kind in kinds.items()}
+    assert {name: field.get_type() for name, field in model.items()} == plain
     assert all(field.get() is None for field in model.values())
 
 
@@ -45,7 +51,13 @@ def test_defaults_are_berts_recipe() -> None:
 
 def test_every_key_has_a_comment() -> None:
     lines = inspect.getsource(base_config_module).splitlines()
-    for node in ast.walk(ast.parse("\n".join(lines))):
+    declaring = [
+        function
+        for function in ast.parse("\n".join(lines)).body
+        if isinstance(function, ast.FunctionDef) and ast.unparse(function.returns or ast.Constant("")) == "ConfigDict"
+    ]
+    assert len(declaring) > 10
+    for node in itertools.chain.from_iterable(ast.walk(function) for function in declaring):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             number = node.lineno - 1
             while lines[number - 1].lstrip().startswith(f"{ast.unparse(node.targets[0].value)}."):

@@ -17,8 +17,11 @@ from bertjax.overrides import load_config
 from bertjax.types import Vocabulary, padded_vocab_size
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-BERT_SIZES = runpy.run_path(str(CONFIGS / "bert.py"))["SIZES"]
-SPECS = ["quickstart.py", *(f"bert.py:{size}" for size in BERT_SIZES)]
+SPECS = [
+    f"{path.name}:{size}" if size else path.name
+    for path in sorted(CONFIGS.glob("*.py"))
+    for size in runpy.run_path(str(path)).get("SIZES", ("",))
+]
 
 # ForPreTraining, tied weights once (google-research/bert:README.md sizes; counted with Hugging Face's classes).
 PUBLISHED = {

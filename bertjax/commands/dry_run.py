@@ -20,7 +20,7 @@ def dry_run(cfg: ConfigDict) -> None:
     vocabulary, known = _vocabulary(cfg)
     exp = build.experiment(cfg, vocabulary)
     model, rows = exp.model, cfg.train.batch_size
-    share = exp.objective.config.masking.mask_rate
+    share = exp.objective.config.predicted_share
     flops = flops_per_token(model, share, cfg.data.seq_len)
     tokens = cfg.train.num_steps * rows * cfg.data.seq_len
     state = exp.abstract_state()

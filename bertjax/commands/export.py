@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from bertjax import build
 from bertjax.commands.runs import load_run
 from bertjax.commands.workdir import figures_at
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.hub.layout import layout
+from bertjax.hub.model_card import loader
+from bertjax.hub.pretrained import PretrainedModel
+from bertjax.hub.push import check_repository, push_to_hub
 from bertjax.hub.save import save_pretrained
+from bertjax.hub.sentence_transformers import Pooling, save_sentence_transformers
 from bertjax.types import Params
 
 
-def export(workdir: Path, out: Path, step: int | None, overwrite: bool) -> None:
-    """Writes the newest checkpoint of a run, or that of `step`, to `out`."""
+class Upload(NamedTuple):
+    """Where an export goes on the Hub; a repository that is new is private unless `public`."""
+
+    repo: str
+    public: bool = False
+
+
+def export(
+    workdir: Path,
+    out: Path,
+    step: int | None,
+    overwrite: bool,
+    pooling: Pooling | None = None,
+    upload: Upload | None = None,
+) -> None:
+    """Writes the newest checkpoint of a run, or that of `step`, to `out`, and uploads it if asked to."""
+    if upload is not None:
+        check_repository(upload.repo, overwrite=overwrite)
     run = load_run(workdir, step)
+    tokens = run.meta["tokens"]
     export_params(
-        run.experiment, run.tokenizer, run.params, run.step, run.meta["tokens"], workdir, out, overwrite=overwrite
+        run.experiment, run.tokenizer, run.params, run.step, tokens, workdir, out, overwrite=overwrite, pooling=pooling
     )
+    if upload is not None:
+        message = f"Step {run.step}, exported by bertjax"
+        address = push_to_hub(out, upload.repo, private=not upload.public, overwrite=overwrite, message=message)
+        print(f"uploaded to {address}")
 
 
 def export_params(
@@ -29,16 +56,21 @@ def export_params(
     workdir: Path,
     out: Path,
     overwrite: bool = True,
+    pooling: Pooling | None = None,
 ) -> None:
-    """Writes parameters (true vocabulary size, on the host) and tokenizer; says what is there when it is verified."""
-    save_pretrained(
-        out,
-        params,
-        build.float32_config(exp.model),
-        heads=exp.objective.heads,
-        tokenizer=tokenizer,
-        card=build.model_facts(exp.cfg, tokenizer, tokens, step, figures_at(workdir, step)),
-        overwrite=overwrite,
-    )
+    """Writes parameters (true vocabulary size, on the host) and tokenizer; says what is there when it is verified.
+
+    With `pooling` the folder is one of sentence-transformers.
+    """
+    config, heads = build.float32_config(exp.model), exp.objective.heads
+    card = build.model_facts(exp.cfg, tokenizer, tokens, step, figures_at(workdir, step))
+    if pooling is None:
+        save_pretrained(out, params, config, heads=heads, tokenizer=tokenizer, card=card, overwrite=overwrite)
+        auto = loader(layout(config, heads))
+        load = f"transformers.{auto}.from_pretrained" if auto else "bertjax.load_pretrained"
+    else:
+        model = PretrainedModel(config, params, heads)
+        save_sentence_transformers(out, model, pooling, tokenizer=tokenizer, card=card, overwrite=overwrite)
+        load = "sentence_transformers.SentenceTransformer"
     print(f"exported step {step} to {out}, read back and compared; load it with")
-    print(f"    transformers.AutoModelForMaskedLM.from_pretrained({str(out)!r})")
+    print(f"    {load}({str(out)!r})")

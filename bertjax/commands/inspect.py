@@ -50,7 +50,7 @@ def inspect(cfg: ConfigDict, num_batches: int, out: Path | None, rows: int) -> N
 def describe(batch: dict[str, np.ndarray]) -> str:
     """Shares over a batch: padding, predictions, what they were replaced by, labels."""
     real = batch["segment_ids"] > 0
-    hidden = int(batch["masked_weights"].sum())
+    hidden = int(batch[_weights_name(batch)].sum())
     parts = [
         f"{real.shape[0]} rows of {real.shape[1]}",
         f"padding {100 * (1 - real.mean()):.1f} %",
@@ -62,13 +62,19 @@ def describe(batch: dict[str, np.ndarray]) -> str:
     return ", ".join(parts)
 
 
+def _weights_name(batch: dict[str, np.ndarray]) -> str:
+    """Where the predictions are counted: masked words, or (causal) every token that has a next one."""
+    return "masked_weights" if "masked_weights" in batch else "next_weights"
+
+
 def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
     """One row in pieces: masked ones as `[original -> seen]`, segments in their own colours."""
     text = Text()
     if "pair_labels" in batch:
         text.append(f"  ({PAIR_NAMES[int(batch['pair_labels'][row, 0])]}) ", style="bold")
-    weights = batch["masked_weights"][row] > 0
-    predicted = set(batch["masked_positions"][row][weights].tolist())
+    predicted: set[int] = set()
+    if "masked_positions" in batch:
+        predicted = set(batch["masked_positions"][row][batch["masked_weights"][row] > 0].tolist())
     for position in np.flatnonzero(batch["segment_ids"][row]):
         seen = tokenizer.pieces[batch["input_ids"][row, position]]
         if position in predicted:

@@ -17,7 +17,7 @@ from bertjax.corpora import Prepared
 from bertjax.data.tokenizer import load_tokenizer
 from bertjax.hub.fill_mask import fill_mask, masked_rows
 from bertjax.hub.load import PretrainedModel, load_pretrained
-from bertjax.models.config import EncoderConfig
+from bertjax.models.config import EncoderConfig, differences
 from bertjax.models.model import count_params
 from bertjax.training.loop import train
 from bertjax.training.schedules import make_schedule
@@ -145,21 +145,17 @@ def _init_from(exp: build.Experiment, prepared: Prepared, state: TrainState) -> 
 
 
 def _require_same_model(folder: Path, given: EncoderConfig, wanted: EncoderConfig) -> None:
-    sizes = (
-        "vocab_size",
-        "hidden_size",
-        "num_layers",
-        "num_heads",
-        "intermediate_size",
-        "max_position_embeddings",
-        "type_vocab_size",
-        "hidden_act",
-        "layer_norm_eps",
-    )
+    """Raises `UserError` when the encoders differ in more than how far, and over which wave lengths, they reach.
+
+    Rotary and relative positions have no table: a model may go on with longer rows and another base, as ModernBERT did.
+    """
+    free = {"pad_token_id"}
+    if wanted.position_embedding != "learned":
+        free |= {"max_position_embeddings", "rotary_base", "rotary_local_base"}
     different = [
         f"{name} {getattr(given, name)} there, {getattr(wanted, name)} here"
-        for name in sizes
-        if getattr(given, name) != getattr(wanted, name)
+        for name in differences(given, wanted, heads=False)
+        if name not in free
     ]
     if different:
         raise UserError(

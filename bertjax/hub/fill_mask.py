@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import jax
 import numpy as np
 
-from bertjax.hub.load import PretrainedModel
+from bertjax.hub.pretrained import PretrainedModel
 from bertjax.types import UserError
 
 

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from bertjax.hub.transforms import TRANSFORMS
+from bertjax.models.config import EncoderConfig
 from bertjax.types import Params, UserError
 
 Tensors = dict[str, np.ndarray]
 Sizes = Mapping[str, int]
 
-VOCABULARY = "V"
 _INDEX = re.compile(r"\{(\w)([+-]\d+)?\}")
 _NAMED_AT_MOST = 4
 
@@ -85,7 +85,7 @@ class Entry:
 class KeyMap:
     """All names of a model of a family: the entries depend on its config.
 
-    sizes    lengths of the letters; V is the true vocabulary
+    sizes    lengths of the letters, at the true vocabulary size
     renames  (regex, replacement), applied to every tensor name that is read: old and short spellings
     ignored  regexes of tensors that carry nothing (buffers)
     ties     copy -> original: a copy must equal its original, and stands in for it where that is absent
@@ -139,13 +139,13 @@ class KeyMap:
 
 
 def to_huggingface(
-    keymap: KeyMap, params: Params, config: Any, heads: tuple[str, ...], where: str = "parameters"
+    keymap: KeyMap, params: Params, config: EncoderConfig, heads: tuple[str, ...], where: str = "parameters"
 ) -> Tensors:
     """Float32 tensors under Hugging Face names, contiguous, without tied copies and without vocabulary padding."""
     sizes, faults, tensors = keymap.sizes, Faults(), Tensors()
     leaves = flatten(params)
     for entry in keymap.select(heads):
-        arrays = [_given(leaves, path, entry, sizes, config.table_size, faults) for path in entry.paths]
+        arrays = [_given(leaves, path, entry, sizes, config, faults) for path in entry.paths]
         good = [array for array in arrays if array is not None]
         if len(good) < len(arrays):
             continue
@@ -161,14 +161,14 @@ def to_huggingface(
 
 
 def _given(
-    leaves: dict[str, Any], path: str, entry: Entry, sizes: Sizes, table_size: int, faults: Faults
+    leaves: dict[str, Any], path: str, entry: Entry, sizes: Sizes, config: EncoderConfig, faults: Faults
 ) -> np.ndarray | None:
     """Removes one parameter from `leaves` and checks it; None when there is something wrong with it."""
     if path not in leaves:
         faults.add("missing", path)
         return None
-    array = _without_padding(np.asarray(leaves.pop(path), np.float32), entry, sizes, table_size)
     expected = entry.stacked_shape(sizes)
+    array = _without_padding(np.asarray(leaves.pop(path), np.float32), expected, config)
     if array.shape != expected:
         faults.add("misshapen", f"{path} {list(array.shape)} instead of {list(expected)}")
         return None
@@ -260,14 +260,10 @@ def _take(
     return TRANSFORMS[entry.transform].split(array.astype(np.float32, copy=False), len(entry.parts), sizes)
 
 
-def _vocabulary_axis(entry: Entry) -> int | None:
-    """Position of V in the stacked array."""
-    letters = [*entry.stacked, *entry.axes.split()]
-    return letters.index(VOCABULARY) if VOCABULARY in letters else None
-
-
-def _without_padding(array: np.ndarray, entry: Entry, sizes: Sizes, table_size: int) -> np.ndarray:
-    axis = _vocabulary_axis(entry)
-    if axis is None or array.ndim <= axis or array.shape[axis] != table_size:
+def _without_padding(array: np.ndarray, expected: tuple[int, ...], config: EncoderConfig) -> np.ndarray:
+    """The array cut to the true vocabulary, along the axis that has the padded one."""
+    if array.ndim != len(expected) or config.table_size == config.vocab_size:
         return array
-    return np.take(array, range(sizes[VOCABULARY]), axis=axis) if table_size > sizes[VOCABULARY] else array
+    padding = (config.table_size, config.vocab_size)
+    cuts = [sizes == padding for sizes in zip(array.shape, expected, strict=True)]
+    return array[tuple(slice(config.vocab_size) if cut else slice(None) for cut in cuts)]

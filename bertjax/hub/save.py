@@ -1,9 +1,10 @@
-"""Writing a Hugging Face folder, and proving it by reading it back."""
+"""Writing a folder that `transformers` loads, where it can hold the model, and proving it by reading it back."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -12,22 +13,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bertjax.hub.keymap import Tensors, to_huggingface
-from bertjax.hub.keymaps import FAMILIES
-from bertjax.hub.keymaps.family import Family
-from bertjax.hub.load import (
-    TOKENIZER_FILES,
-    WEIGHTS,
-    ModelOutput,
-    PretrainedModel,
-    load_pretrained,
-    read_tensors,
-    read_tokenizer_files,
-)
+from bertjax.hub import side
+from bertjax.hub.folder import CONFIG, INDEX, TOKENIZER_FILES, WEIGHTS, read_file, read_tensors, read_tokenizer_files
+from bertjax.hub.keymap import Tensors
+from bertjax.hub.layout import Layout, layout
+from bertjax.hub.load import load_pretrained, read_config
 from bertjax.hub.model_card import MARKER, model_card
+from bertjax.hub.pretrained import ModelOutput, PretrainedModel, longest_row
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import HEADS
 from bertjax.types import Params, UserError
+
+log = logging.getLogger(__name__)
 
 
 class HasTokenizerFiles(Protocol):
@@ -58,26 +55,50 @@ def save_pretrained(
     heads: tuple[str, ...],
     tokenizer: TokenizerSource | None = None,
     card: Mapping[str, Any] | None = None,
-    model_type: str = "bert",
     overwrite: bool = False,
+    max_shard_bytes: int = 5_000_000_000,
+    extra_files: Mapping[str, str] | None = None,
+    require_transformers: bool = False,
 ) -> None:
     """Writes config.json, model.safetensors, the tokenizer's files and README.md, whole or not at all.
 
-    Float32, true vocabulary size, tied copies left out; equal parameters give equal bytes. The folder appears under its
-    name only after `verify_export` found in it what is in memory. Raises `UserError` when the folder holds something
-    that is not an export of ours, or is one and `overwrite` is not set.
+    The class is one of `config.family`. Parts that it has no place for go into side files that `load_pretrained` reads;
+    a model that no class of the family can hold is written in our own format, with a warning that names the reason.
+
+    Float32, true vocabulary size, tied copies left out; equal parameters give equal bytes. Weights of more than
+    `max_shard_bytes` are split into files with an index. The folder appears under its name only after `verify_export`
+    found in it what is in memory. Raises `UserError` when the folder holds something that is not an export of ours, or
+    is one and `overwrite` is not set; with `require_transformers` also for a model that only we could load.
+
+    `extra_files` are texts by their path below the folder, for libraries that read the folder, too.
     """
     folder = Path(folder).absolute()
     _require_free(folder, overwrite)
-    family, heads = FAMILIES[model_type], tuple(head for head in HEADS if head in heads)
-    tensors = _named_tensors(family, params, config, heads)
+    plan = layout(config, _ordered(heads))
+    tensors, beside = plan.tensors(params)
+    if require_transformers and plan.family is None:
+        reasons = ", ".join(plan.lost) or "its parts"
+        raise UserError(f"transformers has no class for this model: {config.family} has no place for {reasons}")
+    if plan.lost:
+        log.warning(
+            "no class of the family %s in transformers holds this model (in the way: %s); it is written in our own "
+            "format, for bertjax.load_pretrained",
+            config.family,
+            ", ".join(plan.lost),
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.parent / f".{folder.name}.writing-{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir()
-        _write(temporary, family, tensors, config, heads, tokenizer, card)
-        verify_export(temporary, params, config, heads=heads, tokenizer=tokenizer, model_type=model_type)
+        _write_weights(temporary, tensors, max_shard_bytes)
+        side.write(temporary, plan, beside)
+        _write_rest(temporary, plan, sum(array.size for array in (*tensors.values(), *beside.values())), card)
+        _write_tokenizer(temporary, tokenizer, config)
+        for name, text in (extra_files or {}).items():
+            (temporary / name).parent.mkdir(exist_ok=True)
+            (temporary / name).write_text(text, encoding="utf-8")
+        verify_export(temporary, params, config, heads=heads, tokenizer=tokenizer)
         _move_into_place(temporary, folder)
     except OSError as error:
         raise UserError(f"cannot write the export to {folder}: {error.strerror or error}") from error
@@ -92,21 +113,24 @@ def verify_export(
     *,
     heads: tuple[str, ...],
     tokenizer: TokenizerSource | None = None,
-    model_type: str = "bert",
 ) -> None:
     """Reads a written folder as a stranger would, and compares with what is in memory; raises `ExportError`.
 
     Compared: every tensor bit by bit, the config, the outputs on a small batch, the tokenizer's files.
     """
-    folder = Path(folder)
-    family = FAMILIES[model_type]
-    loaded = load_pretrained(folder)
-    _compare_tensors(_named_tensors(family, params, config, heads), read_tensors(folder)[0])
-    architecture = family.architecture_for(heads)
-    described = [family.config_to_huggingface(each, architecture) for each in (config, loaded.config)]
-    if described[0] != described[1] or loaded.heads != heads:
+    folder, heads = Path(folder), _ordered(heads)
+    loaded, plan = load_pretrained(folder), layout(config, heads)
+    tensors, beside = plan.tensors(params)
+    _compare_tensors(WEIGHTS, tensors, read_tensors(folder)[0])
+    if beside:
+        _compare_tensors(side.WEIGHTS_BESIDE, beside, read_file(folder, side.WEIGHTS_BESIDE))
+    back = dataclasses.replace(plan, config=loaded.config)
+    written = read_config(folder)[0]
+    if loaded.heads != heads or not written == plan.config_values == back.config_values:
         raise ExportError(f"{folder}: the config or the heads read back differ from those in memory")
-    _compare_outputs(PretrainedModel(config, params, heads, model_type), loaded)
+    if any(getattr(loaded.config, name) != getattr(config, name) for name in plan.side_fields):
+        raise ExportError(f"{folder}: {side.CONFIG_BESIDE} read back differs from the config in memory")
+    _compare_outputs(PretrainedModel(config, params, heads), loaded)
     if isinstance(tokenizer, Mapping | str | os.PathLike):
         if _given_files(tokenizer) != dict(loaded.tokenizer_files):
             raise ExportError(f"{folder}: the tokenizer files read back differ from those given")
@@ -114,32 +138,35 @@ def verify_export(
         _compare_tokenizer(folder, tokenizer, config)
 
 
-def _named_tensors(family: Family, params: Params, config: EncoderConfig, heads: tuple[str, ...]) -> Tensors:
-    architecture = family.architecture_for(heads)
-    tensors = to_huggingface(family.keymap, params, config, heads)
-    return {family.rename_for(architecture, name): array for name, array in tensors.items()}
+def _ordered(heads: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(head for head in HEADS if head in heads)
 
 
-def _write(
-    folder: Path,
-    family: Family,
-    tensors: Tensors,
-    config: EncoderConfig,
-    heads: tuple[str, ...],
-    tokenizer: TokenizerSource | None,
-    card: Mapping[str, Any] | None,
-) -> None:
+def _write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int) -> None:
+    """One file, or shards of whole tensors in the order of their names, with an index."""
     from safetensors.numpy import save_file
 
-    architecture = family.architecture_for(heads)
-    # Without the metadata older versions of transformers refuse the file. The library orders the tensors by itself.
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
-    values = family.config_to_huggingface(config, architecture)
-    (folder / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    _write_tokenizer(folder, tokenizer, config)
-    num_params = sum(array.size for array in tensors.values())
-    text = model_card(config, heads, family.model_type, architecture, num_params, card)
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    shards: list[Tensors] = [{}]
+    for name in sorted(tensors):
+        if shards[-1] and sum(array.nbytes for array in shards[-1].values()) + tensors[name].nbytes > max_shard_bytes:
+            shards.append({})
+        shards[-1][name] = tensors[name]
+    names = [WEIGHTS]
+    if len(shards) > 1:
+        names = [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
+        table = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+        total = sum(array.nbytes for array in tensors.values())
+        index = {"metadata": {"total_size": total}, "weight_map": table}
+        (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    for name, shard in zip(names, shards, strict=True):
+        # Without the metadata older versions of transformers refuse the file. The library orders the tensors by itself.
+        save_file(shard, folder / name, metadata={"format": "pt"})
+
+
+def _write_rest(folder: Path, plan: Layout, num_params: int, card: Mapping[str, Any] | None) -> None:
+    text = json.dumps(plan.config_values, indent=2, sort_keys=True)
+    (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(model_card(plan, num_params, card), encoding="utf-8")
 
 
 def _write_tokenizer(folder: Path, tokenizer: TokenizerSource | None, config: EncoderConfig) -> None:
@@ -191,18 +218,19 @@ def _move_into_place(temporary: Path, folder: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _compare_tensors(wanted: Tensors, found: Tensors) -> None:
+def _compare_tensors(file: str, wanted: Tensors, found: Tensors) -> None:
     differing = [n for n in wanted if n not in found or wanted[n].tobytes() != found[n].tobytes()]
     differing += [name for name in found if name not in wanted]
     if differing:
-        raise ExportError(f"{WEIGHTS} read back differs from memory in {len(differing)} tensors, first {differing[0]}")
+        raise ExportError(f"{file} read back differs from memory in {len(differing)} tensors, first {differing[0]}")
 
 
 def _compare_outputs(memory: PretrainedModel, loaded: PretrainedModel) -> None:
     config = memory.config
-    length = min(config.max_position_embeddings, 12)
+    length = min(longest_row(config, memory.heads) or 12, 12)
     draw = np.random.default_rng(0).integers
-    ids, types = draw(0, config.vocab_size, (2, length)), draw(0, config.type_vocab_size, (2, length))
+    ids = draw(0, config.vocab_size, (2, length))
+    types = draw(0, config.type_vocab_size, (2, length)) if config.type_vocab_size else None
     mask = np.ones((2, length), np.int32)
     mask[1, max(1, length // 2) :] = 0
     memory = dataclasses.replace(memory, config=_exact(config))
@@ -216,7 +244,14 @@ def _compare_outputs(memory: PretrainedModel, loaded: PretrainedModel) -> None:
 
 def _exact(config: EncoderConfig) -> EncoderConfig:
     """The same model computed as a loaded one is: in float32, whatever it was trained in."""
-    return dataclasses.replace(config, compute_dtype="float32", result_dtype="float32", remat="none", unroll=1)
+    return dataclasses.replace(
+        config,
+        compute_dtype="float32",
+        result_dtype="float32",
+        attention_implementation="auto",
+        remat="none",
+        unroll=1,
+    )
 
 
 _SENTENCES = (

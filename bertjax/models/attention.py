@@ -10,9 +10,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from bertjax.models import fused
 from bertjax.models.config import EncoderConfig
-from bertjax.models.context import Context
+from bertjax.models.context import Context, sees_anything
 from bertjax.models.linear import Key, Linear, dropout, layer_norm
+from bertjax.models.local_attention import block_size, from_blocks, pays, to_blocks
 from bertjax.models.positions import rotate
 
 
@@ -52,10 +54,26 @@ def attend(
     config: EncoderConfig,
     key: Key | None,
 ) -> Float[Array, "B S N H"]:
-    """softmax(q k / sqrt(H)) v with dropout on the probabilities; softmax in float32."""
-    narrow = jnp.dtype(config.compute_dtype)
-    scores = jnp.einsum("bqnh,bknh->bnqk", q.astype(narrow), k.astype(narrow), preferred_element_type=jnp.float32)
-    return mix(scores / math.sqrt(config.head_dim), v, context, config, key)
+    """softmax(q k / sqrt(H)) v by the implementation that config and platform call for; softmax in float32.
+
+    Zero for queries that see no key (padding out of reach), as torch has it. Padding in reach of real tokens is not
+    the same under splash, and is never to be read.
+    """
+    dropping = key is not None and config.attention_dropout > 0.0
+    implementation = fused.choose(config, context, q, k, dropping)
+    if implementation == "cudnn":
+        out = fused.cudnn(q, k, v, context)
+    elif implementation in ("splash", "interpret"):
+        out = fused.splash(q, k, v, context, config.compute_dtype, implementation == "interpret")
+    elif context.mask is None and pays(q.shape[1], context.window):
+        blocks = to_blocks(q, k, v, context, block_size(context.window))
+        out = from_blocks(_softmax_average(*blocks, config, key), *q.shape[:2])
+    else:
+        out = _softmax_average(q, k, v, context.visible(), config, key)
+    if context.mask is None:
+        seeing = sees_anything(context.segment_ids, context.window, context.causal)
+        out = jnp.where(seeing[:, :, None, None], out, jnp.zeros((), out.dtype))
+    return out.astype(config.result_dtype)
 
 
 def mix(
@@ -66,8 +84,18 @@ def mix(
     key: Key | None,
 ) -> Float[Array, "B S N H"]:
     """Values averaged by the softmax (float32) of the visible scores, with dropout."""
+    return _average(scores, v, context.visible(), config, key)
+
+
+def _softmax_average(q: Array, k: Array, v: Array, mask: Array, config: EncoderConfig, key: Key | None) -> Array:
     narrow = jnp.dtype(config.compute_dtype)
-    probabilities = jax.nn.softmax(jnp.where(context.mask, scores, jnp.finfo(jnp.float32).min), axis=-1)
+    scores = jnp.einsum("bqnh,bknh->bnqk", q.astype(narrow), k.astype(narrow), preferred_element_type=jnp.float32)
+    return _average(scores / math.sqrt(config.head_dim), v, mask, config, key)
+
+
+def _average(scores: Array, v: Array, mask: Array, config: EncoderConfig, key: Key | None) -> Array:
+    narrow = jnp.dtype(config.compute_dtype)
+    probabilities = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min), axis=-1)
     probabilities = dropout(probabilities, config.attention_dropout, key)
     einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     mixed = einsum("bnqk,bknh->bqnh", probabilities.astype(narrow), v.astype(narrow))

@@ -31,6 +31,21 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
+# Fields that change how a model is trained, drawn, named or run, never what it computes.
+FREE_FIELDS = frozenset(
+    ("family", "labels", "padded_vocab_size", "initializer", "initializer_range", "scale_residual_init")
+    + ("compute_dtype", "result_dtype", "attention_implementation", "remat", "unroll")
+    + tuple(f"{name}_dropout" for name in ("hidden", "attention", "embedding", "attention_output", "feed_forward"))
+    + tuple(f"{name}_dropout" for name in ("activation", "output", "classifier"))
+)
+# Fields that only heads read.
+HEAD_FIELDS = frozenset(
+    ("pooler_act", "mlm_head", "mlm_act", "head_dense_bias", "mlm_bias", "enhanced_decoder", "rtd_head")
+    + ("span_positions", "span_position_size", "token_dense")
+    + tuple(f"summary{part}" for part in ("", "_dense", "_act", "_norm"))
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig:
     """One Transformer encoder; every published model is a value of this class.
@@ -69,6 +84,11 @@ class EncoderConfig:
     relative_norm: bool = False  # disentangled: the table is normed before use
     relative_segments: bool = False  # relative: scores also tell same from other segment (XLNet)
     relative_clamp: int = -1  # relative: distances beyond are cut to this; -1 = none
+    mem_len: int | None = (
+        None  # relative: tokens of earlier rows that a layer may remember; None = all that it is given
+    )
+    reuse_len: int | None = None  # relative: the first tokens of a row, which are remembered; None = all
+    bi_data: bool = False  # relative: the second half of a batch is text read backwards, its distances turned (XLNet)
     conv_kernel_size: int = 0  # convolution of the embeddings, added after layer 0 (DeBERTa v2 xlarge); 0 = none
     conv_act: str = "gelu"
 
@@ -169,14 +189,25 @@ class EncoderConfig:
         return self.window > 0 and layer % self.global_every != 0
 
     def group_of(self, layer: int) -> int:
-        """Which group of shared parameters a layer uses (google-research/albert:modeling.py)."""
+        """Which group of shared parameters a layer uses.
+
+        The quotient is rounded as in transformers' AlbertTransformer: where it is a whole number but for rounding, as
+        in layer 9 of 18 in 14 groups, another order of the operations would take the next group.
+        """
         assert self.num_groups is not None
-        return layer * self.num_groups // self.num_layers
+        return int(layer / (self.num_layers / self.num_groups))
 
     def rate(self, name: str) -> float:
         """A dropout rate, `hidden_dropout` where the config leaves it open."""
         value = getattr(self, name)
         return self.hidden_dropout if value is None else value
+
+
+def differences(one: EncoderConfig, other: EncoderConfig, heads: bool = True) -> list[str]:
+    """Names of the fields by which two models compute other things; `heads=False` looks at the encoders alone."""
+    free = FREE_FIELDS if heads else FREE_FIELDS | HEAD_FIELDS
+    names = (field.name for field in dataclasses.fields(EncoderConfig) if field.name not in free)
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
 def _check_sizes(config: EncoderConfig) -> None:
@@ -186,7 +217,7 @@ def _check_sizes(config: EncoderConfig) -> None:
         _require(getattr(config, name) >= 1, f"model.{name} must be at least 1, not {getattr(config, name)}")
     for name in ("type_vocab_size", "position_offset", "relative_buckets", "conv_kernel_size", "window"):
         _require(getattr(config, name) >= 0, f"model.{name} must be at least 0, not {getattr(config, name)}")
-    for name in ("head_size", "embedding_size", "num_groups", "relative_max_distance"):
+    for name in ("head_size", "embedding_size", "num_groups", "relative_max_distance", "mem_len", "reuse_len"):
         value = getattr(config, name)
         _require(value is None or value >= 1, f"model.{name} must be at least 1, not {value}")
     for name in ("hidden", "attention", "embedding", "attention_output", "feed_forward", "activation", "output"):
@@ -246,8 +277,13 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
             "relative_segments belongs to attention_position=relative",
         ),
         (
-            config.attention_bias == "query_value" and position == "relative",
-            "attention_bias=query_value and attention_position=relative: the relative scores have biases of their own",
+            (config.mem_len is not None or config.reuse_len is not None or config.bi_data) and position != "relative",
+            "mem_len, reuse_len and bi_data belong to attention_position=relative",
+        ),
+        (
+            config.attention_bias != "none" and position == "relative",
+            f"attention_bias={config.attention_bias} and attention_position=relative: the relative scores have biases "
+            "of their own; set attention_bias=none",
         ),
         (config.global_every > 1 and config.window == 0, "global_every needs a window for the other layers"),
         (
@@ -267,11 +303,25 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
             f"num_groups must lie in 1 to num_layers, not {config.num_groups}",
         ),
         (config.inner_layers > 1 and not shared, "inner_layers needs num_groups: only shared groups have inner layers"),
+        (config.causal and config.conv_kernel_size > 0, "conv_kernel_size sees the next token: not in causal models"),
         (config.causal and config.enhanced_decoder, "enhanced_decoder predicts masked words: causal models have none"),
+        (
+            position in ("disentangled", "relative") and config.attention_implementation not in ("auto", "xla"),
+            f"attention_implementation={config.attention_implementation} and attention_position={position}: the "
+            "kernels know no terms of positions; take auto or xla",
+        ),
         (config.causal and config.window > 0, "window is two-sided: causal models cannot have one"),
         (
             config.enhanced_decoder and config.position_embedding != "none",
             "enhanced_decoder adds absolute positions late: position_embedding must be none",
+        ),
+        (
+            config.enhanced_decoder and position == "relative",
+            "enhanced_decoder and attention_position=relative: two streams tell masked words their positions already",
+        ),
+        (
+            disentangled and config.relative_buckets == 1,
+            "relative_buckets must be 0 (a row for every distance) or at least 2",
         ),
         (config.enhanced_decoder and shared, "enhanced_decoder runs the last layer again: not with num_groups"),
         (

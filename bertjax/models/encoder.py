@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -11,18 +12,22 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.context import Context, make_context
+from bertjax.models.convolution import Convolution
+from bertjax.models.disentangled import Relative, RelativeTable
 from bertjax.models.embeddings import Embeddings
 from bertjax.models.layer import Layer
-from bertjax.models.linear import Key, dropout, layer_norm
+from bertjax.models.linear import Key, dropout, initializer, layer_norm
+from bertjax.models.relative import make_relative, seeing_itself
 from bertjax.models.stack import Stacked, layer_at, run_layers, shard_batch, stacked_layers, stacked_norms
 from bertjax.types import Params
 
 
 class EncoderOutput(NamedTuple):
-    """`hidden_states` [L + 1, B, S, D] (embeddings first) only when it was asked for."""
+    """`hidden_states` [L + 1, B, S, D] (embeddings first) and `before_last` [B, S, D] only when they were asked for."""
 
     last_hidden_state: Array
     hidden_states: Array | None = None
+    before_last: Array | None = None
 
 
 class Encoder(nnx.Module):
@@ -36,6 +41,12 @@ class Encoder(nnx.Module):
             self.groups = Stacked(stacked_layers(config, rngs))
         if not config.first_attention_norm and config.num_layers > 1:
             self.attention_norms = Stacked(stacked_norms(config, rngs))
+        if config.attention_position == "disentangled":
+            self.relative = RelativeTable(config, rngs)
+        if config.attention_position == "relative":  # what a second stream begins with: see two_stream.py
+            self.mask_embedding = nnx.Param(initializer(config)(rngs.params(), (config.hidden_size,), jnp.float32))
+        if config.conv_kernel_size:
+            self.convolution = Convolution(config, rngs)
         if config.norm_placement == "pre":
             self.norm = layer_norm(config.hidden_size, config, rngs)
         self.config = config
@@ -48,33 +59,70 @@ class Encoder(nnx.Module):
         token_type_ids: Int[Array, "B S"],
         key: Key | None = None,
         collect: tuple[str, ...] = (),
-        stop: int | None = None,
     ) -> EncoderOutput:
-        """Hidden states of every token; `key` switches dropout on, `collect=("hidden_states",)` keeps all layers.
+        """Hidden states of every token; `key` switches dropout on.
 
-        `stop` ends before that layer, without the last norm: what a decoder of its own goes on from.
+        `collect` names what to keep besides the last: `hidden_states` of all layers; `before_last`, what the last layer
+        reads.
         """
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         x = shard_batch(self.embeddings(input_ids, position_ids, token_type_ids, segment_ids, keys[0]))
-        contexts = self.contexts(segment_ids, position_ids, token_type_ids)
+        wave_key = None if key is None else jax.random.fold_in(key, len(keys) + 1)
+        contexts = self.contexts(segment_ids, position_ids, token_type_ids, wave_key)
 
         def apply(layer: Layer, x: Array, local: bool, key: Key | None, _: None) -> Array:
             return layer(x, contexts[local], key)
 
-        keep = (lambda x: x) if "hidden_states" in collect else None
-        last, hidden = run_layers(self.config, self.weights(), x, apply, keys[1], stop=stop, keep=keep)
-        if stop is None:
-            last = self.finish(last, keys[2])
-        if hidden is None:
-            return EncoderOutput(last)
-        return EncoderOutput(last, jnp.concatenate([x[None], hidden[:-1], last[None]]))
+        def run(x: Array, start: int, stop: int) -> tuple[Array, Array | None]:
+            keep = (lambda x: x) if "hidden_states" in collect else None
+            return run_layers(self.config, self.weights(), x, apply, keys[1], start=start, stop=stop, keep=keep)
+
+        states, parts = [x], [x[None]]
+        for start, stop in itertools.pairwise(self._cuts(collect)):
+            y, hidden = run(states[-1], start, stop)
+            if start == 0 and self.config.conv_kernel_size:
+                y = self.convolution(x, y, segment_ids, None if key is None else jax.random.fold_in(key, len(keys)))
+                hidden = None if hidden is None else y[None]  # the convolution belongs to the layer
+            states.append(y)
+            if hidden is not None:
+                parts.append(hidden)
+        last = self.finish(states[-1], keys[2])
+        before_last = states[-2] if "before_last" in collect else None
+        if "hidden_states" not in collect:
+            return EncoderOutput(last, None, before_last)
+        hidden = jnp.concatenate(parts)
+        return EncoderOutput(last, jnp.concatenate([hidden[:-1], last[None]]), before_last)
+
+    def _cuts(self, collect: tuple[str, ...]) -> list[int]:
+        """Where the run of the layers is interrupted, with both ends."""
+        cuts = {0, self.config.num_layers}
+        if self.config.conv_kernel_size:
+            cuts.add(1)
+        if "before_last" in collect:
+            cuts.add(self.config.num_layers - 1)
+        return sorted(cuts)
 
     def contexts(
-        self, segment_ids: Int[Array, "B S"], position_ids: Int[Array, "B S"], token_type_ids: Int[Array, "B S"]
+        self,
+        segment_ids: Int[Array, "B S"],
+        position_ids: Int[Array, "B S"],
+        token_type_ids: Int[Array, "B S"],
+        key: Key | None = None,
     ) -> dict[bool, Context]:
-        """What the layers know of the batch: those that see the whole row (False) and those with a window (True)."""
+        """What the layers know of the batch: those that see the whole row (False) and those with a window (True).
+
+        `key` drops parts of relative attention's sinusoids.
+        """
         kinds = {self.config.is_local(layer) for layer in range(self.config.num_layers)}
-        return {local: make_context(self.config, segment_ids, position_ids, local) for local in kinds}
+        relative = None
+        if self.config.attention_position == "disentangled":
+            relative = Relative(self.relative(segment_ids.shape[1]))
+        if self.config.attention_position == "relative":
+            relative = make_relative(self.config, token_type_ids, key)
+        found = {local: make_context(self.config, segment_ids, position_ids, local, relative) for local in kinds}
+        if self.config.attention_position == "relative":
+            return {local: each._replace(mask=seeing_itself(each.visible())) for local, each in found.items()}
+        return found
 
     def finish(self, x: Float[Array, "B S D"], key: Key | None) -> Float[Array, "B S D"]:
         """The last norm and dropout, where there are any."""

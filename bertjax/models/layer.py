@@ -9,10 +9,17 @@ from jaxtyping import Array, Float
 from bertjax.models.attention import SelfAttention
 from bertjax.models.config import EncoderConfig
 from bertjax.models.context import Context
+from bertjax.models.disentangled import DisentangledAttention
 from bertjax.models.feed_forward import FeedForward
 from bertjax.models.linear import Key, dropout
+from bertjax.models.relative import RelativeAttention
 
-ATTENTIONS = {"none": SelfAttention, "rotary": SelfAttention}
+ATTENTIONS = {
+    "none": SelfAttention,
+    "rotary": SelfAttention,
+    "disentangled": DisentangledAttention,
+    "relative": RelativeAttention,
+}
 
 
 class Layer(nnx.Module):

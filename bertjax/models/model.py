@@ -6,10 +6,12 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bertjax.models.config import EncoderConfig
+from bertjax.models.disentangled import at_positions
 from bertjax.models.encoder import Encoder, EncoderOutput
 from bertjax.models.heads import (
     MlmHead,
@@ -17,10 +19,11 @@ from bertjax.models.heads import (
     ReplacedTokenHead,
     ScoreHead,
     SpanBoundaryHead,
+    gather_positions,
     summary_vectors,
     token_summaries,
 )
-from bertjax.models.linear import Key, Linear
+from bertjax.models.linear import Key, Linear, initializer
 from bertjax.types import Params, UserError
 
 HEADS = (
@@ -34,6 +37,8 @@ HEADS = (
     "question_answering",
 )
 
+_DECODER_KEY = 0xDEC0DE  # of the enhanced decoder's dropout, apart from the encoder's
+
 
 class Model(nnx.Module):
     """An encoder with any of `HEADS`; `pair`, and a classifier that wants it, read the pooler."""
@@ -45,6 +50,10 @@ class Model(nnx.Module):
             self.pooler = Pooler(config, rngs)
         if "mlm" in heads:
             self.mlm_head = MlmHead(config, rngs)
+            if config.enhanced_decoder:
+                self.decoder_positions = nnx.Embed(
+                    config.max_position_embeddings, config.hidden_size, embedding_init=initializer(config), rngs=rngs
+                )
         if "pair" in heads:
             self.pair_head = Linear(config.hidden_size, 2, config, rngs)
         if "rtd" in heads:
@@ -68,7 +77,46 @@ class Model(nnx.Module):
         key: Key | None = None,
         collect: tuple[str, ...] = (),
     ) -> EncoderOutput:
+        if hasattr(self, "decoder_positions"):
+            collect = (*collect, "before_last")
         return self.encoder(input_ids, segment_ids, position_ids, token_type_ids, key, collect)
+
+    def masked_word_states(
+        self,
+        encoded: EncoderOutput,
+        segment_ids: Int[Array, "B S"],
+        position_ids: Int[Array, "B S"],
+        positions: Int[Array, "B M"] | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B M D"]:
+        """What the masked-word head reads of the tokens at `positions` (None = all), from what `encode` returned.
+
+        That is the last hidden state, or what DeBERTa's enhanced decoder makes of the one before it.
+        """
+        if hasattr(self, "decoder_positions"):
+            assert encoded.before_last is not None  # `encode` asked for it
+            return self._enhanced(encoded.before_last, segment_ids, position_ids, positions, key)
+        hidden = encoded.last_hidden_state
+        return hidden if positions is None else gather_positions(hidden, positions)
+
+    def _enhanced(
+        self, hidden: Array, segment_ids: Array, position_ids: Array, positions: Array | None, key: Key | None
+    ) -> Array:
+        """The last layer, twice, over queries that start as hidden state + absolute position.
+
+        Keys and values are the hidden states both times, so queries do not see one another, and only those that are
+        asked for are run (microsoft/DeBERTa:DeBERTa/apps/models/masked_language_model.py runs all).
+        """
+        keys = (None, None) if key is None else jax.random.split(jax.random.fold_in(key, _DECODER_KEY))
+        last, no_types = self.config.num_layers - 1, jnp.zeros_like(segment_ids)
+        context = self.encoder.contexts(segment_ids, position_ids, no_types)[self.config.is_local(last)]
+        x = hidden + self.decoder_positions(position_ids).astype(hidden.dtype)
+        if positions is not None and self.config.attention_position == "disentangled":
+            x, context, positions = gather_positions(x, positions), at_positions(context, positions), None
+        layer = self.encoder.layer(last)
+        for step_key in keys:
+            x = layer(x, context, step_key, hidden)
+        return x if positions is None else gather_positions(x, positions)
 
     def mlm_logits(self, hidden: Float[Array, "*b D"]) -> Float[Array, "*b V"]:
         """Vocabulary logits of the given hidden states (gather the positions first: this is the dear product)."""
@@ -125,7 +173,7 @@ class Model(nnx.Module):
         if segment_ids is None:
             if self.config.summary == "mean":
                 raise ValueError("summary=mean needs segment_ids")
-            segment_ids = jax.numpy.ones(hidden.shape[:2], "int32")
+            segment_ids = jnp.ones(hidden.shape[:2], "int32")
         return summary_vectors(hidden, positions, segment_ids, self.config)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
+Wave = Callable[[Array], Array]
 Rotation = tuple[Float[Array, "B S 1 H"], Float[Array, "B S 1 H"]]
 """Cosines and sines of every token, the two halves of a head alike."""
 
@@ -29,7 +33,27 @@ def rotate(x: Float[Array, "B S N H"], by: Rotation) -> Float[Array, "B S N H"]:
     return (x.astype(jnp.float32) * cosines + swapped * sines).astype(x.dtype)
 
 
-def _waves(positions: Array, size: int, base: float, first, second) -> Array:
-    frequencies = base ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
-    angles = positions[..., None].astype(jnp.float32) * jnp.expand_dims(frequencies, range(positions.ndim))
+def frequencies(size: int, base: float) -> Float[np.ndarray, "half"]:
+    """1 / base^(2i / size), with a rounding after every operation as in torch's float32.
+
+    On the host, where the compiler has no say: at position 8192 the last bit of a frequency moves a cosine by 2e-4.
+    """
+    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+    return np.float32(1) / np.power(float(base), exponents, dtype=np.float64).astype(np.float32)
+
+
+def shear(x: Float[Array, "*b Q W"], length: int) -> Float[Array, "*b Q K"]:
+    """out[i, j] = x[i, Q - 1 - i + j], j < `length` = W - Q + 1: read on, rows of W - 1 lie as they are wanted.
+
+    Turns scores by distance into scores by key without a look-up, whose gradient would add in no fixed order.
+    """
+    *lead, count, width = x.shape
+    if count == 1:
+        return x[..., :length]
+    flat = x.reshape(*lead, count * width)[..., count - 1 : count * width - 1]
+    return flat.reshape(*lead, count, width - 1)[..., :length]
+
+
+def _waves(positions: Array, size: int, base: float, first: Wave, second: Wave) -> Array:
+    angles = positions[..., None].astype(jnp.float32) * jnp.expand_dims(frequencies(size, base), range(positions.ndim))
     return jnp.concatenate([first(angles), second(angles)], axis=-1)

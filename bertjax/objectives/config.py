@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
+from bertjax.models.config import EncoderConfig
 from bertjax.types import UserError
 
 UNITS = ("token", "whole_word")
@@ -38,6 +40,20 @@ class MaskingConfig:
             )
 
 
+class ObjectiveConfig(Protocol):
+    """What every objective's config can tell before anything is built."""
+
+    @property
+    def predicted_share(self) -> float:
+        """Share of the tokens that go through the vocabulary projection."""
+
+    def check_form(self, form: str) -> None:
+        """Raises `UserError` when rows of this form lack what the loss needs."""
+
+    def check_model(self, model: EncoderConfig) -> None:
+        """Raises `UserError` for an encoder that cannot learn this."""
+
+
 @dataclasses.dataclass(frozen=True)
 class MlmConfig:
     """`pair` is "nsp" or "none"; the weights multiply the two means."""
@@ -53,9 +69,36 @@ class MlmConfig:
         if min(self.mlm_weight, self.pair_weight) < 0.0:
             raise UserError("objective.mlm_weight and objective.pair_weight must not be negative")
 
+    @property
+    def predicted_share(self) -> float:
+        return self.masking.mask_rate
+
+    def check_model(self, model: EncoderConfig) -> None:
+        if model.causal:
+            raise UserError(
+                "objective.name=mlm hides words from both sides, but model.causal sees only one; "
+                "set objective.name=clm or model.causal=false"
+            )
+
     def check_form(self, form: str) -> None:
-        """Raises `UserError` when rows of this form lack what the loss needs."""
         if form not in PAIR_FORMS[self.pair]:
             raise UserError(
                 f"objective.pair={self.pair} needs data.form to be {' or '.join(PAIR_FORMS[self.pair])}, not {form!r}"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class CausalConfig:
+    """Nothing to choose: every token predicts the next one."""
+
+    predicted_share: float = 1.0
+
+    def check_model(self, model: EncoderConfig) -> None:
+        if not model.causal:
+            raise UserError("objective.name=clm needs model.causal=true: else every token sees what it is to predict")
+        if model.mlm_head == "transform" and model.enhanced_decoder:
+            raise UserError("objective.name=clm cannot use model.enhanced_decoder")
+
+    def check_form(self, form: str) -> None:
+        if form != "block":
+            raise UserError(f"objective.name=clm needs data.form to be block, not {form!r}")

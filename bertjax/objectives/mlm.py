@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import gather_positions
 from bertjax.models.model import bind, init_params
 from bertjax.objectives.base import Extra, Key, example_keys
 from bertjax.objectives.config import MlmConfig
 from bertjax.objectives.masking import hide_tokens
 from bertjax.objectives.pair import pair_sums
+from bertjax.objectives.words import unigram_nll, word_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
 
@@ -29,7 +28,7 @@ class MaskedLanguageModel:
         self.weights = {"mlm": config.mlm_weight}
         if config.pair != "none":
             self.weights["pair"] = config.pair_weight
-        self.unigram_nll = _unigram_nll(vocabulary)
+        self.unigram_nll = unigram_nll(vocabulary)
 
     def init(self, key: Key) -> tuple[Params, Extra]:
         return init_params(self.model, self.heads, key), Extra(frozen={}, carry={})
@@ -50,35 +49,16 @@ class MaskedLanguageModel:
     def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], Extra]:
         model = bind(self.model, self.heads, params)
         inputs = {name: batch[name] for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
-        hidden = model.encode(**inputs, key=key if train else None).last_hidden_state
-        logits = model.mlm_logits(gather_positions(hidden, batch["masked_positions"]))
-        sums = mlm_sums(logits, batch["masked_ids"], batch["masked_weights"])
+        key = key if train else None
+        encoded = model.encode(**inputs, key=key)
+        places = batch["segment_ids"], batch["position_ids"]
+        words = model.masked_word_states(encoded, *places, batch["masked_positions"], key)
+        logits = model.mlm_logits(words)
+        sums = word_sums("mlm", logits, batch["masked_ids"], batch["masked_weights"])
         if not train:
             baseline = jnp.asarray(self.unigram_nll)[batch["masked_ids"]] * batch["masked_weights"]
             sums["unigram_loss"] = Sum(baseline.sum(), sums["mlm"].count)
         if "pair" in self.weights:
-            pooled = model.pooled(hidden, batch["example_positions"])
+            pooled = model.pooled(encoded.last_hidden_state, batch["example_positions"])
             sums |= pair_sums(model.pair_logits(pooled), batch["pair_labels"], batch["example_weights"])
         return sums, extra
-
-
-def mlm_sums(logits: Float[Array, "B M V"], ids: Int[Array, "B M"], weights: Float[Array, "B M"]) -> dict[str, Sum]:
-    """Cross-entropy and accuracy over the predictions that are there.
-
-    The answer is right when no logit is higher: an argmax would be a second, slow pass over the vocabulary.
-    """
-    answer = jnp.take_along_axis(logits, ids[:, :, None], axis=-1)[:, :, 0]
-    highest = jax.lax.stop_gradient(logits.max(axis=-1))
-    log_total = jnp.log(jnp.exp(logits - highest[:, :, None]).sum(axis=-1)) + highest
-    right = (answer >= highest).astype(jnp.float32)
-    count = weights.sum()
-    return {
-        "mlm": Sum(((log_total - answer) * weights).sum(), count),
-        "mlm_accuracy": Sum((right * weights).sum(), count),
-    }
-
-
-def _unigram_nll(vocabulary: Vocabulary) -> np.ndarray:
-    """float32 [V]: what guessing by (add-one) piece frequency costs for every piece, in nats."""
-    counts = vocabulary.counts.astype(np.float64) + 1.0
-    return -np.log(counts / counts.sum()).astype(np.float32)

@@ -34,13 +34,23 @@ def peak_flops(device_kind: str) -> float | None:
 def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_token: float) -> float:
     """Model FLOPs of one real token, forward and backward, nothing recomputed.
 
-    6 [L (4 D^2 + 2 D F) + r (D^2 + D V)] + 12 L D s: r the share of predicted tokens, s the mean number of keys that a
-    token attends to, V the padded vocabulary. Embedding look-ups, norms, softmax and the optimizer count as nothing.
+    6 [W + r (D E + E V)] + 12 N H (sum over layers of s): W the weights of the matrices that a token meets (attention,
+    feed-forward, projection of the embeddings), r the share of predicted tokens, E the width of the word table, V the
+    padded vocabulary, s the mean number of keys that a token attends to (a local layer's window at most). Every
+    relative term of the scores counts as one more product over s. Embedding look-ups, norms, softmax and the optimizer
+    count as nothing.
     """
-    d, f, layers = config.hidden_size, config.intermediate_size, config.num_layers
-    body = layers * (4 * d * d + 2 * d * f)
-    head = predicted_share * (d * d + d * config.table_size)
-    return 6.0 * (body + head) + 12.0 * layers * d * keys_per_token
+    width, inner = config.hidden_size, config.num_heads * config.head_dim
+    matrices = 4 * width * inner + (3 if config.feed_forward == "glu" else 2) * width * config.intermediate_size
+    weights = config.num_layers * config.inner_layers * matrices
+    weights += 0 if config.embedding_size is None else width * config.embedding_size
+    head = config.embedding_dim * config.table_size
+    head += width * config.embedding_dim if config.mlm_head == "transform" else 0
+    local = sum(config.is_local(layer) for layer in range(config.num_layers))
+    keys = (config.num_layers - local) * keys_per_token + local * min(keys_per_token, config.window + 1)
+    products = {"disentangled": 2 + len(config.relative_terms), "relative": 3}.get(config.attention_position, 2)
+    attention = 6.0 * products * config.inner_layers * inner * keys
+    return 6.0 * (weights + predicted_share * head) + attention
 
 
 def bytes_per_device(state: Any, mesh: jax.sharding.Mesh) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from bertjax.types import UserError
 
 Figures = Mapping[str, float]
+WORD_LOSSES = ("mlm", "clm")
 
 
 class Writer(Protocol):
@@ -162,8 +163,8 @@ def train_line(figures: Figures) -> str:
     """The figures of one window, short enough for a terminal."""
     parts = [f"loss {figures['train/loss']:.3f}"]
     for name, short in (
-        ("mlm_loss", "mlm"),
-        ("mlm_accuracy", "acc"),
+        *((f"{name}_loss", name) for name in WORD_LOSSES),
+        *((f"{name}_accuracy", "acc") for name in WORD_LOSSES),
         ("pair_loss", "pair"),
         ("pair_accuracy", "pair acc"),
     ):
@@ -182,11 +183,12 @@ def train_line(figures: Figures) -> str:
 
 def eval_line(figures: Figures, prefix: str = "eval") -> str:
     """A held-out evaluation in words: the loss beside what guessing by unigram frequency costs on the same tokens."""
-    loss, unigram = figures[f"{prefix}/mlm_loss"], figures[f"{prefix}/unigram_loss"]
+    name = next(name for name in WORD_LOSSES if f"{prefix}/{name}_loss" in figures)
+    loss, unigram = figures[f"{prefix}/{name}_loss"], figures[f"{prefix}/unigram_loss"]
     verdict = f"{abs(unigram - loss):.3f} {'better' if loss < unigram else 'worse'} than guessing by frequency"
     parts = [
-        f"mlm {loss:.3f} nats, {verdict} ({unigram:.3f})",
-        f"accuracy {figures[f'{prefix}/mlm_accuracy']:.3f}",
+        f"{name} {loss:.3f} nats, {verdict} ({unigram:.3f})",
+        f"accuracy {figures[f'{prefix}/{name}_accuracy']:.3f}",
     ]
     if f"{prefix}/pair_accuracy" in figures:
         parts.append(

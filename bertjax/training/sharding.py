@@ -19,8 +19,8 @@ BATCH = PartitionSpec(("data", "fsdp"))
 RULES: list[tuple[str, tuple[str | tuple[str, ...] | None, ...]]] = [
     # Rows, not columns: a gather from a table whose columns lie on the axis of the batch must be replicated first.
     (r".*/word_embeddings/embedding", (("tensor", "fsdp"), None)),
-    (r".*/attention/(query|key|value)/kernel", ("fsdp", "tensor")),
-    (r".*/attention/(query|key|value)/bias", ("tensor",)),
+    (r".*/attention/(query|key|value|position|position_key|position_query)/kernel", ("fsdp", "tensor")),
+    (r".*/attention/(query|key|value|position_key|position_query)/bias", ("tensor",)),
     (r".*/attention/output/kernel", ("tensor", "fsdp")),
     (r".*/feed_forward/(intermediate|gate)/kernel", ("fsdp", "tensor")),
     (r".*/feed_forward/(intermediate|gate)/bias", ("tensor",)),

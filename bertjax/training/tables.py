@@ -31,7 +31,7 @@ def num_stacked(path: str) -> int:
 
 
 def virtual_paths(path: str, shape: tuple[int, ...]) -> list[str]:
-    """The per-layer paths of a leaf of this shape: one for a plain leaf, L for a stacked one, G x I for shared groups."""
+    """The per-layer paths of a leaf of this shape: one for a plain leaf, L for a stacked one, G x I for groups."""
     paths, axes = [""], iter(shape)
     for key in path.split("/"):
         paths = [f"{start}/{key}" for start in paths]

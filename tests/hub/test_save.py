@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from bertjax.hub import save as save_module
+from bertjax.hub.layout import layout
 from bertjax.hub.load import load_pretrained
 from bertjax.hub.model_card import MARKER, model_card
 from bertjax.hub.save import ExportError, save_pretrained, verify_export
@@ -316,7 +317,7 @@ def test_the_card_tells_what_is_known_and_invents_nothing(tmp_path: Path, unveri
 
 def test_the_card_warns_of_positions_that_were_never_trained() -> None:
     cards = {
-        seq_len: model_card(CONFIG, HEADS, "bert", "BertForPreTraining", 1, {"seq_len": seq_len})
+        seq_len: model_card(layout(CONFIG, HEADS), 1, {"seq_len": seq_len})
         for seq_len in (8, CONFIG.max_position_embeddings)
     }
     assert "rows of 8 tokens: the embeddings of later positions" in cards[8]

@@ -18,7 +18,7 @@ from bertjax.types import Params
 
 
 def seeing(segments: jax.Array) -> Context:
-    return Context(attention_mask(segments), segments)
+    return Context(segments)
 
 
 @pytest.fixture(scope="module")

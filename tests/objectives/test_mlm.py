@@ -15,7 +15,8 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.model import bind
 from bertjax.objectives.base import Extra
 from bertjax.objectives.config import MaskingConfig, MlmConfig
-from bertjax.objectives.mlm import MaskedLanguageModel, mlm_sums
+from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.words import word_sums
 from bertjax.objectives.pair import pair_sums
 from bertjax.types import Params, Sum, Vocabulary
 
@@ -172,7 +173,7 @@ def test_gradients_of_logits_are_those_of_the_maths() -> None:
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(size=(2, 3, 5)), jnp.float32)
     ids, weights = jnp.asarray([[1, 4, 0], [2, 0, 0]]), jnp.asarray([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
-    gradient = jax.grad(lambda logits: mlm_sums(logits, ids, weights)["mlm"].value)(logits)
+    gradient = jax.grad(lambda logits: word_sums("mlm", logits, ids, weights)["mlm"].value)(logits)
     expected = (np.exp(log_softmax(logits)) - np.eye(5)[np.asarray(ids)]) * np.asarray(weights)[..., None]
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
     assert not np.asarray(gradient)[np.asarray(weights) == 0].any()

@@ -1,8 +1,30 @@
-"""The families that can be loaded and saved, by the `model_type` of their config.json."""
+"""The families that can be loaded and saved. To add one: a module with a `FAMILY` here, and its name in the list."""
 
 from __future__ import annotations
 
-from bertjax.hub.keymaps.bert import FAMILY as _BERT
+import importlib
+
 from bertjax.hub.keymaps.family import Family
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (_BERT,)}
+_MODULES = (
+    "bert",
+    "roberta",
+    "albert",
+    "distilbert",
+    "electra",
+    "deberta",
+    "deberta_v2",
+    "modernbert",
+    "gpt2",
+    "xlnet",
+)  # fmt: skip
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (importlib.import_module(f"bertjax.hub.keymaps.{module}").FAMILY for module in _MODULES)
+}
+
+
+def family_of_type(model_type: str) -> Family | None:
+    """The family that reads config.json files with this `model_type`."""
+    return next((family for family in FAMILIES.values() if family.model_type == model_type), None)

@@ -28,7 +28,7 @@ _VOCABULARY_PADDING = 37  # rows that training would add, and an export must not
 # Ending of a class name -> {field of its output: our output}. The first that fits is taken.
 READINGS: dict[str, dict[str, str]] = {
     "ForPreTraining": {
-        "prediction_logits": "logits",
+        "prediction_logits": "mlm_logits",
         "seq_relationship_logits": "pair_logits",
         "sop_logits": "pair_logits",
         "logits": "rtd_logits",
@@ -37,7 +37,8 @@ READINGS: dict[str, dict[str, str]] = {
     "ForSequenceClassification": {"logits": "sequence_logits"},
     "ForTokenClassification": {"logits": "token_logits"},
     "ForQuestionAnswering": {"start_logits": "start_logits", "end_logits": "end_logits"},
-    "": {"logits": "logits", "pooler_output": "pooler_output"},
+    "ForQuestionAnsweringSimple": {"start_logits": "start_logits", "end_logits": "end_logits"},
+    "": {"logits": "mlm_logits", "pooler_output": "pooler_output"},
 }
 
 
@@ -114,7 +115,7 @@ def _ours_to_theirs(case: Case, model_class: str, scratch: Path) -> Found:
     loaded.save_pretrained(scratch / "theirs")
     faults += _tensor_faults(scratch / "ours", scratch / "theirs")
     yield "none", NAMES, math.inf if faults else 0.0, "; ".join(faults)
-    faults = _config_faults(scratch / "ours", scratch / "theirs")
+    faults = _config_faults(scratch / "ours", scratch / "theirs", case.unwritten)
     yield "none", CONFIG, math.inf if faults else 0.0, "; ".join(faults)
     yield from _compare(case, dataclasses.replace(sample, config=config, params=params), loaded.eval())
 
@@ -145,10 +146,15 @@ def run_theirs(model: Any, inputs: Arrays, **options: Any) -> Any:
         return model(**{name: torch.from_numpy(array) for name, array in inputs.items()}, **options)
 
 
+def library_versions() -> dict[str, str]:
+    """Of what is compared with; raises `UserError` where it is not installed."""
+    return {"transformers": _transformers().__version__, "torch": _torch().__version__}
+
+
 def _compare(case: Case, ours: PretrainedModel, theirs: Any) -> Found:
     for padding in case.paddings:
         batch = _batch(case, padding, ours.config)
-        results = [("", _their_arrays(theirs, batch), _our_arrays(ours, batch))]
+        results = [("", _their_arrays(theirs, batch, case), _our_arrays(ours, batch))]
         results += [(f"{call.name}: ", call.theirs(theirs, batch), call.ours(ours, batch)) for call in case.calls]
         for prefix, expected, found in results:
             for name in sorted(expected.keys() | found.keys()):
@@ -163,11 +169,12 @@ def _batch(case: Case, padding: str, config: EncoderConfig) -> Arrays:
     return draw_batch(case, padding, config.vocab_size, config.max_position_embeddings, types, config.pad_token_id)
 
 
-def _their_arrays(model: Any, batch: Arrays) -> Arrays:
+def _their_arrays(model: Any, batch: Arrays, case: Case) -> Arrays:
     out = run_theirs(model, batch, output_hidden_states=True)
     reading = next(fields for ending, fields in READINGS.items() if type(model).__name__.endswith(ending))
     found = {ours: out[theirs].numpy() for theirs, ours in reading.items() if out.get(theirs) is not None}
-    states = {f"hidden_states[{index}]": state.numpy() for index, state in enumerate(out.hidden_states)}
+    kept = out.hidden_states[:: case.states_per_layer]
+    states = {f"hidden_states[{index}]": state.numpy() for index, state in enumerate(kept)}
     return found | states
 
 
@@ -208,13 +215,13 @@ def _tensor_faults(ours: Path, theirs: Path) -> list[str]:
     return faults + ([f"changed on the way: {_some(changed)}"] if changed else [])
 
 
-def _config_faults(ours: Path, theirs: Path) -> list[str]:
+def _config_faults(ours: Path, theirs: Path, unwritten: tuple[str, ...]) -> list[str]:
     mine, back = (json.loads((folder / "config.json").read_text()) for folder in (ours, theirs))
     absent = object()
     return [
         f"config.json: {key} = {value!r} comes back as {back.get(key)!r}"
         for key, value in mine.items()
-        if back.get(key, absent) != value
+        if back.get(key, absent) != value and (key in back or key not in unwritten)
     ]
 
 
@@ -248,6 +255,7 @@ def _transformers() -> Any:
         import transformers
     except ImportError:
         raise UserError(_NEEDED.format("transformers")) from None
+    transformers.utils.logging.disable_progress_bar()
     return transformers
 
 

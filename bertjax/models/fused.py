@@ -1,0 +1,171 @@
+"""Attention kernels that never hold the scores: cuDNN's on GPU, splash on TPU; and the choice among them.
+
+None of the two kernels can drop probabilities or add terms to scores; both are refused, by name, where they cannot be
+exact. What is checked without the hardware: that splash, interpreted on the CPU, gives the values and gradients of the
+plain form, and that both lower for their platform. Their speed and the execution on a GPU or TPU are not.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float, Int
+
+from bertjax.models.config import EncoderConfig
+from bertjax.models.context import Context
+from bertjax.models.local_attention import pays
+from bertjax.types import UserError
+
+LANES = 128  # width of a TPU vector register: what splash's sizes are multiples of
+_BLOCKS = (512, 256, 128)
+_CUDNN_HEAD = 128  # cuDNN's limit before Hopper (there 256)
+
+
+def choose(config: EncoderConfig, context: Context, q: Array, k: Array, dropping: bool) -> str:
+    """`xla`, `cudnn`, `splash` or `interpret`; `dropping` = probabilities are about to be dropped.
+
+    A kernel that was asked for by name and cannot be exact raises `UserError`; `auto` takes one only where it can, and
+    prefers blocks to a kernel that would need the window as a matrix.
+    """
+    wanted = config.attention_implementation
+    if wanted == "xla":
+        return wanted
+    if wanted == "auto":
+        kernel = {"gpu": "cudnn", "cuda": "cudnn", "tpu": "splash"}.get(_platform(), "xla")
+        if kernel == "xla" or obstacle(kernel, config, context, q, k, dropping):
+            return "xla"
+        return "xla" if kernel == "cudnn" and pays(q.shape[1], context.window) else kernel
+    reason = obstacle(wanted, config, context, q, k, dropping)
+    if reason:
+        raise UserError(f"attention_implementation={wanted} {reason}; take xla or auto")
+    return wanted
+
+
+def obstacle(kernel: str, config: EncoderConfig, context: Context, q: Array, k: Array, dropping: bool) -> str:
+    """Why this kernel cannot compute this attention; empty if it can."""
+    if dropping:
+        return f"cannot drop probabilities: attention_dropout must be 0 in training, not {config.attention_dropout}"
+    if context.mask is not None or q.shape != k.shape:
+        return "needs queries and keys of the same rows, with no mask of their own"
+    if kernel == "interpret":
+        return ""
+    if config.compute_dtype != "bfloat16":
+        return f"multiplies in bfloat16: compute_dtype must not be {config.compute_dtype}"
+    if kernel == "cudnn" and (config.head_dim % 8 or config.head_dim > _CUDNN_HEAD):
+        return f"needs a head size that is a multiple of 8 and at most {_CUDNN_HEAD}, not {config.head_dim}"
+    if kernel == "cudnn" and q.shape[1] % 2:
+        return f"needs rows of an even length, not {q.shape[1]}"
+    return ""
+
+
+def cudnn(
+    q: Float[Array, "B S N H"], k: Float[Array, "B S N H"], v: Float[Array, "B S N H"], context: Context
+) -> Float[Array, "B S N H"]:
+    """cuDNN's flash attention, operands bfloat16, visibility as a mask [B, 1, S, S] that all heads share.
+
+    The mask in full: cuDNN has windows for causal attention only, and its public form knows no segments. Traceable
+    only where cuDNN is installed.
+    """
+    q, k, v = (x.astype(jnp.bfloat16) for x in (q, k, v))
+    plain = context.visible()
+    return jax.nn.dot_product_attention(q, k, v, mask=plain, implementation="cudnn")
+
+
+def splash(
+    q: Float[Array, "B S N H"],
+    k: Float[Array, "B S N H"],
+    v: Float[Array, "B S N H"],
+    context: Context,
+    dtype: Any,
+    interpret: bool,
+) -> Float[Array, "B S N H"]:
+    """The TPU kernel `splash_attention`: blocks of scores that the mask rules out are not computed.
+
+    Rows and heads are padded with zeros to multiples of 128, which changes nothing. Tokens see tokens of the same
+    segment id, so that padding looks at padding here and at real tokens elsewhere: its outputs differ, and nobody may
+    read them. `interpret` runs the kernel as ordinary jax, for tests.
+    """
+    length, width = q.shape[1], q.shape[3]
+    padded = -(-length // LANES) * LANES
+
+    def lay(x: Array) -> Array:
+        """[B, N, S, H], padded."""
+        sizes = ((0, 0), (0, padded - length), (0, 0), (0, -(-width // LANES) * LANES - width))
+        return jnp.pad(x.astype(dtype), sizes).transpose(0, 2, 1, 3)
+
+    scaled = q.astype(jnp.float32) / math.sqrt(width)  # the kernel does not scale
+    segments = jnp.pad(context.segment_ids, ((0, 0), (0, padded - length)))
+    run = functools.partial(_run_splash, padded, context.window, context.causal, interpret)
+    out = _by_shard(run)(lay(scaled), lay(k), lay(v), segments)
+    return out.transpose(0, 2, 1, 3)[:, :length, :, :width]
+
+
+def _run_splash(
+    length: int,
+    window: int,
+    causal: bool,
+    interpret: bool,
+    q: Float[Array, "B N S H"],
+    k: Float[Array, "B N S H"],
+    v: Float[Array, "B N S H"],
+    segment_ids: Int[Array, "B S"],
+) -> Float[Array, "B N S H"]:
+    from jax.experimental.pallas.ops.tpu.splash_attention import SegmentIds
+
+    kernel = _splash_kernel(q.shape[1], length, window, causal, interpret)
+    return jax.vmap(lambda q, k, v, ids: kernel(q, k, v, segment_ids=SegmentIds(ids, ids)))(q, k, v, segment_ids)
+
+
+@functools.lru_cache(maxsize=32)
+def _splash_kernel(heads: int, length: int, window: int, causal: bool, interpret: bool) -> Any:
+    """The kernel for one row; what it knows of the mask is made once, on the host."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    shape = (length, length)
+    mask: Any = masks.FullMask(shape)
+    if causal:
+        mask = masks.CausalMask(shape)
+    elif window:
+        mask = masks.LocalMask(shape, (window // 2, window // 2), 0)
+    block = next(size for size in _BLOCKS if length % size == 0)
+    if window:
+        block = min(block, -(-window // LANES) * LANES)
+    sizes = kernels.BlockSizes(block, block, block, block, block, block, block, block)
+    with jax.ensure_compile_time_eval():
+        kernel = kernels.make_splash_mha(
+            masks.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret
+        )
+        return jax.tree.map(np.asarray, kernel)
+
+
+def _by_shard(run: Any) -> Any:
+    """Every device runs the kernel on its own rows and heads: the compiler cannot split a kernel by itself."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.axis_names:
+        return run
+
+    def share(size: int, names: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The axes of the mesh among `names`, if they split this size evenly."""
+        present = tuple(name for name in names if name in mesh.axis_names)
+        return present if present and size % math.prod(mesh.shape[name] for name in present) == 0 else None
+
+    def sharded(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
+        rows, heads = share(q.shape[0], ("data", "fsdp")), share(q.shape[1], ("tensor",))
+        whole, ids = PartitionSpec(rows, heads), PartitionSpec(rows)
+        mapped = jax.shard_map(run, in_specs=(whole, whole, whole, ids), out_specs=whole, check_vma=False)
+        return mapped(q, k, v, segment_ids)
+
+    return sharded
+
+
+def _platform() -> str:
+    """Of the device on which computations land by default."""
+    device: Any = getattr(jax.config, "jax_default_device", None)  # not among the names that the type declares
+    return getattr(device, "platform", device) or jax.default_backend()

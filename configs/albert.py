@@ -1,0 +1,51 @@
+"""ALBERT: factorised embeddings and one set of parameters for all layers (arXiv:1909.11942).
+
+    bertjax pretrain --config configs/albert.py:base-v2 --workdir runs/albert --config.data.sources='text:corpus/*.txt'
+
+Sizes: base large xlarge xxlarge, each as -v1 and -v2 (v2 without dropout), and tiny (minutes on a CPU). `tiny-groups`
+shows two groups of two inner layers.
+
+Hardware and time: not measured here. Result: by google-research/albert's README, average of five tasks 80.1 (base) and
+91.0 (xxlarge) for the first versions, 82.3 and 90.9 for the second, which saw more data and 3 to 10 million steps.
+
+Where this differs from the paper: whole words are hidden instead of n-grams of them, segments are not swapped (no
+sentence-order loss), and the optimizer is AdamW without bias correction instead of LAMB.
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.base_config import base_config, make_tiny
+from bertjax.types import UserError
+
+SIZES = (*(f"{size}-{version}" for size in ("base", "large", "xlarge", "xxlarge") for version in ("v1", "v2")),)
+SIZES = (*SIZES, "tiny", "tiny-groups")
+
+
+def get_config(size: str = "base-v2") -> ConfigDict:
+    """The recipe of section 4.1 for one of `SIZES`."""
+    if size not in SIZES:
+        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    config = base_config()
+    config.model.preset = "albert-base-v2" if size.startswith("tiny") else f"albert-{size}"
+
+    config.data.form = "block"
+    config.data.tokenizer = "unigram"
+    config.data.tokenizer_family = "albert"
+    config.data.vocab_size = 30000
+    config.data.seq_len = 512
+    config.data.dupe_factor = 40
+    config.objective.pair = "none"
+    config.objective.dynamic = False
+    config.objective.masking = "whole_word"
+
+    config.train.num_steps = 125_000
+    config.train.batch_size = 4096
+    config.optimizer.learning_rate = 1.76e-3
+    config.schedule.warmup_steps = config.train.get_ref("num_steps") // 40
+    if size.startswith("tiny"):
+        make_tiny(config)
+        config.model.embedding_size = 64
+    if size == "tiny-groups":
+        config.model.num_groups = 2
+        config.model.inner_layers = 2
+    return config

@@ -1,0 +1,34 @@
+"""The plain Transformer encoder, to mix parts in: positions, norms, feed-forward blocks (arXiv:1706.03762).
+
+    bertjax pretrain --config configs/transformer.py:base --workdir runs/plain --config.data.sources='text:corpus/*.txt'
+        --config.model.attention_position=rotary --config.model.position_embedding=none
+        --config.model.norm_placement=pre --config.model.feed_forward=glu
+
+Sizes: base big (the encoder halves of table 3), and tiny (two layers, minutes on a CPU).
+
+Hardware and time: not measured here. Result: there is no published encoder-only result. Models that no Hugging Face
+class can hold are exported in bertjax's own format.
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.base_config import base_config, make_tiny
+from bertjax.types import UserError
+
+SIZES = ("base", "big", "tiny")
+
+
+def get_config(size: str = "base") -> ConfigDict:
+    """One of `SIZES`, trained to fill masks with BERT's optimizer."""
+    if size not in SIZES:
+        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    config = base_config()
+    config.model.preset = "transformer-big" if size == "big" else "transformer-base"
+
+    config.data.form = "block"
+    config.objective.pair = "none"
+    config.schedule.name = "linear"
+    if size == "tiny":
+        make_tiny(config)
+        config.model.embedding_scale = False  # positions of size 1 would drown beside words of size 0.05 * sqrt(128)
+    return config

@@ -1,0 +1,93 @@
+"""`bertjax export` as a folder of sentence-transformers, and to the Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lab import Finished, Lab
+
+from bertjax.commands import export as command
+from bertjax.hub import push
+from bertjax.hub.load import load_pretrained
+from bertjax.hub.sentence_transformers import Pooling, embed, read_pooling
+
+
+def test_sentence_vectors(lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "vectors"
+    arguments = ["--sentence-transformers", "--pooling", "cls", "--max-length", 16]
+    assert lab.run("export", "--workdir", finished.workdir, "--out", out, *arguments) == 0
+    assert "sentence_transformers.SentenceTransformer(" in capsys.readouterr().out
+    assert read_pooling(out) == Pooling("cls", True, 16)
+    ids = np.arange(5, 15)[None]
+    vectors = [embed(load_pretrained(folder), ids) for folder in (out, finished.workdir / "export")]
+    np.testing.assert_array_equal(*vectors)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--pooling", "cls"], "--sentence-transformers, which is missing"),
+        (["--max-length", "9"], "--sentence-transformers, which is missing"),
+        (["--public"], "--push_to_hub OWNER/NAME, which is missing"),
+        (["--sentence-transformers", "--max-length", "999"], "beyond the 64 tokens"),
+        (["--push_to_hub", "nobody"], "OWNER/NAME"),
+    ],
+)
+def test_bad_flags(
+    arguments: list[str],
+    message: str,
+    lab: Lab,
+    finished: Finished,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert lab.run("export", "--workdir", finished.workdir, "--out", tmp_path / "out", *arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+class FakeHub:
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def whoami(self) -> dict[str, Any]:
+        return {"name": "ada"}
+
+    def repo_exists(self, repo_id: str) -> bool:
+        return repo_id == "ada/taken"
+
+    def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> None:
+        self.calls.append((repo_id, private))
+
+    def upload_folder(self, *, folder_path: str, commit_message: str, **_: Any) -> None:
+        self.calls.append((folder_path, commit_message))
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_push(
+    public: bool,
+    lab: Lab,
+    finished: Finished,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hub, out = FakeHub(), tmp_path / "out"
+    monkeypatch.setattr(push, "_hub_api", lambda: hub)
+    flags = ["--push_to_hub", "ada/engine", *(["--public"] if public else [])]
+    assert lab.run("export", "--workdir", finished.workdir, "--out", out, *flags) == 0
+    assert hub.calls == [("ada/engine", not public), (str(out), "Step 8, exported by bertjax")]
+    assert "uploaded to https://huggingface.co/ada/engine" in capsys.readouterr().out
+
+
+def test_a_repository_that_is_taken_is_found_before_the_export(
+    lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(push, "_hub_api", FakeHub)
+    monkeypatch.setattr(command, "load_run", lambda *_: pytest.fail("the checkpoint was read"))
+    flags = ["--push_to_hub", "ada/taken"]
+    assert lab.run("export", "--workdir", finished.workdir, "--out", tmp_path / "out", *flags) == 2
+    assert "exists on the Hub" in capsys.readouterr().err

@@ -1,0 +1,77 @@
+"""The table of `bertjax parity`, and what makes it fail."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from bertjax.cli import main
+from bertjax.commands import parity as command
+from bertjax.hub.parity.cases import Case
+from bertjax.hub.parity.families.bert import CASES as BERT
+from bertjax.hub.parity.measure import CONFIG, NAMES, Measurement
+from bertjax.hub.parity.report import render, rows
+
+SMALL = dataclasses.replace(BERT[1], classes=("BertForMaskedLM",))
+
+
+def measurement(quantity: str, difference: float, case: str = "odd", direction: str = "ours -> theirs") -> Measurement:
+    return Measurement("bert", case, "BertModel", direction, "none", quantity, difference, 1e-3, "because")
+
+
+@pytest.fixture
+def one_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "CASES", (SMALL,))
+
+
+def test_the_table(one_case: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "docs" / "parity.md"
+    assert main(["parity", "--family", "bert", "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert out.read_text() == printed.out
+    lines = [line for line in printed.out.splitlines() if line.startswith("| bert")]
+    assert len(lines) == 2 and all(line.endswith("agrees  |") for line in lines)
+    assert "theirs -> ours" in lines[0] and "ours -> theirs" in lines[1] and " same " in lines[1]
+    for word in ("jax ", "transformers ", "torch ", SMALL.name, "2 of 2 agree"):
+        assert word in printed.out
+    assert printed.err == f"bert: {SMALL.name}: agrees\n"
+
+
+def test_a_miss_is_told_and_fails(
+    one_case: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strict: tuple[Case, ...] = (dataclasses.replace(SMALL, tolerance=1e-12),)
+    monkeypatch.setattr(command, "CASES", strict)
+    assert main(["parity"]) == 1
+    printed = capsys.readouterr()
+    assert "DIFFERS" in printed.out and "0 of 2 agree" in printed.out and "## What does not agree" in printed.out
+    assert "DIFFERS in" in printed.err
+
+
+def test_an_unknown_family_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["parity", "--family", "brt"]) == 2
+    assert "no such family; there are" in capsys.readouterr().err
+
+
+def test_a_row_is_the_worst_of_its_cases() -> None:
+    found = [
+        measurement("hidden_states[0]", 1e-6),
+        measurement("memory: hidden_states[1]", 3e-4),
+        measurement("mlm_logits", 2e-5),
+        measurement("pooler_output", 4e-5, case="even"),
+        dataclasses.replace(measurement(NAMES, 0.0), tolerance=0.0),
+        dataclasses.replace(measurement(CONFIG, 0.0), tolerance=0.0),
+    ]
+    (row,) = rows(found)
+    assert (row.cases, row.hidden, row.outputs, row.names, row.agrees) == (2, 3e-4, 4e-5, True, True)
+    worse = [*found, dataclasses.replace(measurement(NAMES, float("inf")), tolerance=0.0)]
+    (row,) = rows(worse)
+    assert row.names is False and not row.agrees
+    assert "names inf" in render(worse, [SMALL], {}) and "because" in render(worse, [SMALL], {})
+    (row,) = rows([measurement("mlm_logits", float("nan"))])
+    assert not row.agrees

@@ -1,0 +1,200 @@
+"""Parts of different families mixed: every pair of choices meets in a model that trains, or is refused with a reason."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.models.config import EncoderConfig
+from bertjax.models.model import bind, init_params
+from bertjax.types import Params, UserError
+
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+
+# Every axis: its name, and the values of `EncoderConfig` that each choice sets.
+AXES: dict[str, dict[str, dict[str, Any]]] = {
+    "absolute": {
+        "learned": {"position_embedding": "learned", "position_offset": 2},
+        "sinusoidal": {"position_embedding": "sinusoidal", "embedding_scale": True},
+        "none": {"position_embedding": "none"},
+    },
+    "relative": {
+        "none": {},
+        "rotary": {"attention_position": "rotary", "rotary_base": 500.0},
+        "disentangled": {"attention_position": "disentangled", "relative_buckets": 6, "relative_norm": True},
+        "disentangled-linear": {"attention_position": "disentangled", "relative_share_key": True},
+        "relative": {"attention_position": "relative", "relative_segments": True},
+    },
+    "norm": {"post": {}, "pre": {"norm_placement": "pre"}, "pre-bare": {"norm_placement": "pre", "norm_bias": False}},
+    "first_norm": {"all": {}, "skipped": {"first_attention_norm": False}},
+    "feed_forward": {
+        "dense": {},
+        "glu": {"feed_forward": "glu", "hidden_act": "gelu", "feed_forward_bias": False},
+        "relu": {"hidden_act": "relu", "activation_dropout": 0.1},
+    },
+    "sharing": {"none": {}, "all": {"num_groups": 1}, "groups": {"num_groups": 2, "inner_layers": 2}},
+    "factor": {
+        "none": {},
+        "before": {"embedding_size": 8},
+        "after": {"embedding_size": 8, "embedding_norm": "after", "mask_embeddings": True},
+        "no-norm": {"embedding_norm": "none", "embedding_size": 8},
+    },
+    "types": {"two": {"type_vocab_size": 2}, "none": {"type_vocab_size": 0}},
+    "sight": {
+        "all": {},
+        "local": {"window": 4, "global_every": 3},
+        "often": {"window": 2, "global_every": 2},
+        "causal": {"causal": True},
+    },
+    "bias": {"all": {}, "none": {"attention_bias": "none"}, "query_value": {"attention_bias": "query_value"}},
+    "extra": {
+        "none": {},
+        "convolution": {"conv_kernel_size": 3},
+        "decoder": {"enhanced_decoder": True},
+        "head-size": {"head_size": 6},
+    },
+}
+# Pairs that no model has, and the words of the refusal.
+REFUSED = {
+    (("first_norm", "skipped"), ("norm", "post")): "first_attention_norm=false needs",
+    (("first_norm", "skipped"), ("sharing", "all")): "first_attention_norm=false needs",
+    (("first_norm", "skipped"), ("sharing", "groups")): "first_attention_norm=false needs",
+    (("extra", "convolution"), ("sharing", "all")): "layer 0 must have parameters of its own",
+    (("extra", "convolution"), ("sharing", "groups")): "layer 0 must have parameters of its own",
+    (("extra", "decoder"), ("sharing", "all")): "enhanced_decoder runs the last layer again",
+    (("extra", "decoder"), ("sharing", "groups")): "enhanced_decoder runs the last layer again",
+    (("extra", "decoder"), ("norm", "pre")): "enhanced_decoder needs norm_placement=post",
+    (("extra", "decoder"), ("norm", "pre-bare")): "enhanced_decoder needs norm_placement=post",
+    (("extra", "decoder"), ("first_norm", "skipped")): "first_attention_norm=false needs|enhanced_decoder needs",
+    (("absolute", "learned"), ("extra", "decoder")): "position_embedding must be none",
+    (("absolute", "sinusoidal"), ("extra", "decoder")): "position_embedding must be none",
+    (("extra", "decoder"), ("sight", "causal")): "causal models have none",
+    (("extra", "convolution"), ("sight", "causal")): "sees the next token",
+    (("extra", "decoder"), ("relative", "relative")): "two streams tell masked words their positions already",
+    (("bias", "query_value"), ("relative", "relative")): "relative scores have biases of their own",
+    (("bias", "all"), ("relative", "relative")): "relative scores have biases of their own",
+}
+Pair = tuple[tuple[str, str], tuple[str, str]]
+S = 12
+
+
+def config_of(choice: dict[str, str]) -> EncoderConfig:
+    values: dict[str, Any] = {}
+    for axis, name in choice.items():
+        values |= AXES[axis][name]
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_layers": 5, "num_heads": 2, "intermediate_size": 20}
+    sizes |= {"max_position_embeddings": S, "hidden_dropout": 0.1, "attention_dropout": 0.1}
+    return EncoderConfig(**sizes, padded_vocab_size=48, initializer_range=0.2, **values)
+
+
+def is_refused(choice: dict[str, str]) -> bool:
+    try:
+        config_of(choice)
+    except UserError:
+        return True
+    return False
+
+
+def pairs_of(choice: dict[str, str]) -> set[Pair]:
+    return set(itertools.combinations(sorted(choice.items()), 2))
+
+
+@functools.cache
+def covering() -> tuple[list[dict[str, str]], set[Pair]]:
+    """Few choices in which every pair that can meet does, found greedily; and the pairs that cannot."""
+    draw = random.Random(0)
+    values = {axis: list(choices) for axis, choices in AXES.items()}
+    open_pairs = {
+        pair for one, other in itertools.combinations(sorted(values), 2)
+        for pair in (((one, a), (other, b)) for a in values[one] for b in values[other])
+    }  # fmt: skip
+    found, impossible = [], set()
+    while open_pairs:
+        pair = min(open_pairs)
+        valid = []
+        for _ in range(400):
+            choice = {axis: draw.choice(names) for axis, names in values.items()} | dict(pair)
+            if not is_refused(choice):
+                valid.append(choice)
+        if not valid:
+            impossible.add(pair)
+            open_pairs.remove(pair)
+            continue
+        best = max(valid, key=lambda choice: len(pairs_of(choice) & open_pairs))
+        found.append(best)
+        open_pairs -= pairs_of(best)
+    return found, impossible
+
+
+def name_of(choice: dict[str, str]) -> str:
+    return "-".join(choice.values())
+
+
+def batches() -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """Two examples packed in a row with padding behind them, and each in a row of its own."""
+    rng = np.random.default_rng(0)
+    packed = {
+        "input_ids": rng.integers(5, 40, (1, S)),
+        "segment_ids": np.asarray([[1] * 4 + [2] * 6 + [0] * 2]),
+        "position_ids": np.asarray([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 0, 0]]),
+        "token_type_ids": np.asarray([[0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0]]),
+    }
+    alone = {name: np.zeros((2, S), np.int64) for name in packed}
+    for row, own in enumerate((slice(0, 4), slice(4, 10))):
+        for name, values in packed.items():
+            alone[name][row, : own.stop - own.start] = 1 if name == "segment_ids" else values[0, own]
+    return tuple({name: jnp.asarray(v, jnp.int32) for name, v in batch.items()} for batch in (packed, alone))
+
+
+@pytest.mark.parametrize("choice", covering()[0], ids=name_of)
+def test_every_pair_of_parts_trains_and_packs(choice: dict[str, str]) -> None:
+    """One small step along the gradient lowers the loss; an example packed in a row is the example alone."""
+    config = config_of(choice)
+    packed, alone = batches()
+    real = (packed["segment_ids"] > 0)[..., None]
+
+    @jit
+    def run(key: jax.Array) -> tuple[jax.Array, ...]:
+        params = init_params(config, ("mlm",), key)
+
+        def loss(params: Params, key: jax.Array | None) -> jax.Array:
+            model = bind(config, ("mlm",), params)
+            hidden = model.encode(**packed, key=key).last_hidden_state
+            logits = jax.nn.log_softmax(model.mlm_logits(hidden))
+            picked = jnp.take_along_axis(logits, packed["input_ids"][..., None], axis=-1)
+            return -jnp.where(real, picked, 0.0).sum() / real.sum()
+
+        before, gradient = jax.value_and_grad(loss)(params, None)
+        norm = jnp.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradient)))
+        moved = jax.tree.map(lambda leaf, slope: leaf - 1e-2 * slope / norm, params, gradient)
+        states = [bind(config, ("mlm",), params).encode(**rows).last_hidden_state for rows in (packed, alone)]
+        return before, loss(moved, None), loss(params, key), norm, *states
+
+    before, after, dropped, norm, together, apart = run(jax.random.key(0))
+    assert np.isfinite(norm) and np.isfinite(dropped)
+    assert after < before
+    assert dropped != before
+    np.testing.assert_allclose(together[0, :4], apart[0, :4], atol=2e-5)
+    np.testing.assert_allclose(together[0, 4:10], apart[1, :6], atol=2e-5)
+
+
+def test_what_makes_no_sense_is_known_and_refused_with_the_reason() -> None:
+    assert covering()[1] == set(REFUSED)
+
+
+@pytest.mark.parametrize(("pair", "words"), REFUSED.items(), ids=lambda value: str(value)[:60])
+def test_a_refusal_says_why(pair: Pair, words: str) -> None:
+    neutral = {axis: next(iter(choices)) for axis, choices in AXES.items()} | {"absolute": "none", "norm": "post"}
+    if dict(pair).get("first_norm") == "skipped" and dict(pair).get("norm") != "post":
+        neutral["norm"] = "pre"
+    if dict(pair).get("relative") == "relative":
+        neutral["bias"] = "none"
+    with pytest.raises(UserError, match=words):
+        config_of(neutral | dict(pair))

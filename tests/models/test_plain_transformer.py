@@ -1,0 +1,130 @@
+"""The plain Transformer encoder is that of torch, and its sinusoids are those of Marian."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.models.config import EncoderConfig
+from bertjax.models.model import abstract_params, bind
+from bertjax.models.positions import rotate, rotation, sinusoids
+from bertjax.types import Params
+
+torch = pytest.importorskip("torch")
+
+LENGTH, VOCAB = 13, 31
+CASES = [
+    pytest.param("post", "relu", "sinusoidal", id="post-relu-sinusoidal"),  # arXiv:1706.03762
+    pytest.param("pre", "relu", "learned", id="pre-relu-learned"),
+    pytest.param("post", "gelu", "learned", id="post-gelu-learned"),
+    pytest.param("pre", "gelu", "sinusoidal", id="pre-gelu-sinusoidal"),
+]
+
+
+def config_of(placement: str, act: str, position: str) -> EncoderConfig:
+    return EncoderConfig(
+        vocab_size=VOCAB,
+        hidden_size=42,
+        num_layers=3,
+        num_heads=3,
+        intermediate_size=50,
+        max_position_embeddings=LENGTH,
+        position_embedding=position,
+        type_vocab_size=0,
+        embedding_norm="none",
+        embedding_scale=True,
+        norm_placement=placement,
+        hidden_act=act,
+        layer_norm_eps=1e-5,
+    )
+
+
+def random_params(config: EncoderConfig) -> Params:
+    draw = np.random.default_rng(0).standard_normal
+    return jax.tree.map(lambda leaf: jnp.asarray(0.3 * draw(leaf.shape), jnp.float32), abstract_params(config, ()))
+
+
+def torch_encoder(config: EncoderConfig, params: Params) -> Any:
+    """`torch.nn.TransformerEncoder` with our weights."""
+    layer = torch.nn.TransformerEncoderLayer(
+        config.hidden_size,
+        config.num_heads,
+        config.intermediate_size,
+        dropout=0.0,
+        activation=config.hidden_act,
+        layer_norm_eps=config.layer_norm_eps,
+        batch_first=True,
+        norm_first=config.norm_placement == "pre",
+    )
+    last = torch.nn.LayerNorm(config.hidden_size, config.layer_norm_eps) if config.norm_placement == "pre" else None
+    model = torch.nn.TransformerEncoder(layer, config.num_layers, last, enable_nested_tensor=False)
+    encoder = jax.tree.map(np.asarray, params["encoder"])
+    attention, feed_forward = encoder["layers"]["attention"], encoder["layers"]["feed_forward"]
+    state = {}
+    for index in range(config.num_layers):
+        own, qkv = f"layers.{index}", [attention[part] for part in ("query", "key", "value")]
+        state[f"{own}.self_attn.in_proj_weight"] = np.concatenate([part["kernel"][index].T for part in qkv])
+        state[f"{own}.self_attn.in_proj_bias"] = np.concatenate([part["bias"][index] for part in qkv])
+        linears = {"self_attn.out_proj": attention["output"], "linear1": feed_forward["intermediate"]}
+        for name, part in {**linears, "linear2": feed_forward["output"]}.items():
+            state[f"{own}.{name}.weight"], state[f"{own}.{name}.bias"] = part["kernel"][index].T, part["bias"][index]
+        for name, part in {"norm1": attention["norm"], "norm2": feed_forward["norm"]}.items():
+            state[f"{own}.{name}.weight"], state[f"{own}.{name}.bias"] = part["scale"][index], part["bias"][index]
+    if last is not None:
+        state |= {"norm.weight": encoder["norm"]["scale"], "norm.bias": encoder["norm"]["bias"]}
+    model.load_state_dict({name: torch.tensor(np.ascontiguousarray(array)) for name, array in state.items()})
+    return model.eval()
+
+
+@pytest.mark.parametrize(("placement", "act", "position"), CASES)
+def test_the_encoder_is_torchs(placement: str, act: str, position: str) -> None:
+    config = config_of(placement, act, position)
+    params = random_params(config)
+    draw = np.random.default_rng(1)
+    ids = draw.integers(0, VOCAB, (3, LENGTH)).astype(np.int32)
+    segments = (np.arange(LENGTH)[None] < np.asarray([LENGTH, 6, 1])[:, None]).astype(np.int32)
+    positions = np.tile(np.arange(LENGTH, dtype=np.int32), (3, 1))
+    inputs = [jnp.asarray(each) for each in (ids, segments, positions, np.zeros_like(ids))]
+    out = bind(config, (), params).encoder(*inputs, collect=("hidden_states",))
+
+    table = np.asarray(params["encoder"]["embeddings"]["word_embeddings"]["embedding"])
+    embedded = table[ids] * np.sqrt(config.hidden_size, dtype=np.float32) + position_table(config, params)[positions]
+    np.testing.assert_allclose(out.hidden_states[0], embedded, atol=1e-5)
+    with torch.no_grad():
+        expected = torch_encoder(config, params)(
+            torch.tensor(embedded), src_key_padding_mask=torch.tensor(segments == 0)
+        )
+    real = segments > 0  # torch may leave out what is behind the mask
+    assert np.abs(np.asarray(out.last_hidden_state)[real] - expected.numpy()[real]).max() <= 2e-5
+
+
+def position_table(config: EncoderConfig, params: Params) -> np.ndarray:
+    """[S, D]: the learned rows, or sine and cosine of place / 10000^(2i / D), all sines first."""
+    if config.position_embedding == "learned":
+        return np.asarray(params["encoder"]["embeddings"]["position_embeddings"]["embedding"])
+    angles = np.arange(LENGTH)[:, None] / 10_000.0 ** (np.arange(0, config.hidden_size, 2) / config.hidden_size)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+
+
+def test_sinusoids_are_marians() -> None:
+    marian = pytest.importorskip("transformers.models.marian.modeling_marian")
+    module = marian.MarianSinusoidalPositionalEmbedding(40, 26)
+    module.weight = torch.nn.Parameter(module.create_weight(), requires_grad=False)
+    np.testing.assert_allclose(sinusoids(jnp.arange(40), 26), module.weight.numpy(), atol=2e-6)
+
+
+def test_rotations_make_scores_of_distances() -> None:
+    """Positions far apart or shifted alike give the same products; position 0 turns nothing."""
+    draw = np.random.default_rng(0).normal(size=(2, 1, 1, 1, 10))
+    q, k = (jnp.asarray(each, jnp.float32) for each in draw)
+
+    def score(query_place: int, key_place: int) -> float:
+        turned = [rotate(x, rotation(jnp.asarray([[at]]), 10, 50.0)) for x, at in ((q, query_place), (k, key_place))]
+        return float((turned[0] * turned[1]).sum())
+
+    assert score(7, 3) == pytest.approx(score(104, 100), abs=1e-5) != pytest.approx(score(3, 7), abs=1e-3)
+    np.testing.assert_array_equal(rotate(q, rotation(jnp.asarray([[0]]), 10, 50.0)), q)
