@@ -55,6 +55,9 @@ _ROBERTA = {
     "summary_dense": "own",
 }
 
+# princeton-nlp/DinkyTrain, arXiv:2202.08005: a large RoBERTa with norms before the blocks.
+_PRE_NORM = {"family": "roberta-prelayernorm", "norm_placement": "pre"}
+
 # google-research/albert:modeling.py and README.md (arXiv:1909.11942, table 1); xlarge was released with 16 heads.
 # The second versions were trained without dropout (google-research/albert issue 23), as was the first xxlarge.
 _ALBERT = {"family": "albert", "embedding_size": 128, "num_groups": 1, "classifier_dropout": 0.1}
@@ -206,6 +209,7 @@ PRESETS: dict[str, Values] = {
     "roberta-base": _sizes(12, 768) | _ROBERTA,
     "roberta-large": _sizes(24, 1024) | _ROBERTA,
     "distilroberta": _sizes(6, 768) | _ROBERTA,
+    "roberta-prelayernorm": _sizes(24, 1024) | _ROBERTA | _PRE_NORM,
     **{
         f"albert-{size}-v1": sizes | _ALBERT | (_NO_DROPOUT if size == "xxlarge" else {})
         for size, sizes in _ALBERT_SIZES.items()

@@ -37,6 +37,7 @@ OTHERS = [
     ("roberta-large", 50265, ("pooler",), 355_359_744),
     ("roberta-large", 50265, (), 354_310_144),
     ("distilroberta", 50265, ("mlm",), 82_170_201),
+    ("roberta-prelayernorm", 50265, ("mlm",), 355_414_105),  # roberta-large and one more norm
     *(
         (f"albert-{size}-{version}", 30000, heads, count)
         for version in ("v1", "v2")

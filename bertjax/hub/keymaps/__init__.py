@@ -9,6 +9,7 @@ from bertjax.hub.keymaps.family import Family
 _MODULES = (
     "bert",
     "roberta",
+    "roberta_prelayernorm",
     "albert",
     "distilbert",
     "electra",

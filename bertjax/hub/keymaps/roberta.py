@@ -54,23 +54,35 @@ def keymap(config: EncoderConfig) -> KeyMap:
         entries=(
             *embedding_entries("roberta", config),
             *layer_entries("roberta", config),
-            *linear("pooler/dense", "roberta.pooler.dense", "D D", head="pooler"),
-            *linear("mlm_head/dense", "lm_head.dense", "D D", head="mlm"),
-            *norm("mlm_head/norm", "lm_head.layer_norm", config, head="mlm"),
-            Entry("mlm_head/bias", "lm_head.bias", "V", head="mlm"),
-            *linear("sequence_head/dense", "classifier.dense", "D D", head="sequence_classification"),
-            *linear("sequence_head/output", "classifier.out_proj", "D C", head="sequence_classification"),
+            *head_entries("roberta", config),
             *score_entries(),
         ),
         sizes=sizes(config),
         renames=((r"^(embeddings|encoder|pooler)\.", r"roberta.\1."),),  # RobertaModel's files have no prefix
         ignored=BUFFERS,
-        ties={
-            "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-            "lm_head.decoder.bias": "lm_head.bias",
-        },
+        ties=ties("roberta"),
         backbone=r"^(roberta|lm_head)\.",
     )
+
+
+def head_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
+    """Pooler, masked-word head and classifier."""
+    return (
+        *linear("pooler/dense", f"{prefix}.pooler.dense", "D D", head="pooler"),
+        *linear("mlm_head/dense", "lm_head.dense", "D D", head="mlm"),
+        *norm("mlm_head/norm", "lm_head.layer_norm", config, head="mlm"),
+        Entry("mlm_head/bias", "lm_head.bias", "V", head="mlm"),
+        *linear("sequence_head/dense", "classifier.dense", "D D", head="sequence_classification"),
+        *linear("sequence_head/output", "classifier.out_proj", "D C", head="sequence_classification"),
+    )
+
+
+def ties(prefix: str) -> dict[str, str]:
+    """The masked-word head's copies of what lies elsewhere."""
+    return {
+        "lm_head.decoder.weight": f"{prefix}.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    }
 
 
 def config_from_huggingface(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
