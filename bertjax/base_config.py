@@ -62,6 +62,8 @@ def make_tiny(config: ConfigDict) -> None:
     config.optimizer.bias_correction = True
     config.schedule.name = "linear"
     config.schedule.warmup_steps = (config.train.get_ref("num_steps") + 9) // 10
+    for key in ("end_share", "power", "decay_steps", "period_steps", "factor"):
+        config.schedule[key] = None
     config.eval.interval_steps = (config.train.get_ref("num_steps") + 9) // 10
     config.eval.num_batches = 16
     config.export.at_end = True
@@ -112,6 +114,11 @@ def _model() -> ConfigDict:
     # Relative: scores tell same from other segment; distances are cut to this (-1 = not).
     model.relative_segments = config_dict.placeholder(bool)
     model.relative_clamp = config_dict.placeholder(int)
+    # Relative: most tokens of earlier rows that are remembered, and how many of a row's first tokens are (XLNet's mem_len
+    # and reuse_len); whether the second half of every batch is text read backwards.
+    model.mem_len = config_dict.placeholder(int)
+    model.reuse_len = config_dict.placeholder(int)
+    model.bi_data = config_dict.placeholder(bool)
     # Width (odd) and activation of a convolution of the embeddings, added after the first layer; 0 = none.
     model.conv_kernel_size = config_dict.placeholder(int)
     model.conv_act = config_dict.placeholder(str)
@@ -188,22 +195,51 @@ def _objective() -> ConfigDict:
     objective = ConfigDict()
     # What is learned: "mlm" hides tokens and, with `pair`, judges pairs of segments; "clm" predicts the next token.
     objective.name = "mlm"
-    # "token" hides pieces one by one, "whole_word" all pieces of a word together.
+    # What is hidden together: "token" one piece, "whole_word" the pieces of a word, "ngram" up to `max_ngram` words
+    # (ALBERT), "ngram_window" the same, one n-gram in every window of n / mask_rate words (DeBERTa), "span" up to
+    # `max_span` words (SpanBERT), "frequency" one piece, rare ones more often (DistilBERT).
     objective.masking = "token"
     # True: new masks every time an example comes. False: the masks repeat every `data.dupe_factor` epochs.
     objective.dynamic = True
-    # Share of an example's tokens (special ones counted, never chosen) that are predicted.
+    # Share of an example's tokens (special ones counted, even where they are never chosen) that are predicted.
     objective.mask_rate = 0.15
-    # Of those, the share replaced by [MASK] and the share replaced by a random token; the rest stays as it is.
+    # The share at the end of the run, reached linearly; None = `mask_rate` throughout. Held-out text keeps `mask_rate`.
+    objective.mask_rate_final = config_dict.placeholder(float)
+    # How the share becomes a number: "round" (BERT), "ceil" of the share of what may be chosen (SpanBERT), "random" =
+    # floor(share + U[0, 1)) (RoBERTa), "random_words" the same of its words (fairseq's whole words), "bernoulli" = every
+    # token for itself (ModernBERT).
+    objective.mask_count = "round"
+    # Most predictions in an example; None = what the share asks for in a full row, which never binds.
+    objective.max_predictions = config_dict.placeholder(int)
+    # [CLS] and [SEP] may be chosen (RoBERTa, ModernBERT), and unknown pieces may (all but DeBERTa and DistilBERT).
+    objective.mask_specials = False
+    objective.mask_unknown = True
+    # Positions are drawn with replacement (ELECTRA): with 15 %, 14 % differ; one drawn twice counts twice in the loss.
+    objective.mask_with_replacement = False
+    # Longest n-gram in words; their lengths n have probabilities in proportion to 1 / n.
+    objective.max_ngram = 3
+    # Longest span in words, and p of the geometric distribution of lengths, truncated there and scaled to sum to 1.
+    objective.max_span = 10
+    objective.span_p = 0.2
+    # "frequency": a piece that the corpus has c times is drawn with weight c ** -frequency_power.
+    objective.frequency_power = 0.7
+    # Of the chosen tokens, the share replaced by [MASK] and the share replaced by a random piece; the rest is kept.
     objective.mask_token_rate = 0.8
     objective.random_token_rate = 0.1
-    # Most predictions in an example; None = round(mask_rate * seq_len), which never binds.
-    objective.max_predictions = config_dict.placeholder(int)
-    # "nsp" predicts whether the second segment follows the first (needs data.form = "nsp_pairs"), or "none".
+    # Who shares one such decision: every "token" has its own, all of a "word" (fairseq), all neighbours: "span".
+    objective.mask_decision = "token"
+    # Random pieces are "uniform" over the vocabulary, specials too (BERT), or "unigram": as frequent as in the corpus
+    # (SpanBERT); the first `random_first_id` ids are never drawn (RoBERTa: 4).
+    objective.random_source = "uniform"
+    objective.random_first_id = 0
+    # "nsp": does the second segment follow the first (data.form = "nsp_pairs")? "sop": are the two in order (data.form
+    # = "sop_pairs")? "none": no such question.
     objective.pair = "nsp"
-    # Factors of the two losses (each a mean) in the sum that is minimised.
+    # Factors of the losses (each a mean) in the sum that is minimised: masked words, pairs, and SpanBERT's words told
+    # from the boundaries of their span (0 = no such head).
     objective.mlm_weight = 1.0
     objective.pair_weight = 1.0
+    objective.span_boundary = 0.0
     return objective
 
 
@@ -226,9 +262,13 @@ def _data() -> ConfigDict:
     data.lowercase = True
     # Tokens in a row, special ones included.
     data.seq_len = 128
-    # What a row holds: "nsp_pairs" (two segments, the second random or what follows) or "block" (text cut to length).
+    # What a row holds: "nsp_pairs" (two segments, the second random or what follows), "sop_pairs" (two segments that
+    # follow each other, half of them swapped) or "block" (text cut to length).
     data.form = "nsp_pairs"
-    # nsp_pairs: share of documents that aim at a random shorter length instead of `seq_len`.
+    # sop_pairs: True leaves out pieces of a single sentence; False pairs them with random text and calls that swapped,
+    # as the released code of ALBERT does.
+    data.sop_strict = False
+    # Pairs: share of documents that aim at a random shorter length instead of `seq_len`.
     data.short_seq_prob = 0.1
     # Epochs after which pairs (and static masks) come again as they were.
     data.dupe_factor = 10
@@ -259,7 +299,9 @@ def _train() -> ConfigDict:
 
 def _optimizer() -> ConfigDict:
     optimizer = ConfigDict()
-    # "adamw": Adam with decay decoupled from the gradient.
+    # "adamw": Adam with decay decoupled from the gradient. "lamb" (ALBERT): every tensor of every layer moves in
+    # proportion to its norm. "stable_adamw" (ModernBERT): a tensor slows down where its gradients jump; meant to run
+    # with clip_norm 0. "muon": the matrices of the layers move by orthogonal ones, the rest by "adamw".
     optimizer.name = "adamw"
     # The highest rate, at the end of warmup.
     optimizer.learning_rate = 1e-4
@@ -267,9 +309,10 @@ def _optimizer() -> ConfigDict:
     optimizer.b1 = 0.9
     optimizer.b2 = 0.999
     optimizer.eps = 1e-6
-    # Divide both means by their lack of history. BERT does not (google-research/bert:optimization.py).
+    # Divide both means by their lack of history. BERT does not (google-research/bert:optimization.py), nor does ALBERT.
     optimizer.bias_correction = False
-    # Share of a weight taken away at each update, times the learning rate.
+    # Share of a weight taken away at each update, times the learning rate; with "stable_adamw" times the share of
+    # `learning_rate` that the schedule is at, so much smaller numbers do the same.
     optimizer.weight_decay = 0.01
     # Largest global norm of the gradient; 0 = no clipping.
     optimizer.clip_norm = 1.0
@@ -277,15 +320,46 @@ def _optimizer() -> ConfigDict:
     optimizer.decay_exclude = (r".*/(bias|scale)",)
     # "REGEX=FACTOR" multiplies the learning rate of the parameters whose whole path matches; the first match counts.
     optimizer.rates = ()
+    # Rates that shrink by this factor from each layer to the one below, the embeddings lowest; `rates` come first.
+    # None = all layers learn alike.
+    optimizer.layer_decay = config_dict.placeholder(float)
+    # Its power at the last layer: 1 (FinBERT), 2 (ELECTRA's code), 0 (ULMFiT: the last layer has the whole rate).
+    optimizer.layer_decay_top = 1
+    # lamb: parameters whose update is not scaled to their norm; None = those of `decay_exclude`.
+    optimizer.trust_exclude = config_dict.placeholder(tuple)
+    # muon: parameters that it takes, each a matrix; None = the kernels of the layers.
+    optimizer.muon_include = config_dict.placeholder(tuple)
+    # muon: decay of the mean of gradients; None = 0.95.
+    optimizer.muon_momentum = config_dict.placeholder(float)
+    # muon: root mean square of its updates; None = 0.2, like those of Adam, so that both can share a learning rate
+    # (arXiv:2502.16982). 0 = an orthogonal matrix times sqrt(max(1, out / in)), as first published, with rates ~ 0.02.
+    optimizer.muon_rms = config_dict.placeholder(float)
+    # Keep an exponential average of the weights with this decay, such as 0.9999 (4 bytes a parameter); it weighs less
+    # at the start. `eval.use_ema` says what it is for. None = no average.
+    optimizer.ema_decay = config_dict.placeholder(float)
     return optimizer
 
 
 def _schedule(train: ConfigDict) -> ConfigDict:
     schedule = ConfigDict()
-    # After warmup: "bert" (linear to 0, counted from step 0), "linear" (from the end of warmup), "cosine", "constant".
+    # After warmup: "bert" (linear to the end, counted from step 0, with a small fall where warmup ends), "electra" (the
+    # same decay times the warmup: no fall), "linear" (from the end of warmup), "polynomial", "cosine", "wsd" (constant,
+    # then 1 - sqrt), "constant", "inverse_sqrt" (Noam), "step", "exponential", "cyclical" (triangles, without warmup),
+    # "slanted_triangular" (ULMFiT: warmup is its rise, a tenth of the run in the paper).
     schedule.name = "bert"
     # Updates over which the rate rises from 0; 1 % of the run (10,000 of 1,000,000).
     schedule.warmup_steps = train.get_ref("num_steps") // 100
+    # Lowest share of the peak rate, at the end or between cycles; None = 0, or 1/32 of "slanted_triangular".
+    schedule.end_share = config_dict.placeholder(float)
+    # polynomial: power of what is left of the run; None = 1, a straight line.
+    schedule.power = config_dict.placeholder(float)
+    # wsd: updates of the fall at the end; None = a tenth of the run.
+    schedule.decay_steps = config_dict.placeholder(int)
+    # Updates between two drops (step), over which the rate falls by `factor` (exponential), or of one cycle, up and
+    # down (cyclical); None = a quarter of the run.
+    schedule.period_steps = config_dict.placeholder(int)
+    # What a period multiplies the rate by, or, of "cyclical", its height (0.5 = "triangular2"); None = 0.1, cyclical 1.
+    schedule.factor = config_dict.placeholder(float)
     return schedule
 
 
@@ -297,6 +371,8 @@ def _eval(train: ConfigDict) -> ConfigDict:
     evaluation.num_batches = 32
     # Rows in one of them.
     evaluation.batch_size = train.get_oneway_ref("batch_size")
+    # Evaluate, show and export the averaged weights, where the run keeps them (`optimizer.ema_decay`), not the last.
+    evaluation.use_ema = True
     # Sentences with [MASK] whose most likely fillings are shown after each evaluation.
     evaluation.fill_mask = ()
     return evaluation

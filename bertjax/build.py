@@ -26,6 +26,7 @@ from bertjax.objectives.causal import CausalLanguageModel
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.overrides import flatten
 from bertjax.training.accounting import flops_per_token, peak_flops
+from bertjax.training.averages import average_of
 from bertjax.training.loop import Run
 from bertjax.training.metrics import Console, JsonLines, TensorBoard, WeightsAndBiases, Writer
 from bertjax.training.optimizers import make_optimizer
@@ -66,6 +67,11 @@ class Experiment:
             state,
             state_shardings(state, self.mesh),
         )
+
+    def chosen_params(self, state: TrainState) -> Params:
+        """The weights to evaluate and export: the average, where there is one and the config does not decline it."""
+        average = average_of(state.opt_state) if self.cfg.eval.use_ema else None
+        return state.params if average is None else average
 
 
 def experiment(cfg: ConfigDict, vocabulary: Vocabulary) -> Experiment:
@@ -119,6 +125,7 @@ def run(exp: Experiment, prepared: Prepared, workdir: Path, checkpoints: Checkpo
         tokens_per_batch=cfg.train.batch_size * cfg.data.seq_len,
         flops_per_token=lambda filled: flops_per_token(exp.model, rate, filled * cfg.data.seq_len),
         peak_flops=None if peak is None else peak * exp.mesh.size,
+        chosen_params=exp.chosen_params,
     )
 
 

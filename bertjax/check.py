@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from bertjax.data.sources import Source, check_source, parse_source
 from bertjax.models.config import EncoderConfig
 from bertjax.models.zoo import preset
-from bertjax.objectives.config import CausalConfig, MaskingConfig, MlmConfig
+from bertjax.objectives.config import CausalConfig, MaskingConfig, MlmConfig, most_predictions
 from bertjax.overrides import check_keys
 from bertjax.training.config import LoopConfig, MeshConfig, OptimizerConfig, ScheduleConfig, check_rows
 from bertjax.types import UserError, Vocabulary
@@ -87,29 +87,38 @@ def objective_config(cfg: ConfigDict) -> MlmConfig | CausalConfig:
 
 def mlm_config(cfg: ConfigDict) -> MlmConfig:
     objective = cfg.objective
-    most = objective.max_predictions
-    masking = MaskingConfig(
+    weights = (objective.mlm_weight, objective.pair_weight, objective.span_boundary)
+    return MlmConfig(masking_config(cfg), objective.pair, *weights)
+
+
+def masking_config(cfg: ConfigDict) -> MaskingConfig:
+    """How tokens are hidden, for every objective that hides some."""
+    objective = cfg.objective
+    final, most = objective.mask_rate_final, objective.max_predictions
+    if most is None:
+        rate = min(max(objective.mask_rate, final or 0.0, 0.0), 1.0)
+        most = most_predictions(objective.masking, objective.mask_count, rate, cfg.data.seq_len)
+    same = ("dynamic", "mask_rate", "mask_rate_final", "mask_specials", "mask_unknown", "max_ngram", "max_span")
+    same += ("span_p", "frequency_power", "mask_token_rate", "random_token_rate", "random_source", "random_first_id")
+    return MaskingConfig(
         unit=objective.masking,
-        dynamic=objective.dynamic,
-        mask_rate=objective.mask_rate,
-        max_predictions=max(1, round(objective.mask_rate * cfg.data.seq_len)) if most is None else most,
-        mask_token_rate=objective.mask_token_rate,
-        random_token_rate=objective.random_token_rate,
+        schedule_steps=cfg.train.num_steps,
+        count=objective.mask_count,
+        max_predictions=most,
+        with_replacement=objective.mask_with_replacement,
+        decision=objective.mask_decision,
+        **{name: objective[name] for name in same},
     )
-    return MlmConfig(masking, objective.pair, objective.mlm_weight, objective.pair_weight)
 
 
 def optimizer_config(cfg: ConfigDict) -> OptimizerConfig:
-    given = {name: value for name, value in cfg.optimizer.items() if name != "learning_rate"}
-    config = OptimizerConfig(**given)
-    _ = config.rate_rules  # raises for a broken rule
+    config = OptimizerConfig(**cfg.optimizer)
+    _ = config.named_rates  # raises for a broken rule
     return config
 
 
 def schedule_config(cfg: ConfigDict) -> ScheduleConfig:
-    return ScheduleConfig(
-        cfg.schedule.name, cfg.optimizer.learning_rate, cfg.schedule.warmup_steps, cfg.train.num_steps
-    )
+    return ScheduleConfig(learning_rate=cfg.optimizer.learning_rate, num_steps=cfg.train.num_steps, **cfg.schedule)
 
 
 def mesh_config(cfg: ConfigDict) -> MeshConfig:

@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--workdir", type=Path, required=True)
     sub.add_argument("--out", type=Path, required=True)
     sub.add_argument("--step", type=int, help="of which checkpoint (default: the newest)")
+    sub.add_argument("--average-last", type=int, default=1, metavar="K", help="mean of the weights of K checkpoints")
     sub.add_argument("--overwrite", action="store_true", help="replace an earlier export")
     sub.add_argument("--sentence-transformers", action="store_true", help="pooled, for the library of that name")
     sub.add_argument("--pooling", choices=("mean", "cls"), help="of its sentence vectors (default mean)")
@@ -153,13 +154,15 @@ def _export(options: argparse.Namespace) -> None:
         raise UserError("--pooling and --max-length belong to --sentence-transformers, which is missing")
     if options.public and not options.push_to_hub:
         raise UserError("--public belongs to --push_to_hub OWNER/NAME, which is missing")
+    if options.average_last < 1:
+        raise UserError(f"--average-last must be at least 1, not {options.average_last}")
     from bertjax.commands.export import Upload, export
     from bertjax.hub.sentence_transformers import Pooling
 
     pooled = options.sentence_transformers
     pooling = Pooling(options.pooling or "mean", max_length=options.max_length) if pooled else None
     upload = Upload(options.push_to_hub, options.public) if options.push_to_hub else None
-    export(options.workdir, options.out, options.step, options.overwrite, pooling, upload)
+    export(options.workdir, options.out, options.step, options.overwrite, pooling, upload, options.average_last)
 
 
 def _parity(options: argparse.Namespace) -> int:

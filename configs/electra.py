@@ -41,6 +41,8 @@ def get_config(size: str = "small") -> ConfigDict:
     config.train.num_steps = 1_000_000 if small else 400_000 if large else 766_000
     config.train.batch_size = 128 if small else 2048 if large else 256
     config.optimizer.learning_rate = 5e-4 if small else 2e-4
+    config.schedule.name = "electra"
+    config.schedule.warmup_steps = config.train.get_ref("num_steps") * 10 // (1000 if small else 400 if large else 766)
     if size == "tiny":
         make_tiny(config)
         config.model.embedding_size = 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,28 @@ def merge_params(fresh: Params, given: Params) -> tuple[Params, list[str]]:
     """
     kept: list[str] = []
     return _merge(fresh, given, "", kept), kept
+
+
+def average_params(trees: Iterable[Params]) -> Params:
+    """The mean of every leaf; one tree is held beside the sum, however many there are. One tree is itself."""
+    total: Any = None
+    count = 0
+    for tree in trees:
+        total = tree if total is None else _added(total, tree)
+        count += 1
+    return total if count == 1 else _divided(total, count)
+
+
+def _added(one: Any, other: Any) -> Any:
+    if isinstance(one, dict):
+        return {name: _added(value, other[name]) for name, value in one.items()}
+    return np.add(one, other, dtype=np.float64)
+
+
+def _divided(total: Any, count: int) -> Any:
+    if isinstance(total, dict):
+        return {name: _divided(value, count) for name, value in total.items()}
+    return (total / count).astype(np.float32)
 
 
 def _merge(fresh: Any, given: Any, path: str, kept: list[str]) -> Any:

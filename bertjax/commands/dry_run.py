@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 from bertjax import build, check, corpora
 from bertjax.models.model import count_params
 from bertjax.training.accounting import bytes_per_device, flops_per_token, peak_flops
+from bertjax.training.optimizers import rate_rules
 from bertjax.training.sharding import BATCH, RULES
 from bertjax.training.tables import describe
 from bertjax.types import UserError, Vocabulary, padded_vocab_size
@@ -37,7 +38,8 @@ def dry_run(cfg: ConfigDict) -> None:
     print(f"step              {_mib(memory)} of activations and buffers per device, from the compiled step")
     print(f"memory            {_mib(held + memory)} per device")
     config = check.optimizer_config(cfg)
-    for rules, name in ((config.decay_rules, "weight decay"), (config.rate_rules, "rate"), (RULES, "sharding")):
+    rates = rate_rules(config, state.params)
+    for rules, name in ((config.decay_rules, "weight decay"), (rates, "rate"), (RULES, "sharding")):
         for line in describe(rules, state.params, name):
             print(f"  {line}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,14 +33,26 @@ def export(
     overwrite: bool,
     pooling: Pooling | None = None,
     upload: Upload | None = None,
+    average_last: int = 1,
 ) -> None:
-    """Writes the newest checkpoint of a run, or that of `step`, to `out`, and uploads it if asked to."""
+    """Writes the newest checkpoint of a run, or that of `step`, to `out`, and uploads it if asked to.
+
+    `average_last` K writes the mean of the weights of the last K checkpoints instead.
+    """
     if upload is not None:
         check_repository(upload.repo, overwrite=overwrite)
-    run = load_run(workdir, step)
-    tokens = run.meta["tokens"]
+    run = load_run(workdir, step, average_last)
     export_params(
-        run.experiment, run.tokenizer, run.params, run.step, tokens, workdir, out, overwrite=overwrite, pooling=pooling
+        run.experiment,
+        run.tokenizer,
+        run.params,
+        run.step,
+        run.meta["tokens"],
+        workdir,
+        out,
+        overwrite=overwrite,
+        pooling=pooling,
+        averaged=run.steps,
     )
     if upload is not None:
         message = f"Step {run.step}, exported by bertjax"
@@ -57,13 +70,19 @@ def export_params(
     out: Path,
     overwrite: bool = True,
     pooling: Pooling | None = None,
+    averaged: Sequence[int] = (),
 ) -> None:
     """Writes parameters (true vocabulary size, on the host) and tokenizer; says what is there when it is verified.
 
-    With `pooling` the folder is one of sentence-transformers.
+    With `pooling` the folder is one of sentence-transformers; `averaged` names the steps of an average of several.
     """
     config, heads = build.float32_config(exp.model), exp.objective.heads
-    card = build.model_facts(exp.cfg, tokenizer, tokens, step, figures_at(workdir, step))
+    # what was measured at the last step was measured of other weights than an average over several
+    figures = {} if len(averaged) > 1 else figures_at(workdir, step)
+    card = build.model_facts(exp.cfg, tokenizer, tokens, step, figures)
+    origin = f"step {step}" if len(averaged) < 2 else f"the average of steps {', '.join(map(str, averaged))}"
+    if len(averaged) > 1:
+        card["steps"] = f"{step} ({origin})"
     if pooling is None:
         save_pretrained(out, params, config, heads=heads, tokenizer=tokenizer, card=card, overwrite=overwrite)
         auto = loader(layout(config, heads))
@@ -72,5 +91,5 @@ def export_params(
         model = PretrainedModel(config, params, heads)
         save_sentence_transformers(out, model, pooling, tokenizer=tokenizer, card=card, overwrite=overwrite)
         load = "sentence_transformers.SentenceTransformer"
-    print(f"exported step {step} to {out}, read back and compared; load it with")
+    print(f"exported {origin} to {out}, read back and compared; load it with")
     print(f"    {load}({str(out)!r})")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import jax
 
-from bertjax import __version__
 from bertjax.commands.workdir import write_whole
 from bertjax.hub.parity.cases import Case
 from bertjax.hub.parity.families import CASES
@@ -21,7 +20,7 @@ def parity(families: Sequence[str], out: Path | None) -> bool:
     """Measures, prints the table, writes it to `out`; True when everything agrees."""
     cases = chosen(families)
     device = jax.devices()[0]
-    versions = {"bertjax": __version__, "jax": jax.__version__, **library_versions(), "on": device.device_kind}
+    versions = {"jax": jax.__version__, **library_versions(), "on": device.device_kind}
     found: list[Measurement] = []
     for case in cases:
         found += _measured(case)

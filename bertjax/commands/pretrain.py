@@ -19,6 +19,7 @@ from bertjax.hub.fill_mask import fill_mask, masked_rows
 from bertjax.hub.load import PretrainedModel, load_pretrained
 from bertjax.models.config import EncoderConfig, differences
 from bertjax.models.model import count_params
+from bertjax.training.averages import restart_average
 from bertjax.training.loop import train
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import TrainState
@@ -141,7 +142,7 @@ def _init_from(exp: build.Experiment, prepared: Prepared, state: TrainState) -> 
     params, kept = merge_params(jax.device_get(state.params), given)
     print(f"weights from {folder}" + (f"; fresh: {', '.join(kept)}" if kept else ""))
     laid = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-    return state._replace(params=jax.device_put(params, laid))
+    return state._replace(params=jax.device_put(params, laid), opt_state=restart_average(state.opt_state, params))
 
 
 def _require_same_model(folder: Path, given: EncoderConfig, wanted: EncoderConfig) -> None:
@@ -166,7 +167,7 @@ def _require_same_model(folder: Path, given: EncoderConfig, wanted: EncoderConfi
 
 def _finish(exp: build.Experiment, prepared: Prepared, workdir: Path, state: TrainState) -> None:
     """Fill-in examples, and the export if the config asks for one."""
-    params = build.true_size_params(state.params, exp.model)
+    params = build.true_size_params(exp.chosen_params(state), exp.model)
     show_fillings(exp, prepared, params)
     if exp.cfg.export.at_end:
         tokens = corpora.total_tokens(prepared)

@@ -43,8 +43,9 @@ OF_HEADS = {
     "summary_norm": ("sequence_classification", "token_classification", "question_answering"),
     "token_dense": ("token_classification", "question_answering"),
 }
-# A part that reads such a field lies in the side file, and the class of `transformers` does without it.
-_OF_SIDE_PARTS = ("enhanced_decoder",)
+# Fields that bertjax.json may hold though a head of the class reads them: the class does without the enhanced decoder,
+# whose positions lie beside, and a classifier that rides along in another class has labels that are not the class's.
+_OF_SIDE_PARTS = ("enhanced_decoder", "labels")
 
 
 @dataclasses.dataclass(frozen=True)

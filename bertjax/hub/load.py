@@ -26,6 +26,8 @@ from bertjax.types import Params, UserError
 
 log = logging.getLogger(__name__)
 
+_MOST_LAYERS = 100_000
+
 
 def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel:
     """The model of a folder, in float32; raises `UserError` naming what is wrong with it.
@@ -45,6 +47,8 @@ def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel:
             supported = ", ".join(known)
             raise UserError(f"{where}: model_type {values['model_type']!r} is not supported; supported: {supported}")
         config, heads, params = _read_family(folder, family, values, architecture)
+    if config.num_layers > _MOST_LAYERS:  # where layers share parameters, no tensor is missing
+        raise UserError(f"{where}: {config.num_layers} layers are more than would ever end")
     return PretrainedModel(config, jax.tree.map(jnp.asarray, params), heads, read_tokenizer_files(folder))
 
 

@@ -28,7 +28,7 @@ MODULES = "modules.json"
 SETTINGS = "sentence_bert_config.json"
 _POOLING = "1_Pooling/config.json"
 _NORMALIZE = "2_Normalize/config.json"
-# The words of the library up to version 5 for a mode, which later versions still read; version 6 writes the mode itself.
+# The words of the library up to version 5 for a mode, which later ones still read; version 6 writes the mode itself.
 _OLD_KEYS = {
     "cls": "pooling_mode_cls_token",
     "mean": "pooling_mode_mean_tokens",
@@ -64,7 +64,7 @@ def embed(
     input_ids: Any,
     attention_mask: Any = None,
     token_type_ids: Any = None,
-    pooling: Pooling = Pooling(),  # noqa: B008 (frozen)
+    pooling: Pooling = Pooling(),
 ) -> Float[Array, "B D"]:
     """The vectors of texts given as ids [B, S], with their special pieces; float32."""
     hidden = bare(model)(input_ids, attention_mask, token_type_ids).last_hidden_state
@@ -97,7 +97,7 @@ def bare(model: PretrainedModel) -> PretrainedModel:
 def save_sentence_transformers(
     folder: str | os.PathLike[str],
     model: PretrainedModel,
-    pooling: Pooling = Pooling(),  # noqa: B008 (frozen)
+    pooling: Pooling = Pooling(),
     *,
     tokenizer: TokenizerSource | None = None,
     card: Mapping[str, Any] | None = None,

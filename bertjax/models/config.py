@@ -337,7 +337,7 @@ def _require(condition: bool, message: str) -> None:
 
 
 def _divisors_near(number: int, wanted: int) -> str:
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    divisors = [d for d in range(1, min(number, 10_000) + 1) if number % d == 0]  # a file may claim a billion
     nearest = sorted(sorted(divisors, key=lambda d: abs(d - wanted))[:4])
     return ", ".join(map(str, nearest))
 

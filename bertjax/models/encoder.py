@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +114,7 @@ class Encoder(nnx.Module):
         `key` drops parts of relative attention's sinusoids.
         """
         kinds = {self.config.is_local(layer) for layer in range(self.config.num_layers)}
-        relative = None
+        relative: Any = None
         if self.config.attention_position == "disentangled":
             relative = Relative(self.relative(segment_ids.shape[1]))
         if self.config.attention_position == "relative":

@@ -1,8 +1,9 @@
 """Attention kernels that never hold the scores: cuDNN's on GPU, splash on TPU; and the choice among them.
 
-None of the two kernels can drop probabilities or add terms to scores; both are refused, by name, where they cannot be
+Neither kernel can drop probabilities or add terms to scores; both are refused, by name, where they cannot be
 exact. What is checked without the hardware: that splash, interpreted on the CPU, gives the values and gradients of the
-plain form, and that both lower for their platform. Their speed and the execution on a GPU or TPU are not.
+plain form, and that both lower for their platform. Neither has been run on a GPU or TPU: `scripts/check_kernels.py`
+says there whether it is right, and whether it is faster.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def choose(config: EncoderConfig, context: Context, q: Array, k: Array, dropping
     if wanted == "xla":
         return wanted
     if wanted == "auto":
-        kernel = {"gpu": "cudnn", "cuda": "cudnn", "tpu": "splash"}.get(_platform(), "xla")
+        kernel = {"cuda": "cudnn", "tpu": "splash"}.get(_platform(), "xla")
         if kernel == "xla" or obstacle(kernel, config, context, q, k, dropping):
             return "xla"
         return "xla" if kernel == "cudnn" and pays(q.shape[1], context.window) else kernel
@@ -69,12 +70,12 @@ def cudnn(
 ) -> Float[Array, "B S N H"]:
     """cuDNN's flash attention, operands bfloat16, visibility as a mask [B, 1, S, S] that all heads share.
 
-    The mask in full: cuDNN has windows for causal attention only, and its public form knows no segments. Traceable
-    only where cuDNN is installed.
+    The mask in full: cuDNN has windows for causal attention only, and jax's public form of it knows no segments. It is
+    a bias there, so that the backward pass writes a gradient of its size, which is thrown away. Has to be named: jax
+    takes XLA's form otherwise. Traceable only where cuDNN is installed.
     """
     q, k, v = (x.astype(jnp.bfloat16) for x in (q, k, v))
-    plain = context.visible()
-    return jax.nn.dot_product_attention(q, k, v, mask=plain, implementation="cudnn")
+    return jax.nn.dot_product_attention(q, k, v, mask=context.visible(), implementation="cudnn")
 
 
 def splash(
@@ -166,6 +167,8 @@ def _by_shard(run: Any) -> Any:
 
 
 def _platform() -> str:
-    """Of the device on which computations land by default."""
+    """`cpu`, `tpu`, `cuda` or another: of the device on which computations land by default."""
     device: Any = getattr(jax.config, "jax_default_device", None)  # not among the names that the type declares
-    return getattr(device, "platform", device) or jax.default_backend()
+    if device is None or isinstance(device, str):
+        device = jax.local_devices(backend=device)[0]
+    return "cuda" if device.platform == "gpu" and "cuda" in device.client.platform_version else device.platform

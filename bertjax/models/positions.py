@@ -42,18 +42,6 @@ def frequencies(size: int, base: float) -> Float[np.ndarray, "half"]:
     return np.float32(1) / np.power(float(base), exponents, dtype=np.float64).astype(np.float32)
 
 
-def shear(x: Float[Array, "*b Q W"], length: int) -> Float[Array, "*b Q K"]:
-    """out[i, j] = x[i, Q - 1 - i + j], j < `length` = W - Q + 1: read on, rows of W - 1 lie as they are wanted.
-
-    Turns scores by distance into scores by key without a look-up, whose gradient would add in no fixed order.
-    """
-    *lead, count, width = x.shape
-    if count == 1:
-        return x[..., :length]
-    flat = x.reshape(*lead, count * width)[..., count - 1 : count * width - 1]
-    return flat.reshape(*lead, count, width - 1)[..., :length]
-
-
 def _waves(positions: Array, size: int, base: float, first: Wave, second: Wave) -> Array:
     angles = positions[..., None].astype(jnp.float32) * jnp.expand_dims(frequencies(size, base), range(positions.ndim))
     return jnp.concatenate([first(angles), second(angles)], axis=-1)

@@ -5,10 +5,8 @@ sinusoid of the distance, u, w and z are learned (arXiv:1901.02860, section 3.3;
 zihangdai/xlnet:modeling.py, rel_attn_core).
 
 Keys may lie in a memory in front of the row, so K = M + S. Queries are the S tokens of the row, and behind them, where
-there are two streams, T targets at any places of the row. Only i - j matters: the S tokens are multiplied with
-the projected distances in order, and their scores are a sheared view of the product. A target takes its K distances as
-one slice of its product with all of them. The original scatters the T queries over S rows that are mostly empty, and
-pays a second attention of S x K for T x K (85 of 512 when it was trained).
+there are two streams, T targets at any places of the row: the original scatters them over S rows that are mostly empty,
+and pays a second attention of S x K for T x K (T = 85 of S = 512 when it was trained). See distances.py.
 
 A softmax does not feel what is added to all keys alike, so the segment term is only its difference: (q_i + z)(s_1 -
 s_0) where the segments differ, 0 where they do not. That needs one number a query, and no [S, K] array of segments.
@@ -27,8 +25,9 @@ from jaxtyping import Array, Bool, Float, Int
 from bertjax.models.attention import mix
 from bertjax.models.config import EncoderConfig
 from bertjax.models.context import Context
+from bertjax.models.distances import narrow_einsum, of_places, of_tokens
 from bertjax.models.linear import Key, Linear, dropout, initializer, layer_norm
-from bertjax.models.positions import shear, sinusoids
+from bertjax.models.positions import sinusoids
 
 
 class Relative(NamedTuple):
@@ -72,7 +71,7 @@ class RelativeAttention(nnx.Module):
         """`source` is what keys and values are made of: memory and the row's tokens; `x` may have targets behind them."""
         source, relative = x if source is None else source, context.relative
         q, k, v = self._heads(self.query(x)), self._heads(self.key(source)), self._heads(self.value(source))
-        scores = _einsum("bqnh,bknh->bnqk", _biased(q, self.content_bias), k, self.config)
+        scores = narrow_einsum("bqnh,bknh->bnqk", _biased(q, self.content_bias), k, self.config)
         scores = scores + self._distance_scores(_biased(q, self.position_bias), relative, k.shape[1])
         if relative.types is not None:
             scores = scores + self._segment_scores(_biased(q, self.segment_bias), *relative.types)
@@ -87,43 +86,17 @@ class RelativeAttention(nnx.Module):
         rows = self._heads(self.position(relative.waves))
         rows = rows if relative.backward is None else _by_row(rows, relative.backward)
         length = relative.waves.shape[1] - num_keys + 1
-        scores = token_distances(q[:, :length], rows, num_keys, self.config)
+        scores = of_tokens(q[:, :length], rows, num_keys, self.config)
         if relative.targets is None:
             return scores
-        behind = target_distances(q[:, length:], rows, relative.targets, num_keys, self.config)
+        behind = of_places(q[:, length:], rows, relative.targets, num_keys, self.config)
         return jnp.concatenate([scores, behind], axis=2)
 
     def _segment_scores(self, q: Array, query_types: Array, key_types: Array) -> Float[Array, "B N Q K"]:
         same, other = self.segment_embeddings[...]
-        difference = _einsum("bqnh,nh->bnq", q, other - same, self.config)
+        difference = narrow_einsum("bqnh,nh->bnq", q, other - same, self.config)
         differs = query_types[:, None, :, None] != key_types[:, None, None, :]
         return jnp.where(differs, difference[..., None], 0.0)
-
-
-def token_distances(
-    q: Float[Array, "B S N H"], rows: Float[Array, "G W N H"], num_keys: int, config: EncoderConfig
-) -> Float[Array, "B N S K"]:
-    """q_i rows[i - j] for queries that are the last S of the K tokens; `rows` by falling distance, G = 1 or B."""
-    scores = _einsum("bqnh,gwnh->bnqw" if rows.shape[0] == 1 else "bqnh,bwnh->bnqw", q, rows, config)
-    # Kept in the type of the activations: half of float32's memory where that is bfloat16.
-    return shear(scores.astype(config.result_dtype), num_keys).astype(jnp.float32)
-
-
-def target_distances(
-    q: Float[Array, "B T N H"],
-    rows: Float[Array, "G W N H"],
-    targets: Int[Array, "B T"],
-    num_keys: int,
-    config: EncoderConfig,
-) -> Float[Array, "B N T K"]:
-    """q_t rows[i - j] for queries that stand at token i = targets[t] of the row."""
-    scores = _einsum("btnh,gwnh->btnw" if rows.shape[0] == 1 else "btnh,bwnh->btnw", q, rows, config)
-    starts = rows.shape[1] - num_keys - targets
-
-    def own(scores: Array, start: Array) -> Array:
-        return jax.lax.dynamic_slice_in_dim(scores, start, num_keys, axis=-1)
-
-    return jax.vmap(jax.vmap(own))(scores, starts).swapaxes(1, 2)
 
 
 def seeing_itself(mask: Bool[Array, "B 1 S S"]) -> Bool[Array, "B 1 S S"]:
@@ -172,8 +145,3 @@ def _by_row(rows: Float[Array, "2 W N H"], backward: Bool[Array, "B"]) -> Float[
 
 def _biased(q: Float[Array, "B Q N H"], bias: nnx.Param) -> Float[Array, "B Q N H"]:
     return q + bias[...][None, None].astype(q.dtype)
-
-
-def _einsum(spec: str, a: Array, b: Array, config: EncoderConfig) -> Array:
-    narrow = jnp.dtype(config.compute_dtype)
-    return jnp.einsum(spec, a.astype(narrow), b.astype(narrow), preferred_element_type=jnp.float32)

@@ -118,7 +118,9 @@ def check_streams(config: EncoderConfig, with_memory: bool) -> None:
             f"targets, orders of prediction and memory need attention_position=relative, not {config.attention_position}"
         )
     if config.conv_kernel_size:
-        raise UserError("two streams cannot run with conv_kernel_size: a convolution would show targets their own words")
+        raise UserError(
+            "two streams cannot run with conv_kernel_size: a convolution would show targets their own words"
+        )
     if with_memory and config.inner_layers > 1:
         raise UserError("a memory holds one state a layer: inner_layers must be 1")
 

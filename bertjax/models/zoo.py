@@ -106,7 +106,6 @@ _DEBERTA = {
     "layer_norm_eps": 1e-7,
     "hidden_act": "gelu",
     "initializer": "normal",
-    "classifier_dropout": 0.0,
     "summary_dense": "own",
     "summary_act": "gelu",
 }

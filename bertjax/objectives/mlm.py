@@ -1,4 +1,4 @@
-"""Masked language modelling, alone or with a sentence-pair loss (BERT, arXiv:1810.04805).
+"""Masked language modelling, alone or with a sentence-pair loss (BERT, arXiv:1810.04805) or a span-boundary loss.
 
 Only the masked positions go through the vocabulary projection: fewer products by 1.2 (base) to 4 (tiny).
 """
@@ -11,16 +11,17 @@ from jaxtyping import Array
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import bind, init_params
-from bertjax.objectives.base import Extra, Key, example_keys
+from bertjax.objectives.base import Extra, Key
 from bertjax.objectives.config import MlmConfig
-from bertjax.objectives.masking import hide_tokens
+from bertjax.objectives.masking import hide_batch
 from bertjax.objectives.pair import pair_sums
+from bertjax.objectives.span import span_sums, span_targets
 from bertjax.objectives.words import unigram_nll, word_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
 
 class MaskedLanguageModel:
-    """An encoder with the MLM head and, if asked for, pooler and pair head."""
+    """An encoder with the MLM head and, if asked for, pooler and pair head, or span-boundary head."""
 
     def __init__(self, config: MlmConfig, model: EncoderConfig, vocabulary: Vocabulary):
         self.config, self.model, self.vocabulary = config, model, vocabulary
@@ -28,23 +29,21 @@ class MaskedLanguageModel:
         self.weights = {"mlm": config.mlm_weight}
         if config.pair != "none":
             self.weights["pair"] = config.pair_weight
+        if config.span_boundary:
+            self.heads += ("span_boundary",)
+            self.weights["span"] = config.span_boundary
         self.unigram_nll = unigram_nll(vocabulary)
 
     def init(self, key: Key) -> tuple[Params, Extra]:
         return init_params(self.model, self.heads, key), Extra(frozen={}, carry={})
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
-        masking = self.config.masking
-        if masking.dynamic:
-            keys = example_keys(jax.random.fold_in(key, cursor), batch)
-        else:  # the same example drawn again is hidden the same way
-            keys = jax.vmap(jax.vmap(jax.random.fold_in))(example_keys(key, batch), batch["example_draws"])
-        predictions = min(masking.max_predictions * keys.shape[1], batch["input_ids"].shape[1])
-        return hide_tokens(batch, keys, masking, self.vocabulary, predictions)
+        hidden = hide_batch(batch, key, cursor, self.config.masking, self.vocabulary)
+        return span_targets(hidden, self.vocabulary, self.model.span_positions) if "span" in self.weights else hidden
 
     def counts(self, batch: Batch) -> dict[str, Array]:
-        counts = {"mlm": batch["masked_weights"].sum(), "pair": batch["example_weights"].sum()}
-        return {name: counts[name] for name in self.weights}
+        weights = {"mlm": "masked_weights", "pair": "example_weights", "span": "span_weights"}
+        return {name: batch[weights[name]].sum() for name in self.weights}
 
     def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], Extra]:
         model = bind(self.model, self.heads, params)
@@ -61,4 +60,6 @@ class MaskedLanguageModel:
         if "pair" in self.weights:
             pooled = model.pooled(encoded.last_hidden_state, batch["example_positions"])
             sums |= pair_sums(model.pair_logits(pooled), batch["pair_labels"], batch["example_weights"])
+        if "span" in self.weights:
+            sums |= span_sums(model, encoded.last_hidden_state, batch)
         return sums, extra

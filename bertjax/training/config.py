@@ -10,8 +10,10 @@ from typing import Any
 
 from bertjax.types import UserError
 
-OPTIMIZERS = ("adamw",)
-SCHEDULES = ("bert", "linear", "cosine", "constant")
+OPTIMIZERS = ("adamw", "lamb", "stable_adamw", "muon")
+DECAYING = ("bert", "electra", "linear", "polynomial", "cosine", "wsd", "slanted_triangular")
+REPEATING = ("step", "exponential", "cyclical")
+SCHEDULES = (*DECAYING, *REPEATING, "inverse_sqrt", "constant")
 AXES = ("data", "fsdp", "tensor")
 
 Rules = Sequence[tuple[str, Any]]
@@ -20,12 +22,15 @@ Rules = Sequence[tuple[str, Any]]
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW; `bias_correction=False` is BERT's (google-research/bert#153). `clip_norm` 0 = no clipping.
+    """What `optimizer` of a config says; `bias_correction=False` is BERT's (google-research/bert#153).
 
-    `decay_exclude` lists regexes of parameters without weight decay; `rates` lists "REGEX=FACTOR" on the learning rate.
+    `learning_rate` is the peak, which only the decay of `stable_adamw` asks for: the rate itself is the schedule's.
+    `decay_exclude`, `trust_exclude` and `muon_include` list regexes of parameters; `rates` lists "REGEX=FACTOR" on the
+    learning rate, before `layer_decay`. None is the default of those that only one optimizer reads.
     """
 
     name: str = "adamw"
+    learning_rate: float = 1.0
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-6
@@ -34,24 +39,87 @@ class OptimizerConfig:
     clip_norm: float = 1.0
     decay_exclude: tuple[str, ...] = (r".*/(bias|scale)",)
     rates: tuple[str, ...] = ()
+    layer_decay: float | None = None
+    layer_decay_top: int = 1
+    trust_exclude: tuple[str, ...] | None = None
+    muon_include: tuple[str, ...] | None = None
+    muon_momentum: float | None = None
+    muon_rms: float | None = None
+    ema_decay: float | None = None
 
     def __post_init__(self) -> None:
         if self.name not in OPTIMIZERS:
             raise UserError(f"optimizer.name must be one of {', '.join(OPTIMIZERS)}, not {self.name!r}")
+        _check_readers("optimizer", self, OPTIMIZER_READERS)
+        self._check_numbers()
+        for key in ("decay_exclude", "trust_exclude", "muon_include"):
+            _check_regexes(f"optimizer.{key}", getattr(self, key) or ())
+
+    def _check_numbers(self) -> None:
         for name in ("b1", "b2"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise UserError(f"optimizer.{name} must lie in [0, 1), not {getattr(self, name)}")
-        for name in ("eps", "weight_decay", "clip_norm"):
-            if getattr(self, name) < 0.0:
+        for name in ("eps", "weight_decay", "clip_norm", "layer_decay_top", "muon_rms"):
+            if (getattr(self, name) or 0.0) < 0.0:
                 raise UserError(f"optimizer.{name} must not be negative, not {getattr(self, name)}")
+        for name in ("ema_decay", "layer_decay", "muon_momentum"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value < 1.0:
+                raise UserError(f"optimizer.{name} must lie between 0 and 1, not {value}")
 
     @property
     def decay_rules(self) -> Rules:
         return [*((pattern, 0.0) for pattern in self.decay_exclude), (".*", 1.0)]
 
     @property
-    def rate_rules(self) -> Rules:
-        return [*parse_rules(self.rates, "optimizer.rates"), (".*", 1.0)]
+    def trust_rules(self) -> Rules:
+        """1 where LAMB rescales; what does not decay is left out (google-research/albert:lamb_optimizer.py)."""
+        excluded = self.decay_exclude if self.trust_exclude is None else self.trust_exclude
+        return [*((pattern, 0.0) for pattern in excluded), (".*", 1.0)]
+
+    @property
+    def muon_rules(self) -> Rules:
+        """1 where Muon works: the matrices of the layers, unless the config names others."""
+        included = (r"(.*/)?layers/\d+/.*kernel",) if self.muon_include is None else self.muon_include
+        return [*((pattern, 1.0) for pattern in included), (".*", 0.0)]
+
+    @property
+    def named_rates(self) -> Rules:
+        """The rates that the config names; `optimizers.rate_rules` has those of the layers, too."""
+        return parse_rules(self.rates, "optimizer.rates")
+
+
+OPTIMIZER_READERS = {
+    "trust_exclude": ("lamb",),
+    "muon_include": ("muon",),
+    "muon_momentum": ("muon",),
+    "muon_rms": ("muon",),
+}
+SCHEDULE_READERS = {
+    "end_share": (*DECAYING, *REPEATING),
+    "power": ("polynomial",),
+    "decay_steps": ("wsd",),
+    "period_steps": REPEATING,
+    "factor": REPEATING,
+}
+
+
+def _check_readers(group: str, config: Any, readers: dict[str, tuple[str, ...]]) -> None:
+    """Raises `UserError` for a key that is set, but that the chosen name has no use for."""
+    for key, names in readers.items():
+        if getattr(config, key) is not None and config.name not in names:
+            raise UserError(
+                f"{group}.{key} says nothing to {group}.name={config.name} (it is for {', '.join(names)}); "
+                "set it to None"
+            )
+
+
+def _check_regexes(key: str, patterns: Iterable[str]) -> None:
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UserError(f"{key}: {pattern!r} is no regular expression ({error})") from None
 
 
 def parse_rules(texts: Iterable[str], key: str) -> list[tuple[str, float]]:
@@ -71,22 +139,73 @@ def parse_rules(texts: Iterable[str], key: str) -> list[tuple[str, float]]:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleConfig:
-    """`warmup_steps` of linear warm-up, then the decay called `name` until `num_steps`."""
+    """`warmup_steps` of linear warm-up, then the decay called `name` until `num_steps`.
+
+    None is the default of what only some schedules read: see `end`, `decay` and `period`.
+    """
 
     name: str
     learning_rate: float
     warmup_steps: int
     num_steps: int
+    end_share: float | None = None
+    power: float | None = None
+    decay_steps: int | None = None
+    period_steps: int | None = None
+    factor: float | None = None
 
     def __post_init__(self) -> None:
         if self.name not in SCHEDULES:
             raise UserError(f"schedule.name must be one of {', '.join(SCHEDULES)}, not {self.name!r}")
+        if not self.learning_rate > 0:
+            raise UserError(f"optimizer.learning_rate must be positive, not {self.learning_rate}")
+        _check_readers("schedule", self, SCHEDULE_READERS)
+        self._check_steps()
+        if self.end_share is not None and not 0.0 <= self.end_share < 1.0:
+            raise UserError(f"schedule.end_share must lie in [0, 1), not {self.end_share}")
+        if self.power is not None and not self.power > 0.0:
+            raise UserError(f"schedule.power must be positive, not {self.power}")
+        if self.factor is not None and not 0.0 < self.factor <= 1.0:
+            raise UserError(f"schedule.factor must lie in (0, 1], not {self.factor}")
+
+    def _check_steps(self) -> None:
         if not 0 <= self.warmup_steps <= self.num_steps:
             raise UserError(
                 f"schedule.warmup_steps must lie in 0..train.num_steps = {self.num_steps}, not {self.warmup_steps}"
             )
-        if not self.learning_rate > 0:
-            raise UserError(f"optimizer.learning_rate must be positive, not {self.learning_rate}")
+        if self.name in ("inverse_sqrt", "slanted_triangular") and self.warmup_steps == 0:
+            raise UserError(f"schedule.name={self.name} begins with a rise: schedule.warmup_steps must be at least 1")
+        if self.name == "cyclical" and self.warmup_steps > 0:
+            raise UserError(
+                f"schedule.name=cyclical has a rise in every cycle: set schedule.warmup_steps to 0, not "
+                f"{self.warmup_steps}"
+            )
+        rest = self.num_steps - self.warmup_steps
+        if self.decay_steps is not None and not 1 <= self.decay_steps <= rest:
+            raise UserError(
+                f"schedule.decay_steps must lie in 1..train.num_steps - schedule.warmup_steps = {rest}, not "
+                f"{self.decay_steps}"
+            )
+        least = 2 if self.name == "cyclical" else 1
+        if self.period_steps is not None and self.period_steps < least:
+            raise UserError(f"schedule.period_steps must be at least {least}, not {self.period_steps}")
+
+    @property
+    def end(self) -> float:
+        """The lowest share of the peak: 0, or the 1/32 of arXiv:1801.06146 where the triangle slants."""
+        default = 1 / 32 if self.name == "slanted_triangular" else 0.0
+        return default if self.end_share is None else self.end_share
+
+    @property
+    def decay(self) -> int:
+        """Updates of the last, falling part: a tenth of the run."""
+        default = min(self.num_steps // 10, self.num_steps - self.warmup_steps)
+        return max(default if self.decay_steps is None else self.decay_steps, 1)
+
+    @property
+    def period(self) -> int:
+        """Updates from one drop, or one cycle, to the next: a quarter of the run."""
+        return max(-(-self.num_steps // 4), 2) if self.period_steps is None else self.period_steps
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,7 @@ from bertjax.training.evaluate import add_sums, evaluate, means
 from bertjax.training.metrics import Clock, Console, Writer, eval_line
 from bertjax.training.sharding import put_batch
 from bertjax.training.state import TrainState
-from bertjax.types import Batch, UserError
+from bertjax.types import Batch, Params, UserError
 
 
 class Batches(Protocol):
@@ -76,6 +77,7 @@ class Run:
     tokens_per_batch: int  # rows * seq_len, padding included
     flops_per_token: Callable[[float], float]  # of the mean number of real tokens in a row
     peak_flops: float | None  # of all devices of the mesh
+    chosen_params: Callable[[TrainState], Params] = operator.attrgetter("params")  # those to evaluate
 
 
 def train(run: Run, state: TrainState) -> tuple[TrainState, dict[str, float]]:
@@ -127,7 +129,7 @@ def _evaluate(run: Run, window: Window, state: TrainState, step: int) -> dict[st
     window.report()
     started = time.monotonic()
     extra = Extra(run.extra.frozen, state.carry)
-    figures = evaluate(run.eval_step, state.params, extra, run.eval_sets, run.objective.weights, run.mesh)
+    figures = evaluate(run.eval_step, run.chosen_params(state), extra, run.eval_sets, run.objective.weights, run.mesh)
     for writer in run.writers:
         writer.write(step, figures)
     run.console.print(f"eval at step {step}: {eval_line(figures)}")

@@ -1,28 +1,133 @@
-"""Learning rates as functions of the update that is about to be made (0 for the first)."""
+"""Learning rates as functions of the update that is about to be made (0 for the first), all in closed form."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array
 
 from bertjax.training.config import ScheduleConfig
 
+Share = Callable[[Array], Array]
+"""float32 step -> share of the peak rate."""
+
 
 def make_schedule(config: ScheduleConfig) -> optax.Schedule:
-    """The learning rate of a step. `bert` is the authors' (google-research/bert:optimization.py): the decay counts
-    from step 0 and the warm-up lies over it, so the rate falls a little where the warm-up ends."""
-    peak, warmup, total = config.learning_rate, config.warmup_steps, config.num_steps
+    """The learning rate of a step: the peak times a share, which rises from 0 over the warm-up.
 
-    def warmed(after: optax.Schedule) -> optax.Schedule:
-        return lambda step: jnp.where(step < warmup, peak * step / max(warmup, 1), after(step))
+    `bert` is the authors' (google-research/bert:optimization.py): the decay counts from step 0 and the warm-up lies
+    over it, so the rate falls a little where the warm-up ends.
+    """
+    peak, warmup = config.learning_rate, config.warmup_steps
+    after = _SHARES[config.name](config)
+    rises_itself = config.name in ("electra", "slanted_triangular")
 
-    rest = max(total - warmup, 1)
-    shapes = {
-        "bert": lambda step: peak * jnp.maximum(1.0 - step / total, 0.0),
-        "linear": lambda step: peak * jnp.clip(1.0 - (step - warmup) / rest, 0.0, 1.0),
-        "cosine": lambda step: peak * 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip((step - warmup) / rest, 0.0, 1.0))),
-        "constant": lambda step: jnp.full_like(step, peak, dtype=jnp.float32),
-    }
-    after = shapes[config.name]
-    schedule = warmed(after) if warmup else after
+    def schedule(step: Array) -> Array:
+        if not warmup or rises_itself:
+            return peak * after(step)
+        return jnp.where(step < warmup, peak * step / warmup, peak * after(step))
+
     return lambda step: schedule(jnp.asarray(step, jnp.float32))
+
+
+def _line(config: ScheduleConfig) -> Share:
+    """1 where the warm-up ends, 0 at the last step."""
+    warmup, rest = config.warmup_steps, max(config.num_steps - config.warmup_steps, 1)
+    return lambda step: jnp.clip(1.0 - (step - warmup) / rest, 0.0, 1.0)
+
+
+def _above(end: float, shape: Share) -> Share:
+    """`shape`, which runs between 1 and 0, between 1 and `end`."""
+    return lambda step: end + (1.0 - end) * shape(step)
+
+
+def _bert(config: ScheduleConfig) -> Share:
+    return _above(config.end, lambda step: jnp.maximum(1.0 - step / config.num_steps, 0.0))
+
+
+def _electra(config: ScheduleConfig) -> Share:
+    """Decay from step 0 times the warm-up: both act while it rises (google-research/electra:model/optimization.py)."""
+    decay = _bert(config)
+    return lambda step: decay(step) * jnp.minimum(step / config.warmup_steps if config.warmup_steps else 1.0, 1.0)
+
+
+def _polynomial(config: ScheduleConfig) -> Share:
+    """XLNet's (zihangdai/xlnet:model_utils.py): counted from the end of the warm-up, above `end_share`."""
+    power, line = config.power, _line(config)
+    return _above(config.end, line if power is None else lambda step: line(step) ** power)
+
+
+def _cosine(config: ScheduleConfig) -> Share:
+    warmup, rest = config.warmup_steps, max(config.num_steps - config.warmup_steps, 1)
+
+    def half_wave(step: Array) -> Array:
+        return 0.5 * (1.0 + jnp.cos(jnp.pi * jnp.clip((step - warmup) / rest, 0.0, 1.0)))
+
+    return _above(config.end, half_wave)
+
+
+def _wsd(config: ScheduleConfig) -> Share:
+    """The peak until `decay_steps` before the end, then 1 - sqrt (AnswerDotAI/ModernBERT:src/scheduler.py)."""
+    start, decay = config.num_steps - config.decay, config.decay
+    return _above(config.end, lambda step: 1.0 - jnp.sqrt(jnp.clip((step - start) / decay, 0.0, 1.0)))
+
+
+def _slanted_triangular(config: ScheduleConfig) -> Share:
+    """Up from `end_share` to the peak over the warm-up, and down again (arXiv:1801.06146, section 3.2)."""
+    cut, line = config.warmup_steps, _line(config)
+    return _above(config.end, lambda step: jnp.where(step < cut, step / cut, line(step)))
+
+
+def _inverse_sqrt(config: ScheduleConfig) -> Share:
+    """1 / sqrt(step) from the end of the warm-up, which fixes its scale (arXiv:1706.03762, section 5.3)."""
+    return lambda step: jnp.sqrt(config.warmup_steps / jnp.maximum(step, config.warmup_steps))
+
+
+def _step(config: ScheduleConfig) -> Share:
+    factor, warmup = _factor(config, 0.1), config.warmup_steps
+
+    def share(step: Array) -> Array:
+        # half a step is added because a compiler may multiply by 1 / period, which falls short of whole numbers
+        drops = jnp.floor((step - warmup + 0.5) / config.period)
+        return jnp.maximum(jnp.power(factor, drops), config.end)
+
+    return share
+
+
+def _exponential(config: ScheduleConfig) -> Share:
+    factor, warmup = _factor(config, 0.1), config.warmup_steps
+    return lambda step: jnp.maximum(jnp.power(factor, (step - warmup) / config.period), config.end)
+
+
+def _cyclical(config: ScheduleConfig) -> Share:
+    """Triangles between `end_share` and 1; a factor of 0.5 is "triangular2" (arXiv:1506.01186, section 3.2)."""
+    factor, period = _factor(config, 1.0), config.period
+
+    def shape(step: Array) -> Array:
+        cycle = jnp.floor((step + 0.5) / period)
+        height = 1.0 - jnp.abs(2.0 * (step - cycle * period) / period - 1.0)
+        return jnp.maximum(height, 0.0) * jnp.power(factor, cycle)
+
+    return _above(config.end, shape)
+
+
+def _factor(config: ScheduleConfig, default: float) -> float:
+    return default if config.factor is None else config.factor
+
+
+_SHARES: dict[str, Callable[[ScheduleConfig], Share]] = {
+    "bert": _bert,
+    "electra": _electra,
+    "linear": _polynomial,
+    "polynomial": _polynomial,
+    "cosine": _cosine,
+    "wsd": _wsd,
+    "slanted_triangular": _slanted_triangular,
+    "step": _step,
+    "exponential": _exponential,
+    "cyclical": _cyclical,
+    "inverse_sqrt": _inverse_sqrt,
+    "constant": lambda config: jnp.ones_like,
+}

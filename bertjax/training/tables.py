@@ -7,6 +7,8 @@ must be matched, so that a parameter added tomorrow cannot slip through a table 
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -66,6 +68,38 @@ def map_with_path(function: Callable[[str, Any], Any], params: Params) -> Params
     """`function(path, leaf)` for every leaf, in the same tree."""
     leaves = [function(path, leaf) for path, leaf in leaf_paths(params)]
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(params), leaves)
+
+
+def layer_rules(params: Params, decay: float, top: int = 1) -> Rules:
+    """Factors that shrink from the last layer to the first: decay^(top + L - 1 - i) for layer i of L.
+
+    Embeddings, and whatever else lies below the layers, get decay^(top + L); heads and final norms keep the whole rate.
+    With `top` 1 that is lr / 1.2^(12 - i) for i from 0, and lr / 1.2^13 for the embeddings, in FinBERT's code; 2 is
+    ELECTRA's, whose exponent counts a pooler that its code no longer has; 0 leaves the last layer alone (ULMFiT).
+    Stacks of a tower that lack the first layers (`attention_norms`) are counted from the last one.
+    """
+    stacks = sorted({_stack_of(path, leaf.shape) for path, leaf in leaf_paths(params) if num_stacked(path)})
+    depths: dict[str, int] = {}
+    for tower, _, sizes in stacks:
+        depths[tower] = max(depths.get(tower, 0), math.prod(sizes))
+    rules = []
+    for tower, pattern, sizes in stacks:
+        lacking = depths[tower] - math.prod(sizes)
+        for place, index in enumerate(itertools.product(*map(range, sizes))):
+            rules.append((f"{pattern.format(*index)}/.*", decay ** (top + depths[tower] - 1 - lacking - place)))
+    for tower, depth in depths.items():
+        rules.append((f"{re.escape(tower)}convolution/.*", decay ** (top + depth - 1)))  # a part of DeBERTa's first layer
+        rules.append((f"{re.escape(tower)}(embeddings|relative|mask_embedding)(/.*)?", decay ** (top + depth)))
+    return [*rules, (r"(.*/)?embeddings/.*", decay ** (top + max(depths.values(), default=0)))]
+
+
+def _stack_of(path: str, shape: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:
+    """(tower, pattern with a gap for every index, sizes) of a stacked leaf: `encoder/`, `encoder/layers/{}`, (L,)."""
+    keys = path.split("/")
+    places = [place for place, key in enumerate(keys) if key in STACKS]
+    first = places[0] - (keys[max(places[0] - 1, 0)] == "attention_norms")
+    named = [re.escape(key) + "/{}" if key in STACKS else re.escape(key) for key in keys[: places[-1] + 1]]
+    return "".join(f"{key}/" for key in keys[:first]), "/".join(named), shape[: len(places)]
 
 
 def describe(rules: Rules, params: Params, table: str) -> list[str]:

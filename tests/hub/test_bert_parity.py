@@ -12,12 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from bertjax.hub.load import PretrainedModel, load_pretrained
-from bertjax.hub.parity.cases import TOLERANCE, Arrays, draw_batch
-from bertjax.hub.parity.families.bert import CASES
-from bertjax.hub.parity.measure import random_model, random_params, run_theirs
-from bertjax.hub.save import save_pretrained
-from bertjax.models.config import EncoderConfig
+from bertjax.hub.load import PretrainedModel, load_pretrained  # noqa: E402
+from bertjax.hub.parity.cases import TOLERANCE, Arrays, draw_batch  # noqa: E402
+from bertjax.hub.parity.families.bert import CASES  # noqa: E402
+from bertjax.hub.parity.measure import random_model, random_params, run_theirs  # noqa: E402
+from bertjax.hub.save import save_pretrained  # noqa: E402
+from bertjax.models.config import EncoderConfig  # noqa: E402
 
 CASE = CASES[0]
 SIZES = CASE.config

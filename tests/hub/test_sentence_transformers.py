@@ -21,7 +21,7 @@ from bertjax.hub.sentence_transformers import Pooling, bare, embed, read_pooling
 from bertjax.models.config import EncoderConfig
 from bertjax.types import UserError
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"the cat dog sees likes a bird house".split()]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["the", "cat", "dog", "sees", "likes", "a", "bird", "house"]]
 CONFIG = EncoderConfig(
     vocab_size=len(WORDS), hidden_size=18, num_layers=2, num_heads=3, intermediate_size=20, max_position_embeddings=11
 )

@@ -136,6 +136,15 @@ def test_two_heads_of_one_name_both_come_back(tmp_path: Path, unverified: None) 
     jax.tree.map(np.testing.assert_array_equal, model.params, without_padding(params))
 
 
+def test_a_classifier_that_rides_along_keeps_its_labels(tmp_path: Path, unverified: None) -> None:
+    heads = ("pooler", "mlm", "pair", "sequence_classification")
+    config = dataclasses.replace(CONFIG, labels=("no", "yes", "maybe"))
+    save_pretrained(tmp_path / "out", random_params(config, heads), config, heads=heads)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["BertForPreTraining"]
+    model = load_pretrained(tmp_path / "out")
+    assert model.heads == heads and model.config.labels == ("no", "yes", "maybe")
+
+
 def test_a_parameter_of_the_encoder_without_a_name_is_an_error(tmp_path: Path) -> None:
     params = random_params(CONFIG, SPAN_HEADS)
     params["encoder"]["novelty"] = np.zeros(3, np.float32)

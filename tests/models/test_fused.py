@@ -104,6 +104,12 @@ def test_cudnn_lowers_for_gpu_with_the_mask(monkeypatch: pytest.MonkeyPatch, win
     assert "__cudnn$fmhaScaleBiasSoftmaxBackward" in text and "tensor<2x1x256x256xbf16>" in text
 
 
+def test_the_platform_is_that_of_the_default_device() -> None:
+    assert fused._platform() == "cpu"
+    with jax.default_device(jax.devices("cpu")[3]):
+        assert fused._platform() == "cpu"
+
+
 def chosen(config: EncoderConfig, platform: str, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> str:
     monkeypatch.setattr(fused, "_platform", lambda: platform)
     length = facts.pop("length", 256)
@@ -115,10 +121,10 @@ def chosen(config: EncoderConfig, platform: str, monkeypatch: pytest.MonkeyPatch
 
 def test_auto_takes_a_kernel_only_where_it_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     auto = with_implementation(NARROW, "auto")
-    assert chosen(auto, "gpu", monkeypatch) == "cudnn"
+    assert chosen(auto, "cuda", monkeypatch) == "cudnn"
     assert chosen(auto, "tpu", monkeypatch) == "splash"
-    assert chosen(auto, "cpu", monkeypatch) == "xla"
-    for platform in ("gpu", "tpu"):
+    assert chosen(auto, "cpu", monkeypatch) == chosen(auto, "rocm", monkeypatch) == "xla"
+    for platform in ("cuda", "tpu"):
         wide = dataclasses.replace(auto, compute_dtype="float32")
         assert chosen(wide, platform, monkeypatch) == "xla"
         assert chosen(auto, platform, monkeypatch, dropping=True) == "xla"
@@ -126,11 +132,11 @@ def test_auto_takes_a_kernel_only_where_it_is_exact(monkeypatch: pytest.MonkeyPa
         mask = attention_mask(jnp.ones((1, 256), jnp.int32))
         assert chosen(auto, platform, monkeypatch, mask=mask) == "xla"
     odd = dataclasses.replace(auto, hidden_size=40)
-    assert chosen(odd, "gpu", monkeypatch) == "xla" and chosen(odd, "tpu", monkeypatch) == "splash"
-    assert chosen(auto, "gpu", monkeypatch, length=255) == "xla"
+    assert chosen(odd, "cuda", monkeypatch) == "xla" and chosen(odd, "tpu", monkeypatch) == "splash"
+    assert chosen(auto, "cuda", monkeypatch, length=255) == "xla"
     # blocks of a window rather than its mask in full, where rows are long
-    assert chosen(auto, "gpu", monkeypatch, window=128, length=4096) == "xla"
-    assert chosen(auto, "gpu", monkeypatch, window=128, length=128) == "cudnn"
+    assert chosen(auto, "cuda", monkeypatch, window=128, length=4096) == "xla"
+    assert chosen(auto, "cuda", monkeypatch, window=128, length=128) == "cudnn"
     assert chosen(auto, "tpu", monkeypatch, window=128, length=4096) == "splash"
 
 

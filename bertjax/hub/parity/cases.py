@@ -1,4 +1,4 @@
-"""What is compared with `transformers`: a model of unusual sizes, its classes, its inputs. Needs neither torch nor jax."""
+"""What is compared with `transformers`: a model of unusual sizes, its classes, its inputs. Needs no torch, no jax."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from bertjax.hub.parity.cases import Case
-from bertjax.hub.parity.measure import CONFIG, NAMES, Measurement
+from bertjax.hub.parity.measure import EXACT, Measurement
 
 _HEADER = ("family", "class", "direction", "cases", "hidden states", "outputs", "names", "tolerance", "verdict")
 
@@ -39,8 +39,8 @@ def rows(measurements: Iterable[Measurement]) -> list[Row]:
 
 
 def _row(family: str, model_class: str, direction: str, found: Sequence[Measurement]) -> Row:
-    exact = [each for each in found if each.quantity in (NAMES, CONFIG)]
-    numbers = [each for each in found if each.quantity not in (NAMES, CONFIG)]
+    exact = [each for each in found if each.quantity in EXACT]
+    numbers = [each for each in found if each.quantity not in EXACT]
     # A further call names its own: "memory: hidden_states[2]".
     hidden = [each.max_abs_diff for each in numbers if "hidden_states[" in each.quantity]
     outputs = [each.max_abs_diff for each in numbers if "hidden_states[" not in each.quantity]

@@ -15,7 +15,6 @@ CLASSES = (
     "XLNetForQuestionAnsweringSimple",
     "XLNetModel",
 )
-STREAMS = ("XLNetLMHeadModel", "XLNetModel")  # the classes in which two streams make sense
 _TARGETS = 4
 
 
@@ -133,7 +132,7 @@ CASES = (
             "reuse_len": 5,
             "pad_token_id": 0,
         },
-        STREAMS,
+        ("XLNetLMHeadModel", "XLNetModel"),
         length=11,
         num_token_types=4,
         left_padding=True,
@@ -141,7 +140,7 @@ CASES = (
     ),
     Case(
         "xlnet",
-        "attn_type uni, a memory without end, ReLU, another epsilon and summary",
+        "attn_type uni, a memory without end, ReLU, another epsilon",
         "XLNetConfig",
         {
             "vocab_size": 40,
@@ -153,9 +152,8 @@ CASES = (
             "attn_type": "uni",
             "mem_len": None,
             "layer_norm_eps": 1e-5,
-            "summary_activation": "relu",
         },
-        (*STREAMS, "XLNetForSequenceClassification"),
+        ("XLNetLMHeadModel",),
         rows=1,  # theirs adds the masks of all rows into that of one
         length=8,
         num_token_types=2,
@@ -177,10 +175,26 @@ CASES = (
             "mem_len": 6,
             "clamp_len": 9,
         },
-        STREAMS,
+        ("XLNetLMHeadModel",),
         rows=4,
         length=9,
         num_token_types=0,
         calls=CALLS,
+    ),
+    Case(
+        "xlnet",
+        "three labels, another activation of the summary",
+        "XLNetConfig",
+        {
+            "vocab_size": 30,
+            "d_model": 10,
+            "n_layer": 1,
+            "n_head": 1,
+            "d_inner": 8,
+            "summary_activation": "relu",
+            "num_labels": 3,
+        },
+        ("XLNetForSequenceClassification", "XLNetForTokenClassification"),
+        num_token_types=2,
     ),
 )

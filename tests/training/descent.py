@@ -1,0 +1,109 @@
+"""A few updates of a small tree with plain, stacked and grouped tensors, and the same tree taken apart layer by layer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+import optax
+
+from bertjax.training.config import OptimizerConfig, ScheduleConfig
+from bertjax.training.optimizers import make_optimizer
+from bertjax.training.schedules import make_schedule
+from bertjax.types import Params
+
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+STEPS = 5
+SCHEDULE = ScheduleConfig("bert", 0.1, 2, 10)
+SHAPES = {
+    "dense/kernel": (3, 4),
+    "dense/bias": (4,),
+    "layers/kernel": (2, 3, 5),
+    "layers/scale": (2, 3),
+    "groups/layers/kernel": (2, 2, 3, 3),
+}
+NUM_STACKED = {"dense": 0, "layers": 1, "groups": 2}
+Flat = dict[str, np.ndarray]
+
+
+def start() -> Flat:
+    """Layers of very different norms, one of them zero."""
+    rng = np.random.default_rng(0)
+    flat = {path: rng.normal(size=shape) for path, shape in SHAPES.items()}
+    flat["layers/kernel"][1] *= 100.0
+    flat["groups/layers/kernel"][0, 1] = 0.0
+    return flat
+
+
+def gradients() -> Iterator[Flat]:
+    """The second is enormous in one layer of each stack, so that clipping and what is measured by layer show."""
+    rng = np.random.default_rng(1)
+    for step in range(STEPS):
+        grads = {path: 0.2 * rng.normal(size=shape) for path, shape in SHAPES.items()}
+        if step == 1:
+            grads["layers/kernel"][0] *= 50.0
+            grads["groups/layers/kernel"][1, 0] *= 50.0
+        yield grads
+
+
+def apart(flat: Flat) -> Flat:
+    """Every layer's own tensor under a path of its own: `layers/kernel/1`, `groups/layers/kernel/0/1`."""
+    found = {}
+    for path, value in flat.items():
+        stacked = NUM_STACKED[path.split("/")[0]]
+        for index in np.ndindex(value.shape[:stacked]):
+            found["/".join([path, *map(str, index)])] = np.asarray(value[index], np.float64)
+    return found
+
+
+def nested(flat: Flat) -> Params:
+    tree: Params = {}
+    for path, value in flat.items():
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = np.float32(value)
+    return tree
+
+
+def flattened(tree: Params) -> Flat:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+
+
+def train(optimizer: optax.GradientTransformation) -> Flat:
+    """The parameters after all gradients, taken apart."""
+    params = nested(start())
+    state = optimizer.init(params)
+    update = jit(optimizer.update)
+    for grads in gradients():
+        updates, state = update(nested(grads), state, params)
+        params = optax.apply_updates(params, updates)
+    return apart(flattened(params))
+
+
+def trained(config: OptimizerConfig) -> Flat:
+    return train(make_optimizer(config, make_schedule(SCHEDULE), nested(start())))
+
+
+def written_down(clip_norm: float, move: Callable[[str, np.ndarray, np.ndarray, float, int], np.ndarray]) -> Flat:
+    """`move(path, parameter, gradient, rate, step)` over the tree taken apart, in float64; steps count from 1."""
+    params, schedule = apart(start()), make_schedule(SCHEDULE)
+    for step, flat in enumerate(gradients()):
+        grads = apart(flat)
+        norm = np.sqrt(sum((grad**2).sum() for grad in grads.values()))
+        factor = min(1.0, clip_norm / norm) if clip_norm else 1.0
+        for path, grad in grads.items():
+            params[path] = move(path, params[path], factor * grad, float(schedule(step)), step + 1)
+    return params
+
+
+def assert_same(found: Flat, expected: Flat) -> None:
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, rtol=1e-4, atol=2e-6, err_msg=path)

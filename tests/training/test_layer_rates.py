@@ -1,0 +1,119 @@
+"""Rates that shrink from layer to layer, as rules of the table of rates."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.training.config import OptimizerConfig
+from bertjax.training.optimizers import make_optimizer, rate_rules
+from bertjax.training.tables import leaf_paths, match, resolve_numbers
+from bertjax.types import Params, UserError
+
+
+def tree(shapes: dict[str, tuple[int, ...]]) -> Params:
+    """Nested dicts of ones."""
+    root: Params = {}
+    for path, shape in shapes.items():
+        *parents, name = path.split("/")
+        node = root
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = np.ones(shape, np.float32)
+    return root
+
+
+def factors(shapes: dict[str, tuple[int, ...]], **settings: object) -> dict[str, list[float]]:
+    params = tree(shapes)
+    rules = rate_rules(OptimizerConfig(**settings), params)
+    found = leaf_paths(resolve_numbers(rules, params, "rates"))
+    return {path: np.round(np.ravel(numbers), 6).tolist() for path, numbers in found}
+
+
+BERT = {
+    "encoder/embeddings/norm/scale": (4,),
+    "encoder/embeddings/word_embeddings/embedding": (9, 4),
+    "encoder/layers/attention/query/kernel": (12, 4, 4),
+    "encoder/layers/feed_forward/norm/bias": (12, 4),
+    "pooler/dense/kernel": (4, 4),
+}
+
+
+def test_finberts_rates() -> None:
+    """finbert/finbert.py: layer i gets lr / 1.2^(12 - i), the embeddings lr / 1.2^13, pooler and classifier lr."""
+    found = factors(BERT, layer_decay=1 / 1.2)
+    expected = [round(1.2 ** -(12 - layer), 6) for layer in range(12)]
+    assert found["encoder/layers/attention/query/kernel"] == found["encoder/layers/feed_forward/norm/bias"] == expected
+    assert found["encoder/embeddings/word_embeddings/embedding"] == [round(1.2**-13, 6)]
+    assert found["encoder/embeddings/norm/scale"] == [round(1.2**-13, 6)]
+    assert found["pooler/dense/kernel"] == [1.0]
+
+
+def test_electras_top_layer_has_the_square() -> None:
+    """electra#51: lr d^(L + 2 - depth), embeddings at depth 0, layer i at depth i + 1."""
+    found = factors(BERT, layer_decay=0.8, layer_decay_top=2)
+    assert found["encoder/layers/attention/query/kernel"] == [round(0.8 ** (14 - (i + 1)), 6) for i in range(12)]
+    assert found["encoder/embeddings/word_embeddings/embedding"] == [round(0.8**14, 6)]
+
+
+def test_ulmfit_leaves_the_last_layer_alone() -> None:
+    found = factors(BERT, layer_decay=1 / 2.6, layer_decay_top=0)
+    assert found["encoder/layers/attention/query/kernel"][-2:] == [round(1 / 2.6, 6), 1.0]
+
+
+def test_stacks_without_the_first_layer_groups_and_towers() -> None:
+    found = factors(
+        {
+            "encoder/attention_norms/layers/scale": (3, 4),
+            "encoder/layers/attention/key/kernel": (4, 4, 4),
+            "encoder/norm/scale": (4,),
+            "encoder/relative/embedding": (8, 4),
+            "encoder/convolution/kernel": (3, 4, 4),
+            "generator/encoder/layers/attention/key/kernel": (2, 4, 4),
+            "generator/encoder/embeddings/word_embeddings/embedding": (9, 4),
+            "shared/groups/layers/kernel": (2, 2, 4),
+            "embeddings/embedding": (9, 4),
+        },
+        layer_decay=0.5,
+    )
+    assert found["encoder/layers/attention/key/kernel"] == [0.0625, 0.125, 0.25, 0.5]
+    assert found["encoder/attention_norms/layers/scale"] == [0.125, 0.25, 0.5]
+    assert found["encoder/norm/scale"] == [1.0]
+    assert found["encoder/relative/embedding"] == [0.03125]
+    assert found["encoder/convolution/kernel"] == [0.0625]
+    assert found["generator/encoder/layers/attention/key/kernel"] == [0.25, 0.5]
+    assert found["generator/encoder/embeddings/word_embeddings/embedding"] == [0.125]
+    assert found["shared/groups/layers/kernel"] == [0.0625, 0.125, 0.25, 0.5]
+    assert found["embeddings/embedding"] == [0.03125]
+
+
+def test_named_rates_come_first() -> None:
+    found = factors(BERT, layer_decay=0.5, rates=(r"encoder/layers/11/.*=3", r"pooler/.*=0"))
+    assert found["encoder/layers/attention/query/kernel"][-2:] == [0.25, 3.0]
+    assert found["pooler/dense/kernel"] == [0.0]
+
+
+def test_without_decay_there_is_one_rule() -> None:
+    assert rate_rules(OptimizerConfig(), tree(BERT)) == [(".*", 1.0)]
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "stable_adamw", "muon"])
+def test_every_optimizer_heeds_them(name: str) -> None:
+    """The update of layer i is `rates`-scaled whatever the direction came from."""
+    params = tree(BERT)
+    grads = jax.tree.map(lambda leaf: np.full_like(leaf, 0.1), params)
+
+    def update(**settings: object) -> np.ndarray:
+        optimizer = make_optimizer(OptimizerConfig(name=name, **settings), lambda step: 1.0, params)
+        updates, _ = optimizer.update(grads, optimizer.init(params), params)
+        return np.asarray(updates["encoder"]["layers"]["attention"]["query"]["kernel"])
+
+    expected = update() * np.reshape([0.5 ** (12 - layer) for layer in range(12)], (12, 1, 1))
+    np.testing.assert_allclose(update(layer_decay=0.5), expected, rtol=1e-5)
+
+
+def test_a_decay_is_a_share() -> None:
+    with pytest.raises(UserError, match="optimizer.layer_decay must lie between 0 and 1, not 1.5"):
+        OptimizerConfig(layer_decay=1.5)
+    assert match(rate_rules(OptimizerConfig(layer_decay=0.5), tree(BERT)), "mlm_head/bias", "rates") == 1.0

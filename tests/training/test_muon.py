@@ -1,0 +1,84 @@
+"""Muon on stacked kernels against optax's on every layer's own matrix; everything else by Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import optax
+import pytest
+from descent import SCHEDULE, Flat, apart, assert_same, gradients, jit, nested, start, trained
+
+from bertjax.training.config import OptimizerConfig
+from bertjax.training.optimizers import make_optimizer
+from bertjax.training.schedules import make_schedule
+from bertjax.training.tables import leaf_paths
+from bertjax.types import Params, UserError
+
+
+def reference(config: OptimizerConfig, consistent_rms: float | None = 0.2, beta: float = 0.95) -> Flat:
+    """optax's Muon over a tree of the layers' own matrices, its AdamW over the rest."""
+    schedule, params = make_schedule(SCHEDULE), jax.tree.map(np.float32, apart(start()))
+    decayed = {path: not {"bias", "scale"} & set(path.split("/")) for path in params}
+    adam = optax.adamw(schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=_of(decayed))
+    muon = optax.contrib.muon(schedule, weight_decay=config.weight_decay, beta=beta, consistent_rms=consistent_rms)
+    optimizer = optax.partition(
+        {"muon": muon, "adam": adam}, {path: "muon" if "layers/kernel" in path else "adam" for path in params}
+    )
+    state, update = optimizer.init(params), jit(optimizer.update)
+    for grads in gradients():
+        updates, state = update(jax.tree.map(np.float32, apart(grads)), state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+def _of(decayed: dict[str, bool]) -> Callable[[Params], Params]:
+    """`optax.partition` hands its parts a tree with gaps."""
+    return lambda tree: {path: decayed[path] if hasattr(leaf, "shape") else leaf for path, leaf in tree.items()}
+
+
+def test_every_matrix_of_a_stack_is_orthogonalised_by_itself() -> None:
+    config = OptimizerConfig(name="muon", bias_correction=True, weight_decay=0.3, clip_norm=0.0)
+    assert_same(trained(config), reference(config))
+
+
+def test_the_first_scaling_and_another_momentum() -> None:
+    config = OptimizerConfig(name="muon", bias_correction=True, clip_norm=0.0, muon_rms=0.0, muon_momentum=0.8)
+    assert_same(trained(config), reference(config, consistent_rms=None, beta=0.8))
+
+
+def test_embeddings_heads_norms_and_biases_are_left_to_adam(tiny_params: Params) -> None:
+    optimizer = make_optimizer(OptimizerConfig(name="muon"), lambda step: 1.0, tiny_params)
+    muon, adam = jax.eval_shape(optimizer.init, tiny_params)[1]
+    orthogonal = {path for path, _ in leaf_paths(muon.inner_state[0].mu)}
+    others = {path for path, _ in leaf_paths(adam.inner_state.mu)}
+    assert orthogonal | others == {path for path, _ in leaf_paths(tiny_params)} and not orthogonal & others
+    places = ("attention/query", "attention/key", "attention/value", "attention/output")
+    places += ("feed_forward/intermediate", "feed_forward/output")
+    assert orthogonal == {f"encoder/layers/{place}/kernel" for place in places}
+
+
+@pytest.mark.parametrize(
+    ("include", "words"),
+    [
+        ((r"encoder/layers/0/.*kernel",), "matches some layers of encoder/layers/attention/key/kernel only"),
+        ((r".*bias",), "which is no matrix"),
+        ((r"nowhere/.*",), "matches no parameter"),
+    ],
+)
+def test_what_muon_cannot_take_is_refused(include: tuple[str, ...], words: str, tiny_params: Params) -> None:
+    with pytest.raises(UserError, match=words):
+        make_optimizer(OptimizerConfig(name="muon", muon_include=include), lambda step: 1.0, tiny_params)
+
+
+def test_muon_updates_have_the_size_of_adams() -> None:
+    """Root mean square 0.2 sqrt(max(in, out)) / sqrt(max(in, out)) of an orthogonal matrix, within Newton-Schulz."""
+    rng = np.random.default_rng(0)
+    params = nested({"layers/kernel": rng.normal(size=(2, 32, 64))})
+    config = OptimizerConfig(name="muon", weight_decay=0.0, clip_norm=0.0)
+    optimizer = make_optimizer(config, lambda step: 1.0, params)
+    grads = nested({"layers/kernel": rng.normal(size=(2, 32, 64)) * [[[1.0]], [[1e-3]]]})
+    updates, _ = jit(optimizer.update)(grads, optimizer.init(params), params)
+    rms = np.sqrt((np.asarray(updates["layers"]["kernel"]) ** 2).mean((1, 2)))
+    np.testing.assert_allclose(rms, 0.2, rtol=0.35)
