@@ -206,8 +206,8 @@ def _objective() -> ConfigDict:
     # The share at the end of the run, reached linearly; None = `mask_rate` throughout. Held-out text keeps `mask_rate`.
     objective.mask_rate_final = config_dict.placeholder(float)
     # How the share becomes a number: "round" (BERT), "ceil" of the share of what may be chosen (SpanBERT), "random" =
-    # floor(share + U[0, 1)) (RoBERTa), "random_words" the same of its words (fairseq's whole words), "bernoulli" = every
-    # token for itself (ModernBERT).
+    # floor(share + U[0, 1)) (RoBERTa), "random_words" the same of its words (fairseq's whole words), "bernoulli" =
+    # every token for itself (ModernBERT).
     objective.mask_count = "round"
     # Most predictions in an example; None = what the share asks for in a full row, which never binds.
     objective.max_predictions = config_dict.placeholder(int)

@@ -234,7 +234,8 @@ def model_facts(
     cfg: ConfigDict, tokenizer: Tokenizer, tokens: int, step: int, figures: Mapping[str, float]
 ) -> dict[str, Any]:
     """What the model card tells of a run."""
-    kept = ("mlm_loss", "mlm_accuracy", "clm_loss", "clm_accuracy", "unigram_loss", "pair_loss", "pair_accuracy")
+    losses = ("mlm", "clm", "span", "pair")
+    kept = ("unigram_loss", *(f"{loss}_{figure}" for loss in losses for figure in ("loss", "accuracy")))
     return {
         "data": f"{', '.join(cfg.data.sources)} ({tokens:,} tokens)",
         "objective": _objective_in_words(cfg),
@@ -251,4 +252,7 @@ def model_facts(
 def _objective_in_words(cfg: ConfigDict) -> str:
     if cfg.objective.name == "clm":
         return "causal language modelling"
-    return "masked language modelling" + (" and next-sentence prediction" if cfg.objective.pair == "nsp" else "")
+    parts = ["masked language modelling"]
+    parts += {"nsp": ["next-sentence prediction"], "sop": ["sentence-order prediction"]}.get(cfg.objective.pair, [])
+    parts += ["the span-boundary objective"] if cfg.objective.span_boundary else []
+    return " and ".join(parts)

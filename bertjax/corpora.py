@@ -147,6 +147,7 @@ def _pipeline(
             special_ids=prepared.vocabulary,
             short_seq_prob=data.short_seq_prob,
             dupe_factor=data.dupe_factor,
+            sop_strict=data.sop_strict,
         )
         parts.append(Part(name, form, weights[name]))
     return Pipeline(parts, batch_size=batch_size, seed=seed, vocab_size=prepared.vocabulary.size)

@@ -27,9 +27,10 @@ Batch = Mapping[str, Any]
     example_weights   float32 [B, E]   0 = no example
     example_ids       uint32  [B, E]   stable identity in the corpus, the same in every epoch
     example_draws     uint32  [B, E]   epoch modulo dupe_factor: which of the repeated draws this is
-    pair_labels       int32   [B, E]   forms with two segments only; 0 = B follows A
+    pair_labels       int32   [B, E]   forms with two segments only; 0 = B follows A, 1 = it does not (or precedes A)
 
-Objectives add what they hide: `original_ids`, `masked_positions`, `masked_ids`, `masked_weights`.
+Objectives add what they hide: `original_ids`, `masked_positions`, `masked_ids`, `masked_weights` (and, for SpanBERT's
+span-boundary loss, `span_left_positions`, `span_right_positions`, `span_places`, `span_weights`).
 """
 
 Params = dict[str, Any]

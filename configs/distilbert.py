@@ -7,7 +7,10 @@ Sizes: base base-cased, and tiny (two layers, minutes on a CPU).
 Hardware and time: by the paper, 90 hours on 8 V100 GPUs; not measured here. Result: by its authors, GLUE dev average
 77.0 (uncased) with distillation from BERT-base.
 
-Where this differs from the paper: there is no teacher, and every token is as likely to be hidden as any other.
+As with the authors, rare tokens are hidden more often than frequent ones.
+
+Where this differs from the paper: there is no teacher, and every row hides its own 15 % (the authors draw 15 % of all
+tokens of a batch at once, so that rows with many rare words lose more).
 """
 
 from ml_collections import ConfigDict
@@ -31,6 +34,9 @@ def get_config(size: str = "base") -> ConfigDict:
     config.data.vocab_size = 28996 if size == "base-cased" else 30522
     config.data.seq_len = 512
     config.objective.pair = "none"
+    config.objective.masking = "frequency"
+    config.objective.mask_count = "random"
+    config.objective.mask_unknown = False
 
     config.train.num_steps = 100_000  # three epochs of books and Wikipedia at this batch size, roughly
     config.train.batch_size = 4096

@@ -9,7 +9,8 @@ Hardware and time: not measured here. Result: by the README of google-research/e
 (base), 90.9 (large), as discriminators.
 
 Where this differs from the paper: every size is trained to fill masks, as its generators are; the discriminators' loss
-(replaced token detection) is not trained. Their heads can be held, saved and loaded.
+(replaced token detection) is not trained. Their heads can be held, saved and loaded. A token that is drawn twice gets
+one decision between [MASK] and itself, not two.
 """
 
 from ml_collections import ConfigDict
@@ -37,6 +38,7 @@ def get_config(size: str = "small") -> ConfigDict:
     config.objective.mask_rate = 0.25 if large else 0.15
     config.objective.mask_token_rate = 0.85  # the other 15 % stay as they are; nothing is replaced at random
     config.objective.random_token_rate = 0.0
+    config.objective.mask_with_replacement = True
 
     config.train.num_steps = 1_000_000 if small else 400_000 if large else 766_000
     config.train.batch_size = 128 if small else 2048 if large else 256

@@ -7,8 +7,10 @@ Sizes: base large distilroberta, and tiny (two layers, minutes on a CPU).
 Hardware and time: not measured here. Result: by fairseq's README, GLUE dev MNLI 87.6 for base and 90.2 for large after
 500,000 steps of 8,192 rows on 160 GB of text.
 
+As in fairseq, special pieces may be hidden and predicted, too, and a row's number of predictions is random.
+
 Where this differs from fairseq: rows are cut from single documents (form `block`) instead of running over them, and
-special pieces are never hidden (fairseq's may be: `<s>` and `</s>` are predicted, too).
+only the last piece of a row is `</s>`, not that of every sentence.
 """
 
 from ml_collections import ConfigDict
@@ -33,6 +35,9 @@ def get_config(size: str = "base") -> ConfigDict:
     config.data.vocab_size = 50265
     config.data.seq_len = 512
     config.objective.pair = "none"
+    config.objective.mask_count = "random"  # fairseq/data/mask_tokens_dataset.py, for these three
+    config.objective.mask_specials = True
+    config.objective.random_first_id = 4
 
     config.train.num_steps = 500_000
     config.train.batch_size = 8192

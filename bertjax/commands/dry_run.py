@@ -88,7 +88,7 @@ def abstract_batch(exp: build.Experiment) -> dict[str, jax.ShapeDtypeStruct]:
     shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
     shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}
     shapes |= {"example_ids": (examples, np.uint32), "example_draws": (examples, np.uint32)}
-    if exp.cfg.data.form == "nsp_pairs":
+    if exp.cfg.data.form in ("nsp_pairs", "sop_pairs"):
         shapes["pair_labels"] = (examples, np.int32)
     sharding = NamedSharding(exp.mesh, BATCH)
     return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in shapes.items()}

@@ -17,7 +17,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.training.state import purpose_key
 from bertjax.types import UserError
 
-PAIR_NAMES = ("B follows A", "B is random")
+PAIR_NAMES = ("B follows A", "B does not follow A")
 
 
 def inspect(cfg: ConfigDict, num_batches: int, out: Path | None, rows: int) -> None:
@@ -57,8 +57,8 @@ def describe(batch: dict[str, np.ndarray]) -> str:
         f"{hidden} predictions ({100 * hidden / max(real.sum(), 1):.1f} % of the tokens)",
     ]
     if "pair_labels" in batch:
-        random = float(batch["pair_labels"].mean())
-        parts.append(f"{100 * random:.1f} % of the pairs random")
+        apart = float(batch["pair_labels"].mean())
+        parts.append(f"{100 * apart:.1f} % of the pairs do not follow each other")
     return ", ".join(parts)
 
 

@@ -77,8 +77,11 @@ class Entry:
     def names(self, sizes: Sizes) -> Iterator[tuple[tuple[int, ...], str]]:
         """(index along the stacked axes, Hugging Face name), in the order of the stack."""
         for index in itertools.product(*(range(sizes[letter]) for letter in self.stacked)):
-            numbers = dict(zip(self.stacked, index, strict=True))
-            yield index, _INDEX.sub(lambda found, at=numbers: str(at[found[1]] + int(found[2] or 0)), self.theirs)
+            name = self.theirs
+            for letter, offset in _INDEX.findall(self.theirs):
+                number = index[self.stacked.index(letter)] + int(offset or 0)
+                name = name.replace(f"{{{letter}{offset}}}", str(number))
+            yield index, name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -125,15 +125,18 @@ def layout(config: EncoderConfig, heads: tuple[str, ...]) -> Layout:
 
 
 def named_heads(keymap: KeyMap, required: tuple[str, ...], heads: tuple[str, ...]) -> tuple[str, ...]:
-    """The heads that a file of a class holds: those that it requires, and others with names that are free."""
-    known = {entry.head for entry in keymap.entries}
-    taken = {entry.theirs for entry in keymap.entries if entry.head in required}
+    """The heads that a file of a class holds: those that it requires, and others that a reader can tell by their names.
+
+    Two heads may share a name (`classifier.weight`): then only the class says whose it is.
+    """
+    names = {head: {entry.theirs for entry in keymap.entries if entry.head == head} for head in HEADS}
+    taken = {name for head in required for name in names[head]}
     found = list(required)
     for head in heads:
-        names = {entry.theirs for entry in keymap.entries if entry.head == head}
-        if head in known and head not in found and not names & taken:
+        others = {name for other in HEADS if other != head for name in names[other]}
+        if head not in found and names[head] - others and not names[head] & taken:
             found.append(head)
-            taken |= names
+            taken |= names[head]
     return tuple(head for head in HEADS if head in found)
 
 

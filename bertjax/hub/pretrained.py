@@ -32,8 +32,8 @@ class ModelOutput(NamedTuple):
     sequence_logits [B, K]        token_logits [B, S, K]
     start_logits, end_logits [B, S] of the answer to a question
 
-    Two streams (XLNet with `target_mapping`): `last_hidden_state` and `mlm_logits` are those of the T targets, and there
-    is no output of other heads; target_hidden_states [L + 1, B, T, D]. memory [L, B, M, D] of the rows.
+    Two streams (XLNet with `target_mapping`): `last_hidden_state` and `mlm_logits` are those of the T targets, and
+    other heads have no output; target_hidden_states [L + 1, B, T, D]. memory [L, B, M, D] of the rows.
     """
 
     last_hidden_state: Float[Array, "B S D"]

@@ -124,10 +124,13 @@ def verify_export(
     _compare_tensors(WEIGHTS, tensors, read_tensors(folder)[0])
     if beside:
         _compare_tensors(side.WEIGHTS_BESIDE, beside, read_file(folder, side.WEIGHTS_BESIDE))
-    back = dataclasses.replace(plan, config=loaded.config)
+    mine, back = plan.config_values, dataclasses.replace(plan, config=loaded.config).config_values
     written = read_config(folder)[0]
-    if loaded.heads != heads or not written == plan.config_values == back.config_values:
-        raise ExportError(f"{folder}: the config or the heads read back differ from those in memory")
+    for key in sorted(mine.keys() | back.keys() | written.keys()):
+        if not mine.get(key) == back.get(key) == written.get(key):
+            raise ExportError(f"{folder}: {key} of the config read back is {back.get(key)!r}, not {mine.get(key)!r}")
+    if loaded.heads != heads:
+        raise ExportError(f"{folder}: the heads read back are {', '.join(loaded.heads)}, not {', '.join(heads)}")
     if any(getattr(loaded.config, name) != getattr(config, name) for name in plan.side_fields):
         raise ExportError(f"{folder}: {side.CONFIG_BESIDE} read back differs from the config in memory")
     _compare_outputs(PretrainedModel(config, params, heads), loaded)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
@@ -68,7 +67,7 @@ class RelativeAttention(nnx.Module):
     def __call__(
         self, x: Float[Array, "B Q D"], context: Context, key: Key | None, source: Float[Array, "B K D"] | None = None
     ) -> Float[Array, "B Q D"]:
-        """`source` is what keys and values are made of: memory and the row's tokens; `x` may have targets behind them."""
+        """`source` is what keys and values are made of: memory, then the row; `x` is the row, then targets if any."""
         source, relative = x if source is None else source, context.relative
         q, k, v = self._heads(self.query(x)), self._heads(self.key(source)), self._heads(self.value(source))
         scores = narrow_einsum("bqnh,bknh->bnqk", _biased(q, self.content_bias), k, self.config)
@@ -100,7 +99,7 @@ class RelativeAttention(nnx.Module):
 
 
 def seeing_itself(mask: Bool[Array, "B 1 S S"]) -> Bool[Array, "B 1 S S"]:
-    """Every token of the row sees itself, whatever else it sees; padding, too: that makes it equal to Hugging Face's."""
+    """Every token of the row sees itself, padding too: that makes its outputs equal to Hugging Face's."""
     return mask | jnp.eye(mask.shape[-1], dtype=bool)[None, None]
 
 

@@ -2,7 +2,7 @@
 
 The content stream is the row; every token sees itself and what the order of prediction lets it see. The target stream
 has a query for each of T places: it starts from one learned vector, knows its place, and sees what its token may see
-without the token itself. It is never seen by anyone, so both streams are one row of S + T queries over the same keys and
+without the token itself. Nothing ever sees it, so both streams are one row of S + T queries over the same keys and
 values, and a layer runs once for both (arXiv:1906.08237, sections 2.3 and 2.6; zihangdai/xlnet:modeling.py,
 two_stream_rel_attn).
 """
@@ -115,7 +115,8 @@ def check_streams(config: EncoderConfig, with_memory: bool) -> None:
     """Raises `UserError` for encoders that have no relative positions, or parts that know one stream only."""
     if config.attention_position != "relative":
         raise UserError(
-            f"targets, orders of prediction and memory need attention_position=relative, not {config.attention_position}"
+            "targets, orders of prediction and memory need attention_position=relative, not "
+            f"{config.attention_position}"
         )
     if config.conv_kernel_size:
         raise UserError(

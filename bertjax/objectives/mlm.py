@@ -5,7 +5,6 @@ Only the masked positions go through the vocabulary projection: fewer products b
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -25,7 +24,7 @@ class MaskedLanguageModel:
 
     def __init__(self, config: MlmConfig, model: EncoderConfig, vocabulary: Vocabulary):
         self.config, self.model, self.vocabulary = config, model, vocabulary
-        self.heads = ("mlm",) if config.pair == "none" else ("pooler", "mlm", "pair")
+        self.heads: tuple[str, ...] = ("mlm",) if config.pair == "none" else ("pooler", "mlm", "pair")
         self.weights = {"mlm": config.mlm_weight}
         if config.pair != "none":
             self.weights["pair"] = config.pair_weight

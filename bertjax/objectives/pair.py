@@ -1,4 +1,4 @@
-"""The sentence-pair loss: next sentence prediction (label 0 = B follows A, as Hugging Face has it)."""
+"""The sentence-pair loss: next sentence or sentence order (label 0 = B follows A, as Hugging Face has it)."""
 
 from __future__ import annotations
 

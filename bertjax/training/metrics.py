@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from bertjax.types import UserError
 
 Figures = Mapping[str, float]
-WORD_LOSSES = ("mlm", "clm")
+WORD_LOSSES = ("mlm", "clm", "span")
 
 
 class Writer(Protocol):

@@ -88,7 +88,9 @@ def layer_rules(params: Params, decay: float, top: int = 1) -> Rules:
         for place, index in enumerate(itertools.product(*map(range, sizes))):
             rules.append((f"{pattern.format(*index)}/.*", decay ** (top + depths[tower] - 1 - lacking - place)))
     for tower, depth in depths.items():
-        rules.append((f"{re.escape(tower)}convolution/.*", decay ** (top + depth - 1)))  # a part of DeBERTa's first layer
+        rules.append(
+            (f"{re.escape(tower)}convolution/.*", decay ** (top + depth - 1))
+        )  # a part of DeBERTa's first layer
         rules.append((f"{re.escape(tower)}(embeddings|relative|mask_embedding)(/.*)?", decay ** (top + depth)))
     return [*rules, (r"(.*/)?embeddings/.*", decay ** (top + max(depths.values(), default=0)))]
 

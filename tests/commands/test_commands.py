@@ -42,7 +42,7 @@ def test_inspect_writes_what_the_model_sees(lab: Lab, tmp_path: Path, capsys: py
     original = arrays["original_ids"][rows, arrays["masked_positions"][hidden]]
     np.testing.assert_array_equal(original, arrays["masked_ids"][hidden])
     printed = capsys.readouterr().out
-    assert "[MASK]]" in printed and "% of the pairs random" in printed
+    assert "[MASK]]" in printed and "% of the pairs do not follow" in printed
 
 
 def test_inspect_shows_the_batches_of_the_run(lab: Lab, tmp_path: Path) -> None:

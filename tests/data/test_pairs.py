@@ -168,7 +168,7 @@ def test_statistics_are_those_of_the_sequential_reference(documents, seq_len, sh
 
 
 def columns(plan):
-    return plan.a_start, plan.a_length, plan.b_start, plan.b_length, plan.is_random.astype(np.int64)
+    return plan.a_start, plan.a_length, plan.b_start, plan.b_length, plan.label.astype(np.int64)
 
 
 documents_strategy = st.lists(
@@ -189,7 +189,7 @@ def test_every_pair_fits_and_stays_inside_its_documents(documents, seq_len, shor
     assert (plan.a_start + plan.a_length <= begins[a_document + 1]).all()
     assert (plan.b_start + plan.b_length <= begins[b_document + 1]).all()
     assert set(a_document.tolist()) == set(range(corpus.num_documents))
-    true_next = ~plan.is_random
+    true_next = ~plan.label
     assert (a_document[true_next] == b_document[true_next]).all()
     assert (plan.b_start[true_next] >= (plan.a_start + plan.a_length)[true_next]).all()
     assert len(np.unique(plan.a_start)) == plan.num_pairs  # they are the identities
@@ -232,7 +232,7 @@ def test_without_truncation_every_token_is_covered_and_b_begins_where_a_ends():
     """Sentences of one token never overshoot the target, so pairs show whole chunks."""
     documents = [[1] * size for size in (1, 2, 17, 40, 500)]
     corpus, plan = plan_of(documents, seq_len=20, short_seq_prob=0.0)
-    true_next = ~plan.is_random
+    true_next = ~plan.label
     assert np.array_equal(plan.b_start[true_next], (plan.a_start + plan.a_length)[true_next])
     covered = np.zeros(corpus.num_tokens, np.int64)
     for start, length in [
@@ -247,8 +247,8 @@ def test_without_truncation_every_token_is_covered_and_b_begins_where_a_ends():
 def test_random_b_comes_from_another_document():
     corpus, plan = plan_of([[3] * 40] * 50, seq_len=24)
     documents = [np.searchsorted(corpus.document_tokens, x, side="right") for x in (plan.a_start, plan.b_start)]
-    assert (documents[0] == documents[1])[plan.is_random].mean() == 0  # ten tries fail once in 50**10
-    assert len(set(documents[1][plan.is_random].tolist())) == 50
+    assert (documents[0] == documents[1])[plan.label].mean() == 0  # ten tries fail once in 50**10
+    assert len(set(documents[1][plan.label].tolist())) == 50
 
 
 def test_truncation_takes_turns_and_both_ends():
@@ -264,7 +264,7 @@ def test_truncation_takes_turns_and_both_ends():
 
 def test_one_sentence_per_document_makes_all_pairs_random():
     _, plan = plan_of([[7]] * 30)
-    assert plan.num_pairs == 30 and plan.is_random.all()
+    assert plan.num_pairs == 30 and plan.label.all()
 
 
 def test_groups_share_nothing_but_the_corpus(monkeypatch):
@@ -277,8 +277,8 @@ def test_groups_share_nothing_but_the_corpus(monkeypatch):
     for one, other in zip(columns(plan), columns(again), strict=True):
         assert np.array_equal(one, other)
     assert plan.num_pairs == count_pairs(corpus, form_of(documents).settings, 0)
-    assert plan.b_start[plan.is_random].max() > 0.9 * corpus.num_tokens
-    assert plan.b_start[plan.is_random].min() < 0.1 * corpus.num_tokens
+    assert plan.b_start[plan.label].max() > 0.9 * corpus.num_tokens
+    assert plan.b_start[plan.label].min() < 0.1 * corpus.num_tokens
 
 
 def test_layout():
@@ -298,7 +298,7 @@ def test_layout():
         assert one["token_type_ids"].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1) + [0] * rest
         assert one["segment_ids"].tolist() == [1] * used + [0] * rest
         assert one["position_ids"].tolist() == list(range(used)) + [0] * rest
-        assert one["pair_labels"].tolist() == [int(plan.is_random[i])]
+        assert one["pair_labels"].tolist() == [int(plan.label[i])]
     assert seen == set(range(plan.num_pairs))
 
 

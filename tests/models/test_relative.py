@@ -52,8 +52,8 @@ def by_hand(
     sign: int,
 ) -> np.ndarray:
     """One row, in float64: query i stands at `places[i]`, key j at j - M of the row."""
-    kernel = {name: np.asarray(getattr(layer, name).kernel[...], np.float64) for name in "query key value".split()}
-    kernel |= {name: np.asarray(getattr(layer, name).kernel[...], np.float64) for name in ("position", "output")}
+    names = ("query", "key", "value", "position", "output")
+    kernel = {name: np.asarray(getattr(layer, name).kernel[...], np.float64) for name in names}
     u, w, z, s = (
         np.asarray(getattr(layer, name)[...], np.float64)
         for name in ("content_bias", "position_bias", "segment_bias", "segment_embeddings")

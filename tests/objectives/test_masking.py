@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from masking_lab import CLS, CONTINUATION, MASK, PAD, SEP, UNK, chosen_of, jit, keys_of, noise_of, words_of
 
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.config import MaskingConfig, MlmConfig
 from bertjax.objectives.masking import budgets, gather_chosen, hide_tokens
+from bertjax.objectives.masking.tokens import ORDER
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.types import Vocabulary
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
-PAD, UNK, CLS, SEP, MASK, CONTINUATION = range(6)
 B, S, M = 8, 128, 60
 Hide = Callable[..., dict[str, np.ndarray]]
 
@@ -38,45 +38,6 @@ def hide(vocabulary: Vocabulary) -> Hide:
     return run
 
 
-@jit
-def _keys(key: jax.Array, example_ids: jax.Array) -> jax.Array:
-    return jax.vmap(jax.vmap(lambda identity: jax.random.fold_in(key, identity)))(example_ids)
-
-
-def keys_of(batch: dict, seed: int) -> jax.Array:
-    return _keys(jax.random.key(seed), batch["example_ids"])
-
-
-@jit
-def _noise(keys: jax.Array, positions: jax.Array) -> jax.Array:
-    def draw(key: jax.Array, position: jax.Array) -> jax.Array:
-        return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, position), 0))
-
-    return jax.vmap(jax.vmap(lambda key, own: jax.vmap(lambda p: draw(key, p))(own)))(keys, positions)
-
-
-def chosen_of(hidden: dict[str, np.ndarray]) -> np.ndarray:
-    """bool [B, S] from the gathered positions."""
-    chosen = np.zeros(hidden["input_ids"].shape, bool)
-    rows, columns = np.nonzero(hidden["masked_weights"])
-    chosen[rows, hidden["masked_positions"][rows, columns]] = True
-    return chosen
-
-
-def words_of(ids: np.ndarray, starts_word: np.ndarray, unit: str) -> list[list[int]]:
-    """Positions of the words of one example, [CLS] and [SEP] left out, as the authors collect them."""
-    words: list[list[int]] = []
-    after_candidate = False
-    for position, piece in enumerate(ids):
-        candidate = piece not in (CLS, SEP)
-        if candidate and unit == "whole_word" and after_candidate and not starts_word[piece]:
-            words[-1].append(position)
-        elif candidate:
-            words.append([position])
-        after_candidate = candidate
-    return words
-
-
 def greedy(words: list[list[int]], noise: np.ndarray, budget: int) -> set[int]:
     """Words in random order, each taken if it still fits; one that does not is skipped."""
     taken: set[int] = set()
@@ -88,14 +49,13 @@ def greedy(words: list[list[int]], noise: np.ndarray, budget: int) -> set[int]:
 
 def expected_choice(batch: dict, seed: int, vocabulary: Vocabulary, unit: str) -> np.ndarray:
     """The sequential rule, one example after another."""
-    grid = np.broadcast_to(np.arange(S), (*batch["example_ids"].shape, S))
-    noise = np.asarray(_noise(keys_of(batch, seed), grid))
+    noise = noise_of(batch, seed, ORDER)
     chosen = np.zeros((len(batch["input_ids"]), S), bool)
     for row, segments in enumerate(batch["segment_ids"]):
         for index in range(segments.max()):
             own = np.flatnonzero(segments == index + 1)
             budget = min(20, max(1, round(0.15 * len(own))))
-            words = words_of(batch["input_ids"][row, own], vocabulary.starts_word, unit)
+            words = words_of(batch["input_ids"][row, own], vocabulary.starts_word, unit == "whole_word")
             chosen[row, own[sorted(greedy(words, noise[row, index], budget))]] = True
     return chosen
 
@@ -184,7 +144,7 @@ def test_whole_words_are_hidden_whole(hide: Hide, batches: Callable, vocabulary:
         for row, segments in enumerate(batch["segment_ids"]):
             for index in range(1, segments.max() + 1):
                 own = np.flatnonzero(segments == index)
-                for word in words_of(batch["input_ids"][row, own], vocabulary.starts_word, "whole_word"):
+                for word in words_of(batch["input_ids"][row, own], vocabulary.starts_word, True):
                     pieces = chosen[row, own[word]]
                     assert pieces.all() or not pieces.any()
                     seen_long |= len(word) > 2 and bool(pieces.all())

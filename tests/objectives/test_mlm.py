@@ -16,8 +16,8 @@ from bertjax.models.model import bind
 from bertjax.objectives.base import Extra
 from bertjax.objectives.config import MaskingConfig, MlmConfig
 from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.objectives.words import word_sums
 from bertjax.objectives.pair import pair_sums
+from bertjax.objectives.words import word_sums
 from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost

@@ -50,3 +50,113 @@ def test_a_traced_step_gives_the_same_rate(name: str) -> None:
 
 def test_warmup_may_be_the_whole_run() -> None:
     np.testing.assert_allclose(rates("linear", [50, 100], warmup=100, total=100), [5e-5, 1e-4], rtol=1e-6)
+
+
+def shares(name: str, steps: list[int], warmup: int, total: int, **settings: float | int) -> list[float]:
+    schedule = make_schedule(ScheduleConfig(name, 2.0, warmup, total, **settings))
+    return [float(schedule(step)) / 2.0 for step in steps]
+
+
+def test_electras_decay_and_warmup_both_act() -> None:
+    """google-research/electra:model/optimization.py at 1 of 10: (1 - t / T) min(1, t / w); no fall after the warmup."""
+    found = shares("electra", [0, 5, 9, 10, 55, 100], 10, 100)
+    np.testing.assert_allclose(found, [0, 0.5 * 0.95, 0.9 * 0.91, 0.9, 0.45, 0], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(shares("electra", [0, 50], 0, 100, end_share=0.2), [1.0, 0.6], rtol=1e-6)
+
+
+def test_polynomial_ends_at_its_share() -> None:
+    """A line with 0.001 left is XLNet's pretraining (model_utils.py, min_lr_ratio)."""
+    found = shares("polynomial", [20, 40, 520, 1000, 2000], 40, 1000, end_share=0.001)
+    np.testing.assert_allclose(found, [0.5, 1.0, 0.5005, 0.001, 0.001], rtol=1e-5)
+    np.testing.assert_allclose(shares("polynomial", [0, 50, 75], 0, 100, power=2.0), [1, 0.25, 0.0625], rtol=1e-5)
+
+
+def test_other_decays_end_at_their_share_too() -> None:
+    for name in ("linear", "cosine", "bert", "electra", "wsd"):
+        np.testing.assert_allclose(shares(name, [100, 101], 10, 100, end_share=0.1), [0.1, 0.1], rtol=1e-5)
+    np.testing.assert_allclose(shares("cosine", [55], 10, 100, end_share=0.1), [0.55], rtol=1e-5)
+
+
+def test_warmup_stable_decay_falls_by_the_root() -> None:
+    """1 - sqrt of what has passed of the decay (ModernBERT's last 50B tokens, down to 0.001)."""
+    found = shares("wsd", [50, 100, 899, 900, 925, 964, 1000, 1001], 100, 1000, end_share=0.001)
+    expected = [0.5, 1, 1, 1, 0.001 + 0.999 * 0.5, 0.001 + 0.999 * 0.2, 0.001, 0.001]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(shares("wsd", [0, 64, 100], 0, 100, decay_steps=100), [1, 0.2, 0], rtol=1e-5, atol=1e-7)
+
+
+def test_inverse_sqrt_is_noams() -> None:
+    """d^-0.5 min(t^-0.5, t w^-1.5) of arXiv:1706.03762 with d = 512 and w = 4000: its peak is 6.99e-4."""
+    steps = [1, 2000, 4000, 16_000, 100_000]
+    noam = [512**-0.5 * min(step**-0.5, step * 4000**-1.5) for step in steps]
+    assert round(noam[2], 6) == 0.000699
+    np.testing.assert_allclose(rates("inverse_sqrt", steps, noam[2], 4000, 100_000), noam, rtol=1e-5)
+
+
+def test_steps_fall_on_time() -> None:
+    found = shares("step", [9, 10, 39, 40, 69, 70, 100], 10, 100, period_steps=30)
+    np.testing.assert_allclose(found, [0.9, 1, 1, 0.1, 0.1, 0.01, 0.001], rtol=1e-5)
+    schedule = make_schedule(ScheduleConfig("step", 1.0, 0, 10**6, period_steps=997, factor=0.999))
+    edges = np.arange(1, 900) * 997
+    found = np.asarray(jax.jit(jax.vmap(schedule))(np.stack([edges - 1, edges])))
+    np.testing.assert_allclose(found[1] / found[0], 0.999, rtol=1e-5)  # never one update early or late
+    np.testing.assert_allclose(shares("step", [99], 0, 100, period_steps=10, end_share=0.3), [0.3], rtol=1e-6)
+
+
+def test_exponential_falls_by_its_factor_a_period() -> None:
+    found = shares("exponential", [10, 25, 40, 70], 10, 100, period_steps=30, factor=0.5)
+    np.testing.assert_allclose(found, [1, 0.5**0.5, 0.5, 0.25], rtol=1e-5)
+
+
+def test_cycles_are_triangles() -> None:
+    """arXiv:1506.01186: base 0.001, max 0.006, step size 2000; "triangular2" halves the height cycle by cycle."""
+
+    def cyclical(step: int, base: float, peak: float, size: int, shrink: float) -> float:
+        cycle = np.floor(1 + step / (2 * size))
+        x = np.abs(step / size - 2 * cycle + 1)
+        return base + (peak - base) * max(0.0, 1 - x) * shrink ** (cycle - 1)
+
+    steps = [0, 500, 2000, 3000, 4000, 5000, 6000, 8000, 9999, 10_000]
+    for factor in (1.0, 0.5):
+        settings = {"end_share": 1 / 6, "period_steps": 4000, "factor": factor}
+        schedule = make_schedule(ScheduleConfig("cyclical", 0.006, 0, 12_000, **settings))
+        expected = [cyclical(step, 0.001, 0.006, 2000, factor) for step in steps]
+        np.testing.assert_allclose([float(schedule(step)) for step in steps], expected, rtol=1e-5)
+    assert float(make_schedule(ScheduleConfig("cyclical", 0.006, 0, 12_000))(1500)) == pytest.approx(0.006)
+
+
+def test_slanted_triangles_are_ulmfits() -> None:
+    """arXiv:1801.06146, section 3.2: cut 0.1, ratio 32, at most 0.01."""
+
+    def slanted(step: int, total: int) -> float:
+        cut = int(total * 0.1)
+        p = step / cut if step < cut else 1 - (step - cut) / (cut * (1 / 0.1 - 1))
+        return 0.01 * (1 + p * (32 - 1)) / 32
+
+    steps = [0, 50, 99, 100, 400, 999, 1000]
+    found = rates("slanted_triangular", steps, 0.01, 100, 1000)
+    np.testing.assert_allclose(found, [slanted(step, 1000) for step in steps], rtol=1e-5)
+
+
+ALL = [
+    ("electra", 10, {}),
+    ("polynomial", 10, {"power": 2.0}),
+    ("wsd", 10, {"decay_steps": 30}),
+    ("inverse_sqrt", 10, {}),
+    ("step", 10, {"period_steps": 20}),
+    ("exponential", 10, {"factor": 0.5}),
+    ("cyclical", 0, {"period_steps": 30, "factor": 0.5}),
+    ("slanted_triangular", 10, {}),
+]
+
+
+@pytest.mark.parametrize(("name", "warmup", "settings"), ALL, ids=[name for name, *_ in ALL])
+def test_every_schedule_can_be_traced_and_stays_between_nothing_and_the_peak(
+    name: str, warmup: int, settings: dict
+) -> None:
+    schedule, steps = make_schedule(ScheduleConfig(name, 0.5, warmup, 100, **settings)), np.arange(0, 110)
+    traced = np.asarray(jax.jit(jax.vmap(schedule))(steps))
+    np.testing.assert_allclose(traced, [float(schedule(step)) for step in steps], rtol=1e-5, atol=1e-7)
+    assert traced.dtype == np.float32 and np.isfinite(traced).all()
+    assert (traced >= 0).all() and (traced <= 0.5 * (1 + 1e-6)).all()
+    assert traced.max() > 0.44

@@ -24,12 +24,20 @@ def refused(words: str):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": "lion"}, "optimizer.name must be one of adamw, not 'lion'"),
+        ({"name": "lion"}, "optimizer.name must be one of adamw, lamb, stable_adamw, muon, not 'lion'"),
         ({"b1": 1.0}, "optimizer.b1 must lie in [0, 1), not 1.0"),
         ({"b2": -0.1}, "optimizer.b2 must lie in [0, 1), not -0.1"),
         ({"eps": -1.0}, "optimizer.eps must not be negative, not -1.0"),
         ({"weight_decay": -0.01}, "optimizer.weight_decay must not be negative"),
         ({"clip_norm": -1.0}, "optimizer.clip_norm must not be negative"),
+        ({"layer_decay": 0.0}, "optimizer.layer_decay must lie between 0 and 1, not 0.0"),
+        ({"layer_decay_top": -1}, "optimizer.layer_decay_top must not be negative, not -1"),
+        ({"ema_decay": 1.0}, "optimizer.ema_decay must lie between 0 and 1, not 1.0"),
+        ({"muon_rms": -0.2, "name": "muon"}, "optimizer.muon_rms must not be negative, not -0.2"),
+        ({"muon_momentum": 1.5, "name": "muon"}, "optimizer.muon_momentum must lie between 0 and 1, not 1.5"),
+        ({"muon_rms": 0.2}, "optimizer.muon_rms says nothing to optimizer.name=adamw (it is for muon); set it to None"),
+        ({"trust_exclude": (), "name": "muon"}, "optimizer.trust_exclude says nothing to optimizer.name=muon"),
+        ({"decay_exclude": ("a(",)}, "optimizer.decay_exclude: 'a(' is no regular expression"),
     ],
 )
 def test_optimizer(changes: dict, words: str) -> None:
@@ -50,9 +58,12 @@ def test_rules_split_at_the_last_sign() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("step", 1e-4, 0, 10), "schedule.name must be one of bert, linear, cosine, constant, not 'step'"),
+        (("sine", 1e-4, 0, 10), "schedule.name must be one of bert, electra, linear, polynomial, cosine, wsd, "),
         (("bert", 1e-4, 11, 10), "schedule.warmup_steps must lie in 0..train.num_steps = 10, not 11"),
         (("bert", 1e-4, -1, 10), "schedule.warmup_steps must lie in 0..train.num_steps = 10, not -1"),
+        (("inverse_sqrt", 1e-4, 0, 10), "begins with a rise: schedule.warmup_steps must be at least 1"),
+        (("slanted_triangular", 1e-4, 0, 10), "begins with a rise"),
+        (("cyclical", 1e-4, 2, 10), "set schedule.warmup_steps to 0, not 2"),
         (("bert", 0.0, 1, 10), "optimizer.learning_rate must be positive, not 0.0"),
         (("bert", float("nan"), 1, 10), "optimizer.learning_rate must be positive, not nan"),
     ],
@@ -60,6 +71,38 @@ def test_rules_split_at_the_last_sign() -> None:
 def test_schedule(arguments: tuple, words: str) -> None:
     with refused(words):
         ScheduleConfig(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        (
+            "wsd",
+            {"decay_steps": 101},
+            "schedule.decay_steps must lie in 1..train.num_steps - schedule.warmup_steps = 100",
+        ),
+        ("wsd", {"decay_steps": 0}, "not 0"),
+        ("wsd", {"end_share": 1.0}, "schedule.end_share must lie in [0, 1), not 1.0"),
+        ("polynomial", {"power": 0.0}, "schedule.power must be positive, not 0.0"),
+        ("step", {"factor": 1.5}, "schedule.factor must lie in (0, 1], not 1.5"),
+        ("step", {"period_steps": 0}, "schedule.period_steps must be at least 1, not 0"),
+        ("cyclical", {"period_steps": 1}, "schedule.period_steps must be at least 2, not 1"),
+        ("linear", {"decay_steps": 5}, "schedule.decay_steps says nothing to schedule.name=linear (it is for wsd)"),
+        ("cosine", {"power": 2.0}, "schedule.power says nothing to schedule.name=cosine (it is for polynomial)"),
+        ("constant", {"end_share": 0.1}, "schedule.end_share says nothing to schedule.name=constant"),
+        ("wsd", {"factor": 0.1}, "schedule.factor says nothing to schedule.name=wsd (it is for step, exponential, "),
+    ],
+)
+def test_what_only_some_schedules_read(name: str, settings: dict, words: str) -> None:
+    with refused(words):
+        ScheduleConfig(name, 1e-4, 0, 100, **settings)
+
+
+def test_defaults_of_schedules_follow_the_run() -> None:
+    assert (ScheduleConfig("wsd", 1e-4, 0, 100).decay, ScheduleConfig("wsd", 1e-4, 95, 100).decay) == (10, 5)
+    assert ScheduleConfig("wsd", 1e-4, 3, 3).decay == 1
+    assert (ScheduleConfig("step", 1e-4, 0, 99).period, ScheduleConfig("cyclical", 1e-4, 0, 1).period) == (25, 2)
+    assert (ScheduleConfig("bert", 1e-4, 0, 9).end, ScheduleConfig("slanted_triangular", 1e-4, 1, 9).end) == (0, 1 / 32)
 
 
 @pytest.mark.parametrize("sizes", [(-1, -1, 1), (0, 1, 1), (1, -2, 1)])

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 from bertjax.data.corpus import Corpus
 from bertjax.data.forms.base import Form, FormSettings, SpecialIds
 from bertjax.data.forms.blocks import Blocks
-from bertjax.data.forms.pairs import NspPairs
+from bertjax.data.forms.pairs import Pairs
 from bertjax.types import UserError
 
-FORMS: dict[str, type[Blocks] | type[NspPairs]] = {"block": Blocks, "nsp_pairs": NspPairs}
+FORMS: dict[str, Callable[[Corpus, FormSettings], Form]] = {
+    "block": Blocks,
+    "nsp_pairs": functools.partial(Pairs, rule="nsp"),
+    "sop_pairs": functools.partial(Pairs, rule="sop"),
+}
 
 __all__ = ["FORMS", "Form", "FormSettings", "SpecialIds", "make_form"]
 
@@ -22,6 +29,7 @@ def make_form(
     special_ids: SpecialIds,
     short_seq_prob: float = 0.1,
     dupe_factor: int = 1,
+    sop_strict: bool = False,
 ) -> Form:
     """The form `name` over a corpus; `special_ids` is a tokenizer or `Vocabulary`; raises `UserError`."""
     if name not in FORMS:
@@ -41,5 +49,6 @@ def make_form(
         sep_id=special_ids.sep_id,
         short_seq_prob=short_seq_prob,
         dupe_factor=dupe_factor,
+        sop_strict=sop_strict,
     )
     return FORMS[name](corpus, settings)

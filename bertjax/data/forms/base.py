@@ -41,6 +41,7 @@ class FormSettings:
     sep_id: int
     short_seq_prob: float
     dupe_factor: int
+    sop_strict: bool
 
 
 class Form(Protocol):

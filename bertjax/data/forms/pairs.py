@@ -1,7 +1,8 @@
-"""The form `nsp_pairs`: BERT's sentence pairs, half of them with a random second segment.
+"""The forms of sentence pairs: `nsp_pairs`, half with a random second segment, and `sop_pairs`, half of them swapped.
 
-The rules are those of BERT's `create_pretraining_data.py` (google-research/bert), drawn for all documents of a group in
-lock-step instead of one after the other. A pair is two slices of the corpus; no token is touched until a batch is made.
+The rules are those of `create_pretraining_data.py` (google-research/bert, google-research/albert), drawn for all
+documents of a group in lock-step instead of one after the other. A pair is two slices of the corpus; no token is
+touched until a batch is made.
 """
 
 from __future__ import annotations
@@ -30,27 +31,32 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True)
 class PairPlan:
-    """Pairs as slices of a corpus, all arrays [num_pairs]; `is_random` is the label: 1 where B does not follow A."""
+    """Pairs as slices of a corpus, all arrays [num_pairs]; `label` is 1 where B does not follow A."""
 
     a_start: IntArray
     a_length: np.ndarray  # int32
     b_start: IntArray
     b_length: np.ndarray  # int32
-    is_random: np.ndarray  # bool
+    label: np.ndarray  # bool
 
     @property
     def num_pairs(self) -> int:
         return len(self.a_start)
 
 
-class NspPairs:
-    """One example per row, [CLS] A [SEP] B [SEP], `pair_labels` 0 where B follows A; redrawn `dupe_factor` times."""
+class Pairs:
+    """One example per row, [CLS] A [SEP] B [SEP], `pair_labels` 0 where B follows A; redrawn `dupe_factor` times.
 
-    def __init__(self, corpus: Corpus, settings: FormSettings) -> None:
+    `rule` says what else B may be: "nsp" a random text (half of the pairs, and whenever there is only one sentence),
+    "sop" what precedes A (half of them).
+    """
+
+    def __init__(self, corpus: Corpus, settings: FormSettings, rule: str) -> None:
         if settings.seq_len < SPECIALS + SHORTEST:
             raise UserError(f"data.seq_len must be at least {SPECIALS + SHORTEST} for pairs, not {settings.seq_len}")
         self.settings = settings
         self._corpus = corpus
+        self._rule = rule
         self._counts: dict[int, int] = {}
         self._lock = threading.Lock()
         self._plans: Kept[int, PairPlan] = Kept(self._plan)
@@ -60,7 +66,7 @@ class NspPairs:
         draw = epoch % self.settings.dupe_factor
         with self._lock:
             if draw not in self._counts:
-                self._counts[draw] = count_pairs(self._corpus, self.settings, draw)
+                self._counts[draw] = count_pairs(self._corpus, self.settings, draw, self._rule)
             return self._counts[draw]
 
     def prepare(self, epoch: int) -> None:
@@ -71,10 +77,10 @@ class NspPairs:
         pairs = order[indices]
         a, b = (plan.a_start[pairs], plan.a_length[pairs]), (plan.b_start[pairs], plan.b_length[pairs])
         batch = lay_out(self._corpus, [a, b], self.settings, epoch)
-        return batch | {"pair_labels": plan.is_random[pairs].astype(np.int32)[:, None]}
+        return batch | {"pair_labels": plan.label[pairs].astype(np.int32)[:, None]}
 
     def _plan(self, draw: int) -> PairPlan:
-        plan = plan_pairs(self._corpus, self.settings, draw)
+        plan = plan_pairs(self._corpus, self.settings, draw, self._rule)
         self._counts[draw] = plan.num_pairs
         return plan
 
@@ -83,12 +89,12 @@ class NspPairs:
         return plan, permutation(plan.num_pairs, "order of pairs", self.settings.seed, epoch)
 
 
-def plan_pairs(corpus: Corpus, settings: FormSettings, draw: int) -> PairPlan:
-    """All pairs of one pass over the corpus, a pure function of the corpus, `seq_len`, `seed` and `draw`."""
+def plan_pairs(corpus: Corpus, settings: FormSettings, draw: int, rule: str = "nsp") -> PairPlan:
+    """All pairs of one pass over the corpus, a pure function of the corpus, `seq_len`, `seed`, `draw` and the rule."""
 
     def plan_group(group: range) -> PairPlan:
         draws = Draws("pairs", settings.seed, draw, settings.seq_len, group.start)
-        chunks = _cut_chunks(corpus, settings, group, draws)
+        chunks = _cut_chunks(corpus, settings, group, draws, rule)
         return _truncate(*_slices(corpus, chunks, draws), settings.seq_len - SPECIALS, draws)
 
     plans = _for_each_group(corpus, plan_group)
@@ -96,12 +102,12 @@ def plan_pairs(corpus: Corpus, settings: FormSettings, draw: int) -> PairPlan:
     return PairPlan(*(np.concatenate([getattr(plan, name) for plan in plans]) for name in columns))
 
 
-def count_pairs(corpus: Corpus, settings: FormSettings, draw: int) -> int:
+def count_pairs(corpus: Corpus, settings: FormSettings, draw: int, rule: str = "nsp") -> int:
     """`plan_pairs(...).num_pairs`, cheaper: lengths of epochs long past are needed to find a place in the stream."""
 
     def count_group(group: range) -> int:
         draws = Draws("pairs", settings.seed, draw, settings.seq_len, group.start)
-        return len(_cut_chunks(corpus, settings, group, draws).document)
+        return len(_cut_chunks(corpus, settings, group, draws, rule).document)
 
     return sum(_for_each_group(corpus, count_group))
 
@@ -114,14 +120,16 @@ class _Chunks(NamedTuple):
     a_end: IntArray
     last: IntArray
     target: IntArray  # tokens wanted in the pair
-    is_random: np.ndarray  # bool
+    is_random: np.ndarray  # bool: B comes from elsewhere
+    is_swapped: np.ndarray  # bool: the second part stands first
 
 
-def _cut_chunks(corpus: Corpus, settings: FormSettings, group: range, draws: Draws) -> _Chunks:
+def _cut_chunks(corpus: Corpus, settings: FormSettings, group: range, draws: Draws, rule: str = "nsp") -> _Chunks:
     """Walk all documents of the group at once, one chunk of each per round.
 
     A chunk takes sentences until it holds the target length or the document ends; A is a random non-empty beginning of
-    it. Where B will be random, the sentences after A are put back for the next chunk.
+    it. Where B will be random, the sentences after A are put back for the next chunk. With "sop" that is only so where
+    a chunk has one sentence, as ALBERT's released code has it; `sop_strict` leaves these out.
     """
     longest = settings.seq_len - SPECIALS
     document = np.arange(group.start, group.stop)
@@ -137,8 +145,13 @@ def _cut_chunks(corpus: Corpus, settings: FormSettings, group: range, draws: Dra
         words = draws.words(document.size)
         sentences = last - position
         a_end = position + 1 + scale(words, sentences - 1)
-        is_random = (sentences == 1) | ((words & np.uint64(1)) == 0)  # `scale` does not use the lowest bit
-        rounds.append(_Chunks(document, position, a_end, last, target, is_random))
+        heads_up = (words & np.uint64(1)) == 0  # `scale` does not use the lowest bit
+        alone = sentences == 1
+        is_random, is_swapped = (
+            (alone, heads_up & ~alone) if rule == "sop" else (alone | heads_up, np.zeros_like(alone))
+        )
+        found = _Chunks(document, position, a_end, last, target, is_random, is_swapped)
+        rounds.append(_Chunks(*(x[~alone] for x in found)) if rule == "sop" and settings.sop_strict else found)
         position = np.where(is_random, a_end, last)
         going_on = position < end
         if not going_on.all():
@@ -147,7 +160,7 @@ def _cut_chunks(corpus: Corpus, settings: FormSettings, group: range, draws: Dra
 
 
 def _slices(corpus: Corpus, chunks: _Chunks, draws: Draws) -> tuple[IntArray, IntArray, IntArray, IntArray, np.ndarray]:
-    """The pairs before truncation: starts and lengths in tokens of A and of B, and whether B is random."""
+    """The pairs before truncation: starts and lengths in tokens of A and of B, and the labels."""
     tokens = corpus.sentence_tokens
     a_start, b_start, b_end = tokens[chunks.first], tokens[chunks.a_end], tokens[chunks.last]
     a_length = b_start - a_start
@@ -158,7 +171,10 @@ def _slices(corpus: Corpus, chunks: _Chunks, draws: Draws) -> tuple[IntArray, In
     wanted = np.maximum(chunks.target[chosen] - a_length[chosen], 1)  # at least one sentence
     b_start[chosen] = tokens[first]
     b_end[chosen] = tokens[np.minimum(_bisect(tokens, tokens[first] + wanted), end)]
-    return a_start, a_length, b_start, b_end - b_start, chunks.is_random
+    b_length, swapped = b_end - b_start, chunks.is_swapped
+    first, second = np.where(swapped, b_start, a_start), np.where(swapped, a_start, b_start)
+    first_length, second_length = np.where(swapped, b_length, a_length), np.where(swapped, a_length, b_length)
+    return first, first_length, second, second_length, chunks.is_random | swapped
 
 
 def _bisect(tokens: IntArray, wanted: IntArray) -> IntArray:
@@ -186,7 +202,7 @@ def _truncate(
     a_length: IntArray,
     b_start: IntArray,
     b_length: IntArray,
-    is_random: np.ndarray,
+    label: np.ndarray,
     longest: int,
     draws: Draws,
 ) -> PairPlan:
@@ -204,7 +220,7 @@ def _truncate(
         a_length=(a_length - a_drop).astype(np.int32),
         b_start=b_start + heads(b_drop, draws),
         b_length=(b_length - b_drop).astype(np.int32),
-        is_random=is_random,
+        label=label,
     )
 
 

@@ -197,7 +197,8 @@ def read_labels(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
             raise UserError(f"{where}: id2label must map numbers to names")
         ordered = [names.get(str(index)) for index in range(len(names))]
         if None in ordered:
-            raise UserError(f"{where}: id2label must name 0 to {len(names) - 1}, not {', '.join(map(str, list(names)[:4]))}")
+            some = ", ".join(map(str, list(names)[:4]))
+            raise UserError(f"{where}: id2label must name 0 to {len(names) - 1}, not {some}")
         return tuple(str(name) for name in ordered)
     if count is None:
         return DEFAULT_LABELS

@@ -46,8 +46,6 @@ FIELDS: Fields = {
     "clamp_len": ("relative_clamp", -1, int),
     "bi_data": ("bi_data", False, bool),
 }
-# The default of XLNetConfig where the key is absent; null and 0 there mean that there is no limit.
-_LENGTHS = {"mem_len": 512, "reuse_len": None}
 _ATTENTION = {
     "query/kernel": ("q", "D A", "split_heads"),
     "key/kernel": ("k", "D A", "split_heads"),
@@ -107,7 +105,8 @@ def config_from_huggingface(values: dict[str, Any], where: str = "config.json") 
         raise UserError(f"{where}: d_head = {head_size!r} is not supported: it must be d_model / n_head")
     return EncoderConfig(
         **fields,
-        **{name: _length(values, where, name) for name in _LENGTHS},
+        mem_len=_length(values, where, "mem_len", 512),
+        reuse_len=_length(values, where, "reuse_len", None),
         embedding_dropout=fields["hidden_dropout"],
         attention_dropout=fields["hidden_dropout"],
         activation_dropout=fields["hidden_dropout"],
@@ -127,8 +126,9 @@ def config_from_huggingface(values: dict[str, Any], where: str = "config.json") 
     )
 
 
-def _length(values: dict[str, Any], where: str, key: str) -> int | None:
-    value = values.get(key, _LENGTHS[key])
+def _length(values: dict[str, Any], where: str, key: str, default: int | None) -> int | None:
+    """None where there is no limit: null or 0; the default is that of XLNetConfig for an absent key."""
+    value = values.get(key, default)
     if value is not None and (type(value) is not int or value < 0):
         raise UserError(f"{where}: {key} must be a whole number or null, not {value!r}")
     return value or None

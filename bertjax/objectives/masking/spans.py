@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +13,9 @@ from bertjax.objectives.masking.greedy import Order, room_of
 from bertjax.objectives.masking.ngrams import ahead, behind
 from bertjax.objectives.masking.tokens import Tokens, Words
 
-SPAN_PASSES = 8
-"""Passes over a row. A pass leaves open what an open span before it reaches into; few chains of these are longer than
-two or three. What is still open after the last pass, late in the order, becomes a span of one word."""
+SPAN_PASSES = 12
+"""Passes over a row, two for every link of a chain of spans that begin inside each other: few chains are longer than
+three. What is still open after the last pass, late in the order, becomes a span of one word."""
 
 
 def span_shares(p: float, longest: int) -> np.ndarray:
@@ -41,12 +43,16 @@ def spans(
     is_word = words.size > 0
     # reach[k][w]: a span from w on holds the word k places further, in the same example
     own = [(ahead(words.example, k) == words.example) & (ahead(words.size, k) > 0) for k in range(longest)]
-    reach = [own[k] & (lengths > k) for k in range(longest)]
-    spanning, waiting = jnp.zeros_like(is_word), is_word
-    for _ in range(SPAN_PASSES):
-        first_possible = _first_holder(jnp.where(spanning | waiting, rank, last), reach)
-        spanning |= waiting & (first_possible >= rank)
-        waiting &= ~spanning & (_first_holder(jnp.where(spanning, rank, last), reach) >= rank)
+    reach = jnp.stack([own[k] & (lengths > k) for k in range(longest)])
+
+    def settle(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        spanning, waiting = state
+        hidden = _first_holder(jnp.where(spanning, rank, last), reach) < rank
+        threatened = _first_holder(jnp.where(spanning | waiting, rank, last), reach) < rank
+        return spanning | (waiting & ~threatened), waiting & threatened & ~hidden
+
+    # A loop, and not passes one below the other: XLA would compute each anew for every neighbour that reads it.
+    spanning, _ = jax.lax.fori_loop(0, SPAN_PASSES, settle, (jnp.zeros_like(is_word), is_word))
     when = _first_holder(jnp.where(spanning, rank, last), reach)
     when = jnp.where(is_word & (when == last), rank, when)
     return _first_tokens(tokens, words, order, when, budget)
@@ -57,11 +63,11 @@ def _smallest_in_word(tokens: Tokens, words: Words, noise: Float[Array, "B S"]) 
     return jnp.ones_like(noise).at[row, words.of_token].min(jnp.where(tokens.candidates, noise, 1.0))
 
 
-def _first_holder(ranks: Int[Array, "B S"], reach: list[Array]) -> Int[Array, "B S"]:
+def _first_holder(ranks: Int[Array, "B S"], reach: Bool[Array, "n B S"]) -> Int[Array, "B S"]:
     """For every word the smallest rank of the spans that hold it; S where none does."""
     last = ranks.shape[1]
     held = [behind(jnp.where(reach[k], ranks, last), k, last) for k in range(len(reach))]
-    return jnp.stack(held).min(axis=0)
+    return functools.reduce(jnp.minimum, held)
 
 
 def _first_tokens(

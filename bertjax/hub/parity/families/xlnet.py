@@ -132,7 +132,7 @@ CASES = (
             "reuse_len": 5,
             "pad_token_id": 0,
         },
-        ("XLNetLMHeadModel", "XLNetModel"),
+        ("XLNetLMHeadModel",),
         length=11,
         num_token_types=4,
         left_padding=True,

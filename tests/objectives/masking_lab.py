@@ -1,0 +1,121 @@
+"""What the tests of masking share: keys as the objective makes them, rows to hide in, words, and tests of counts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.objectives.config import MaskingConfig
+from bertjax.objectives.masking import hide_tokens
+from bertjax.types import Vocabulary
+
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+PAD, UNK, CLS, SEP, MASK, CONTINUATION = range(6)
+
+
+@jit
+def _keys(key: jax.Array, example_ids: jax.Array) -> jax.Array:
+    return jax.vmap(jax.vmap(lambda identity: jax.random.fold_in(key, identity)))(example_ids)
+
+
+def keys_of(batch: dict, seed: int) -> jax.Array:
+    return _keys(jax.random.key(seed), jnp.asarray(batch["example_ids"]))
+
+
+@functools.partial(jit, static_argnames=("length", "purpose"))
+def _noise(keys: jax.Array, length: int, purpose: int) -> jax.Array:
+    def draw(key: jax.Array, position: jax.Array) -> jax.Array:
+        return jax.random.uniform(jax.random.fold_in(jax.random.fold_in(key, position), purpose))
+
+    return jax.vmap(jax.vmap(lambda key: jax.vmap(lambda position: draw(key, position))(jnp.arange(length))))(keys)
+
+
+def noise_of(batch: dict, seed: int, purpose: int) -> np.ndarray:
+    """[B, E, S]: the random numbers of the tokens of every example, by position, for one purpose."""
+    return np.asarray(_noise(keys_of(batch, seed), batch["input_ids"].shape[1], purpose))
+
+
+@functools.cache
+def compiled(config: MaskingConfig, vocabulary: Vocabulary, predictions: int) -> Callable:
+    return jit(lambda batch, keys, cursor: hide_tokens(batch, keys, config, vocabulary, predictions, cursor))
+
+
+def hide(
+    batch: dict,
+    vocabulary: Vocabulary,
+    seed: int = 0,
+    predictions: int = 60,
+    cursor: int = 0,
+    **changes,
+) -> dict[str, np.ndarray]:
+    """`hide_tokens` with numpy in and out, compiled once for every config and shape."""
+    batch = {name: jnp.asarray(value) for name, value in batch.items()}
+    function = compiled(MaskingConfig(**changes), vocabulary, predictions)
+    return jax.device_get(function(batch, keys_of(batch, seed), jnp.int32(cursor)))
+
+
+def chosen_of(hidden: dict[str, np.ndarray]) -> np.ndarray:
+    """bool [B, S] from the gathered positions."""
+    chosen = np.zeros(hidden["input_ids"].shape, bool)
+    rows, columns = np.nonzero(hidden["masked_weights"])
+    chosen[rows, hidden["masked_positions"][rows, columns]] = True
+    return chosen
+
+
+def words_of(ids: np.ndarray, starts_word: np.ndarray, whole: bool) -> list[list[int]]:
+    """Positions of the words of one example, [CLS] and [SEP] left out, as the authors collect them."""
+    words: list[list[int]] = []
+    after_candidate = False
+    for position, piece in enumerate(ids):
+        candidate = piece not in (CLS, SEP)
+        if candidate and whole and after_candidate and not starts_word[piece]:
+            words[-1].append(position)
+        elif candidate:
+            words.append([position])
+        after_candidate = candidate
+    return words
+
+
+def examples_of(batch: dict) -> list[tuple[int, int, np.ndarray]]:
+    """(row, index, columns) of every example of a batch."""
+    found = []
+    for row, segments in enumerate(batch["segment_ids"]):
+        for index in range(segments.max(initial=0)):
+            found.append((row, index, np.flatnonzero(segments == index + 1)))
+    return found
+
+
+def runs_of(chosen: np.ndarray) -> list[tuple[int, int]]:
+    """(first, last) of the runs of True in one row."""
+    edges = np.flatnonzero(np.diff(np.pad(chosen.astype(int), 1)))
+    return [(int(first), int(end) - 1) for first, end in edges.reshape(-1, 2)]
+
+
+def text_rows(pack: Callable, count: int, length: int, seed: int = 0, most_ids: int = 200) -> dict[str, np.ndarray]:
+    """`count` full rows [CLS] text [SEP], each an example of its own."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        ids = rng.integers(5, most_ids, length).astype(np.int32)
+        ids[[0, -1]] = CLS, SEP
+        rows.append([ids])
+    return pack(rows, length, [[row] for row in range(count)])
+
+
+def assert_share(hits: float, of: float, expected: float, sigmas: float = 4.5) -> None:
+    """`hits` of `of` independent trials are as many as a chance of `expected` gives."""
+    error = np.sqrt(of * expected * (1 - expected))
+    assert abs(hits - of * expected) <= sigmas * error + 1e-9, (hits / of, expected, error / of)
+
+
+def assert_distribution(counts: np.ndarray, shares: np.ndarray, sigmas: float = 4.5) -> None:
+    """Counts of independent draws fit these probabilities: chi-square within its own spread, neither way out."""
+    expected = counts.sum() * np.asarray(shares, np.float64)
+    assert expected.min() >= 5 and not counts[expected == 0].any()
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = len(counts) - 1
+    assert abs(statistic - freedom) <= sigmas * np.sqrt(2 * freedom) + 2, (statistic, freedom)
