@@ -114,8 +114,8 @@ def _model() -> ConfigDict:
     # Relative: scores tell same from other segment; distances are cut to this (-1 = not).
     model.relative_segments = config_dict.placeholder(bool)
     model.relative_clamp = config_dict.placeholder(int)
-    # Relative: most tokens of earlier rows that are remembered, and how many of a row's first tokens are (XLNet's mem_len
-    # and reuse_len); whether the second half of every batch is text read backwards.
+    # Relative: most tokens of earlier rows that are remembered, and how many of a row's first tokens are (XLNet's
+    # mem_len and reuse_len); whether the second half of every batch is text read backwards.
     model.mem_len = config_dict.placeholder(int)
     model.reuse_len = config_dict.placeholder(int)
     model.bi_data = config_dict.placeholder(bool)

@@ -98,8 +98,8 @@ def masking_config(cfg: ConfigDict) -> MaskingConfig:
     if most is None:
         rate = min(max(objective.mask_rate, final or 0.0, 0.0), 1.0)
         most = most_predictions(objective.masking, objective.mask_count, rate, cfg.data.seq_len)
-    same = ("dynamic", "mask_rate", "mask_rate_final", "mask_specials", "mask_unknown", "max_ngram", "max_span")
-    same += ("span_p", "frequency_power", "mask_token_rate", "random_token_rate", "random_source", "random_first_id")
+    same = ["dynamic", "mask_rate", "mask_rate_final", "mask_specials", "mask_unknown", "max_ngram", "max_span"]
+    same += ["span_p", "frequency_power", "mask_token_rate", "random_token_rate", "random_source", "random_first_id"]
     return MaskingConfig(
         unit=objective.masking,
         schedule_steps=cfg.train.num_steps,

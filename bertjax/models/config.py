@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 
 from bertjax.types import UserError
 
@@ -33,16 +32,20 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 # Fields that change how a model is trained, drawn, named or run, never what it computes.
 FREE_FIELDS = frozenset(
-    ("family", "labels", "padded_vocab_size", "initializer", "initializer_range", "scale_residual_init")
-    + ("compute_dtype", "result_dtype", "attention_implementation", "remat", "unroll")
-    + tuple(f"{name}_dropout" for name in ("hidden", "attention", "embedding", "attention_output", "feed_forward"))
-    + tuple(f"{name}_dropout" for name in ("activation", "output", "classifier"))
+    (
+        *("family", "labels", "padded_vocab_size", "initializer", "initializer_range", "scale_residual_init"),
+        *("compute_dtype", "result_dtype", "attention_implementation", "remat", "unroll"),
+        *("hidden_dropout", "attention_dropout", "embedding_dropout", "attention_output_dropout"),
+        *("feed_forward_dropout", "activation_dropout", "output_dropout", "classifier_dropout"),
+    )
 )
 # Fields that only heads read.
 HEAD_FIELDS = frozenset(
-    ("pooler_act", "mlm_head", "mlm_act", "head_dense_bias", "mlm_bias", "enhanced_decoder", "rtd_head")
-    + ("span_positions", "span_position_size", "token_dense")
-    + tuple(f"summary{part}" for part in ("", "_dense", "_act", "_norm"))
+    (
+        *("pooler_act", "mlm_head", "mlm_act", "head_dense_bias", "mlm_bias", "enhanced_decoder", "rtd_head"),
+        *("span_positions", "span_position_size", "summary", "summary_dense", "summary_act", "summary_norm"),
+        "token_dense",
+    )
 )
 
 
@@ -211,7 +214,7 @@ def differences(one: EncoderConfig, other: EncoderConfig, heads: bool = True) ->
 
 
 def _check_sizes(config: EncoderConfig) -> None:
-    positive = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size")
+    positive: tuple[str, ...] = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size")
     positive += ("max_position_embeddings", "unroll", "global_every", "inner_layers", "span_positions")
     for name in (*positive, "span_position_size"):
         _require(getattr(config, name) >= 1, f"model.{name} must be at least 1, not {getattr(config, name)}")
@@ -253,7 +256,7 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
         ),
         (
             position == "relative" and config.hidden_size % 2 == 1,
-            f"attention_position=relative needs an even hidden_size, not {config.hidden_size}: half sines, half cosines",
+            f"attention_position=relative needs an even hidden_size, not {config.hidden_size}",
         ),
         (
             config.position_embedding == "sinusoidal" and config.embedding_dim % 2 == 1,
@@ -340,44 +343,3 @@ def _divisors_near(number: int, wanted: int) -> str:
     divisors = [d for d in range(1, min(number, 10_000) + 1) if number % d == 0]  # a file may claim a billion
     nearest = sorted(sorted(divisors, key=lambda d: abs(d - wanted))[:4])
     return ", ".join(map(str, nearest))
-
-
-@dataclasses.dataclass(frozen=True)
-class Segment:
-    """Consecutive layers that run as one scan: `repeats` times the `pattern` (True = local), from layer `start` on.
-
-    `group` names the shared parameters; None = layers with their own.
-    """
-
-    start: int
-    repeats: int
-    pattern: tuple[bool, ...]
-    group: int | None = None
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.repeats * len(self.pattern)
-
-
-def segments(config: EncoderConfig, start: int = 0, stop: int | None = None) -> list[Segment]:
-    """Layers `start` to `stop` as scans over whole periods of the local/global pattern, and what is left over.
-
-    Cuts fall where a layer differs from the next in more than the pattern: behind layer 0 where that has no norm or is
-    followed by a convolution, and between groups of shared parameters.
-    """
-    stop = config.num_layers if stop is None else stop
-    cuts = {start, stop}
-    if not config.first_attention_norm or config.conv_kernel_size:
-        cuts.add(1)
-    if config.num_groups is not None:
-        cuts |= {i for i in range(1, config.num_layers) if config.group_of(i) != config.group_of(i - 1)}
-    period = config.global_every if config.window else 1
-    found = []
-    for low, high in itertools.pairwise(sorted(cut for cut in cuts if start <= cut <= stop)):
-        group = None if config.num_groups is None else config.group_of(low)
-        whole = low + (high - low) // period * period
-        for first, count, width in ((low, (whole - low) // period, period), (whole, 1, high - whole)):
-            if count and width:
-                pattern = tuple(config.is_local(layer) for layer in range(first, first + width))
-                found.append(Segment(first, count, pattern, group))
-    return found

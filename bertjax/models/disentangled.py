@@ -32,9 +32,8 @@ from jaxtyping import Array, Float, Int
 from bertjax.models.attention import mix
 from bertjax.models.config import EncoderConfig
 from bertjax.models.context import Context, visibility
+from bertjax.models.distances import narrow_einsum, of_places, of_tokens
 from bertjax.models.linear import Key, Linear, dropout, initializer, layer_norm
-
-_BLOCK = 64  # queries whose distances are multiplied together: (S + 64) / S of the products that are needed
 
 
 class Relative(NamedTuple):
@@ -136,7 +135,7 @@ class DisentangledAttention(nnx.Module):
         relative: Relative = context.relative
         q, k, v = self._heads(self.query(x)), self._heads(self.key(source)), self._heads(self.value(source))
         table = dropout(relative.table, config.hidden_dropout, keys[0])
-        scores = _einsum("bqnh,bknh->bnqk", q, k, config)
+        scores = narrow_einsum("bqnh,bknh->bnqk", q, k, config)
         if "c2p" in config.relative_terms:
             rows = self._distances(self.key if config.relative_share_key else self.position_key, table, k.shape[1])
             scores = scores + content_to_position(q, rows, relative.queries, config)
@@ -159,7 +158,7 @@ class DisentangledAttention(nnx.Module):
         if len(rows) == len(places):
             return rows[::-1]
         chosen = jax.nn.one_hot(places, len(rows), dtype=rows.dtype)
-        return _einsum("wu,unh->wnh", chosen, rows, self.config).astype(rows.dtype)
+        return narrow_einsum("wu,unh->wnh", chosen, rows, self.config).astype(rows.dtype)
 
 
 def content_to_position(
@@ -169,15 +168,10 @@ def content_to_position(
     config: EncoderConfig,
 ) -> Float[Array, "B N Q S"]:
     """q_i rows[i - j] for every key j, `rows` by falling distance; the queries are all tokens or those at `queries`."""
-    if queries is None:
-        return _by_distance(q, rows, config)
     seq_len = (rows.shape[0] + 1) // 2
-    scores = _einsum("bmnh,wnh->bmnw", q, rows, config)
-
-    def own(scores: Array, place: Array) -> Array:  # distances place, place - 1, ..., place - S + 1
-        return jax.lax.dynamic_slice_in_dim(scores, seq_len - 1 - place, seq_len, axis=-1)
-
-    return jax.vmap(jax.vmap(own))(scores, queries).swapaxes(1, 2)
+    if queries is None:
+        return of_tokens(q, rows[None], seq_len, config)
+    return of_places(q, rows[None], queries, seq_len, config)
 
 
 def position_to_content(
@@ -187,39 +181,5 @@ def position_to_content(
     config: EncoderConfig,
 ) -> Float[Array, "B N Q S"]:
     """k_j rows[i - j], in the same order: seen from the keys, the distances rise."""
-    scores = _by_distance(k, rows[::-1], config).swapaxes(2, 3)
+    scores = of_tokens(k, rows[::-1][None], k.shape[1], config).swapaxes(2, 3)
     return scores if queries is None else jnp.take_along_axis(scores, queries[:, None, :, None], axis=2)
-
-
-def _by_distance(
-    x: Float[Array, "B S N H"], rows: Float[Array, "W N H"], config: EncoderConfig
-) -> Float[Array, "B N S S"]:
-    """x_i rows[S - 1 - i + j]: blocks of x times the distances that they have, sheared.
-
-    The product is kept in the type of the activations, half of float32's memory where that is bfloat16.
-    """
-    batch, seq_len, heads, _ = x.shape
-    block = _block_size(seq_len)
-    starts = range(seq_len - block, -1, -block)
-    of_blocks = jnp.stack([rows[start : start + seq_len + block - 1] for start in starts])
-    in_blocks = x.reshape(batch, len(starts), block, *x.shape[2:])
-    scores = _einsum("bcqnh,cwnh->bncqw", in_blocks, of_blocks, config).astype(config.result_dtype)
-    return _shear(scores, seq_len).reshape(batch, heads, seq_len, seq_len).astype(jnp.float32)
-
-
-def _shear(x: Float[Array, "*b Q W"], length: int) -> Float[Array, "*b Q length"]:
-    """out[i, j] = x[i, Q - 1 - i + j] for W = length + Q - 1: read on, rows of W - 1 lie as they are wanted."""
-    *lead, count, width = x.shape
-    if count == 1:
-        return x
-    flat = x.reshape(*lead, count * width)[..., count - 1 : count * width - 1]
-    return flat.reshape(*lead, count, width - 1)[..., :length]
-
-
-def _block_size(seq_len: int) -> int:
-    return next((size for size in range(_BLOCK, _BLOCK // 2 - 1, -1) if seq_len % size == 0), seq_len)
-
-
-def _einsum(spec: str, a: Array, b: Array, config: EncoderConfig) -> Array:
-    narrow = jnp.dtype(config.compute_dtype)
-    return jnp.einsum(spec, a.astype(narrow), b.astype(narrow), preferred_element_type=jnp.float32)

@@ -136,7 +136,11 @@ class Encoder(nnx.Module):
 
     def weights(self) -> dict[str, Params]:
         """The stacks by name."""
-        stacks = {"layers": self.layers} if self.config.num_groups is None else {"groups": self.groups.layers}
+        stacks: dict[str, nnx.Module] = {}
+        if self.config.num_groups is None:
+            stacks["layers"] = self.layers
+        else:
+            stacks["groups"] = self.groups.layers
         if hasattr(self, "attention_norms"):
             stacks["attention_norms"] = self.attention_norms.layers
         return {name: nnx.to_pure_dict(nnx.state(stack)) for name, stack in stacks.items()}

@@ -73,6 +73,7 @@ class ReplacedTokenHead(nnx.Module):
     def __call__(self, hidden: Float[Array, "B S D"], summaries: Float[Array, "B S D"] | None) -> Float[Array, "B S"]:
         """`summaries` holds, for every token, the summary token of its example; the dense head does not read it."""
         if self.config.rtd_head == "summary":
+            assert summaries is not None
             hidden = self.norm(hidden + summaries)
         return self.output(activation(self.config.hidden_act)(self.dense(hidden)))[..., 0].astype(jnp.float32)
 

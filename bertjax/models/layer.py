@@ -14,7 +14,7 @@ from bertjax.models.feed_forward import FeedForward
 from bertjax.models.linear import Key, dropout
 from bertjax.models.relative import RelativeAttention
 
-ATTENTIONS = {
+ATTENTIONS: dict[str, type[SelfAttention | DisentangledAttention | RelativeAttention]] = {
     "none": SelfAttention,
     "rotary": SelfAttention,
     "disentangled": DisentangledAttention,
@@ -46,6 +46,7 @@ class Layer(nnx.Module):
         after_feed_forward = self.config.rate("feed_forward_dropout")
         if self.config.norm_placement == "post":
             mixed = self.attention(x, context, keys[0], source)
+            assert self.attention.norm is not None
             x = self.attention.norm(x + dropout(mixed, after_attention, keys[1]))
             return self.feed_forward.norm(x + dropout(self.feed_forward(x, keys[3]), after_feed_forward, keys[2]))
         norm = self.attention.norm or _identity

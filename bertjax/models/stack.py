@@ -17,9 +17,10 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from bertjax.models.config import EncoderConfig, Segment, segments
+from bertjax.models.config import EncoderConfig
 from bertjax.models.layer import Layer
 from bertjax.models.linear import Key, layer_norm
+from bertjax.models.segments import Segment, segments
 from bertjax.types import Params
 
 STACKS = ("groups", "layers")

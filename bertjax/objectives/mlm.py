@@ -47,10 +47,10 @@ class MaskedLanguageModel:
     def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], Extra]:
         model = bind(self.model, self.heads, params)
         inputs = {name: batch[name] for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
-        key = key if train else None
-        encoded = model.encode(**inputs, key=key)
+        dropout_key = key if train else None
+        encoded = model.encode(**inputs, key=dropout_key)
         places = batch["segment_ids"], batch["position_ids"]
-        words = model.masked_word_states(encoded, *places, batch["masked_positions"], key)
+        words = model.masked_word_states(encoded, *places, batch["masked_positions"], dropout_key)
         logits = model.mlm_logits(words)
         sums = word_sums("mlm", logits, batch["masked_ids"], batch["masked_weights"])
         if not train:

@@ -13,7 +13,7 @@ from bertjax.types import Params
 
 
 class AverageState(NamedTuple):
-    count: Array
+    updates: Array
     average: Params
 
 
@@ -30,11 +30,11 @@ def track_average(decay: float) -> optax.GradientTransformation:
         return AverageState(jnp.zeros((), jnp.int32), jax.tree.map(lambda leaf: jnp.array(leaf, jnp.float32), params))
 
     def update(updates: Params, state: AverageState, params: Params):
-        count = optax.safe_increment(state.count)
-        kept = jnp.minimum(decay, (1.0 + count) / (10.0 + count))
+        done = optax.safe_increment(state.updates)
+        kept = jnp.minimum(decay, (1.0 + done) / (10.0 + done))
         weights = optax.apply_updates(params, updates)
         average = jax.tree.map(lambda old, new: old + (1.0 - kept) * (new - old), state.average, weights)
-        return updates, AverageState(count, average)
+        return updates, AverageState(done, average)
 
     return optax.GradientTransformation(init, update)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bertjax.types import UserError
@@ -104,7 +104,7 @@ SCHEDULE_READERS = {
 }
 
 
-def _check_readers(group: str, config: Any, readers: dict[str, tuple[str, ...]]) -> None:
+def _check_readers(group: str, config: Any, readers: Mapping[str, tuple[str, ...]]) -> None:
     """Raises `UserError` for a key that is set, but that the chosen name has no use for."""
     for key, names in readers.items():
         if getattr(config, key) is not None and config.name not in names:

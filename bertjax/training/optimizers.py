@@ -83,7 +83,7 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
 
 
 class StableAdamState(NamedTuple):
-    count: Array
+    updates: Array
     mu: Params
     nu: Params
 
@@ -103,8 +103,8 @@ def scale_by_stable_adam(
         return StableAdamState(jnp.zeros((), jnp.int32), mu, nu)
 
     def update(grads: Params, state: StableAdamState, params: Params):
-        count = optax.safe_increment(state.count)
-        c1, c2 = (_debiased(beta, count) if bias_correction else beta for beta in (b1, b2))
+        done = optax.safe_increment(state.updates)
+        c1, c2 = (_debiased(beta, done) if bias_correction else beta for beta in (b1, b2))
         mu = jax.tree.map(lambda m, g: c1 * m + (1 - c1) * g, state.mu, grads)
         nu = jax.tree.map(lambda v, g: c2 * v + (1 - c2) * g * g, state.nu, grads)
 
@@ -113,13 +113,13 @@ def scale_by_stable_adam(
             rms = jnp.sqrt(jnp.mean(g * g / jnp.maximum(v, eps * eps), _own_axes(path, g), keepdims=True))
             return (m / (jnp.sqrt(v) + eps) + share * parameter) / jnp.maximum(rms, 1.0)
 
-        return _map_leaves(direction, grads, mu, nu, decay, params), StableAdamState(count, mu, nu)
+        return _map_leaves(direction, grads, mu, nu, decay, params), StableAdamState(done, mu, nu)
 
     return optax.GradientTransformation(init, update)
 
 
-def _debiased(beta: float, count: Array) -> Array:
-    power = beta**count
+def _debiased(beta: float, done: Array) -> Array:
+    power = beta**done
     return (beta - power) / (1.0 - power)
 
 
@@ -152,11 +152,8 @@ def _own_axes(path: str, leaf: Array) -> tuple[int, ...]:
 
 def _map_leaves(function: Any, first: Params, *others: Params) -> Params:
     """`function(path, leaves)` for the leaves that several trees have in one place."""
-    joined = jax.tree.map(lambda *leaves: leaves, first, *others)
-    leaves = jax.tree.structure(first).flatten_up_to(joined)
-    paths = jax.tree.leaves(map_with_path(lambda path, _: path, first))
-    found = [function(path, leaf) for path, leaf in zip(paths, leaves, strict=True)]
-    return jax.tree.unflatten(jax.tree.structure(first), found)
+    paths = map_with_path(lambda path, _: path, first)
+    return jax.tree.map(lambda path, *leaves: function(path, leaves), paths, first, *others)
 
 
 def _muon(config: OptimizerConfig, params: Params) -> optax.GradientTransformation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from lab import Finished, Lab
 from safetensors.numpy import load_file
 
+from bertjax.commands import pretrain as pretraining
 from bertjax.training import loop
 
 AVERAGED = ("--config.optimizer.ema_decay=0.5", "--config.optimizer.name=lamb")
@@ -104,17 +106,28 @@ def test_too_few_checkpoints_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_loaded_run_begins_its_average_anew_and_may_go_on_with_another_schedule(
-    lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def untrained(run: loop.Run, state: object) -> tuple:
+    """In place of the loop where what happens before and after it is looked at."""
+    return state, {}
+
+
+def test_a_loaded_run_begins_its_average_anew(
+    lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first step has rate 0: what is averaged and exported is what was loaded. Then a decay, as ModernBERT's."""
-    arguments = ("pretrain", "--workdir", tmp_path / "run", "--config.optimizer.ema_decay=0.5")
-    arguments += (f"--config.init_from={finished.workdir}", "--config.schedule.warmup_steps=1")
-    assert lab.run(*arguments, "--config.train.num_steps=1", "--config.schedule.name=constant") == 0
+    monkeypatch.setattr(pretraining, "train", untrained)
+    arguments = ("--config.optimizer.ema_decay=0.5", f"--config.init_from={finished.workdir}")
+    assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 0
     assert same(exported(tmp_path / "run" / "export"), exported(finished.workdir / "export"))
-    capsys.readouterr()
+
+
+def test_a_run_may_go_on_with_another_schedule(
+    lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As ModernBERT, whose decay is a run of its own."""
+    monkeypatch.setattr(pretraining, "train", untrained)
+    shutil.copytree(finished.workdir, tmp_path / "run")
     decay = ("--config.schedule.name=wsd", "--config.schedule.decay_steps=2", "--config.schedule.end_share=0.1")
-    assert lab.run(*arguments, "--config.train.num_steps=3", *decay) == 0
+    assert lab.run("pretrain", "--workdir", tmp_path / "run", "--config.train.num_steps=10", *decay) == 0
     printed = capsys.readouterr().out
-    assert "schedule.decay_steps: None -> 2" in printed and "schedule.name: constant -> wsd" in printed
-    assert "of the last one (2): 3.636e-03" in printed  # 0.01 (0.1 + 0.9 (1 - sqrt(1 / 2)))
+    assert "schedule.decay_steps: None -> 2" in printed and "schedule.name: bert -> wsd" in printed
+    assert "0.000e+00 before, 1.000e-02 now; of the last one (9): 3.636e-03" in printed  # 0.1 + 0.9 (1 - sqrt(1 / 2))

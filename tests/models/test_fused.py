@@ -159,3 +159,10 @@ def test_what_a_kernel_cannot_do_is_refused(
     config = dataclasses.replace(with_implementation(NARROW, implementation), **changes)
     with pytest.raises(UserError, match=f"attention_implementation={implementation} .*{reason}.*; take xla or auto"):
         chosen(config, "cpu", monkeypatch, **facts)
+
+
+@pytest.mark.parametrize("implementation", ["cudnn", "splash", "interpret"])
+def test_kernels_and_scores_with_terms_of_positions_are_refused(implementation: str) -> None:
+    for position in ("disentangled", "relative"):
+        with pytest.raises(UserError, match="the kernels know no terms of positions"):
+            EncoderConfig(attention_position=position, attention_implementation=implementation)

@@ -1,4 +1,4 @@
-"""Parts of different families mixed: every pair of choices meets in a model that trains, or is refused with a reason."""
+"""Parts of different families mixed: every pair meets in a model that trains, or is refused with a reason."""
 
 from __future__ import annotations
 

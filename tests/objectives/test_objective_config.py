@@ -13,7 +13,26 @@ from bertjax.types import UserError
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"unit": "words"}, "objective.masking must be one of token, whole_word, not 'words'"),
+        (
+            {"unit": "words"},
+            "objective.masking must be one of token, whole_word, ngram, ngram_window, span, frequency, not",
+        ),
+        ({"count": "floor"}, "objective.mask_count must be one of round, ceil, random, random_words, bernoulli, not"),
+        ({"decision": "row"}, "objective.mask_decision must be one of token, word, span, not 'row'"),
+        ({"random_source": "bigram"}, "objective.random_source must be one of uniform, unigram, not 'bigram'"),
+        ({"mask_rate_final": 0.0}, "objective.mask_rate_final must lie in (0, 1], not 0.0"),
+        ({"max_span": 0}, "objective.max_span must be at least 1, not 0"),
+        ({"max_ngram": 17}, "objective.max_ngram must be at most 16"),
+        ({"span_p": 1.0}, "objective.span_p must lie between 0 and 1, not 1.0"),
+        ({"frequency_power": -1.0}, "objective.frequency_power and objective.random_first_id must not be negative"),
+        (
+            {"unit": "span", "count": "bernoulli"},
+            "objective.mask_count=bernoulli needs objective.masking=token, not span",
+        ),
+        ({"count": "random_words"}, "objective.mask_count=random_words needs objective.masking=whole_word, not token"),
+        ({"unit": "span", "with_replacement": True}, "objective.mask_with_replacement needs objective.masking=token"),
+        ({"decision": "word"}, "objective.mask_decision=word needs a masking of whole words, not token"),
+        ({"unit": "ngram_window", "mask_rate_final": 0.3}, "set no mask_rate_final"),
         ({"mask_rate": 0.0}, "objective.mask_rate must lie in (0, 1], not 0.0"),
         ({"mask_rate": 1.5}, "objective.mask_rate must lie in (0, 1], not 1.5"),
         ({"max_predictions": 0}, "objective.max_predictions must be at least 1, not 0"),
@@ -33,9 +52,10 @@ def test_shares_may_fill_everything() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"pair": "sop"}, "objective.pair must be one of none, nsp, not 'sop'"),
-        ({"mlm_weight": -1.0}, "objective.mlm_weight and objective.pair_weight must not be negative"),
-        ({"pair_weight": -1.0}, "objective.mlm_weight and objective.pair_weight must not be negative"),
+        ({"pair": "order"}, "objective.pair must be one of none, nsp, sop, not 'order'"),
+        ({"mlm_weight": -1.0}, "objective.mlm_weight must not be negative, not -1.0"),
+        ({"pair_weight": -1.0}, "objective.pair_weight must not be negative, not -1.0"),
+        ({"span_boundary": -1.0}, "objective.span_boundary must not be negative, not -1.0"),
     ],
 )
 def test_an_objective_that_makes_no_sense_is_refused(changes: dict, words: str) -> None:
@@ -45,9 +65,14 @@ def test_an_objective_that_makes_no_sense_is_refused(changes: dict, words: str) 
 
 def test_a_pair_loss_needs_rows_of_pairs() -> None:
     MlmConfig(MaskingConfig(), pair="nsp").check_form("nsp_pairs")
-    for form in ("block", "nsp_pairs"):
+    MlmConfig(MaskingConfig(), pair="sop").check_form("sop_pairs")
+    with pytest.raises(UserError, match=r"^objective.pair=sop needs data.form to be sop_pairs, not 'nsp_pairs'$"):
+        MlmConfig(MaskingConfig(), pair="sop").check_form("nsp_pairs")
+    for form in ("block", "nsp_pairs", "sop_pairs"):
         MlmConfig(MaskingConfig(), pair="none").check_form(form)
     with pytest.raises(UserError, match=r"^objective.pair=nsp needs data.form to be nsp_pairs, not 'block'$"):
         MlmConfig(MaskingConfig(), pair="nsp").check_form("block")
-    with pytest.raises(UserError, match=r"objective.pair=none needs data.form to be block or nsp_pairs, not 'stream'"):
+    with pytest.raises(
+        UserError, match=r"objective.pair=none needs data.form to be block or nsp_pairs or sop_pairs, not 'stream'"
+    ):
         MlmConfig(MaskingConfig(), pair="none").check_form("stream")

@@ -1,4 +1,4 @@
-"""A few updates of a small tree with plain, stacked and grouped tensors, and the same tree taken apart layer by layer."""
+"""A few updates of a small tree of plain, stacked and grouped tensors, and that tree taken apart layer by layer."""
 
 from __future__ import annotations
 

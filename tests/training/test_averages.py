@@ -82,7 +82,7 @@ def test_every_optimizer_is_the_same_on_eight_devices(name: str, fresh_params: P
 
     alone, spread = (train(mesh_of(*shape)) for shape in ((1,), (2, 2, 2)))
     moved = jax.tree.map(lambda after, before: float(np.abs(after - before).max()), alone.params, fresh_params)
-    assert min(jax.tree.leaves(moved)) > 1e-3
+    assert min(jax.tree.leaves(moved)) > 5e-4
     averages = [average_of(jax.device_get(state).opt_state) for state in (alone, spread)]
     for one, other in ((alone.params, spread.params), averages):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-6), one, other)
@@ -113,6 +113,7 @@ def test_a_fresh_average_has_buffers_of_its_own(objective: object, tiny_params: 
         return {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(tree)}
 
     assert not places(state.params) & places(average_of(state.opt_state))
+    assert not places(state.params) & places(average_of(made.init(state.params)))
     jax.tree.map(np.testing.assert_array_equal, state.params, average_of(state.opt_state))
     jax.tree.map(np.testing.assert_array_equal, given, average_of(begun))
     assert jax.tree.structure(begun) == jax.tree.structure(state.opt_state)

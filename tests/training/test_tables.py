@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.training.config import OptimizerConfig
-from bertjax.training.tables import describe, num_stacked, leaf_paths, match, resolve_numbers, virtual_paths
+from bertjax.training.tables import describe, leaf_paths, match, num_stacked, resolve_numbers, virtual_paths
 from bertjax.types import Params, UserError
 
 KERNEL = "encoder/layers/attention/query/kernel"

@@ -99,7 +99,7 @@ def _choose(
     if config.with_replacement:
         return with_replacement(config, tokens, words, budget)
     if config.unit == "ngram_window":
-        return _of_words(window_ngrams(config, tokens, words, budget, rate), tokens, words)
+        return _of_words(window_ngrams(config, tokens, words, budget), tokens, words)
     keys = token_keys(tokens)
     noise = uniform(keys, ORDER)
     if config.count == "bernoulli":

@@ -103,16 +103,16 @@ def _cover(taken: Bool[Array, "B S"], length: Int[Array, "B S"], inside: Bool[Ar
 
 
 def window_ngrams(
-    config: MaskingConfig, tokens: Tokens, words: Words, budget: Int[Array, "B E"], rate: float
+    config: MaskingConfig, tokens: Tokens, words: Words, budget: Int[Array, "B E"]
 ) -> Bool[Array, "B S"]:
     """True for the words of DeBERTa's n-grams (microsoft/DeBERTa:DeBERTa/apps/tasks/mlm_task.py).
 
-    Windows of n * int(1 / rate) words follow each other, n drawn anew for each; the n-gram begins anywhere in its
+    Windows of n * int(1 / mask_rate) words follow each other, n drawn anew for each; the n-gram begins anywhere in its
     window, and one that hangs over pushes the next window on. Words are hidden from the left until the budget is
-    reached, the last one whole: as windows hide 1 in int(1 / rate) words, the end of a long text is hidden less.
+    reached, the last one whole: as windows hide 1 in int(1 / mask_rate) words, the end of a long text is hidden less.
     """
     rows, length = tokens.ids.shape
-    period = int(1.0 / rate)
+    period = int(1.0 / config.mask_rate)
     examples = jnp.arange(budget.shape[1])[None, None, :]
     many = (words.example[:, :, None] == examples).sum(axis=1)[:, :, None]
     before = (words.example[:, :, None] < examples).sum(axis=1)[:, :, None]

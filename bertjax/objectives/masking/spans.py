@@ -45,7 +45,7 @@ def spans(
     own = [(ahead(words.example, k) == words.example) & (ahead(words.size, k) > 0) for k in range(longest)]
     reach = jnp.stack([own[k] & (lengths > k) for k in range(longest)])
 
-    def settle(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def settle(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         spanning, waiting = state
         hidden = _first_holder(jnp.where(spanning, rank, last), reach) < rank
         threatened = _first_holder(jnp.where(spanning | waiting, rank, last), reach) < rank

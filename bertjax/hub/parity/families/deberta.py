@@ -20,7 +20,7 @@ _SIZES: dict[str, Any] = {
     "pos_att_type": ["p2c", "c2p"],
     "position_biased_input": False,
 }
-_SHARED = {"share_att_key": True, "position_buckets": 6, "norm_rel_ebd": "layer_norm"}
+_SHARED: dict[str, Any] = {"share_att_key": True, "position_buckets": 6, "norm_rel_ebd": "layer_norm"}
 _HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
 
 

@@ -1,0 +1,295 @@
+"""How many tokens the families hide, which ones they may, and what stands in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from masking_lab import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    UNK,
+    assert_distribution,
+    assert_share,
+    chosen_of,
+    examples_of,
+    hide,
+    text_rows,
+    words_of,
+)
+
+from bertjax.check import check, masking_config
+from bertjax.objectives.config import MaskingConfig, most_predictions
+from bertjax.overrides import load_config
+from bertjax.types import Vocabulary
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+S = 128
+IDENTITIES = [[3, 4], [5], [6], [], [], []]
+UNITS = ("token", "whole_word", "ngram", "ngram_window", "span", "frequency")
+ROBERTA = {"count": "random", "mask_specials": True, "random_first_id": 4}
+MODERNBERT = {"count": "bernoulli", "mask_specials": True, "mask_rate": 0.3}
+ELECTRA = {"with_replacement": True, "mask_token_rate": 0.85, "random_token_rate": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("spec", "most", "expected"),
+    [
+        ("bert.py:base", 19, {"unit": "token", "count": "round", "dynamic": False}),
+        ("roberta.py:base", 77, {**ROBERTA, "unit": "token"}),
+        ("albert.py:base-v2", 20, {"unit": "ngram", "max_ngram": 3, "dynamic": False}),
+        ("spanbert.py:base", 77, {"unit": "span", "count": "ceil", "decision": "span", "random_source": "unigram"}),
+        ("distilbert.py:base", 77, {"unit": "frequency", "frequency_power": 0.7, "mask_unknown": False}),
+        ("electra.py:small", 19, ELECTRA),
+        ("electra.py:large", 128, {**ELECTRA, "mask_rate": 0.25}),
+        ("deberta.py:v1-base", 85, {"unit": "ngram_window", "max_ngram": 3, "mask_unknown": False}),
+        ("deberta.py:v3-base", 85, {"unit": "ngram_window", "max_ngram": 1, "mask_token_rate": 1.0}),
+        ("modernbert.py:base", 397, {**MODERNBERT, "unit": "token"}),
+    ],
+)
+def test_every_family_hides_as_its_authors(spec: str, most: int, expected: dict) -> None:
+    cfg = load_config(f"{CONFIGS}/{spec}")
+    check(cfg)
+    config = masking_config(cfg)
+    assert {name: getattr(config, name) for name in expected} == expected
+    assert config.max_predictions == most
+
+
+def test_room_is_what_a_run_never_misses() -> None:
+    assert most_predictions("token", "round", 0.15, 128) == 19 and most_predictions("token", "round", 0.15, 512) == 77
+    assert most_predictions("token", "random", 0.15, 512) == 77 and most_predictions("span", "ceil", 0.15, 512) == 77
+    sigma = np.sqrt(0.3 * 0.7 * 512)
+    assert 0.3 * 512 + 5.9 * sigma < most_predictions("token", "bernoulli", 0.3, 512) < 0.3 * 512 + 6.2 * sigma
+    assert most_predictions("token", "bernoulli", 1.0, 8) == 8 and most_predictions("token", "round", 0.01, 8) == 1
+
+
+def test_robertas_number_is_random_between_two(vocabulary: Vocabulary, pack: Callable) -> None:
+    """floor(76.8 + U): 77 with a chance of 0.8, else 76 (fairseq/data/mask_tokens_dataset.py)."""
+    counts = []
+    for seed in range(10):
+        hidden = hide(text_rows(pack, 64, 512), vocabulary, seed, 77, **ROBERTA, max_predictions=77)
+        counts.append(hidden["masked_weights"].sum(1))
+    counts = np.concatenate(counts)
+    assert set(counts.tolist()) == {76, 77}
+    assert_share((counts == 77).sum(), len(counts), 0.8)
+
+
+def test_any_real_token_is_as_likely_as_any_other(vocabulary: Vocabulary, pack: Callable) -> None:
+    """With specials among them (RoBERTa) or without (BERT); padding never."""
+    rng = np.random.default_rng(0)
+    text = rng.integers(5, 200, 30).astype(np.int32)
+    text[[0, 17, 29]] = CLS, SEP, SEP
+    batch = pack([[text] for _ in range(256)], 40, [[row] for row in range(256)])
+    for changes, allowed in ((ROBERTA, np.ones(30, bool)), ({}, ~np.isin(text, (CLS, SEP)))):
+        found = sum(chosen_of(hide(batch, vocabulary, seed, 5, **changes)).sum(0) for seed in range(12))
+        assert not found[30:].any() and not found[:30][~allowed].any()
+        share = found[:30].sum() / (allowed.sum() * 12 * 256)
+        for hits in found[:30][allowed]:
+            assert_share(hits, 12 * 256, share)
+
+
+def test_robertas_random_pieces_leave_out_the_first_four(vocabulary: Vocabulary, pack: Callable) -> None:
+    changes = {**ROBERTA, "mask_rate": 0.9, "mask_token_rate": 0.0, "random_token_rate": 1.0, "max_predictions": S}
+    drawn = []
+    for seed in range(16):
+        hidden = hide(text_rows(pack, 16, S, seed), vocabulary, seed, S, **changes)
+        drawn.append(hidden["input_ids"][chosen_of(hidden)])
+    counts = np.bincount(np.concatenate(drawn), minlength=200)
+    assert len(counts) == 200 and not counts[:4].any()
+    assert_distribution(counts[4:], np.full(196, 1 / 196))
+
+
+def test_fairseqs_whole_words_are_counted_in_words_and_decided_at_once(vocabulary: Vocabulary, pack: Callable) -> None:
+    changes = {"unit": "whole_word", "count": "random_words", "decision": "word", "predictions": S}
+    changes |= {"max_predictions": S}
+    more, trials, kinds = 0, 0, np.zeros(3)
+    for seed in range(12):
+        batch = text_rows(pack, 32, S, seed)
+        hidden = hide(batch, vocabulary, seed, **changes)
+        chosen = chosen_of(hidden)
+        for row, ids in enumerate(batch["input_ids"]):
+            words = words_of(ids, vocabulary.starts_word, True)
+            taken = [word for word in words if chosen[row, word].any()]
+            assert all(chosen[row, word].all() for word in taken)
+            exact = 0.15 * len(words)
+            more, trials = more + len(taken) - np.floor(exact) - (exact - np.floor(exact)), trials + 1
+            assert np.floor(exact) <= len(taken) <= np.floor(exact) + 1
+            for word in taken:
+                if len(word) > 2:
+                    new = hidden["input_ids"][row, word]
+                    kinds[0 if (new == MASK).all() else 2 if (new == ids[word]).all() else 1] += 1
+    assert abs(more) < 4.5 * 0.5 * np.sqrt(trials)
+    assert kinds.sum() > 200
+    for count, share in zip(kinds, (0.8, 0.1, 0.1), strict=True):
+        assert_share(count, kinds.sum(), share)
+
+
+def test_bernoulli_hides_every_token_for_itself(vocabulary: Vocabulary, pack: Callable) -> None:
+    """ModernBERT: 30 % of all tokens, [CLS] and [SEP] too; a text may hide none."""
+    per_row, per_token = [], np.zeros(S)
+    for seed in range(20):
+        hidden = hide(text_rows(pack, 64, S), vocabulary, seed, S, **MODERNBERT)
+        chosen = chosen_of(hidden)
+        per_row.append(chosen.sum(1))
+        per_token += chosen.sum(0)
+    for hits in per_token:
+        assert_share(hits, 20 * 64, 0.3)
+    counts = np.concatenate(per_row)
+    binomial = S * 0.3 * 0.7
+    assert abs(counts.var() - binomial) < 4.5 * binomial * np.sqrt(2 / len(counts))
+    short = pack([[np.array([CLS, 9, SEP], np.int32)]] * 64, 4, [[row] for row in range(64)])
+    none = sum(
+        (hide(short, vocabulary, seed, 4, **MODERNBERT)["masked_weights"].sum(1) == 0).sum() for seed in range(8)
+    )
+    assert_share(none, 8 * 64, 0.7**3)
+
+
+def test_where_chance_exceeds_the_room_nothing_is_hidden_that_is_not_predicted(
+    vocabulary: Vocabulary, pack: Callable
+) -> None:
+    batch = text_rows(pack, 16, S)
+    hidden = hide(batch, vocabulary, 0, 10, **MODERNBERT)
+    assert (hidden["masked_weights"].sum(1) == 10).all()
+    np.testing.assert_array_equal(hidden["input_ids"][~chosen_of(hidden)], batch["input_ids"][~chosen_of(hidden)])
+
+
+@pytest.mark.parametrize(("rate", "share"), [(0.15, 0.140), (0.25, 0.221)])
+def test_electras_draws_repeat_and_count_twice(
+    vocabulary: Vocabulary, pack: Callable, rate: float, share: float
+) -> None:
+    """Golden shares of different positions; the weights add up to the draws."""
+    changes = {**ELECTRA, "mask_rate": rate, "max_predictions": 128}
+    unique, masked, times = 0, 0, []
+    for seed in range(6):
+        batch = text_rows(pack, 32, 512)
+        hidden = hide(batch, vocabulary, seed, 128, **changes)
+        chosen = chosen_of(hidden)
+        np.testing.assert_array_equal(hidden["masked_weights"].sum(1), round(512 * rate))
+        assert not np.isin(batch["input_ids"][chosen], (CLS, SEP, PAD)).any()
+        unique += chosen.sum()
+        assert (
+            np.isin(hidden["input_ids"][chosen], MASK).sum()
+            + (hidden["input_ids"][chosen] == batch["input_ids"][chosen]).sum()
+            == chosen.sum() + ((batch["input_ids"] == MASK) & chosen).sum()
+        )
+        masked += (hidden["input_ids"][chosen] == MASK).sum()
+        times.append(hidden["masked_weights"][hidden["masked_weights"] > 0])
+    n, draws = 510, round(512 * rate)
+    expected = n * (1 - (1 - 1 / n) ** draws) / 512
+    assert abs(expected - share) < 6e-4  # the spec's measured value
+    assert abs(unique / (6 * 32 * 512) - expected) < 4.5 * np.sqrt(expected * rate / 2 / (6 * 32 * 512))
+    assert_share(masked, unique, 0.85)
+    twice = n * draws * (draws - 1) / 2 / n**2 * (1 - 1 / n) ** (draws - 2)
+    assert_share((np.concatenate(times) == 2).sum(), 6 * 32 * n, twice / n)
+
+
+def test_distilberts_first_choice_has_weight_count_to_minus_07(vocabulary: Vocabulary, pack: Callable) -> None:
+    counts = np.full(200, 1)
+    counts[5:25] = 2 ** np.arange(20) // 4
+    corpus = Vocabulary(**{**vars(vocabulary), "counts": counts.astype(np.int64)})
+    text = np.array([CLS, *range(5, 25), UNK, SEP], np.int32)
+    batch = pack([[text] for _ in range(512)], 24, [[row] for row in range(512)])
+    changes = {"unit": "frequency", "mask_unknown": False, "max_predictions": 3}
+    first, second = np.zeros(23), np.zeros(23)
+    for seed in range(20):
+        one = chosen_of(hide(batch, corpus, seed, 3, **changes, mask_rate=1 / 23)).sum(0)
+        first += one[:23]
+        second += chosen_of(hide(batch, corpus, seed, 3, **changes, mask_rate=2 / 23)).sum(0)[:23]
+    weights = np.maximum(counts[5:25], 1) ** -0.7
+    shares = weights / weights.sum()
+    assert not first[[0, 21, 22]].any()
+    kept = shares * first.sum() >= 5
+    assert_distribution(
+        np.append(first[1:21][kept], first[1:21][~kept].sum()), np.append(shares[kept], shares[~kept].sum())
+    )
+    # The second one is drawn by the same weights from those that are left.
+    both = shares + np.array(
+        [sum(p * q / (1 - p) for j, p in enumerate(shares) if j != i) for i, q in enumerate(shares)]
+    )
+    for hits, share in zip(second[1:21], both, strict=True):
+        assert_share(hits, 20 * 512, share)
+
+
+def test_the_rate_moves_from_first_to_last(vocabulary: Vocabulary, pack: Callable) -> None:
+    changes = {"mask_rate": 0.3, "mask_rate_final": 0.1, "schedule_steps": 100, "max_predictions": 39}
+    batch = text_rows(pack, 4, 130)
+    for cursor, expected in ((0, 39), (25, round(130 * 0.25)), (50, 26), (100, 13), (170, 13)):
+        hidden = hide(batch, vocabulary, 0, 39, cursor, **changes)
+        assert hidden["masked_positions"].shape == (4, 39)
+        assert hidden["masked_weights"].sum(1).tolist() == [expected] * 4
+    steady = hide(batch, vocabulary, 0, 39, 70, mask_rate=0.3, max_predictions=39)
+    np.testing.assert_array_equal(
+        steady["masked_positions"], hide(batch, vocabulary, 0, 39, 0, **changes)["masked_positions"]
+    )
+
+
+@pytest.fixture(scope="module")
+def twins(vocabulary: Vocabulary) -> Vocabulary:
+    """Pieces 2 i and 2 i + 1 are equally frequent and both open a word, or neither does."""
+    starts = np.repeat(vocabulary.starts_word[::2], 2)
+    starts[:6] = True
+    return Vocabulary(**{**vars(vocabulary), "starts_word": starts, "counts": np.repeat(vocabulary.counts[::2], 2)})
+
+
+def hide_by(unit: str, batch: dict, twins: Vocabulary) -> dict[str, np.ndarray]:
+    """A quarter of every example, one compilation a unit: batches are six rows of up to three examples."""
+    count = {"span": "ceil", "frequency": "random"}.get(unit, "round")
+    changes = {"decision": "span", "random_source": "unigram", "mask_rate": 0.25, "max_predictions": 20}
+    return hide(batch, twins, unit=unit, count=count, **changes)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_mask_of_an_example_knows_neither_its_row_nor_its_neighbours(
+    twins: Vocabulary, pack: Callable, example: Callable, unit: str
+) -> None:
+    """Every example has a budget of its own, and the same tokens are hidden behind the same pieces wherever it is."""
+    rng = np.random.default_rng(3)
+    texts = [example(rng, int(n)) for n in (20, 33, 41, 12, 57, 30)]
+
+    def found(rows: list[list[int]]) -> dict[int, list]:
+        rows = rows + [[]] * (6 - len(rows))
+        batch = pack([[texts[i] for i in row] for row in rows], S, [[1000 + i for i in row] for row in rows], 3)
+        hidden = hide_by(unit, batch, twins)
+        seen = {}
+        for row, index, own in examples_of(batch):
+            seen[rows[row][index]] = [hidden["input_ids"][row, own].tolist(), chosen_of(hidden)[row, own].tolist()]
+        return seen
+
+    alone = found([[i] for i in range(6)])
+    assert sum(sum(chosen) for _, chosen in alone.values()) > 20
+    assert found([[0, 1, 2], [3, 4, 5]]) == alone
+    assert found([[5, 3], [2, 4], [1, 0]]) == alone
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_what_is_hidden_says_nothing_of_itself(twins: Vocabulary, pack: Callable, example: Callable, unit: str) -> None:
+    """With another word below every mask (equally long, equally frequent), the network is given the same numbers."""
+    rng = np.random.default_rng(1)
+    batch = pack([[example(rng, n) for n in row] for row in ([50, 70], [128], [31], [], [], [])], S, IDENTITIES, 3)
+    batch["input_ids"] = np.where(batch["input_ids"] == 5, 6, batch["input_ids"])
+    hidden = hide_by(unit, batch, twins)
+    covered = (hidden["input_ids"] == MASK) & (batch["input_ids"] > 5)
+    assert covered.sum() > 10
+    others = {**batch, "input_ids": np.where(covered, batch["input_ids"] ^ 1, batch["input_ids"])}
+    again = hide_by(unit, others, twins)
+    for name in set(again) - {"original_ids", "masked_ids"}:
+        np.testing.assert_array_equal(again[name], hidden[name], err_msg=name)
+    assert (again["masked_ids"] != hidden["masked_ids"]).sum() == covered.sum()
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_text_of_specials_alone_hides_nothing(twins: Vocabulary, pack: Callable, unit: str) -> None:
+    rows = [[np.array([CLS, SEP, SEP], np.int32), np.array([CLS, SEP], np.int32)], [], [], [], [], []]
+    batch = pack(rows, S, IDENTITIES, 3)
+    hidden = hide_by(unit, batch, twins)
+    np.testing.assert_array_equal(hidden["input_ids"], batch["input_ids"])
+    assert not hidden["masked_weights"].any() and not hidden["masked_positions"].any()
+
+
+def test_every_unit_has_a_default_that_is_berts() -> None:
+    assert MaskingConfig() == MaskingConfig(unit="token", mask_rate=0.15, mask_token_rate=0.8, random_token_rate=0.1)
+    assert MaskingConfig().count == "round" and not MaskingConfig().mask_specials
