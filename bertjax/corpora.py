@@ -81,7 +81,7 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: Say = print) -> Tokenizer:
                 f"the tokenizer {data.tokenizer} has {tokenizer.size} pieces, more than the model's "
                 f"data.vocab_size={data.vocab_size}; set --config.data.vocab_size={tokenizer.size}"
             )
-        return _with_mask(tokenizer)
+        return _with_pieces(tokenizer, cfg)
     if not folder.exists():
         say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} pieces")
         tokenizer = train_tokenizer(
@@ -94,13 +94,17 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: Say = print) -> Tokenizer:
         if tokenizer.size < data.vocab_size:
             say(f"the corpus gives only {tokenizer.size:,} of {data.vocab_size:,} pieces")
         tokenizer.save(folder)
-    return _with_mask(load_tokenizer(folder))
+    return _with_pieces(load_tokenizer(folder), cfg)
 
 
-def _with_mask(tokenizer: Tokenizer) -> Tokenizer:
-    absent = [role for role in ("pad", "cls", "sep", "mask") if getattr(tokenizer, f"{role}_id") < 0]
+def _with_pieces(tokenizer: Tokenizer, cfg: ConfigDict) -> Tokenizer:
+    """The tokenizer, if it has the special pieces that rows and objective need; causal models hide nothing."""
+    needed = ("pad", "cls", "sep") if cfg.objective.name == "clm" else ("pad", "cls", "sep", "mask")
+    absent = [role for role in needed if getattr(tokenizer, f"{role}_id") < 0]
     if absent:
-        raise UserError(f"the tokenizer has no {', '.join(absent)} piece; masked-LM pretraining needs them")
+        raise UserError(
+            f"the tokenizer has no {', '.join(absent)} piece; objective.name={cfg.objective.name} needs them"
+        )
     return tokenizer
 
 

@@ -165,4 +165,4 @@ def test_what_a_kernel_cannot_do_is_refused(
 def test_kernels_and_scores_with_terms_of_positions_are_refused(implementation: str) -> None:
     for position in ("disentangled", "relative"):
         with pytest.raises(UserError, match="the kernels know no terms of positions"):
-            EncoderConfig(attention_position=position, attention_implementation=implementation)
+            EncoderConfig(attention_position=position, attention_bias="none", attention_implementation=implementation)

@@ -145,10 +145,14 @@ def random_model(case: Case, model_class: str, seed: int = 0) -> Any:
 
 
 def random_params(config: EncoderConfig, heads: tuple[str, ...], seed: int = 2) -> Params:
-    """Random numbers in every parameter of ours."""
+    """Random numbers in every parameter of ours; the scales of norms around one, lest all tokens look alike."""
     draw = np.random.default_rng(seed).standard_normal
-    shapes = abstract_params(config, heads)
-    return jax.tree.map(lambda leaf: jnp.asarray(0.2 * draw(leaf.shape), leaf.dtype), shapes)
+
+    def random(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        centre = 1.0 if path[-1].key == "scale" else 0.0
+        return jnp.asarray(centre + 0.2 * draw(leaf.shape), leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(random, abstract_params(config, heads))
 
 
 def run_theirs(model: Any, inputs: Arrays, **options: Any) -> Any:

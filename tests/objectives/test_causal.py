@@ -1,0 +1,134 @@
+"""Next-token prediction: what counts, that chunks change nothing, and that nobody sees what is to come."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.models.config import EncoderConfig
+from bertjax.models.model import bind
+from bertjax.objectives import causal
+from bertjax.objectives.base import Extra
+from bertjax.objectives.causal import CausalLanguageModel, chunked_word_sums
+from bertjax.objectives.config import CausalConfig, MaskingConfig, MlmConfig
+from bertjax.types import Params, Sum, UserError, Vocabulary
+
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+S = 13
+MODEL = EncoderConfig(
+    vocab_size=200,
+    padded_vocab_size=256,
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=S,
+    type_vocab_size=0,
+    norm_placement="pre",
+    embedding_norm="none",
+    mlm_head="tied",
+    causal=True,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+    initializer_range=0.3,
+)
+NOTHING = Extra(frozen={}, carry={})
+
+
+@pytest.fixture(scope="module")
+def objective(vocabulary: Vocabulary) -> CausalLanguageModel:
+    return CausalLanguageModel(CausalConfig(), MODEL, vocabulary)
+
+
+@pytest.fixture(scope="module")
+def batch(pack: Callable, objective: CausalLanguageModel) -> dict[str, jax.Array]:
+    ids = np.random.default_rng(1).integers(5, 200, 40)
+    rows = pack([[ids[:5], ids[5:11]], [ids[11:24]], [ids[24:25]]], S, [[1, 2], [3], [4]])
+    on_device = {name: jnp.asarray(value) for name, value in rows.items()}
+    return dict(objective.corrupt(on_device, jax.random.key(0), jnp.int32(0)))
+
+
+@pytest.fixture(scope="module")
+def params(objective: CausalLanguageModel) -> Params:
+    return jit(lambda key: objective.init(key)[0])(jax.random.key(2))
+
+
+def loss_of(objective: CausalLanguageModel) -> Callable[[Params, dict], dict[str, Sum]]:
+    return jit(lambda params, batch: objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0])
+
+
+def test_every_token_but_the_last_of_an_example_predicts_the_next(batch: dict) -> None:
+    np.testing.assert_array_equal(batch["next_weights"].sum(1), [4 + 5, 12, 0])
+    first = np.flatnonzero(batch["next_weights"][0])
+    np.testing.assert_array_equal(first, [0, 1, 2, 3, 5, 6, 7, 8, 9])
+    np.testing.assert_array_equal(batch["next_ids"][0, first], batch["input_ids"][0, first + 1])
+
+
+def test_sums_are_those_of_plain_arithmetic(
+    objective: CausalLanguageModel, params: Params, batch: dict, vocabulary: Vocabulary
+) -> None:
+    sums = loss_of(objective)(params, batch)
+    model = bind(MODEL, ("mlm",), params)
+    inputs = {name: batch[name] for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
+    logits = np.asarray(model.mlm_logits(model.encode(**inputs).last_hidden_state), np.float64)[..., :200]
+    logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    chosen = np.take_along_axis(logs, np.asarray(batch["next_ids"])[..., None], axis=-1)[..., 0]
+    weights = np.asarray(batch["next_weights"])
+    np.testing.assert_allclose(sums["clm"].value, -(chosen * weights).sum(), rtol=1e-5)
+    assert sums["clm"].count == objective.counts(batch)["clm"] == weights.sum()
+    right = (logits.argmax(-1) == np.asarray(batch["next_ids"])) * weights
+    assert sums["clm_accuracy"].value == right.sum()
+    share = (vocabulary.counts + 1.0) / (vocabulary.counts + 1.0).sum()
+    wanted = -(np.log(share)[np.asarray(batch["next_ids"])] * weights).sum()
+    np.testing.assert_allclose(sums["unigram_loss"].value, wanted, rtol=1e-5)
+
+
+def test_chunks_change_neither_sums_nor_gradients(params: Params, batch: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 13 in one piece, and in pieces of 4: the last one is padded."""
+    hidden = jax.random.normal(jax.random.key(3), (3, S, 16))
+
+    def value(hidden: jax.Array) -> jax.Array:
+        model = bind(MODEL, ("mlm",), params)
+        return chunked_word_sums("clm", model, hidden, batch["next_ids"], batch["next_weights"])["clm"].value
+
+    whole = jax.value_and_grad(value)(hidden)
+    monkeypatch.setattr(causal, "_CHUNK_TOKENS", 12)
+    for one, other in zip(whole, jax.value_and_grad(value)(hidden), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_no_token_sees_what_is_to_come_nor_another_example(params: Params, batch: dict) -> None:
+    names = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
+    run = jit(lambda rows: bind(MODEL, ("mlm",), params).encode(**rows).last_hidden_state)
+    rows = {name: batch[name] for name in names}
+    changed = {**rows, "input_ids": rows["input_ids"].at[0, 7].set(6).at[1, 4].set(6)}
+    differs = np.abs(np.asarray(run(rows) - run(changed))).max(-1) > 0
+    np.testing.assert_array_equal(np.flatnonzero(differs[0, :11]), [7, 8, 9, 10])
+    np.testing.assert_array_equal(np.flatnonzero(differs[1]), range(4, S))
+
+
+def test_rows_without_a_next_token_give_no_gradient(
+    objective: CausalLanguageModel, params: Params, batch: dict
+) -> None:
+    alone = {name: value[2:] for name, value in batch.items()}
+
+    @jit
+    @jax.grad
+    def gradient(params: Params) -> jax.Array:
+        return objective.loss(params, NOTHING, alone, jax.random.key(0), True)[0]["clm"].value
+
+    assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(gradient(params)))
+
+
+def test_models_and_rows_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match=r"clm needs model\.causal=true"):
+        CausalConfig().check_model(EncoderConfig())
+    with pytest.raises(UserError, match=r"needs data\.form to be block, not 'nsp_pairs'"):
+        CausalConfig().check_form("nsp_pairs")
+    with pytest.raises(UserError, match=r"objective\.name=mlm hides words from both sides"):
+        MlmConfig(MaskingConfig()).check_model(EncoderConfig(causal=True))
