@@ -92,7 +92,7 @@ def batches(pack: Callable, example: Callable) -> Callable:
 def test_alberts_ngrams_are_those_of_the_sequential_rule(
     batches: Callable, vocabulary: Vocabulary, packed: bool
 ) -> None:
-    for seed in range(10):
+    for seed in range(5):
         batch = batches(seed, packed, 32)
         order, length = noise_of(batch, seed, ORDER), lengths_of(noise_of(batch, seed, LENGTH), 3)
         found = chosen_of(hide(batch, vocabulary, seed, unit="ngram"))
@@ -138,7 +138,7 @@ def test_alberts_first_ngram_begins_anywhere(vocabulary: Vocabulary, pack: Calla
     """A budget that one n-gram fills: its first word is uniform over the text, its length as drawn."""
     single = Vocabulary(**{**vars(vocabulary), "starts_word": np.ones(200, bool)})
     firsts, lengths = [], []
-    for seed in range(40):
+    for seed in range(20):
         batch = text_rows(pack, 64, 24, seed)
         found = chosen_of(hide(batch, single, seed, unit="ngram", mask_rate=3 / 24, predictions=3))
         for row in found:
@@ -170,7 +170,7 @@ def test_debertas_ngrams_are_those_of_the_sequential_rule(
     draw = jit(
         jax.vmap(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, jnp.uint32(WINDOWS)), (2 * windows,))))
     )
-    for seed in range(8):
+    for seed in range(4):
         batch = batches(seed, packed, 16)
         noise = np.asarray(draw(keys_of(batch, seed))).reshape(*batch["example_ids"].shape, 2, windows)
         found = chosen_of(hide(batch, vocabulary, seed, unit="ngram_window", max_ngram=most, mask_unknown=False))

@@ -102,9 +102,7 @@ def _cover(taken: Bool[Array, "B S"], length: Int[Array, "B S"], inside: Bool[Ar
     return jnp.stack([behind(held[k], k, 0) for k in range(len(inside))]).any(axis=0)
 
 
-def window_ngrams(
-    config: MaskingConfig, tokens: Tokens, words: Words, budget: Int[Array, "B E"]
-) -> Bool[Array, "B S"]:
+def window_ngrams(config: MaskingConfig, tokens: Tokens, words: Words, budget: Int[Array, "B E"]) -> Bool[Array, "B S"]:
     """True for the words of DeBERTa's n-grams (microsoft/DeBERTa:DeBERTa/apps/tasks/mlm_task.py).
 
     Windows of n * int(1 / mask_rate) words follow each other, n drawn anew for each; the n-gram begins anywhere in its
