@@ -150,7 +150,7 @@ def random_params(config: EncoderConfig, heads: tuple[str, ...], seed: int = 2) 
 
     def random(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
         centre = 1.0 if path[-1].key == "scale" else 0.0
-        return jnp.asarray(centre + 0.2 * draw(leaf.shape), leaf.dtype)
+        return jnp.asarray(centre + 0.1 * draw(leaf.shape), leaf.dtype)
 
     return jax.tree_util.tree_map_with_path(random, abstract_params(config, heads))
 
