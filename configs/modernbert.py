@@ -43,8 +43,9 @@ def get_config(size: str = "base") -> ConfigDict:
     config.objective.mask_count = "bernoulli"
     config.objective.mask_specials = True
 
-    config.train.num_steps = 63_600 if extended else 365_000  # 250G and 50G of decay; 1.719T tokens
-    config.train.batch_size = 576 if extended else 4608
+    config.train.batch_size = (616 if large else 576) if extended else (4928 if large else 4608)
+    tokens = 300e9 if extended else 1.719e12  # the extension with the 50G of its decay; the first phase
+    config.train.num_steps = round(tokens / config.train.batch_size / config.data.seq_len / 100) * 100
     config.optimizer.learning_rate = (5e-5 if large else 3e-4) if extended else (5e-4 if large else 8e-4)
     config.optimizer.name = "stable_adamw"
     config.optimizer.b2 = 0.98
@@ -56,7 +57,8 @@ def get_config(size: str = "base") -> ConfigDict:
         config.schedule.name = "wsd"
         config.schedule.decay_steps = (config.train.get_ref("num_steps") + 5) // 6
         config.schedule.end_share = 0.001
-    config.schedule.warmup_steps = config.train.get_ref("num_steps") // 570  # 3G of 1.719T tokens
+    # 3G (large: 2G) of the 1.719T tokens
+    config.schedule.warmup_steps = config.train.get_ref("num_steps") // (860 if large else 573)
     if size == "tiny":
         make_tiny(config)
         config.model.num_layers = 4
