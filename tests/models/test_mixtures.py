@@ -189,7 +189,7 @@ def test_every_pair_of_parts_trains_and_packs(choice: dict[str, str]) -> None:
 
         (before, hidden), gradient = jax.value_and_grad(loss, has_aux=True)(params, None)
         norm = jnp.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradient)))
-        moved = jax.tree.map(lambda leaf, slope: leaf - 1e-2 * slope / norm, params, gradient)
+        moved = jax.tree.map(lambda leaf, slope: leaf - 1e-3 * slope / norm, params, gradient)
         apart = bind(config, ("mlm",), params).encode(**alone).last_hidden_state
         return before, loss(moved, None)[0], loss(params, key)[0], hidden, apart
 
