@@ -86,12 +86,6 @@ TRANSFORMS: dict[str, Transform] = {
         lambda a, _: a.reshape(a.shape[0], -1).T,
         lambda shape, sizes: (shape[1], *_in_heads(shape[0], sizes)),
     ),
-    # [N * H] <-> [N, H]
-    "split_vector": _single(
-        lambda a, sizes: a.reshape(_in_heads(a.shape[0], sizes)),
-        lambda a, _: a.reshape(-1),
-        lambda shape, sizes: _in_heads(shape[0], sizes),
-    ),
     # [D] <-> [1, 1, D]: XLNet's second stream
     "lone_vector": _single(
         lambda a, _: a[None, None],

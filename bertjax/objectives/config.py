@@ -178,8 +178,6 @@ class CausalConfig:
     def check_model(self, model: EncoderConfig) -> None:
         if not model.causal:
             raise UserError("objective.name=clm needs model.causal=true: else every token sees what it is to predict")
-        if model.mlm_head == "transform" and model.enhanced_decoder:
-            raise UserError("objective.name=clm cannot use model.enhanced_decoder")
 
     def check_form(self, form: str) -> None:
         if form != "block":

@@ -120,12 +120,10 @@ def test_no_two_tensors_of_one_class_share_a_name(family: Family) -> None:
         assert to_huggingface(family.keymap(config), params, config, required)
 
 
-@pytest.mark.parametrize("name", list(PRESETS))
+@pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith("transformer-")])
 def test_published_models_fit_the_classes_of_their_family(name: str) -> None:
     """Nothing but what only side parts read is lost on the way through config.json."""
     config: Any = EncoderConfig(**preset(name))
-    if config.family not in FAMILIES:
-        pytest.skip("our own")
     family = FAMILIES[config.family]
     for architecture, heads in family.architectures.items():
         held = family.read(family.render(config, architecture))

@@ -20,7 +20,6 @@ SHAPES = {
     "interleave_heads": [(5, 6), (6,)],
     "split_heads": [(5, 6)],
     "split_heads_output": [(6, 5)],
-    "split_vector": [(6,)],
     "lone_vector": [(5,)],
     "conv": [(3, 4, 6)],
 }
