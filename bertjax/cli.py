@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--out", type=Path, required=True)
     sub.add_argument("--step", type=int, help="of which checkpoint (default: the newest)")
     sub.add_argument("--average-last", type=int, default=1, metavar="K", help="mean of the weights of K checkpoints")
+    sub.add_argument("--network", help="which network of several, such as generator (default: the one that is meant)")
     sub.add_argument("--overwrite", action="store_true", help="replace an earlier export")
     sub.add_argument("--sentence-transformers", action="store_true", help="pooled, for the library of that name")
     sub.add_argument("--pooling", choices=("mean", "cls"), help="of its sentence vectors (default mean)")
@@ -162,7 +163,16 @@ def _export(options: argparse.Namespace) -> None:
     pooled = options.sentence_transformers
     pooling = Pooling(options.pooling or "mean", max_length=options.max_length) if pooled else None
     upload = Upload(options.push_to_hub, options.public) if options.push_to_hub else None
-    export(options.workdir, options.out, options.step, options.overwrite, pooling, upload, options.average_last)
+    export(
+        options.workdir,
+        options.out,
+        options.step,
+        options.overwrite,
+        pooling,
+        upload,
+        options.average_last,
+        options.network,
+    )
 
 
 def _parity(options: argparse.Namespace) -> int:

@@ -9,8 +9,8 @@ Hardware and time: not measured here. Result: by the paper, GLUE 88.4 (base) aft
 
 Where this differs from the authors': StableAdamW slows down each matrix by itself, where theirs holds query, key and
 value in one and both inner matrices of the feed-forward block in another; the extension starts with new moments and a
-short warm-up; the large model is not rolled back to a tenth of its rate for the last 800B tokens; no growing batches,
-one document a row, and held-out text is hidden at 30 %, too (theirs at 15 %). `tiny` learns with AdamW.
+short warm-up; the large model is not rolled back to a tenth of its rate for the last 800B tokens; one document a
+row, and held-out text is hidden at 30 %, too (theirs at 15 %). `tiny` learns with AdamW.
 """
 
 from ml_collections import ConfigDict
@@ -44,6 +44,9 @@ def get_config(size: str = "base") -> ConfigDict:
     config.objective.mask_specials = True
 
     config.train.batch_size = (616 if large else 576) if extended else (4928 if large else 4608)
+    if not extended:  # rows at the beginning, and the share of the run until all of them are there (50G, large 10G tokens)
+        config.train.batch_start = 448 if large else 768
+        config.train.batch_ramp_steps = config.train.get_ref("num_steps") // (86 if large else 18)
     tokens = 300e9 if extended else 1.719e12  # the extension with the 50G of its decay; the first phase
     config.train.num_steps = round(tokens / config.train.batch_size / config.data.seq_len / 100) * 100
     config.optimizer.learning_rate = (5e-5 if large else 3e-4) if extended else (5e-4 if large else 8e-4)

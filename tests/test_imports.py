@@ -33,8 +33,9 @@ ARROWS: dict[str, set[str]] = {
     "training": {"types", "models", "objectives"},
     "finetune": {"types", "models", "objectives", "training"},
 }
-ARROWS["check"] = {"types", "base_config", "overrides", "models", "objectives", "data", "training"}
-ARROWS["corpora"] = {"types", "check", "data"}
+ARROWS["stages"] = {"types", "overrides"}
+ARROWS["check"] = {"stages", "types", "base_config", "overrides", "models", "objectives", "data", "training"}
+ARROWS["corpora"] = {"types", "check", "stages", "data"}
 ARROWS["build"] = set(ARROWS)
 ARROWS["commands"] = set(ARROWS)
 ARROWS["cli"] = {*ARROWS, "bertjax"}

@@ -8,8 +8,11 @@ from jax.sharding import NamedSharding
 from ml_collections import ConfigDict
 
 from bertjax import build, check, corpora
+from bertjax.commands.teacher import attach, read_teacher
 from bertjax.models.model import count_params
-from bertjax.training.accounting import bytes_per_device, flops_per_token, peak_flops
+from bertjax.objectives.plm_config import STREAM_FORMS
+from bertjax.stages import amounts
+from bertjax.training.accounting import bytes_per_device, peak_flops, training_flops
 from bertjax.training.optimizers import rate_rules
 from bertjax.training.sharding import BATCH, RULES
 from bertjax.training.tables import describe
@@ -19,22 +22,24 @@ from bertjax.types import UserError, Vocabulary, padded_vocab_size
 def dry_run(cfg: ConfigDict) -> None:
     """Prints parameters, FLOPs and memory per device, tokens and epochs; writes nothing."""
     vocabulary, known = _vocabulary(cfg)
-    exp = build.experiment(cfg, vocabulary)
-    model, rows = exp.model, cfg.train.batch_size
-    share = exp.objective.config.predicted_share
-    flops = flops_per_token(model, share, cfg.data.seq_len)
-    tokens = cfg.train.num_steps * rows * cfg.data.seq_len
+    teacher = read_teacher(cfg, corpora.load_or_train_tokenizer(cfg)) if cfg.objective.name == "distill" else None
+    exp = build.experiment(cfg, vocabulary, None if teacher is None else teacher.network)
+    attach(exp, teacher)
+    model = exp.model
     state = exp.abstract_state()
     print(f"vocabulary        {model.vocab_size:,} pieces{'' if known else ' (as configured: not trained yet)'}")
-    print(f"parameters        {count_params(model, exp.objective.heads):,} at the true vocabulary size")
-    print(f"tokens            {tokens:,} at most ({cfg.train.num_steps:,} steps x {rows} rows x {cfg.data.seq_len})")
+    for name, network in exp.objective.networks.items():
+        print(f"{name:<17} {count_params(*network):,} parameters at the true vocabulary size")
+    print(f"tokens            {amounts(cfg, cfg.train.num_steps)[1]:,} at most")
     print(f"epochs            {_epochs(cfg)}")
-    step_flops = flops * rows * cfg.data.seq_len
-    print(f"model FLOPs       {flops:.3e} a token, {step_flops:.3e} a step, {flops * tokens:.3e} in all")
-    _print_peak(exp, flops * tokens)
+    _print_peak(exp, _print_flops(exp))
     held = bytes_per_device(state, exp.mesh)
     print(f"state             {_mib(held)} per device ({exp.mesh.size} devices: {dict(exp.mesh.shape)})")
-    memory = _compiled_memory(exp, state)
+    if teacher is not None:
+        given = bytes_per_device(exp.frozen, exp.mesh)
+        held += given
+        print(f"teacher           {_mib(given)} per device")
+    memory = max(_compiled_memory(exp, part, state) for part in exp.parts)
     print(f"step              {_mib(memory)} of activations and buffers per device, from the compiled step")
     print(f"memory            {_mib(held + memory)} per device")
     config = check.optimizer_config(cfg)
@@ -58,8 +63,24 @@ def _epochs(cfg: ConfigDict) -> str:
     rows = corpora.rows_if_prepared(cfg)
     if rows is None:
         return "unknown until the corpus is prepared (bertjax prepare)"
-    seen = cfg.train.num_steps * cfg.train.batch_size
+    seen, _ = amounts(cfg, cfg.train.num_steps)
     return f"{seen / rows:.2f} of {rows:,} rows"
+
+
+def _print_flops(exp: build.Experiment) -> float:
+    """A line a stage of the run; returns the FLOPs of all of it, rows taken to be full."""
+    total = 0.0
+    ends = [part.start for part in exp.parts[1:]] + [exp.cfg.train.num_steps]
+    for part, end in zip(exp.parts, ends, strict=True):
+        rows, length = part.cfg.train.batch_size, part.cfg.data.seq_len
+        flops = training_flops(part.objective, length)
+        step, steps = flops * rows * length, end - part.start
+        print(
+            f"model FLOPs       {flops:.3e} a token, {step:.3e} a step, {step * steps:.3e} in all "
+            f"({steps:,} steps x {rows} rows x {length})"
+        )
+        total += step * steps
+    return total
 
 
 def _print_peak(exp: build.Experiment, flops: float) -> None:
@@ -70,26 +91,29 @@ def _print_peak(exp: build.Experiment, flops: float) -> None:
         print(f"time              {hours / 0.4:.2f} h at 40 % of the peak of {exp.mesh.size} x {kind} (an assumption)")
 
 
-def _compiled_memory(exp: build.Experiment, state: object) -> int:
+def _compiled_memory(exp: build.Experiment, part: build.Part, state: object) -> int:
     """Bytes that one device needs beside the state while the step runs."""
     with jax.set_mesh(exp.mesh):
-        compiled = exp.train_step.lower(state, {}, abstract_batch(exp)).compile()
+        compiled = part.train_step.lower(state, exp.frozen, abstract_batch(exp, part)).compile()
     analysis = compiled.memory_analysis()
     if analysis is None:
         raise UserError("this backend does not tell the memory of a compiled step")
     return analysis.temp_size_in_bytes
 
 
-def abstract_batch(exp: build.Experiment) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and types of a global batch of one example a row."""
-    rows, length = exp.cfg.train.batch_size, exp.cfg.data.seq_len
+def abstract_batch(exp: build.Experiment, part: build.Part | None = None) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes and types of a global batch of one example a row, in the last stage of the run if no other is given."""
+    cfg = (part or exp.parts[-1]).cfg
+    rows, length = cfg.train.batch_size, cfg.data.seq_len
     tokens, examples = (rows, length), (rows, 1)
-    shapes: dict[str, tuple[tuple[int, int], type[np.generic]]]
+    shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]]
     shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
     shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}
     shapes |= {"example_ids": (examples, np.uint32), "example_draws": (examples, np.uint32)}
-    if exp.cfg.data.form in ("nsp_pairs", "sop_pairs"):
+    if cfg.data.form in ("nsp_pairs", "sop_pairs"):
         shapes["pair_labels"] = (examples, np.int32)
+    if cfg.data.form in STREAM_FORMS and check.encoder_config(cfg).bi_data:
+        shapes["backward"] = ((rows,), np.bool_)
     sharding = NamedSharding(exp.mesh, BATCH)
     return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in shapes.items()}
 

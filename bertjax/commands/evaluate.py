@@ -8,7 +8,8 @@ import jax
 
 from bertjax import build, corpora
 from bertjax.commands.runs import load_run
-from bertjax.objectives.base import Extra
+from bertjax.commands.teacher import judged
+from bertjax.commands.teacher_file import stored_teacher
 from bertjax.training.evaluate import evaluate as held_out_figures
 from bertjax.training.metrics import eval_line
 
@@ -17,15 +18,16 @@ def evaluate(workdir: Path, step: int | None) -> dict[str, float]:
     """Prints and returns the figures of the newest checkpoint, or of that of `step`; writes nothing."""
     run = load_run(workdir, step)
     prepared = corpora.prepare(run.experiment.cfg)
-    exp = build.experiment(run.experiment.cfg, prepared.vocabulary)
+    exp = build.experiment(run.experiment.cfg, prepared.vocabulary, stored_teacher(workdir))
+    chosen = judged(exp, run)
     sets = corpora.eval_sets(exp.cfg, prepared)
     with jax.set_mesh(exp.mesh):
         figures = held_out_figures(
-            exp.eval_step,
-            build.padded_params(run.params, exp.model),
-            Extra({}, {}),
+            chosen.eval_step,
+            build.padded_params(chosen.params, exp.model),
+            exp.frozen,
             sets,
-            exp.objective.weights,
+            chosen.objective,
             exp.mesh,
         )
     print(f"step {run.step}: {eval_line(figures)}")

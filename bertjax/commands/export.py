@@ -16,7 +16,7 @@ from bertjax.hub.pretrained import PretrainedModel
 from bertjax.hub.push import check_repository, push_to_hub
 from bertjax.hub.save import save_pretrained
 from bertjax.hub.sentence_transformers import Pooling, save_sentence_transformers
-from bertjax.types import Params
+from bertjax.types import Params, UserError
 
 
 class Upload(NamedTuple):
@@ -34,10 +34,11 @@ def export(
     pooling: Pooling | None = None,
     upload: Upload | None = None,
     average_last: int = 1,
+    network: str | None = None,
 ) -> None:
     """Writes the newest checkpoint of a run, or that of `step`, to `out`, and uploads it if asked to.
 
-    `average_last` K writes the mean of the weights of the last K checkpoints instead.
+    `average_last` K writes the mean of the weights of the last K checkpoints instead; `network` names one of several.
     """
     if upload is not None:
         check_repository(upload.repo, overwrite=overwrite)
@@ -53,6 +54,7 @@ def export(
         overwrite=overwrite,
         pooling=pooling,
         averaged=run.steps,
+        network=network,
     )
     if upload is not None:
         message = f"Step {run.step}, exported by bertjax"
@@ -71,12 +73,17 @@ def export_params(
     overwrite: bool = True,
     pooling: Pooling | None = None,
     averaged: Sequence[int] = (),
+    network: str | None = None,
 ) -> None:
     """Writes parameters (true vocabulary size, on the host) and tokenizer; says what is there when it is verified.
 
     With `pooling` the folder is one of sentence-transformers; `averaged` names the steps of an average of several.
     """
-    config, heads = build.float32_config(exp.model), exp.objective.heads
+    name = next(iter(exp.objective.networks)) if network is None else network
+    if name not in exp.objective.networks:
+        raise UserError(f"this run has no network {name!r}; there is {' and '.join(exp.objective.networks)}")
+    config, heads = exp.objective.networks[name]
+    config, params = build.float32_config(config), exp.objective.network_params(params, name)
     # what was measured at the last step was measured of other weights than an average over several
     figures = {} if len(averaged) > 1 else figures_at(workdir, step)
     card = build.model_facts(exp.cfg, tokenizer, tokens, step, figures)

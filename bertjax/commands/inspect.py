@@ -13,9 +13,13 @@ from rich.console import Console
 from rich.text import Text
 
 from bertjax import build, corpora
+from bertjax.commands.teacher import read_teacher
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.training.state import purpose_key
 from bertjax.types import UserError
+
+_WEIGHTS = ("masked_weights", "next_weights")
+"""Where predictions are counted: masked words, or (causal) every token that has a next one."""
 
 PAIR_NAMES = ("B follows A", "B does not follow A")
 
@@ -30,9 +34,10 @@ def inspect(cfg: ConfigDict, num_batches: int, out: Path | None, rows: int) -> N
     if out is not None and out.suffix != ".npz":
         raise UserError(f"--out {out} must end in .npz")
     prepared = corpora.prepare(cfg)
-    exp = build.experiment(cfg, prepared.vocabulary)
+    teacher = read_teacher(cfg, prepared.tokenizer)
+    exp = build.experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     pipeline = corpora.training_pipeline(cfg, prepared)
-    corrupt = jax.jit(exp.objective.corrupt)
+    corrupt = jax.jit(exp.parts[0].objective.corrupt)
     key = purpose_key(cfg.seed, "corrupt")
     batches = [jax.device_get(corrupt(pipeline.batch(cursor), key, np.int32(cursor))) for cursor in range(num_batches)]
     console = Console(soft_wrap=True, highlight=False)
@@ -50,21 +55,15 @@ def inspect(cfg: ConfigDict, num_batches: int, out: Path | None, rows: int) -> N
 def describe(batch: dict[str, np.ndarray]) -> str:
     """Shares over a batch: padding, predictions, what they were replaced by, labels."""
     real = batch["segment_ids"] > 0
-    hidden = int(batch[_weights_name(batch)].sum())
-    parts = [
-        f"{real.shape[0]} rows of {real.shape[1]}",
-        f"padding {100 * (1 - real.mean()):.1f} %",
-        f"{hidden} predictions ({100 * hidden / max(real.sum(), 1):.1f} % of the tokens)",
-    ]
+    parts = [f"{real.shape[0]} rows of {real.shape[1]}", f"padding {100 * (1 - real.mean()):.1f} %"]
+    weights = next((batch[name] for name in _WEIGHTS if name in batch), None)
+    if weights is not None:
+        hidden = int(weights.sum())
+        parts.append(f"{hidden} predictions ({100 * hidden / max(real.sum(), 1):.1f} % of the tokens)")
     if "pair_labels" in batch:
         apart = float(batch["pair_labels"].mean())
         parts.append(f"{100 * apart:.1f} % of the pairs do not follow each other")
     return ", ".join(parts)
-
-
-def _weights_name(batch: dict[str, np.ndarray]) -> str:
-    """Where the predictions are counted: masked words, or (causal) every token that has a next one."""
-    return "masked_weights" if "masked_weights" in batch else "next_weights"
 
 
 def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:

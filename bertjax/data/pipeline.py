@@ -58,9 +58,9 @@ class Pipeline:
         places = zip(self.sources, self._epochs, used, strict=True)
         return {source.name: epochs.progress(index) for source, epochs, index in places}
 
-    def batch(self, cursor: int, rows: slice = ALL_ROWS) -> Batch:
-        """Batch number `cursor` >= 0, or only some of its rows (one host's share)."""
-        source, index = self._mixture.locate(self._stream_rows(cursor)[rows])
+    def batch(self, cursor: int, rows: slice = ALL_ROWS, first_row: int = 0) -> Batch:
+        """Batch number `cursor` >= 0 of the stream from `first_row` on, or only some of its rows (one host's share)."""
+        source, index = self._mixture.locate(first_row + self._stream_rows(cursor)[rows])
         epoch = np.zeros_like(index)
         for number in np.unique(source):
             here = source == number

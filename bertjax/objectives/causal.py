@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model, bind, init_params
-from bertjax.objectives.base import Extra, Key
+from bertjax.objectives.base import Extra, Key, Network, Pass, encoder_inputs
 from bertjax.objectives.config import CausalConfig
 from bertjax.objectives.words import unigram_nll, word_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
@@ -24,10 +24,18 @@ class CausalLanguageModel:
         self.config, self.model = config, model
         self.heads = ("mlm",)
         self.weights = {"clm": 1.0}
+        self.networks = {"model": Network(model, self.heads)}
+        self.passes = (Pass(model, 1.0),)
         self.unigram_nll = unigram_nll(vocabulary)
 
-    def init(self, key: Key) -> tuple[Params, Extra]:
-        return init_params(self.model, self.heads, key), Extra(frozen={}, carry={})
+    def init(self, key: Key) -> Params:
+        return init_params(self.model, self.heads, key)
+
+    def new_carry(self, rows: int) -> dict:
+        return {}
+
+    def network_params(self, params: Params, name: str) -> Params:
+        return params
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Hides nothing: what is to be predicted is what comes next, in the same example."""
@@ -39,15 +47,14 @@ class CausalLanguageModel:
     def counts(self, batch: Batch) -> dict[str, Array]:
         return {"clm": batch["next_weights"].sum()}
 
-    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], Extra]:
+    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], dict]:
         model = bind(self.model, self.heads, params)
-        inputs = {name: batch[name] for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
-        hidden = model.encode(**inputs, key=key if train else None).last_hidden_state
+        hidden = model.encode(**encoder_inputs(batch), key=key if train else None).last_hidden_state
         sums = chunked_word_sums("clm", model, hidden, batch["next_ids"], batch["next_weights"])
         if not train:
             baseline = jnp.asarray(self.unigram_nll)[batch["next_ids"]] * batch["next_weights"]
             sums["unigram_loss"] = Sum(baseline.sum(), sums["clm"].count)
-        return sums, extra
+        return sums, extra.carry
 
 
 def chunked_word_sums(

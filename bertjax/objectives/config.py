@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from bertjax.models.config import EncoderConfig
 from bertjax.types import UserError
@@ -120,12 +120,9 @@ def _check_rate(key: str, rate: float) -> None:
         raise UserError(f"objective.{key} must lie in (0, 1], not {rate}")
 
 
+@runtime_checkable
 class ObjectiveConfig(Protocol):
     """What every objective's config can tell before anything is built."""
-
-    @property
-    def predicted_share(self) -> float:
-        """Share of the tokens that go through the vocabulary projection."""
 
     def check_form(self, form: str) -> None:
         """Raises `UserError` when rows of this form lack what the loss needs."""
@@ -136,22 +133,29 @@ class ObjectiveConfig(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class MlmConfig:
-    """`pair` is "nsp", "sop" or "none"; the weights multiply the means. `span_boundary` is one: 0 = no such loss."""
+    """`pair` is "nsp", "sop" or "none"; the weights multiply the means. `span_boundary` is one: 0 = no such loss.
+
+    `predict_next`: a hidden word is predicted from the state of the token before it.
+    """
 
     masking: MaskingConfig
     pair: str = "nsp"
     mlm_weight: float = 1.0
     pair_weight: float = 1.0
     span_boundary: float = 0.0
+    predict_next: bool = False
 
     def __post_init__(self) -> None:
         _one_of("pair", self.pair, tuple(PAIR_FORMS))
         for name in ("mlm_weight", "pair_weight", "span_boundary"):
             if getattr(self, name) < 0.0:
                 raise UserError(f"objective.{name} must not be negative, not {getattr(self, name)}")
+        if self.predict_next and self.span_boundary:
+            raise UserError("objective.predict_next and objective.span_boundary do not go together")
 
     @property
     def predicted_share(self) -> float:
+        """Share of the tokens that are scored against the vocabulary, on average over the run."""
         share = (self.masking.mask_rate + self.masking.last_rate) / 2.0
         return share * (2.0 if self.span_boundary else 1.0)  # the span-boundary head scores the same words once more
 
@@ -161,6 +165,8 @@ class MlmConfig:
                 "objective.name=mlm hides words from both sides, but model.causal sees only one; "
                 "set objective.name=clm or model.causal=false"
             )
+        if self.predict_next and model.enhanced_decoder:
+            raise UserError("objective.predict_next reads the encoder, but model.enhanced_decoder stands before the head")
 
     def check_form(self, form: str) -> None:
         if form not in PAIR_FORMS[self.pair]:
@@ -172,8 +178,6 @@ class MlmConfig:
 @dataclasses.dataclass(frozen=True)
 class CausalConfig:
     """Nothing to choose: every token predicts the next one."""
-
-    predicted_share: float = 1.0
 
     def check_model(self, model: EncoderConfig) -> None:
         if not model.causal:

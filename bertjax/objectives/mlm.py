@@ -10,7 +10,7 @@ from jaxtyping import Array
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import bind, init_params
-from bertjax.objectives.base import Extra, Key
+from bertjax.objectives.base import Extra, Key, Network, Pass, encoder_inputs
 from bertjax.objectives.config import MlmConfig
 from bertjax.objectives.masking import hide_batch
 from bertjax.objectives.pair import pair_sums
@@ -31,26 +31,36 @@ class MaskedLanguageModel:
         if config.span_boundary:
             self.heads += ("span_boundary",)
             self.weights["span"] = config.span_boundary
+        self.networks = {"model": Network(model, self.heads)}
+        self.passes = (Pass(model, config.predicted_share),)
         self.unigram_nll = unigram_nll(vocabulary)
 
-    def init(self, key: Key) -> tuple[Params, Extra]:
-        return init_params(self.model, self.heads, key), Extra(frozen={}, carry={})
+    def init(self, key: Key) -> Params:
+        return init_params(self.model, self.heads, key)
+
+    def new_carry(self, rows: int) -> dict:
+        return {}
+
+    def network_params(self, params: Params, name: str) -> Params:
+        return params
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         hidden = hide_batch(batch, key, cursor, self.config.masking, self.vocabulary)
+        if self.config.predict_next:
+            hidden = predicted_from_before(hidden)
         return span_targets(hidden, self.vocabulary, self.model.span_positions) if "span" in self.weights else hidden
 
     def counts(self, batch: Batch) -> dict[str, Array]:
         weights = {"mlm": "masked_weights", "pair": "example_weights", "span": "span_weights"}
         return {name: batch[weights[name]].sum() for name in self.weights}
 
-    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], Extra]:
+    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], dict]:
         model = bind(self.model, self.heads, params)
-        inputs = {name: batch[name] for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
         dropout_key = key if train else None
-        encoded = model.encode(**inputs, key=dropout_key)
+        encoded = model.encode(**encoder_inputs(batch), key=dropout_key)
         places = batch["segment_ids"], batch["position_ids"]
-        words = model.masked_word_states(encoded, *places, batch["masked_positions"], dropout_key)
+        states = batch["state_positions" if self.config.predict_next else "masked_positions"]
+        words = model.masked_word_states(encoded, *places, states, dropout_key)
         logits = model.mlm_logits(words)
         sums = word_sums("mlm", logits, batch["masked_ids"], batch["masked_weights"])
         if not train:
@@ -61,4 +71,18 @@ class MaskedLanguageModel:
             sums |= pair_sums(model.pair_logits(pooled), batch["pair_labels"], batch["example_weights"])
         if "span" in self.weights:
             sums |= span_sums(model, encoded.last_hidden_state, batch)
-        return sums, extra
+        return sums, extra.carry
+
+
+def predicted_from_before(batch: Batch) -> Batch:
+    """Adds `state_positions` [B, M], the tokens before the hidden ones; the first of an example has none.
+
+    Masked next-token prediction (arXiv:2410.24159): what predicts a word is where a causal model would predict it.
+    """
+    places = batch["masked_positions"]
+    inside = jnp.take_along_axis(batch["position_ids"], places, axis=1) > 0
+    return {
+        **batch,
+        "state_positions": jnp.where(inside, places - 1, 0),
+        "masked_weights": batch["masked_weights"] * inside,
+    }

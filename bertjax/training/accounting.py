@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from bertjax.models.config import EncoderConfig
+from bertjax.objectives.base import Objective
 from bertjax.training.sharding import state_shardings
 
 # Dense bfloat16 peaks in FLOP/s by a part of jax's `device_kind`, the most specific first (vendors' data sheets).
@@ -29,6 +30,16 @@ PEAK_FLOPS = (
 def peak_flops(device_kind: str) -> float | None:
     """The chip's peak, or None where it is not known (a CPU)."""
     return next((peak for name, peak in PEAK_FLOPS if name in device_kind), None)
+
+
+def training_flops(objective: Objective, keys_per_token: float) -> float:
+    """FLOPs of one real token of a batch: every network that it goes through; a third where nothing is trained."""
+    return sum(
+        each.tokens
+        * (1.0 if each.trained else 1.0 / 3.0)
+        * flops_per_token(each.config, each.predicted / each.tokens, keys_per_token)
+        for each in objective.passes
+    )
 
 
 def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_token: float) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from bertjax.objectives.base import Extra
+from bertjax.objectives.base import Extra, Objective
 from bertjax.training.sharding import put_batch
 from bertjax.types import Batch, Params, Sum
 
@@ -20,18 +21,24 @@ def means(sums: Mapping[str, Sum], weights: Mapping[str, float]) -> dict[str, fl
 
 
 def evaluate(
-    eval_step: Callable[..., dict[str, Sum]],
+    eval_step: Callable[..., tuple[dict[str, Sum], Any]],
     params: Params,
-    extra: Extra,
+    frozen: Any,
     eval_sets: Mapping[str, Iterable[Batch]],
-    weights: Mapping[str, float],
+    objective: Objective,
     mesh: Mesh,
 ) -> dict[str, float]:
-    """`eval/...` over all sets and, where there are several, `eval/<set>/...` for each."""
+    """`eval/...` over all sets and, where there are several, `eval/<set>/...` for each; every set carries its own."""
     totals: dict[str, dict[str, Sum]] = {}
+    weights = objective.weights
     for name, batches in eval_sets.items():
-        # Dispatch everything first: reading a result waits for the device.
-        pending = [eval_step(params, extra, put_batch(batch, mesh)) for batch in batches]
+        pending, carry = [], None
+        for batch in batches:  # all of them are dispatched first: reading a result waits for the device
+            laid = put_batch(batch, mesh)
+            if carry is None:
+                carry = put_batch(objective.new_carry(len(next(iter(batch.values())))), mesh)
+            sums, carry = eval_step(params, Extra(frozen, carry), laid)
+            pending.append(sums)
         totals[name] = add_sums(jax.device_get(pending))
     figures = {f"eval/{name}": value for name, value in means(add_sums(list(totals.values())), weights).items()}
     if len(totals) > 1:

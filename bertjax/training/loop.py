@@ -16,7 +16,7 @@ import jax
 import optax
 from jax.sharding import Mesh
 
-from bertjax.objectives.base import Extra, Objective
+from bertjax.objectives.base import Objective
 from bertjax.training.config import LoopConfig
 from bertjax.training.evaluate import add_sums, evaluate, means
 from bertjax.training.metrics import Clock, Console, Writer, eval_line
@@ -42,6 +42,20 @@ class Checkpoints(Protocol):
     def wait(self) -> None: ...
 
 
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """The batches from cursor `start` on that share a compiled step: rows of one size, hidden in one way."""
+
+    start: int
+    objective: Objective
+    train_step: Callable
+    eval_step: Callable
+    eval_sets: Callable[[], Mapping[str, list[Batch]]]
+    tokens_per_batch: int  # rows * seq_len, padding included
+    flops_per_token: Callable[[float], float]  # of the share of the rows' places that hold real tokens
+    title: str = ""  # what the console says when it begins
+
+
 class Stopped(Exception):
     """The process was asked to stop; its state is saved. `exit_code` is 128 + the signal's number."""
 
@@ -61,23 +75,21 @@ class Run:
     """Everything the loop works with, made by `build`."""
 
     config: LoopConfig
-    objective: Objective
-    extra: Extra
+    stages: list[Stage]  # by their start, the first at 0
+    frozen: Any  # what objectives read and nobody trains
     schedule: optax.Schedule
     mesh: Mesh
-    train_step: Callable
-    eval_step: Callable
     batches: Batches
-    eval_sets: Mapping[str, list[Batch]]
     checkpoints: Checkpoints
     meta: dict[str, Any]
     writers: list[Writer]
     console: Console
     workdir: Path
-    tokens_per_batch: int  # rows * seq_len, padding included
-    flops_per_token: Callable[[float], float]  # of the mean number of real tokens in a row
     peak_flops: float | None  # of all devices of the mesh
     chosen_params: Callable[[TrainState], Params] = operator.attrgetter("params")  # those to evaluate
+
+    def stage_of(self, cursor: int) -> Stage:
+        return next(stage for stage in reversed(self.stages) if stage.start <= cursor)
 
 
 def train(run: Run, state: TrainState) -> tuple[TrainState, dict[str, float]]:
@@ -86,15 +98,16 @@ def train(run: Run, state: TrainState) -> tuple[TrainState, dict[str, float]]:
     Raises `Stopped` after SIGTERM or SIGINT (state saved), `NonFiniteLoss` when the loss is no number.
     """
     config, step = run.config, int(state.step)
-    window = Window(run)
+    window = Window(run, run.stage_of(int(state.cursor)))
     figures: dict[str, float] = {}
     saved_at = time.monotonic()
     with jax.set_mesh(run.mesh), _stop_signals() as stop, Profiler(run) as profiler:
         batches = run.batches.prefetch(int(state.cursor), int(state.cursor) + config.num_steps - step)
         try:
-            for _, batch in batches:
+            for cursor, batch in batches:
                 profiler.before(step)
-                state, metrics = run.train_step(state, run.extra.frozen, put_batch(batch, run.mesh))
+                window.enter(run.stage_of(cursor))
+                state, metrics = window.stage.train_step(state, run.frozen, put_batch(batch, run.mesh))
                 step += 1
                 # The device is busy with this step: now is the time to read the figures of those before it.
                 window.report_if_due()
@@ -128,13 +141,14 @@ def _overdue(saved_at: float, config: LoopConfig) -> bool:
 def _evaluate(run: Run, window: Window, state: TrainState, step: int) -> dict[str, float]:
     window.report()
     started = time.monotonic()
-    extra = Extra(run.extra.frozen, state.carry)
-    figures = evaluate(run.eval_step, run.chosen_params(state), extra, run.eval_sets, run.objective.weights, run.mesh)
+    stage, params = window.stage, run.chosen_params(state)
+    sets = stage.eval_sets()
+    figures = evaluate(stage.eval_step, params, run.frozen, sets, stage.objective, run.mesh)
     for writer in run.writers:
         writer.write(step, figures)
     run.console.print(f"eval at step {step}: {eval_line(figures)}")
-    if len(run.eval_sets) > 1:
-        for name in run.eval_sets:
+    if len(sets) > 1:
+        for name in sets:
             run.console.print(f"  {name}: {eval_line(figures, f'eval/{name}')}")
     window.clock.exclude(time.monotonic() - started)
     return figures
@@ -149,13 +163,21 @@ def _save(run: Run, window: Window, state: TrainState, step: int, figures: dict[
 
 
 class Window:
-    """The steps since the last report, their figures still on the device."""
+    """The steps since the last report, all of one stage, their figures still on the device."""
 
-    def __init__(self, run: Run):
-        self.run, self.clock = run, Clock()
+    def __init__(self, run: Run, stage: Stage):
+        self.run, self.stage, self.clock = run, stage, Clock()
         self._steps: list[tuple[int, Any]] = []
         self._untimed = 1  # the first step compiles: its time says nothing
         self._compiled = False
+
+    def enter(self, stage: Stage) -> None:
+        """Steps of this stage follow."""
+        if stage is self.stage:
+            return
+        self.report()
+        self.run.console.print(stage.title)
+        self.stage, self._untimed, self._compiled = stage, 1, False
 
     def add(self, step: int, metrics: Any) -> None:
         self._steps.append((step, metrics))
@@ -177,7 +199,8 @@ class Window:
         for (step, _), values in zip(steps, metrics, strict=True):
             _check_finite(step, values)
         last = steps[-1][0]
-        figures = _train_figures(self.run, metrics) | _speed(self.run, last, metrics[self._untimed :], self.clock)
+        figures = _train_figures(self.stage, metrics)
+        figures |= _speed(self.run, self.stage, last, metrics[self._untimed :], self.clock)
         figures["train/learning_rate"] = float(self.run.schedule(last - 1))
         self._untimed = 0
         for writer in self.run.writers:
@@ -195,22 +218,22 @@ def _check_finite(step: int, metrics: Any) -> None:
             )
 
 
-def _train_figures(run: Run, metrics: list[Any]) -> dict[str, float]:
+def _train_figures(stage: Stage, metrics: list[Any]) -> dict[str, float]:
     """The window's means."""
     sums = add_sums([values["sums"] for values in metrics])
-    figures = {f"train/{name}": value for name, value in means(sums, run.objective.weights).items()}
+    figures = {f"train/{name}": value for name, value in means(sums, stage.objective.weights).items()}
     return figures | {
         "train/grad_norm": sum(float(values["grad_norm"]) for values in metrics) / len(metrics),
-        "train/padding": 1.0 - _filled(run, metrics),
+        "train/padding": 1.0 - _filled(stage, metrics),
     }
 
 
-def _filled(run: Run, metrics: list[Any]) -> float:
+def _filled(stage: Stage, metrics: list[Any]) -> float:
     """The share of the rows' places that hold real tokens."""
-    return sum(int(values["real_tokens"]) for values in metrics) / (run.tokens_per_batch * len(metrics))
+    return sum(int(values["real_tokens"]) for values in metrics) / (stage.tokens_per_batch * len(metrics))
 
 
-def _speed(run: Run, step: int, metrics: list[Any], clock: Clock) -> dict[str, float]:
+def _speed(run: Run, stage: Stage, step: int, metrics: list[Any], clock: Clock) -> dict[str, float]:
     """Throughput in real tokens, and what follows from it; nothing for a window without a timed step."""
     seconds = clock.lap()
     if not metrics:
@@ -222,7 +245,7 @@ def _speed(run: Run, step: int, metrics: list[Any], clock: Clock) -> dict[str, f
         "train/eta_seconds": seconds / len(metrics) * (run.config.num_steps - step),
     }
     if run.peak_flops is not None:
-        figures["train/mfu"] = tokens / seconds * run.flops_per_token(_filled(run, metrics)) / run.peak_flops
+        figures["train/mfu"] = tokens / seconds * stage.flops_per_token(_filled(stage, metrics)) / run.peak_flops
     return figures
 
 

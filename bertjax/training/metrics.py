@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from bertjax.types import UserError
 
 Figures = Mapping[str, float]
-WORD_LOSSES = ("mlm", "clm", "span")
+WORD_LOSSES = ("mlm", "clm", "plm", "span")
 
 
 class Writer(Protocol):
@@ -162,14 +162,9 @@ def _progress_bar(step: int, num_steps: int, figures: Callable[[], str]) -> tupl
 def train_line(figures: Figures) -> str:
     """The figures of one window, short enough for a terminal."""
     parts = [f"loss {figures['train/loss']:.3f}"]
-    for name, short in (
-        *((f"{name}_loss", name) for name in WORD_LOSSES),
-        *((f"{name}_accuracy", "acc") for name in WORD_LOSSES),
-        ("pair_loss", "pair"),
-        ("pair_accuracy", "pair acc"),
-    ):
-        if f"train/{name}" in figures:
-            parts.append(f"{short} {figures[f'train/{name}']:.3f}")
+    for name in _losses(figures, "train"):
+        right = figures.get(f"train/{name}_accuracy")
+        parts.append(f"{name} {figures[f'train/{name}_loss']:.3f}" + ("" if right is None else f" acc {right:.3f}"))
     parts.append(f"lr {figures['train/learning_rate']:.2e}")
     if "train/tokens_per_second" in figures:
         parts.append(f"{_thousands(figures['train/tokens_per_second'])} tokens/s")
@@ -182,19 +177,31 @@ def train_line(figures: Figures) -> str:
 
 
 def eval_line(figures: Figures, prefix: str = "eval") -> str:
-    """A held-out evaluation in words: the loss beside what guessing by unigram frequency costs on the same tokens."""
-    name = next(name for name in WORD_LOSSES if f"{prefix}/{name}_loss" in figures)
-    loss, unigram = figures[f"{prefix}/{name}_loss"], figures[f"{prefix}/unigram_loss"]
-    verdict = f"{abs(unigram - loss):.3f} {'better' if loss < unigram else 'worse'} than guessing by frequency"
-    parts = [
-        f"{name} {loss:.3f} nats, {verdict} ({unigram:.3f})",
-        f"accuracy {figures[f'{prefix}/{name}_accuracy']:.3f}",
-    ]
-    if f"{prefix}/pair_accuracy" in figures:
-        parts.append(
-            f"pair loss {figures[f'{prefix}/pair_loss']:.3f}, accuracy {figures[f'{prefix}/pair_accuracy']:.3f}"
-        )
+    """A held-out evaluation in words: a loss of words beside what guessing by frequency costs on the same tokens."""
+    parts = []
+    unigram = figures.get(f"{prefix}/unigram_loss")
+    for name in _losses(figures, prefix):
+        loss, right = figures[f"{prefix}/{name}_loss"], figures.get(f"{prefix}/{name}_accuracy")
+        if unigram is None or name not in WORD_LOSSES:
+            parts.append(f"{name} loss {loss:.3f}" + ("" if right is None else f", accuracy {right:.3f}"))
+            continue
+        verdict = f"{abs(unigram - loss):.3f} {'better' if loss < unigram else 'worse'} than guessing by frequency"
+        parts.append(f"{name} {loss:.3f} nats, {verdict} ({unigram:.3f})")
+        parts += [] if right is None else [f"accuracy {right:.3f}"]
+        unigram = None  # it was measured on the words of this loss
     return "  ".join(parts)
+
+
+def _losses(figures: Figures, prefix: str) -> list[str]:
+    """The names of the losses that figures hold, those of words first."""
+    ending = "_loss"
+    names = [
+        key.removeprefix(f"{prefix}/").removesuffix(ending)
+        for key in figures
+        if key.startswith(f"{prefix}/") and key.endswith(ending) and key.count("/") == prefix.count("/") + 1
+    ]
+    own = [name for name in names if not name.endswith("unigram")]
+    return sorted(own, key=lambda name: WORD_LOSSES.index(name) if name in WORD_LOSSES else len(WORD_LOSSES))
 
 
 def duration(seconds: float) -> str:

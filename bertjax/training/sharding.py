@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertjax.training.config import AXES, MeshConfig
+from bertjax.training.state import TrainState
 from bertjax.training.tables import map_with_path, match, num_stacked
 from bertjax.types import Batch
 
@@ -18,7 +19,7 @@ BATCH = PartitionSpec(("data", "fsdp"))
 # How the axes of a parameter (its own, without the stacked one) lie on the mesh. The last rule replicates.
 RULES: list[tuple[str, tuple[str | tuple[str, ...] | None, ...]]] = [
     # Rows, not columns: a gather from a table whose columns lie on the axis of the batch must be replicated first.
-    (r".*/word_embeddings/embedding", (("tensor", "fsdp"), None)),
+    (r".*/word_embeddings/(embedding|delta)", (("tensor", "fsdp"), None)),
     (r".*/attention/(query|key|value|position|position_key|position_query)/kernel", ("fsdp", "tensor")),
     (r".*/attention/(query|key|value|position_key|position_query)/bias", ("tensor",)),
     (r".*/attention/output/kernel", ("tensor", "fsdp")),
@@ -26,7 +27,7 @@ RULES: list[tuple[str, tuple[str | tuple[str, ...] | None, ...]]] = [
     (r".*/feed_forward/(intermediate|gate)/bias", ("tensor",)),
     (r".*/feed_forward/output/kernel", ("tensor", "fsdp")),
     (r".*/dense/kernel", ("fsdp", None)),
-    (r"mlm_head/bias", ("tensor",)),
+    (r"(.*/)?mlm_head/bias", ("tensor",)),
     (r".*", ()),
 ]
 
@@ -39,7 +40,7 @@ def make_mesh(config: MeshConfig) -> Mesh:
 
 
 def state_shardings(state: Any, mesh: Mesh) -> Any:
-    """A sharding for every leaf of a train state: optimizer moments lie as their parameters do."""
+    """A sharding for every leaf of a train state: optimizer moments lie as their parameters do, the carry as rows."""
 
     def of_leaf(path: str, leaf: Any) -> NamedSharding:
         spec = match(RULES, path, "sharding")
@@ -48,7 +49,10 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
         fitted = [axis if axis and own[i] % _ways(mesh, axis) == 0 else None for i, axis in enumerate(spec)]
         return NamedSharding(mesh, PartitionSpec(*([None] * stacked if fitted else []), *fitted))
 
-    return _map_state(of_leaf, state)
+    laid = _map_state(of_leaf, state)
+    if isinstance(state, TrainState):
+        laid = laid._replace(carry=jax.tree.map(lambda _: NamedSharding(mesh, BATCH), state.carry))
+    return laid
 
 
 def _ways(mesh: Mesh, axis: str | tuple[str, ...]) -> int:

@@ -33,13 +33,14 @@ def train_step(
     dropout_impl: str | None = None,
 ) -> tuple[TrainState, Metrics]:
     """The next state and the sums of this batch; everything random comes from (seed, cursor, example)."""
+    real_tokens = (batch["segment_ids"] > 0).sum()
     batch = objective.corrupt(batch, purpose_key(seed, "corrupt"), state.cursor)
     counts = objective.counts(batch)
     key = jax.random.fold_in(purpose_key(seed, "dropout", dropout_impl), state.cursor)
 
     def total(params: Params, carry: Any, part: Batch, part_key: Array) -> tuple[Array, tuple[dict[str, Sum], Any]]:
-        sums, extra = objective.loss(params, Extra(frozen, carry), part, part_key, train=True)
-        return weighted_loss(sums, counts, objective.weights), (sums, extra.carry)
+        sums, carry = objective.loss(params, Extra(frozen, carry), part, part_key, train=True)
+        return weighted_loss(sums, counts, objective.weights), (sums, carry)
 
     gradient = jax.value_and_grad(total, has_aux=True)
     (loss, (sums, carry)), grads = _accumulate(gradient, state, batch, key, microbatches)
@@ -49,7 +50,7 @@ def train_step(
         "loss": loss,
         "sums": sums,
         "grad_norm": optax.tree.norm(grads),
-        "real_tokens": (batch["segment_ids"] > 0).sum(),
+        "real_tokens": real_tokens,
     }
     return TrainState(params, opt_state, carry, state.step + 1, state.cursor + 1), metrics
 
@@ -63,7 +64,7 @@ def weighted_loss(sums: dict[str, Sum], counts: dict[str, Array], weights: dict[
 
 
 def _accumulate(gradient: Callable, state: TrainState, batch: Batch, key: Array, microbatches: int) -> tuple:
-    """Value, sums, carry and gradient of the whole batch, by a scan over its microbatches."""
+    """Value, sums, carry and gradient of the whole batch, by a scan over its microbatches, each with its own rows."""
     if microbatches == 1:
         return gradient(state.params, state.carry, batch, key)
 
@@ -72,33 +73,35 @@ def _accumulate(gradient: Callable, state: TrainState, batch: Batch, key: Array,
         parts = value.reshape(value.shape[0] // microbatches, microbatches, *value.shape[1:])
         return jax.lax.with_sharding_constraint(parts.swapaxes(0, 1), PartitionSpec(None, *BATCH))
 
-    def body(carried: tuple, inputs: tuple) -> tuple[tuple, None]:
-        part, index = inputs
-        totals, carry = carried
+    def join(parts: Array) -> Array:
+        return parts.swapaxes(0, 1).reshape(-1, *parts.shape[2:])
+
+    def body(totals: tuple, inputs: tuple) -> tuple[tuple, Any]:
+        part, carry, index = inputs
         (loss, (sums, carry)), grads = gradient(state.params, carry, part, jax.random.fold_in(key, index))
-        return (jax.tree.map(jnp.add, totals, (loss, sums, grads)), carry), None
+        return jax.tree.map(jnp.add, totals, (loss, sums, grads)), carry
 
-    parts = {name: split(value) for name, value in batch.items()}
-    first = {name: value[0] for name, value in parts.items()}
-    shapes = jax.eval_shape(gradient, state.params, state.carry, first, key)
-    (loss, (sums, _)), grads = shapes
+    parts, carries = jax.tree.map(split, (dict(batch), state.carry))
+    first = jax.tree.map(lambda value: value[0], (carries, parts))
+    (loss, (sums, _)), grads = jax.eval_shape(gradient, state.params, *first, key)
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (loss, sums, grads))
-    ((loss, sums, grads), carry), _ = jax.lax.scan(body, (zeros, state.carry), (parts, jnp.arange(microbatches)))
-    return (loss, (sums, carry)), grads
+    (loss, sums, grads), carries = jax.lax.scan(body, zeros, (parts, carries, jnp.arange(microbatches)))
+    return (loss, (sums, jax.tree.map(join, carries))), grads
 
 
-def eval_step(params: Params, extra: Extra, batch: Batch, *, objective: Objective, seed: int) -> dict[str, Sum]:
-    """Sums over one held-out batch, hidden by a fixed key: the same tokens at every evaluation of every run."""
+def eval_step(
+    params: Params, extra: Extra, batch: Batch, *, objective: Objective, seed: int
+) -> tuple[dict[str, Sum], Any]:
+    """Sums over one held-out batch, the same tokens hidden at every evaluation of every run; and the carry."""
     batch = objective.corrupt(batch, purpose_key(seed, "eval"), jnp.zeros((), jnp.int32))
-    sums, _ = objective.loss(params, extra, batch, purpose_key(seed, "eval"), train=False)
-    return sums
+    return objective.loss(params, extra, batch, purpose_key(seed, "eval"), train=False)
 
 
 def compile_train_step(
-    mesh: Mesh, objective: Objective, optimizer: optax.GradientTransformation, **options: Any
+    mesh: Mesh, objective: Objective, optimizer: optax.GradientTransformation, rows: int = 1, **options: Any
 ) -> TrainStep:
-    """`train_step` under one `jax.jit` with shardings and a donated state."""
-    state = abstract_state(objective, optimizer)
+    """`train_step` under one `jax.jit` with shardings and a donated state; `rows` of a batch where some are carried."""
+    state = abstract_state(objective, optimizer, rows)
     laid = state_shardings(state, mesh)
     step = functools.partial(train_step, objective=objective, optimizer=optimizer, **options)
     return jax.jit(
@@ -112,21 +115,23 @@ def compile_train_step(
 def compile_eval_step(mesh: Mesh, objective: Objective, seed: int) -> Callable:
     """`eval_step` under `jax.jit`; parameters come laid out as the train state has them."""
     step = functools.partial(eval_step, objective=objective, seed=seed)
-    return jax.jit(step, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    return jax.jit(step, out_shardings=(NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, BATCH)))
 
 
-def abstract_state(objective: Objective, optimizer: optax.GradientTransformation) -> TrainState:
+def abstract_state(objective: Objective, optimizer: optax.GradientTransformation, rows: int = 1) -> TrainState:
     """Shapes and types of the train state, nothing allocated."""
-    params, extra = jax.eval_shape(objective.init, jax.random.key(0))
-    return jax.eval_shape(lambda p, c: new_state(p, c, optimizer), params, extra.carry)
+    return jax.eval_shape(
+        lambda key: new_state(objective.init(key), objective.new_carry(rows), optimizer), jax.random.key(0)
+    )
 
 
-def init_state(mesh: Mesh, objective: Objective, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+def init_state(
+    mesh: Mesh, objective: Objective, optimizer: optax.GradientTransformation, seed: int, rows: int = 1
+) -> TrainState:
     """A fresh state, drawn directly onto the mesh."""
-    laid = state_shardings(abstract_state(objective, optimizer), mesh)
+    laid = state_shardings(abstract_state(objective, optimizer, rows), mesh)
 
     def init(key: Array) -> TrainState:
-        params, extra = objective.init(key)
-        return new_state(params, extra.carry, optimizer)
+        return new_state(objective.init(key), objective.new_carry(rows), optimizer)
 
     return jax.jit(init, out_shardings=laid)(purpose_key(seed, "init"))

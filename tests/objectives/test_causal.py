@@ -55,7 +55,7 @@ def batch(pack: Callable, objective: CausalLanguageModel) -> dict[str, jax.Array
 
 @pytest.fixture(scope="module")
 def params(objective: CausalLanguageModel) -> Params:
-    return jit(lambda key: objective.init(key)[0])(jax.random.key(2))
+    return jit(objective.init)(jax.random.key(2))
 
 
 def loss_of(objective: CausalLanguageModel) -> Callable[[Params, dict], dict[str, Sum]]:

@@ -54,7 +54,7 @@ def objective(tiny_model: EncoderConfig, vocabulary: Vocabulary) -> MaskedLangua
 @pytest.fixture(scope="session")
 def tiny_params(objective: MaskedLanguageModel) -> Params:
     """Shapes only."""
-    return jax.eval_shape(objective.init, jax.random.key(0))[0]
+    return jax.eval_shape(objective.init, jax.random.key(0))
 
 
 @pytest.fixture(scope="session")
@@ -93,7 +93,7 @@ def mesh_of() -> Callable[..., Mesh]:
 @pytest.fixture(scope="session")
 def fresh_params(objective: MaskedLanguageModel) -> Params:
     """What seed 0 draws, on the host."""
-    return jax.device_get(jit(objective.init)(purpose_key(0, "init"))[0])
+    return jax.device_get(jit(objective.init)(purpose_key(0, "init")))
 
 
 @pytest.fixture(scope="session")

@@ -35,18 +35,29 @@ def test_sums_are_added_in_float64() -> None:
 
 
 def test_every_batch_counts_by_its_predictions(mesh_of: Callable) -> None:
-    def eval_step(params: dict, extra: Extra, batch: dict) -> dict[str, Sum]:
-        assert (params, extra) == ({"p": 1}, Extra({}, {}))
+    class Objective:
+        weights = {"mlm": 1.0}  # noqa: RUF012
+
+        def new_carry(self, rows: int) -> dict:
+            return {"seen": np.zeros(rows)}
+
+    def eval_step(params: dict, extra: Extra, batch: dict) -> tuple[dict[str, Sum], dict]:
+        assert (params, extra.frozen) == ({"p": 1}, {"teacher": 2})
+        carried.append(float(extra.carry["seen"][1]))
         value, count = batch["value"][0], batch["value"][1]
-        return {"mlm": Sum(value, count), "unigram_loss": Sum(jnp.float32(10.0), count)}
+        sums = {"mlm": Sum(value, count), "unigram_loss": Sum(jnp.float32(10.0), count)}
+        return sums, {"seen": extra.carry["seen"] + 1}
 
     def batch(value: float, count: float) -> dict[str, np.ndarray]:
         return {"value": np.float32([value, count])}
 
     sets = {"news": [batch(6, 1), batch(6, 5)], "books": [batch(3, 3)]}
-    figures = evaluate(eval_step, {"p": 1}, Extra({}, {}), sets, {"mlm": 1.0}, mesh_of(1))
+    carried: list[float] = []
+    inputs = eval_step, {"p": 1}, {"teacher": 2}
+    figures = evaluate(*inputs, sets, Objective(), mesh_of(1))
+    assert carried == [0.0, 1.0, 0.0]  # from batch to batch of a set, and anew in the next
     assert figures["eval/mlm_loss"] == figures["eval/loss"] == 15 / 9
     assert figures["eval/news/mlm_loss"] == 12 / 6 and figures["eval/books/mlm_loss"] == 1.0
     assert figures["eval/unigram_loss"] == 30 / 9
-    alone = evaluate(eval_step, {"p": 1}, Extra({}, {}), {"news": sets["news"]}, {"mlm": 1.0}, mesh_of(1))
+    alone = evaluate(*inputs, {"news": sets["news"]}, Objective(), mesh_of(1))
     assert alone == {"eval/loss": 2.0, "eval/mlm_loss": 2.0, "eval/unigram_loss": 20 / 6}

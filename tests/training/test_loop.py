@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from bertjax.objectives.base import Extra
 from bertjax.training import loop
 from bertjax.training.config import LoopConfig
-from bertjax.training.loop import NonFiniteLoss, Run, Stopped, train
+from bertjax.training.loop import NonFiniteLoss, Run, Stage, Stopped, train
 from bertjax.training.metrics import Console
 from bertjax.training.state import TrainState
 from bertjax.types import Sum
@@ -68,6 +68,9 @@ class Events(list):
 class Objective:
     weights: dict[str, float]
 
+    def new_carry(self, rows: int) -> dict:
+        return {}
+
 
 @pytest.fixture
 def events() -> Events:
@@ -100,27 +103,32 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
             metrics = {"loss": loss, "sums": sums, "grad_norm": np.float32(1), "real_tokens": np.int32(TOKENS)}
             return state._replace(step=step, cursor=state.cursor + 1), metrics
 
-        def eval_step(params: Any, extra: Extra, batch: dict) -> dict[str, Sum]:
+        def eval_step(params: Any, extra: Extra, batch: dict) -> tuple[dict[str, Sum], dict]:
             events.append("evaluate")
-            return {name: Sum(np.float32(4), np.float32(2)) for name in ("mlm", "unigram_loss", "mlm_accuracy")}
+            sums = {name: Sum(np.float32(4), np.float32(2)) for name in ("mlm", "unigram_loss", "mlm_accuracy")}
+            return sums, extra.carry
 
-        settings = {
-            "config": LoopConfig(num_steps, log, evaluate, checkpoint, minutes),
+        stage = {
             "objective": Objective({"mlm": 1.0}),
-            "extra": Extra({}, {}),
-            "schedule": lambda step: 0.1 * step,
-            "mesh": mesh_of(1),
             "train_step": train_step,
             "eval_step": eval_step,
+            "eval_sets": lambda: {"all": [{"x": np.zeros((1, 1))}]},
+            "tokens_per_batch": 8,
+            "flops_per_token": lambda filled: 100.0 * filled,
+        }
+        stage |= {name: changes.pop(name) for name in list(changes) if name in stage}
+        settings = {
+            "config": LoopConfig(num_steps, log, evaluate, checkpoint, minutes),
+            "stages": [Stage(start=0, **stage)],
+            "frozen": {},
+            "schedule": lambda step: 0.1 * step,
+            "mesh": mesh_of(1),
             "batches": events,
-            "eval_sets": {"all": [{"x": np.zeros((1, 1))}]},
             "checkpoints": events,
             "meta": {"config": 1},
             "writers": [events],
             "console": Console(0, num_steps, interactive=False),
             "workdir": tmp_path,
-            "tokens_per_batch": 8,
-            "flops_per_token": lambda filled: 100.0 * filled,
             "peak_flops": None,
         }
         return Run(**{**settings, **changes})
@@ -193,14 +201,14 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_never_saved(
 
 def test_a_gradient_that_is_no_number_stops_the_run(make_run: Callable, events: Events) -> None:
     run = make_run(num_steps=4)
-    healthy = run.train_step
+    healthy = run.stages[0].train_step
 
     def broken(*arguments: Any) -> tuple:
         state, metrics = healthy(*arguments)
         return state, {**metrics, "grad_norm": np.float32(math.nan)}
 
     with pytest.raises(NonFiniteLoss, match="grad_norm is nan at step 1"):
-        train(dataclasses.replace(run, train_step=broken), start())
+        train(dataclasses.replace(run, stages=[dataclasses.replace(run.stages[0], train_step=broken)]), start())
     assert events.saved is None
 
 
@@ -246,7 +254,7 @@ def test_several_held_out_sets_are_printed_one_by_one(
     make_run: Callable, events: Events, capsys: pytest.CaptureFixture
 ) -> None:
     sets = {name: [{"x": np.zeros((1, 1))}] for name in ("news", "books")}
-    _, figures = train(make_run(num_steps=2, eval_sets=sets), start())
+    _, figures = train(make_run(num_steps=2, eval_sets=lambda: sets), start())
     assert {"eval/loss", "eval/news/loss", "eval/books/loss"} < set(figures)
     out = capsys.readouterr().out
     assert "eval at step 2: mlm 2.000 nats" in out and "  news: mlm 2.000" in out and "  books: mlm 2.000" in out

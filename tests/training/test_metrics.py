@@ -119,7 +119,7 @@ def test_a_terminal_gets_a_bar(capsys: pytest.CaptureFixture, monkeypatch: pytes
 
 def test_the_line_of_a_window() -> None:
     assert train_line(FIGURES) == (
-        "loss 7.250  mlm 6.500  acc 0.125  pair 0.750  pair acc 0.500  lr 1.00e-04  12.3k tokens/s  padding 6.2 %"
+        "loss 7.250  mlm 6.500 acc 0.125  pair 0.750 acc 0.500  lr 1.00e-04  12.3k tokens/s  padding 6.2 %"
         "  ETA 1 h 02 m"
     )
     alone = {name: value for name, value in FIGURES.items() if "pair" not in name} | {"train/mfu": 0.4567}

@@ -1,0 +1,50 @@
+"""Rows that grow during a run, of two lengths and in number: one run, resumable in either, equal to one never stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from lab import Lab
+from test_pretrain import Crash, crash_after, weights_digest
+
+PHASES = (
+    "--config.train.phases=50%:data.seq_len=16",
+    "--config.train.batch_start=4",
+    "--config.train.batch_ramp_steps=2",
+)
+
+
+def records(workdir: Path) -> list[dict]:
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("step", [3, 7])
+def test_a_run_of_two_lengths_resumes_in_either(
+    lab: Lab, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = lab.folder / "phases"
+    if not whole.exists():
+        assert lab.run("pretrain", "--workdir", whole, *PHASES) == 0
+        printed = capsys.readouterr().out
+        for line in (
+            "until update 2: 4 rows of 16 tokens",
+            "until update 4: 8 rows of 16 tokens",
+            "from update 4 on: 8 rows of 32 tokens",
+        ):
+            assert line in printed
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_after(patch, step)
+        lab.run("pretrain", "--workdir", tmp_path / "run", *PHASES)
+    assert lab.run("pretrain", "--workdir", tmp_path / "run", *PHASES) == 0
+    assert f"resuming at step {step - step % 2}" in capsys.readouterr().out
+    assert weights_digest(tmp_path / "run") == weights_digest(whole)
+    ours, theirs = ({r["step"]: r.get("eval/loss") for r in records(w)} for w in (tmp_path / "run", whole))
+    assert ours == theirs and None not in (ours[4], ours[8])
+
+
+def test_phases_of_another_run_are_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = lab.folder / "phases"
+    assert lab.run("pretrain", "--workdir", whole, "--config.train.phases=25%:data.seq_len=16", *PHASES[1:]) == 2
+    assert "train.phases" in capsys.readouterr().err

@@ -1,0 +1,40 @@
+"""Pipelines that follow each other: every leg begins where its stream has been left."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bertjax.data.pipeline import ALL_ROWS
+from bertjax.data.staged import Leg, StagedPipeline
+
+
+class Rows:
+    """Stands for a pipeline: batch n of b rows holds the numbers of its rows."""
+
+    def __init__(self, rows: int, kind: int) -> None:
+        self.rows, self.kind = rows, kind
+        self.rows_per_epoch = {"all": 100 * kind}
+
+    def batch(self, cursor: int, rows: slice = ALL_ROWS, first_row: int = 0) -> dict[str, np.ndarray]:
+        numbers = 1000 * self.kind + first_row + cursor * self.rows + np.arange(self.rows)
+        return {"input_ids": numbers[rows, None]}
+
+
+@pytest.fixture
+def staged() -> StagedPipeline:
+    return StagedPipeline([Leg(0, 0, Rows(2, 0)), Leg(3, 6, Rows(4, 0)), Leg(5, 0, Rows(3, 1))])
+
+
+def test_a_larger_batch_goes_on_behind_the_smaller_ones(staged: StagedPipeline) -> None:
+    seen = [staged.batch(cursor)["input_ids"][:, 0].tolist() for cursor in range(7)]
+    assert sum(seen[:5], []) == list(range(14))
+    assert seen[5:] == [[1000, 1001, 1002], [1003, 1004, 1005]]
+    assert staged.rows_per_epoch == {"all": 100}
+
+
+def test_any_batch_and_any_rows_of_it_can_be_asked_for(staged: StagedPipeline) -> None:
+    assert staged.batch(4, slice(1, 3))["input_ids"][:, 0].tolist() == [11, 12]
+    with staged.prefetch(2, 6) as batches:
+        got = [(cursor, batch["input_ids"][0, 0]) for cursor, batch in batches]
+    assert got == [(2, 4), (3, 6), (4, 10), (5, 1000)]
