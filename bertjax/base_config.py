@@ -18,12 +18,18 @@ def base_config() -> ConfigDict:
     config.seed = 0
     # A folder (ours or Hugging Face's) to take weights from, and nothing else, when the work folder has no checkpoint.
     config.init_from = config_dict.placeholder(str)
+    # Where it has another tokenizer: "refuse", or "remap" = pieces of the same text keep their embeddings, others begin
+    # as the mean of those into which its tokenizer cuts them.
+    config.init_embeddings = "refuse"
+    # Where it has fewer positions: "tile" repeats its table, "interpolate" spreads it. A longer table is cut.
+    config.init_positions = "tile"
     # Print parameters, FLOPs, memory, tokens and epochs; train nothing, write nothing.
     config.dry_run = False
     # "any", "cpu", "gpu" or "tpu": naming one and not getting it is an error, so that no run is slow in silence.
     config.platform = "any"
 
     config.model = _model()
+    config.generator = _generator()
     config.objective = _objective()
     config.data = _data()
     config.train = train = _train()
@@ -54,6 +60,8 @@ def make_tiny(config: ConfigDict) -> None:
     config.data.seq_len = 64
     config.train.num_steps = 1500
     config.train.batch_size = 32
+    config.train.batch_start = config.train.batch_ramp_steps = None
+    config.train.phases = ()
     config.optimizer.name = "adamw"
     config.optimizer.learning_rate = 2e-3
     config.optimizer.b2 = 0.98
@@ -115,7 +123,8 @@ def _model() -> ConfigDict:
     model.relative_segments = config_dict.placeholder(bool)
     model.relative_clamp = config_dict.placeholder(int)
     # Relative: most tokens of earlier rows that are remembered, and how many of a row's first tokens are (XLNet's
-    # mem_len and reuse_len); whether the second half of every batch is text read backwards.
+    # mem_len and reuse_len; objective.name=plm takes 3/4 and 1/2 of a row where they are None); whether the second half
+    # of every batch is text read backwards.
     model.mem_len = config_dict.placeholder(int)
     model.reuse_len = config_dict.placeholder(int)
     model.bi_data = config_dict.placeholder(bool)
@@ -191,9 +200,28 @@ def _model() -> ConfigDict:
     return model
 
 
+def _generator() -> ConfigDict:
+    """objective.name=rtd: the network whose words `model`, the discriminator, is to find. None = as the model has it.
+
+    Its keys are those of `model`; widths and depth that are not set are the model's times the two shares.
+    """
+    generator = _model()
+    # A published size to begin with, instead of the model's own values.
+    generator.preset = config_dict.placeholder(str)
+    # Width of the generator as a share of the model's (ELECTRA: 1/4, base 1/3); its heads are as wide as the model's.
+    generator.width_share = 1.0
+    # Layers of the generator as a share of the model's (DeBERTa v3: 1/2).
+    generator.depth_share = 1.0
+    return generator
+
+
 def _objective() -> ConfigDict:
     objective = ConfigDict()
-    # What is learned: "mlm" hides tokens and, with `pair`, judges pairs of segments; "clm" predicts the next token.
+    # What is learned: "mlm" hides tokens and, with `pair`, judges pairs of segments; "clm" predicts the next token;
+    # "plm" predicts some tokens in a random order, each from those before it and all that are not predicted (XLNet).
+    # "distill" learns what a trained model does (DistilBERT, MiniLM, TinyBERT); "contrastive" tells a text's twin from
+    # other texts (SimCSE); "rtd" tells original words from those of a generator, which learns, too (ELECTRA);
+    # "mixture" gives every objective of `mixture` its own rows of the batch.
     objective.name = "mlm"
     # What is hidden together: "token" one piece, "whole_word" the pieces of a word, "ngram" up to `max_ngram` words
     # (ALBERT), "ngram_window" the same, one n-gram in every window of n / mask_rate words (DeBERTa), "span" up to
@@ -216,7 +244,7 @@ def _objective() -> ConfigDict:
     objective.mask_unknown = True
     # Positions are drawn with replacement (ELECTRA): with 15 %, 14 % differ; one drawn twice counts twice in the loss.
     objective.mask_with_replacement = False
-    # Longest n-gram in words; their lengths n have probabilities in proportion to 1 / n.
+    # Longest n-gram in words (plm: see `ngram_words`); their lengths n have probabilities in proportion to 1 / n.
     objective.max_ngram = 3
     # Longest span in words, and p of the geometric distribution of lengths, truncated there and scaled to sum to 1.
     objective.max_span = 10
@@ -232,14 +260,67 @@ def _objective() -> ConfigDict:
     # (SpanBERT); the first `random_first_id` ids are never drawn (RoBERTa: 4).
     objective.random_source = "uniform"
     objective.random_first_id = 0
+    # plm: tokens predicted in a row; None = a sixth of it (85 of 512).
+    objective.num_predict = config_dict.placeholder(int)
+    # plm: tokens that are permuted together: rows (form segments: their two parts) are cut into blocks of this size,
+    # which are predicted one after the other. None = no smaller blocks.
+    objective.perm_size = config_dict.placeholder(int)
+    # plm: an n-gram stands in a context of n * mask_alpha // mask_beta tokens.
+    objective.mask_alpha = 6
+    objective.mask_beta = 1
+    # plm: n-grams are n words (True) or, as in the released code, n pieces from the start of a word on.
+    objective.ngram_words = False
+    # mixture: "NAME@WEIGHT" of "mlm" and "clm", which share one network; weights are shares of the rows and of the loss.
+    objective.mixture = ("mlm@15", "clm@1")
+    # A hidden word is predicted from the state of the token before it, as a causal model does (GPT-BERT).
+    objective.predict_next = False
     # "nsp": does the second segment follow the first (data.form = "nsp_pairs")? "sop": are the two in order (data.form
     # = "sop_pairs")? "none": no such question.
     objective.pair = "nsp"
     # Factors of the losses (each a mean) in the sum that is minimised: masked words, pairs, and SpanBERT's words told
-    # from the boundaries of their span (0 = no such head).
+    # from the boundaries of their span (0 = no such head). contrastive: mlm_weight 0 = no such head.
     objective.mlm_weight = 1.0
     objective.pair_weight = 1.0
     objective.span_boundary = 0.0
+    # rtd: factor of the discriminator's loss, beside `mlm_weight` of the generator's.
+    objective.disc_weight = 50.0
+    # rtd: what the generator's logits are divided by before its words are drawn.
+    objective.temperature = 1.0
+    # rtd: what generator and discriminator share. "embeddings": word, position and type tables and their norm, taught
+    # by both (ELECTRA). "gdes": the discriminator's word and position tables are what it learns itself plus the
+    # generator's, which it leaves alone (DeBERTa v3). "none": nothing. "all": everything but the heads.
+    objective.sharing = "embeddings"
+    # rtd: where a position was drawn k times (`mask_with_replacement`), the mean of k words' ids stands there, rounded
+    # down, as in ELECTRA's code: an unrelated piece, if they differ. False = one word.
+    objective.average_repeats = False
+    # distill: folder of the teacher (ours or Hugging Face's), which must have the pieces of `data.tokenizer`.
+    objective.teacher = config_dict.placeholder(str)
+    # distill: the teacher's layers that the student's start as, one for each, beside embeddings and heads, such as
+    # 0,2,4,7,9,11 (DistilBERT); None = all is drawn afresh.
+    objective.teacher_layers = config_dict.placeholder(tuple)
+    # distill: False shows both the text as it is, for losses that ask for no word (the later TinyBERT).
+    objective.masked_text = True
+    # distill: factors of its losses beside `mlm_weight`, 0 = none. Soft: the teacher's distribution of words; cosine:
+    # the angle of the last states (DistilBERT). Relations: those below (MiniLM). Hidden: the states of all layers and
+    # the embeddings, through a learned projection where widths differ; attention: scores of all layers (TinyBERT).
+    objective.soft_weight = 5.0
+    objective.cosine_weight = 1.0
+    objective.relations_weight = 0.0
+    objective.hidden_weight = 0.0
+    objective.attention_weight = 0.0
+    # distill: what logits are divided by on both sides; where words are compared: at "all" tokens or the "masked" ones.
+    objective.soft_temperature = 2.0
+    objective.soft_positions = "all"
+    # distill: "attention" = the probabilities of attention, head by head; "qq", "kk", "vv", "qk" and so on = how alike
+    # queries, keys and values of two tokens are, in `relation_heads` parts (None = the teacher's heads).
+    objective.relations = ("qq", "kk", "vv")
+    objective.relation_heads = config_dict.placeholder(int)
+    # distill: the teacher's layer (the first is 0) whose relations the student's last one learns; None = its last.
+    objective.relation_layer = config_dict.placeholder(int)
+    # contrastive: what stands for a text: its "first" token, behind a dense layer while training, or the "mean" of all.
+    objective.pooling = "first"
+    # contrastive: what cosines are divided by.
+    objective.contrast_temperature = 0.05
     return objective
 
 
@@ -263,7 +344,9 @@ def _data() -> ConfigDict:
     # Tokens in a row, special ones included.
     data.seq_len = 128
     # What a row holds: "nsp_pairs" (two segments, the second random or what follows), "sop_pairs" (two segments that
-    # follow each other, half of them swapped) or "block" (text cut to length).
+    # follow each other, half of them swapped) or "block" (text cut to length). Rows that go on from batch to batch, for
+    # models with a memory: "segments" (XLNet: `model.reuse_len` tokens, by default half of the row, then two segments)
+    # or "stream" (text and nothing else).
     data.form = "nsp_pairs"
     # sop_pairs: True leaves out pieces of a single sentence; False pairs them with random text and calls that swapped,
     # as the released code of ALBERT does.
@@ -285,6 +368,13 @@ def _train() -> ConfigDict:
     train.num_steps = 1_000_000
     # Rows in one update, over all devices and microbatches.
     train.batch_size = 256
+    # Rows at the beginning, which grow to `batch_size` by as many at a time (each size is compiled), over the first
+    # `batch_ramp_steps` updates (None = a tenth of the run); None = no ramp. The learning rate does not follow.
+    train.batch_start = config_dict.placeholder(int)
+    train.batch_ramp_steps = config_dict.placeholder(int)
+    # Phases that come first, one after the other: "STEPS:KEY=VALUE,KEY=VALUE" or "90%:...", such as
+    # "90%:data.seq_len=128" (BERT). What no phase sets, and whatever comes after them, is as the rest of the config says.
+    train.phases = ()
     # Parts of a batch that go through the model one after the other: less memory, the same update.
     train.microbatches = 1
     # Type of the products; weights and sums stay float32. "auto" = bfloat16 on accelerators

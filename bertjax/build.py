@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 import re
@@ -21,13 +22,20 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.corpora import Prepared
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives.base import Extra
+from bertjax.models.towers_config import TowersConfig
+from bertjax.objectives.base import Network, Objective
 from bertjax.objectives.causal import CausalLanguageModel
+from bertjax.objectives.contrastive import Contrastive
+from bertjax.objectives.distill import Distillation
+from bertjax.objectives.mixture import MixtureOfObjectives
 from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.plm import PermutationLanguageModel
+from bertjax.objectives.rtd import ReplacedTokenDetection
 from bertjax.overrides import flatten
-from bertjax.training.accounting import flops_per_token, peak_flops
+from bertjax.stages import amounts, stages
+from bertjax.training.accounting import peak_flops, training_flops
 from bertjax.training.averages import average_of
-from bertjax.training.loop import Run
+from bertjax.training.loop import Run, Stage
 from bertjax.training.metrics import Console, JsonLines, TensorBoard, WeightsAndBiases, Writer
 from bertjax.training.optimizers import make_optimizer
 from bertjax.training.schedules import make_schedule
@@ -37,9 +45,28 @@ from bertjax.training.step import abstract_state, compile_eval_step, compile_tra
 from bertjax.training.tables import map_with_path
 from bertjax.types import Params, UserError, Vocabulary
 
-OBJECTIVES: dict[str, Any] = {"mlm": MaskedLanguageModel, "clm": CausalLanguageModel}
+OBJECTIVES: dict[str, Any] = {
+    "mlm": MaskedLanguageModel,
+    "clm": CausalLanguageModel,
+    "plm": PermutationLanguageModel,
+    "distill": Distillation,
+    "contrastive": Contrastive,
+    "rtd": ReplacedTokenDetection,
+    "mixture": MixtureOfObjectives,
+}
 EVAL_SEED = 0
 """Held-out rows and masks are the same whatever the run's seed: runs compare."""
+
+
+@dataclasses.dataclass
+class Part:
+    """What a stage of the run computes: the batches from `start` on."""
+
+    start: int
+    cfg: ConfigDict
+    objective: Objective
+    train_step: Any  # a jitted TrainStep
+    eval_step: Any
 
 
 @dataclasses.dataclass
@@ -48,20 +75,43 @@ class Experiment:
 
     cfg: ConfigDict
     mesh: jax.sharding.Mesh
-    model: EncoderConfig
-    objective: MaskedLanguageModel | CausalLanguageModel
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
-    train_step: Any  # a jitted TrainStep
-    eval_step: Any
+    parts: list[Part]
+    frozen: Any = dataclasses.field(default_factory=dict)  # on the mesh; what objectives read and nobody trains
+    digests: dict[str, str] = dataclasses.field(default_factory=dict)  # of `frozen`, for checkpoints
+
+    @property
+    def objective(self) -> Objective:
+        """That of the end of the run; those of earlier stages have the same parameters."""
+        return self.parts[-1].objective
+
+    @property
+    def network(self) -> Network:
+        """What an export holds."""
+        return next(iter(self.objective.networks.values()))
+
+    @property
+    def model(self) -> EncoderConfig:
+        return self.network.config
+
+    @property
+    def train_step(self) -> Any:
+        return self.parts[-1].train_step
+
+    @property
+    def eval_step(self) -> Any:
+        return self.parts[-1].eval_step
 
     def init_state(self) -> TrainState:
         with jax.set_mesh(self.mesh):
-            return init_state(self.mesh, self.objective, self.optimizer, self.cfg.seed)
+            return init_state(
+                self.mesh, self.objective, self.optimizer, self.cfg.seed, self.parts[-1].cfg.train.batch_size
+            )
 
     def abstract_state(self) -> TrainState:
         """Shapes, types and shardings of the train state, nothing allocated."""
-        state = abstract_state(self.objective, self.optimizer)
+        state = abstract_state(self.objective, self.optimizer, self.parts[-1].cfg.train.batch_size)
         return jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             state,
@@ -74,25 +124,87 @@ class Experiment:
         return state.params if average is None else average
 
 
-def experiment(cfg: ConfigDict, vocabulary: Vocabulary) -> Experiment:
-    """The objective, optimizer and jitted steps of a checked config; nothing is compiled or allocated yet."""
+def experiment(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | None = None) -> Experiment:
+    """The objective, optimizer and jitted steps of a checked config; nothing is compiled or allocated yet.
+
+    `teacher` describes the network that a student learns from, at its true vocabulary.
+    """
     check_devices(cfg)
     mesh = make_mesh(check.mesh_config(cfg))
-    model = computed_here(cfg, check.encoder_config(cfg, vocabulary))
-    objective = OBJECTIVES[cfg.objective.name](check.objective_config(cfg), model, vocabulary)
     schedule = make_schedule(check.schedule_config(cfg))
-    params, _ = jax.eval_shape(objective.init, jax.random.key(0))
+    found = [(start, own, make_objective(own, vocabulary, teacher)) for start, own in stages(cfg)]
+    _require_same_state(found)
+    params = jax.eval_shape(found[-1][2].init, jax.random.key(0))
     optimizer = make_optimizer(check.optimizer_config(cfg), schedule, params)
+    parts = [_part(start, own, objective, optimizer, mesh) for start, own, objective in found]
+    return Experiment(cfg, mesh, schedule, optimizer, parts)
+
+
+def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | None = None) -> Objective:
+    """The objective of a checked config, its networks computed as suits the platform."""
+    model = computed_here(cfg, check.encoder_config(cfg, vocabulary))
+    if cfg.objective.name == "distill":
+        return _distillation(cfg, model, teacher, vocabulary)
+    if cfg.objective.name == "rtd":
+        return _replaced_token_detection(cfg, model, vocabulary)
+    return OBJECTIVES[cfg.objective.name](check.objective_config(cfg), model, vocabulary)
+
+
+def _replaced_token_detection(cfg: ConfigDict, model: EncoderConfig, vocabulary: Vocabulary) -> ReplacedTokenDetection:
+    generator = computed_here(cfg, check.generator_config(cfg, vocabulary))
+    if cfg.generator.unroll is not None:
+        generator = dataclasses.replace(generator, unroll=cfg.generator.unroll)
+    towers = TowersConfig(generator, model, cfg.objective.sharing)
+    return ReplacedTokenDetection(check.rtd_config(cfg), towers, vocabulary)
+
+
+def _distillation(
+    cfg: ConfigDict, model: EncoderConfig, teacher: Network | None, vocabulary: Vocabulary
+) -> Distillation:
+    if teacher is None:
+        raise UserError("objective.name=distill needs a teacher: set --config.objective.teacher=FOLDER")
+    config = check.distill_config(cfg)
+    config.check_teacher(model, teacher.config, teacher.heads, cfg.data.seq_len)
+    computed = dataclasses.replace(
+        computed_here(cfg, teacher.config),
+        padded_vocab_size=model.padded_vocab_size,
+        attention_implementation=model.attention_implementation,
+        remat="none",
+    )
+    return Distillation(config, model, Network(computed, teacher.heads), vocabulary)
+
+
+def _part(
+    start: int, cfg: ConfigDict, objective: Objective, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh
+) -> Part:
     train_step = compile_train_step(
         mesh,
         objective,
         optimizer,
+        rows=cfg.train.batch_size,
         microbatches=cfg.train.microbatches,
         seed=cfg.seed,
         dropout_impl=None if cfg.train.dropout_prng == "threefry" else cfg.train.dropout_prng,
     )
-    eval_step = compile_eval_step(mesh, objective, EVAL_SEED)
-    return Experiment(cfg, mesh, model, objective, schedule, optimizer, train_step, eval_step)
+    return Part(start, cfg, objective, train_step, compile_eval_step(mesh, objective, EVAL_SEED))
+
+
+def _require_same_state(found: list[tuple[int, ConfigDict, Objective]]) -> None:
+    """Raises `UserError` for stages that cannot hand their parameters, or what they carry, to one another."""
+
+    def state(cfg: ConfigDict, objective: Objective) -> Any:
+        of = jax.eval_shape(
+            lambda key: (objective.init(key), objective.new_carry(cfg.train.batch_size)), jax.random.key(0)
+        )
+        return jax.tree_util.tree_structure(of), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(of)]
+
+    last = state(*found[-1][1:])
+    for start, cfg, objective in found[:-1]:
+        if state(cfg, objective) != last:
+            raise UserError(
+                f"the stage of the run from update {start} on has other parameters than the last one, or carries a "
+                "memory of other rows; train.phases and train.batch_start must leave both as they are"
+            )
 
 
 def check_devices(cfg: ConfigDict) -> None:
@@ -105,27 +217,35 @@ def check_devices(cfg: ConfigDict) -> None:
 def run(exp: Experiment, prepared: Prepared, workdir: Path, checkpoints: Checkpoints, step: int) -> Run:
     """Everything that the loop works with, from update `step` on."""
     cfg = exp.cfg
-    rate = exp.objective.config.predicted_share
     peak = peak_flops(exp.mesh.devices.flat[0].device_kind)
     return Run(
         config=check.loop_config(cfg),
-        objective=exp.objective,
-        extra=Extra(frozen={}, carry={}),
+        stages=[_stage(part, prepared) for part in exp.parts],
+        frozen=exp.frozen,
         schedule=exp.schedule,
         mesh=exp.mesh,
-        train_step=exp.train_step,
-        eval_step=exp.eval_step,
         batches=corpora.training_pipeline(cfg, prepared),
-        eval_sets=corpora.eval_sets(cfg, prepared),
         checkpoints=checkpoints,
-        meta={"config": flatten(cfg), "data": prepared.digests, "tokens": corpora.total_tokens(prepared)},
+        meta={"config": flatten(cfg), "data": prepared.digests | exp.digests, "tokens": corpora.total_tokens(prepared)},
         writers=_writers(cfg, workdir, step),
         console=Console(step, cfg.train.num_steps),
         workdir=workdir,
-        tokens_per_batch=cfg.train.batch_size * cfg.data.seq_len,
-        flops_per_token=lambda filled: flops_per_token(exp.model, rate, filled * cfg.data.seq_len),
         peak_flops=None if peak is None else peak * exp.mesh.size,
         chosen_params=exp.chosen_params,
+    )
+
+
+def _stage(part: Part, prepared: Prepared) -> Stage:
+    rows, length = part.cfg.train.batch_size, part.cfg.data.seq_len
+    return Stage(
+        start=part.start,
+        objective=part.objective,
+        train_step=part.train_step,
+        eval_step=part.eval_step,
+        eval_sets=functools.cache(functools.partial(corpora.eval_sets, part.cfg, prepared)),
+        tokens_per_batch=rows * length,
+        flops_per_token=lambda filled: training_flops(part.objective, filled * length),
+        title=f"from update {part.start} on: {rows} rows of {length} tokens in a batch",
     )
 
 
@@ -222,19 +342,19 @@ def padded_params(params: Params, config: EncoderConfig) -> Params:
     return _map_vocabulary(params, pad)
 
 
-_HAS_VOCABULARY = re.compile(r"(.*/)?(word_embeddings/embedding|(mlm|span)_head/bias)")
+HAS_VOCABULARY = re.compile(r"(.*/)?(word_embeddings/(embedding|delta)|(mlm|span)_head/bias)")
 
 
 def _map_vocabulary(params: Params, function: Callable[[np.ndarray], np.ndarray]) -> Params:
     """The parameters with `function` applied to those whose first axis is the vocabulary."""
-    return map_with_path(lambda path, leaf: function(leaf) if _HAS_VOCABULARY.fullmatch(path) else leaf, params)
+    return map_with_path(lambda path, leaf: function(leaf) if HAS_VOCABULARY.fullmatch(path) else leaf, params)
 
 
 def model_facts(
     cfg: ConfigDict, tokenizer: Tokenizer, tokens: int, step: int, figures: Mapping[str, float]
 ) -> dict[str, Any]:
     """What the model card tells of a run."""
-    losses = ("mlm", "clm", "span", "pair")
+    losses = ("mlm", "clm", "plm", "span", "pair", "soft", "contrastive")
     kept = ("unigram_loss", *(f"{loss}_{figure}" for loss in losses for figure in ("loss", "accuracy")))
     return {
         "data": f"{', '.join(cfg.data.sources)} ({tokens:,} tokens)",
@@ -242,7 +362,7 @@ def model_facts(
         "steps": step,
         "batch_size": cfg.train.batch_size,
         "seq_len": cfg.data.seq_len,
-        "tokens_seen": step * cfg.train.batch_size * cfg.data.seq_len,
+        "tokens_seen": amounts(cfg, step)[1],
         "tokenizer": f"{tokenizer.kind}, {tokenizer.size:,} pieces",
         "seed": cfg.seed,
         "eval": {name: value for name in kept if math.isfinite(value := figures.get(f"eval/{name}", math.nan))},
@@ -252,6 +372,13 @@ def model_facts(
 def _objective_in_words(cfg: ConfigDict) -> str:
     if cfg.objective.name == "clm":
         return "causal language modelling"
+    if cfg.objective.name == "plm":
+        return "permutation language modelling"
+    if cfg.objective.name == "distill":
+        return f"distillation ({', '.join(check.distill_config(cfg).weights)})"
+    if cfg.objective.name == "contrastive":
+        words = " and masked language modelling" if cfg.objective.mlm_weight else ""
+        return f"contrastive sentence embeddings{words}"
     parts = ["masked language modelling"]
     parts += {"nsp": ["next-sentence prediction"], "sop": ["sentence-order prediction"]}.get(cfg.objective.pair, [])
     parts += ["the span-boundary objective"] if cfg.objective.span_boundary else []

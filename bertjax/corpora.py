@@ -18,11 +18,13 @@ from ml_collections import ConfigDict
 from bertjax import check
 from bertjax.data import builtin
 from bertjax.data.sources import Source, is_held_out, iter_documents, source_digest, source_files
+from bertjax.stages import stages
 from bertjax.types import Batch, UserError, Vocabulary
 
 if TYPE_CHECKING:
     from bertjax.data.pipeline import Pipeline
     from bertjax.data.prepare import PreparedCorpus
+    from bertjax.data.staged import StagedPipeline
     from bertjax.data.tokenizer import Tokenizer
 
 Say = Callable[[str], None]
@@ -108,9 +110,20 @@ def _with_pieces(tokenizer: Tokenizer, cfg: ConfigDict) -> Tokenizer:
     return tokenizer
 
 
-def training_pipeline(cfg: ConfigDict, prepared: Prepared) -> Pipeline:
-    """The endless batches of the training split."""
-    return _pipeline(cfg, prepared, prepared.training, "train", prepared.weights, cfg.train.batch_size, cfg.seed)
+def training_pipeline(cfg: ConfigDict, prepared: Prepared) -> StagedPipeline:
+    """The endless batches of the training split; a stage whose rows are like those before it goes on behind them."""
+    from bertjax.data.staged import Leg, StagedPipeline
+
+    legs: list[Leg] = []
+    used: dict[str, int] = {}  # rows that every kind of row has given so far
+    kind, rows = "", 0
+    for start, own in stages(cfg):
+        if legs:
+            used[kind] += (start - legs[-1].start) * rows
+        kind, rows = str(own.data), own.train.batch_size
+        pipeline = _pipeline(own, prepared, prepared.training, "train", prepared.weights, rows, cfg.seed)
+        legs.append(Leg(start, used.setdefault(kind, 0), pipeline))
+    return StagedPipeline(legs)
 
 
 def eval_sets(cfg: ConfigDict, prepared: Prepared) -> dict[str, list[Batch]]:
@@ -141,6 +154,7 @@ def _pipeline(
     from bertjax.data.pipeline import Source as Part
 
     data = cfg.data
+    model = check.encoder_config(cfg)
     parts = []
     for name, corpus in corpora.items():
         form = make_form(
@@ -152,9 +166,19 @@ def _pipeline(
             short_seq_prob=data.short_seq_prob,
             dupe_factor=data.dupe_factor,
             sop_strict=data.sop_strict,
+            batch_size=batch_size,
+            reuse_len=check.reuse_len(cfg),
+            bi_data=model.bi_data,
+            end_id=_document_end(prepared.tokenizer),
         )
         parts.append(Part(name, form, weights[name]))
     return Pipeline(parts, batch_size=batch_size, seed=seed, vocab_size=prepared.vocabulary.size)
+
+
+def _document_end(tokenizer: Tokenizer) -> int:
+    """The piece behind every document of a stream, -1 where the tokenizer has none (XLNet's has)."""
+    found = [index for index in tokenizer.special_ids if tokenizer.pieces[index] == "<eod>"]
+    return found[0] if found else -1
 
 
 def source_names(sources: Sequence[Source]) -> list[str]:

@@ -28,9 +28,11 @@ Batch = Mapping[str, Any]
     example_ids       uint32  [B, E]   stable identity in the corpus, the same in every epoch
     example_draws     uint32  [B, E]   epoch modulo dupe_factor: which of the repeated draws this is
     pair_labels       int32   [B, E]   forms with two segments only; 0 = B follows A, 1 = it does not (or precedes A)
+    backward          bool    [B]      streams with model.bi_data only: the row's text is reversed
 
 Objectives add what they hide: `original_ids`, `masked_positions`, `masked_ids`, `masked_weights` (and, for SpanBERT's
-span-boundary loss, `span_left_positions`, `span_right_positions`, `span_places`, `span_weights`).
+span-boundary loss, `span_left_positions`, `span_right_positions`, `span_places`, `span_weights`; for XLNet's
+permutations, `order` [B, S]).
 """
 
 Params = dict[str, Any]

@@ -44,7 +44,9 @@ def get_config(size: str = "base") -> ConfigDict:
     config.objective.mask_specials = True
 
     config.train.batch_size = (616 if large else 576) if extended else (4928 if large else 4608)
-    if not extended:  # rows at the beginning, and the share of the run until all of them are there (50G, large 10G tokens)
+    if (
+        not extended
+    ):  # rows at the beginning, and the share of the run until all of them are there (50G, large 10G tokens)
         config.train.batch_start = 448 if large else 768
         config.train.batch_ramp_steps = config.train.get_ref("num_steps") // (86 if large else 18)
     tokens = 300e9 if extended else 1.719e12  # the extension with the 50G of its decay; the first phase

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import runpy
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from bertjax import build
-from bertjax.check import check
+from bertjax.check import check, encoder_config
 from bertjax.commands.dry_run import abstract_batch
-from bertjax.models.model import count_params
+from bertjax.models.model import abstract_params, count_params
+from bertjax.objectives.base import Network
+from bertjax.objectives.distill import Distillation
 from bertjax.overrides import load_config
 from bertjax.types import Vocabulary, padded_vocab_size
 
@@ -41,15 +45,28 @@ def vocabulary(size: int) -> Vocabulary:
     return Vocabulary(size, padded_vocab_size(size), 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))
 
 
+def teacher_of(cfg: ConfigDict) -> Network | None:
+    """What recipes of distillation are taught by: BERT-base, or the run of configs/quickstart.py."""
+    if cfg.objective.name != "distill":
+        return None
+    name = "bert.py:base" if cfg.model.num_layers is None or cfg.data.seq_len > 32 else "quickstart.py"
+    return Network(
+        dataclasses.replace(encoder_config(load_config(f"{CONFIGS}/{name}")), vocab_size=cfg.data.vocab_size),
+        ("pooler", "mlm", "pair"),
+    )
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_the_whole_train_step_has_its_shapes(spec: str) -> None:
     cfg = load_config(f"{CONFIGS}/{spec}")
     check(cfg)
     cfg.model.unroll = 1
-    experiment = build.experiment(cfg, vocabulary(cfg.data.vocab_size))
+    experiment = build.experiment(cfg, vocabulary(cfg.data.vocab_size), teacher_of(cfg))
+    if isinstance(experiment.objective, Distillation):
+        experiment.frozen = {"teacher": abstract_params(*experiment.objective.teacher)}
     state = experiment.abstract_state()
     with jax.set_mesh(experiment.mesh):
-        new_state, metrics = jax.eval_shape(experiment.train_step, state, {}, abstract_batch(experiment))
+        new_state, metrics = jax.eval_shape(experiment.train_step, state, experiment.frozen, abstract_batch(experiment))
     shapes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (state, new_state)]
     assert shapes[0] == shapes[1]
     assert metrics["loss"].shape == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import jax
@@ -9,17 +10,16 @@ from ml_collections import ConfigDict
 
 from bertjax import build, check, corpora
 from bertjax.checkpoint.manager import Checkpoints
-from bertjax.checkpoint.surgery import merge_params
 from bertjax.commands.export import export_params
-from bertjax.commands.runs import load_run
+from bertjax.commands.init_from import begin_from, require_folder
+from bertjax.commands.teacher import Teacher, attach, begin_as_teacher, read_teacher, require_teacher
+from bertjax.commands.teacher_file import write_teacher
 from bertjax.commands.workdir import Change, changed_keys, claim, has_checkpoints
 from bertjax.corpora import Prepared
-from bertjax.data.tokenizer import load_tokenizer
 from bertjax.hub.fill_mask import fill_mask, masked_rows
-from bertjax.hub.load import PretrainedModel, load_pretrained
-from bertjax.models.config import EncoderConfig, differences
+from bertjax.hub.load import PretrainedModel
 from bertjax.models.model import count_params
-from bertjax.training.averages import restart_average
+from bertjax.stages import amounts
 from bertjax.training.loop import train
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import TrainState
@@ -30,15 +30,22 @@ def pretrain(cfg: ConfigDict, workdir: Path) -> None:
     """Trains what is left of the run in `workdir`; the same command again resumes it."""
     build.check_devices(cfg)  # before the corpus is tokenised, which may take hours
     changes = changed_keys(workdir, cfg)
+    if not has_checkpoints(workdir):
+        require_folder(cfg)
+    require_teacher(cfg)
     prepared = corpora.prepare(cfg)
-    exp = build.experiment(cfg, prepared.vocabulary)
+    teacher = read_teacher(cfg, prepared.tokenizer)
+    exp = build.experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
+    attach(exp, teacher)
     masked_rows(prepared.tokenizer, cfg.eval.fill_mask, exp.model.max_position_embeddings)
     if not has_checkpoints(workdir):
         claim(workdir, cfg)
     checkpoints = build.open_checkpoints(cfg, workdir)
     try:
-        state = _resume_or_begin(exp, prepared, checkpoints, changes)
+        state = _resume_or_begin(exp, prepared, teacher, checkpoints, changes)
         claim(workdir, cfg)  # a resumed run keeps its old config.json until it is known that it can go on
+        if teacher is not None:
+            write_teacher(workdir, teacher.network)
         prepared.tokenizer.save(workdir / "tokenizer")
         step = int(state.step)
         if step >= cfg.train.num_steps:
@@ -71,27 +78,38 @@ def summary(exp: build.Experiment, prepared: Prepared, rows: int) -> list[str]:
     cfg, model = exp.cfg, exp.model
     mesh = ", ".join(f"{axis}={size}" for axis, size in exp.mesh.shape.items())
     kind = exp.mesh.devices.flat[0].device_kind
-    slots = cfg.train.num_steps * cfg.train.batch_size
+    slots, _ = amounts(cfg, cfg.train.num_steps)
+    last = exp.parts[-1]
     lines = [
-        f"model: {model.num_layers} layers of {model.hidden_size}, {model.num_heads} heads, "
-        f"{model.vocab_size:,} pieces, {count_params(model, exp.objective.heads):,} parameters, "
-        f"products in {model.compute_dtype}",
+        f"{name}: {network.config.num_layers} layers of {network.config.hidden_size}, {network.config.num_heads} heads, "
+        f"{model.vocab_size:,} pieces, {count_params(*network):,} parameters, products in {network.config.compute_dtype}"
+        for name, network in exp.objective.networks.items()
+    ]
+    lines += [
         f"devices: {exp.mesh.size} x {kind} ({mesh}), jax {jax.__version__}",
-        f"data: {corpora.total_tokens(prepared):,} tokens, {rows:,} rows an epoch; "
-        f"{cfg.train.num_steps:,} steps of {cfg.train.batch_size} rows are {slots / rows:.1f} epochs",
+        f"data: {corpora.total_tokens(prepared):,} tokens, {rows:,} rows of {last.cfg.data.seq_len} tokens an epoch; "
+        f"{cfg.train.num_steps:,} steps of {last.cfg.train.batch_size} rows are {slots / rows:.1f} epochs",
+    ]
+    lines += [
+        f"until update {after.start}: {part.cfg.train.batch_size} rows of {part.cfg.data.seq_len} tokens in a batch"
+        for part, after in itertools.pairwise(exp.parts)
     ]
     return lines + corpora.few_rows_warning(cfg, prepared, rows)
 
 
 def _resume_or_begin(
-    exp: build.Experiment, prepared: Prepared, checkpoints: Checkpoints, changes: list[Change]
+    exp: build.Experiment,
+    prepared: Prepared,
+    teacher: Teacher | None,
+    checkpoints: Checkpoints,
+    changes: list[Change],
 ) -> TrainState:
-    """The newest checkpoint, else weights from `init_from`, else fresh ones."""
+    """The newest checkpoint, else weights from `init_from` or of the teacher's layers, else fresh ones."""
     restored = checkpoints.restore(exp.abstract_state())
     if restored is None:
-        state = exp.init_state()
-        return state if exp.cfg.init_from is None else _init_from(exp, prepared, state)
-    _require_same_data(restored.meta["data"], prepared.digests)
+        state = begin_as_teacher(exp, teacher, exp.init_state())
+        return state if exp.cfg.init_from is None else begin_from(exp, prepared.tokenizer, state)
+    _require_same_data(restored.meta["data"], prepared.digests | exp.digests)
     print(f"resuming at step {restored.step}")
     for key, before, now in changes:
         print(f"  {key}: {before} -> {now}")
@@ -124,47 +142,6 @@ def _require_same_data(saved: dict[str, str], now: dict[str, str]) -> None:
         )
 
 
-def _init_from(exp: build.Experiment, prepared: Prepared, state: TrainState) -> TrainState:
-    """The fresh state with the weights of a Hugging Face folder or of another work folder."""
-    folder = Path(exp.cfg.init_from).expanduser()
-    if (folder / "checkpoints").is_dir():
-        stored = load_run(folder)
-        given, config, pieces = stored.params, stored.experiment.model, stored.tokenizer.pieces
-    else:
-        model = load_pretrained(folder)
-        given, config, pieces = model.params, model.config, load_tokenizer(folder).pieces
-    _require_same_model(folder, config, exp.model)
-    if pieces != prepared.tokenizer.pieces:
-        raise UserError(
-            f"init_from={folder} was trained with other pieces than data.tokenizer has: its embeddings would stand for "
-            f"other words; set --config.data.tokenizer={folder}"
-        )
-    params, kept = merge_params(jax.device_get(state.params), given)
-    print(f"weights from {folder}" + (f"; fresh: {', '.join(kept)}" if kept else ""))
-    laid = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-    return state._replace(params=jax.device_put(params, laid), opt_state=restart_average(state.opt_state, params))
-
-
-def _require_same_model(folder: Path, given: EncoderConfig, wanted: EncoderConfig) -> None:
-    """Raises `UserError` when the encoders differ in more than how far, and over which wave lengths, they reach.
-
-    Rotary and relative positions have no table: a model may go on with longer rows and another base, as ModernBERT did.
-    """
-    free = {"pad_token_id"}
-    if wanted.position_embedding != "learned":
-        free |= {"max_position_embeddings", "rotary_base", "rotary_local_base"}
-    different = [
-        f"{name} {getattr(given, name)} there, {getattr(wanted, name)} here"
-        for name in differences(given, wanted, heads=False)
-        if name not in free
-    ]
-    if different:
-        raise UserError(
-            f"init_from={folder} is another model: {'; '.join(different)}. Set model.* to its sizes and "
-            f"data.tokenizer (with data.vocab_size) to its tokenizer"
-        )
-
-
 def _finish(exp: build.Experiment, prepared: Prepared, workdir: Path, state: TrainState) -> None:
     """Fill-in examples, and the export if the config asks for one."""
     params = build.true_size_params(exp.chosen_params(state), exp.model)
@@ -179,7 +156,10 @@ def show_fillings(exp: build.Experiment, prepared: Prepared, params: Params) -> 
     sentences = list(exp.cfg.eval.fill_mask)
     if not sentences:
         return
-    model = PretrainedModel(build.float32_config(exp.model), params, exp.objective.heads)
+    networks = exp.objective.networks.items()
+    name, network = next((each for each in networks if "mlm" in each[1].heads), next(iter(networks)))
+    own = exp.objective.network_params(params, name)
+    model = PretrainedModel(build.float32_config(network.config), own, network.heads)
     for sentence, fillings in zip(sentences, fill_mask(model, prepared.tokenizer, sentences), strict=True):
         print(sentence)
         print("    " + "  ".join(f"{filling.piece} {filling.probability:.2f}" for filling in fillings))

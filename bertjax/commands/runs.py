@@ -8,6 +8,7 @@ from typing import NamedTuple
 from bertjax import build
 from bertjax.checkpoint.manager import Checkpoints, Restored
 from bertjax.checkpoint.surgery import average_params
+from bertjax.commands.teacher_file import stored_teacher
 from bertjax.commands.workdir import read_config
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
 from bertjax.types import Params, UserError
@@ -33,7 +34,7 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
     cfg.platform = "any"
     cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor = 1, 1, 1
     tokenizer = load_tokenizer(workdir / "tokenizer")
-    experiment = build.experiment(cfg, tokenizer.vocabulary())
+    experiment = build.experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir))
     checkpoints = build.open_checkpoints(cfg, workdir, read_only=True)
     seen: list[Restored] = []
 

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -79,6 +80,11 @@ class Tokenizer:
     def continuation_prefix(self) -> str:
         """What WordPiece writes in front of a piece inside a word."""
         return self._backend.prefix
+
+    @property
+    def engine(self) -> Any:
+        """The `tokenizers.Tokenizer` behind `encode_with_specials`, to ask its normalizer, its words and its model."""
+        return self._backend.marked
 
     def vocabulary(self, counts: np.ndarray | None = None, multiple: int = 64) -> Vocabulary:
         """What objectives need; `counts` int64 [size] are the frequencies in the training corpus, else zeros."""

@@ -8,7 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from bertjax.models import fused
 from bertjax.models.config import EncoderConfig
@@ -37,13 +37,26 @@ class SelfAttention(nnx.Module):
         self, x: Float[Array, "B S D"], context: Context, key: Key | None, source: Float[Array, "B K D"] | None = None
     ) -> Float[Array, "B S D"]:
         """`source` is what keys and values are made of, where that is not `x` itself."""
+        q, k, v = self.project(x, context, source)
+        return self.output(attend(q, k, v, context, self.config, key).reshape(*x.shape[:2], -1))
+
+    def project(
+        self, x: Float[Array, "B S D"], context: Context, source: Float[Array, "B K D"] | None = None
+    ) -> tuple[Float[Array, "B S N H"], Float[Array, "B K N H"], Float[Array, "B K N H"]]:
+        """Queries, keys and values by head, turned where positions are rotary."""
         source = x if source is None else source
         heads = (self.config.num_heads, self.config.head_dim)
         q = self.query(x).reshape(*x.shape[:2], *heads)
         k, v = (project(source).reshape(*source.shape[:2], *heads) for project in (self.key, self.value))
         if context.rotation is not None:
             q, k = rotate(q, context.rotation), rotate(k, context.rotation)
-        return self.output(attend(q, k, v, context, self.config, key).reshape(*x.shape[:2], -1))
+        return q, k, v
+
+    def scores(
+        self, q: Float[Array, "B S N H"], k: Float[Array, "B K N H"], context: Context, key: Key | None = None
+    ) -> Float[Array, "B N S K"]:
+        """What the softmax is taken of, float32, before anything is made invisible; `attend` may never hold it."""
+        return dot_scores(q, k, self.config)
 
 
 def attend(
@@ -87,16 +100,27 @@ def mix(
     return _average(scores, v, context.visible(), config, key)
 
 
-def _softmax_average(q: Array, k: Array, v: Array, mask: Array, config: EncoderConfig, key: Key | None) -> Array:
+def dot_scores(
+    q: Float[Array, "C Q N H"], k: Float[Array, "C K N H"], config: EncoderConfig
+) -> Float[Array, "C N Q K"]:
+    """q k / sqrt(H), float32."""
     narrow = jnp.dtype(config.compute_dtype)
     scores = jnp.einsum("bqnh,bknh->bnqk", q.astype(narrow), k.astype(narrow), preferred_element_type=jnp.float32)
-    return _average(scores / math.sqrt(config.head_dim), v, mask, config, key)
+    return scores / math.sqrt(config.head_dim)
+
+
+def visible_softmax(scores: Float[Array, "C N Q K"], mask: Bool[Array, "C 1 Q K"]) -> Float[Array, "C N Q K"]:
+    """Shares of the keys that a query sees, float32; equal shares of all where it sees none."""
+    return jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min), axis=-1)
+
+
+def _softmax_average(q: Array, k: Array, v: Array, mask: Array, config: EncoderConfig, key: Key | None) -> Array:
+    return _average(dot_scores(q, k, config), v, mask, config, key)
 
 
 def _average(scores: Array, v: Array, mask: Array, config: EncoderConfig, key: Key | None) -> Array:
     narrow = jnp.dtype(config.compute_dtype)
-    probabilities = jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min), axis=-1)
-    probabilities = dropout(probabilities, config.attention_dropout, key)
+    probabilities = dropout(visible_softmax(scores, mask), config.attention_dropout, key)
     einsum = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     mixed = einsum("bnqk,bknh->bqnh", probabilities.astype(narrow), v.astype(narrow))
     return mixed.astype(config.result_dtype)

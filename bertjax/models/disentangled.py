@@ -130,11 +130,24 @@ class DisentangledAttention(nnx.Module):
         self, x: Float[Array, "B S D"], context: Context, key: Key | None, source: Float[Array, "B K D"] | None = None
     ) -> Float[Array, "B S D"]:
         """`source` is what keys and values are made of; `x` are its own tokens, or those at `relative.queries`."""
-        config, source = self.config, x if source is None else source
         keys = (None, None) if key is None else jax.random.split(key)
-        relative: Relative = context.relative
-        q, k, v = self._heads(self.query(x)), self._heads(self.key(source)), self._heads(self.value(source))
-        table = dropout(relative.table, config.hidden_dropout, keys[0])
+        q, k, v = self.project(x, context, source)
+        scores = self.scores(q, k, context, keys[0])
+        return self.output(mix(scores, v, context, self.config, keys[1]).reshape(*x.shape[:2], -1))
+
+    def project(
+        self, x: Float[Array, "B S D"], context: Context, source: Float[Array, "B K D"] | None = None
+    ) -> tuple[Float[Array, "B S N H"], Float[Array, "B K N H"], Float[Array, "B K N H"]]:
+        """Queries, keys and values by head."""
+        source = x if source is None else source
+        return self._heads(self.query(x)), self._heads(self.key(source)), self._heads(self.value(source))
+
+    def scores(
+        self, q: Float[Array, "B S N H"], k: Float[Array, "B K N H"], context: Context, key: Key | None = None
+    ) -> Float[Array, "B N S K"]:
+        """The sum of all terms, float32, before anything is made invisible; `key` drops parts of the distances."""
+        config, relative = self.config, context.relative
+        table = dropout(relative.table, config.hidden_dropout, key)
         scores = narrow_einsum("bqnh,bknh->bnqk", q, k, config)
         if "c2p" in config.relative_terms:
             rows = self._distances(self.key if config.relative_share_key else self.position_key, table, k.shape[1])
@@ -142,8 +155,7 @@ class DisentangledAttention(nnx.Module):
         if "p2c" in config.relative_terms:
             rows = self._distances(self.query if config.relative_share_key else self.position_query, table, k.shape[1])
             scores = scores + position_to_content(k, rows, relative.queries, config)
-        scores = scores / math.sqrt(config.head_dim * (1 + len(config.relative_terms)))
-        return self.output(mix(scores, v, context, config, keys[1]).reshape(*x.shape[:2], -1))
+        return scores / math.sqrt(config.head_dim * (1 + len(config.relative_terms)))
 
     def _heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b N H"]:
         return x.reshape(*x.shape[:-1], self.config.num_heads, self.config.head_dim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,19 +16,26 @@ from bertjax.models.context import Context, make_context
 from bertjax.models.convolution import Convolution
 from bertjax.models.disentangled import Relative, RelativeTable
 from bertjax.models.embeddings import Embeddings
-from bertjax.models.layer import Layer
+from bertjax.models.layer import ATTENTION_PARTS, Layer
 from bertjax.models.linear import Key, dropout, initializer, layer_norm
 from bertjax.models.relative import make_relative, seeing_itself
 from bertjax.models.stack import Stacked, layer_at, run_layers, shard_batch, stacked_layers, stacked_norms
-from bertjax.types import Params
+from bertjax.types import Params, UserError
 
 
 class EncoderOutput(NamedTuple):
-    """`hidden_states` [L + 1, B, S, D] (embeddings first) and `before_last` [B, S, D] only when they were asked for."""
+    """What was not asked for is None or missing.
+
+    last_hidden_state  [B, S, D]
+    hidden_states      [L + 1, B, S, D], embeddings first
+    before_last        [B, S, D]
+    layers             parts of the attention of single layers by the names that asked for them: see `attention_parts`
+    """
 
     last_hidden_state: Array
     hidden_states: Array | None = None
     before_last: Array | None = None
+    layers: Mapping[str, Array] = {}
 
 
 class Encoder(nnx.Module):
@@ -63,7 +71,8 @@ class Encoder(nnx.Module):
         """Hidden states of every token; `key` switches dropout on.
 
         `collect` names what to keep besides the last: `hidden_states` of all layers; `before_last`, what the last layer
-        reads.
+        reads; `layers/3/query` and its like, a part of `Layer.attention_parts`. These parts are made once more from
+        what the layer reads: the layers themselves run as ever, in kernels that hold no scores.
         """
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         x = shard_batch(self.embeddings(input_ids, position_ids, token_type_ids, segment_ids, keys[0]))
@@ -78,7 +87,9 @@ class Encoder(nnx.Module):
             return run_layers(self.config, self.weights(), x, apply, keys[1], start=start, stop=stop, keep=keep)
 
         states, parts = [x], [x[None]]
+        read: dict[int, Array] = {}  # what a layer reads
         for start, stop in itertools.pairwise(self._cuts(collect)):
+            read[start] = states[-1]
             y, hidden = run(states[-1], start, stop)
             if start == 0 and self.config.conv_kernel_size:
                 y = self.convolution(x, y, segment_ids, None if key is None else jax.random.fold_in(key, len(keys)))
@@ -89,13 +100,26 @@ class Encoder(nnx.Module):
         last = self.finish(states[-1], keys[2])
         before_last = states[-2] if "before_last" in collect else None
         if "hidden_states" not in collect:
-            return EncoderOutput(last, None, before_last)
+            return EncoderOutput(last, None, before_last, self._attention_parts(read, contexts, collect))
         hidden = jnp.concatenate(parts)
-        return EncoderOutput(last, jnp.concatenate([hidden[:-1], last[None]]), before_last)
+        layers = self._attention_parts(dict(enumerate(hidden[:-1])), contexts, collect)
+        return EncoderOutput(last, jnp.concatenate([hidden[:-1], last[None]]), before_last, layers)
+
+    def _attention_parts(
+        self, read: Mapping[int, Array], contexts: Mapping[bool, Context], collect: tuple[str, ...]
+    ) -> dict[str, Array]:
+        """What `collect` names of single layers, made from what these layers read."""
+        found: dict[str, Array] = {}
+        for layer, names in _parts_by_layer(self.config, collect).items():
+            parts = self.layer(layer).attention_parts(read[layer], contexts[self.config.is_local(layer)])
+            found |= {f"layers/{layer}/{name}": parts[name] for name in names}
+        return found
 
     def _cuts(self, collect: tuple[str, ...]) -> list[int]:
         """Where the run of the layers is interrupted, with both ends."""
         cuts = {0, self.config.num_layers}
+        if "hidden_states" not in collect:
+            cuts |= set(_parts_by_layer(self.config, collect))
         if self.config.conv_kernel_size:
             cuts.add(1)
         if "before_last" in collect:
@@ -131,7 +155,7 @@ class Encoder(nnx.Module):
         return dropout(x, self.config.output_dropout, key)
 
     def layer(self, index: int) -> Layer:
-        """One layer, to run by itself; the layers must have parameters of their own."""
+        """One layer, to run by itself; shared or not, it must be one in its group."""
         return layer_at(self.config, self.weights(), index)
 
     def weights(self) -> dict[str, Params]:
@@ -144,3 +168,21 @@ class Encoder(nnx.Module):
         if hasattr(self, "attention_norms"):
             stacks["attention_norms"] = self.attention_norms.layers
         return {name: nnx.to_pure_dict(nnx.state(stack)) for name, stack in stacks.items()}
+
+
+def _parts_by_layer(config: EncoderConfig, collect: tuple[str, ...]) -> dict[int, list[str]]:
+    """Which parts of which layers `collect` names; raises `UserError` for layers that there are not."""
+    wanted: dict[int, list[str]] = {}
+    for name in collect:
+        if not name.startswith("layers/"):
+            continue
+        _, layer, part = name.split("/")
+        if int(layer) not in range(config.num_layers) or part not in ATTENTION_PARTS:
+            raise UserError(
+                f"cannot collect {name}: there are layers 0 to {config.num_layers - 1}, each with "
+                f"{', '.join(ATTENTION_PARTS)}"
+            )
+        if config.inner_layers > 1:
+            raise UserError(f"cannot collect {name}: each of model.num_groups has inner_layers={config.inner_layers}")
+        wanted.setdefault(int(layer), []).append(part)
+    return wanted

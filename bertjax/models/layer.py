@@ -6,7 +6,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from bertjax.models.attention import SelfAttention
+from bertjax.models.attention import SelfAttention, visible_softmax
 from bertjax.models.config import EncoderConfig
 from bertjax.models.context import Context
 from bertjax.models.disentangled import DisentangledAttention
@@ -20,6 +20,7 @@ ATTENTIONS: dict[str, type[SelfAttention | DisentangledAttention | RelativeAtten
     "disentangled": DisentangledAttention,
     "relative": RelativeAttention,
 }
+ATTENTION_PARTS = ("query", "key", "value", "scores", "probabilities")
 
 
 class Layer(nnx.Module):
@@ -54,6 +55,18 @@ class Layer(nnx.Module):
         x = x + dropout(mixed, after_attention, keys[1])
         fed = self.feed_forward(self.feed_forward.norm(x), keys[3])
         return x + dropout(fed, after_feed_forward, keys[2])
+
+    def attention_parts(self, x: Float[Array, "B S D"], context: Context) -> dict[str, Array]:
+        """`ATTENTION_PARTS` of the attention that reads `x`, nothing dropped; under `jit` only what is used is made.
+
+        `query`, `key`, `value` [B, S, N, H]; `scores` [B, N, S, S] before the softmax, float32, of which those of keys
+        that are not `context.visible()` mean nothing; `probabilities` [B, N, S, S], their softmax.
+        """
+        norm = self.attention.norm if self.config.norm_placement == "pre" else None
+        q, k, v = self.attention.project(x if norm is None else norm(x), context)
+        scores = self.attention.scores(q, k, context)
+        found = q, k, v, scores, visible_softmax(scores, context.visible())
+        return dict(zip(ATTENTION_PARTS, found, strict=True))
 
 
 def _identity(x: Array) -> Array:

@@ -68,14 +68,27 @@ class RelativeAttention(nnx.Module):
         self, x: Float[Array, "B Q D"], context: Context, key: Key | None, source: Float[Array, "B K D"] | None = None
     ) -> Float[Array, "B Q D"]:
         """`source` is what keys and values are made of: memory, then the row; `x` is the row, then targets if any."""
-        source, relative = x if source is None else source, context.relative
-        q, k, v = self._heads(self.query(x)), self._heads(self.key(source)), self._heads(self.value(source))
+        q, k, v = self.project(x, context, source)
+        mixed = mix(self.scores(q, k, context), v, context, self.config, key)
+        return self.output(mixed.reshape(*x.shape[:2], -1))
+
+    def project(
+        self, x: Float[Array, "B Q D"], context: Context, source: Float[Array, "B K D"] | None = None
+    ) -> tuple[Float[Array, "B Q N H"], Float[Array, "B K N H"], Float[Array, "B K N H"]]:
+        """Queries (without the learned biases of the scores), keys and values by head."""
+        source = x if source is None else source
+        return self._heads(self.query(x)), self._heads(self.key(source)), self._heads(self.value(source))
+
+    def scores(
+        self, q: Float[Array, "B Q N H"], k: Float[Array, "B K N H"], context: Context, key: Key | None = None
+    ) -> Float[Array, "B N Q K"]:
+        """The sum of all terms, float32, before anything is made invisible."""
+        relative = context.relative
         scores = narrow_einsum("bqnh,bknh->bnqk", _biased(q, self.content_bias), k, self.config)
         scores = scores + self._distance_scores(_biased(q, self.position_bias), relative, k.shape[1])
         if relative.types is not None:
             scores = scores + self._segment_scores(_biased(q, self.segment_bias), *relative.types)
-        mixed = mix(scores / math.sqrt(self.config.head_dim), v, context, self.config, key)
-        return self.output(mixed.reshape(*x.shape[:2], -1))
+        return scores / math.sqrt(self.config.head_dim)
 
     def _heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b N H"]:
         return x.reshape(*x.shape[:-1], self.config.num_heads, self.config.head_dim)

@@ -8,6 +8,7 @@ own (`attention_norms/layers`, [L - 1, ...] where the first layer has none).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -124,7 +125,9 @@ def _run_segment(
 
 
 def layer_at(config: EncoderConfig, weights: dict[str, Params], index: int) -> Layer:
-    """One layer of a stack without shared groups."""
+    """One layer; of groups, the first of its group."""
+    if config.num_groups is not None:
+        return nnx.merge(_graph(config, True), _part(weights["groups"], config.group_of(index), 0))
     params = _layer_weights(config, weights, Segment(index, 1, (config.is_local(index),)))
     graph = _graph(config, config.first_attention_norm or index > 0)
     return nnx.merge(graph, jax.tree.map(lambda leaf: leaf[0], params))
@@ -165,6 +168,16 @@ def _remat(function: Callable, policy: str) -> Callable:
 
 def shard_batch(x: Array) -> Array:
     """Keeps activations split by rows over the mesh in use: without it, the compiler may follow the weights instead."""
-    mesh = jax.sharding.get_abstract_mesh()
-    axes = tuple(name for name in ("data", "fsdp") if name in mesh.axis_names)
+    axes = _row_axes()
     return jax.lax.with_sharding_constraint(x, PartitionSpec(axes)) if axes else x
+
+
+def row_ways() -> int:
+    """Among how many devices of the mesh in use the rows are split."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return math.prod(mesh.shape[name] for name in _row_axes())
+
+
+def _row_axes() -> tuple[str, ...]:
+    mesh = jax.sharding.get_abstract_mesh()
+    return tuple(name for name in ("data", "fsdp") if name in mesh.axis_names)

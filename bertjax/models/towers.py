@@ -1,74 +1,69 @@
-"""Two encoders over one embedding: ELECTRA's generator and discriminator (arXiv:2003.10555, section 3.2).
+"""Two encoders that learn together: the generator and the discriminator of ELECTRA and DeBERTa v3.
 
-The discriminator owns what they share; the generator is completed with it when it is bound. So there is one array,
-which gets the gradients of both, one optimizer state, and one row in every table of names.
+Whatever both read is one array with one owner, which gets the gradients that it should get, one optimizer state, and
+one row in every table of names; the other tower is completed with it when it is bound.
 """
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
+import jax.numpy as jnp
 
-from bertjax.models.config import EncoderConfig
 from bertjax.models.linear import Key
 from bertjax.models.model import init_params
-from bertjax.types import Params, UserError
+from bertjax.models.towers_config import TowersConfig
+from bertjax.types import Params
 
-# google-research/electra:run_pretraining.py lets both encoders open the variable scope "electra/embeddings", which
-# holds the three tables and their norm; the projections to the two hidden sizes lie outside it.
-SHARED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm")
-SHARING = ("embeddings", "none")
 GENERATOR_HEADS, DISCRIMINATOR_HEADS = ("mlm",), ("rtd",)
 
 
-@dataclasses.dataclass(frozen=True)
-class TowersConfig:
-    """A generator with the masked-word head and a discriminator with the replaced-token head.
-
-    Raises `UserError` where they cannot share: embeddings of another width, another vocabulary, other parts.
-    """
-
-    generator: EncoderConfig
-    discriminator: EncoderConfig
-    sharing: str = "embeddings"
-
-    def __post_init__(self) -> None:
-        if self.sharing not in SHARING:
-            raise UserError(f"sharing must be one of {', '.join(SHARING)}, not {self.sharing!r}")
-        names = ["vocab_size", "padded_vocab_size"]
-        if self.sharing == "embeddings":
-            names += ["embedding_dim", "max_position_embeddings", "position_offset", "type_vocab_size"]
-            names += ["position_embedding", "embedding_norm", "norm_bias"]
-        for name in names:
-            ours, theirs = getattr(self.generator, name), getattr(self.discriminator, name)
-            if ours != theirs:
-                raise UserError(
-                    f"generator and discriminator cannot share their embeddings: {name} is {ours} and {theirs}"
-                )
-        if self.sharing == "embeddings" and self.discriminator.embedding_norm == "after":
-            raise UserError("embeddings with a norm behind the projection cannot be shared by encoders of two widths")
-
-
 def init_towers(config: TowersConfig, key: Key) -> Params:
-    """`generator` without what it shares, and `discriminator`, freshly drawn."""
+    """Freshly drawn `generator` and `discriminator`, each without what it borrows from the other.
+
+    "embeddings" and "all": the discriminator owns what is shared. "gdes": the generator owns the tables, and in their
+    place the discriminator has `delta`, what it adds to them, which starts at zero.
+    """
     first, second = jax.random.split(key)
     generator = init_params(config.generator, GENERATOR_HEADS, first)
     discriminator = init_params(config.discriminator, DISCRIMINATOR_HEADS, second)
+    if config.sharing == "all":
+        generator = {name: part for name, part in generator.items() if name != "encoder"}
     if config.sharing == "embeddings":
-        own = {name: part for name, part in generator["encoder"]["embeddings"].items() if name not in SHARED}
+        parts = generator["encoder"]["embeddings"]
+        own = {name: part for name, part in parts.items() if name not in config.shared_embeddings}
         generator = _with_embeddings(generator, own)
+    if config.sharing == "gdes":
+        parts = discriminator["encoder"]["embeddings"]
+        deltas = {name: {"delta": jnp.zeros_like(parts[name]["embedding"])} for name in config.shared_embeddings}
+        discriminator = _with_embeddings(discriminator, {**parts, **deltas})
     return {"generator": generator, "discriminator": discriminator}
 
 
 def generator_params(config: TowersConfig, params: Params) -> Params:
-    """The generator by itself, as `bind` and an export want it: the shared tables are the discriminator's arrays."""
-    generator = params["generator"]
-    if config.sharing == "none":
+    """The generator by itself, as `bind` and an export want it."""
+    generator, discriminator = params["generator"], params["discriminator"]
+    if config.sharing == "all":
+        return {**generator, "encoder": discriminator["encoder"]}
+    if config.sharing != "embeddings":
         return generator
-    shared = params["discriminator"]["encoder"]["embeddings"]
-    lent = {name: shared[name] for name in SHARED if name in shared}
+    lent = {name: discriminator["encoder"]["embeddings"][name] for name in config.shared_embeddings}
     return _with_embeddings(generator, {**generator["encoder"].get("embeddings", {}), **lent})
+
+
+def discriminator_params(config: TowersConfig, params: Params) -> Params:
+    """The discriminator by itself, as `bind` and an export want it.
+
+    With "gdes" its tables are sums, through which the generator learns nothing (arXiv:2111.09543, section 3.2).
+    """
+    discriminator = params["discriminator"]
+    if config.sharing != "gdes":
+        return discriminator
+    parts, theirs = (params[name]["encoder"]["embeddings"] for name in ("discriminator", "generator"))
+    tables = {
+        name: {"embedding": jax.lax.stop_gradient(theirs[name]["embedding"]) + parts[name]["delta"]}
+        for name in config.shared_embeddings
+    }
+    return _with_embeddings(discriminator, {**parts, **tables})
 
 
 def _with_embeddings(params: Params, embeddings: Params) -> Params:

@@ -18,11 +18,11 @@ from bertjax.models.model import bind, count_params
 from bertjax.models.towers import (
     DISCRIMINATOR_HEADS,
     GENERATOR_HEADS,
-    SHARED,
-    TowersConfig,
+    discriminator_params,
     generator_params,
     init_towers,
 )
+from bertjax.models.towers_config import TowersConfig
 from bertjax.models.zoo import preset
 from bertjax.types import Params, UserError
 
@@ -45,6 +45,7 @@ DISCRIMINATOR = EncoderConfig(
 )
 GENERATOR = dataclasses.replace(DISCRIMINATOR, hidden_size=8, intermediate_size=16)
 TOWERS = TowersConfig(GENERATOR, DISCRIMINATOR)
+SHARED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm")
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,44 @@ def test_both_folders_hold_the_shared_tables(params: Params, tmp_path: Path) -> 
     for name in SHARED:
         for leaf, values in loaded[0][name].items():
             np.testing.assert_array_equal(values, loaded[1][name][leaf])
+
+
+def test_every_shared_part_has_one_owner() -> None:
+    """ELECTRA's scope holds all tables and their norm; DeBERTa's hook knows the word and position tables alone."""
+    assert TOWERS.shared_embeddings == SHARED
+    assert dataclasses.replace(TOWERS, sharing="gdes").shared_embeddings == SHARED[:2]
+    plain = {"position_embedding": "none", "type_vocab_size": 0, "embedding_norm": "after"}
+    bare = TowersConfig(*(dataclasses.replace(each, **plain) for each in (GENERATOR, DISCRIMINATOR)))
+    assert bare.shared_embeddings == ("word_embeddings",)
+    alone = sum(
+        count_params(each, heads)
+        for each, heads in ((bare.generator, GENERATOR_HEADS), (bare.discriminator, DISCRIMINATOR_HEADS))
+    )
+    assert size(jax.eval_shape(lambda key: init_towers(bare, key), jax.random.key(0))) == alone - 40 * 12
+
+
+def test_gdes_adds_to_the_generators_tables() -> None:
+    towers = dataclasses.replace(TOWERS, sharing="gdes")
+    params = jit(lambda key: init_towers(towers, key))(jax.random.key(0))
+    deltas = params["discriminator"]["encoder"]["embeddings"]
+    assert all(not np.asarray(deltas[name]["delta"]).any() for name in SHARED[:2])
+    deltas["word_embeddings"]["delta"] = jnp.full((40, 12), 0.5)
+    first, second = (complete(towers, params) for complete in (generator_params, discriminator_params))
+    tables = [tree["encoder"]["embeddings"]["word_embeddings"]["embedding"] for tree in (first, second)]
+    np.testing.assert_array_equal(tables[0] + 0.5, tables[1])
+    for tree, config, heads in (
+        (first, GENERATOR, GENERATOR_HEADS),
+        (second, DISCRIMINATOR, DISCRIMINATOR_HEADS),
+    ):
+        assert size(tree) == count_params(config, heads)
+
+
+def test_tied_towers_are_one_encoder() -> None:
+    towers = TowersConfig(DISCRIMINATOR, DISCRIMINATOR, "all")
+    params = jit(lambda key: init_towers(towers, key))(jax.random.key(0))
+    assert params["generator"].keys() == {"mlm_head"}
+    encoders = [complete(towers, params)["encoder"] for complete in (generator_params, discriminator_params)]
+    assert encoders[0] is encoders[1]
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ ELECTRA = {"with_replacement": True, "mask_token_rate": 0.85, "random_token_rate
 @pytest.mark.parametrize(
     ("spec", "most", "expected"),
     [
-        ("bert.py:base", 19, {"unit": "token", "count": "round", "dynamic": False}),
+        ("bert.py:base", 77, {"unit": "token", "count": "round", "dynamic": False}),
         ("roberta.py:base", 77, {**ROBERTA, "unit": "token"}),
         ("albert.py:base-v2", 20, {"unit": "ngram", "max_ngram": 3, "dynamic": False}),
         ("spanbert.py:base", 77, {"unit": "span", "count": "ceil", "decision": "span", "random_source": "unigram"}),

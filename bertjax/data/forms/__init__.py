@@ -9,12 +9,15 @@ from bertjax.data.corpus import Corpus
 from bertjax.data.forms.base import Form, FormSettings, SpecialIds
 from bertjax.data.forms.blocks import Blocks
 from bertjax.data.forms.pairs import Pairs
+from bertjax.data.forms.segments import Segments, Stream
 from bertjax.types import UserError
 
 FORMS: dict[str, Callable[[Corpus, FormSettings], Form]] = {
     "block": Blocks,
     "nsp_pairs": functools.partial(Pairs, rule="nsp"),
     "sop_pairs": functools.partial(Pairs, rule="sop"),
+    "segments": Segments,
+    "stream": Stream,
 }
 
 __all__ = ["FORMS", "Form", "FormSettings", "SpecialIds", "make_form"]
@@ -30,6 +33,10 @@ def make_form(
     short_seq_prob: float = 0.1,
     dupe_factor: int = 1,
     sop_strict: bool = False,
+    batch_size: int = 1,
+    reuse_len: int = 0,
+    bi_data: bool = False,
+    end_id: int = -1,
 ) -> Form:
     """The form `name` over a corpus; `special_ids` is a tokenizer or `Vocabulary`; raises `UserError`."""
     if name not in FORMS:
@@ -50,5 +57,9 @@ def make_form(
         short_seq_prob=short_seq_prob,
         dupe_factor=dupe_factor,
         sop_strict=sop_strict,
+        batch_size=batch_size,
+        reuse_len=reuse_len,
+        bi_data=bi_data,
+        end_id=end_id,
     )
     return FORMS[name](corpus, settings)

@@ -32,7 +32,11 @@ class SpecialIds(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class FormSettings:
-    """`seq_len` tokens of a row, specials included; draws repeat after `dupe_factor` epochs."""
+    """`seq_len` tokens of a row, specials included; draws repeat after `dupe_factor` epochs.
+
+    The last four matter to rows that go on from batch to batch: rows of a batch, tokens after which XLNet's next row
+    begins, whether half of the rows are read backwards, the piece behind every document (-1 = [SEP]).
+    """
 
     seq_len: int
     seed: int
@@ -42,6 +46,10 @@ class FormSettings:
     short_seq_prob: float
     dupe_factor: int
     sop_strict: bool
+    batch_size: int = 1
+    reuse_len: int = 0
+    bi_data: bool = False
+    end_id: int = -1
 
 
 class Form(Protocol):

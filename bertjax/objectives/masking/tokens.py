@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from bertjax.types import Batch, Vocabulary
 
 # What a token's random number is for; every purpose has its own, so that no two choices depend on each other.
-ORDER, DECISION, PIECE, LENGTH = range(4)
+ORDER, DECISION, PIECE, LENGTH, SAMPLE = range(5)
 
 _OF_EXAMPLE = 1 << 31
 """Added to the purposes of numbers that belong to an example, to keep them apart from positions."""

@@ -1,0 +1,29 @@
+"""teacher.json in a work folder: what must be known of a teacher to read a run back when the teacher itself is gone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bertjax.commands.workdir import write_whole
+from bertjax.hub import own
+from bertjax.objectives.base import Network
+from bertjax.types import UserError
+
+NAME = "teacher.json"
+
+
+def write_teacher(workdir: Path, teacher: Network) -> None:
+    write_whole(workdir / NAME, json.dumps(own.fields(teacher.config, teacher.heads), indent=1) + "\n")
+
+
+def stored_teacher(workdir: Path) -> Network | None:
+    """The teacher of the run in a work folder, as a description; None for a run that had none."""
+    path = workdir / NAME
+    if not path.is_file():
+        return None
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON: {error}") from None
+    return Network(*own.read_fields(values, str(path)))

@@ -1,0 +1,69 @@
+"""MiniLM: a student learns how the last attention of its teacher relates tokens (arXiv:2002.10957, 2012.15828).
+
+    bertjax pretrain --config configs/minilm.py:6x384 --workdir runs/minilm --config.data.sources='text:corpus/*.txt' \
+        --config.objective.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/
+
+Sizes: 6x768, 6x384 and 12x384 (layers x width) by the first paper: distributions of attention and relations of values,
+head by head, so the teacher has 12 heads. v2-6x768 and v2-6x384 by the second: relations of queries, keys and values
+with 48 relation heads, of any teacher; of a large one take `objective.relation_heads=64` and a layer before the last
+(`objective.relation_layer`). tiny (minutes on a CPU) is taught by the run of configs/quickstart.py:
+
+    bertjax pretrain --config configs/minilm.py:tiny --workdir runs/minilm \
+        --config.objective.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
+
+Nothing asks for words: there is no masked-word head, and no masked text.
+
+Hardware and time: not measured here. Result: by its authors, 6x768 SQuAD 2.0 F1 76.4 and MNLI 84.0.
+
+Where this differs: the papers say less of the second version's optimizer, so it has that of the first; students with
+half of the teacher's layers and width learn from it at once, without the assistant between them.
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.base_config import base_config, make_tiny
+from bertjax.types import UserError
+
+SIZES = ("6x768", "6x384", "12x384", "v2-6x768", "v2-6x384", "tiny")
+
+
+def get_config(size: str = "6x384") -> ConfigDict:
+    """The authors' students and optimizer (section 4.1 of the first paper) for one of `SIZES`."""
+    if size not in SIZES:
+        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    config = base_config()
+    config.model.preset = "bert-base"
+    config.model.hidden_act = "gelu"
+    if size != "tiny":
+        layers, width = map(int, size.removeprefix("v2-").split("x"))
+        config.model.num_layers = layers
+        config.model.hidden_size = width
+        config.model.intermediate_size = 4 * width
+        config.model.num_heads = 12
+
+    config.data.form = "block"
+    config.data.seq_len = 512
+    config.objective.name = "distill"
+    config.objective.masked_text = False
+    config.objective.soft_weight = 0.0
+    config.objective.mlm_weight = 0.0
+    config.objective.cosine_weight = 0.0
+    config.objective.relations_weight = 1.0
+    config.objective.relations = ("attention", "vv")
+    config.objective.pair = "none"
+    if size.startswith("v2"):
+        config.objective.relations = ("qq", "kk", "vv")
+        config.objective.relation_heads = 48
+
+    config.train.num_steps = 400_000
+    config.train.batch_size = 1024 if size.endswith("6x768") else 256
+    config.optimizer.learning_rate = 5e-4 if size.endswith("6x768") else 3e-4
+    config.optimizer.bias_correction = True
+    config.schedule.name = "linear"
+    if size == "tiny":
+        make_tiny(config)
+        config.model.hidden_size = 64
+        config.model.intermediate_size = 256
+        config.data.seq_len = 32
+        config.model.max_position_embeddings = config.data.get_ref("seq_len")
+    return config

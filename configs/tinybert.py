@@ -1,0 +1,59 @@
+"""TinyBERT's general distillation: all layers, states and scores of attention (arXiv:1909.10351).
+
+    bertjax pretrain --config configs/tinybert.py:4x312 --workdir runs/tiny --config.data.sources='text:corpus/*.txt' \
+        --config.objective.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/
+
+Sizes: 4x312 and 6x768 (layers x width), whose layers are spread evenly over the teacher's 12, and tiny (minutes on a
+CPU), taught by the run of configs/quickstart.py:
+
+    bertjax pretrain --config configs/tinybert.py:tiny --workdir runs/tiny \
+        --config.objective.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
+
+Nothing asks for words: there is no masked-word head. The text is not masked, as for the authors' second release.
+
+Hardware and time: not measured here.
+
+Where this differs: rows are blocks of text (the authors' are pairs of segments); a student as wide as its teacher has
+no projection of its states (theirs always has one); means leave out padding; the stage on a task, with its augmented
+data, is not part of it.
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.base_config import base_config, make_tiny
+from bertjax.types import UserError
+
+WIDTHS = {"4x312": (4, 312, 1200), "6x768": (6, 768, 3072), "tiny": (3, 64, 256)}
+SIZES = tuple(WIDTHS)
+
+
+def get_config(size: str = "4x312") -> ConfigDict:
+    """The authors' students and optimizer (huawei-noah: TinyBERT/general_distill.py, README.md) for one of `SIZES`."""
+    if size not in SIZES:
+        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    config = base_config()
+    config.model.preset = "bert-base"
+    config.model.hidden_act = "gelu"
+
+    config.data.form = "block"
+    config.data.seq_len = 128
+    config.objective.name = "distill"
+    config.objective.masked_text = False
+    config.objective.soft_weight = 0.0
+    config.objective.mlm_weight = 0.0
+    config.objective.cosine_weight = 0.0
+    config.objective.hidden_weight = 1.0
+    config.objective.attention_weight = 1.0
+    config.objective.pair = "none"
+
+    config.train.num_steps = 300_000  # three epochs of books and Wikipedia, roughly
+    config.train.batch_size = 256
+    config.optimizer.learning_rate = 5e-5
+    config.schedule.name = "bert"
+    config.schedule.warmup_steps = config.train.get_ref("num_steps") // 10
+    if size == "tiny":
+        make_tiny(config)
+        config.data.seq_len = 32
+        config.model.max_position_embeddings = config.data.get_ref("seq_len")
+    config.model.num_layers, config.model.hidden_size, config.model.intermediate_size = WIDTHS[size]
+    return config

@@ -1,0 +1,79 @@
+"""Does a student learn more from a teacher than alone? The same layers, text, masks and updates, with and without one.
+
+    bertjax pretrain --config configs/quickstart.py --workdir runs/teacher --config.model.num_layers=4 \\
+        --config.data.sources=text:corpus.txt --config.data.seq_len=64 --config.train.num_steps=1500 \\
+        --config.data.form=block --config.objective.pair=none
+    python scripts/distill_check.py --teacher runs/teacher --out runs/distilled --layers 2
+
+The students have the teacher's config but for their depth. Prints the held-out loss on masked words, lower is better,
+of the teacher and of a student `alone`, `taught` (DistilBERT's losses), and `taught, started` as some of the teacher's
+layers; exits with 1 if teaching does not help. Running it again resumes what is not finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from bertjax.check import check
+from bertjax.commands.pretrain import pretrain
+from bertjax.commands.workdir import read_config
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--teacher", type=Path, required=True, help="work folder of the teacher")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the students' work folders")
+    parser.add_argument("--layers", type=int, default=2, help="of the students")
+    parser.add_argument("--steps", type=int, help="updates of every student (default: the teacher's)")
+    options = parser.parse_args()
+    losses = {"teacher": masked_word_loss(options.teacher)}
+    for name, taught, started in (
+        ("alone", False, False),
+        ("taught", True, False),
+        ("taught, started", True, True),
+    ):
+        cfg = student(options.teacher, options.layers, options.steps, taught, started)
+        check(cfg)
+        workdir = options.out / name.replace(", ", "-")
+        pretrain(cfg, workdir)
+        losses[name] = masked_word_loss(workdir)
+    for name, loss in losses.items():
+        print(f"{name:<16} {loss:.4f}")
+    return 0 if max(losses["taught"], losses["taught, started"]) < losses["alone"] else 1
+
+
+def student(teacher: Path, layers: int, steps: int | None, taught: bool, started: bool) -> ConfigDict:
+    """The teacher's config with fewer layers and, if asked for, a teacher and its layers to start as."""
+    cfg = read_config(teacher)
+    depth = cfg.model.num_layers
+    cfg.model.num_layers = layers
+    cfg.data.tokenizer = str(teacher / "tokenizer")
+    cfg.export.at_end = False
+    if steps is not None:
+        cfg.schedule.warmup_steps = cfg.schedule.warmup_steps * steps // cfg.train.num_steps
+        cfg.train.num_steps = steps
+    cfg.objective.pair = "none"
+    if taught:
+        cfg.objective.name = "distill"
+        cfg.objective.teacher = str(teacher)
+        cfg.objective.mlm_weight = 2.0
+    if started:
+        if depth is None:
+            raise SystemExit("give the teacher model.num_layers, to say which of its layers the student starts as")
+        cfg.objective.teacher_layers = tuple(str(layer * depth // layers) for layer in range(layers))
+    return cfg
+
+
+def masked_word_loss(workdir: Path) -> float:
+    """The last one that was measured on held-out text."""
+    lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record["eval/mlm_loss"] for line in lines if "eval/mlm_loss" in (record := json.loads(line))][-1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

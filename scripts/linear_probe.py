@@ -1,0 +1,154 @@
+"""What a frozen encoder knows: a logistic regression on its hidden states, for words (tags) and sentences (labels).
+
+    python scripts/linear_probe.py --model FOLDER [--tags TRAIN DEV] [--sentences TRAIN DEV]
+
+Words: CoNLL columns (word first, tag last); F1 of the tags that are not O, word by word. Sentences: tsv with columns
+`sentence` and `label`; accuracy. Every layer is probed; the one that does best on a fifth of the training part is
+trained again on all of it and scored on DEV. Needs scikit-learn (extra `probe`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, f1_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from bertjax.data.tokenizer import Tokenizer, load_tokenizer
+from bertjax.hub.load import load_pretrained
+from bertjax.hub.pretrained import PretrainedModel
+
+LENGTH, ROWS = 64, 64
+Score = Callable[[np.ndarray, np.ndarray], float]
+
+
+class Example(NamedTuple):
+    """Words with either a label for each, or one for all."""
+
+    words: list[str]
+    labels: list[str]
+
+
+def probe_tags(model: PretrainedModel, tokenizer: Tokenizer, train: Path, dev: Path, most: int) -> dict[str, float]:
+    """F1 of the tags but O, by word."""
+
+    def score(right: np.ndarray, said: np.ndarray) -> float:
+        return float(f1_score(right, said, labels=sorted({*right} - {"O"}), average="micro", zero_division=0.0))
+
+    parts = [_features(model, tokenizer, _sample(read_tags(path), most), each_word=True) for path in (train, dev)]
+    return _best_layer(*parts, score)
+
+
+def probe_sentences(
+    model: PretrainedModel, tokenizer: Tokenizer, train: Path, dev: Path, most: int
+) -> dict[str, float]:
+    """Accuracy, from the mean of a sentence's hidden states."""
+
+    def score(right: np.ndarray, said: np.ndarray) -> float:
+        return float(accuracy_score(right, said))
+
+    parts = [_features(model, tokenizer, _sample(read_sentences(path), most), each_word=False) for path in (train, dev)]
+    return _best_layer(*parts, score)
+
+
+def read_tags(path: Path) -> list[Example]:
+    """Sentences of CoNLL columns, parted by empty lines."""
+    examples = []
+    for block in path.read_text(encoding="utf-8").split("\n\n"):
+        rows = [line.split() for line in block.splitlines() if line.strip() and not line.startswith("-DOCSTART-")]
+        if rows:
+            examples.append(
+                Example([row[0] for row in rows], [row[-1].removeprefix("B-").removeprefix("I-") for row in rows])
+            )
+    return examples
+
+
+def read_sentences(path: Path) -> list[Example]:
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [Example(row["sentence"].split(), [row["label"]]) for row in rows]
+
+
+def _sample(examples: list[Example], most: int) -> list[Example]:
+    return random.Random(0).sample(examples, min(most, len(examples)))
+
+
+def _features(
+    model: PretrainedModel, tokenizer: Tokenizer, examples: list[Example], each_word: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """(features [layers, n, D], labels [n]): of the first piece of every word, or of the mean over a sentence."""
+    found, labels = [], []
+    for batch in _batches(examples):
+        rows = [_row(tokenizer, example.words) for example in batch]
+        ids = np.full((ROWS, LENGTH), tokenizer.pad_id, np.int32)
+        mask = np.zeros((ROWS, LENGTH), np.int32)
+        for row, (pieces, _) in enumerate(rows):
+            ids[row, : len(pieces)], mask[row, : len(pieces)] = pieces, 1
+        hidden = np.asarray(model(ids, attention_mask=mask, output_hidden_states=True).hidden_states)
+        for row, (example, (pieces, firsts)) in enumerate(zip(batch, rows, strict=True)):
+            if each_word:
+                found.append(hidden[:, row, firsts])
+                labels += example.labels[: len(firsts)]
+            else:
+                found.append(hidden[:, row, : len(pieces)].mean(1, keepdims=True))
+                labels += example.labels
+    return np.concatenate(found, axis=1), np.array(labels)
+
+
+def _batches(examples: Sequence[Example]) -> Iterator[Sequence[Example]]:
+    return (examples[start : start + ROWS] for start in range(0, len(examples), ROWS))
+
+
+def _row(tokenizer: Tokenizer, words: list[str]) -> tuple[list[int], list[int]]:
+    """Pieces of the words between [CLS] and [SEP], cut to length, and where every word begins."""
+    pieces, firsts = [tokenizer.cls_id], []
+    for encoded in tokenizer.encode_batch(words):
+        if not len(encoded) or len(pieces) + len(encoded) >= LENGTH:
+            break
+        firsts.append(len(pieces))
+        pieces += encoded.tolist()
+    return [*pieces, tokenizer.sep_id], firsts
+
+
+def _best_layer(
+    train: tuple[np.ndarray, np.ndarray], dev: tuple[np.ndarray, np.ndarray], score: Score
+) -> dict[str, float]:
+    (features, labels), (held_features, held_labels) = train, dev
+    cut = len(labels) * 4 // 5
+    scores = [score(labels[cut:], _fit(x[:cut], labels[:cut]).predict(x[cut:])) for x in features]
+    layer = int(np.argmax(scores))
+    said = _fit(features[layer], labels).predict(held_features[layer])
+    return {"score": score(held_labels, said), "layer": layer, "examples": len(labels)}
+
+
+def _fit(features: np.ndarray, labels: np.ndarray) -> LogisticRegression:
+    return make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=100)).fit(features, labels)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="Hugging Face folder or an export")
+    parser.add_argument("--tags", type=Path, nargs=2, metavar=("TRAIN", "DEV"))
+    parser.add_argument("--sentences", type=Path, nargs=2, metavar=("TRAIN", "DEV"))
+    parser.add_argument("--most", type=int, default=3000, help="sentences of each part (default 3000)")
+    options = parser.parse_args()
+    model, tokenizer = load_pretrained(options.model), load_tokenizer(options.model)
+    found = {}
+    if options.tags:
+        found["tags"] = probe_tags(model, tokenizer, *options.tags, options.most)
+    if options.sentences:
+        found["sentences"] = probe_sentences(model, tokenizer, *options.sentences, options.most)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Which objective to pretrain with, at equal FLOPs: runs of configs/shoot_out.py and a linear probe of each.
+
+    python scripts/shoot_out.py --out runs/shoot_out --train text:train.txt.gz --eval text:valid.txt
+        --tags eng.train eng.testa --sentences train.tsv dev.tsv
+
+Every objective gets as many updates as the FLOPs of `--steps` updates of mlm pay for (analytic: attention, feed-forward
+and vocabulary products, forward and backward). Their own losses are not comparable; the frozen features of all are
+given to the same probe (linear_probe.py). The two objectives whose scores are best on the whole get two more seeds; a
+difference smaller than the spread of these is a tie. Runs resume: give the same command again. Writes `table.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+OBJECTIVES = ("mlm", "whole_word", "span", "sop", "rtd", "plm", "causal", "hybrid")
+MORE_SEEDS = (1, 2)
+
+
+class Outcome(NamedTuple):
+    objective: str
+    seed: int
+    steps: int
+    flops: float
+    minutes: float
+    loss: str
+    tags: float
+    sentences: float
+
+    @property
+    def mean(self) -> float:
+        return (self.tags + self.sentences) / 2
+
+
+def shoot_out(options: argparse.Namespace) -> list[Outcome]:
+    budget = options.steps * flops_of_a_step("mlm", options)
+    outcomes = [run("untrained", "mlm", 0, 1, 0.0, options)]
+    for objective in options.objectives:
+        outcomes.append(contend(objective, 0, budget, options))
+        write_table(outcomes, budget, options.out)
+    best = sorted(outcomes[1:], key=lambda outcome: -outcome.mean)[:2]
+    for outcome in best:
+        for seed in MORE_SEEDS[: options.more_seeds]:
+            outcomes.append(contend(outcome.objective, seed, budget, options))
+            write_table(outcomes, budget, options.out)
+    return outcomes
+
+
+def contend(objective: str, seed: int, budget: float, options: argparse.Namespace) -> Outcome:
+    per_step = flops_of_a_step(objective, options)
+    steps = round(budget / per_step)
+    return run(objective, objective, seed, steps, steps * per_step, options)
+
+
+def run(name: str, objective: str, seed: int, steps: int, flops: float, options: argparse.Namespace) -> Outcome:
+    """Trains (or goes on, or finds the work done), exports and probes."""
+    workdir = options.out / f"{name}-{seed}"
+    if not (workdir / "outcome.json").exists():
+        settings = [f"--config.seed={seed}", f"--config.train.num_steps={steps}", "--config.logging.tensorboard=false"]
+        if name == "untrained":
+            settings += ["--config.optimizer.learning_rate=1e-12"]
+        began = time.monotonic()
+        command(options, objective, "--workdir", str(workdir), *settings)
+        minutes = (time.monotonic() - began) / 60
+        scores = probe(workdir / "export", options)
+        outcome = Outcome(name, seed, steps, flops, minutes, own_loss(workdir), *scores)
+        (workdir / "outcome.json").write_text(json.dumps(outcome._asdict()))
+    found = Outcome(**json.loads((workdir / "outcome.json").read_text()))
+    print(f"{found.objective} (seed {seed}): tags {found.tags:.3f}, sentences {found.sentences:.3f}", flush=True)
+    return found
+
+
+def command(options: argparse.Namespace, objective: str, *more: str) -> str:
+    arguments = [sys.executable, "-m", "bertjax", "pretrain", "--config", f"{ROOT}/configs/shoot_out.py:{objective}"]
+    arguments += [f"--config.data.sources={options.train}", f"--config.data.eval_sources={options.eval}", *more]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def flops_of_a_step(objective: str, options: argparse.Namespace) -> float:
+    """What `dry_run` says."""
+    line = next(
+        line
+        for line in command(options, objective, "--config.dry_run=true").splitlines()
+        if line.startswith("model FLOPs")
+    )
+    return float(line.split(" a token, ")[1].split(" a step")[0])
+
+
+def own_loss(workdir: Path) -> str:
+    """The last held-out losses, each by its name."""
+    records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    last = next(record for record in reversed(records) if "eval/loss" in record)
+    names = [key for key in last if key.endswith("_loss") and key.count("/") == 1 and key.startswith("eval/")]
+    return ", ".join(f"{key[5:-5]} {last[key]:.3f}" for key in names)
+
+
+def probe(folder: Path, options: argparse.Namespace) -> tuple[float, float]:
+    arguments = [sys.executable, f"{ROOT}/scripts/linear_probe.py", "--model", str(folder), "--most", str(options.most)]
+    arguments += ["--tags", *map(str, options.tags), "--sentences", *map(str, options.sentences)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return found["tags"]["score"], found["sentences"]["score"]
+
+
+def write_table(outcomes: list[Outcome], budget: float, out: Path) -> None:
+    """A line an objective, means and spreads (max - min) where there are several seeds."""
+    lines = [
+        f"Budget: {budget:.3g} FLOPs each.",
+        "",
+        "| objective | updates | FLOPs | minutes | own held-out losses | tags F1 | sentences accuracy | seeds |",
+        "|---|---:|---:|---:|---|---:|---:|---:|",
+    ]
+    names = list(dict.fromkeys(outcome.objective for outcome in outcomes))
+    groups = {name: [outcome for outcome in outcomes if outcome.objective == name] for name in names}
+    for name, group in sorted(groups.items(), key=lambda item: -np.mean([outcome.mean for outcome in item[1]])):
+        first = group[0]
+        minutes = np.mean([outcome.minutes for outcome in group])
+        cells = [name, f"{first.steps:,}", f"{first.flops:.3g}", f"{minutes:.1f}", first.loss]
+        cells += [_spread([getattr(outcome, field) for outcome in group]) for field in ("tags", "sentences")]
+        lines.append(f"| {' | '.join([*cells, str(len(group))])} |")
+    (out / "table.md").write_text("\n".join(lines) + "\n")
+
+
+def _spread(values: list[float]) -> str:
+    mean = f"{100 * np.mean(values):.1f}"
+    return mean if len(values) == 1 else f"{mean} ± {100 * (max(values) - min(values)) / 2:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of table.md")
+    parser.add_argument("--train", required=True, help="data.sources")
+    parser.add_argument("--eval", required=True, help="data.eval_sources")
+    parser.add_argument("--tags", type=Path, nargs=2, required=True, metavar=("TRAIN", "DEV"), help="CoNLL columns")
+    parser.add_argument("--sentences", type=Path, nargs=2, required=True, metavar=("TRAIN", "DEV"), help="tsv")
+    parser.add_argument("--steps", type=int, default=1000, help="updates of mlm that set the budget (default 1000)")
+    parser.add_argument("--most", type=int, default=3000, help="sentences of the probe's parts (default 3000)")
+    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=OBJECTIVES)
+    parser.add_argument("--more-seeds", type=int, default=2, help="of the two best (default 2)")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    shoot_out(options)
+    print((options.out / "table.md").read_text())
+
+
+if __name__ == "__main__":
+    main()

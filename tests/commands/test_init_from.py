@@ -1,0 +1,266 @@
+"""Runs that begin with another model's weights: other pieces, another length, other distances, another objective."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from lab import Finished, Lab
+
+from bertjax.checkpoint.surgery import leaves_of, with_leaves
+from bertjax.commands import pretrain as pretraining
+from bertjax.commands.given import Given, read_given
+from bertjax.commands.init_from import changed_maths, fill_network, fit
+from bertjax.data.tokenizer import Tokenizer, load_tokenizer
+from bertjax.data.tokenizer_match import match_pieces
+from bertjax.hub.pretrained import PretrainedModel
+from bertjax.models.config import EncoderConfig
+from bertjax.models.disentangled import row_of, span
+from bertjax.models.model import abstract_params
+from bertjax.models.towers_config import TowersConfig
+from bertjax.objectives.config import MaskingConfig
+from bertjax.objectives.rtd import ReplacedTokenDetection
+from bertjax.objectives.rtd_config import RtdConfig
+from bertjax.training import loop
+from bertjax.training.evaluate import evaluate
+from bertjax.training.state import TrainState
+from bertjax.types import Params, UserError
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh"), "bad"]
+SMALL = EncoderConfig(
+    vocab_size=len(PIECES),
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=20,
+    max_position_embeddings=12,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+)
+HEADS = ("pooler", "mlm", "pair")
+WORDS = "encoder/embeddings/word_embeddings/embedding"
+POSITIONS = "encoder/embeddings/position_embeddings/embedding"
+
+
+def drawn(shapes: Params, seed: int = 0) -> Params:
+    rng = np.random.default_rng(seed)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: rng.normal(float(path[-1].key == "scale"), 0.3, leaf.shape).astype(np.float32), shapes
+    )
+
+
+def random_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
+    return drawn(abstract_params(config, heads))
+
+
+def wordpiece(folder: Path, pieces: list[str]) -> Tokenizer:
+    path = folder / "vocab.txt"
+    path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    return load_tokenizer(path, lowercase=True)
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Given:
+    return Given(SMALL, HEADS, random_params(SMALL, HEADS), wordpiece(tmp_path, PIECES))
+
+
+def refitted(given: Given, config: EncoderConfig, tokenizer: Tokenizer | None = None, how: str = "tile") -> Params:
+    return fit(given, config, match_pieces(given.tokenizer, tokenizer or given.tokenizer), how)
+
+
+def outputs(config: EncoderConfig, params: Params, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    out = PretrainedModel(config, jax.tree.map(jnp.asarray, params), HEADS)(ids)
+    return np.asarray(out.last_hidden_state), np.asarray(out.mlm_logits)
+
+
+def test_text_of_shared_pieces_is_read_as_before(given: Given, tmp_path: Path) -> None:
+    """The new tokenizer has the old pieces in another order, and others between them."""
+    pieces = [*PIECES[:5], "dead", *reversed(PIECES[5:]), "##bed", "face"]
+    new = wordpiece(tmp_path, pieces)
+    config = dataclasses.replace(SMALL, vocab_size=new.size)
+    params = refitted(given, config, new)
+    shared = np.array([pieces.index(piece) for piece in PIECES])
+    ids = np.random.default_rng(1).integers(0, len(PIECES), (3, 12))
+    hidden, logits = outputs(SMALL, given.params, ids)
+    new_hidden, new_logits = outputs(config, params, shared[ids])
+    assert np.array_equal(new_hidden, hidden)
+    assert np.allclose(new_logits[..., shared], logits, rtol=0, atol=1e-5)  # a product with another number of columns
+    table, bias = dict(leaves_of(params))[WORDS], params["mlm_head"]["bias"]
+    old_table, old_bias = dict(leaves_of(given.params))[WORDS], given.params["mlm_head"]["bias"]
+    assert np.array_equal(table[shared], old_table) and np.array_equal(bias[shared], old_bias)
+    for piece, parts in {"dead": ["d", "##e", "##a", "##d"], "##bed": ["##b", "##e", "##d"]}.items():
+        ids = [PIECES.index(part) for part in parts]
+        assert np.allclose(table[pieces.index(piece)], old_table[ids].mean(axis=0), atol=1e-7)
+        assert np.allclose(bias[pieces.index(piece)], old_bias[ids].mean(), atol=1e-7)
+
+
+def test_a_tiled_table_leaves_short_rows_as_they_were(given: Given) -> None:
+    long = dataclasses.replace(SMALL, max_position_embeddings=30)
+    ids = np.random.default_rng(2).integers(0, len(PIECES), (2, 12))
+    before, _ = outputs(SMALL, given.params, ids)
+    tiled, _ = outputs(long, refitted(given, long), ids)
+    assert np.array_equal(tiled, before)
+    table = dict(leaves_of(refitted(given, long)))[POSITIONS]
+    assert np.array_equal(table, dict(leaves_of(given.params))[POSITIONS][np.arange(30) % 12])
+    spread = refitted(given, long, how="interpolate")  # here only the first token stands where it stood
+    old, new = dict(leaves_of(given.params))[POSITIONS], dict(leaves_of(spread))[POSITIONS]
+    assert np.array_equal(new[[0, 29]], old[[0, 11]]) and not np.allclose(new[1], old[1])
+
+
+def test_positions_behind_an_offset_and_of_the_decoder(tmp_path: Path) -> None:
+    heads = ("mlm",)
+    offset = dataclasses.replace(SMALL, position_offset=2)
+    decoder = dataclasses.replace(SMALL, position_embedding="none", enhanced_decoder=True)
+    for config, path in ((offset, POSITIONS), (decoder, "decoder_positions/embedding")):
+        given = Given(config, heads, random_params(config, heads), wordpiece(tmp_path, PIECES))
+        old = dict(leaves_of(given.params))[path]
+        first = config.position_offset
+        for length in (7, 20):
+            new = dict(leaves_of(refitted(given, dataclasses.replace(config, max_position_embeddings=length))))[path]
+            assert np.array_equal(new, old[[*range(first), *(first + np.arange(length) % 12)]])
+
+
+@pytest.mark.parametrize("buckets", [0, 8])
+def test_far_distances_share_the_outermost_row(buckets: int, tmp_path: Path) -> None:
+    disentangled = {"attention_position": "disentangled", "position_embedding": "none", "relative_buckets": buckets}
+    old = dataclasses.replace(SMALL, **disentangled, relative_max_distance=16)
+    new = dataclasses.replace(old, relative_max_distance=40)
+    given = Given(old, ("mlm",), random_params(old, ("mlm",)), wordpiece(tmp_path, PIECES))
+    path = "encoder/relative/embedding"
+    before, after = dict(leaves_of(given.params))[path], dict(leaves_of(refitted(given, new)))[path]
+    assert np.array_equal(dict(leaves_of(refitted(given, old)))[path], before)
+    assert len(after) == 2 * span(new)
+    # with a row a distance, every one; with buckets, those that have rows of their own in both tables
+    near = np.arange(-40, 40) if not buckets else np.arange(-4, 5)
+    assert np.array_equal(after[row_of(near, new)], before[row_of(near, old)])
+    ends = np.array([-39, 39])
+    assert np.array_equal(after[row_of(ends, new)], before[row_of(ends, old)])
+
+
+def test_token_types_are_cut_or_drawn(given: Given) -> None:
+    path = "encoder/embeddings/token_type_embeddings/embedding"
+    old = dict(leaves_of(given.params))[path]
+    fewer = dataclasses.replace(SMALL, type_vocab_size=1)
+    assert np.array_equal(dict(leaves_of(refitted(given, fewer)))[path], old[:1])
+    more = dataclasses.replace(SMALL, type_vocab_size=3)
+    assert np.array_equal(dict(leaves_of(refitted(given, more)))[path], old)  # merging draws the third
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("num_heads", 4), ("hidden_size", 32), ("num_layers", 3), ("norm_placement", "pre"), ("hidden_act", "relu")),
+        *(("position_offset", 2), ("embedding_scale", True), ("attention_position", "rotary")),
+    ],
+)
+def test_weights_that_would_mean_something_else_are_refused(field: str, value: object) -> None:
+    wanted = dataclasses.replace(SMALL, **{field: value})
+    with pytest.raises(UserError, match=f"init_from=there is another model: {field} ") as caught:
+        changed_maths(Path("there"), SMALL, wanted)
+    assert f"{field} {getattr(SMALL, field)} there, {value} here" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_may_change_is_said() -> None:
+    wanted = dataclasses.replace(SMALL, causal=True, layer_norm_eps=1e-5, hidden_dropout=0.5, vocab_size=99)
+    assert changed_maths(Path("there"), SMALL, wanted) == [
+        "causal False there, True here",
+        "layer_norm_eps 1e-12 there, 1e-05 here",
+    ]
+    assert changed_maths(Path("there"), dataclasses.replace(SMALL, hidden_act="gelu"), SMALL) == []
+
+
+@pytest.mark.parametrize("sharing", ["embeddings", "gdes", "none", "all"])
+def test_the_first_of_several_networks_is_filled(sharing: str, given: Given) -> None:
+    """ELECTRA's discriminator from an encoder; the generator has what it shares with it, and else its own draw."""
+    padded = dataclasses.replace(SMALL, padded_vocab_size=64)
+    generator = padded if sharing == "all" else dataclasses.replace(padded, intermediate_size=8)
+    towers = TowersConfig(generator, padded, sharing)
+    objective = ReplacedTokenDetection(
+        RtdConfig(MaskingConfig(max_predictions=3)), towers, given.tokenizer.vocabulary()
+    )
+    fresh = drawn(jax.eval_shape(objective.init, jax.random.key(0)), 1)
+    zeros = {path: np.zeros_like(leaf) for path, leaf in leaves_of(fresh) if path.endswith("/delta")}
+    params, own = fill_network(objective, with_leaves(fresh, zeros), "discriminator", refitted(given, SMALL))
+    found = dict(leaves_of(jax.device_get(objective.network_params(params, "discriminator"))))
+    for path, leaf in leaves_of(given.params):
+        if path.startswith("encoder"):
+            assert np.array_equal(found[path][: len(leaf)], leaf), path
+    assert "discriminator/rtd_head" in own
+    assert ("generator" in own) == (sharing in ("embeddings", "none", "all"))
+    words = objective.network_params(params, "generator")["encoder"]["embeddings"]["word_embeddings"]["embedding"]
+    same = np.array_equal(words[: len(PIECES)], dict(leaves_of(given.params))[WORDS])
+    assert same == (sharing != "none")
+
+
+def test_a_folder_and_its_run_are_the_same_model(finished: Finished, tmp_path: Path) -> None:
+    run, folder = read_given(finished.workdir), read_given(finished.workdir / "export")
+    assert run.heads == folder.heads and run.tokenizer.pieces == folder.tokenizer.pieces
+    assert all(isinstance(leaf, np.ndarray) for _, leaf in leaves_of(run.params))
+    assert all(
+        name == other and np.array_equal(one, two)
+        for (name, one), (other, two) in zip(leaves_of(run.params), leaves_of(folder.params), strict=True)
+    )
+    with pytest.raises(UserError, match="holds no model: give a Hugging Face folder"):
+        read_given(tmp_path)
+
+
+FIRST: dict[str, float] = {}
+
+
+def only_evaluated(run: loop.Run, state: TrainState) -> tuple[TrainState, dict]:
+    """In place of training: the held-out figures of the weights that a run begins with."""
+    stage = run.stages[0]
+    with jax.set_mesh(run.mesh):
+        figures = evaluate(stage.eval_step, state.params, run.frozen, stage.eval_sets(), stage.objective, run.mesh)
+    FIRST.update(figures)
+    return state, figures
+
+
+def test_other_pieces_other_length_other_objective(
+    lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Masked words and pairs of WordPiece in 32 tokens, then masked words alone of byte-level BPE in 80."""
+    monkeypatch.setattr(pretraining, "train", only_evaluated)
+    other = ["objective.pair=none", "data.form=block", "data.tokenizer=bpe", "data.tokenizer_family=roberta"]
+    other += ["data.vocab_size=400", "data.seq_len=80", "model.max_position_embeddings=80"]
+    other += ["eval.fill_mask=", "export.at_end=false"]
+    arguments = [f"--config.{setting}" for setting in other]
+    assert lab.run("pretrain", "--workdir", tmp_path / "fresh", *arguments) == 0
+    fresh = dict(FIRST)
+    begin = [*arguments, f"--config.init_from={finished.workdir}"]
+    assert lab.run("pretrain", "--workdir", tmp_path / "refused", *begin) == 2
+    assert "--config.init_embeddings=remap" in capsys.readouterr().err
+    assert lab.run("pretrain", "--workdir", tmp_path / "run", *begin, "--config.init_embeddings=remap") == 0
+    printed = capsys.readouterr().out
+    assert f"weights from {finished.workdir}; left out: pair_head, pooler" in printed
+    found = re.search(r"pieces: (\d+) of (\d+) kept, (\d+) composed of old ones, (\d+) fresh", printed)
+    assert found and int(found[1]) > 60 and int(found[2]) == int(found[1]) + int(found[3]) + int(found[4])
+    assert "positions: 64 there, 80 here: stretched (init_positions=tile)" in printed
+    assert FIRST["eval/mlm_loss"] < fresh["eval/mlm_loss"] - 0.2
+    assert math.isclose(fresh["eval/mlm_loss"], math.log(int(found[2])), rel_tol=0.1)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["init_embeddings"] == "remap"
+
+
+def test_a_folder_without_a_model_is_refused_at_once(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(*arguments: object) -> None:
+        raise AssertionError("the corpus was prepared first")
+
+    monkeypatch.setattr(pretraining.corpora, "prepare", never)
+    assert lab.run("pretrain", "--workdir", tmp_path / "run", f"--config.init_from={tmp_path}") == 2
+    message = capsys.readouterr().err
+    assert "holds no model" in message and message.count("\n") == 1 and not (tmp_path / "run").exists()
+
+
+def test_a_way_that_there_is_not_is_refused(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab.run("pretrain", "--workdir", tmp_path / "run", "--config.init_positions=stretch") == 2
+    assert "init_positions must be one of tile, interpolate, not 'stretch'" in capsys.readouterr().err

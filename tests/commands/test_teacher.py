@@ -1,0 +1,149 @@
+"""A student from the command line: which teachers it takes, and what it is without one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from lab import Finished, Lab
+
+from bertjax.commands.runs import load_run
+from bertjax.commands.teacher import read_teacher
+from bertjax.commands.teacher_file import stored_teacher
+from bertjax.commands.workdir import read_config
+from bertjax.data.tokenizer import load_tokenizer
+from bertjax.hub.load import load_pretrained
+
+
+class Taught(NamedTuple):
+    teacher: Path
+    workdir: Path
+    arguments: tuple[str, ...]
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def taught(lab: Lab, finished: Finished) -> Taught:
+    """One layer, started as the teacher's second and last."""
+    import contextlib
+    import io
+
+    teacher, workdir, printed = lab.folder / "teacher", lab.folder / "student", io.StringIO()
+    shutil.copytree(finished.workdir, teacher)
+    arguments = (
+        "--config.objective.name=distill",
+        "--config.objective.pair=none",
+        f"--config.objective.teacher={teacher}",
+        f"--config.data.tokenizer={finished.workdir}/tokenizer",
+        "--config.model.num_layers=1",
+        "--config.objective.teacher_layers=1",
+    )
+    with contextlib.redirect_stdout(printed):
+        assert lab.run("pretrain", "--workdir", workdir, *arguments) == 0
+    return Taught(teacher, workdir, arguments, printed.getvalue())
+
+
+def figures(workdir: Path) -> dict[str, float]:
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return next(record for line in reversed(lines) if "eval/loss" in (record := json.loads(line)))
+
+
+def test_a_student_is_trained_and_exported(taught: Taught, finished: Finished) -> None:
+    assert f"the student starts as layers 1 of {taught.teacher}" in taught.printed
+    found = figures(taught.workdir)
+    for name in ("soft_loss", "cosine_loss", "mlm_loss", "unigram_loss", "teacher_mlm_loss"):
+        assert np.isfinite(found[f"eval/{name}"]), name
+    np.testing.assert_allclose(
+        found["eval/loss"], 5 * found["eval/soft_loss"] + found["eval/mlm_loss"] + found["eval/cosine_loss"], rtol=1e-5
+    )
+    model = load_pretrained(taught.workdir / "export")
+    assert model.config.num_layers == 1 and model.heads == ("mlm",)
+    assert set(load_run(taught.workdir).params) == {"encoder", "mlm_head"}  # nothing of the teacher is kept
+    described = stored_teacher(taught.workdir)
+    assert described is not None and described.config.num_layers == 2 and described.heads == ("pooler", "mlm", "pair")
+
+
+def test_the_first_batch_finds_the_teachers_layer(taught: Taught, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    """At a rate of zero a student stays as it starts."""
+    workdir = lab.folder / "still"
+    rates = ("--config.optimizer.learning_rate=1e-30", "--config.train.num_steps=1")
+    assert lab.run("pretrain", "--workdir", workdir, *taught.arguments, *rates) == 0
+    capsys.readouterr()
+    ours, theirs = load_run(workdir).params, load_run(taught.teacher).params
+    jax.tree.map(
+        lambda one, other: np.testing.assert_array_equal(one, other[1:]),
+        ours["encoder"]["layers"],
+        theirs["encoder"]["layers"],
+    )
+    jax.tree.map(np.testing.assert_array_equal, ours["encoder"]["embeddings"], theirs["encoder"]["embeddings"])
+    jax.tree.map(np.testing.assert_array_equal, ours["mlm_head"], theirs["mlm_head"])
+
+
+def test_a_work_folder_and_its_export_are_one_teacher(taught: Taught) -> None:
+    cfg = read_config(taught.workdir)
+    tokenizer = load_tokenizer(taught.workdir / "tokenizer")
+    teacher = read_teacher(cfg, tokenizer)
+    cfg.objective.teacher = str(taught.teacher / "export")
+    export = read_teacher(cfg, tokenizer)
+    assert teacher is not None and export is not None
+    assert teacher.network.heads == export.network.heads
+    jax.tree.map(np.testing.assert_array_equal, teacher.params, export.params)
+
+
+def test_without_its_teacher_a_student_is_itself(
+    lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    assert lab.run("evaluate", "--workdir", taught.workdir) == 0
+    with_teacher = capsys.readouterr().out
+    assert "soft" in with_teacher and "by itself" not in with_teacher
+    taught.teacher.rename(gone)
+    try:
+        assert lab.run("evaluate", "--workdir", taught.workdir) == 0
+        alone = capsys.readouterr().out
+        assert lab.run("export", "--workdir", taught.workdir, "--out", tmp_path / "exported") == 0
+        assert lab.run("pretrain", "--workdir", lab.folder / "no-teacher", *taught.arguments) == 2
+    finally:
+        gone.rename(taught.teacher)
+    assert "the student by itself, for want of its teacher" in alone and "soft" not in alone
+    loss = f"{figures(taught.workdir)['eval/mlm_loss']:.3f}"
+    assert loss in with_teacher and loss in alone
+    assert f"{taught.teacher} holds no model" in capsys.readouterr().err
+    assert not (lab.folder / "no-teacher").exists()
+
+
+def test_another_teacher_cannot_take_over(lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str]) -> None:
+    own = f"teacher={taught.teacher}"
+    other = [argument.replace(own, f"teacher={taught.workdir}/export") for argument in taught.arguments]
+    assert lab.run("pretrain", "--workdir", taught.workdir, *other) == 2
+    assert "changed since its checkpoint (teacher)" in capsys.readouterr().err
+    shutil.copytree(taught.teacher, lab.folder / "moved")
+    moved = [argument.replace(own, f"teacher={lab.folder}/moved") for argument in taught.arguments]
+    assert lab.run("pretrain", "--workdir", taught.workdir, *moved) == 0
+
+
+def test_teachers_of_other_pieces_are_refused(lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str]) -> None:
+    own = [argument for argument in taught.arguments if "tokenizer" not in argument]
+    assert lab.run("pretrain", "--workdir", lab.folder / "x", *own, "--config.data.vocab_size=100") == 2
+    assert "has other pieces than data.tokenizer" in capsys.readouterr().err
+    none = [argument for argument in own if not argument.startswith("--config.objective.teacher=")]
+    assert lab.run("pretrain", "--workdir", lab.folder / "x", *none) == 2
+    assert "objective.name=distill needs a teacher" in capsys.readouterr().err
+    both = [*taught.arguments, f"--config.init_from={taught.teacher}"]
+    assert lab.run("pretrain", "--workdir", lab.folder / "x", *both) == 2
+    assert "use one of them" in capsys.readouterr().err
+
+
+def test_what_a_run_would_cost_and_see(lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab.run("pretrain", "--workdir", lab.folder / "y", *taught.arguments, "--config.dry_run=true") == 0
+    assert "teacher           " in capsys.readouterr().out
+    assert lab.run("inspect", *taught.arguments, "--batches", 1) == 0
+    assert "predictions" in capsys.readouterr().out
+    plain = ("--config.objective.masked_text=false", "--config.objective.mlm_weight=0")
+    assert lab.run("inspect", *taught.arguments, *plain, "--batches", 1) == 0
+    assert "predictions" not in capsys.readouterr().out

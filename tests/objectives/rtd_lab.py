@@ -1,0 +1,112 @@
+"""What the tests of replaced token detection share: weights, and gradients of each tower by itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.models.model import bind
+from bertjax.models.towers import init_towers
+from bertjax.models.towers_config import TowersConfig
+from bertjax.objectives.base import Extra, encoder_inputs
+from bertjax.objectives.rtd import ReplacedTokenDetection
+from bertjax.types import Params
+
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+NOTHING = Extra(frozen={}, carry={})
+
+
+def random_params(objective: ReplacedTokenDetection) -> Params:
+    return jax.tree.map(lambda leaf: leaf, _random_params(objective.towers))
+
+
+@functools.cache
+def _random_params(towers: TowersConfig) -> Params:
+    shapes = jax.eval_shape(lambda key: init_towers(towers, key), jax.random.key(0))
+    rng = np.random.default_rng(0)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jnp.asarray(rng.normal(float(path[-1].key == "scale"), 0.2, leaf.shape), jnp.float32), shapes
+    )
+
+
+def total(objective: ReplacedTokenDetection, batch: dict, counts: dict, params: Params) -> jax.Array:
+    """What the training step minimises."""
+    sums, _ = objective.loss(params, NOTHING, batch, jax.random.key(0), True)
+    return sum(weight * sums[name].value / jnp.maximum(counts[name], 1.0) for name, weight in objective.weights.items())
+
+
+def by_part(objective: ReplacedTokenDetection, batch: dict, seen: jax.Array) -> tuple[Callable, Callable]:
+    """The losses of the two towers by themselves, each of its own complete parameters, written out once more."""
+    first, second = objective.networks["generator"], objective.networks["discriminator"]
+    real = batch["segment_ids"] > 0
+
+    def of_generator(params: Params) -> jax.Array:
+        model = bind(*first, params)
+        encoded = model.encode(**encoder_inputs(batch))
+        states = model.masked_word_states(encoded, batch["segment_ids"], batch["position_ids"])
+        states = jnp.take_along_axis(states, batch["masked_positions"][..., None], axis=1)
+        logs = jax.nn.log_softmax(model.mlm_logits(states))
+        chosen = jnp.take_along_axis(logs, batch["masked_ids"][..., None], axis=-1)[..., 0]
+        return -(chosen * batch["masked_weights"]).sum() / batch["masked_weights"].sum()
+
+    def of_discriminator(params: Params) -> jax.Array:
+        model = bind(*second, params)
+        states = model.encode(**{**encoder_inputs(batch), "input_ids": seen}).last_hidden_state
+        scores = model.rtd_logits(states, batch["example_positions"], batch["segment_ids"])
+        signs = jnp.where(seen != batch["original_ids"], 1.0, -1.0)
+        return 50.0 * jnp.where(real, jax.nn.softplus(-signs * scores), 0.0).sum() / real.sum()
+
+    return of_generator, of_discriminator
+
+
+def assert_same(found: Any, wanted: Any, scale: float = 1e-5) -> None:
+    for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(wanted), strict=True):
+        top = float(jnp.abs(other).max())
+        np.testing.assert_allclose(one, other, atol=scale * top + 1e-6, err_msg=jax.tree_util.keystr(path))
+
+
+def take(tree: Params, *path: str) -> Params:
+    return functools.reduce(lambda tree, key: tree[key], path, tree)
+
+
+def joined(towers: TowersConfig, first: Params, second: Params) -> Params:
+    """The gradients that the parameters of a run should get, from those of its two complete towers alone."""
+    if towers.sharing == "all":
+        encoder = jax.tree.map(jnp.add, first["encoder"], second["encoder"])
+        return {"generator": {"mlm_head": first["mlm_head"]}, "discriminator": {**second, "encoder": encoder}}
+    mine, theirs = (dict(tree["encoder"]["embeddings"]) for tree in (first, second))
+    for part in towers.shared_embeddings if towers.sharing != "none" else ():
+        if towers.sharing == "gdes":  # the table learns from the generator's loss alone, delta from the other
+            theirs[part] = {"delta": theirs[part]["embedding"]}
+        else:  # one array, the sum of both
+            theirs[part] = jax.tree.map(jnp.add, mine.pop(part), theirs[part])
+    encoders = [
+        {name: part for name, part in {**tree["encoder"], "embeddings": embeddings}.items() if part}
+        for tree, embeddings in ((first, mine), (second, theirs))
+    ]
+    return {"generator": {**first, "encoder": encoders[0]}, "discriminator": {**second, "encoder": encoders[1]}}
+
+
+def assert_finite_differences(
+    objective: ReplacedTokenDetection, params: Params, found: Params, run: Callable[[Params], Any]
+) -> None:
+    """Along the word table that both read both losses change; "gdes" tells its owner of the generator's alone."""
+    sharing = objective.towers.sharing
+    path = ("generator" if sharing in ("gdes", "none") else "discriminator", "encoder", "embeddings", "word_embeddings")
+    table = take(params, *path)["embedding"]
+    way = jax.random.normal(jax.random.key(5), table.shape)
+
+    def at(step: float) -> np.ndarray:
+        moved = jax.tree.map(lambda leaf: leaf, params)
+        take(moved, *path)["embedding"] = table + step * way
+        return np.asarray([value for value, _ in run(moved)[1:]])
+
+    first, second = (at(1e-3) - at(-1e-3)) / 2e-3
+    assert (abs(second) > 0.1) == (sharing != "none") and abs(first) > 0.01
+    slope = float((take(found, *path)["embedding"] * way).sum())
+    np.testing.assert_allclose(slope, first if sharing in ("gdes", "none") else first + second, rtol=2e-2)

@@ -1,0 +1,436 @@
+"""Distillation: every loss against the original's formula, and what flows where."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bertjax.models.config import EncoderConfig
+from bertjax.models.model import bind, init_params
+from bertjax.objectives import relations, soft_targets
+from bertjax.objectives.base import Extra, Network
+from bertjax.objectives.config import MaskingConfig
+from bertjax.objectives.distill import Distillation
+from bertjax.objectives.distill_config import DistillConfig
+from bertjax.objectives.hidden_states import cosine_distance
+from bertjax.objectives.relations import relation_divergence, relation_heads
+from bertjax.objectives.soft_targets import divergence, soft_sum
+from bertjax.training.state import new_state
+from bertjax.training.step import train_step
+from bertjax.types import Params, Sum, UserError, Vocabulary
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+S, SIZE = 24, 200
+STUDENT = EncoderConfig(
+    vocab_size=SIZE,
+    padded_vocab_size=256,
+    hidden_size=24,
+    num_layers=2,
+    num_heads=3,
+    intermediate_size=32,
+    max_position_embeddings=S,
+    initializer_range=0.3,
+)
+TEACHER = Network(
+    dataclasses.replace(STUDENT, num_layers=4, intermediate_size=40, hidden_dropout=0.4), ("pooler", "mlm", "pair")
+)
+NARROW = dataclasses.replace(STUDENT, hidden_size=18, num_layers=1)
+MASKING = MaskingConfig(max_predictions=8, mask_rate=0.3)
+EVERYTHING = DistillConfig(
+    MASKING,
+    relations_weight=1.0,
+    relations=("attention", "qq", "kv", "vv"),
+    relation_heads=2,
+    relation_layer=2,
+    hidden_weight=1.0,
+    attention_weight=1.0,
+)
+
+
+@pytest.fixture(scope="module")
+def objective(vocabulary: Vocabulary) -> Distillation:
+    return Distillation(EVERYTHING, STUDENT, TEACHER, vocabulary)
+
+
+@pytest.fixture(scope="module")
+def narrow(vocabulary: Vocabulary) -> Distillation:
+    """TinyBERT's losses alone, on text as it is, widths 18 and 24."""
+    config = DistillConfig(
+        MASKING,
+        masked_text=False,
+        soft_weight=0.0,
+        mlm_weight=0.0,
+        cosine_weight=0.0,
+        hidden_weight=1.0,
+        attention_weight=1.0,
+    )
+    return Distillation(config, NARROW, TEACHER, vocabulary)
+
+
+@pytest.fixture(scope="module")
+def given() -> Params:
+    return jit(lambda key: init_params(TEACHER.config, TEACHER.heads, key))(jax.random.key(7))
+
+
+@pytest.fixture(scope="module")
+def params(objective: Distillation) -> Params:
+    return jit(objective.init)(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def raw(pack: Callable, example: Callable) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    lengths = [[10, 12], [S], [13], [9, 6]]
+    return pack([[example(rng, n) for n in row] for row in lengths], S, [[3, 4], [5], [6], [8, 9]])
+
+
+@pytest.fixture(scope="module")
+def batch(objective: Distillation, raw: dict) -> dict[str, jax.Array]:
+    return dict(jit(objective.corrupt)(raw, jax.random.key(0), np.int32(0)))
+
+
+@pytest.fixture(scope="module")
+def loss_of(given: Params) -> Callable[[Distillation], Callable[..., dict[str, Sum]]]:
+    @functools.cache
+    def make(objective: Distillation) -> Callable[..., dict[str, Sum]]:
+        def sums(params: Params, batch: dict) -> dict[str, Sum]:
+            extra = Extra(objective.frozen(given), {})
+            return objective.loss(params, extra, batch, jax.random.key(0), False)[0]
+
+        return jit(sums)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def sums(objective: Distillation, loss_of: Callable, params: Params, batch: dict) -> dict[str, Sum]:
+    return jax.device_get(loss_of(objective)(params, batch))
+
+
+class Parts:
+    """Both sides run by hand, as torch tensors."""
+
+    def __init__(self, objective: Distillation, params: Params, given: Params, batch: dict):
+        names = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
+        rows = {name: batch[name] for name in names}
+
+        @functools.partial(jit, static_argnums=0)
+        def run(network: Network, own: Params) -> Any:
+            model = bind(network.config, network.heads, own)
+            parts = ("query", "key", "value", "scores")
+            wanted = [f"layers/{layer}/{part}" for layer in range(network.config.num_layers) for part in parts]
+            encoded = model.encode(**rows, collect=("hidden_states", *wanted))
+            return encoded, model.mlm_logits(encoded.last_hidden_state) if "mlm" in network.heads else None
+
+        self.real = torch.tensor(np.array(batch["segment_ids"]) > 0)
+        segments = torch.tensor(np.array(batch["segment_ids"]))
+        self.seen = (segments[:, :, None] == segments[:, None]) & self.real[:, None] & self.real[:, :, None]
+        self.sides = []
+        own = objective.network_params(params, "model"), objective.frozen(given)["teacher"]
+        for network, part in zip((objective.networks["model"], objective.teacher), own, strict=True):
+            encoded, logits = run(network, part)
+            tensors = {name: torch.tensor(np.array(value)) for name, value in encoded.layers.items()}
+            tensors["states"] = torch.tensor(np.array(encoded.hidden_states))
+            tensors["logits"] = None if logits is None else torch.tensor(np.array(logits)[..., :SIZE])
+            self.sides.append(tensors)
+
+
+@pytest.fixture(scope="module")
+def parts(objective: Distillation, params: Params, given: Params, batch: dict) -> Parts:
+    return Parts(objective, params, given, batch)
+
+
+def test_distilberts_losses_are_those_of_the_original(parts: Parts, batch: dict, sums: dict[str, Sum]) -> None:
+    """huggingface/transformers: research_projects/distillation/distiller.py, step."""
+    ours, theirs = parts.sides
+    soft = F.kl_div(
+        F.log_softmax(ours["logits"][parts.real] / 2.0, dim=-1),
+        F.softmax(theirs["logits"][parts.real] / 2.0, dim=-1),
+        reduction="batchmean",
+    )
+    np.testing.assert_allclose(sums["soft"].value / sums["soft"].count, 4.0 * soft, rtol=1e-4)
+    labels = torch.full((4, S), -100)
+    for row, slot in zip(*np.nonzero(np.asarray(batch["masked_weights"])), strict=True):
+        labels[row, int(batch["masked_positions"][row, slot])] = int(batch["masked_ids"][row, slot])
+    words = F.cross_entropy(ours["logits"].reshape(-1, SIZE), labels.reshape(-1))
+    np.testing.assert_allclose(sums["mlm"].value / sums["mlm"].count, words, rtol=1e-4)
+    last = ours["states"][-1][parts.real], theirs["states"][-1][parts.real]
+    cosine = F.cosine_embedding_loss(*last, torch.ones(len(last[0])))
+    np.testing.assert_allclose(sums["cosine"].value / sums["cosine"].count, cosine, rtol=1e-4)
+    teacher = F.cross_entropy(theirs["logits"].reshape(-1, SIZE), labels.reshape(-1))
+    np.testing.assert_allclose(sums["teacher_mlm_loss"].value / sums["mlm"].count, teacher, rtol=1e-4)
+
+
+def test_soft_targets_at_masked_words_alone(
+    vocabulary: Vocabulary, loss_of: Callable, parts: Parts, params: Params, batch: dict
+) -> None:
+    config = DistillConfig(MASKING, soft_positions="masked", soft_temperature=0.5, mlm_weight=0.0, cosine_weight=0.0)
+    objective = Distillation(config, STUDENT, TEACHER, vocabulary)
+    assert objective.weights == {"soft": 5.0}
+    found = loss_of(objective)(params, batch)
+    rows, slots = np.nonzero(np.asarray(batch["masked_weights"]))
+    places = np.asarray(batch["masked_positions"])[rows, slots]
+    ours, theirs = (side["logits"][rows, places] / 0.5 for side in parts.sides)
+    expected = 0.25 * F.kl_div(F.log_softmax(ours, -1), F.softmax(theirs, -1), reduction="batchmean")
+    np.testing.assert_allclose(found["soft"].value / found["soft"].count, expected, rtol=1e-4)
+    assert found["soft"].count == objective.counts(batch)["soft"] == len(rows)
+    assert {"mlm_loss", "mlm_accuracy", "unigram_loss", "teacher_mlm_loss"} <= set(found)
+
+
+def test_relations_are_those_of_the_papers(parts: Parts, sums: dict[str, Sum]) -> None:
+    """arXiv:2002.10957, equations 5 to 7; arXiv:2012.15828, equations 5 and 6: 2 heads of all vectors, by name."""
+
+    def relation(side: dict, layer: int, name: str, row: int, span: slice) -> torch.Tensor:
+        if name == "attention":
+            return side[f"layers/{layer}/scores"][row, :, span, span]
+        letters = {"q": "query", "k": "key", "v": "value"}
+        one, other = (
+            side[f"layers/{layer}/{letters[letter]}"][row, span].reshape(span.stop - span.start, 2, 12).transpose(0, 1)
+            for letter in name
+        )
+        return one @ other.transpose(1, 2) / 12**0.5
+
+    expected = 0.0
+    for row, span in (
+        (0, slice(0, 10)),
+        (0, slice(10, 22)),
+        (1, slice(0, 24)),
+        (2, slice(0, 13)),
+        (3, slice(0, 9)),
+        (3, slice(9, 15)),
+    ):
+        for name in ("attention", "qq", "kv", "vv"):
+            ours = relation(parts.sides[0], 1, name, row, span)
+            theirs = relation(parts.sides[1], 2, name, row, span)
+            total = F.kl_div(F.log_softmax(ours, -1), F.softmax(theirs, -1), reduction="sum")
+            expected += float(total) / len(ours)
+    np.testing.assert_allclose(sums["relations"].value, expected, rtol=1e-4)
+    assert sums["relations"].count == 22 + 24 + 13 + 15
+
+
+def test_tinyberts_losses_are_those_of_the_original(
+    narrow: Distillation, given: Params, loss_of: Callable, raw: dict
+) -> None:
+    """TinyBERT/general_distill.py on a row without padding, where the original's means are means over tokens."""
+    full = {name: jnp.asarray(value[1:2]) for name, value in raw.items()}
+    fresh = jit(narrow.init)(jax.random.key(3))
+    assert fresh["projection"]["kernel"].shape == (18, 24) and "projection" not in narrow.network_params(fresh, "model")
+    parts, found = Parts(narrow, fresh, given, full), loss_of(narrow)(fresh, full)
+    ours, theirs = parts.sides
+    kernel = torch.tensor(np.array(fresh["projection"]["kernel"]))
+    hidden = sum(F.mse_loss(ours["states"][i] @ kernel, theirs["states"][4 * i]) for i in (0, 1))
+    np.testing.assert_allclose(found["hidden"].value / found["hidden"].count, hidden, rtol=1e-4)
+    scores = F.mse_loss(ours["layers/0/scores"], theirs["layers/3/scores"])
+    np.testing.assert_allclose(found["attention"].value / found["attention"].count, scores, rtol=1e-4)
+    assert set(found) == {"hidden", "attention"}  # no head, nothing hidden: no words to compare
+
+
+def test_padding_and_other_examples_count_nothing(parts: Parts, sums: dict[str, Sum]) -> None:
+    hidden = attention = 0.0
+    ours, theirs = parts.sides
+    for one, other in ((0, 0), (1, 2), (2, 4)):
+        hidden += float(((ours["states"][one] - theirs["states"][other]) ** 2).mean(-1)[parts.real].sum())
+    for one, other in ((0, 1), (1, 3)):
+        errors = (ours[f"layers/{one}/scores"] - theirs[f"layers/{other}/scores"]) ** 2
+        attention += float(errors.mean(1)[parts.seen].sum())
+    np.testing.assert_allclose(sums["hidden"].value, hidden, rtol=1e-4)
+    np.testing.assert_allclose(sums["attention"].value, attention, rtol=1e-4)
+    assert sums["attention"].count == float(parts.seen.sum())
+
+
+def test_counts_are_known_before_the_loss(objective: Distillation, batch: dict, sums: dict[str, Sum]) -> None:
+    counts = objective.counts(batch)
+    assert set(counts) == set(objective.weights) == {"soft", "mlm", "cosine", "relations", "hidden", "attention"}
+    assert {name: float(count) for name, count in counts.items()} == {name: sums[name].count for name in counts}
+
+
+def test_a_student_that_is_its_teacher_has_nothing_to_learn(vocabulary: Vocabulary, given: Params, batch: dict) -> None:
+    config = dataclasses.replace(EVERYTHING, mlm_weight=0.0, relation_layer=None)
+    twin = Distillation(config, dataclasses.replace(TEACHER.config, hidden_dropout=0.0), TEACHER, vocabulary)
+    frozen = twin.frozen(given)
+
+    def total(own: Params) -> tuple[jax.Array, dict]:
+        sums, _ = twin.loss(own, Extra(frozen, {}), batch, jax.random.key(0), False)
+        return sum(sums[name].value for name in twin.weights), sums
+
+    (_, sums), gradient = jit(jax.value_and_grad(total, has_aux=True))(frozen["teacher"])
+    for name in twin.weights:
+        np.testing.assert_allclose(sums[name].value, 0.0, atol=2e-3, err_msg=name)
+    assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 2e-2
+
+
+@pytest.fixture(scope="module")
+def gradients(objective: Distillation) -> Callable:
+    """Of the weighted losses, to the student and to the teacher."""
+
+    def total(both: tuple[Params, Any], batch: dict) -> jax.Array:
+        sums, _ = objective.loss(both[0], Extra(both[1], {}), batch, jax.random.key(1), True)
+        counts = objective.counts(batch)
+        return sum(
+            weight * sums[name].value / jnp.maximum(counts[name], 1.0) for name, weight in objective.weights.items()
+        )
+
+    return jit(jax.value_and_grad(total))
+
+
+def test_no_gradient_reaches_the_teacher_and_dropout_neither(
+    objective: Distillation, gradients: Callable, params: Params, given: Params, batch: dict
+) -> None:
+    frozen = objective.frozen(given)
+    assert set(frozen["teacher"]) == {"encoder", "mlm_head"}
+    _, (ours, theirs) = gradients((params, frozen), batch)
+    assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(theirs))
+    silent = [path for path, leaf in jax.tree_util.tree_leaves_with_path(ours) if not np.asarray(leaf).any()]
+    assert not silent
+
+
+def test_the_step_trains_the_student_alone(objective: Distillation, params: Params, given: Params, raw: dict) -> None:
+    optimizer = optax.adam(1e-3)
+    state = new_state(params, {}, optimizer)
+    step = functools.partial(train_step, objective=objective, optimizer=optimizer, microbatches=1, seed=0)
+    rows = {name: jnp.asarray(value) for name, value in raw.items()}
+    after, metrics = jax.eval_shape(step, state, objective.frozen(given), rows)
+    assert [leaf.shape for leaf in jax.tree.leaves(after)] == [leaf.shape for leaf in jax.tree.leaves(state)]
+    student = {leaf.shape for leaf in jax.tree.leaves(params)}
+    assert {leaf.shape for leaf in jax.tree.leaves(after.opt_state)} <= {*student, ()}
+    assert set(objective.weights) <= set(metrics["sums"])
+
+
+@pytest.mark.parametrize("missing", ["padding", "nothing to predict"])
+def test_without_anything_to_learn_gradients_are_zero(
+    missing: str, objective: Distillation, gradients: Callable, params: Params, given: Params, batch: dict
+) -> None:
+    empty = {name: jnp.zeros_like(value) for name, value in batch.items()}
+    if missing == "nothing to predict":
+        empty = {**batch, "masked_weights": empty["masked_weights"], "masked_positions": empty["masked_positions"]}
+    value, (ours, _) = gradients((params, objective.frozen(given)), empty)
+    assert np.isfinite(value)
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(ours)]
+    assert all(np.isfinite(leaf).all() for leaf in leaves)
+    assert (value == 0.0 and not any(leaf.any() for leaf in leaves)) == (missing == "padding")
+
+
+def test_rows_add_up(objective: Distillation, loss_of: Callable, params: Params, batch: dict, sums: dict) -> None:
+    halves = [loss_of(objective)(params, {name: value[i::2] for name, value in batch.items()}) for i in (0, 1)]
+    for name, whole in sums.items():
+        np.testing.assert_allclose(halves[0][name].value + halves[1][name].value, whole.value, rtol=1e-5, err_msg=name)
+        assert halves[0][name].count + halves[1][name].count == whole.count
+
+
+def test_neither_side_sees_what_is_hidden(
+    objective: Distillation,
+    loss_of: Callable,
+    params: Params,
+    raw: dict,
+    batch: dict,
+    sums: dict,
+    vocabulary: Vocabulary,
+) -> None:
+    covered = (np.asarray(batch["input_ids"]) == vocabulary.mask_id) & (raw["input_ids"] != vocabulary.mask_id)
+    assert covered.sum() > 8
+    others = {**raw, "input_ids": np.where(covered, 5 + (raw["input_ids"] + 50) % 195, raw["input_ids"])}
+    again = dict(jit(objective.corrupt)(others, jax.random.key(0), np.int32(0)))
+    found = jax.device_get(loss_of(objective)(params, again))
+    for name in ("soft", "cosine", "relations", "hidden", "attention"):
+        assert found[name].value == sums[name].value, name
+    assert found["mlm"].value != sums["mlm"].value
+
+
+def test_chunks_change_neither_sums_nor_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    hidden, other, table = (
+        jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, 7, 4), (3, 7, 4), (4, 9))
+    )
+    weights = jnp.asarray(rng.random((3, 7)), jnp.float32)
+    vectors = [jnp.asarray(rng.normal(size=(5, 2, 6, 3)), jnp.float32) for _ in range(3)]
+    visible = jnp.ones((2, 6, 6), bool)
+
+    def soft(hidden: jax.Array) -> jax.Array:
+        return soft_sum((lambda x: x @ table, hidden), (lambda x: -x @ table, other), weights, 2.0, 8)
+
+    def related(q: jax.Array) -> jax.Array:
+        return relation_divergence((q, vectors[1]), (vectors[2], vectors[2]), visible).sum()
+
+    def both() -> list:
+        return [jit(jax.value_and_grad(soft))(hidden), jit(jax.value_and_grad(related))(vectors[0])]
+
+    whole = both()
+    monkeypatch.setattr(soft_targets, "_CHUNK_TOKENS", 9)
+    monkeypatch.setattr(relations, "_CHUNK_SCORES", 150)
+    for one, two in zip(jax.tree.leaves(whole), jax.tree.leaves(both()), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+    plain = (np.asarray(divergence(hidden @ table, -other @ table, 2.0, 8)) * np.asarray(weights)).sum()
+    np.testing.assert_allclose(whole[0][0], plain, rtol=1e-5)
+
+
+def test_relation_heads_are_pieces_of_all_heads_side_by_side() -> None:
+    x = jnp.arange(24.0).reshape(1, 1, 3, 8)
+    np.testing.assert_array_equal(relation_heads(x, 2)[:, 0, 0], np.arange(24.0).reshape(2, 12))
+
+
+def test_the_cosine_of_nothing_is_finite() -> None:
+    gradient = jax.grad(lambda x: cosine_distance(x, jnp.ones((2, 3))).sum())(jnp.zeros((2, 3)))
+    assert np.isfinite(gradient).all()
+
+
+def test_costs_count_both_sides(objective: Distillation, narrow: Distillation) -> None:
+    student, teacher = objective.passes
+    assert (student.config, student.predicted, student.trained) == (STUDENT, 1.3, True)
+    assert (teacher.config, teacher.predicted, teacher.trained) == (TEACHER.config, 1.0, False)
+    assert [each.predicted for each in narrow.passes] == [0.0, 0.0]
+    assert narrow.alone() is None and objective.alone().networks["model"] == objective.networks["model"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "student", "said"),
+    [
+        ({}, {"hidden_size": 18}, r"cosine_weight compares states of one width.*18.*24"),
+        ({"hidden_weight": 1.0}, {"num_layers": 3}, r"num_layers=3 must divide 4"),
+        ({"attention_weight": 1.0}, {"num_heads": 4}, r"head with head.*num_heads=4.*has 3"),
+        ({"attention_weight": 1.0}, {"window": 4, "global_every": 2}, r"one of them sees a window"),
+        (
+            {"relations_weight": 1.0, "relation_layer": 4},
+            {},
+            r"relation_layer=4 is none of the teacher's layers, 0 to 3",
+        ),
+        ({"relations_weight": 1.0}, {"hidden_size": 20, "num_heads": 4}, r"relation_heads=3 must divide.*student.*20"),
+        ({}, {"causal": True}, r"model\.causal=True, but the teacher has causal=False"),
+    ],
+)
+def test_pairs_that_do_not_fit_are_refused(changes: dict, student: dict, said: str) -> None:
+    losses = {} if not changes else {"cosine_weight": 0.0}
+    config = DistillConfig(MASKING, **losses, **changes)
+    with pytest.raises(UserError, match=said):
+        config.check_teacher(dataclasses.replace(STUDENT, **student), TEACHER.config, TEACHER.heads, S)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    for changes, said in (
+        ({"soft_weight": 0.0, "mlm_weight": 0.0, "cosine_weight": 0.0}, "nothing to learn"),
+        ({"soft_weight": -1.0}, "soft_weight must not be negative"),
+        ({"soft_temperature": 0.0}, "soft_temperature must be above 0"),
+        ({"soft_positions": "some"}, "soft_positions must be one of all, masked"),
+        ({"relations": ("qq", "xy")}, "relations must be some of attention, qq"),
+        ({"masked_text": False}, "masked_text=false leaves no word"),
+    ):
+        with pytest.raises(UserError, match=said):
+            DistillConfig(MASKING, **changes)
+    config = DistillConfig(MASKING, teacher_layers=(0, 1, 2))
+    with pytest.raises(UserError, match=r"names 3 layers, but the student has model\.num_layers=2"):
+        config.check_model(STUDENT)
+    with pytest.raises(UserError, match=r"needs data\.form to be one of block"):
+        config.check_form("stream")
+    with pytest.raises(UserError, match="has 24 positions, fewer than"):
+        config.check_teacher(STUDENT, TEACHER.config, TEACHER.heads, S + 1)
+    with pytest.raises(UserError, match="needs a teacher with a masked-word head; this one has pooler"):
+        config.check_teacher(STUDENT, TEACHER.config, ("pooler",), S)

@@ -1,0 +1,365 @@
+"""Replaced token detection: who is taught what, labels by comparison, and the losses of Hugging Face's classes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rtd_lab import NOTHING, assert_finite_differences, assert_same, by_part, jit, joined, random_params, total
+
+from bertjax.hub.save import save_pretrained
+from bertjax.models.config import EncoderConfig
+from bertjax.models.towers_config import TowersConfig
+from bertjax.models.zoo import preset
+from bertjax.objectives.config import MaskingConfig
+from bertjax.objectives.rtd import ReplacedTokenDetection, replaced, rtd_sums
+from bertjax.objectives.rtd_config import RtdConfig
+from bertjax.types import Params, Vocabulary
+
+MASK, S = 4, 40
+MASKING = MaskingConfig(max_predictions=6, mask_token_rate=0.85, random_token_rate=0.0, with_replacement=True)
+CONFIG = RtdConfig(MASKING)
+ELECTRA = EncoderConfig(
+    family="electra",
+    vocab_size=200,
+    padded_vocab_size=256,
+    hidden_size=24,
+    num_layers=1,
+    num_heads=2,
+    intermediate_size=20,
+    embedding_size=12,
+    max_position_embeddings=S,
+    hidden_act="gelu",
+    mlm_act="gelu",
+    summary_dense="own",
+    summary_act="gelu",
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+)
+SMALL = dataclasses.replace(ELECTRA, hidden_size=8, intermediate_size=16)
+DEBERTA = EncoderConfig(
+    family="deberta-v2",
+    vocab_size=200,
+    padded_vocab_size=256,
+    hidden_size=16,
+    num_layers=3,
+    num_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=S,
+    type_vocab_size=0,
+    position_embedding="none",
+    attention_position="disentangled",
+    relative_buckets=8,
+    relative_norm=True,
+    relative_share_key=True,
+    embedding_norm="after",
+    mask_embeddings=True,
+    enhanced_decoder=True,
+    rtd_head="summary",
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+)
+SHALLOW = dataclasses.replace(DEBERTA, num_layers=2)
+TOWERS = {
+    "embeddings": TowersConfig(SMALL, ELECTRA, "embeddings"),
+    "gdes": TowersConfig(SMALL, ELECTRA, "gdes"),
+    "all": TowersConfig(ELECTRA, ELECTRA, "all"),
+    "none": TowersConfig(dataclasses.replace(SMALL, embedding_size=None), ELECTRA, "none"),
+    "deberta": TowersConfig(SHALLOW, DEBERTA, "gdes"),
+}
+
+
+@pytest.fixture(scope="module")
+def objectives(vocabulary: Vocabulary) -> dict[str, ReplacedTokenDetection]:
+    return {name: ReplacedTokenDetection(CONFIG, towers, vocabulary) for name, towers in TOWERS.items()}
+
+
+@pytest.fixture(scope="module")
+def objective(objectives: dict) -> ReplacedTokenDetection:
+    return objectives["embeddings"]
+
+
+@pytest.fixture(scope="module")
+def rows(pack: Callable, example: Callable) -> dict[str, jax.Array]:
+    """Four rows: two examples, a full one, padding at the end, nothing but [CLS] and [SEP]."""
+    rng = np.random.default_rng(0)
+    examples = [[example(rng, n) for n in row] for row in ([18, 22], [40], [31])]
+    batch = pack([*examples, [np.asarray([2, 3])]], S, [[3, 4], [5], [6], [7]])
+    return {name: jnp.asarray(value) for name, value in batch.items()}
+
+
+@pytest.fixture(scope="module")
+def corrupt(objective: ReplacedTokenDetection) -> Callable:
+    return jit(objective.corrupt)
+
+
+@pytest.fixture(scope="module")
+def hidden(corrupt: Callable, rows: dict) -> dict[str, jax.Array]:
+    """What every objective here sees: masks do not depend on the towers."""
+    return dict(corrupt(rows, jax.random.key(0), jnp.int32(0)))
+
+
+@pytest.mark.parametrize("name", [name for name in TOWERS if name != "none"])
+def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
+    objectives: dict, hidden: dict, name: str
+) -> None:
+    """With "gdes" this is what DeBERTa's two passes, one tower after the other, give the two: see rtd.py."""
+    objective = objectives[name]
+    params, counts = random_params(objective), objective.counts(hidden)
+    seen = jit(lambda params: objective.guess(params, hidden).input_ids)(params)
+    assert (np.asarray(seen) != hidden["original_ids"]).sum() > 5
+
+    @jit
+    def gradients(params: Params) -> tuple[tuple[jax.Array, Params], ...]:
+        both = jax.value_and_grad(lambda params: total(objective, hidden, counts, params))(params)
+        parts = by_part(objective, hidden, seen)
+        own = (objective.network_params(params, name) for name in ("generator", "discriminator"))
+        return both, *(jax.value_and_grad(part)(complete) for part, complete in zip(parts, own, strict=True))
+
+    (value, both), (first_value, first), (second_value, second) = gradients(params)
+    np.testing.assert_allclose(value, first_value + second_value, rtol=1e-5)
+    assert_finite_differences(objective, params, both, gradients)
+    assert_same(both, joined(objective.towers, first, second))
+    shared = objective.towers.shared_embeddings if objective.towers.sharing != "none" else ()
+    for part in shared:
+        for tree in (first, second):
+            assert max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(tree["encoder"]["embeddings"][part])) > 1e-3
+
+
+def test_labels_compare_and_do_not_ask_what_was_masked(
+    objective: ReplacedTokenDetection, hidden: dict, vocabulary: Vocabulary
+) -> None:
+    """A generator that always says the most frequent of the hidden words: its right guesses are originals."""
+    there = np.asarray(hidden["masked_weights"]) > 0
+    word = int(np.bincount(np.asarray(hidden["masked_ids"])[there]).argmax())
+    params = random_params(objective)
+    params["generator"]["mlm_head"]["bias"] = jnp.zeros(256).at[word].set(1e4)
+    guesses = jit(lambda params: objective.guess(params, hidden))(params)
+    wanted = np.asarray(hidden["original_ids"]).copy()
+    for row, place in zip(*np.nonzero(there), strict=True):
+        wanted[row, hidden["masked_positions"][row, place]] = word
+    np.testing.assert_array_equal(guesses.input_ids, wanted)
+    sums = jit(lambda params: objective.loss(params, NOTHING, hidden, jax.random.key(0), False)[0])(params)
+    differing = (np.asarray(hidden["masked_ids"]) != word) & there
+    assert 0 < differing.sum() < there.sum()
+    assert sums["replaced_share"].value == differing.sum()
+    assert sums["rtd"].count == objective.counts(hidden)["rtd"] == 18 + 22 + 40 + 31 + 2
+
+
+def test_figures_are_those_of_plain_counting() -> None:
+    logits = jnp.asarray([[2.0, -1.0, 0.5, -3.0, 4.0]])
+    replaced_there = jnp.asarray([[True, True, False, False, True]])
+    sums = rtd_sums(logits, replaced_there, jnp.asarray([[1, 1, 1, 2, 0]]))
+    found = {name: (float(each.value), float(each.count)) for name, each in sums.items()}
+    losses = np.log1p(np.exp([-2.0, 1.0, 0.5, -3.0])).sum()
+    np.testing.assert_allclose(found.pop("rtd"), (losses, 4.0), rtol=1e-6)
+    assert found == {
+        "rtd_accuracy": (2.0, 4.0),
+        "rtd_precision": (1.0, 2.0),
+        "rtd_recall": (1.0, 2.0),
+        "replaced_share": (2.0, 4.0),
+    }
+
+
+def test_words_depend_on_the_example_and_the_cursor_alone(corrupt: Callable, rows: dict, hidden: dict) -> None:
+    turned = {name: value[::-1] for name, value in rows.items()}
+    again = corrupt(turned, jax.random.key(0), jnp.int32(0))
+    there = hidden["masked_weights"] > 0
+    same = again["sample_noise"][::-1] == hidden["sample_noise"]
+    assert bool(same[there].all())
+    later = corrupt(rows, jax.random.key(0), jnp.int32(1))
+    assert not np.isin(np.asarray(later["sample_noise"])[there], np.asarray(hidden["sample_noise"])[there]).any()
+    noise = np.asarray(hidden["sample_noise"])[np.asarray(there)]
+    assert len(np.unique(noise)) == noise.size
+
+
+def test_static_masks_repeat_and_words_do_not(vocabulary: Vocabulary, rows: dict) -> None:
+    masking = dataclasses.replace(MASKING, dynamic=False)
+    objective = ReplacedTokenDetection(RtdConfig(masking), TOWERS["embeddings"], vocabulary)
+    corrupt = jit(objective.corrupt)
+    one, other = (corrupt(rows, jax.random.key(0), jnp.int32(cursor)) for cursor in (0, 1))
+    np.testing.assert_array_equal(one["input_ids"], other["input_ids"])
+    assert (np.asarray(one["sample_noise"]) != other["sample_noise"]).all()
+
+
+def test_microbatches_add_up(objective: ReplacedTokenDetection, hidden: dict) -> None:
+    """Rows 0 and 2, then 1 and 3, as the training step deals them: words, sums and gradients."""
+    params, counts = random_params(objective), objective.counts(hidden)
+
+    @jit
+    def run(part: dict) -> tuple[Any, Any, jax.Array]:
+        sums = objective.loss(params, NOTHING, part, jax.random.key(0), True)[0]
+        gradient = jax.grad(lambda params: total(objective, part, counts, params))(params)
+        return sums, gradient, objective.guess(params, part).input_ids
+
+    whole = run(hidden)
+    parts = [run({name: value[first::2] for name, value in hidden.items()}) for first in (0, 1)]
+    for first, part in enumerate(parts):
+        np.testing.assert_array_equal(part[2], whole[2][first::2])
+    assert_same(jax.tree.map(jnp.add, parts[0][0], parts[1][0]), whole[0])
+    assert_same(jax.tree.map(jnp.add, parts[0][1], parts[1][1]), whole[1])
+
+
+@pytest.mark.parametrize("name", ["deberta"])
+def test_nothing_to_predict_teaches_nothing(objectives: dict, hidden: dict, name: str) -> None:
+    objective = objectives[name]
+    params = random_params(objective)
+
+    @jit
+    def run(part: dict) -> tuple[jax.Array, Params]:
+        counts = objective.counts(part)
+        return jax.value_and_grad(lambda params: total(objective, part, counts, params))(params)
+
+    loss, gradient = run({key: value[3:] for key, value in hidden.items()})  # [CLS] [SEP]: two originals to judge
+    assert np.isfinite(loss) and loss > 0.0
+    generator = gradient["generator"]
+    assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(generator))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    loss, gradient = run({key: jnp.zeros_like(value[3:]) for key, value in hidden.items()})  # nothing but padding
+    assert loss == 0.0 and all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("name", ["deberta"])
+def test_neither_tower_sees_what_was_hidden(
+    objectives: dict, corrupt: Callable, rows: dict, hidden: dict, name: str
+) -> None:
+    """Other words below the masks leave every logit, every drawn word and every score as they are, bit for bit."""
+    objective = objectives[name]
+    places = np.asarray(hidden["masked_positions"])
+    covered = np.zeros((4, S), bool)
+    for row, place in zip(*np.nonzero(np.asarray(hidden["masked_weights"]) > 0), strict=True):
+        covered[row, places[row, place]] = True
+    covered &= (np.asarray(hidden["input_ids"]) == MASK) & (np.asarray(rows["input_ids"]) != 1)
+    assert covered.sum() > 8
+    others = {**rows, "input_ids": jnp.where(covered, 5 + (rows["input_ids"] + 50) % 195, rows["input_ids"])}
+    again = corrupt(others, jax.random.key(0), jnp.int32(0))
+    assert (np.asarray(again["original_ids"]) != hidden["original_ids"]).sum() == covered.sum()
+    params = random_params(objective)
+    guess = jit(lambda batch: objective.guess(params, batch))
+    for one, other in zip(guess(dict(again)), guess(hidden), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_repeated_draws_are_averaged_as_ids(vocabulary: Vocabulary, rows: dict) -> None:
+    config = RtdConfig(dataclasses.replace(MASKING, mask_rate=0.6, max_predictions=24), average_repeats=True)
+    objective = ReplacedTokenDetection(config, TOWERS["embeddings"], vocabulary)
+    batch = dict(jit(objective.corrupt)(rows, jax.random.key(0), jnp.int32(0)))
+    times = np.asarray(batch["masked_weights"]).astype(int)
+    assert batch["sample_noise"].shape == (*times.shape, 3, 2) and (times == 2).sum() > 5 and (times == 3).sum() > 0
+    logits = jax.random.normal(jax.random.key(0), (*times.shape, 256))
+    words = np.asarray(objective._words(logits, batch))
+    single = [
+        np.asarray(
+            ReplacedTokenDetection(CONFIG, TOWERS["embeddings"], vocabulary)._words(
+                logits, {**batch, "sample_noise": batch["sample_noise"][:, :, r : r + 1]}
+            )
+        )
+        for r in range(3)
+    ]
+    for count in (1, 2, 3):
+        mean = np.stack(single[:count]).sum(0) // count
+        np.testing.assert_array_equal(words[times == count], mean[times == count])
+
+
+def test_dropout_follows_the_key(objectives: dict, vocabulary: Vocabulary, hidden: dict) -> None:
+    dropping = {"hidden_dropout": 0.2, "attention_dropout": 0.2}
+    towers = TowersConfig(dataclasses.replace(SMALL, **dropping), dataclasses.replace(ELECTRA, **dropping))
+    objective = ReplacedTokenDetection(CONFIG, towers, vocabulary)
+    params = random_params(objective)
+
+    @jit
+    def values(key: jax.Array) -> jax.Array:
+        sums, _ = objective.loss(params, NOTHING, hidden, key, True)
+        return jnp.stack([sums["mlm"].value, sums["rtd"].value])
+
+    one, again, other = (np.asarray(values(jax.random.key(seed))) for seed in (0, 0, 1))
+    assert (one == again).all() and (one != other).all()
+
+
+def test_a_fresh_gdes_discriminator_has_the_generators_tables(objectives: dict) -> None:
+    params = jit(objectives["gdes"].init)(jax.random.key(0))
+    first, second = (objectives["gdes"].network_params(params, name) for name in ("generator", "discriminator"))
+    for name in ("word_embeddings", "position_embeddings"):
+        one, other = (tree["encoder"]["embeddings"][name]["embedding"] for tree in (first, second))
+        np.testing.assert_array_equal(one, other)
+        assert np.asarray(one).std() > 0.01
+    types = [tree["encoder"]["embeddings"]["token_type_embeddings"]["embedding"] for tree in (first, second)]
+    assert (np.asarray(types[0]) != types[1]).any()
+
+
+@pytest.mark.parametrize("name", ["gdes"])
+def test_exports_have_hugging_faces_losses(
+    objectives: dict, pack: Callable, example: Callable, name: str, tmp_path: Path
+) -> None:
+    """Both towers, written out and loaded there: equal logits, and the losses of the same words and labels."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    objective, rng = objectives[name], np.random.default_rng(4)
+    lengths = (S, 25, 11)
+    batch = pack([[example(rng, length)] for length in lengths], S, [[1], [2], [3]])
+    batch = dict(jit(objective.corrupt)(batch, jax.random.key(1), jnp.int32(0)))
+    batch["masked_weights"] = jnp.minimum(batch["masked_weights"], 1.0)  # a label counts once there
+    params = random_params(objective)
+    guesses = jit(lambda params: objective.guess(params, batch))(params)
+    sums = jit(lambda params: objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0])(params)
+    for network, each in objective.networks.items():
+        own = jax.device_get(objective.network_params(params, network))
+        own["encoder"]["embeddings"]["word_embeddings"]["embedding"] = own["encoder"]["embeddings"]["word_embeddings"][
+            "embedding"
+        ][:200]
+        if "mlm_head" in own:
+            own["mlm_head"]["bias"] = own["mlm_head"]["bias"][:200]
+        save_pretrained(
+            tmp_path / network, own, dataclasses.replace(each.config, padded_vocab_size=None), heads=each.heads
+        )
+
+    def tensor(array: Any) -> Any:
+        return torch.tensor(np.asarray(array).astype(np.int64))
+
+    shared = {"attention_mask": tensor(batch["segment_ids"]), "token_type_ids": tensor(batch["token_type_ids"])}
+    labels = np.full((len(lengths), S), -100)
+    there = np.asarray(batch["masked_weights"]) > 0
+    at = np.nonzero(there)[0], np.asarray(batch["masked_positions"])[there]
+    labels[at] = np.asarray(batch["masked_ids"])[there]
+    with torch.no_grad():
+        model = transformers.ElectraForMaskedLM.from_pretrained(tmp_path / "generator").eval()
+        out = model(tensor(batch["input_ids"]), labels=tensor(labels), **shared)
+        np.testing.assert_allclose(out.logits.numpy()[at], guesses.logits[there][:, :200], atol=5e-6)
+        np.testing.assert_allclose(out.loss, sums["mlm"].value / sums["mlm"].count, atol=5e-6)
+        model = transformers.ElectraForPreTraining.from_pretrained(tmp_path / "discriminator").eval()
+        is_replaced = tensor(guesses.input_ids != batch["original_ids"])
+        out = model(tensor(guesses.input_ids), labels=is_replaced, **shared)
+        real = np.asarray(batch["segment_ids"]) > 0
+        np.testing.assert_allclose(out.logits.numpy()[real], guesses.scores[real], atol=5e-6)
+        np.testing.assert_allclose(out.loss, sums["rtd"].value / sums["rtd"].count, atol=5e-6)
+
+
+FAMILIES = ("bert-tiny", "roberta-base", "albert-base-v2", "distilbert", "electra-small")
+FAMILIES += ("deberta-base", "deberta-v3-xsmall", "modernbert-base", "xlnet-base", "transformer-base")
+
+
+@pytest.mark.parametrize("index", range(len(FAMILIES)))
+def test_any_encoder_is_either_tower(vocabulary: Vocabulary, hidden: dict, index: int) -> None:
+    """Every family as the generator of the next one, by shapes alone."""
+    generator, discriminator = (
+        EncoderConfig(**preset(FAMILIES[place]) | {"vocab_size": 200, "padded_vocab_size": 256, "pad_token_id": 0})
+        for place in (index, (index + 1) % len(FAMILIES))
+    )
+    objective = ReplacedTokenDetection(CONFIG, TowersConfig(generator, discriminator, "none"), vocabulary)
+    params = jax.eval_shape(objective.init, jax.random.key(0))
+    sums, _ = jax.eval_shape(lambda params: objective.loss(params, NOTHING, hidden, jax.random.key(0), True), params)
+    assert {"mlm", "rtd", "rtd_accuracy"} <= sums.keys() and all(leaf.shape == () for leaf in jax.tree.leaves(sums))
+
+
+def test_words_stand_where_they_were_hidden() -> None:
+    batch = {
+        "original_ids": jnp.asarray([[9, 8, 7, 6]]),
+        "masked_positions": jnp.asarray([[1, 3, 0]]),
+        "masked_weights": jnp.asarray([[1.0, 2.0, 0.0]]),
+    }
+    np.testing.assert_array_equal(replaced(batch, jnp.asarray([[5, 6, 4]])), [[9, 5, 7, 6]])
