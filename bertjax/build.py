@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from ml_collections import ConfigDict
 from bertjax import check, corpora
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.corpora import Prepared
-from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.config import EncoderConfig
 from bertjax.models.towers_config import TowersConfig
 from bertjax.objectives.base import Network, Objective
@@ -32,7 +30,7 @@ from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.objectives.plm import PermutationLanguageModel
 from bertjax.objectives.rtd import ReplacedTokenDetection
 from bertjax.overrides import flatten
-from bertjax.stages import amounts, stages
+from bertjax.stages import stages
 from bertjax.training.accounting import peak_flops, training_flops
 from bertjax.training.averages import average_of
 from bertjax.training.loop import Run, Stage
@@ -198,6 +196,8 @@ def _require_same_state(found: list[tuple[int, ConfigDict, Objective]]) -> None:
         )
         return jax.tree_util.tree_structure(of), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(of)]
 
+    if len(found) == 1:
+        return
     last = state(*found[-1][1:])
     for start, cfg, objective in found[:-1]:
         if state(cfg, objective) != last:
@@ -348,38 +348,3 @@ HAS_VOCABULARY = re.compile(r"(.*/)?(word_embeddings/(embedding|delta)|(mlm|span
 def _map_vocabulary(params: Params, function: Callable[[np.ndarray], np.ndarray]) -> Params:
     """The parameters with `function` applied to those whose first axis is the vocabulary."""
     return map_with_path(lambda path, leaf: function(leaf) if HAS_VOCABULARY.fullmatch(path) else leaf, params)
-
-
-def model_facts(
-    cfg: ConfigDict, tokenizer: Tokenizer, tokens: int, step: int, figures: Mapping[str, float]
-) -> dict[str, Any]:
-    """What the model card tells of a run."""
-    losses = ("mlm", "clm", "plm", "span", "pair", "soft", "contrastive")
-    kept = ("unigram_loss", *(f"{loss}_{figure}" for loss in losses for figure in ("loss", "accuracy")))
-    return {
-        "data": f"{', '.join(cfg.data.sources)} ({tokens:,} tokens)",
-        "objective": _objective_in_words(cfg),
-        "steps": step,
-        "batch_size": cfg.train.batch_size,
-        "seq_len": cfg.data.seq_len,
-        "tokens_seen": amounts(cfg, step)[1],
-        "tokenizer": f"{tokenizer.kind}, {tokenizer.size:,} pieces",
-        "seed": cfg.seed,
-        "eval": {name: value for name in kept if math.isfinite(value := figures.get(f"eval/{name}", math.nan))},
-    }
-
-
-def _objective_in_words(cfg: ConfigDict) -> str:
-    if cfg.objective.name == "clm":
-        return "causal language modelling"
-    if cfg.objective.name == "plm":
-        return "permutation language modelling"
-    if cfg.objective.name == "distill":
-        return f"distillation ({', '.join(check.distill_config(cfg).weights)})"
-    if cfg.objective.name == "contrastive":
-        words = " and masked language modelling" if cfg.objective.mlm_weight else ""
-        return f"contrastive sentence embeddings{words}"
-    parts = ["masked language modelling"]
-    parts += {"nsp": ["next-sentence prediction"], "sop": ["sentence-order prediction"]}.get(cfg.objective.pair, [])
-    parts += ["the span-boundary objective"] if cfg.objective.span_boundary else []
-    return " and ".join(parts)

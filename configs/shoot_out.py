@@ -15,13 +15,13 @@ from ml_collections import ConfigDict
 from bertjax.base_config import base_config, make_tiny
 from bertjax.types import UserError
 
-OBJECTIVES = ("mlm", "whole_word", "span", "sop", "rtd", "plm", "causal", "hybrid")
+SIZES = ("mlm", "whole_word", "span", "sop", "rtd", "plm", "causal", "hybrid")
 
 
 def get_config(objective: str = "mlm") -> ConfigDict:
-    """The small encoder under one of `OBJECTIVES`."""
-    if objective not in OBJECTIVES:
-        raise UserError(f"unknown objective {objective!r}; there are {', '.join(OBJECTIVES)}")
+    """The small encoder under one of `SIZES`, which are objectives here."""
+    if objective not in SIZES:
+        raise UserError(f"unknown objective {objective!r}; there are {', '.join(SIZES)}")
     config = base_config()
     config.model.preset = "bert-tiny"
     make_tiny(config)

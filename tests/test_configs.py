@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import runpy
 from pathlib import Path
 
@@ -56,7 +57,11 @@ def teacher_of(cfg: ConfigDict) -> Network | None:
     )
 
 
-@pytest.mark.parametrize("spec", SPECS)
+# BERT's miniatures differ in nothing but width and depth
+EVERY = [pytest.param(spec, marks=pytest.mark.long) if re.search(r":\d+x\d+$", spec) else spec for spec in SPECS]
+
+
+@pytest.mark.parametrize("spec", EVERY)
 def test_the_whole_train_step_has_its_shapes(spec: str) -> None:
     cfg = load_config(f"{CONFIGS}/{spec}")
     check(cfg)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertjax import build
+from bertjax.commands.facts import model_facts
 from bertjax.commands.runs import load_run
 from bertjax.commands.workdir import figures_at
 from bertjax.data.tokenizer import Tokenizer
@@ -86,7 +87,7 @@ def export_params(
     config, params = build.float32_config(config), exp.objective.network_params(params, name)
     # what was measured at the last step was measured of other weights than an average over several
     figures = {} if len(averaged) > 1 else figures_at(workdir, step)
-    card = build.model_facts(exp.cfg, tokenizer, tokens, step, figures)
+    card = model_facts(exp.cfg, tokenizer, tokens, step, figures)
     origin = f"step {step}" if len(averaged) < 2 else f"the average of steps {', '.join(map(str, averaged))}"
     if len(averaged) > 1:
         card["steps"] = f"{step} ({origin})"

@@ -75,15 +75,15 @@ def _train(
 
 def summary(exp: build.Experiment, prepared: Prepared, rows: int) -> list[str]:
     """What is about to run, in three lines; `rows` are those of an epoch."""
-    cfg, model = exp.cfg, exp.model
+    cfg = exp.cfg
     mesh = ", ".join(f"{axis}={size}" for axis, size in exp.mesh.shape.items())
     kind = exp.mesh.devices.flat[0].device_kind
     slots, _ = amounts(cfg, cfg.train.num_steps)
     last = exp.parts[-1]
     lines = [
-        f"{name}: {network.config.num_layers} layers of {network.config.hidden_size}, {network.config.num_heads} heads, "
-        f"{model.vocab_size:,} pieces, {count_params(*network):,} parameters, products in {network.config.compute_dtype}"
-        for name, network in exp.objective.networks.items()
+        f"{name}: {own.num_layers} layers of {own.hidden_size}, {own.num_heads} heads, {own.vocab_size:,} pieces, "
+        f"{count_params(own, heads):,} parameters, products in {own.compute_dtype}"
+        for name, (own, heads) in exp.objective.networks.items()
     ]
     lines += [
         f"devices: {exp.mesh.size} x {kind} ({mesh}), jax {jax.__version__}",

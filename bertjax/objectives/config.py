@@ -26,8 +26,8 @@ PAIR_FORMS = {
 class MaskingConfig:
     """Which tokens are hidden, how many, and behind what; the defaults are BERT's.
 
-    Every field is a key of `objective` in `bertjax/base_config.py`, where it is explained; `schedule_steps` is the
-    length of the run, over which the rate goes from `mask_rate` to `mask_rate_final`.
+    Every field is a key of `objective`, explained in `bertjax/base_config/objective.py`; `schedule_steps` is the length
+    of the run, over which the rate goes from `mask_rate` to `mask_rate_final`.
     """
 
     unit: str = "token"
@@ -166,7 +166,7 @@ class MlmConfig:
                 "set objective.name=clm or model.causal=false"
             )
         if self.predict_next and model.enhanced_decoder:
-            raise UserError("objective.predict_next reads the encoder, but model.enhanced_decoder stands before the head")
+            raise UserError("objective.predict_next needs model.enhanced_decoder=false: it reads the encoder itself")
 
     def check_form(self, form: str) -> None:
         if form not in PAIR_FORMS[self.pair]:

@@ -13,7 +13,7 @@ POOLINGS = ("first", "mean")
 
 @dataclasses.dataclass(frozen=True)
 class ContrastiveConfig:
-    """Every field is a key of `objective` in `bertjax/base_config.py`; the defaults are unsupervised SimCSE's.
+    """Every field is a key of `objective` in `bertjax/base_config/`; the defaults are unsupervised SimCSE's.
 
     `microbatches` is that of the run: the negatives of a row are the other rows of its batch.
     """

@@ -17,7 +17,7 @@ LOSSES = ("soft", "mlm", "cosine", "relations", "hidden", "attention")
 class DistillConfig:
     """The factors of the losses, 0 = no such loss; the defaults are DistilBERT's.
 
-    Every field is a key of `objective` in `bertjax/base_config.py`, where it is explained.
+    Every field is a key of `objective` in `bertjax/base_config/objective.py`, where it is explained.
     """
 
     masking: MaskingConfig

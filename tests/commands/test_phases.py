@@ -1,4 +1,4 @@
-"""Rows that grow during a run, of two lengths and in number: one run, resumable in either, equal to one never stopped."""
+"""Rows that grow in length and in number: one run, resumable in either, equal to one that was never stopped."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -28,7 +30,7 @@ def staged() -> StagedPipeline:
 
 def test_a_larger_batch_goes_on_behind_the_smaller_ones(staged: StagedPipeline) -> None:
     seen = [staged.batch(cursor)["input_ids"][:, 0].tolist() for cursor in range(7)]
-    assert sum(seen[:5], []) == list(range(14))
+    assert list(itertools.chain(*seen[:5])) == list(range(14))
     assert seen[5:] == [[1000, 1001, 1002], [1003, 1004, 1005]]
     assert staged.rows_per_epoch == {"all": 100}
 

@@ -1,0 +1,62 @@
+"""Every key that a config may set, with its default: BERT's recipe (arXiv:1810.04805, appendix A.2).
+
+A config file starts from `base_config()` and changes what it wants changed. A key that is not here cannot be set,
+neither there nor on the command line. A key whose default is `None` (a placeholder) can be given `None` again.
+Numbers derived from others are references, so that they follow an override of what they are derived from.
+"""
+
+from __future__ import annotations
+
+from ml_collections import ConfigDict, config_dict
+
+from bertjax.base_config.data import data_group
+from bertjax.base_config.model import generator_group, model_group
+from bertjax.base_config.objective import objective_group
+from bertjax.base_config.tiny import make_tiny
+from bertjax.base_config.training import (
+    checkpoint_group,
+    eval_group,
+    export_group,
+    logging_group,
+    mesh_group,
+    optimizer_group,
+    profile_group,
+    schedule_group,
+    train_group,
+)
+
+__all__ = ["base_config", "make_tiny"]
+
+
+def base_config() -> ConfigDict:
+    """A new, locked config with every declared key."""
+    config = ConfigDict()
+
+    # Seeds everything random: weights, order of the data, pairs, masks, dropout.
+    config.seed = 0
+    # A folder (ours or Hugging Face's) to take weights from, and nothing else, when the work folder has no checkpoint.
+    config.init_from = config_dict.placeholder(str)
+    # Where it has another tokenizer: "refuse", or "remap" = pieces of the same text keep their embeddings, others begin
+    # as the mean of those into which its tokenizer cuts them.
+    config.init_embeddings = "refuse"
+    # Where it has fewer positions: "tile" repeats its table, "interpolate" spreads it. A longer table is cut.
+    config.init_positions = "tile"
+    # Print parameters, FLOPs, memory, tokens and epochs; train nothing, write nothing.
+    config.dry_run = False
+    # "any", "cpu", "gpu" or "tpu": naming one and not getting it is an error, so that no run is slow in silence.
+    config.platform = "any"
+
+    config.model = model_group()
+    config.generator = generator_group()
+    config.objective = objective_group()
+    config.data = data_group()
+    config.train = train = train_group()
+    config.optimizer = optimizer_group()
+    config.schedule = schedule_group(train)
+    config.eval = eval_group(train)
+    config.checkpoint = checkpoint_group(train)
+    config.mesh = mesh_group()
+    config.export = export_group()
+    config.logging = logging_group()
+    config.profile = profile_group()
+    return config.lock()

@@ -1,0 +1,43 @@
+"""`data`: sources, tokenizer and rows."""
+
+from __future__ import annotations
+
+from ml_collections import ConfigDict
+
+
+def data_group() -> ConfigDict:
+    data = ConfigDict()
+    # KIND:WHERE[#FIELD][@WEIGHT], such as "text:books/*.txt.gz@0.3"; kinds: builtin text lines files jsonl parquet hub.
+    data.sources = ("builtin:python-docs",)
+    # Held-out text, written the same way; () holds out documents of `sources`, chosen by the hash of their text.
+    data.eval_sources = ()
+    # Share of documents held out when `eval_sources` is ().
+    data.eval_fraction = 0.01
+    # "wordpiece", "bpe" or "unigram": trained on `sources`. Else the path of one: a folder, tokenizer.json, vocab.txt,
+    # spiece.model.
+    data.tokenizer = "wordpiece"
+    # Whose special pieces and ids a trained tokenizer gets.
+    data.tokenizer_family = "bert"
+    # Pieces of a trained tokenizer, special ones included; the most that a given one may have.
+    data.vocab_size = 30522
+    # Lower-case and strip accents ("uncased"); of a given one only if it is a bare vocab.txt or spiece.model.
+    data.lowercase = True
+    # Tokens in a row, special ones included.
+    data.seq_len = 128
+    # What a row holds: "nsp_pairs" (two segments, the second random or what follows), "sop_pairs" (two segments that
+    # follow each other, half of them swapped) or "block" (text cut to length). Rows that go on from batch to batch, for
+    # models with a memory: "segments" (XLNet: `model.reuse_len` tokens, by default half of the row, then two segments)
+    # or "stream" (text and nothing else).
+    data.form = "nsp_pairs"
+    # sop_pairs: True leaves out pieces of a single sentence; False pairs them with random text and calls that swapped,
+    # as the released code of ALBERT does.
+    data.sop_strict = False
+    # Pairs: share of documents that aim at a random shorter length instead of `seq_len`.
+    data.short_seq_prob = 0.1
+    # Epochs after which pairs (and static masks) come again as they were.
+    data.dupe_factor = 10
+    # Invalid UTF-8: "strict" stops and names file and line, "replace" puts U+FFFD in its place.
+    data.errors = "strict"
+    # Where tokenizers and tokenised corpora are kept, named by their content and shared by all runs.
+    data.cache_dir = "~/.cache/bertjax"
+    return data

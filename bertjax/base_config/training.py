@@ -1,0 +1,163 @@
+"""`train`, `optimizer`, `schedule` and what goes with a run."""
+
+from __future__ import annotations
+
+from ml_collections import ConfigDict, config_dict
+
+
+def train_group() -> ConfigDict:
+    train = ConfigDict()
+    # Updates of the weights; warmup, intervals and the schedule follow it.
+    train.num_steps = 1_000_000
+    # Rows in one update, over all devices and microbatches.
+    train.batch_size = 256
+    # Rows at the beginning, which grow to `batch_size` by as many at a time (each size is compiled), over the first
+    # `batch_ramp_steps` updates (None = a tenth of the run); None = no ramp. The learning rate does not follow.
+    train.batch_start = config_dict.placeholder(int)
+    train.batch_ramp_steps = config_dict.placeholder(int)
+    # Phases that come first, one after the other: "STEPS:KEY=VALUE,KEY=VALUE" or "90%:...", such as
+    # "90%:data.seq_len=128" (BERT). What no phase sets, and what comes after them, is as the rest of the config says.
+    train.phases = ()
+    # Parts of a batch that go through the model one after the other: less memory, the same update.
+    train.microbatches = 1
+    # Type of the products; weights and sums stay float32. "auto" = bfloat16 on accelerators
+    # and on processors that multiply it fast (avx512_bf16, amx_bf16), else float32.
+    train.compute_dtype = "auto"
+    # Updates between two lines of metrics; about 200 lines a run.
+    train.log_interval_steps = (train.get_ref("num_steps") + 199) // 200
+    # Random bits of dropout: "threefry" is the same on every mesh and machine, "rbg" is faster on accelerators.
+    train.dropout_prng = "threefry"
+    return train
+
+
+def optimizer_group() -> ConfigDict:
+    optimizer = ConfigDict()
+    # "adamw": Adam with decay decoupled from the gradient. "lamb" (ALBERT): every tensor of every layer moves in
+    # proportion to its norm. "stable_adamw" (ModernBERT): a tensor slows down where its gradients jump; meant to run
+    # with clip_norm 0. "muon": the matrices of the layers move by orthogonal ones, the rest by "adamw".
+    optimizer.name = "adamw"
+    # The highest rate, at the end of warmup.
+    optimizer.learning_rate = 1e-4
+    # Decay of the mean of gradients and of the mean of their squares; what is added to the root of the latter.
+    optimizer.b1 = 0.9
+    optimizer.b2 = 0.999
+    optimizer.eps = 1e-6
+    # Divide both means by their lack of history. BERT does not (google-research/bert:optimization.py), nor does ALBERT.
+    optimizer.bias_correction = False
+    # Share of a weight taken away at each update, times the learning rate; with "stable_adamw" times the share of
+    # `learning_rate` that the schedule is at, so much smaller numbers do the same.
+    optimizer.weight_decay = 0.01
+    # Largest global norm of the gradient; 0 = no clipping.
+    optimizer.clip_norm = 1.0
+    # Parameters that are not decayed: regexes of whole paths such as "encoder/layers/3/attention/query/bias".
+    optimizer.decay_exclude = (r".*/(bias|scale)",)
+    # "REGEX=FACTOR" multiplies the learning rate of the parameters whose whole path matches; the first match counts.
+    optimizer.rates = ()
+    # Rates that shrink by this factor from each layer to the one below, the embeddings lowest; `rates` come first.
+    # None = all layers learn alike.
+    optimizer.layer_decay = config_dict.placeholder(float)
+    # Its power at the last layer: 1 (FinBERT), 2 (ELECTRA's code), 0 (ULMFiT: the last layer has the whole rate).
+    optimizer.layer_decay_top = 1
+    # lamb: parameters whose update is not scaled to their norm; None = those of `decay_exclude`.
+    optimizer.trust_exclude = config_dict.placeholder(tuple)
+    # muon: parameters that it takes, each a matrix; None = the kernels of the layers.
+    optimizer.muon_include = config_dict.placeholder(tuple)
+    # muon: decay of the mean of gradients; None = 0.95.
+    optimizer.muon_momentum = config_dict.placeholder(float)
+    # muon: root mean square of its updates; None = 0.2, like those of Adam, so that both can share a learning rate
+    # (arXiv:2502.16982). 0 = an orthogonal matrix times sqrt(max(1, out / in)), as first published, with rates ~ 0.02.
+    optimizer.muon_rms = config_dict.placeholder(float)
+    # Keep an exponential average of the weights with this decay, such as 0.9999 (4 bytes a parameter); it weighs less
+    # at the start. `eval.use_ema` says what it is for. None = no average.
+    optimizer.ema_decay = config_dict.placeholder(float)
+    return optimizer
+
+
+def schedule_group(train: ConfigDict) -> ConfigDict:
+    schedule = ConfigDict()
+    # After warmup: "bert" (linear to the end, counted from step 0, with a small fall where warmup ends), "electra" (the
+    # same decay times the warmup: no fall), "linear" (from the end of warmup), "polynomial", "cosine", "wsd" (constant,
+    # then 1 - sqrt), "constant", "inverse_sqrt" (Noam), "step", "exponential", "cyclical" (triangles, without warmup),
+    # "slanted_triangular" (ULMFiT: warmup is its rise, a tenth of the run in the paper).
+    schedule.name = "bert"
+    # Updates over which the rate rises from 0; 1 % of the run (10,000 of 1,000,000).
+    schedule.warmup_steps = train.get_ref("num_steps") // 100
+    # Lowest share of the peak rate, at the end or between cycles; None = 0, or 1/32 of "slanted_triangular".
+    schedule.end_share = config_dict.placeholder(float)
+    # polynomial: power of what is left of the run; None = 1, a straight line.
+    schedule.power = config_dict.placeholder(float)
+    # wsd: updates of the fall at the end; None = a tenth of the run.
+    schedule.decay_steps = config_dict.placeholder(int)
+    # Updates between two drops (step), over which the rate falls by `factor` (exponential), or of one cycle, up and
+    # down (cyclical); None = a quarter of the run.
+    schedule.period_steps = config_dict.placeholder(int)
+    # What a period multiplies the rate by, or, of "cyclical", its height (0.5 = "triangular2"); None = 0.1, cyclical 1.
+    schedule.factor = config_dict.placeholder(float)
+    return schedule
+
+
+def eval_group(train: ConfigDict) -> ConfigDict:
+    evaluation = ConfigDict()
+    # Updates between two evaluations; 0 = only at the end.
+    evaluation.interval_steps = (train.get_ref("num_steps") + 19) // 20
+    # Most held-out batches in one evaluation: always the same ones, with the same masks.
+    evaluation.num_batches = 32
+    # Rows in one of them.
+    evaluation.batch_size = train.get_oneway_ref("batch_size")
+    # Evaluate, show and export the averaged weights, where the run keeps them (`optimizer.ema_decay`), not the last.
+    evaluation.use_ema = True
+    # Sentences with [MASK] whose most likely fillings are shown after each evaluation.
+    evaluation.fill_mask = ()
+    return evaluation
+
+
+def checkpoint_group(train: ConfigDict) -> ConfigDict:
+    checkpoint = ConfigDict()
+    # Updates between two checkpoints (there is always one at the end), and minutes after which one is due anyway.
+    checkpoint.interval_steps = (train.get_ref("num_steps") + 19) // 20
+    checkpoint.interval_minutes = config_dict.placeholder(float)
+    # How many of the newest to keep; beside them, for ever, those whose step is a multiple of `keep_every`.
+    checkpoint.keep = 3
+    checkpoint.keep_every = config_dict.placeholder(int)
+    # Keep the best by this figure too: a key of metrics.jsonl such as "eval/mlm_loss"; smaller is better
+    # unless its name ends in "accuracy".
+    checkpoint.best_metric = config_dict.placeholder(str)
+    return checkpoint
+
+
+def mesh_group() -> ConfigDict:
+    """How devices share the work; the product of the three is the number of devices, -1 = those that remain."""
+    mesh = ConfigDict()
+    # Rows are split; weights are copied.
+    mesh.data = -1
+    # Rows are split, and so are weights and optimizer state: gathered layer by layer.
+    mesh.fsdp = 1
+    # Heads and feed-forward widths are split.
+    mesh.tensor = 1
+    return mesh
+
+
+def export_group() -> ConfigDict:
+    export = ConfigDict()
+    # Write `export/`, a Hugging Face folder, into the work folder when the run ends.
+    export.at_end = False
+    return export
+
+
+def logging_group() -> ConfigDict:
+    """metrics.jsonl is always written."""
+    logging = ConfigDict()
+    # Write TensorBoard events into the work folder.
+    logging.tensorboard = True
+    # Weights & Biases project to report to (extra `wandb`).
+    logging.wandb_project = config_dict.placeholder(str)
+    return logging
+
+
+def profile_group() -> ConfigDict:
+    profile = ConfigDict()
+    # Record a trace of the device from this update on; None = never.
+    profile.start_step = config_dict.placeholder(int)
+    # Updates recorded.
+    profile.num_steps = 5
+    return profile

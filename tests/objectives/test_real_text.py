@@ -1,0 +1,186 @@
+"""Every family's masks on thousands of rows of real text (the embedded prose), against exact expectations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from masking_lab import assert_share, chosen_of, jit, runs_of
+
+from bertjax.check import masking_config
+from bertjax.data.builtin import python_docs
+from bertjax.data.tokenizer import train_tokenizer
+from bertjax.objectives.config import MaskingConfig
+from bertjax.objectives.masking import hide_batch
+from bertjax.overrides import load_config
+from bertjax.types import Vocabulary
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+ROWS, S = 2048, 64
+FAMILIES = {
+    "bert.py:base": ("token", "token"),
+    "roberta.py:base": ("token", "token"),
+    "electra.py:base": ("token", "token"),
+    "modernbert.py:base": ("token", "token"),
+    "distilbert.py:base": ("frequency", "token"),
+    "albert.py:base-v2": ("ngram", "token"),
+    "deberta.py:v1-base": ("ngram_window", "token"),
+    "spanbert.py:base": ("span", "span"),
+    "shoot_out.py:whole_word": ("whole_word", "token"),
+}
+WORDS = ("ngram", "ngram_window", "span", "whole_word")
+
+
+@pytest.fixture(scope="module")
+def text() -> tuple[dict[str, jax.Array], Vocabulary]:
+    """Rows [CLS] text [SEP] of 12 to 64 tokens, each from a place of its own, and the tokenizer's vocabulary."""
+    documents = list(python_docs())
+    tokenizer = train_tokenizer(documents, model="wordpiece", family="bert", vocab_size=2000, lowercase=True)
+    stream = np.concatenate(tokenizer.encode_batch(documents))
+    lengths = np.random.default_rng(0).integers(12, S + 1, ROWS)
+    assert len(stream) > lengths.sum()
+    places = np.arange(S)[None]
+    real, body = places < lengths[:, None], (places > 0) & (places < lengths[:, None] - 1)
+    ids = np.full((ROWS, S), tokenizer.pad_id, np.int32)
+    ids[body] = stream[: body.sum()]
+    ids[:, 0], ids[np.arange(ROWS), lengths - 1] = tokenizer.cls_id, tokenizer.sep_id
+    batch = {
+        "input_ids": ids,
+        "segment_ids": real.astype(np.int32),
+        "position_ids": np.where(real, places, 0).astype(np.int32),
+        "example_ids": np.arange(ROWS, dtype=np.uint32)[:, None],
+        "example_draws": np.zeros((ROWS, 1), np.uint32),
+    }
+    counts = np.bincount(stream, minlength=tokenizer.size)
+    return {name: jnp.asarray(value) for name, value in batch.items()}, tokenizer.vocabulary(counts)
+
+
+def masking_of(spec: str) -> MaskingConfig:
+    cfg = load_config(f"{CONFIGS}/{spec}")
+    cfg.data.seq_len = S
+    cfg.objective.max_predictions = None
+    return masking_config(cfg)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def hidden(request: pytest.FixtureRequest, text: tuple) -> tuple[MaskingConfig, dict[str, np.ndarray], Vocabulary]:
+    batch, vocabulary = text
+    config = masking_of(request.param)
+    assert (config.unit, config.decision) == FAMILIES[request.param]
+    out = jit(lambda b: hide_batch(b, jax.random.key(7), jnp.int32(0), config, vocabulary))(batch)
+    return config, jax.device_get(out), vocabulary
+
+
+def body_of(out: dict, vocabulary: Vocabulary) -> np.ndarray:
+    """The tokens that are neither padding nor [CLS] nor [SEP]."""
+    return (out["segment_ids"] > 0) & ~np.isin(out["original_ids"], (vocabulary.cls_id, vocabulary.sep_id))
+
+
+def test_only_what_may_be_chosen_is(hidden: tuple) -> None:
+    config, out, vocabulary = hidden
+    chosen, unknown = chosen_of(out), out["original_ids"] == vocabulary.unk_id
+    allowed = out["segment_ids"] > 0 if config.mask_specials else body_of(out, vocabulary)
+    assert not (chosen & ~allowed).any()
+    if not config.mask_unknown:
+        assert not (chosen & unknown).any()
+    if config.mask_specials:  # and then they are: as often as any other token
+        ends = allowed & ~body_of(out, vocabulary)
+        assert_share(chosen[ends].sum(), ends.sum(), chosen[allowed].mean())
+
+
+def test_as_many_are_chosen_as_the_rule_says(hidden: tuple) -> None:
+    config, out, vocabulary = hidden
+    chosen = chosen_of(out)
+    lengths = (out["segment_ids"] > 0).sum(1)
+    drawn = out["masked_weights"].sum(1)  # with replacement one token may count more than once
+    wanted = config.mask_rate * lengths
+    if config.count == "round":
+        budget = np.maximum(1, np.rint(wanted))
+    elif config.count == "ceil":
+        budget = np.ceil(config.mask_rate * body_of(out, vocabulary).sum(1) - 1e-6)
+    else:
+        share, trials = chosen.sum() / lengths.sum(), lengths.sum()
+        # floor(x + U) varies by less than a quarter a row, independent tokens by rate * (1 - rate) each
+        spread = 0.5 / np.sqrt(ROWS) / lengths.mean() if config.count == "random" else 0.5 / np.sqrt(trials)
+        assert abs(share - config.mask_rate) < 4.5 * spread
+        if config.count == "random":
+            assert np.abs(drawn - wanted).max() < 1.0
+        return
+    if config.unit in ("token", "span"):
+        assert np.abs(drawn - budget).max() <= (1 if config.count == "round" else 0)
+        assert (drawn == budget).mean() > 0.99
+    elif config.unit == "ngram_window":
+        assert 0.8 * wanted.sum() < drawn.sum() < 1.2 * wanted.sum()
+    else:  # whole words, of which one may not fit
+        assert (drawn <= budget + 1).all() and drawn.sum() > 0.9 * budget.sum()
+
+
+def test_replaced_in_the_right_shares(hidden: tuple) -> None:
+    """One decision a token, or one a run of neighbours, which then counts once."""
+    config, out, vocabulary = hidden
+    chosen, seen, original = chosen_of(out), out["input_ids"], out["original_ids"]
+    if config.decision == "span":
+        deciding = np.zeros_like(chosen)
+        for row in range(ROWS):
+            for first, last in runs_of(chosen[row]):
+                deciding[row, first] = True
+                kinds = {(seen[row, i] == vocabulary.mask_id) for i in range(first, last + 1)}
+                assert len(kinds) == 1
+    else:
+        deciding = chosen
+    total = deciding.sum()
+    assert total > 3000
+    masked = seen == vocabulary.mask_id
+    assert_share((deciding & masked).sum(), total, config.mask_token_rate)
+    other = deciding & ~masked & (seen != original)
+    if config.random_token_rate == 0.0:
+        assert not other.any()
+    else:
+        shares = np.full(vocabulary.size, 1.0 / vocabulary.size)
+        if config.random_source == "unigram":
+            shares = vocabulary.counts / vocabulary.counts.sum()
+        same = shares[original[deciding]].mean()  # a random piece may be the right one, or [MASK] itself
+        expected = config.random_token_rate * (1 - same - shares[vocabulary.mask_id])
+        assert_share(other.sum(), total, expected)
+    assert (seen[~chosen] == original[~chosen]).all()
+
+
+@pytest.mark.parametrize("hidden", [spec for spec, (unit, _) in FAMILIES.items() if unit in WORDS], indirect=True)
+def test_words_are_chosen_whole(hidden: tuple) -> None:
+    config, out, vocabulary = hidden
+    chosen, body = chosen_of(out), body_of(out, vocabulary)
+    # rows begin anywhere in the text: what follows [CLS] may be the rest of a word
+    starts = vocabulary.starts_word[out["original_ids"]] | ~body | ~np.roll(body, 1, axis=1)
+    for row in range(ROWS):
+        for first, last in runs_of(chosen[row]):
+            assert starts[row, first]
+            if config.unit != "span" and config.unit != "ngram_window":  # these end where their budget does
+                assert starts[row, last + 1] or not body[row, last + 1]
+
+
+@pytest.mark.parametrize("hidden", ["bert.py:base", "electra.py:base"], indirect=True)
+def test_every_place_is_as_likely_as_another(hidden: tuple) -> None:
+    """Of single pieces; drawing without replacement varies less than independent draws, never more."""
+    _, out, vocabulary = hidden
+    chosen, body = chosen_of(out), body_of(out, vocabulary)
+    rate = chosen.sum(1, keepdims=True) / body.sum(1, keepdims=True) * body
+    for place in range(1, S - 1):
+        expected, variance = rate[:, place].sum(), (rate[:, place] * (1 - rate[:, place])).sum()
+        assert abs(chosen[:, place].sum() - expected) < 4.5 * np.sqrt(variance) + 1
+
+
+def test_rare_pieces_are_drawn_before_frequent_ones(text: tuple) -> None:
+    """DistilBERT: of two pieces in a row the rarer is drawn first with odds (c / c') ** -0.7."""
+    batch, vocabulary = text
+    config = masking_of("distilbert.py:base")
+    function = jit(lambda cursor: hide_batch(batch, jax.random.key(1), cursor, config, vocabulary))
+    ids, often = np.asarray(batch["input_ids"]), np.zeros((ROWS, S))
+    for cursor in range(20):
+        often += chosen_of(jax.device_get(function(jnp.int32(cursor))))
+    body = body_of({"original_ids": ids, "segment_ids": np.asarray(batch["segment_ids"])}, vocabulary)
+    counts = np.maximum(vocabulary.counts[ids], 1)
+    rare, frequent = often[body & (counts < 50)].mean() / 20, often[body & (counts > 5000)].mean() / 20
+    assert rare > 3 * config.mask_rate * 0.9 and frequent < config.mask_rate / 2
