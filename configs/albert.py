@@ -2,7 +2,7 @@
 
     bertjax pretrain --config configs/albert.py:base-v2 --workdir runs/albert --config.data.sources='text:corpus/*.txt'
 
-Sizes: base large xlarge xxlarge, each as -v1 and -v2 (v2 without dropout), and tiny (minutes on a CPU). `tiny-groups`
+Sizes: base large xlarge xxlarge, each as -v1 and -v2 (v2 without dropout), and smoke (minutes on a CPU). `smoke-groups`
 shows two groups of two inner layers.
 
 Hardware and time: not measured here. Result: by google-research/albert's README, average of five tasks 80.1 (base) and
@@ -11,16 +11,16 @@ Hardware and time: not measured here. Result: by google-research/albert's README
 As in the released code, up to three words are hidden together, 20 tokens a row at most, and a piece of text that is a
 single sentence is paired with a random one, which counts as swapped (`data.sop_strict=true` leaves such pieces out).
 
-Where this differs: `tiny` learns with AdamW, not with LAMB.
+Where this differs: `smoke` learns with AdamW, not with LAMB.
 """
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
 SIZES = (*(f"{size}-{version}" for size in ("base", "large", "xlarge", "xxlarge") for version in ("v1", "v2")),)
-SIZES = (*SIZES, "tiny", "tiny-groups")
+SIZES = (*SIZES, "smoke", "smoke-groups")
 
 
 def get_config(size: str = "base-v2") -> ConfigDict:
@@ -28,7 +28,7 @@ def get_config(size: str = "base-v2") -> ConfigDict:
     if size not in SIZES:
         raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
     config = base_config()
-    config.model.preset = "albert-base-v2" if size.startswith("tiny") else f"albert-{size}"
+    config.model.preset = "albert-base-v2" if size.startswith("smoke") else f"albert-{size}"
 
     config.data.form = "sop_pairs"
     config.data.tokenizer = "unigram"
@@ -46,10 +46,10 @@ def get_config(size: str = "base-v2") -> ConfigDict:
     config.optimizer.name = "lamb"
     config.optimizer.learning_rate = 1.76e-3
     config.schedule.warmup_steps = config.train.get_ref("num_steps") // 40
-    if size.startswith("tiny"):
-        make_tiny(config)
+    if size.startswith("smoke"):
+        make_smoke(config)
         config.model.embedding_size = 64
-    if size == "tiny-groups":
+    if size == "smoke-groups":
         config.model.num_groups = 2
         config.model.inner_layers = 2
     return config

@@ -3,7 +3,7 @@
     bertjax pretrain --config configs/bert.py:base --workdir runs/bert --config.data.sources='text:corpus/*.txt'
 
 Sizes: tiny mini small medium base large (uncased), base-cased large-cased, and the 24 miniatures as LAYERSxWIDTH, such
-as 6x512 (table "Smaller BERT Models" of google-research/bert:README.md).
+as 6x512 (table "Smaller BERT Models" of google-research/bert:README.md); and smoke (two layers, minutes on a CPU).
 
 Hardware and time: by the paper (A.2), base took 4 days on 16 TPU chips and large 4 days on 64; not measured here.
 Result: by the paper (table 1), GLUE 79.6 for base and 82.1 for large, after 1M steps of 256 rows on 3.3G words (books
@@ -13,13 +13,13 @@ trains on the text embedded in Python, which is far too little for these sizes a
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
 NAMED = ("tiny", "mini", "small", "medium", "base", "large")
 CASED = ("base-cased", "large-cased")
 MINIATURES = tuple(f"{layers}x{hidden}" for layers in (2, 4, 6, 8, 10, 12) for hidden in (128, 256, 512, 768))
-SIZES = (*NAMED, *CASED, *MINIATURES)
+SIZES = (*NAMED, *CASED, *MINIATURES, "smoke")
 
 
 def get_config(size: str = "base") -> ConfigDict:
@@ -27,7 +27,7 @@ def get_config(size: str = "base") -> ConfigDict:
     if size not in SIZES:
         raise UserError(f"unknown size {size!r}; there are {', '.join(NAMED + CASED)} and LxH such as 6x512")
     config = base_config()
-    config.model.preset = f"bert-{size.removesuffix('-cased')}"
+    config.model.preset = "bert-tiny" if size == "smoke" else f"bert-{size.removesuffix('-cased')}"
 
     config.data.form = "nsp_pairs"
     config.data.tokenizer = "wordpiece"
@@ -44,4 +44,11 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer.learning_rate = 1e-4  # reached after 10,000 steps: 1 % of num_steps
     config.eval.interval_steps = (config.train.get_ref("num_steps") + 99) // 100
     config.checkpoint.interval_steps = (config.train.get_ref("num_steps") + 199) // 200
+    if size == "smoke":
+        make_smoke(config)
+        config.objective.dynamic = True
+        config.train.log_interval_steps = (config.train.get_ref("num_steps") + 59) // 60
+        config.checkpoint.interval_steps = (config.train.get_ref("num_steps") + 9) // 10
+        # learned positions: neighbours are told apart much sooner in short rows
+        config.train.phases = ("80%:data.seq_len=32",)
     return config

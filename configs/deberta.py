@@ -3,7 +3,7 @@
     bertjax pretrain --config configs/deberta.py:v3-base --workdir runs/v3 --config.data.sources='text:corpus/*.txt'
 
 Sizes: v1-base v1-large v1-xlarge, v2-xlarge v2-xxlarge (with the convolution), v3-xsmall v3-small v3-base v3-large, and
-tiny tiny-v1 tiny-v2 (two layers, minutes on a CPU).
+smoke smoke-v1 smoke-v2 (two layers, minutes on a CPU).
 
 Hardware and time: not measured here. Result: by the README of microsoft/DeBERTa, MNLI 88.8 (v1 base), 91.7 (v2 xlarge),
 90.6 (v3 base).
@@ -19,16 +19,16 @@ code updates the generator first, so that its tables are one update newer when t
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
 PRESETS = {
     **{f"v1-{size}": f"deberta-{size}" for size in ("base", "large", "xlarge")},
     **{f"v2-{size}": f"deberta-v2-{size}" for size in ("xlarge", "xxlarge")},
     **{f"v3-{size}": f"deberta-v3-{size}" for size in ("xsmall", "small", "base", "large")},
-    "tiny": "deberta-v3-base",
-    "tiny-v1": "deberta-base",
-    "tiny-v2": "deberta-v2-xlarge",
+    "smoke": "deberta-v3-base",
+    "smoke-v1": "deberta-base",
+    "smoke-v2": "deberta-v2-xlarge",
 }
 SIZES = tuple(PRESETS)
 
@@ -62,8 +62,8 @@ def get_config(size: str = "v3-base") -> ConfigDict:
     config.train.num_steps = 1_000_000
     config.train.batch_size = 64 if size == "v3-xsmall" else 256
     config.optimizer.learning_rate = 3e-4 if size == "v3-xsmall" else 1e-4
-    if size.startswith("tiny"):
-        make_tiny(config)
+    if size.startswith("smoke"):
+        make_smoke(config)
         config.model.relative_max_distance = 64
         config.generator.num_layers = (
             2  # the decoder of masked words runs the last layer on what the one before it made

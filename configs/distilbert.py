@@ -5,9 +5,9 @@
         --config.data.sources='text:corpus/*.txt'
 
 The teacher is any folder that Hugging Face or we wrote, with the same pieces: base and base-cased start as layers 0, 2,
-4, 7, 9 and 11 of BERT-base. `tiny` (minutes on a CPU) is taught by the run of configs/quickstart.py:
+4, 7, 9 and 11 of BERT-base. `smoke` (minutes on a CPU) is taught by the run of configs/quickstart.py:
 
-    bertjax pretrain --config configs/distilbert.py:tiny --workdir runs/distil \
+    bertjax pretrain --config configs/distilbert.py:smoke --workdir runs/distil \
         --config.objective.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
 
 Hardware and time: by the paper, 90 hours on 8 V100 GPUs; not measured here. Result: by its authors, GLUE dev average
@@ -23,10 +23,10 @@ theirs); positions are trained on; norms are not decayed.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
-SIZES = ("base", "base-cased", "tiny")
+SIZES = ("base", "base-cased", "smoke")
 
 
 def get_config(size: str = "base") -> ConfigDict:
@@ -60,8 +60,8 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer.clip_norm = 5.0
     config.schedule.name = "linear"
     config.schedule.warmup_steps = config.train.get_ref("num_steps") // 20
-    if size == "tiny":
-        make_tiny(config)
+    if size == "smoke":
+        make_smoke(config)
         config.data.seq_len = 32
         config.model.max_position_embeddings = config.data.get_ref("seq_len")
         config.objective.teacher_layers = ("0", "2")

@@ -2,7 +2,7 @@
 
     bertjax pretrain --config configs/electra.py:small --workdir runs/electra --config.data.sources='text:corpus/*.txt'
 
-Sizes: small base large, and tiny (two layers, minutes on a CPU). `--config.objective.name=mlm` trains the same encoder
+Sizes: small base large, and smoke (two layers, minutes on a CPU). `--config.objective.name=mlm` trains the same encoder
 to fill masks. What is exported is the discriminator; `bertjax export --network generator` writes the other one.
 
 Hardware and time: not measured here. Result: by the README of google-research/electra, GLUE dev MNLI 78.9 (small, this
@@ -15,10 +15,10 @@ drawn twice gets one decision between [MASK] and itself, not two; the score's we
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
-SIZES = ("small", "base", "large", "tiny")
+SIZES = ("small", "base", "large", "smoke")
 
 
 def get_config(size: str = "small") -> ConfigDict:
@@ -26,10 +26,10 @@ def get_config(size: str = "small") -> ConfigDict:
     if size not in SIZES:
         raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
     config = base_config()
-    config.model.preset = "electra-small" if size == "tiny" else f"electra-{size}"
+    config.model.preset = "electra-small" if size == "smoke" else f"electra-{size}"
     # As deep as the discriminator. Paper, table 6; base: issue 39 of the repository.
     config.generator.width_share = 1 / 3 if size == "base" else 0.25
-    small, large = size in ("small", "tiny"), size == "large"
+    small, large = size in ("small", "smoke"), size == "large"
 
     config.data.form = "block"
     config.data.tokenizer_family = "electra"
@@ -48,7 +48,7 @@ def get_config(size: str = "small") -> ConfigDict:
     config.optimizer.learning_rate = 5e-4 if small else 2e-4
     config.schedule.name = "electra"
     config.schedule.warmup_steps = config.train.get_ref("num_steps") * 10 // (1000 if small else 400 if large else 766)
-    if size == "tiny":
-        make_tiny(config)
+    if size == "smoke":
+        make_smoke(config)
         config.model.embedding_size = 64
     return config

@@ -3,7 +3,7 @@
     bertjax pretrain --config configs/finbert.py:uncased --workdir runs/fin --config.data.sources='text:filings/*.txt'
 
 Sizes: uncased and cased (from scratch, "FinVocab" of 30,873 and 28,573 pieces: yya518/FinBERT), continued ("BaseVocab":
-BERT's weights and BERT's pieces), and tiny (two layers, minutes on a CPU). `continued` also needs
+BERT's weights and BERT's pieces), and smoke (two layers, minutes on a CPU). `continued` also needs
 
     --config.init_from=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/
 
@@ -24,10 +24,10 @@ steps.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
-VOCAB_SIZES = {"uncased": 30873, "cased": 28573, "continued": 30522, "tiny": 4096}
+VOCAB_SIZES = {"uncased": 30873, "cased": 28573, "continued": 30522, "smoke": 4096}
 SIZES = tuple(VOCAB_SIZES)
 
 
@@ -47,6 +47,6 @@ def get_config(size: str = "uncased") -> ConfigDict:
     config.train.num_steps = 250_000 if size == "continued" else 1_000_000
     config.train.batch_size = 128
     config.optimizer.learning_rate = 2e-5 if size == "continued" else 1e-4
-    if size == "tiny":
-        make_tiny(config)
+    if size == "smoke":
+        make_smoke(config)
     return config

@@ -2,7 +2,7 @@
 
     bertjax pretrain --config configs/gpt2.py:small --workdir runs/gpt2 --config.data.sources='text:corpus/*.txt'
 
-Sizes: small medium large xl (124, 355, 774 and 1,558 million parameters), and tiny (two layers, minutes on a CPU).
+Sizes: small medium large xl (124, 355, 774 and 1,558 million parameters), and smoke (two layers, minutes on a CPU).
 
 Hardware and time: not measured here. Result: by its report, perplexity 29.41 (small) on WikiText-2 without training on
 it.
@@ -13,10 +13,10 @@ and its rate were not published, these are common choices.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
-PRESETS = {"small": "gpt2", "medium": "gpt2-medium", "large": "gpt2-large", "xl": "gpt2-xl", "tiny": "gpt2"}
+PRESETS = {"small": "gpt2", "medium": "gpt2-medium", "large": "gpt2-large", "xl": "gpt2-xl", "smoke": "gpt2"}
 SIZES = tuple(PRESETS)
 
 
@@ -44,6 +44,6 @@ def get_config(size: str = "small") -> ConfigDict:
     config.optimizer.bias_correction = True
     config.optimizer.weight_decay = 0.1
     config.schedule.name = "cosine"
-    if size == "tiny":
-        make_tiny(config)
+    if size == "smoke":
+        make_smoke(config)
     return config

@@ -6,9 +6,9 @@
 Sizes: 6x768, 6x384 and 12x384 (layers x width) by the first paper: distributions of attention and relations of values,
 head by head, so the teacher has 12 heads. v2-6x768 and v2-6x384 by the second: relations of queries, keys and values
 with 48 relation heads, of any teacher; of a large one take `objective.relation_heads=64` and a layer before the last
-(`objective.relation_layer`). tiny (minutes on a CPU) is taught by the run of configs/quickstart.py:
+(`objective.relation_layer`). smoke (minutes on a CPU) is taught by the run of configs/quickstart.py:
 
-    bertjax pretrain --config configs/minilm.py:tiny --workdir runs/minilm \
+    bertjax pretrain --config configs/minilm.py:smoke --workdir runs/minilm \
         --config.objective.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
 
 Nothing asks for words: there is no masked-word head, and no masked text.
@@ -21,10 +21,10 @@ half of the teacher's layers and width learn from it at once, without the assist
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
-SIZES = ("6x768", "6x384", "12x384", "v2-6x768", "v2-6x384", "tiny")
+SIZES = ("6x768", "6x384", "12x384", "v2-6x768", "v2-6x384", "smoke")
 
 
 def get_config(size: str = "6x384") -> ConfigDict:
@@ -34,7 +34,7 @@ def get_config(size: str = "6x384") -> ConfigDict:
     config = base_config()
     config.model.preset = "bert-base"
     config.model.hidden_act = "gelu"
-    if size != "tiny":
+    if size != "smoke":
         layers, width = map(int, size.removeprefix("v2-").split("x"))
         config.model.num_layers = layers
         config.model.hidden_size = width
@@ -60,8 +60,8 @@ def get_config(size: str = "6x384") -> ConfigDict:
     config.optimizer.learning_rate = 5e-4 if size.endswith("6x768") else 3e-4
     config.optimizer.bias_correction = True
     config.schedule.name = "linear"
-    if size == "tiny":
-        make_tiny(config)
+    if size == "smoke":
+        make_smoke(config)
         config.model.hidden_size = 64
         config.model.intermediate_size = 256
         config.data.seq_len = 32

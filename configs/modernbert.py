@@ -3,22 +3,22 @@
     bertjax pretrain --config configs/modernbert.py:base --workdir runs/modern --config.data.sources='text:corpus/*.txt'
 
 Sizes: base large, their extension to 8,192 tokens and the decay that ends it in one run base-8192 large-8192 (set
-`init_from` to what the first run exported), and tiny (four layers, minutes on a CPU).
+`init_from` to what the first run exported), and smoke (four layers, minutes on a CPU).
 
 Hardware and time: not measured here. Result: by the paper, GLUE 88.4 (base) after 2T tokens.
 
 Where this differs from the authors': StableAdamW slows down each matrix by itself, where theirs holds query, key and
 value in one and both inner matrices of the feed-forward block in another; the extension starts with new moments and a
 short warm-up; the large model is not rolled back to a tenth of its rate for the last 800B tokens; one document a
-row, and held-out text is hidden at 30 %, too (theirs at 15 %). `tiny` learns with AdamW.
+row, and held-out text is hidden at 30 %, too (theirs at 15 %). `smoke` learns with AdamW.
 """
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
-SIZES = ("base", "large", "base-8192", "large-8192", "tiny")
+SIZES = ("base", "large", "base-8192", "large-8192", "smoke")
 
 
 def get_config(size: str = "base") -> ConfigDict:
@@ -64,8 +64,8 @@ def get_config(size: str = "base") -> ConfigDict:
         config.schedule.end_share = 0.001
     # 3G (large: 2G) of the 1.719T tokens
     config.schedule.warmup_steps = config.train.get_ref("num_steps") // (860 if large else 573)
-    if size == "tiny":
-        make_tiny(config)
+    if size == "smoke":
+        make_smoke(config)
         config.model.num_layers = 4
         config.model.window = 16
         config.model.attention_output_dropout = 0.0

@@ -2,7 +2,7 @@
 
     bertjax pretrain --config configs/roberta.py:base --workdir runs/roberta --config.data.sources='text:corpus/*.txt'
 
-Sizes: base large distilroberta, and tiny (two layers, minutes on a CPU).
+Sizes: base large distilroberta, and smoke (two layers, minutes on a CPU).
 
 Hardware and time: not measured here. Result: by fairseq's README, GLUE dev MNLI 87.6 for base and 90.2 for large after
 500,000 steps of 8,192 rows on 160 GB of text.
@@ -15,10 +15,10 @@ only the last piece of a row is `</s>`, not that of every sentence.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
-SIZES = ("base", "large", "distilroberta", "tiny")
+SIZES = ("base", "large", "distilroberta", "smoke")
 
 
 def get_config(size: str = "base") -> ConfigDict:
@@ -48,6 +48,6 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer.decay_exclude = ()  # fairseq decays every parameter (fairseq/optim/adam.py; one list)
     config.schedule.name = "linear"
     config.schedule.warmup_steps = config.train.get_ref("num_steps") * (60 if size == "large" else 48) // 1000
-    if size == "tiny":
-        make_tiny(config)
+    if size == "smoke":
+        make_smoke(config)
     return config

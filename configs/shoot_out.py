@@ -12,7 +12,7 @@ streams need. Rates are not tuned for any. Hardware and time: minutes on two CPU
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
 SIZES = ("mlm", "whole_word", "span", "sop", "rtd", "plm", "causal", "hybrid")
@@ -24,7 +24,7 @@ def get_config(objective: str = "mlm") -> ConfigDict:
         raise UserError(f"unknown objective {objective!r}; there are {', '.join(SIZES)}")
     config = base_config()
     config.model.preset = "bert-tiny"
-    make_tiny(config)
+    make_smoke(config)
     config.model.num_layers = 4
     config.model.intermediate_size = 384
     config.model.feed_forward = "glu"

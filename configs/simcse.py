@@ -4,9 +4,9 @@
         --config.data.tokenizer=bert-base-uncased/ --config.data.sources=lines:wiki1m_for_simcse.txt
     bertjax export --workdir runs/simcse --out embedder/ --sentence-transformers --pooling cls
 
-Sizes: base and large of BERT, and tiny, which goes on from the run of configs/quickstart.py (a minute on a CPU):
+Sizes: base and large of BERT, and smoke, which goes on from the run of configs/quickstart.py (a minute on a CPU):
 
-    bertjax pretrain --config configs/simcse.py:tiny --workdir runs/simcse --config.init_from=runs/quickstart \
+    bertjax pretrain --config configs/simcse.py:smoke --workdir runs/simcse --config.init_from=runs/quickstart \
         --config.data.tokenizer=runs/quickstart/tokenizer
 
 `lines:` takes every line as a text of its own, as the authors' file of a million sentences has them. An export embeds
@@ -19,10 +19,10 @@ Where this differs: nowhere that is known; the authors keep the best of a run by
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
-SIZES = ("base", "large", "tiny")
+SIZES = ("base", "large", "smoke")
 
 
 def get_config(size: str = "base") -> ConfigDict:
@@ -47,8 +47,8 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer.weight_decay = 0.0
     config.schedule.name = "linear"
     config.schedule.warmup_steps = 0
-    if size == "tiny":
-        make_tiny(config)
+    if size == "smoke":
+        make_smoke(config)
         config.model.num_layers = 3
         config.model.hidden_dropout = 0.1  # what makes the two views differ
         config.model.attention_dropout = 0.1

@@ -2,7 +2,7 @@
 
     bertjax pretrain --config configs/spanbert.py:base --workdir runs/spanbert --config.data.sources='text:corpus/*.txt'
 
-Sizes: base large, and tiny (two layers, minutes on a CPU).
+Sizes: base large, and smoke (two layers, minutes on a CPU).
 
 Hardware and time: by the authors, 15 days on 32 V100 GPUs; not measured here. Result: by their README, SQuAD 1.1 F1
 92.4 for base and 94.6 for large after 2.4M steps of about 256 rows.
@@ -14,10 +14,10 @@ more, so that their clipping at norm 1 hardly ever acts.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
-SIZES = ("base", "large", "tiny")
+SIZES = ("base", "large", "smoke")
 
 
 def get_config(size: str = "base") -> ConfigDict:
@@ -47,6 +47,6 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer.weight_decay = 0.1
     config.optimizer.decay_exclude = ()
     config.schedule.warmup_steps = config.train.get_ref("num_steps") // 240
-    if size == "tiny":
-        make_tiny(config)
+    if size == "smoke":
+        make_smoke(config)
     return config

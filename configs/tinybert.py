@@ -3,10 +3,10 @@
     bertjax pretrain --config configs/tinybert.py:4x312 --workdir runs/tiny --config.data.sources='text:corpus/*.txt' \
         --config.objective.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/
 
-Sizes: 4x312 and 6x768 (layers x width), whose layers are spread evenly over the teacher's 12, and tiny (minutes on a
+Sizes: 4x312 and 6x768 (layers x width), whose layers are spread evenly over the teacher's 12, and smoke (minutes on a
 CPU), taught by the run of configs/quickstart.py:
 
-    bertjax pretrain --config configs/tinybert.py:tiny --workdir runs/tiny \
+    bertjax pretrain --config configs/tinybert.py:smoke --workdir runs/tiny \
         --config.objective.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
 
 Nothing asks for words: there is no masked-word head. The text is not masked, as for the authors' second release.
@@ -20,10 +20,10 @@ data, is not part of it.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
-WIDTHS = {"4x312": (4, 312, 1200), "6x768": (6, 768, 3072), "tiny": (3, 64, 256)}
+WIDTHS = {"4x312": (4, 312, 1200), "6x768": (6, 768, 3072), "smoke": (3, 64, 256)}
 SIZES = tuple(WIDTHS)
 
 
@@ -51,8 +51,8 @@ def get_config(size: str = "4x312") -> ConfigDict:
     config.optimizer.learning_rate = 5e-5
     config.schedule.name = "bert"
     config.schedule.warmup_steps = config.train.get_ref("num_steps") // 10
-    if size == "tiny":
-        make_tiny(config)
+    if size == "smoke":
+        make_smoke(config)
         config.data.seq_len = 32
         config.model.max_position_embeddings = config.data.get_ref("seq_len")
     config.model.num_layers, config.model.hidden_size, config.model.intermediate_size = WIDTHS[size]

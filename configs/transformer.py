@@ -4,7 +4,7 @@
         --config.model.attention_position=rotary --config.model.position_embedding=none
         --config.model.norm_placement=pre --config.model.feed_forward=glu
 
-Sizes: base big (the encoder halves of table 3), and tiny (two layers, minutes on a CPU).
+Sizes: base big (the encoder halves of table 3), and smoke (two layers, minutes on a CPU).
 
 Hardware and time: not measured here. Result: there is no published encoder-only result. Models that no Hugging Face
 class can hold are exported in bertjax's own format.
@@ -12,10 +12,10 @@ class can hold are exported in bertjax's own format.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
-SIZES = ("base", "big", "tiny")
+SIZES = ("base", "big", "smoke")
 
 
 def get_config(size: str = "base") -> ConfigDict:
@@ -28,7 +28,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.data.form = "block"
     config.objective.pair = "none"
     config.schedule.name = "linear"
-    if size == "tiny":
-        make_tiny(config)
+    if size == "smoke":
+        make_smoke(config)
         config.model.embedding_scale = False  # positions of size 1 would drown beside words of size 0.05 * sqrt(128)
     return config

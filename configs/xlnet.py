@@ -2,7 +2,7 @@
 
     bertjax pretrain --config configs/xlnet.py:base --workdir runs/xlnet --config.data.sources='text:corpus/*.txt'
 
-Sizes: base large, and tiny (two layers, minutes on a CPU).
+Sizes: base large, and smoke (two layers, minutes on a CPU).
 
 Hardware and time: not measured here. Result: by the README of zihangdai/xlnet, GLUE dev MNLI 86.8 (base) and 89.8
 (large).
@@ -14,10 +14,10 @@ half of each chip's.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_tiny
+from bertjax.base_config import base_config, make_smoke
 from bertjax.types import UserError
 
-SIZES = ("base", "large", "tiny")
+SIZES = ("base", "large", "smoke")
 
 
 def get_config(size: str = "base") -> ConfigDict:
@@ -45,8 +45,8 @@ def get_config(size: str = "base") -> ConfigDict:
     config.schedule.name = "linear"
     config.schedule.warmup_steps = config.train.get_ref("num_steps") * 8 // 100
     config.eval.batch_size = 64  # as many streams of held-out text
-    if size == "tiny":
-        make_tiny(config)
+    if size == "smoke":
+        make_smoke(config)
         config.model.activation_dropout = 0.0
         config.model.output_dropout = 0.0
         config.eval.batch_size = 32

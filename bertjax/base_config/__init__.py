@@ -12,7 +12,7 @@ from ml_collections import ConfigDict, config_dict
 from bertjax.base_config.data import data_group
 from bertjax.base_config.model import generator_group, model_group
 from bertjax.base_config.objective import objective_group
-from bertjax.base_config.tiny import make_tiny
+from bertjax.base_config.smoke import make_smoke
 from bertjax.base_config.training import (
     checkpoint_group,
     eval_group,
@@ -25,7 +25,7 @@ from bertjax.base_config.training import (
     train_group,
 )
 
-__all__ = ["base_config", "make_tiny"]
+__all__ = ["base_config", "make_smoke"]
 
 
 def base_config() -> ConfigDict:

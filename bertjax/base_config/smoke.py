@@ -5,7 +5,7 @@ from __future__ import annotations
 from ml_collections import ConfigDict
 
 
-def make_tiny(config: ConfigDict) -> None:
+def make_smoke(config: ConfigDict) -> None:
     """Turns a recipe into one for a look at a family: two layers of 128, minutes on two CPU cores, then exported.
 
     The maths stays that of the family; sizes, data and optimizer become much like those of configs/quickstart.py.
