@@ -42,14 +42,26 @@ def inspect(cfg: ConfigDict, num_batches: int, out: Path | None, rows: int) -> N
     batches = [jax.device_get(corrupt(pipeline.batch(cursor), key, np.int32(cursor))) for cursor in range(num_batches)]
     console = Console(soft_wrap=True, highlight=False)
     for cursor, batch in enumerate(batches):
-        console.print(f"batch {cursor}: {describe(batch)}")
-        for row in range(min(rows, cfg.train.batch_size)):
-            console.print(render_row(batch, row, prepared.tokenizer))
+        for name, part in members(batch).items():
+            console.print(f"batch {cursor}{f', {name}' if name else ''}: {describe(part)}")
+            for row in range(min(rows, len(part["input_ids"]))):
+                console.print(render_row(part, row, prepared.tokenizer))
     if out is not None:
         write_arrays(out, batches)
         console.print(
             f"{num_batches} {'batch' if num_batches == 1 else 'batches'} in {out}: " + ", ".join(sorted(batches[0]))
         )
+
+
+def members(batch: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """The rows of every member of a mixture of objectives, by its name; else all rows, without a name."""
+    if "input_ids" in batch:
+        return {"": batch}
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for label, value in batch.items():
+        name, _, own = label.partition("/")
+        found.setdefault(name, {})[own] = value
+    return found
 
 
 def describe(batch: dict[str, np.ndarray]) -> str:
@@ -77,8 +89,10 @@ def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
     for position in np.flatnonzero(batch["segment_ids"][row]):
         seen = tokenizer.pieces[batch["input_ids"][row, position]]
         if position in predicted:
-            original = tokenizer.pieces[batch["original_ids"][row, position]]
-            text.append(f"[{original} -> {'kept' if seen == original else seen}] ", style="bold red")
+            # a permutation hides nothing from the eye
+            original = tokenizer.pieces[batch.get("original_ids", batch["input_ids"])[row, position]]
+            hidden = f" -> {'kept' if seen == original else seen}" if "original_ids" in batch else ""
+            text.append(f"[{original}{hidden}] ", style="bold red")
         elif batch["input_ids"][row, position] in tokenizer.special_ids:
             text.append(f"{seen} ", style="dim")
         else:

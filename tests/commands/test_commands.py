@@ -12,6 +12,7 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.cli import main
+from bertjax.commands.inspect import members
 from bertjax.data.tokenizer import load_tokenizer
 
 CONTRACT = {
@@ -190,3 +191,14 @@ def test_answers_come_before_anything_heavy_is_imported(arguments: list[str], la
     started = time.monotonic()
     subprocess.run([sys.executable, "-c", code, *filled], check=True, capture_output=True)
     assert time.monotonic() - started < 5  # a bound for a busy machine; 0.2 s on a quiet one
+
+
+def test_members_of_a_mixture_are_shown_by_themselves() -> None:
+    batch = {"mlm/input_ids": np.zeros((3, 2)), "mlm/masked_ids": np.ones(1), "clm/input_ids": np.ones((1, 2))}
+    found = members(batch)
+    assert {name: sorted(part) for name, part in found.items()} == {
+        "mlm": ["input_ids", "masked_ids"],
+        "clm": ["input_ids"],
+    }
+    assert found["clm"]["input_ids"] is batch["clm/input_ids"]
+    assert members(found["mlm"]) == {"": found["mlm"]}
