@@ -21,7 +21,7 @@ from bertjax.objectives.plm_config import STREAM_FORMS, PlmConfig
 from bertjax.objectives.rtd_config import RtdConfig
 from bertjax.overrides import check_keys
 from bertjax.stages import stages
-from bertjax.training.config import LoopConfig, MeshConfig, OptimizerConfig, ScheduleConfig, check_rows
+from bertjax.training.config import FaultConfig, LoopConfig, MeshConfig, OptimizerConfig, ScheduleConfig, check_rows
 from bertjax.types import UserError, Vocabulary
 
 PLATFORMS = ("any", "cpu", "gpu", "tpu")

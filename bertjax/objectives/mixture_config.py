@@ -41,13 +41,13 @@ class MixtureConfig:
         found[largest] += batch_size - sum(found)
         return found
 
-    def check_rows(self, key: str, batch_size: int, unit: int) -> None:
-        """Raises `UserError` when a member's rows cannot be dealt to `unit` microbatches times devices."""
+    def check_rows(self, key: str, batch_size: int, microbatches: int) -> None:
+        """Raises `UserError` when a member's rows cannot be dealt to microbatches; devices may have unequal shares."""
         for member, rows in zip(self.members, self.rows(batch_size), strict=True):
-            if rows < 1 or rows % unit:
+            if rows < 1 or rows % microbatches:
                 raise UserError(
-                    f"objective.mixture gives {member.name} {rows} of {key}={batch_size} rows, which {unit} "
-                    "(microbatches times devices that share the rows) does not divide; change the share or the batch"
+                    f"objective.mixture gives {member.name} {rows} of {key}={batch_size} rows, which "
+                    f"train.microbatches={microbatches} does not divide; change the share or the batch"
                 )
 
     def check_model(self, model: EncoderConfig) -> None:

@@ -17,6 +17,8 @@ from bertjax.objectives.config import CausalConfig, MaskingConfig, MlmConfig
 from bertjax.objectives.mixture import MixtureOfObjectives, part_of
 from bertjax.objectives.mixture_config import Member, MixtureConfig, parse_mixture
 from bertjax.training.accounting import flops_per_token, training_flops
+from bertjax.training.config import MeshConfig
+from bertjax.training.sharding import make_mesh, put_batch
 from bertjax.types import Params, UserError, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -155,6 +157,21 @@ def test_nothing_to_predict_gives_no_gradient(objective: MixtureOfObjectives, pa
     assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(grads))
 
 
+def test_unequal_shares_of_eight_devices_change_nothing(
+    objective: MixtureOfObjectives, params: Params, rows: dict, batch: dict, loss: Callable
+) -> None:
+    """Six rows and two on eight devices: what is left over is the compiler's to pad."""
+    alone, mesh = loss(params, batch), make_mesh(MeshConfig(8, 1, 1))
+
+    def spread(params: Params, rows: dict) -> dict:
+        hidden = objective.corrupt(rows, jax.random.key(0), jnp.int32(0))
+        return objective.loss(params, NOTHING, hidden, jax.random.key(0), train=False)[0]
+
+    with jax.set_mesh(mesh):
+        found = jit(spread)(params, put_batch(rows, mesh))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), found, alone)
+
+
 def test_flops_are_those_of_the_shares(objective: MixtureOfObjectives) -> None:
     model = objective.networks["model"].config
     wanted = 0.75 * flops_per_token(model, 0.3, S) + 0.25 * flops_per_token(model, 1.0, S)
@@ -170,7 +187,7 @@ def test_shares_become_rows() -> None:
 
     assert rows(256, "mlm@15", "clm@1") == [240, 16]
     assert rows(8, "clm@1", "mlm@15") == [1, 7]
-    with pytest.raises(UserError, match=r"gives mlm 240 of train\.batch_size=256 rows, which 32 "):
+    with pytest.raises(UserError, match=r"gives mlm 240 of train\.batch_size=256 rows, which train\.microbatches=32 "):
         MixtureConfig((Member("mlm", 0.9375, MLM), Member("clm", 0.0625, CausalConfig()))).check_rows(
             "train.batch_size", 256, 32
         )

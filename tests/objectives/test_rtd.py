@@ -105,7 +105,11 @@ def hidden(corrupt: Callable, rows: dict) -> dict[str, jax.Array]:
     return dict(corrupt(rows, jax.random.key(0), jnp.int32(0)))
 
 
-@pytest.mark.parametrize("name", [name for name in TOWERS if name != "none"])
+# two of the ways to share take a minute together
+GRADIENTS = [pytest.param(name, marks=pytest.mark.long) if name in ("all", "deberta") else name for name in TOWERS]
+
+
+@pytest.mark.parametrize("name", [name for name in GRADIENTS if name != "none"])
 def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
     objectives: dict, hidden: dict, name: str
 ) -> None:
