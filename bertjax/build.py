@@ -33,9 +33,9 @@ from bertjax.overrides import flatten
 from bertjax.stages import stages
 from bertjax.training.accounting import peak_flops, training_flops
 from bertjax.training.averages import average_of
-from bertjax.training.loop import Run, Stage
 from bertjax.training.metrics import Console, JsonLines, TensorBoard, WeightsAndBiases, Writer
 from bertjax.training.optimizers import make_optimizer
+from bertjax.training.run import Run, Stage
 from bertjax.training.schedules import make_schedule
 from bertjax.training.sharding import make_mesh, state_shardings
 from bertjax.training.state import TrainState
@@ -183,6 +183,7 @@ def _part(
         microbatches=cfg.train.microbatches,
         seed=cfg.seed,
         dropout_impl=None if cfg.train.dropout_prng == "threefry" else cfg.train.dropout_prng,
+        skip_faults=cfg.train.on_fault == "skip",
     )
     return Part(start, cfg, objective, train_step, compile_eval_step(mesh, objective, EVAL_SEED))
 
@@ -214,8 +215,15 @@ def check_devices(cfg: ConfigDict) -> None:
     check.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
 
 
-def run(exp: Experiment, prepared: Prepared, workdir: Path, checkpoints: Checkpoints, step: int) -> Run:
-    """Everything that the loop works with, from update `step` on."""
+def run(
+    exp: Experiment,
+    prepared: Prepared,
+    workdir: Path,
+    checkpoints: Checkpoints,
+    step: int,
+    past: dict[str, Any] | None = None,
+) -> Run:
+    """Everything that the loop works with, from update `step` on; `past` is the meta of the checkpoint it is from."""
     cfg = exp.cfg
     peak = peak_flops(exp.mesh.devices.flat[0].device_kind)
     return Run(
@@ -232,6 +240,7 @@ def run(exp: Experiment, prepared: Prepared, workdir: Path, checkpoints: Checkpo
         workdir=workdir,
         peak_flops=None if peak is None else peak * exp.mesh.size,
         chosen_params=exp.chosen_params,
+        past=past,
     )
 
 

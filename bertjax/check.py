@@ -86,7 +86,7 @@ def _deal_rows(cfg: ConfigDict, ways: int) -> None:
         key = f"{group}.batch_size"
         check_rows(key, rows, microbatches, ways)
         if isinstance(objective, MixtureConfig):
-            objective.check_rows(key, rows, microbatches * ways)
+            objective.check_rows(key, rows, microbatches)
 
 
 def sources(cfg: ConfigDict) -> list[Source]:
@@ -210,6 +210,13 @@ def reuse_len(cfg: ConfigDict) -> int:
     return cfg.data.seq_len // 2 if given is None else given
 
 
+def pack_examples(cfg: ConfigDict) -> int:
+    """Most examples in a row."""
+    if cfg.data.packing == "none":
+        return 1
+    return max(8, cfg.data.seq_len // 32) if cfg.data.pack_examples is None else cfg.data.pack_examples
+
+
 def mlm_config(cfg: ConfigDict) -> MlmConfig:
     objective = cfg.objective
     weights = (objective.mlm_weight, objective.pair_weight, objective.span_boundary)
@@ -309,6 +316,7 @@ def loop_config(cfg: ConfigDict) -> LoopConfig:
         checkpoint_interval_minutes=cfg.checkpoint.interval_minutes,
         profile_start_step=cfg.profile.start_step,
         profile_num_steps=cfg.profile.num_steps,
+        faults=FaultConfig(cfg.train.on_fault, cfg.train.max_faults, cfg.train.spike_factor),
     )
 
 
@@ -340,6 +348,7 @@ def _check_rows(cfg: ConfigDict) -> None:
     _at_least("data.seq_len", cfg.data.seq_len, 8)
     if not 0.0 <= cfg.data.short_seq_prob <= 1.0:
         raise UserError(f"data.short_seq_prob must lie in [0, 1], not {cfg.data.short_seq_prob}")
+    _check_packing(cfg)
     if cfg.data.form in STREAM_FORMS and len(cfg.data.sources) > 1:
         raise UserError(
             f"data.form={cfg.data.form}: rows go on from batch to batch, so there is one source, not "
@@ -352,6 +361,20 @@ def _check_rows(cfg: ConfigDict) -> None:
                     f"model.bi_data reads half of the rows backwards: {key}.batch_size={cfg[key].batch_size} must be "
                     "even"
                 )
+
+
+def _check_packing(cfg: ConfigDict) -> None:
+    _one_of("data.packing", cfg.data.packing, ("none", "best_fit"))
+    _at_least("data.pack_window", cfg.data.pack_window, 1)
+    _at_least("data.pack_examples", pack_examples(cfg), 1)
+    objective = objective_config(cfg)
+    members = [member.config for member in objective.members] if isinstance(objective, MixtureConfig) else [objective]
+    whole_rows = cfg.data.form in STREAM_FORMS or any(isinstance(member, PlmConfig) for member in members)
+    if cfg.data.packing != "none" and whole_rows:
+        raise UserError(
+            f"data.packing={cfg.data.packing} needs rows of single examples that do not see each other; set "
+            f"data.packing=none for data.form={cfg.data.form} and objective.name={cfg.objective.name}"
+        )
 
 
 def _sources(texts: tuple[str, ...], key: str) -> list[Source]:

@@ -127,7 +127,7 @@ def _pretrain(cfg: ConfigDict, workdir: Path | None) -> int:
 
     changed_keys(workdir, cfg)  # refuses a foreign folder before anything heavy is imported
     from bertjax.commands.pretrain import pretrain
-    from bertjax.training.loop import Stopped
+    from bertjax.training.signals import Stopped
 
     try:
         pretrain(cfg, workdir)

@@ -170,6 +170,9 @@ def _pipeline(
             reuse_len=check.reuse_len(cfg),
             bi_data=model.bi_data,
             end_id=_document_end(prepared.tokenizer),
+            packing=data.packing,
+            pack_window=data.pack_window,
+            max_examples=check.pack_examples(cfg),
         )
         parts.append(Part(name, form, weights[name]))
     return Pipeline(parts, batch_size=batch_size, seed=seed, vocab_size=prepared.vocabulary.size)

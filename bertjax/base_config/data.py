@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 
 
 def data_group() -> ConfigDict:
@@ -25,10 +25,18 @@ def data_group() -> ConfigDict:
     # Tokens in a row, special ones included.
     data.seq_len = 128
     # What a row holds: "nsp_pairs" (two segments, the second random or what follows), "sop_pairs" (two segments that
-    # follow each other, half of them swapped) or "block" (text cut to length). Rows that go on from batch to batch, for
-    # models with a memory: "segments" (XLNet: `model.reuse_len` tokens, by default half of the row, then two segments)
-    # or "stream" (text and nothing else).
+    # follow each other, half of them swapped), "block" (text of a document cut to length), "doc_sentences" (whole
+    # sentences of a document) or "full_sentences" (whole sentences, over the ends of documents with a separator there).
+    # Rows that go on from batch to batch, for models with a memory: "segments" (XLNet: `model.reuse_len` tokens, by
+    # default half of the row, then two segments) or "stream" (text and nothing else).
     data.form = "nsp_pairs"
+    # "best_fit" puts several examples into a row, each by itself: no attention between them, positions from 0, their
+    # own summary token. The model learns the same, without padding. "none": one example a row.
+    data.packing = "none"
+    # Most examples in a packed row; None = 8, or one for every 32 tokens if that is more.
+    data.pack_examples = config_dict.placeholder(int)
+    # Examples that are packed together: more fit better, and take 50 bytes each while an epoch is planned.
+    data.pack_window = 1 << 20
     # sop_pairs: True leaves out pieces of a single sentence; False pairs them with random text and calls that swapped,
     # as the released code of ALBERT does.
     data.sop_strict = False

@@ -27,6 +27,16 @@ def train_group() -> ConfigDict:
     train.log_interval_steps = (train.get_ref("num_steps") + 199) // 200
     # Random bits of dropout: "threefry" is the same on every mesh and machine, "rbg" is faster on accelerators.
     train.dropout_prng = "threefry"
+    # When a loss, a gradient or an update is no finite number: "raise" stops the run with a report, "skip" leaves that
+    # update out and counts it, "rollback" takes the newest checkpoint up again, behind the batch at fault. The batch
+    # itself goes to `faults/` in the work folder.
+    train.on_fault = "raise"
+    # skip: updates left out one after the other, rollback: returns to the same checkpoint, after which the run stops.
+    train.max_faults = 5
+    # A loss counts as a spike when it lies above the median of the 128 before it by more than this many of their
+    # standard deviations (by the median, too), such as 10: it is counted, printed, and with "rollback" undone.
+    # None = nobody looks.
+    train.spike_factor = config_dict.placeholder(float)
     return train
 
 

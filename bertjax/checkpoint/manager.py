@@ -19,6 +19,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -136,10 +137,22 @@ class Checkpoints:
             raise UserError(f"no checkpoint of step {step} in {self.directory}; there are: {_listed(self.steps())}")
         return body["meta"]
 
-    def restore(self, abstract_state: Any, step: int | None = None) -> Restored | None:
+    def drop_after(self, step: int) -> None:
+        """Deletes the steps after `step`: the run went back, and is going to save them anew."""
+        self._require_writable()
+        self.wait()
+        if jax.process_index() == 0:
+            for later in self._numbered():
+                if later > step:
+                    self._delete(later)
+
+    def restore(
+        self, abstract_state: Any, step: int | None = None, absent: Mapping[str, Any] = MappingProxyType({})
+    ) -> Restored | None:
         """The newest undamaged step, or `step`, as arrays with the shapes, types and shardings of `abstract_state`.
 
-        `abstract_state` is a tree of `jax.ShapeDtypeStruct`; a leaf without sharding goes to the first device.
+        `abstract_state` is a tree of `jax.ShapeDtypeStruct`; a leaf without sharding goes to the first device. `absent`
+        gives the values of leaves, by name, that a checkpoint older than they are does not have.
         Damaged newer steps are named in a warning and moved to `damaged/`. Returns None if there is no step at all.
         Raises `UserError` if all are damaged, or if the tree, a shape or a type differs from what was saved.
         """
@@ -158,10 +171,15 @@ class Checkpoints:
             )
         body = read_manifest(self.directory / str(chosen))
         wanted = _named_leaves(abstract_state)
-        self._require_same_leaves(chosen, body["state"], _shapes(wanted))
-        target = _nested({name: _target(leaf) for name, leaf in wanted.items()})
+        younger = {name: absent[name] for name in wanted if name in absent and name not in body["state"]}
+        saved = {name: leaf for name, leaf in wanted.items() if name not in younger}
+        self._require_same_leaves(chosen, body["state"], _shapes(saved))
+        target = _nested({name: _target(leaf) for name, leaf in saved.items()})
         with ocp.StandardCheckpointer() as reader:  # reads the item alone: orbax's notes beside it have no digest
             found = _named_leaves(reader.restore(self.directory / str(chosen) / _ITEM, target))
+        for name, value in younger.items():
+            leaf = _target(wanted[name])
+            found[name] = jax.device_put(np.full(leaf.shape, value, leaf.dtype), leaf.sharding)
         state = jax.tree_util.tree_unflatten(jax.tree.structure(abstract_state), [found[name] for name in wanted])
         return Restored(state, body["meta"], chosen)
 
@@ -211,9 +229,12 @@ class Checkpoints:
         scores = {step: body["metrics"].get(self.best_metric) for step, body in bodies.items()}
         lower = not (self.best_metric or "").endswith("accuracy")
         for step in set(bodies) - kept_steps(bodies, self.keep, self.keep_every, scores, lower):
-            trash = self.directory / f"{_TRASH}{step}"
-            (self.directory / str(step)).rename(trash)
-            shutil.rmtree(trash, ignore_errors=True)
+            self._delete(step)
+
+    def _delete(self, step: int) -> None:
+        trash = self.directory / f"{_TRASH}{step}"
+        (self.directory / str(step)).rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)
 
     # -- finding ---------------------------------------------------------------------------------------------------
 

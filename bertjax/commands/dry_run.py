@@ -102,10 +102,10 @@ def _compiled_memory(exp: build.Experiment, part: build.Part, state: object) -> 
 
 
 def abstract_batch(exp: build.Experiment, part: build.Part | None = None) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and types of a global batch of one example a row, in the last stage of the run if no other is given."""
+    """Shapes and types of a global batch, in the last stage of the run if no other is given."""
     cfg = (part or exp.parts[-1]).cfg
     rows, length = cfg.train.batch_size, cfg.data.seq_len
-    tokens, examples = (rows, length), (rows, 1)
+    tokens, examples = (rows, length), (rows, check.pack_examples(cfg))
     shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]]
     shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
     shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -22,7 +23,7 @@ from bertjax.models.model import count_params
 from bertjax.stages import amounts
 from bertjax.training.loop import train
 from bertjax.training.schedules import make_schedule
-from bertjax.training.state import TrainState
+from bertjax.training.state import COUNTERS, TrainState
 from bertjax.types import Params, UserError
 
 
@@ -42,7 +43,7 @@ def pretrain(cfg: ConfigDict, workdir: Path) -> None:
         claim(workdir, cfg)
     checkpoints = build.open_checkpoints(cfg, workdir)
     try:
-        state = _resume_or_begin(exp, prepared, teacher, checkpoints, changes)
+        state, past = _resume_or_begin(exp, prepared, teacher, checkpoints, changes)
         claim(workdir, cfg)  # a resumed run keeps its old config.json until it is known that it can go on
         if teacher is not None:
             write_teacher(workdir, teacher.network)
@@ -51,7 +52,7 @@ def pretrain(cfg: ConfigDict, workdir: Path) -> None:
         if step >= cfg.train.num_steps:
             print(f"step {step} of {cfg.train.num_steps} is reached: nothing is left to train")
         else:
-            state = _train(exp, prepared, workdir, checkpoints, state)
+            state = _train(exp, prepared, workdir, checkpoints, state, past)
     finally:
         checkpoints.close()
     if jax.process_index() == 0:
@@ -59,9 +60,14 @@ def pretrain(cfg: ConfigDict, workdir: Path) -> None:
 
 
 def _train(
-    exp: build.Experiment, prepared: Prepared, workdir: Path, checkpoints: Checkpoints, state: TrainState
+    exp: build.Experiment,
+    prepared: Prepared,
+    workdir: Path,
+    checkpoints: Checkpoints,
+    state: TrainState,
+    past: dict[str, Any] | None,
 ) -> TrainState:
-    run = build.run(exp, prepared, workdir, checkpoints, int(state.step))
+    run = build.run(exp, prepared, workdir, checkpoints, int(state.step), past)
     for line in summary(exp, prepared, sum(run.batches.rows_per_epoch.values())):
         run.console.print(line)
     try:
@@ -103,19 +109,19 @@ def _resume_or_begin(
     teacher: Teacher | None,
     checkpoints: Checkpoints,
     changes: list[Change],
-) -> TrainState:
-    """The newest checkpoint, else weights from `init_from` or of the teacher's layers, else fresh ones."""
-    restored = checkpoints.restore(exp.abstract_state())
+) -> tuple[TrainState, dict[str, Any] | None]:
+    """The newest checkpoint and its meta, else weights from `init_from` or of the teacher's layers, else fresh ones."""
+    restored = checkpoints.restore(exp.abstract_state(), absent=COUNTERS)
     if restored is None:
         state = begin_as_teacher(exp, teacher, exp.init_state())
-        return state if exp.cfg.init_from is None else begin_from(exp, prepared.tokenizer, state)
+        return (state if exp.cfg.init_from is None else begin_from(exp, prepared.tokenizer, state)), None
     _require_same_data(restored.meta["data"], prepared.digests | exp.digests)
     print(f"resuming at step {restored.step}")
     for key, before, now in changes:
         print(f"  {key}: {before} -> {now}")
     if any(key == "train.num_steps" or key.startswith("schedule.") for key, *_ in changes):
         print(_schedule_change(exp, restored.step, changes))
-    return restored.state
+    return restored.state, restored.meta
 
 
 def _schedule_change(exp: build.Experiment, step: int, changes: list[Change]) -> str:

@@ -11,6 +11,7 @@ from bertjax.checkpoint.surgery import average_params
 from bertjax.commands.teacher_file import stored_teacher
 from bertjax.commands.workdir import read_config
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
+from bertjax.training.state import COUNTERS
 from bertjax.types import Params, UserError
 
 
@@ -40,7 +41,7 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
 
     def weights(each: int | None) -> Params:
         """Of one checkpoint, on the host; what is kept of it afterwards are two numbers."""
-        restored = checkpoints.restore(experiment.abstract_state(), each)
+        restored = checkpoints.restore(experiment.abstract_state(), each, absent=COUNTERS)
         if restored is None:
             raise UserError(f"{workdir} holds no checkpoint yet")
         seen.append(restored._replace(state=None))

@@ -94,11 +94,14 @@ class Corpus:
         places = zip(chunk.tolist(), begin.tolist(), (begin + lengths).tolist(), strict=True)
         return [self._chunks[which][first:last] for which, first, last in places]
 
-    def gather(self, starts: IntArray, lengths: IntArray, out: np.ndarray, columns: IntArray) -> None:
-        """Write slice i into row i of `out` int32 [B, S], from column `columns[i]` on."""
-        ends = (columns + lengths).tolist()
-        for row, first, last, ids in zip(out, columns.tolist(), ends, self.read(starts, lengths), strict=True):
-            row[first:last] = ids
+    def gather(
+        self, starts: IntArray, lengths: IntArray, out: np.ndarray, columns: IntArray, rows: IntArray | None = None
+    ) -> None:
+        """Write slice i into row `rows[i]` (None: row i) of `out` int32 [B, S], from column `columns[i]` on."""
+        own = range(len(starts)) if rows is None else rows.tolist()
+        places = zip(own, columns.tolist(), (columns + lengths).tolist(), self.read(starts, lengths), strict=True)
+        for row, first, last, ids in places:
+            out[row, first:last] = ids
 
 
 def offsets(lengths: Sequence[int] | np.ndarray) -> IntArray:

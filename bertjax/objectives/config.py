@@ -14,8 +14,11 @@ COUNTS = ("round", "ceil", "random", "random_words", "bernoulli")
 DECISIONS = ("token", "word", "span")
 RANDOM_SOURCES = ("uniform", "unigram")
 
+TEXT_FORMS = ("block", "doc_sentences", "full_sentences")
+"""Row forms of one segment, in the order of the text."""
+
 PAIR_FORMS = {
-    "none": ("block", "nsp_pairs", "sop_pairs"),
+    "none": (*TEXT_FORMS, "nsp_pairs", "sop_pairs"),
     "nsp": ("nsp_pairs",),
     "sop": ("sop_pairs",),
 }
@@ -184,5 +187,5 @@ class CausalConfig:
             raise UserError("objective.name=clm needs model.causal=true: else every token sees what it is to predict")
 
     def check_form(self, form: str) -> None:
-        if form != "block":
-            raise UserError(f"objective.name=clm needs data.form to be block, not {form!r}")
+        if form not in TEXT_FORMS:
+            raise UserError(f"objective.name=clm needs data.form to be {' or '.join(TEXT_FORMS)}, not {form!r}")

@@ -6,11 +6,12 @@ import dataclasses
 import math
 
 from bertjax.models.config import EncoderConfig
+from bertjax.objectives.config import TEXT_FORMS
 from bertjax.types import UserError
 
-FORMS = ("segments", "stream", "block")
 STREAM_FORMS = ("segments", "stream")
 """Forms whose rows go on from one batch to the next: there is something to remember."""
+FORMS = (*STREAM_FORMS, *TEXT_FORMS)
 _SPECIALS = 3  # tokens of a part that may be special, and so no targets
 _WIDEST_PART = 1 << 14  # the order of prediction keeps at least 17 random bits beside the position
 

@@ -263,6 +263,29 @@ def check_rows(key: str, rows: int, microbatches: int, ways: int) -> None:
         )
 
 
+ON_FAULT = ("raise", "skip", "rollback")
+
+
+@dataclasses.dataclass(frozen=True)
+class FaultConfig:
+    """What happens when a loss, a gradient or an update is no number, and when a loss is far above those before it.
+
+    Every field is a key of `train`, explained in `bertjax/base_config/training.py`.
+    """
+
+    on_fault: str = "raise"
+    max_faults: int = 5
+    spike_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_fault not in ON_FAULT:
+            raise UserError(f"train.on_fault must be one of {', '.join(ON_FAULT)}, not {self.on_fault}")
+        if self.max_faults < 1:
+            raise UserError(f"train.max_faults must be at least 1, not {self.max_faults}")
+        if self.spike_factor is not None and not self.spike_factor > 0:
+            raise UserError(f"train.spike_factor must be positive, not {self.spike_factor}")
+
+
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
     """When the loop does what, in steps (and minutes, for checkpoints)."""
@@ -274,6 +297,7 @@ class LoopConfig:
     checkpoint_interval_minutes: float | None
     profile_start_step: int | None = None
     profile_num_steps: int = 0
+    faults: FaultConfig = FaultConfig()
 
     def __post_init__(self) -> None:
         for key, value in (("train.num_steps", self.num_steps), ("train.log_interval_steps", self.log_interval_steps)):

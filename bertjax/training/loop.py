@@ -2,135 +2,165 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import operator
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
-import optax
-from jax.sharding import Mesh
+import numpy as np
 
-from bertjax.objectives.base import Objective
 from bertjax.training.config import LoopConfig
-from bertjax.training.evaluate import add_sums, evaluate, means
-from bertjax.training.metrics import Clock, Console, Writer, eval_line
+from bertjax.training.evaluate import evaluate
+from bertjax.training.faults import Fault, Jump, Ledger, NonFiniteLoss, RollBack, read_jumps, write_jumps
+from bertjax.training.metrics import eval_line
+from bertjax.training.run import Run
 from bertjax.training.sharding import put_batch
-from bertjax.training.state import TrainState
-from bertjax.types import Batch, Params, UserError
-
-
-class Batches(Protocol):
-    """The training rows: how many an epoch of every source has, and the batches of a range of cursors."""
-
-    @property
-    def rows_per_epoch(self) -> Mapping[str, int]: ...
-
-    def prefetch(self, start_cursor: int, stop_cursor: int) -> Any: ...
-
-
-class Checkpoints(Protocol):
-    """What the loop needs of a checkpoint manager."""
-
-    def save(self, step: int, state: Any, meta: dict, metrics: Mapping[str, float] | None = None) -> None: ...
-
-    def wait(self) -> None: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Stage:
-    """The batches from cursor `start` on that share a compiled step: rows of one size, hidden in one way."""
-
-    start: int
-    objective: Objective
-    train_step: Callable
-    eval_step: Callable
-    eval_sets: Callable[[], Mapping[str, list[Batch]]]
-    tokens_per_batch: int  # rows * seq_len, padding included
-    flops_per_token: Callable[[float], float]  # of the share of the rows' places that hold real tokens
-    title: str = ""  # what the console says when it begins
-
-
-class Stopped(Exception):
-    """The process was asked to stop; its state is saved. `exit_code` is 128 + the signal's number."""
-
-    def __init__(self, signal_number: int, step: int):
-        self.exit_code = 128 + signal_number
-        super().__init__(
-            f"stopped by {signal.Signals(signal_number).name}; saved at step {step}, the same command resumes"
-        )
-
-
-class NonFiniteLoss(UserError):
-    """Training diverged; the checkpoints before it are intact."""
-
-
-@dataclasses.dataclass
-class Run:
-    """Everything the loop works with, made by `build`."""
-
-    config: LoopConfig
-    stages: list[Stage]  # by their start, the first at 0
-    frozen: Any  # what objectives read and nobody trains
-    schedule: optax.Schedule
-    mesh: Mesh
-    batches: Batches
-    checkpoints: Checkpoints
-    meta: dict[str, Any]
-    writers: list[Writer]
-    console: Console
-    workdir: Path
-    peak_flops: float | None  # of all devices of the mesh
-    chosen_params: Callable[[TrainState], Params] = operator.attrgetter("params")  # those to evaluate
-
-    def stage_of(self, cursor: int) -> Stage:
-        return next(stage for stage in reversed(self.stages) if stage.start <= cursor)
+from bertjax.training.signals import Stopped, stop_signals
+from bertjax.training.state import COUNTERS, TrainState
+from bertjax.training.step import gradient_names
+from bertjax.training.window import Window, due
+from bertjax.types import UserError
 
 
 def train(run: Run, state: TrainState) -> tuple[TrainState, dict[str, float]]:
     """Trains to the last step and returns the final state and its held-out figures.
 
-    Raises `Stopped` after SIGTERM or SIGINT (state saved), `NonFiniteLoss` when the loss is no number.
+    Raises `Stopped` after SIGTERM or SIGINT (state saved), `NonFiniteLoss` when a loss is no number and the config does
+    not say how to go on.
     """
-    config, step = run.config, int(state.step)
-    window = Window(run, run.stage_of(int(state.cursor)))
-    figures: dict[str, float] = {}
-    saved_at = time.monotonic()
-    with jax.set_mesh(run.mesh), _stop_signals() as stop, Profiler(run) as profiler:
-        batches = run.batches.prefetch(int(state.cursor), int(state.cursor) + config.num_steps - step)
+    with jax.set_mesh(run.mesh), stop_signals() as stop, Profiler(run) as profiler:
+        course = Course(run, state, stop, profiler)
+        course.begin()
+        while course.window.step < run.config.num_steps:
+            try:
+                course.go_on()
+            except RollBack as request:
+                course.roll_back(request.fault)
+    run.checkpoints.wait()
+    return course.state, course.figures
+
+
+class Course:
+    """A run on its way: the state after the last step that was dispatched, and where it is."""
+
+    def __init__(self, run: Run, state: TrainState, stop: list[int], profiler: Profiler):
+        self.run, self.stop, self.profiler = run, stop, profiler
+        self.names = gradient_names(state.params)
+        self.figures: dict[str, float] = {}
+        self.saved_at = time.monotonic()
+        self.saved_step = -1 if run.past is None else int(state.step)
+        if run.past is None:
+            write_jumps(run.workdir, [])  # of a run that was here before
+        self._set_out(state, run.past or {})
+
+    def _set_out(self, state: TrainState, past: Any) -> None:
+        """Goes on from a state and the meta saved with it, behind the batches that were refused there."""
+        skipped, row = int(state.skipped), int(state.skipped_in_a_row)
+        ledger = Ledger(self.run.config.faults, past.get("faults", {}), read_jumps(self.run.workdir), skipped, row)
+        saved = int(state.cursor)
+        self.cursor = ledger.cursor_at(int(state.step), saved)
+        if self.cursor != saved:
+            state = state._replace(cursor=jax.device_put(np.int32(self.cursor), state.cursor.sharding))
+        self.state = state
+        self.window = Window(self.run, self.run.stage_of(self.cursor), ledger, self.names, int(state.step))
+
+    def begin(self) -> None:
+        """A run that may have to go back needs something to go back to."""
+        if self.run.config.faults.on_fault == "rollback" and self.saved_step < 0:
+            self._save(None)
+
+    def go_on(self) -> None:
+        """The batches that are left, if every one of them makes an update."""
+        run, window = self.run, self.window
+        batches = run.batches.prefetch(self.cursor, self.cursor + run.config.num_steps - window.expected)
         try:
             for cursor, batch in batches:
-                profiler.before(step)
+                self.profiler.before(window.expected)
                 window.enter(run.stage_of(cursor))
-                state, metrics = window.stage.train_step(state, run.frozen, put_batch(batch, run.mesh))
-                step += 1
+                self.state, metrics = window.stage.train_step(self.state, run.frozen, put_batch(batch, run.mesh))
+                self.cursor = cursor + 1
                 # The device is busy with this step: now is the time to read the figures of those before it.
                 window.report_if_due()
-                window.add(step, metrics)
-                run.console.advance(step)
-                last = step == config.num_steps
-                if last or _due(step, config.eval_interval_steps):
-                    figures = _evaluate(run, window, state, step)
-                if last or stop or _due(step, config.checkpoint_interval_steps) or _overdue(saved_at, config):
-                    _save(run, window, state, step, figures if _due(step, config.eval_interval_steps) or last else None)
-                    saved_at = time.monotonic()
-                if stop and not last:
-                    run.checkpoints.wait()
-                    raise Stopped(stop[0], step)
+                window.add(cursor, metrics)
+                run.console.advance(window.expected)
+                if self.stop or self._is_due(window.expected):
+                    self._pause()
         finally:
             batches.close()
+
+    def _is_due(self, step: int) -> bool:
+        """Whether, if this many updates are made, there is something to do that must wait for the device."""
+        config = self.run.config
+        intervals = config.eval_interval_steps, config.checkpoint_interval_steps
+        last = step == config.num_steps
+        return last or any(due(step, each) for each in intervals) or _overdue(self.saved_at, config)
+
+    def _pause(self) -> None:
+        """Evaluates, saves or stops, once it is known which step this is."""
+        config, window = self.run.config, self.window
+        made = window.settle()  # a step that made no update leaves us where we were, with that done already
+        step = window.step
+        last = step == config.num_steps
+        evaluates = made and (last or due(step, config.eval_interval_steps))
+        if evaluates:
+            self.figures = _evaluate(self.run, window, self.state, step)
+        asked = bool(self.stop)  # once: a signal between two looks would stop the run without saving it
+        saves = made and (last or due(step, config.checkpoint_interval_steps))
+        if saves or ((asked or _overdue(self.saved_at, config)) and step > self.saved_step):
+            self._save(self.figures if evaluates else None)
+        if asked and not last:
+            self.run.checkpoints.wait()
+            raise Stopped(self.stop[0], step)
+
+    def _save(self, figures: dict[str, float] | None) -> None:
+        """Saves after every step until now is known to be finite: a checkpoint must never hold a NaN."""
+        run, window = self.run, self.window
         window.report()
-    run.checkpoints.wait()
-    return state, figures
+        started = time.monotonic()
+        run.checkpoints.save(window.step, self.state, {**run.meta, "faults": window.ledger.record()}, figures)
+        window.clock.exclude(time.monotonic() - started)
+        self.saved_at, self.saved_step = time.monotonic(), window.step
 
+    def roll_back(self, fault: Fault) -> None:
+        """Takes the last checkpoint up again, behind the batch at fault; those in between are not used."""
+        run, limit = self.run, self.run.config.faults.max_faults
+        run.checkpoints.wait()
+        restored = self._restore()
+        jumps = [jump for jump in read_jumps(run.workdir) if jump.step <= restored.step]
+        if sum(jump.step == restored.step for jump in jumps) >= limit:
+            raise NonFiniteLoss(
+                f"went back to step {restored.step} {limit} times (train.max_faults), and yet {fault.describe()}; "
+                f"the checkpoint of step {restored.step} is intact; try a lower optimizer.learning_rate, or go back "
+                "further by hand"
+            )
+        run.checkpoints.drop_after(restored.step)  # they belong to what is now undone
+        jump = Jump(restored.step, int(restored.state.cursor), fault.cursor + 1, fault.reason)
+        write_jumps(run.workdir, [*jumps, jump])
+        self._set_out(restored.state, restored.meta)
+        self.saved_at, self.saved_step = time.monotonic(), restored.step
+        for writer in run.writers:
+            writer.rewind(restored.step)
+        found = {"train/rollback_from_step": float(fault.step), "train/rollback_to_batch": float(jump.to)}
+        run.write(restored.step, self.window.ledger.figures() | found)
+        run.console.print(f"went back to step {restored.step}, on with batch {jump.to}")
 
-def _due(step: int, interval: int) -> bool:
-    return interval > 0 and step % interval == 0
+    def _restore(self) -> Any:
+        """The newest checkpoint at a multiple of the interval, else the newest one.
+
+        Those that a signal or the clock made in between would let the run depend on when it was stopped.
+        """
+        checkpoints, interval = self.run.checkpoints, self.run.config.checkpoint_interval_steps
+        abstract = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), self.state
+        )
+        for leaf in jax.tree.leaves(self.state):
+            leaf.delete()  # there may be no room for two states
+        regular = [step for step in checkpoints.steps() if step == 0 or due(step, interval)]
+        try:
+            if regular:
+                return checkpoints.restore(abstract, regular[-1], COUNTERS)
+        except UserError as error:
+            self.run.console.print(str(error))
+        return checkpoints.restore(abstract, None, COUNTERS)
 
 
 def _overdue(saved_at: float, config: LoopConfig) -> bool:
@@ -144,108 +174,12 @@ def _evaluate(run: Run, window: Window, state: TrainState, step: int) -> dict[st
     stage, params = window.stage, run.chosen_params(state)
     sets = stage.eval_sets()
     figures = evaluate(stage.eval_step, params, run.frozen, sets, stage.objective, run.mesh)
-    for writer in run.writers:
-        writer.write(step, figures)
+    run.write(step, figures)
     run.console.print(f"eval at step {step}: {eval_line(figures)}")
     if len(sets) > 1:
         for name in sets:
             run.console.print(f"  {name}: {eval_line(figures, f'eval/{name}')}")
     window.clock.exclude(time.monotonic() - started)
-    return figures
-
-
-def _save(run: Run, window: Window, state: TrainState, step: int, figures: dict[str, float] | None) -> None:
-    """Saves after every step until now is known to be finite: a checkpoint must never hold a NaN."""
-    window.report()
-    started = time.monotonic()
-    run.checkpoints.save(step, state, run.meta, figures)
-    window.clock.exclude(time.monotonic() - started)
-
-
-class Window:
-    """The steps since the last report, all of one stage, their figures still on the device."""
-
-    def __init__(self, run: Run, stage: Stage):
-        self.run, self.stage, self.clock = run, stage, Clock()
-        self._steps: list[tuple[int, Any]] = []
-        self._untimed = 1  # the first step compiles: its time says nothing
-        self._compiled = False
-
-    def enter(self, stage: Stage) -> None:
-        """Steps of this stage follow."""
-        if stage is self.stage:
-            return
-        self.report()
-        self.run.console.print(stage.title)
-        self.stage, self._untimed, self._compiled = stage, 1, False
-
-    def add(self, step: int, metrics: Any) -> None:
-        self._steps.append((step, metrics))
-
-    def report_if_due(self) -> None:
-        if not self._compiled and self._steps:
-            jax.block_until_ready(self._steps[0][1])
-            self.clock.lap()
-            self._compiled = True
-        if self._steps and _due(self._steps[-1][0], self.run.config.log_interval_steps):
-            self.report()
-
-    def report(self) -> None:
-        """Reads the window's figures (this waits for the device), checks, writes and forgets them."""
-        if not self._steps:
-            return
-        steps, self._steps = self._steps, []
-        metrics = jax.device_get([metrics for _, metrics in steps])
-        for (step, _), values in zip(steps, metrics, strict=True):
-            _check_finite(step, values)
-        last = steps[-1][0]
-        figures = _train_figures(self.stage, metrics)
-        figures |= _speed(self.run, self.stage, last, metrics[self._untimed :], self.clock)
-        figures["train/learning_rate"] = float(self.run.schedule(last - 1))
-        self._untimed = 0
-        for writer in self.run.writers:
-            writer.write(last, figures)
-        self.run.console.train(last, figures)
-
-
-def _check_finite(step: int, metrics: Any) -> None:
-    for name in ("loss", "grad_norm"):
-        if not math.isfinite(float(metrics[name])):
-            parts = ", ".join(f"{key} {float(value.value):.4g}" for key, value in metrics["sums"].items())
-            raise NonFiniteLoss(
-                f"{name} is {float(metrics[name])} at step {step} (sums: {parts}); checkpoints before it are intact; "
-                "try a lower optimizer.learning_rate, longer schedule.warmup_steps or train.compute_dtype=float32"
-            )
-
-
-def _train_figures(stage: Stage, metrics: list[Any]) -> dict[str, float]:
-    """The window's means."""
-    sums = add_sums([values["sums"] for values in metrics])
-    figures = {f"train/{name}": value for name, value in means(sums, stage.objective.weights).items()}
-    return figures | {
-        "train/grad_norm": sum(float(values["grad_norm"]) for values in metrics) / len(metrics),
-        "train/padding": 1.0 - _filled(stage, metrics),
-    }
-
-
-def _filled(stage: Stage, metrics: list[Any]) -> float:
-    """The share of the rows' places that hold real tokens."""
-    return sum(int(values["real_tokens"]) for values in metrics) / (stage.tokens_per_batch * len(metrics))
-
-
-def _speed(run: Run, stage: Stage, step: int, metrics: list[Any], clock: Clock) -> dict[str, float]:
-    """Throughput in real tokens, and what follows from it; nothing for a window without a timed step."""
-    seconds = clock.lap()
-    if not metrics:
-        return {}
-    tokens = sum(int(values["real_tokens"]) for values in metrics)
-    figures = {
-        "train/tokens_per_second": tokens / seconds,
-        "train/seconds_per_step": seconds / len(metrics),
-        "train/eta_seconds": seconds / len(metrics) * (run.config.num_steps - step),
-    }
-    if run.peak_flops is not None:
-        figures["train/mfu"] = tokens / seconds * stage.flops_per_token(_filled(stage, metrics)) / run.peak_flops
     return figures
 
 
@@ -271,25 +205,3 @@ class Profiler:
         if self._running:
             jax.profiler.stop_trace()
             self._running = False
-
-
-@contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """A list that SIGTERM and SIGINT append to: the loop looks at it after every step. A second signal ends at once."""
-    received: list[int] = []
-    previous: dict[int, Any] = {}
-
-    def note(number: int, _: object) -> None:
-        received.append(number)
-        signal.signal(number, previous[number])
-
-    for stop in (signal.SIGTERM, signal.SIGINT):
-        try:
-            previous[stop] = signal.signal(stop, note)
-        except ValueError:  # not the main thread: the caller minds the signals
-            break
-    try:
-        yield received
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -19,6 +19,9 @@ WORD_LOSSES = ("mlm", "clm", "plm", "span")
 class Writer(Protocol):
     def write(self, step: int, figures: Figures) -> None: ...
 
+    def rewind(self, step: int) -> None:
+        """The run goes back to `step` and writes what came after it anew."""
+
     def close(self) -> None: ...
 
 
@@ -26,11 +29,19 @@ class JsonLines:
     """One JSON object a line. A resumed run first drops the lines of steps that it is going to make again."""
 
     def __init__(self, path: Path, step: int):
-        kept = [line for line in _lines(path) if (number := _step_of(line)) is not None and number <= step]
-        temporary = path.with_suffix(".tmp")
+        self._path = path
+        self._open(step)
+
+    def _open(self, step: int) -> None:
+        kept = [line for line in _lines(self._path) if (number := _step_of(line)) is not None and number <= step]
+        temporary = self._path.with_suffix(".tmp")
         temporary.write_text("".join(kept), encoding="utf-8")
-        temporary.replace(path)
-        self._file = path.open("a", encoding="utf-8")
+        temporary.replace(self._path)
+        self._file = self._path.open("a", encoding="utf-8")
+
+    def rewind(self, step: int) -> None:
+        self._file.close()
+        self._open(step)
 
     def write(self, step: int, figures: Figures) -> None:
         # JSON has no NaN: a figure that is none is null.
@@ -58,13 +69,21 @@ class TensorBoard:
     """Event files below `folder`; a resumed run hides the events it is going to write again."""
 
     def __init__(self, folder: Path, step: int):
+        self._folder = folder
+        self._open(step + 1 if step else None)
+
+    def _open(self, hidden_from: int | None) -> None:
         from tensorboardX import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+        self._writer = SummaryWriter(str(self._folder), purge_step=hidden_from)
 
     def write(self, step: int, figures: Figures) -> None:
         for name, value in figures.items():
             self._writer.add_scalar(name, value, step)
+
+    def rewind(self, step: int) -> None:
+        self._writer.close()
+        self._open(step + 1)
 
     def close(self) -> None:
         self._writer.close()
@@ -87,6 +106,9 @@ class WeightsAndBiases:
 
     def write(self, step: int, figures: Figures) -> None:
         self._run.log(dict(figures), step=step)
+
+    def rewind(self, step: int) -> None:
+        """W&B takes no step twice: the figures up to where the run was go missing there, with its own warning."""
 
     def close(self) -> None:
         self._run.finish()

@@ -14,19 +14,28 @@ from bertjax.types import Params
 
 
 class TrainState(NamedTuple):
-    """All that a checkpoint must hold. `step` counts updates made; `cursor` is the index of the next global batch."""
+    """All that a checkpoint must hold. `step` counts updates made; `cursor` is the index of the next global batch.
+
+    `skipped` counts the batches whose update was refused, `skipped_in_a_row` those since the last update.
+    """
 
     params: Params
     opt_state: Any
     carry: Any
     step: Array
     cursor: Array
+    skipped: Array
+    skipped_in_a_row: Array
+
+
+COUNTERS = {"skipped": 0, "skipped_in_a_row": 0}
+"""What these fields are in a checkpoint that is older than they are."""
 
 
 def new_state(params: Params, carry: Any, optimizer: optax.GradientTransformation) -> TrainState:
-    return TrainState(
-        params, optimizer.init(params), carry, step=jnp.zeros((), jnp.int32), cursor=jnp.zeros((), jnp.int32)
-    )
+    # One array each: the step takes their buffers over.
+    counters = {name: jnp.zeros((), jnp.int32) for name in ("step", "cursor", *COUNTERS)}
+    return TrainState(params, optimizer.init(params), carry, **counters)
 
 
 def purpose_key(seed: int, purpose: str, impl: str | None = None) -> Array:

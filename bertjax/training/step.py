@@ -15,6 +15,7 @@ from jaxtyping import Array
 from bertjax.objectives.base import Extra, Objective
 from bertjax.training.sharding import BATCH, state_shardings
 from bertjax.training.state import TrainState, new_state, purpose_key
+from bertjax.training.tables import leaf_paths, num_stacked, virtual_paths
 from bertjax.types import Batch, Params, Sum
 
 Metrics = dict[str, Any]
@@ -31,8 +32,13 @@ def train_step(
     microbatches: int,
     seed: int,
     dropout_impl: str | None = None,
+    skip_faults: bool = False,
 ) -> tuple[TrainState, Metrics]:
-    """The next state and the sums of this batch; everything random comes from (seed, cursor, example)."""
+    """The next state and the sums of this batch; everything random comes from (seed, cursor, example).
+
+    `applied` tells whether loss, gradient and update are numbers; where they are not, `skip_faults` leaves the state as
+    it was, but for the cursor and the counters.
+    """
     real_tokens = (batch["segment_ids"] > 0).sum()
     batch = objective.corrupt(batch, purpose_key(seed, "corrupt"), state.cursor)
     counts = objective.counts(batch)
@@ -46,13 +52,43 @@ def train_step(
     (loss, (sums, carry)), grads = _accumulate(gradient, state, batch, key, microbatches)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
+    squares = gradient_squares(grads)
     metrics = {
         "loss": loss,
         "sums": sums,
-        "grad_norm": optax.tree.norm(grads),
+        "grad_norm": jnp.sqrt(squares.sum()),
+        "grad_squares": squares,
         "real_tokens": real_tokens,
     }
-    return TrainState(params, opt_state, carry, state.step + 1, state.cursor + 1), metrics
+    metrics["applied"] = jnp.isfinite(loss + metrics["grad_norm"] + _total(updates))
+    after = state._replace(params=params, opt_state=opt_state, carry=carry, step=state.step + 1)
+    after = after._replace(skipped_in_a_row=jnp.zeros_like(state.skipped_in_a_row))
+    if skip_faults:
+        # A choice, not a product with 0 or 1: 0 * NaN is NaN.
+        refused = state._replace(skipped=state.skipped + 1, skipped_in_a_row=state.skipped_in_a_row + 1)
+        after = jax.tree.map(functools.partial(jnp.where, metrics["applied"]), after, refused)
+    return after._replace(cursor=state.cursor + 1), metrics
+
+
+def gradient_squares(grads: Params) -> Array:
+    """The sum of squares of every parameter's gradient, layer by layer, as `gradient_names` lists them: float32 [n]."""
+
+    def of_leaf(path: str, leaf: Array) -> Array:
+        return jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=tuple(range(num_stacked(path), leaf.ndim))).reshape(
+            -1
+        )
+
+    return jnp.concatenate([of_leaf(path, leaf) for path, leaf in leaf_paths(grads)])
+
+
+def gradient_names(params: Params) -> list[str]:
+    """The per-layer paths of `gradient_squares`, in its order; `params` may be shapes only."""
+    return [name for path, leaf in leaf_paths(params) for name in virtual_paths(path, leaf.shape)]
+
+
+def _total(tree: Params) -> Array:
+    """A number that is finite only if every number of the tree is."""
+    return sum((jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
 
 
 def weighted_loss(sums: dict[str, Sum], counts: dict[str, Array], weights: dict[str, float]) -> Array:

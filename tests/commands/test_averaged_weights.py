@@ -12,7 +12,8 @@ from lab import Finished, Lab
 from safetensors.numpy import load_file
 
 from bertjax.commands import pretrain as pretraining
-from bertjax.training import loop
+from bertjax.training import metrics
+from bertjax.training.run import Run
 
 AVERAGED = ("--config.optimizer.ema_decay=0.5", "--config.optimizer.name=lamb")
 
@@ -39,15 +40,15 @@ def averaged(lab: Lab) -> Path:
 def test_a_resumed_average_is_that_of_the_run_that_was_never_stopped(
     lab: Lab, averaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workdir, advance = lab.folder / "averaged-resumed", loop.Console.advance
+    workdir, advance = lab.folder / "averaged-resumed", metrics.Console.advance
 
-    def crash(self: loop.Console, step: int) -> None:
+    def crash(self: metrics.Console, step: int) -> None:
         advance(self, step)
         if step == 5:
             raise Crash
 
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(loop.Console, "advance", crash)
+        patch.setattr(metrics.Console, "advance", crash)
         lab.run("pretrain", "--workdir", workdir, *AVERAGED)
     assert lab.run("pretrain", "--workdir", workdir, *AVERAGED) == 0
     assert same(exported(workdir / "export"), exported(averaged / "export"))
@@ -106,7 +107,7 @@ def test_too_few_checkpoints_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def untrained(run: loop.Run, state: object) -> tuple:
+def untrained(run: Run, state: object) -> tuple:
     """In place of the loop where what happens before and after it is looked at."""
     return state, {}
 

@@ -119,7 +119,7 @@ BAD = {
     "tokenizer": (["--config.data.tokenizer=nowhere.json"], "neither one of"),
     "schedule": (["--config.schedule.warmup_steps=99"], "schedule.warmup_steps must lie in 0..train.num_steps"),
     "rate": (["--config.optimizer.rates=(=2"], "is not REGEX=FACTOR"),
-    "objective": (["--config.objective.name=nlm"], "did you mean 'mlm'?"),
+    "objective": (["--config.objective.name=mmlm"], "did you mean 'mlm'?"),
     "shares": (["--config.objective.mask_token_rate=0.95"], "sum to at most 1"),
     "absent device": (["--config.platform=gpu"], "platform=gpu was asked for, but jax runs on cpu"),
     "no mask": (["--config.eval.fill_mask=Nothing is hidden."], "no [MASK] in 'Nothing is hidden.'"),

@@ -28,8 +28,8 @@ from bertjax.models.towers_config import TowersConfig
 from bertjax.objectives.config import MaskingConfig
 from bertjax.objectives.rtd import ReplacedTokenDetection
 from bertjax.objectives.rtd_config import RtdConfig
-from bertjax.training import loop
 from bertjax.training.evaluate import evaluate
+from bertjax.training.run import Run
 from bertjax.training.state import TrainState
 from bertjax.types import Params, UserError
 
@@ -215,7 +215,7 @@ def test_a_folder_and_its_run_are_the_same_model(finished: Finished, tmp_path: P
 FIRST: dict[str, float] = {}
 
 
-def only_evaluated(run: loop.Run, state: TrainState) -> tuple[TrainState, dict]:
+def only_evaluated(run: Run, state: TrainState) -> tuple[TrainState, dict]:
     """In place of training: the held-out figures of the weights that a run begins with."""
     stage = run.stages[0]
     with jax.set_mesh(run.mesh):

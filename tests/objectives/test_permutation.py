@@ -208,7 +208,10 @@ def test_a_golden_example() -> None:
         ({"alpha": 1, "beta": 2}, "mask_alpha=1 must be at least objective.mask_beta=2"),
         ({"beta": 0}, r"objective\.mask_beta must be at least 1"),
         ({"max_ngram": 17}, "max_ngram must be at most 16"),
-        ({"form": "nsp_pairs"}, "plm needs data.form to be segments, stream, block, not 'nsp_pairs'"),
+        (
+            {"form": "nsp_pairs"},
+            "plm needs data.form to be segments, stream, block, doc_sentences, full_sentences, not",
+        ),
         ({"parts": (1 << 15,), "perm_size": 1 << 15}, "permutes at most 16384 tokens"),
     ],
 )

@@ -17,8 +17,11 @@ from jax.sharding import Mesh
 from bertjax.objectives.base import Extra
 from bertjax.training import loop
 from bertjax.training.config import LoopConfig
-from bertjax.training.loop import NonFiniteLoss, Run, Stage, Stopped, train
+from bertjax.training.faults import NonFiniteLoss
+from bertjax.training.loop import train
 from bertjax.training.metrics import Console
+from bertjax.training.run import Run, Stage
+from bertjax.training.signals import Stopped
 from bertjax.training.state import TrainState
 from bertjax.types import Sum
 
@@ -52,7 +55,7 @@ class Events(list):
 
     def save(self, step: int, state: Any, meta: dict, metrics: dict | None = None) -> None:
         self.append(f"save {step}" + (" with figures" if metrics else ""))
-        assert (int(state.step), meta) == (step, {"config": 1})
+        assert (int(state.step), meta["config"]) == (step, 1)
         self.saved = step
 
     def wait(self) -> None:
@@ -101,6 +104,7 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
             loss = Reading((losses or {}).get(step, float(step)), step, events)
             sums = {"mlm": Sum(np.float32(3 * step), np.float32(3))}
             metrics = {"loss": loss, "sums": sums, "grad_norm": np.float32(1), "real_tokens": np.int32(TOKENS)}
+            metrics |= {"applied": math.isfinite(loss.value), "grad_squares": np.ones(0)}
             return state._replace(step=step, cursor=state.cursor + 1), metrics
 
         def eval_step(params: Any, extra: Extra, batch: dict) -> tuple[dict[str, Sum], dict]:
@@ -137,7 +141,7 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
 
 
 def start(step: int = 0, cursor: int | None = None) -> TrainState:
-    return TrainState({}, {}, {}, step, step if cursor is None else cursor)
+    return TrainState({}, {}, {}, step, step if cursor is None else cursor, 0, 0)
 
 
 def steps_of(events: Events, what: str) -> list[int]:
@@ -205,7 +209,7 @@ def test_a_gradient_that_is_no_number_stops_the_run(make_run: Callable, events: 
 
     def broken(*arguments: Any) -> tuple:
         state, metrics = healthy(*arguments)
-        return state, {**metrics, "grad_norm": np.float32(math.nan)}
+        return state, {**metrics, "grad_norm": np.float32(math.nan), "applied": False}
 
     with pytest.raises(NonFiniteLoss, match="grad_norm is nan at step 1"):
         train(dataclasses.replace(run, stages=[dataclasses.replace(run.stages[0], train_step=broken)]), start())

@@ -6,16 +6,26 @@ import functools
 from collections.abc import Callable
 
 from bertjax.data.corpus import Corpus
-from bertjax.data.forms.base import Form, FormSettings, SpecialIds
+from bertjax.data.forms.base import Examples, Form, FormSettings, SpecialIds
 from bertjax.data.forms.blocks import Blocks
+from bertjax.data.forms.packed import Packed
 from bertjax.data.forms.pairs import Pairs
 from bertjax.data.forms.segments import Segments, Stream
+from bertjax.data.forms.sentences import Sentences
+from bertjax.data.packing import WINDOW
 from bertjax.types import UserError
 
-FORMS: dict[str, Callable[[Corpus, FormSettings], Form]] = {
+SINGLE: dict[str, Callable[[Corpus, FormSettings], Examples]] = {
     "block": Blocks,
+    "full_sentences": functools.partial(Sentences, crossing=True),
+    "doc_sentences": functools.partial(Sentences, crossing=False),
     "nsp_pairs": functools.partial(Pairs, rule="nsp"),
     "sop_pairs": functools.partial(Pairs, rule="sop"),
+}
+"""Forms of single examples, which can be packed."""
+
+FORMS: dict[str, Callable[[Corpus, FormSettings], Form]] = {
+    **SINGLE,
     "segments": Segments,
     "stream": Stream,
 }
@@ -37,8 +47,14 @@ def make_form(
     reuse_len: int = 0,
     bi_data: bool = False,
     end_id: int = -1,
+    packing: str = "none",
+    pack_window: int = WINDOW,
+    max_examples: int = 1,
 ) -> Form:
-    """The form `name` over a corpus; `special_ids` is a tokenizer or `Vocabulary`; raises `UserError`."""
+    """The form `name` over a corpus; `special_ids` is a tokenizer or `Vocabulary`; raises `UserError`.
+
+    With `packing` "best_fit" rows hold up to `max_examples` examples, out of `pack_window` that are packed together.
+    """
     if name not in FORMS:
         raise UserError(f"data.form {name!r} is unknown; known are {', '.join(sorted(FORMS))}")
     for role in ("pad_id", "cls_id", "sep_id"):
@@ -61,5 +77,14 @@ def make_form(
         reuse_len=reuse_len,
         bi_data=bi_data,
         end_id=end_id,
+        max_examples=1 if packing == "none" else max_examples,
     )
-    return FORMS[name](corpus, settings)
+    if packing == "none":
+        return FORMS[name](corpus, settings)
+    if packing != "best_fit":
+        raise UserError(f"data.packing must be none or best_fit, not {packing!r}")
+    if name not in SINGLE:
+        raise UserError(f"data.packing=best_fit packs {', '.join(SINGLE)}: rows of {name} are full, set none")
+    if min(max_examples, pack_window) < 1:
+        raise UserError(f"data.pack_examples and data.pack_window must be at least 1: {max_examples}, {pack_window}")
+    return Packed(SINGLE[name](corpus, settings), pack_window)

@@ -6,7 +6,7 @@ import numpy as np
 
 from bertjax.data.corpus import Corpus, offsets
 from bertjax.data.draws import IntArray, permutation
-from bertjax.data.forms.base import FormSettings, Kept, lay_out
+from bertjax.data.forms.base import FormSettings, Kept, example_ids, lay_out
 from bertjax.types import UserError
 
 SPECIALS = 2  # [CLS] and [SEP]
@@ -39,11 +39,29 @@ class Blocks:
         self._orders.start(epoch)
 
     def rows(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
-        pieces = self._orders.get(epoch)[indices]
+        return self.examples(epoch, self._orders.get(epoch)[indices])
+
+    @property
+    def num_draws(self) -> int:
+        return 1
+
+    def lengths(self, epoch: int) -> np.ndarray:
+        lengths = np.full(self.num_rows(epoch), self.settings.seq_len, np.int32)
+        has_pieces = np.diff(self._pieces) > 0
+        last = self._pieces[1:][has_pieces] - 1
+        lengths[last] = self._slices(last)[1] + SPECIALS
+        return lengths
+
+    def examples(self, epoch: int, numbers: IntArray, counts: IntArray | None = None) -> dict[str, np.ndarray]:
+        starts, lengths = self._slices(numbers)
+        identities = example_ids(self._corpus, starts)
+        return lay_out(self._corpus, [(starts, lengths)], self.settings, identities, epoch, counts)
+
+    def _slices(self, pieces: IntArray) -> tuple[IntArray, IntArray]:
+        """Where pieces begin in the corpus, and their tokens."""
         document = np.searchsorted(self._pieces, pieces, side="right") - 1
         starts = self._begins[document] + (pieces - self._pieces[document]) * self._piece
-        lengths = np.minimum(self._piece, self._begins[document + 1] - starts)
-        return lay_out(self._corpus, [(starts, lengths)], self.settings, epoch)
+        return starts, np.minimum(self._piece, self._begins[document + 1] - starts)
 
     def _order(self, epoch: int) -> IntArray:
         return permutation(self.num_rows(epoch), "order of blocks", self.settings.seed, epoch)

@@ -18,7 +18,7 @@ import numpy as np
 
 from bertjax.data.corpus import Corpus
 from bertjax.data.draws import Draws, IntArray, heads, permutation, scale
-from bertjax.data.forms.base import FormSettings, Kept, lay_out
+from bertjax.data.forms.base import FormSettings, Kept, example_ids, lay_out, spread
 from bertjax.types import UserError
 
 SPECIALS = 3  # [CLS], [SEP], [SEP]
@@ -74,10 +74,24 @@ class Pairs:
 
     def rows(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
         plan, order = self._orders.get(epoch)
-        pairs = order[indices]
+        return self._lay_out(plan, epoch, order[indices], np.ones(len(indices), np.int64))
+
+    @property
+    def num_draws(self) -> int:
+        return self.settings.dupe_factor
+
+    def lengths(self, epoch: int) -> np.ndarray:
+        plan = self._plans.get(epoch % self.settings.dupe_factor)
+        return plan.a_length + plan.b_length + SPECIALS
+
+    def examples(self, epoch: int, numbers: IntArray, counts: IntArray) -> dict[str, np.ndarray]:
+        return self._lay_out(self._plans.get(epoch % self.settings.dupe_factor), epoch, numbers, counts)
+
+    def _lay_out(self, plan: PairPlan, epoch: int, pairs: IntArray, counts: IntArray) -> dict[str, np.ndarray]:
         a, b = (plan.a_start[pairs], plan.a_length[pairs]), (plan.b_start[pairs], plan.b_length[pairs])
-        batch = lay_out(self._corpus, [a, b], self.settings, epoch)
-        return batch | {"pair_labels": plan.label[pairs].astype(np.int32)[:, None]}
+        identities = example_ids(self._corpus, a[0])
+        batch = lay_out(self._corpus, [a, b], self.settings, identities, epoch, counts)
+        return batch | {"pair_labels": spread(plan.label[pairs].astype(np.int32), counts, self.settings)}
 
     def _plan(self, draw: int) -> PairPlan:
         plan = plan_pairs(self._corpus, self.settings, draw, self._rule)

@@ -33,17 +33,21 @@ class Text:
     def length(self) -> int:
         return int(self._begins[-1])
 
-    def gather(self, starts: IntArray, lengths: IntArray, out: np.ndarray, columns: IntArray) -> None:
-        """Write the slice i, of any number of documents, into row i of `out` int32 [n, S] from `columns[i]` on."""
+    def gather(
+        self, starts: IntArray, lengths: IntArray, out: np.ndarray, columns: IntArray, rows: IntArray | None = None
+    ) -> None:
+        """Write slice i, of any number of documents, into row `rows[i]` (None: row i) of `out` int32 [B, S], from
+        column `columns[i]` on."""
         stops = starts + lengths
         first = np.searchsorted(self._begins, starts, side="right") - 1
         many = np.where(lengths > 0, np.searchsorted(self._begins, stops, side="left") - first, 0)
-        row = np.repeat(np.arange(len(starts)), many)
+        own = np.repeat(np.arange(len(starts)), many)
         document = np.repeat(first - np.cumsum(many) + many, many) + np.arange(many.sum())
-        begin = np.maximum(starts[row], self._begins[document])
-        end = np.minimum(stops[row], self._begins[document + 1])
+        begin = np.maximum(starts[own], self._begins[document])
+        end = np.minimum(stops[own], self._begins[document + 1])
         is_last = end == self._begins[document + 1]
-        sizes, column = end - begin - is_last, columns[row] + begin - starts[row]
+        sizes, column = end - begin - is_last, columns[own] + begin - starts[own]
+        row = own if rows is None else rows[own]
         out[row[is_last], (column + sizes)[is_last]] = self._end_id
         text = sizes > 0
         pieces = self._corpus.read((begin - document)[text], sizes[text])

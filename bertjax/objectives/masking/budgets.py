@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bertjax.objectives.config import MaskingConfig
+from bertjax.objectives.config import MaskingConfig, most_predictions
 from bertjax.objectives.masking.tokens import COUNT, Tokens, Words, in_examples, uniform
+
+SHORTEST_EXAMPLE = 3  # [CLS], a token, [SEP]
 
 
 def mask_rate_at(config: MaskingConfig, cursor: Array | None) -> float | Float[Array, ""]:
@@ -22,6 +26,22 @@ def mask_rate_at(config: MaskingConfig, cursor: Array | None) -> float | Float[A
 def budgets(config: MaskingConfig, seq_len: int) -> np.ndarray:
     """int32 [S + 1]: predictions of an example by its length, as the rule "round" has them."""
     return np.asarray(_rounded(config, config.mask_rate, np.arange(seq_len + 1)), np.int32)
+
+
+def row_room(config: MaskingConfig, seq_len: int, examples: int) -> int:
+    """Predictions M that a row of up to so many examples has room for: what one example of the row's length needs, and
+    what is gained where every example is rounded by itself.
+    """
+    most = min(config.max_predictions * examples, seq_len)
+    if examples == 1:
+        return most
+    rate = max(config.mask_rate, config.last_rate)
+    if config.count == "round" and config.unit != "ngram_window" and rate == config.mask_rate == config.last_rate:
+        lengths = np.arange(SHORTEST_EXAMPLE, seq_len + 1)
+        gain = float((_rounded(config, rate, lengths) - rate * lengths).max())
+        return min(most, math.floor(rate * seq_len + examples * max(gain, 0.0) + 1e-6))
+    alone = most_predictions(config.unit, config.count, rate, seq_len)
+    return min(most, alone if config.count == "bernoulli" else alone + examples)
 
 
 def example_budgets(

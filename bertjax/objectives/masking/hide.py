@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.objectives.base import Key, example_keys
 from bertjax.objectives.config import MaskingConfig
-from bertjax.objectives.masking.budgets import example_budgets, mask_rate_at
+from bertjax.objectives.masking.budgets import example_budgets, mask_rate_at, row_room
 from bertjax.objectives.masking.greedy import PASSES, fill, rare_first, with_replacement
 from bertjax.objectives.masking.ngrams import draw_lengths, ngram_lengths, random_ngrams, window_ngrams
 from bertjax.objectives.masking.replace import replacements
@@ -32,13 +32,13 @@ Rate = float | Float[Array, ""]
 def hide_batch(batch: Batch, key: Key, cursor: Array, config: MaskingConfig, vocabulary: Vocabulary) -> Batch:
     """`hide_tokens` with the keys that masking asks for: new at every cursor, or the same whenever a draw comes again.
 
-    `key` is the run's. Every row has room for the predictions of all examples that it may hold.
+    `key` is the run's. Every row has room for the predictions of all examples that it may hold (`row_room`).
     """
     if config.dynamic:
         keys = example_keys(jax.random.fold_in(key, cursor), batch)
     else:  # the same example drawn again is hidden the same way
         keys = jax.vmap(jax.vmap(jax.random.fold_in))(example_keys(key, batch), batch["example_draws"])
-    predictions = min(config.max_predictions * keys.shape[1], batch["input_ids"].shape[1])
+    predictions = row_room(config, batch["input_ids"].shape[1], keys.shape[1])
     return hide_tokens(batch, keys, config, vocabulary, predictions, cursor)
 
 

@@ -1,0 +1,155 @@
+"""The steps since the last report: their figures are read late, judged, and written as means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from bertjax.training.evaluate import add_sums, means
+from bertjax.training.faults import Fault, Ledger, NonFiniteLoss, RollBack, fault_of, write_batch
+from bertjax.training.metrics import Clock
+from bertjax.training.run import Run, Stage
+
+ADVICE = (
+    "checkpoints before it are intact; try a lower optimizer.learning_rate, longer schedule.warmup_steps or "
+    "train.compute_dtype=float32, or let the run go round it: train.on_fault=skip or rollback"
+)
+
+
+def due(step: int, interval: int) -> bool:
+    return interval > 0 and step % interval == 0
+
+
+class Window:
+    """The steps since the last report, all of one stage, the figures of the last ones still on the device.
+
+    `step` counts the updates that are known to be made. `expected` adds the steps under way, each of which makes one
+    unless the device refuses it (`train.on_fault=skip`).
+    """
+
+    def __init__(self, run: Run, stage: Stage, ledger: Ledger, names: list[str], step: int):
+        self.run, self.stage, self.ledger, self.names, self.step = run, stage, ledger, names, step
+        self.clock = Clock()
+        self._pending: list[tuple[int, Any]] = []  # cursor, figures on the device
+        self._read: list[Any] = []
+        self._untimed = 1  # the first step compiles: its time says nothing
+        self._compiled = False
+
+    @property
+    def expected(self) -> int:
+        return self.step + len(self._pending)
+
+    def enter(self, stage: Stage) -> None:
+        """Steps of this stage follow."""
+        if stage is self.stage:
+            return
+        self.report()
+        self.run.console.print(stage.title)
+        self.ledger.forget_losses()
+        self.stage, self._untimed, self._compiled = stage, 1, False
+
+    def add(self, cursor: int, metrics: Any) -> None:
+        self._pending.append((cursor, metrics))
+
+    def report_if_due(self) -> None:
+        if not self._compiled and self._pending:
+            jax.block_until_ready(self._pending[0][1])
+            self.clock.lap()
+            self._compiled = True
+        interval = self.run.config.log_interval_steps
+        if self._pending and due(self.expected, interval) and self.settle() and due(self.step, interval):
+            self.report()
+
+    def settle(self) -> bool:
+        """Reads and judges the steps under way (this waits for the device); whether the last one made an update."""
+        pending, self._pending = self._pending, []
+        for (cursor, _), values in zip(pending, jax.device_get([metrics for _, metrics in pending]), strict=True):
+            self._judge(cursor, values)
+        return bool(pending) and bool(self._read[-1]["applied"])
+
+    def report(self) -> None:
+        """Writes the means of the updates since the last report, and forgets them."""
+        self.settle()
+        read, self._read = self._read, []
+        if not any(values["applied"] for values in read):
+            return
+        figures = _train_figures(self.stage, read)
+        figures |= _speed(self.run, self.stage, self.step, read[self._untimed :], self.clock)
+        figures["train/learning_rate"] = float(self.run.schedule(self.step - 1))
+        figures |= self.ledger.figures()
+        self._untimed = 0
+        self.run.write(self.step, figures)
+        self.run.console.train(self.step, figures)
+
+    def _judge(self, cursor: int, values: Any) -> None:
+        if not values["applied"]:
+            self._refused(fault_of(self.step + 1, cursor, values, self.names))
+        elif spike := self.ledger.spike(float(values["loss"])):
+            fault = fault_of(self.step + 1, cursor, values, self.names, spike)
+            self.run.console.print(f"{fault.describe()}; {self._batch_of(fault)}")
+            if self.run.config.faults.on_fault == "rollback":
+                raise RollBack(fault)
+        if values["applied"]:
+            self.step += 1
+            self.ledger.in_a_row = 0
+        self._read.append(values)
+
+    def _refused(self, fault: Fault) -> None:
+        """Counts a step that made no update, or ends the run, or asks for an earlier state."""
+        config, ledger, said = self.run.config.faults, self.ledger, f"{fault.describe()}; {self._batch_of(fault)}"
+        if config.on_fault == "raise":
+            raise NonFiniteLoss(f"{said}; {ADVICE}")
+        if config.on_fault == "rollback":
+            self.run.console.print(said)
+            raise RollBack(fault)
+        ledger.skipped, ledger.in_a_row = ledger.skipped + 1, ledger.in_a_row + 1
+        self.run.console.print(f"skipped an update: {said}")
+        if ledger.in_a_row >= config.max_faults:
+            raise NonFiniteLoss(
+                f"{ledger.in_a_row} updates in a row were no numbers (train.max_faults): {said}; {ADVICE}"
+            )
+
+    def _batch_of(self, fault: Fault) -> str:
+        """Any batch can be made again from its cursor: none is kept for the case of a fault."""
+        if self.ledger.files_left == 0:
+            return "its batch is not written: there are many already"
+        self.ledger.files_left -= 1
+        batches = self.run.batches.prefetch(fault.cursor, fault.cursor + 1)
+        try:
+            (_, batch) = next(iter(batches))
+        finally:
+            batches.close()
+        return write_batch(self.run.workdir, fault, batch)
+
+
+def _train_figures(stage: Stage, read: list[Any]) -> dict[str, float]:
+    """The window's means over its updates."""
+    made = [values for values in read if values["applied"]]
+    sums = add_sums([values["sums"] for values in made])
+    figures = {f"train/{name}": value for name, value in means(sums, stage.objective.weights).items()}
+    return figures | {
+        "train/grad_norm": sum(float(values["grad_norm"]) for values in made) / len(made),
+        "train/padding": 1.0 - _filled(stage, read),
+    }
+
+
+def _filled(stage: Stage, metrics: list[Any]) -> float:
+    """The share of the rows' places that hold real tokens."""
+    return sum(int(values["real_tokens"]) for values in metrics) / (stage.tokens_per_batch * len(metrics))
+
+
+def _speed(run: Run, stage: Stage, step: int, metrics: list[Any], clock: Clock) -> dict[str, float]:
+    """Throughput in real tokens, and what follows from it; nothing for a window without a timed step."""
+    seconds = clock.lap()
+    if not metrics:
+        return {}
+    tokens = sum(int(values["real_tokens"]) for values in metrics)
+    figures = {
+        "train/tokens_per_second": tokens / seconds,
+        "train/seconds_per_step": seconds / len(metrics),
+        "train/eta_seconds": seconds / len(metrics) * (run.config.num_steps - step),
+    }
+    if run.peak_flops is not None:
+        figures["train/mfu"] = tokens / seconds * stage.flops_per_token(_filled(stage, metrics)) / run.peak_flops
+    return figures
