@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from ml_collections import ConfigDict
 from bertjax import check, corpora
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.corpora import Prepared
+from bertjax.data.pipeline import Share
+from bertjax.distributed.processes import ALONE, Alone, Processes
 from bertjax.models.config import EncoderConfig
 from bertjax.models.towers_config import TowersConfig
 from bertjax.objectives.base import Network, Objective
@@ -37,7 +40,7 @@ from bertjax.training.metrics import Console, JsonLines, TensorBoard, WeightsAnd
 from bertjax.training.optimizers import make_optimizer
 from bertjax.training.run import Run, Stage
 from bertjax.training.schedules import make_schedule
-from bertjax.training.sharding import make_mesh, state_shardings
+from bertjax.training.sharding import host_copy, make_mesh, own_rows, state_shardings
 from bertjax.training.state import TrainState
 from bertjax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
 from bertjax.training.tables import map_with_path
@@ -122,13 +125,19 @@ class Experiment:
         return state.params if average is None else average
 
 
-def experiment(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | None = None) -> Experiment:
+def experiment(
+    cfg: ConfigDict,
+    vocabulary: Vocabulary,
+    teacher: Network | None = None,
+    own: Sequence[jax.Device] | None = None,
+) -> Experiment:
     """The objective, optimizer and jitted steps of a checked config; nothing is compiled or allocated yet.
 
-    `teacher` describes the network that a student learns from, at its true vocabulary.
+    `teacher` describes the network that a student learns from, at its true vocabulary. `own` are devices of this
+    process, for what it does without the others.
     """
-    check_devices(cfg)
-    mesh = make_mesh(check.mesh_config(cfg))
+    check_devices(cfg, own)
+    mesh = make_mesh(check.mesh_config(cfg), own)
     schedule = make_schedule(check.schedule_config(cfg))
     found = [(start, own, make_objective(own, vocabulary, teacher)) for start, own in stages(cfg)]
     _require_same_state(found)
@@ -208,10 +217,12 @@ def _require_same_state(found: list[tuple[int, ConfigDict, Objective]]) -> None:
             )
 
 
-def check_devices(cfg: ConfigDict) -> None:
+def check_devices(cfg: ConfigDict, own: Sequence[jax.Device] | None = None) -> None:
     """Raises `UserError` when the devices there are do not suffice for the platform, the mesh or the batch."""
     use_platform(cfg.platform)
-    mesh = make_mesh(check.mesh_config(cfg))
+    use_compile_cache(cfg)
+    check_determinism(cfg)
+    mesh = make_mesh(check.mesh_config(cfg), own)
     check.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
 
 
@@ -222,17 +233,19 @@ def run(
     checkpoints: Checkpoints,
     step: int,
     past: dict[str, Any] | None = None,
+    processes: Alone | Processes = ALONE,
 ) -> Run:
     """Everything that the loop works with, from update `step` on; `past` is the meta of the checkpoint it is from."""
     cfg = exp.cfg
     peak = peak_flops(exp.mesh.devices.flat[0].device_kind)
+    share = functools.partial(own_rows, mesh=exp.mesh)
     return Run(
         config=check.loop_config(cfg),
-        stages=[_stage(part, prepared) for part in exp.parts],
+        stages=[_stage(part, prepared, share) for part in exp.parts],
         frozen=exp.frozen,
         schedule=exp.schedule,
         mesh=exp.mesh,
-        batches=corpora.training_pipeline(cfg, prepared),
+        batches=corpora.training_pipeline(cfg, prepared, share),
         checkpoints=checkpoints,
         meta={"config": flatten(cfg), "data": prepared.digests | exp.digests, "tokens": corpora.total_tokens(prepared)},
         writers=_writers(cfg, workdir, step),
@@ -241,24 +254,27 @@ def run(
         peak_flops=None if peak is None else peak * exp.mesh.size,
         chosen_params=exp.chosen_params,
         past=past,
+        processes=processes,
     )
 
 
-def _stage(part: Part, prepared: Prepared) -> Stage:
+def _stage(part: Part, prepared: Prepared, share: Share) -> Stage:
     rows, length = part.cfg.train.batch_size, part.cfg.data.seq_len
     return Stage(
         start=part.start,
         objective=part.objective,
         train_step=part.train_step,
         eval_step=part.eval_step,
-        eval_sets=functools.cache(functools.partial(corpora.eval_sets, part.cfg, prepared)),
+        eval_sets=functools.cache(functools.partial(corpora.eval_sets, part.cfg, prepared, share)),
         tokens_per_batch=rows * length,
         flops_per_token=lambda filled: training_flops(part.objective, filled * length),
         title=f"from update {part.start} on: {rows} rows of {length} tokens in a batch",
     )
 
 
-def open_checkpoints(cfg: ConfigDict, workdir: Path, read_only: bool = False) -> Checkpoints:
+def open_checkpoints(
+    cfg: ConfigDict, workdir: Path, read_only: bool = False, processes: Alone | Processes = ALONE
+) -> Checkpoints:
     settings = cfg.checkpoint
     return Checkpoints(
         workdir / "checkpoints",
@@ -266,6 +282,7 @@ def open_checkpoints(cfg: ConfigDict, workdir: Path, read_only: bool = False) ->
         keep_every=settings.keep_every,
         best_metric=settings.best_metric,
         read_only=read_only,
+        first=processes.first,
     )
 
 
@@ -302,6 +319,31 @@ def use_platform(wanted: str) -> None:
             )
 
 
+def use_compile_cache(cfg: ConfigDict) -> None:
+    """Lets jax keep what it compiles for a second or longer, unless its own settings name a place for that.
+
+    Code for a CPU uses all that it can do, so another CPU that shares the disk gets a folder of its own.
+    """
+    if not cfg.compile_cache or jax.config.values["jax_compilation_cache_dir"] is not None:
+        return
+    folder = corpora.cache_folder(cfg) / "xla"
+    if jax.default_backend() == "cpu":
+        folder /= hashlib.sha256(" ".join(sorted(_cpu_flags())).encode()).hexdigest()[:16]
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def check_determinism(cfg: ConfigDict) -> None:
+    """Raises `UserError` where `deterministic` was asked for and XLA is free to add in another order every time."""
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    given = [flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == "--xla_gpu_deterministic_ops"]
+    on = bool(given) and given[-1].lower() in ("", "true", "1")  # the last one counts
+    if cfg.deterministic and jax.default_backend() in ("gpu", "cuda", "rocm") and not on:
+        raise UserError(
+            "deterministic=true: a GPU adds in an order of its own unless XLA is told otherwise; start with "
+            "XLA_FLAGS=--xla_gpu_deterministic_ops=true in the environment (slower), or set deterministic=false"
+        )
+
+
 def computed_here(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
     """The model with the types and the unrolling that suit the platform in use.
 
@@ -320,19 +362,23 @@ def computed_here(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
 
 
 def _cpu_multiplies_bfloat16() -> bool:
-    """Linux tells the instruction sets; elsewhere the answer is no."""
+    return not _cpu_flags().isdisjoint(("avx512_bf16", "amx_bf16"))
+
+
+def _cpu_flags() -> set[str]:
+    """The instruction sets of this machine, as Linux tells them; empty elsewhere."""
     if not sys.platform.startswith("linux"):
-        return False
+        return set()
     try:
-        flags = Path("/proc/cpuinfo").read_text().split()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+        return set()
+    return next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith(("flags", "Features"))), set())
 
 
 def true_size_params(params: Params, config: EncoderConfig) -> Params:
-    """Host copies of the parameters, without the rows that pad the vocabulary."""
-    return _map_vocabulary(jax.device_get(params), lambda leaf: leaf[: config.vocab_size])
+    """Host copies of the parameters, without the rows that pad the vocabulary; of all processes, if several."""
+    return _map_vocabulary(host_copy(params), lambda leaf: leaf[: config.vocab_size])
 
 
 def float32_config(config: EncoderConfig) -> EncoderConfig:

@@ -9,7 +9,9 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.data.filters import FilterConfig
 from bertjax.data.sources import Source, check_source, parse_source
+from bertjax.distributed.config import DistributedConfig
 from bertjax.models.config import EncoderConfig
 from bertjax.models.towers_config import TowersConfig
 from bertjax.models.zoo import preset
@@ -39,11 +41,17 @@ def check(cfg: ConfigDict) -> None:
     _one_of("init_positions", cfg.init_positions, STRETCHES)
     _one_of("train.compute_dtype", cfg.train.compute_dtype, DTYPES)
     _one_of("train.dropout_prng", cfg.train.dropout_prng, DROPOUT_PRNGS)
+    if cfg.deterministic and cfg.train.dropout_prng != "threefry":
+        raise UserError(
+            f"deterministic=true: train.dropout_prng={cfg.train.dropout_prng} gives other numbers on another mesh or "
+            "version of XLA; set train.dropout_prng=threefry, or deterministic=false"
+        )
     _at_least("train.num_steps", cfg.train.num_steps, 1)
     _at_least("checkpoint.keep", cfg.checkpoint.keep, 1)
     _at_least("eval.num_batches", cfg.eval.num_batches, 1)
     _check_sources(cfg)
     loop_config(cfg)
+    distributed_config(cfg)
     optimizer_config(cfg)
     schedule_config(cfg)
     found = stages(cfg)
@@ -97,6 +105,12 @@ def sources(cfg: ConfigDict) -> list[Source]:
 def eval_sources(cfg: ConfigDict) -> list[Source]:
     """The held-out sources, parsed and looked for; empty when documents of the training sources are held out."""
     return _sources(cfg.data.eval_sources, "data.eval_sources")
+
+
+def filter_config(cfg: ConfigDict) -> FilterConfig:
+    """Which documents are left out."""
+    data = cfg.data
+    return FilterConfig(data.deduplicate, data.min_chars, data.max_chars, data.scripts, data.script_share)
 
 
 def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> EncoderConfig:
@@ -303,6 +317,10 @@ def schedule_config(cfg: ConfigDict) -> ScheduleConfig:
     return ScheduleConfig(learning_rate=cfg.optimizer.learning_rate, num_steps=cfg.train.num_steps, **cfg.schedule)
 
 
+def distributed_config(cfg: ConfigDict) -> DistributedConfig:
+    return DistributedConfig(**cfg.distributed)
+
+
 def mesh_config(cfg: ConfigDict) -> MeshConfig:
     return MeshConfig(cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor)
 
@@ -316,7 +334,9 @@ def loop_config(cfg: ConfigDict) -> LoopConfig:
         checkpoint_interval_minutes=cfg.checkpoint.interval_minutes,
         profile_start_step=cfg.profile.start_step,
         profile_num_steps=cfg.profile.num_steps,
-        faults=FaultConfig(cfg.train.on_fault, cfg.train.max_faults, cfg.train.spike_factor),
+        faults=FaultConfig(
+            cfg.train.on_fault, cfg.train.max_faults, cfg.train.spike_factor, tuple(cfg.train.skip_batches)
+        ),
     )
 
 
@@ -337,6 +357,9 @@ def _check_sources(cfg: ConfigDict) -> None:
     _at_least("data.vocab_size", data.vocab_size, 8)
     _at_least("data.dupe_factor", data.dupe_factor, 1)
     _one_of("data.errors", data.errors, ("strict", "replace"))
+    filter_config(cfg)
+    if data.workers is not None:
+        _at_least("data.workers", data.workers, 1)
     if data.tokenizer not in TOKENIZER_MODELS and not Path(data.tokenizer).expanduser().exists():
         raise UserError(
             f"data.tokenizer={data.tokenizer!r} is neither one of {', '.join(TOKENIZER_MODELS)} (train one) nor a "
@@ -369,12 +392,13 @@ def _check_packing(cfg: ConfigDict) -> None:
     _at_least("data.pack_examples", pack_examples(cfg), 1)
     objective = objective_config(cfg)
     members = [member.config for member in objective.members] if isinstance(objective, MixtureConfig) else [objective]
-    whole_rows = cfg.data.form in STREAM_FORMS or any(isinstance(member, PlmConfig) for member in members)
-    if cfg.data.packing != "none" and whole_rows:
-        raise UserError(
-            f"data.packing={cfg.data.packing} needs rows of single examples that do not see each other; set "
-            f"data.packing=none for data.form={cfg.data.form} and objective.name={cfg.objective.name}"
-        )
+    reason = None
+    if cfg.data.form in STREAM_FORMS:
+        reason = f"rows of data.form={cfg.data.form} are full, and go on from batch to batch"
+    elif any(isinstance(member, PlmConfig) for member in members):
+        reason = f"objective.name={cfg.objective.name} permutes whole rows, so that examples would see each other"
+    if reason is not None and cfg.data.packing != "none":
+        raise UserError(f"data.packing={cfg.data.packing} has nothing to pack: {reason}; set data.packing=none")
 
 
 def _sources(texts: tuple[str, ...], key: str) -> list[Source]:

@@ -32,6 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
+        if arguments is None:  # a process of its own: a compiler at work in a thread does not survive Python's tidy end
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(130)
         return 130
 
 
@@ -126,11 +130,14 @@ def _pretrain(cfg: ConfigDict, workdir: Path | None) -> int:
     from bertjax.commands.workdir import changed_keys
 
     changed_keys(workdir, cfg)  # refuses a foreign folder before anything heavy is imported
+    from bertjax.check import distributed_config
     from bertjax.commands.pretrain import pretrain
+    from bertjax.distributed.processes import started
     from bertjax.training.signals import Stopped
 
     try:
-        pretrain(cfg, workdir)
+        with started(distributed_config(cfg)) as processes:
+            pretrain(cfg, workdir, processes)
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return stopped.exit_code

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,20 +16,22 @@ from ml_collections import ConfigDict
 
 from bertjax import check
 from bertjax.data import builtin
+from bertjax.data.filters import DocumentFilter
+from bertjax.data.readers import Reading
 from bertjax.data.sources import Source, is_held_out, iter_documents, source_digest, source_files
 from bertjax.stages import stages
 from bertjax.types import Batch, UserError, Vocabulary
 
 if TYPE_CHECKING:
-    from bertjax.data.pipeline import Pipeline
-    from bertjax.data.prepare import PreparedCorpus
+    from bertjax.data.pipeline import Pipeline, Share
+    from bertjax.data.prepare import PreparedCorpus, Recipe
     from bertjax.data.staged import StagedPipeline
     from bertjax.data.tokenizer import Tokenizer
 
 Say = Callable[[str], None]
 
-_TEXT_VERSION = 1
-"""Raised when sentence splitting or the extraction of the built-in text changes what comes out."""
+_TEXT_VERSION = 2
+"""Raised when reading, sentence splitting or the extraction of the built-in text changes what comes out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +111,12 @@ def _with_pieces(tokenizer: Tokenizer, cfg: ConfigDict) -> Tokenizer:
     return tokenizer
 
 
-def training_pipeline(cfg: ConfigDict, prepared: Prepared) -> StagedPipeline:
-    """The endless batches of the training split; a stage whose rows are like those before it goes on behind them."""
+def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: Share | None = None) -> StagedPipeline:
+    """The endless batches of the training split; a stage whose rows are like those before it goes on behind them.
+
+    `share` tells which rows of them are read ahead here; None = all.
+    """
+    from bertjax.data.pipeline import every_row
     from bertjax.data.staged import Leg, StagedPipeline
 
     legs: list[Leg] = []
@@ -123,17 +128,21 @@ def training_pipeline(cfg: ConfigDict, prepared: Prepared) -> StagedPipeline:
         kind, rows = str(own.data), own.train.batch_size
         pipeline = _pipeline(own, prepared, prepared.training, "train", prepared.weights, rows, cfg.seed)
         legs.append(Leg(start, used.setdefault(kind, 0), pipeline))
-    return StagedPipeline(legs)
+    return StagedPipeline(legs, share or every_row)
 
 
-def eval_sets(cfg: ConfigDict, prepared: Prepared) -> dict[str, list[Batch]]:
-    """Held-out batches of every source that has any: the same rows for every seed, so that runs compare."""
+def eval_sets(cfg: ConfigDict, prepared: Prepared, share: Share | None = None) -> dict[str, list[Batch]]:
+    """Held-out batches of every source that has any: the same rows for every seed, so that runs compare.
+
+    `share` tells which rows of each; None = all.
+    """
     sets = {}
     for name, corpus in prepared.held_out.items():
         if corpus.splits["eval"].tokens == 0:
             continue
         pipeline = _pipeline(cfg, prepared, {name: corpus}, "eval", {name: None}, cfg.eval.batch_size, seed=0)
-        sets[name] = list(pipeline.eval_batches(cfg.eval.num_batches))
+        rows = slice(None) if share is None else share(cfg.eval.batch_size)
+        sets[name] = list(pipeline.eval_batches(cfg.eval.num_batches, rows))
     if not sets:
         raise UserError("no document is held out: raise data.eval_fraction, or give data.eval_sources")
     return sets
@@ -203,9 +212,8 @@ def _training_documents(cfg: ConfigDict) -> Iterator[str]:
     """What a tokenizer learns from: the training split alone, so that held-out text stays unseen."""
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
     for source in check.sources(cfg):
-        for document in iter_documents(source, cfg.data.errors):
-            if not (fraction and is_held_out(document, fraction)):
-                yield document
+        kept = DocumentFilter(check.filter_config(cfg)).each(iter_documents(source, cfg.data.errors))
+        yield from (document for document in kept if not (fraction and is_held_out(document, fraction)))
 
 
 def tokenizer_folder(cfg: ConfigDict) -> Path | None:
@@ -222,13 +230,14 @@ def tokenizer_folder(cfg: ConfigDict) -> Path | None:
         0.0 if data.eval_sources else data.eval_fraction,
         [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase],
         [library, version(library)],
+        *check.filter_config(cfg).fingerprint,
     ]
     return cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def rows_if_prepared(cfg: ConfigDict) -> int | None:
     """Rows of an epoch, or None while tokenizer or corpora are not in the cache; prepares nothing."""
-    from bertjax.data.prepare import MAX_DOCUMENT_TOKENS, corpus_digest
+    from bertjax.data.prepare import corpus_digest
 
     folder = tokenizer_folder(cfg)
     if folder is not None and not folder.exists():
@@ -241,7 +250,7 @@ def rows_if_prepared(cfg: ConfigDict) -> int | None:
     folders = [
         cache_folder(cfg)
         / "corpora"
-        / corpus_digest(content_digest(source, cfg), tokenizer.digest, share, MAX_DOCUMENT_TOKENS)
+        / corpus_digest(content_digest(source, cfg), tokenizer.digest, _recipe(cfg, share))
         for source, share in wanted
     ]
     if not all(found.exists() for found in folders):
@@ -253,19 +262,25 @@ def _prepare_one(
     cfg: ConfigDict, source: Source, tokenizer: Tokenizer, eval_fraction: float, say: Say
 ) -> PreparedCorpus:
     from bertjax.data.prepare import prepare_corpus
+    from bertjax.data.progress import Progress
     from bertjax.data.sentences import split_sentences
 
-    corpus = prepare_corpus(
-        iter_documents(source, cfg.data.errors),
-        source_name=source.text,
-        source_digest=content_digest(source, cfg),
-        tokenizer=tokenizer,
-        split_sentences=split_sentences,
-        eval_fraction=eval_fraction,
-        is_held_out=is_held_out,
-        cache_dir=cache_folder(cfg) / "corpora",
-        progress=_every_few_seconds(source, say),
-    )
+    reading = Reading()
+    with Progress(source, reading, say) as progress:
+        corpus = prepare_corpus(
+            iter_documents(source, cfg.data.errors, reading),
+            source_name=source.text,
+            source_digest=content_digest(source, cfg),
+            tokenizer=tokenizer,
+            split_sentences=split_sentences,
+            recipe=_recipe(cfg, eval_fraction),
+            is_held_out=is_held_out,
+            cache_dir=cache_folder(cfg) / "corpora",
+            workers=cfg.data.workers or _cores(),
+            confirm=lambda: content_digest(source, cfg),
+            progress=progress,
+            read_facts=reading.facts,
+        )
     if not corpus.reused:
         parts = [
             f"{size.tokens:,} tokens in {size.documents:,} documents ({split})"
@@ -273,20 +288,39 @@ def _prepare_one(
             if size.documents
         ]
         say(f"tokenised {source.text}: {', '.join(parts)}")
+        for line in losses(corpus):
+            say(f"  {line}")
     return corpus
 
 
-def _every_few_seconds(source: Source, say: Say, seconds: float = 15.0) -> Callable[[int, int], None]:
-    """Tells how far a long preparation has come."""
-    last = time.monotonic()
+def _cores() -> int:
+    """Processor cores that this process may use; not every system can tell."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-    def progress(documents: int, size: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= seconds:
-            last = time.monotonic()
-            say(f"tokenising {source.text}: {documents:,} documents, {size / 2**20:,.0f} MiB so far")
 
-    return progress
+def _recipe(cfg: ConfigDict, eval_fraction: float) -> Recipe:
+    from bertjax.data.prepare import Recipe
+
+    return Recipe(eval_fraction, check.filter_config(cfg))
+
+
+LOSSES = {
+    "empty": "empty documents",
+    "duplicates": "documents left out, whose text came before (data.deduplicate)",
+    "too_short": "documents left out, shorter than data.min_chars",
+    "too_long": "documents left out, longer than data.max_chars",
+    "other_script": "documents left out, mostly in other scripts than data.scripts",
+    "cut": "gigantic documents cut into several",
+    "invalid_lines": "lines with invalid UTF-8, replaced by U+FFFD",
+    "control_characters": "control characters removed",
+}
+
+
+def losses(corpus: PreparedCorpus) -> list[str]:
+    """What of its source a prepared corpus does not hold as it was, a line each."""
+    lines = [f"{corpus.facts[name]:,} {text}" for name, text in LOSSES.items() if corpus.facts.get(name)]
+    dropped = sum(size.dropped_documents for size in corpus.splits.values())
+    return lines + ([f"{dropped:,} documents left out, without a token"] if dropped else [])
 
 
 def content_digest(source: Source, cfg: ConfigDict) -> str:

@@ -255,12 +255,15 @@ def _parse_bool(text: str) -> bool:
 
 def _parse_int(text: str) -> int:
     try:
-        return int(text)
+        whole = int(text)
     except ValueError:
         number = _parse_float(text)  # 1e6
         if not number.is_integer():
             raise
-        return int(number)
+        whole = int(number)
+    if abs(whole) >= 2**63:  # nothing in arrays or files has room for it
+        raise ValueError(text)
+    return whole
 
 
 def _parse_float(text: str) -> float:

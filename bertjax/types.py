@@ -49,6 +49,9 @@ class Sum(NamedTuple):
 class UserError(Exception):
     """Something the user can mend: the command line prints the message as one line and exits with 2."""
 
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())  # it may quote text of the user's that holds newlines
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:

@@ -9,8 +9,9 @@ Hardware and time: not measured here. Result: by the paper, GLUE 88.4 (base) aft
 
 Where this differs from the authors': StableAdamW slows down each matrix by itself, where theirs holds query, key and
 value in one and both inner matrices of the feed-forward block in another; the extension starts with new moments and a
-short warm-up; the large model is not rolled back to a tenth of its rate for the last 800B tokens; one document a
-row, and held-out text is hidden at 30 %, too (theirs at 15 %). `smoke` learns with AdamW.
+short warm-up; the large model is not rolled back to a tenth of its rate for the last 800B tokens; long documents go on
+in a new row, where theirs are cut off; rows are packed out of a million pieces of documents, theirs out of five batches
+on each device; and held-out text is hidden at 30 %, too (theirs at 15 %). `smoke` learns with AdamW.
 """
 
 from ml_collections import ConfigDict
@@ -33,6 +34,7 @@ def get_config(size: str = "base") -> ConfigDict:
         config.model.max_position_embeddings = 1024
 
     config.data.form = "block"
+    config.data.packing = "best_fit"
     config.data.tokenizer = "bpe"
     config.data.tokenizer_family = "modernbert"
     config.data.lowercase = False

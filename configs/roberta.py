@@ -7,10 +7,11 @@ Sizes: base large distilroberta, and smoke (two layers, minutes on a CPU).
 Hardware and time: not measured here. Result: by fairseq's README, GLUE dev MNLI 87.6 for base and 90.2 for large after
 500,000 steps of 8,192 rows on 160 GB of text.
 
-As in fairseq, special pieces may be hidden and predicted, too, and a row's number of predictions is random.
+As in fairseq, rows are as many whole sentences as fit, over the ends of documents (form `full_sentences`); special
+pieces may be hidden and predicted, too, and a row's number of predictions is random.
 
-Where this differs from fairseq: rows are cut from single documents (form `block`) instead of running over them, and
-only the last piece of a row is `</s>`, not that of every sentence.
+Where this differs from fairseq: `</s>` stands behind every document of a row and at its end, not behind every sentence;
+a sentence that is longer than a row is cut.
 """
 
 from ml_collections import ConfigDict
@@ -28,7 +29,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config = base_config()
     config.model.preset = {"large": "roberta-large", "distilroberta": "distilroberta"}.get(size, "roberta-base")
 
-    config.data.form = "block"
+    config.data.form = "full_sentences"
     config.data.tokenizer = "bpe"
     config.data.tokenizer_family = "roberta"
     config.data.lowercase = False

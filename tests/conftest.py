@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 
+from hypothesis import settings
+
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"  # [D] + [B, S, D] must be said, or a wrong axis passes unseen
@@ -16,6 +18,9 @@ os.environ["TOKENIZERS_PARALLELISM"] = "true"
 
 SHAPE_CHECKED = ["bertjax.models", "bertjax.objectives"]
 _HAS_BEARTYPE = importlib.util.find_spec("beartype") is not None
+
+settings.register_profile("bertjax", deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("bertjax")
 
 if _HAS_BEARTYPE:
     from jaxtyping import install_import_hook

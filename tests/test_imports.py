@@ -33,8 +33,10 @@ ARROWS: dict[str, set[str]] = {
     "training": {"types", "models", "objectives"},
     "finetune": {"types", "models", "objectives", "training"},
 }
+ARROWS["distributed"] = {"types"}
 ARROWS["stages"] = {"types", "overrides"}
 ARROWS["check"] = {"stages", "types", "base_config", "overrides", "models", "objectives", "data", "training"}
+ARROWS["check"] |= {"distributed"}
 ARROWS["corpora"] = {"types", "check", "stages", "data"}
 ARROWS["build"] = set(ARROWS)
 ARROWS["commands"] = set(ARROWS)

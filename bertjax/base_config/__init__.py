@@ -15,6 +15,7 @@ from bertjax.base_config.objective import objective_group
 from bertjax.base_config.smoke import make_smoke
 from bertjax.base_config.training import (
     checkpoint_group,
+    distributed_group,
     eval_group,
     export_group,
     logging_group,
@@ -45,6 +46,12 @@ def base_config() -> ConfigDict:
     config.dry_run = False
     # "any", "cpu", "gpu" or "tpu": naming one and not getting it is an error, so that no run is slow in silence.
     config.platform = "any"
+    # Refuse to start where the same command could give other numbers: dropout_prng="rbg", or a GPU without
+    # `--xla_gpu_deterministic_ops=true` in the environment variable XLA_FLAGS.
+    config.deterministic = False
+    # Keep compiled steps in `data.cache_dir`/xla, and begin with those that are there: a second start, or the next run
+    # of the same shapes, does not compile. The environment variable JAX_COMPILATION_CACHE_DIR names another folder.
+    config.compile_cache = True
 
     config.model = model_group()
     config.generator = generator_group()
@@ -56,6 +63,7 @@ def base_config() -> ConfigDict:
     config.eval = eval_group(train)
     config.checkpoint = checkpoint_group(train)
     config.mesh = mesh_group()
+    config.distributed = distributed_group()
     config.export = export_group()
     config.logging = logging_group()
     config.profile = profile_group()

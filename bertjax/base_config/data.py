@@ -46,6 +46,19 @@ def data_group() -> ConfigDict:
     data.dupe_factor = 10
     # Invalid UTF-8: "strict" stops and names file and line, "replace" puts U+FFFD in its place.
     data.errors = "strict"
+    # Which documents are left out, each counted in what `prepare` prints and in `meta.json` of the prepared corpus; a
+    # tokenizer is trained without them, too. True = all but the first of those with the same text within a source.
+    data.deduplicate = False
+    # Fewest and most characters of a document; None = no limit.
+    data.min_chars = 0
+    data.max_chars = config_dict.placeholder(int)
+    # Scripts that at least `script_share` of the letters of a document must belong to, such as "latin" or
+    # "han,hiragana,katakana"; () = any.
+    data.scripts = ()
+    data.script_share = 0.5
+    # Processes that tokenise a corpus, as soon as it is more than a few MB; None = one for every core. They change
+    # nothing but the time it takes.
+    data.workers = config_dict.placeholder(int)
     # Where tokenizers and tokenised corpora are kept, named by their content and shared by all runs.
     data.cache_dir = "~/.cache/bertjax"
     return data

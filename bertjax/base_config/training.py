@@ -27,7 +27,7 @@ def train_group() -> ConfigDict:
     train.log_interval_steps = (train.get_ref("num_steps") + 199) // 200
     # Random bits of dropout: "threefry" is the same on every mesh and machine, "rbg" is faster on accelerators.
     train.dropout_prng = "threefry"
-    # When a loss, a gradient or an update is no finite number: "raise" stops the run with a report, "skip" leaves that
+    # When a loss, a gradient or a weight is no finite number: "raise" stops the run with a report, "skip" leaves that
     # update out and counts it, "rollback" takes the newest checkpoint up again, behind the batch at fault. The batch
     # itself goes to `faults/` in the work folder.
     train.on_fault = "raise"
@@ -37,6 +37,8 @@ def train_group() -> ConfigDict:
     # standard deviations (by the median, too), such as 10: it is counted, printed, and with "rollback" undone.
     # None = nobody looks.
     train.spike_factor = config_dict.placeholder(float)
+    # Batches never to train on, by their number: "57" or "57-60" (both ends). All others stay what they are.
+    train.skip_batches = ()
     return train
 
 
@@ -145,6 +147,33 @@ def mesh_group() -> ConfigDict:
     # Heads and feed-forward widths are split.
     mesh.tensor = 1
     return mesh
+
+
+def distributed_group() -> ConfigDict:
+    """Several processes that train one model, one a host or one a device. All may be left alone on a cluster.
+
+    Times are whole seconds.
+    """
+    distributed = ConfigDict()
+    # Who started them: "auto" asks SLURM, Open MPI up to 4, Google's TPU slices and Kubernetes jobs in turn; "slurm",
+    # "ompi", "mpi4py", "gcetpu", "gketpu" or "k8s" names one; "none" = nobody, this process is alone.
+    distributed.cluster = "auto"
+    # Where nobody says it: HOST:PORT of the first process, how many there are, which one this is (from 0 on).
+    distributed.coordinator_address = config_dict.placeholder(str)
+    distributed.num_processes = config_dict.placeholder(int)
+    distributed.process_id = config_dict.placeholder(int)
+    # Numbers of this host's accelerators that this process uses, such as 0,1; None = all, or under SLURM and Open MPI
+    # the one with the number of the process on its host.
+    distributed.local_devices = config_dict.placeholder(tuple)
+    # Until the processes have found each other.
+    distributed.start_timeout = 300
+    # Until a silent process is taken for dead: then all end, with exit status 75, and can be started again.
+    distributed.peer_timeout = 100
+    # Until the others give up waiting for what the first process alone does: text, a checkpoint's digests, the export.
+    distributed.wait_timeout = 86400
+    # Until a process that is done ends without waiting for the others to be done.
+    distributed.end_timeout = 300
+    return distributed
 
 
 def export_group() -> ConfigDict:

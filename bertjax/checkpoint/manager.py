@@ -17,7 +17,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -26,7 +26,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
 from bertjax.checkpoint.manifest import Damaged, read_manifest, verify, write_manifest
 from bertjax.types import UserError
@@ -37,7 +36,8 @@ DAMAGED = "damaged"
 _ITEM = "state"
 _TRASH = ".trash-"
 _TEMPORARY = ("*.orbax-checkpoint-tmp*", f"{_TRASH}*")
-_NONE, _ALL_DAMAGED = -1, -2
+_NONE, _ALL_DAMAGED, _NOT_THERE = -1, -2, -3
+_LONGEST_SAVE = 3600  # seconds until a process that never finishes its part of a checkpoint is an error
 _NAMED_AT_MOST = 5
 
 
@@ -56,6 +56,8 @@ class Checkpoints:
     keep_every   steps that are multiples of it stay for ever
     best_metric  the step with the best value of it stays; lower is better unless the name ends in `accuracy`
     read_only    changes nothing on the disk: for looking at a run that another process may be writing
+    first        of several processes, gives all of them what its second argument makes on the first one: they see the
+                 folder through caches of their own, and may not agree on what it holds
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Checkpoints:
         keep_every: int | None = None,
         best_metric: str | None = None,
         read_only: bool = False,
+        first: Callable[[str, Callable[[], Any]], Any] = lambda what, make: make(),
     ):
         if keep < 1:
             raise UserError(f"checkpoint.keep must be at least 1, not {keep}")
@@ -73,10 +76,11 @@ class Checkpoints:
             raise UserError(f"checkpoint.keep_every must be at least 1, not {keep_every}")
         self.directory = Path(directory).absolute()
         self.keep, self.keep_every, self.best_metric, self.read_only = keep, keep_every, best_metric, read_only
+        self._first = first
         self._pending: tuple[int, dict[str, Any]] | None = None
         self._checkpointer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(),
-            async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
+            async_options=ocp.AsyncOptions(timeout_secs=_LONGEST_SAVE, post_finalization_callback=self._seal),
         )
         if not read_only:
             self._prepare_directory()
@@ -89,8 +93,8 @@ class Checkpoints:
         """
         self._require_writable()
         self.wait()
-        newest = max(self._numbered(), default=None)
-        if newest is not None and step <= newest:
+        newest = self._first("the list of checkpoints", lambda: max(self._numbered(), default=-1))
+        if step <= newest:
             raise UserError(
                 f"cannot save step {step}: {self.directory} already holds step {newest}; "
                 "resume from it, or use another work folder"
@@ -124,7 +128,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Finished steps, oldest first; their digests are compared only when one is restored."""
-        return [step for step in self._numbered() if self._manifest(step) is not None]
+        return self._first("the list of checkpoints", self._finished)
 
     def latest(self) -> int | None:
         """The newest finished step."""
@@ -158,9 +162,9 @@ class Checkpoints:
         """
         if not self.read_only:
             self.wait()
-        if step is not None and step not in self._numbered():
+        chosen = self._first("a checkpoint that is whole", lambda: self._choose(step))
+        if chosen == _NOT_THERE:
             raise UserError(f"no checkpoint of step {step} in {self.directory}; there are: {_listed(self.steps())}")
-        chosen = _agreed(self._choose(step) if jax.process_index() == 0 else 0)
         if chosen == _NONE:
             return None
         if chosen == _ALL_DAMAGED:
@@ -169,7 +173,7 @@ class Checkpoints:
                 f"checkpoints in {self.directory}: {which} damaged (see the warnings above); nothing was changed. "
                 "Restore them from a copy, or start in another work folder"
             )
-        body = read_manifest(self.directory / str(chosen))
+        body = self._read_manifest(chosen)
         wanted = _named_leaves(abstract_state)
         younger = {name: absent[name] for name in wanted if name in absent and name not in body["state"]}
         saved = {name: leaf for name, leaf in wanted.items() if name not in younger}
@@ -249,9 +253,24 @@ class Checkpoints:
         except Damaged:
             return None
 
+    def _finished(self) -> list[int]:
+        return [step for step in self._numbered() if self._manifest(step) is not None]
+
+    def _read_manifest(self, step: int) -> dict[str, Any]:
+        """Of a step that the first process has found whole."""
+        try:
+            return read_manifest(self.directory / str(step))
+        except Damaged as error:
+            raise UserError(
+                f"process {jax.process_index()} cannot read the checkpoint of step {step} in {self.directory}, which "
+                f"the first process has found whole ({error}); the work folder must be on a disk that all hosts share"
+            ) from error
+
     def _choose(self, step: int | None) -> int:
-        """The step to restore, or one of the two negative marks; sets damaged ones aside."""
+        """The step to restore, or one of the negative marks; sets damaged ones aside."""
         numbered = self._numbered()
+        if step is not None and step not in numbered:
+            return _NOT_THERE
         if not numbered:
             return _NONE
         damaged: list[int] = []
@@ -352,13 +371,6 @@ def _shape_text(entry: list[Any]) -> str:
 def _target(leaf: Any) -> jax.ShapeDtypeStruct:
     sharding = getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(leaf), sharding=sharding)
-
-
-def _agreed(step: int) -> int:
-    """What the first process decided; its digests are compared once, not on every host."""
-    if jax.process_count() == 1:
-        return step
-    return int(multihost_utils.broadcast_one_to_all(np.int32(step)))
 
 
 def _reason(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from bertjax.training.metrics import eval_line
 def evaluate(workdir: Path, step: int | None) -> dict[str, float]:
     """Prints and returns the figures of the newest checkpoint, or of that of `step`; writes nothing."""
     run = load_run(workdir, step)
+    build.use_compile_cache(run.experiment.cfg)
     prepared = corpora.prepare(run.experiment.cfg)
     exp = build.experiment(run.experiment.cfg, prepared.vocabulary, stored_teacher(workdir))
     chosen = judged(exp, run)

@@ -30,6 +30,7 @@ from bertjax.models.config import EncoderConfig, differences
 from bertjax.models.disentangled import row_of, span
 from bertjax.objectives.base import Objective
 from bertjax.training.averages import restart_average
+from bertjax.training.sharding import host_copy, put_tree
 from bertjax.training.state import TrainState
 from bertjax.types import Params, UserError
 
@@ -60,14 +61,14 @@ def begin_from(exp: build.Experiment, tokenizer: Tokenizer, state: TrainState) -
     changed = changed_maths(folder, given.config, network.config)
     match = _matched(cfg, folder, given.tokenizer, tokenizer)
     fitted = fit(given, network.config, match, cfg.init_positions)
-    params, fresh = fill_network(exp.objective, jax.device_get(state.params), name, fitted)
+    params, fresh = fill_network(exp.objective, host_copy(state.params), name, fitted)
     taken = {path for path, _ in leaves_of(exp.objective.network_params(params, name))}
     unused = topmost(fitted, {path for path, _ in leaves_of(fitted)} - taken)
     print(f"weights from {folder}" + _listed("fresh", fresh) + _listed("left out", unused))
     for line in [*_tables(given.config, network.config, match, cfg.init_positions), *changed]:
         print(f"  {line}")
     laid = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-    return state._replace(params=jax.device_put(params, laid), opt_state=restart_average(state.opt_state, params))
+    return state._replace(params=put_tree(params, laid), opt_state=restart_average(state.opt_state, params))
 
 
 def changed_maths(folder: Path, given: EncoderConfig, wanted: EncoderConfig) -> list[str]:

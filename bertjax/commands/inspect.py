@@ -65,28 +65,36 @@ def members(batch: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
 
 
 def describe(batch: dict[str, np.ndarray]) -> str:
-    """Shares over a batch: padding, predictions, what they were replaced by, labels."""
+    """Shares over a batch: examples of packed rows, padding, predictions, what they were replaced by, labels."""
     real = batch["segment_ids"] > 0
     parts = [f"{real.shape[0]} rows of {real.shape[1]}", f"padding {100 * (1 - real.mean()):.1f} %"]
+    examples = batch["example_weights"]
+    if examples.shape[1] > 1:
+        parts.insert(1, f"{examples.sum() / len(examples):.2f} examples in a row")
     weights = next((batch[name] for name in _WEIGHTS if name in batch), None)
     if weights is not None:
         hidden = int(weights.sum())
         parts.append(f"{hidden} predictions ({100 * hidden / max(real.sum(), 1):.1f} % of the tokens)")
     if "pair_labels" in batch:
-        apart = float(batch["pair_labels"].mean())
+        apart = float(batch["pair_labels"].sum() / max(examples.sum(), 1))
         parts.append(f"{100 * apart:.1f} % of the pairs do not follow each other")
     return ", ".join(parts)
 
 
 def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
-    """One row in pieces: masked ones as `[original -> seen]`, segments in their own colours."""
+    """One row in pieces: masked ones as `[original -> seen]`, segments in their own colours, every further example of a
+    packed row on a line of its own.
+    """
     text = Text()
-    if "pair_labels" in batch:
-        text.append(f"  ({PAIR_NAMES[int(batch['pair_labels'][row, 0])]}) ", style="bold")
+    latest = 0
     predicted: set[int] = set()
     if "masked_positions" in batch:
         predicted = set(batch["masked_positions"][row][batch["masked_weights"][row] > 0].tolist())
     for position in np.flatnonzero(batch["segment_ids"][row]):
+        example = int(batch["segment_ids"][row, position])
+        if example != latest:
+            text.append(_heading(batch, row, example), style="bold")
+            latest = example
         seen = tokenizer.pieces[batch["input_ids"][row, position]]
         if position in predicted:
             # a permutation hides nothing from the eye
@@ -101,6 +109,13 @@ def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
     if padding:
         text.append(f"+ {padding} padding", style="dim")
     return text
+
+
+def _heading(batch: dict[str, Any], row: int, example: int) -> str:
+    """What stands before an example of a row: where it is not the first a sign on a new line, and what its pair is."""
+    sign = "\n  & " if example > 1 else ""
+    label = f"  ({PAIR_NAMES[int(batch['pair_labels'][row, example - 1])]}) " if "pair_labels" in batch else ""
+    return sign + (label.lstrip() if sign else label)
 
 
 def write_arrays(out: Path, batches: list[dict[str, np.ndarray]]) -> None:

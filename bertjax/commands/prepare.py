@@ -32,6 +32,8 @@ def prepare(cfg: ConfigDict) -> None:
             f"{name}: {size.documents:,} documents, {size.sentences:,} sentences, {size.tokens:,} tokens, "
             f"{pipeline.rows_per_epoch[name]:,} rows an epoch; {corpus.folder}"
         )
+        for line in corpora.losses(corpus) if corpus.reused else ():  # else it was told just now
+            print(f"  {line}")
     rows = sum(pipeline.rows_per_epoch.values())
     for line in corpora.few_rows_warning(cfg, prepared, rows):
         print(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from ml_collections import ConfigDict
 
 from bertjax import build, check, corpora
 from bertjax.checkpoint.manager import Checkpoints
+from bertjax.commands.common_text import prepare_once
 from bertjax.commands.export import export_params
 from bertjax.commands.init_from import begin_from, require_folder
 from bertjax.commands.teacher import Teacher, attach, begin_as_teacher, read_teacher, require_teacher
 from bertjax.commands.teacher_file import write_teacher
 from bertjax.commands.workdir import Change, changed_keys, claim, has_checkpoints
 from bertjax.corpora import Prepared
+from bertjax.distributed.processes import ALONE, Alone, Processes
 from bertjax.hub.fill_mask import fill_mask, masked_rows
 from bertjax.hub.load import PretrainedModel
 from bertjax.models.model import count_params
@@ -27,36 +30,59 @@ from bertjax.training.state import COUNTERS, TrainState
 from bertjax.types import Params, UserError
 
 
-def pretrain(cfg: ConfigDict, workdir: Path) -> None:
-    """Trains what is left of the run in `workdir`; the same command again resumes it."""
+def pretrain(cfg: ConfigDict, workdir: Path, processes: Alone | Processes = ALONE) -> None:
+    """Trains what is left of the run in `workdir`; the same command again resumes it.
+
+    Of several processes all train, but the first alone prepares, decides where the run goes on, and writes.
+    """
     build.check_devices(cfg)  # before the corpus is tokenised, which may take hours
-    changes = changed_keys(workdir, cfg)
-    if not has_checkpoints(workdir):
+    changes, resumes = processes.first("the work folder", lambda: _look_into(workdir, cfg))
+    if not resumes:
         require_folder(cfg)
     require_teacher(cfg)
-    prepared = corpora.prepare(cfg)
+    prepared = prepare_once(cfg, processes)
     teacher = read_teacher(cfg, prepared.tokenizer)
     exp = build.experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     attach(exp, teacher)
+    _require_same_on_all(exp, processes)
     masked_rows(prepared.tokenizer, cfg.eval.fill_mask, exp.model.max_position_embeddings)
-    if not has_checkpoints(workdir):
-        claim(workdir, cfg)
-    checkpoints = build.open_checkpoints(cfg, workdir)
-    try:
+    if not resumes:
+        processes.first("the work folder", lambda: claim(workdir, cfg))
+    checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
+    with contextlib.closing(checkpoints), processes.guarded():
         state, past = _resume_or_begin(exp, prepared, teacher, checkpoints, changes)
-        claim(workdir, cfg)  # a resumed run keeps its old config.json until it is known that it can go on
-        if teacher is not None:
-            write_teacher(workdir, teacher.network)
-        prepared.tokenizer.save(workdir / "tokenizer")
+        # A resumed run keeps its old config.json until it is known that it can go on.
+        processes.first("the work folder", lambda: _write_down(workdir, cfg, prepared, teacher))
         step = int(state.step)
         if step >= cfg.train.num_steps:
             print(f"step {step} of {cfg.train.num_steps} is reached: nothing is left to train")
         else:
-            state = _train(exp, prepared, workdir, checkpoints, state, past)
-    finally:
-        checkpoints.close()
-    if jax.process_index() == 0:
-        _finish(exp, prepared, workdir, state)
+            state = _train(exp, prepared, workdir, checkpoints, state, past, processes)
+    params = build.true_size_params(exp.chosen_params(state), exp.model)
+    processes.first("the export", lambda: _finish(exp, prepared, workdir, int(state.step), params))
+
+
+def _look_into(workdir: Path, cfg: ConfigDict) -> tuple[list[Change], bool]:
+    """What changed since the checkpoints that lie there, and whether there are any."""
+    return changed_keys(workdir, cfg), has_checkpoints(workdir)
+
+
+def _require_same_on_all(exp: build.Experiment, processes: Alone | Processes) -> None:
+    """Raises `UserError` when this process has read another teacher than the first one has."""
+    theirs = processes.first("the digests", lambda: exp.digests)
+    if theirs != exp.digests:
+        raise UserError(
+            f"objective.teacher={exp.cfg.objective.teacher} is another model on this host than on that of the first "
+            "process; put it on a disk that all hosts share"
+        )
+
+
+def _write_down(workdir: Path, cfg: ConfigDict, prepared: Prepared, teacher: Teacher | None) -> None:
+    """What the work folder says of the run beside its checkpoints."""
+    claim(workdir, cfg)
+    if teacher is not None:
+        write_teacher(workdir, teacher.network)
+    prepared.tokenizer.save(workdir / "tokenizer")
 
 
 def _train(
@@ -66,8 +92,9 @@ def _train(
     checkpoints: Checkpoints,
     state: TrainState,
     past: dict[str, Any] | None,
+    processes: Alone | Processes,
 ) -> TrainState:
-    run = build.run(exp, prepared, workdir, checkpoints, int(state.step), past)
+    run = build.run(exp, prepared, workdir, checkpoints, int(state.step), past, processes)
     for line in summary(exp, prepared, sum(run.batches.rows_per_epoch.values())):
         run.console.print(line)
     try:
@@ -91,8 +118,9 @@ def summary(exp: build.Experiment, prepared: Prepared, rows: int) -> list[str]:
         f"{count_params(own, heads):,} parameters, products in {own.compute_dtype}"
         for name, (own, heads) in exp.objective.networks.items()
     ]
+    several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
     lines += [
-        f"devices: {exp.mesh.size} x {kind} ({mesh}), jax {jax.__version__}",
+        f"devices: {exp.mesh.size} x {kind}{several} ({mesh}), jax {jax.__version__}",
         f"data: {corpora.total_tokens(prepared):,} tokens, {rows:,} rows of {last.cfg.data.seq_len} tokens an epoch; "
         f"{cfg.train.num_steps:,} steps of {last.cfg.train.batch_size} rows are {slots / rows:.1f} epochs",
     ]
@@ -148,13 +176,12 @@ def _require_same_data(saved: dict[str, str], now: dict[str, str]) -> None:
         )
 
 
-def _finish(exp: build.Experiment, prepared: Prepared, workdir: Path, state: TrainState) -> None:
+def _finish(exp: build.Experiment, prepared: Prepared, workdir: Path, step: int, params: Params) -> None:
     """Fill-in examples, and the export if the config asks for one."""
-    params = build.true_size_params(exp.chosen_params(state), exp.model)
     show_fillings(exp, prepared, params)
     if exp.cfg.export.at_end:
         tokens = corpora.total_tokens(prepared)
-        export_params(exp, prepared.tokenizer, params, int(state.step), tokens, workdir, workdir / "export")
+        export_params(exp, prepared.tokenizer, params, step, tokens, workdir, workdir / "export")
 
 
 def show_fillings(exp: build.Experiment, prepared: Prepared, params: Params) -> None:

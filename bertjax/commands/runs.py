@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+
 from bertjax import build
 from bertjax.checkpoint.manager import Checkpoints, Restored
 from bertjax.checkpoint.surgery import average_params
@@ -35,7 +37,9 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
     cfg.platform = "any"
     cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor = 1, 1, 1
     tokenizer = load_tokenizer(workdir / "tokenizer")
-    experiment = build.experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir))
+    build.use_platform(cfg.platform)
+    own = jax.local_devices()[:1]  # of several processes, each reads what it begins with or learns from by itself
+    experiment = build.experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir), own)
     checkpoints = build.open_checkpoints(cfg, workdir, read_only=True)
     seen: list[Restored] = []
 

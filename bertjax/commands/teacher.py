@@ -24,7 +24,7 @@ from bertjax.objectives.base import Network, Objective
 from bertjax.objectives.distill import Distillation
 from bertjax.objectives.student import start_from_teacher
 from bertjax.training.averages import restart_average
-from bertjax.training.sharding import state_shardings
+from bertjax.training.sharding import host_copy, put_tree, state_shardings
 from bertjax.training.state import TrainState
 from bertjax.training.step import compile_eval_step
 from bertjax.types import Params, UserError
@@ -81,7 +81,7 @@ def attach(exp: build.Experiment, teacher: Teacher | None) -> None:
     objective = _distillation(exp.objective)
     run = objective.frozen(teacher.params)["teacher"]
     padded = build.padded_params(run, objective.teacher.config)
-    exp.frozen = {"teacher": jax.device_put(padded, state_shardings(padded, exp.mesh))}
+    exp.frozen = {"teacher": put_tree(padded, state_shardings(padded, exp.mesh))}
     exp.digests = {"teacher": teacher.digest}
 
 
@@ -92,13 +92,13 @@ def begin_as_teacher(exp: build.Experiment, teacher: Teacher | None, state: Trai
     config, student = _distillation(exp.objective).config, exp.model
     if config.teacher_layers is None:
         return state
-    fresh = jax.device_get(state.params)
+    fresh = host_copy(state.params)
     true = build.true_size_params(fresh, student)
     started = start_from_teacher(student, true, teacher.network.config, teacher.params, config.teacher_layers)
     params = build.padded_params(started, student)
     print(f"the student starts as layers {', '.join(map(str, config.teacher_layers))} of {exp.cfg.objective.teacher}")
     laid = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-    return state._replace(params=jax.device_put(params, laid), opt_state=restart_average(state.opt_state, params))
+    return state._replace(params=put_tree(params, laid), opt_state=restart_average(state.opt_state, params))
 
 
 class Judged(NamedTuple):

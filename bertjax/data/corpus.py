@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.data.draws import IntArray
+from bertjax.data.readers import one_line
 from bertjax.types import UserError
 
 FORMAT_VERSION = 1  # raise it when the files or the way of tokenising change: old folders are then made again
@@ -40,9 +41,16 @@ def open_corpus(folder: Path) -> dict[str, Corpus]:
     damage = find_damage(folder)
     if damage is not None:
         raise UserError(f"the prepared corpus {folder} is damaged ({damage}); delete that folder and prepare it again")
-    meta = read_meta(folder)
-    counts = np.load(folder / "counts.npy")
-    return {name: _open_split(folder / name, SplitSize(**meta["splits"][name]), counts) for name in SPLITS}
+    try:
+        meta = read_meta(folder)
+        counts = np.load(folder / "counts.npy", allow_pickle=False)
+        if counts.shape != (meta["vocab_size"],) or counts.dtype != np.int64:
+            raise ValueError(f"counts.npy holds {counts.dtype} {counts.shape} instead of int64 ({meta['vocab_size']},)")
+        return {name: _open_split(folder / name, SplitSize(**meta["splits"][name]), counts) for name in SPLITS}
+    except Exception as error:  # the libraries raise whatever comes of a broken file
+        raise UserError(
+            f"the prepared corpus {folder} is damaged ({one_line(error)}); delete that folder and prepare it again"
+        ) from error
 
 
 class Corpus:
@@ -134,23 +142,19 @@ def find_damage(folder: Path) -> str | None:
 
 def _open_split(folder: Path, size: SplitSize, counts: IntArray) -> Corpus:
     import datasets
-    import pyarrow as pa
 
-    try:
-        table = datasets.load_from_disk(str(folder), keep_in_memory=False).data
-        ids = [chunk.flatten().to_numpy() for chunk in table.column("input_ids").chunks]
-        lengths = table.column("sentence_lengths").chunks
-        sentence_lengths = [chunk.flatten().to_numpy() for chunk in lengths]
-        sentences = [np.diff(chunk.offsets.to_numpy()) for chunk in lengths]
-        corpus = Corpus(ids, _joined(sentence_lengths), offsets(_joined(sentences)), counts, size.digest)
-        found = (corpus.num_documents, corpus.num_sentences, corpus.num_tokens)
-        if found != size[:3]:
-            raise ValueError(f"it holds {found} documents, sentences and tokens instead of {size[:3]}")
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise UserError(
-            f"the prepared corpus {folder.parent} is damaged ({folder.name}: {error}); "
-            f"delete that folder and prepare it again"
-        ) from error
+    table = datasets.load_from_disk(str(folder), keep_in_memory=False).data
+    for name in ("input_ids", "sentence_lengths"):
+        for chunk in table.column(name).chunks:
+            chunk.validate(full=True)  # offsets outside their buffer would end the process, not raise
+    ids = [chunk.flatten().to_numpy() for chunk in table.column("input_ids").chunks]
+    lengths = table.column("sentence_lengths").chunks
+    sentence_lengths = [chunk.flatten().to_numpy() for chunk in lengths]
+    sentences = [np.diff(chunk.offsets.to_numpy()) for chunk in lengths]
+    corpus = Corpus(ids, _joined(sentence_lengths), offsets(_joined(sentences)), counts, size.digest)
+    found = (corpus.num_documents, corpus.num_sentences, corpus.num_tokens)
+    if found != size[:3]:
+        raise ValueError(f"{folder.name} holds {found} documents, sentences and tokens instead of {size[:3]}")
     return corpus
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.data.corpus import offsets
-from bertjax.data.draws import Draws, IntArray, permutation
+from bertjax.data.draws import Draws, IntArray, WordArray
 
 WINDOW = 1 << 20
 """Examples packed together, if nothing else is said: bounds memory, and is part of what a seed means."""
@@ -23,31 +23,27 @@ WINDOW = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class PackPlan:
-    """Which examples stand in each row of an epoch: at most 12 bytes an example, 16 beyond 2**32 of them.
+    """Which examples stand in each row of an epoch: at most 8 bytes an example, 16 beyond 2**32 of them.
 
-    `members` [examples] lists the examples row by row, `begins` [rows + 1] says where in it each row begins, and row r
-    of the epoch is row `order[r]` of these.
+    `members` [examples] lists the examples row by row, `begins` [rows + 1] says where in it each row begins.
     """
 
     members: np.ndarray
     begins: np.ndarray
-    order: np.ndarray
 
     @property
     def num_rows(self) -> int:
-        return len(self.order)
+        return len(self.begins) - 1
 
     @property
     def num_bytes(self) -> int:
-        return self.members.nbytes + self.begins.nbytes + self.order.nbytes
+        return self.members.nbytes + self.begins.nbytes
 
     def find(self, rows: IntArray) -> tuple[IntArray, IntArray]:
         """The examples of some rows of the epoch, row by row, and how many each has."""
-        found = self.order[rows]
-        begins = self.begins[found].astype(np.int64)
-        counts = self.begins[found + 1].astype(np.int64) - begins
-        places = np.repeat(begins - offsets(counts)[:-1], counts) + np.arange(counts.sum())
-        return self.members[places].astype(np.int64), counts
+        begins = self.begins[rows].astype(np.int64)
+        counts = self.begins[rows + 1].astype(np.int64) - begins
+        return self.members[_runs(begins, counts)].astype(np.int64), counts
 
 
 def plan_rows(lengths: np.ndarray, *, seq_len: int, most: int, window: int = WINDOW, seed: int, epoch: int) -> PackPlan:
@@ -67,10 +63,10 @@ def plan_rows(lengths: np.ndarray, *, seq_len: int, most: int, window: int = WIN
         place += slot
         place += begin
         members[place] = begin + _longest_first(own, seq_len, Draws("packing", seed, epoch, begin))
-        sizes.append(count)
-    begins = offsets(np.concatenate(sizes)) if sizes else offsets([])
-    order = permutation(len(begins) - 1, "order of packed rows", seed, epoch)
-    return PackPlan(members, begins.astype(small), order.astype(small))
+        sizes.append(count.astype(small))
+    counts = np.concatenate(sizes) if sizes else np.zeros(0, small)
+    order = _sorted_places(Draws("order of packed rows", seed, epoch).words(len(counts)))
+    return _reordered(PackPlan(members, offsets(counts).astype(small)), order, window)
 
 
 def count_rows(lengths: np.ndarray, *, seq_len: int, most: int, window: int = WINDOW) -> int:
@@ -158,7 +154,33 @@ class _Packing:
         self.open(_Kind(kind.room - copies * length, kind.used + copies, rows))
 
 
+def _reordered(plan: PackPlan, order: IntArray, step: int) -> PackPlan:
+    """The plan whose row r is row `order[r]` of this one; so many rows are moved at a time."""
+    begins = offsets(np.diff(plan.begins)[order]).astype(plan.begins.dtype)
+    found = np.empty_like(plan.members)
+    for first in range(0, len(order), step):
+        last = min(first + step, len(order))
+        found[begins[first] : begins[last]] = plan.find(order[first:last])[0]
+    return PackPlan(found, begins)
+
+
+def _runs(begins: IntArray, counts: IntArray) -> IntArray:
+    """`counts[i]` places from `begins[i]` on, one run behind the other."""
+    return np.repeat(begins - offsets(counts)[:-1], counts) + np.arange(counts.sum())
+
+
 def _longest_first(lengths: np.ndarray, seq_len: int, draws: Draws) -> IntArray:
     """The examples from the longest to the shortest, those of one length in random order."""
     shorter_by = (seq_len - lengths.astype(np.int64)).astype(np.uint64)
-    return np.argsort((shorter_by << np.uint64(40)) | (draws.words(len(lengths)) >> np.uint64(24)), kind="stable")
+    bits = np.uint64(64 - seq_len.bit_length())
+    return _sorted_places((shorter_by << bits) | (draws.words(len(lengths)) >> (np.uint64(64) - bits)))
+
+
+def _sorted_places(keys: WordArray) -> IntArray:
+    """Where the keys stand, from the least to the greatest, told apart by all bits that the places leave free.
+
+    Sorting words that hold their own places is ten times as fast as `argsort`, and there are no ties to break.
+    """
+    mask = np.uint64((1 << len(keys).bit_length()) - 1)
+    keys = np.sort((keys & ~mask) | np.arange(len(keys), dtype=np.uint64))
+    return (keys & mask).astype(np.int64)

@@ -17,7 +17,15 @@ from bertjax.data.forms import Form
 from bertjax.data.mixture import Epochs, Mixture
 from bertjax.types import Batch, UserError
 
+Rows = slice | IntArray
+"""Some rows of a batch, in ascending order."""
 ALL_ROWS = slice(None)
+Share = Callable[[int], Rows]
+"""Of a global batch of so many rows, those that this process needs."""
+
+
+def every_row(_: int) -> Rows:
+    return ALL_ROWS
 
 
 class Source(NamedTuple):
@@ -58,35 +66,38 @@ class Pipeline:
         places = zip(self.sources, self._epochs, used, strict=True)
         return {source.name: epochs.progress(index) for source, epochs, index in places}
 
-    def batch(self, cursor: int, rows: slice = ALL_ROWS, first_row: int = 0) -> Batch:
+    def batch(self, cursor: int, rows: Rows = ALL_ROWS, first_row: int = 0) -> Batch:
         """Batch number `cursor` >= 0 of the stream from `first_row` on, or only some of its rows (one host's share)."""
         source, index = self._mixture.locate(first_row + self._stream_rows(cursor)[rows])
         epoch = np.zeros_like(index)
         for number in np.unique(source):
             here = source == number
             epoch[here], index[here] = self._epochs[number].locate(index[here])
-            self._plan_ahead(self.sources[number].form, int(epoch[here].max()), int(index[here].max()))
+            latest = epoch[here].max()  # a batch may end one epoch and begin the next
+            self._plan_ahead(self.sources[number].form, int(latest), int(index[here & (epoch == latest)].max()))
         return self._fetch(source, epoch, index)
 
-    def eval_batches(self, num_batches: int, rows: slice = ALL_ROWS) -> Iterator[Batch]:
-        """At most `num_batches` batches in which every row of epoch 0 occurs at most once.
+    def eval_batches(self, num_batches: int, rows: Rows = ALL_ROWS) -> Iterator[Batch]:
+        """At most `num_batches` batches in which every row of epoch 0 occurs at most once, or some rows of each.
 
         Shapes are those of training; where the sources have no more rows, empty ones (all padding, weight 0) stand.
         """
         num_rows = np.array([source.form.num_rows(0) for source in self.sources])
+        shapes = self._fetch(*np.zeros((3, 1), np.int64))  # a share may have no row of its own in the last batch
         for cursor in range(num_batches):
             source, index = self._mixture.locate(self._stream_rows(cursor))
-            first_time = index < num_rows[source]
-            if not first_time.any():
+            if not (index < num_rows[source]).any():
                 return
+            source, index = source[rows], index[rows]
+            first_time = index < num_rows[source]
             found = self._fetch(source[first_time], np.zeros(first_time.sum(), np.int64), index[first_time])
-            batch = {name: np.zeros((self.batch_size, *array.shape[1:]), array.dtype) for name, array in found.items()}
+            batch = {name: np.zeros((len(source), *array.shape[1:]), array.dtype) for name, array in shapes.items()}
             batch["input_ids"][:] = self.sources[0].form.settings.pad_id
             for name, array in found.items():
                 batch[name][first_time] = array
-            yield {name: array[rows] for name, array in batch.items()}
+            yield batch
 
-    def prefetch(self, start_cursor: int, stop_cursor: int, depth: int = 2, rows: slice = ALL_ROWS) -> Prefetcher:
+    def prefetch(self, start_cursor: int, stop_cursor: int, depth: int = 2, rows: Rows = ALL_ROWS) -> Prefetcher:
         """Iterate over (cursor, batch) for the cursors [start, stop), up to `depth` batches made ahead by a thread."""
         return Prefetcher(lambda cursor: self.batch(cursor, rows), start_cursor, stop_cursor, depth)
 

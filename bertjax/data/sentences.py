@@ -8,11 +8,15 @@ import re
 _CLOSERS = r"[\"'”’»)\]}」』）》】〉]*+"
 _CJK = "\u2e80-\u303f\u3041-\u33ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff60\U00020000-\U0003ffff"
 # Chinese and Japanese stops end a sentence at once, Western ones only before whitespace (so 3.14, URLs and names stay
-# whole) or, for ! and ?, before a Chinese character.
+# whole) or, for ! and ?, before a Chinese character. The pattern begins with a plain set of characters, not with the
+# alternatives: `re` then runs through the text at ten times the speed. The empty group is matched by the usual end,
+# which needs no further look: a word too long for any short form, a full stop and a capital.
 _STOP = re.compile(
-    rf"[。！？；｡]+{_CLOSERS}"
-    rf"|(?<![!?])[!?]++{_CLOSERS}(?=[{_CJK}])"
-    rf"|(?<![.!?…])[.!?…]++{_CLOSERS}(?=\s)"
+    rf"[.!?…。！？；｡](?:(?<=[a-z]{{7}}\.)(?= [A-Z])()"
+    rf"|(?<=[。！？；｡])[。！？；｡]*{_CLOSERS}"
+    rf"|(?<=[!?])(?<![!?].)[!?]*+{_CLOSERS}(?=[{_CJK}])"
+    rf"|(?<=[.!?…])(?<![.!?…].)[.!?…]*+{_CLOSERS}(?=\s))",
+    re.DOTALL,
 )
 _OPENERS = "\"'“‘«([{¿¡「『（《【〈*_"
 _NEXT_WORD = re.compile(rf"\s*[{re.escape(_OPENERS)}]*([^\s,;:!?\"”’)\]]*)")
@@ -54,7 +58,7 @@ def split_sentences(document: str) -> list[str]:
         start = 0
         small_letters = line.islower()
         for stop in _STOP.finditer(line):
-            if _ends_sentence(line, start, stop, small_letters):
+            if stop.lastindex or _ends_sentence(line, start, stop, small_letters):
                 _append(sentences, line[start : stop.end()])
                 start = stop.end()
         _append(sentences, line[start:])

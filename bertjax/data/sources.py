@@ -1,8 +1,6 @@
 """Where text comes from: `KIND:WHERE[#FIELD][@WEIGHT]` strings become streams of documents.
 
-Hub data sets stream through `datasets` and parquet files through its `pyarrow`. Plain text and JSON lines are read with
-Python's own files: the text builder of `datasets` copies the whole corpus into a cache first, and reports invalid UTF-8
-without the file and the line, which is what a user needs to mend it.
+Hub data sets stream through `datasets`; files have their readers in `readers.py`.
 """
 
 from __future__ import annotations
@@ -10,16 +8,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import glob
-import gzip
 import hashlib
-import json
 import math
 import os
 import re
-import zlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
+from bertjax.data.readers import READERS, Reading, checked, clean_documents, one_line
 from bertjax.types import UserError
 
 KINDS = {
@@ -40,7 +35,6 @@ _FIELD = re.compile(r"#(\w[\w-]*)$")
 _WEIGHT = re.compile(r"@([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?))$", re.IGNORECASE)
 _JSON_LINES = re.compile(r"\.(?:jsonl|ndjson)(?:\.gz)?$")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_LINE_TAIL = re.compile(r"[^\S\n]+$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,136 +138,29 @@ def _nothing_found(source: Source) -> str:
     return f"data source {source.text!r}: no such file: {source.where}{hint}; it is looked for from {os.getcwd()}"
 
 
-def iter_documents(source: Source, errors: str = "strict") -> Iterator[str]:
+def iter_documents(source: Source, errors: str = "strict", reading: Reading | None = None) -> Iterator[str]:
     """Stream the non-empty documents of a source, in order, holding one document at a time.
 
-    Trailing whitespace of every line is dropped; newlines stay, because a line is a paragraph or a sentence.
-    `errors` is "strict" (invalid UTF-8 raises) or "replace". Raises `UserError` naming file and line.
+    Trailing whitespace of every line and control characters are dropped; newlines stay, because a line is a paragraph
+    or a sentence. `errors` is "strict" (invalid UTF-8 raises) or "replace"; `reading` is told what was come upon.
+    Raises `UserError` naming file and line.
     """
-    readers: dict[str, Callable[[str, Source, str], Iterator[str]]] = {
-        "text": _read_blocks,
-        "lines": _read_lines,
-        "files": _read_whole,
-        "jsonl": _read_jsonl,
-        "parquet": _read_parquet,
-    }
     if errors not in ("strict", "replace"):
         raise UserError(f"data.errors must be strict or replace, not {errors!r}")
-    if source.kind in readers:
+    reading = Reading() if reading is None else reading
+    if source.kind in READERS:
+        read = READERS[source.kind]
         found: Iterator[str] = (
-            text for path in source_files(source) for text in readers[source.kind](path, source, errors)
+            text for path in source_files(source) for text in read(path, source.field, errors, reading)
         )
     elif source.kind == "hub":
-        found = _read_hub(source, errors)
+        found = _read_hub(source, errors, reading)
     else:
         check_source(source)
         from bertjax.data.builtin import python_docs
 
         found = iter(python_docs())
-    for document in found:
-        cleaned = _LINE_TAIL.sub("", document.replace("\r\n", "\n")).rstrip().lstrip("\n")
-        if cleaned:
-            yield cleaned
-
-
-def _text_lines(path: str, errors: str) -> Iterator[tuple[int, str]]:
-    """(line number from 1, line with its newline) of a plain or gzipped UTF-8 file."""
-    opener: Any = gzip.open if path.lower().endswith(".gz") else open
-    number = 0
-    try:
-        with opener(path, "rb") as file:
-            for number, raw in enumerate(file, 1):
-                if number == 1:
-                    raw = raw.removeprefix(b"\xef\xbb\xbf")  # the mark that some editors write in front of UTF-8
-                yield number, raw.decode("utf-8", errors)
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}:{number}: invalid UTF-8 (byte 0x{error.object[error.start]:02x} at column {error.start + 1}); "
-            "convert the file to UTF-8, or set data.errors='replace'"
-        ) from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: broken gzip after line {number} ({error}); copy or compress it again") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _read_blocks(path: str, source: Source, errors: str) -> Iterator[str]:
-    block: list[str] = []
-    for _, line in _text_lines(path, errors):
-        if line.isspace():
-            if block:
-                yield "".join(block)
-            block = []
-        else:
-            block.append(line)
-    if block:
-        yield "".join(block)
-
-
-def _read_lines(path: str, source: Source, errors: str) -> Iterator[str]:
-    for _, line in _text_lines(path, errors):
-        yield line
-
-
-def _read_whole(path: str, source: Source, errors: str) -> Iterator[str]:
-    yield "".join(line for _, line in _text_lines(path, errors))
-
-
-def _read_jsonl(path: str, source: Source, errors: str) -> Iterator[str]:
-    for number, line in _text_lines(path, errors):
-        if line.isspace():
-            continue
-        place = f"{path}:{number}"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{place}: broken JSON ({error}); one object per line is expected") from error
-        if not isinstance(record, dict):
-            raise UserError(f"{place}: a JSON {type(record).__name__} where an object is expected")
-        if source.field not in record:
-            keys = ", ".join(map(str, list(record)[:8]))
-            raise UserError(f"{place}: no field {source.field!r} (it has {keys}); name yours with #FIELD")
-        yield _checked(record[source.field], place, source, errors)
-
-
-def _read_parquet(path: str, source: Source, errors: str) -> Iterator[str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    row = 0
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            if source.field not in names:
-                raise UserError(
-                    f"{path}: no column {source.field!r} (it has {', '.join(names[:8])}); name yours: #FIELD"
-                )
-            for batch in file.iter_batches(batch_size=256, columns=[source.field]):
-                for value in batch.column(0).to_pylist():
-                    row += 1
-                    yield _checked(value, f"{path}: row {row}", source, errors)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path}: cannot be read as parquet after row {row}: {_one_line(error)}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: invalid UTF-8 after row {row}; write the column again as text") from error
-
-
-def _checked(value: Any, place: str, source: Source, errors: str) -> str:
-    """The document as valid text: JSON can carry half a surrogate pair, which no tokenizer accepts."""
-    if not isinstance(value, str):
-        kind = "nothing" if value is None else type(value).__name__
-        raise UserError(
-            f"{place}: field {source.field!r} holds {kind} where text is expected; name another with #FIELD"
-        )
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            if errors == "strict":
-                advice = "mend the file, or set data.errors='replace'"
-                raise UserError(f"{place}: half a surrogate pair (invalid Unicode); {advice}") from error
-            return value.encode(errors="replace").decode()
-    return value
+    yield from clean_documents(found, reading)
 
 
 def _hub_parts(source: Source) -> tuple[str, str | None, str]:
@@ -285,7 +172,7 @@ def _hub_parts(source: Source) -> tuple[str, str | None, str]:
     return name, config or None, split or "train"
 
 
-def _read_hub(source: Source, errors: str) -> Iterator[str]:
+def _read_hub(source: Source, errors: str, reading: Reading) -> Iterator[str]:
     import datasets
 
     name, config, split = _hub_parts(source)
@@ -297,7 +184,7 @@ def _read_hub(source: Source, errors: str) -> Iterator[str]:
                 raise UserError(
                     f"{place}: no field {source.field!r} (it has {', '.join(list(record)[:8])}); use #FIELD"
                 )
-            yield _checked(record[source.field], place, source, errors)
+            yield checked(record[source.field], place, source.field, errors, reading)
     except (UserError, GeneratorExit):
         raise
     except Exception as error:  # every layer below has its own errors: network, unknown name, broken file
@@ -308,12 +195,7 @@ def _hub_fault(name: str, config: str | None, split: str, row: int, error: Excep
     what = f"hub data set {name!r} (config {config or 'default'}, split {split})"
     when = f"after row {row}" if row else "at the start"
     advice = "check the name, the config, the split and the network, or give local files"
-    return f"{what} failed {when}: {_one_line(error)}; {advice}"
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:200] + "…"
+    return f"{what} failed {when}: {one_line(error)}; {advice}"
 
 
 def source_digest(source: Source) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bertjax.data.pipeline import ALL_ROWS, Pipeline, Prefetcher
+from bertjax.data.pipeline import ALL_ROWS, Pipeline, Prefetcher, Rows, Share, every_row
 from bertjax.types import Batch
 
 
@@ -18,21 +18,34 @@ class Leg(NamedTuple):
 
 
 class StagedPipeline:
-    """One sequence of batches over several legs, the first of which starts at 0; any batch can be asked for."""
+    """One sequence of batches over several legs, the first of which starts at 0; any batch can be asked for.
 
-    def __init__(self, legs: Sequence[Leg]) -> None:
-        self.legs = tuple(legs)
+    What is prefetched is the `share` of this process: each reads only its own rows of the global batches.
+    """
+
+    def __init__(self, legs: Sequence[Leg], share: Share = every_row) -> None:
+        self.legs, self.share = tuple(legs), share
 
     @property
     def rows_per_epoch(self) -> dict[str, int]:
         """Rows of each source's first epoch, as the last leg reads it."""
         return self.legs[-1].pipeline.rows_per_epoch
 
-    def batch(self, cursor: int, rows: slice = ALL_ROWS) -> Batch:
-        """Batch number `cursor` >= 0, or only some of its rows (one host's share)."""
-        leg = next(leg for leg in reversed(self.legs) if leg.start <= cursor)
+    def batch(self, cursor: int, rows: Rows = ALL_ROWS) -> Batch:
+        """Batch number `cursor` >= 0, or only some of its rows."""
+        leg = self._leg(cursor)
         return leg.pipeline.batch(cursor - leg.start, rows, leg.first_row)
 
-    def prefetch(self, start_cursor: int, stop_cursor: int, depth: int = 2, rows: slice = ALL_ROWS) -> Prefetcher:
-        """Iterate over (cursor, batch) for the cursors [start, stop), up to `depth` batches made ahead by a thread."""
-        return Prefetcher(lambda cursor: self.batch(cursor, rows), start_cursor, stop_cursor, depth)
+    def prefetch(self, start_cursor: int, stop_cursor: int, depth: int = 2) -> Prefetcher:
+        """Iterate over (cursor, this process's share of the batch) for the cursors [start, stop).
+
+        Up to `depth` of them are made ahead by a thread.
+        """
+
+        def own(cursor: int) -> Batch:
+            return self.batch(cursor, self.share(self._leg(cursor).pipeline.batch_size))
+
+        return Prefetcher(own, start_cursor, stop_cursor, depth)
+
+    def _leg(self, cursor: int) -> Leg:
+        return next(leg for leg in reversed(self.legs) if leg.start <= cursor)

@@ -14,6 +14,7 @@ import numpy as np
 
 from bertjax.data.families import FAMILIES, ROLES, Family, family_of
 from bertjax.data.tokenizer_backends import Backend
+from bertjax.data.word_memo import Flat
 from bertjax.types import UserError, Vocabulary, padded_vocab_size
 
 __all__ = ["FAMILIES", "Tokenizer", "load_tokenizer", "train_tokenizer"]
@@ -49,6 +50,10 @@ class Tokenizer:
         """The ids of every text, int32, without special pieces; on all cores, in order."""
         return self._backend.encode(texts)
 
+    def encode_flat(self, texts: Sequence[str]) -> Flat:
+        """The same ids end to end: the token counts of the texts int64 [n], and int32; faster, from one thread only."""
+        return self._backend.encode_flat(texts)
+
     def encode_with_specials(self, text: str) -> list[int]:
         """The ids of one text as a model reads it: special pieces in it are recognised, the family's are added."""
         return list(self._backend.marked.encode(text).ids)
@@ -80,6 +85,11 @@ class Tokenizer:
     def continuation_prefix(self) -> str:
         """What WordPiece writes in front of a piece inside a word."""
         return self._backend.prefix
+
+    @property
+    def library(self) -> Any:
+        """What encodes raw text: a `tokenizers.Tokenizer` or a `SentencePieceProcessor`."""
+        return self._backend.library
 
     @property
     def engine(self) -> Any:

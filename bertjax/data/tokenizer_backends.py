@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.data.families import Family
+from bertjax.data.word_memo import Flat, WordMemo, flat, treats_words_alone
 from bertjax.types import UserError
 
 _SPACE = "▁"
@@ -29,18 +30,23 @@ class RustBackend:
         from tokenizers import Tokenizer
 
         self._text = text
-        self._plain = Tokenizer.from_str(text)
-        self._plain.no_truncation()
-        self._plain.no_padding()
-        self._plain.encode_special_tokens = True  # special pieces in raw text are split like any text
-        model = json.loads(text)["model"]
+        self.library = Tokenizer.from_str(text)
+        self.library.no_truncation()
+        self.library.no_padding()
+        self.library.encode_special_tokens = True  # special pieces in raw text are split like any text
+        content = json.loads(text)
+        model = content["model"]
+        splitter = content.get("pre_tokenizer") or {}
+        bare_first = splitter.get("type") == "ByteLevel" and not splitter.get("add_prefix_space", True)
+        marks = splitter.get("type") == "BertPreTokenizer"
+        self._memo = WordMemo(self, bare_first, marks) if treats_words_alone(content) else None
         self.kind = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}.get(model.get("type"), "")
         self.prefix = model.get("continuing_subword_prefix") or ""
 
     @functools.cached_property
     def pieces(self) -> list[str]:
         """The piece of every id; raises `UserError` where an id is missing."""
-        vocabulary = self._plain.get_vocab(with_added_tokens=True)
+        vocabulary = self.library.get_vocab(with_added_tokens=True)
         pieces = [""] * len(vocabulary)
         for piece, index in vocabulary.items():
             if index >= len(pieces):
@@ -49,8 +55,16 @@ class RustBackend:
         return pieces
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        found = self._plain.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in found]
+        return [np.array(ids, np.int32) for ids in self.lists(texts)]
+
+    def encode_flat(self, texts: Sequence[str]) -> Flat:
+        return flat(self.lists(texts)) if self._memo is None else self._memo.encode(texts)
+
+    def lists(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self.library.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def located(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        return [(found.ids, found.offsets) for found in self.library.encode_batch(texts, add_special_tokens=False)]
 
     @functools.cached_property
     def marked(self) -> Any:
@@ -77,27 +91,35 @@ class SentencePieceBackend:
         self.model, self.fold = model, fold
         self.kind, self.prefix = "unigram", ""
         self._family = family
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.library = sentencepiece.SentencePieceProcessor(model_proto=model)
 
     @functools.cached_property
     def pieces(self) -> list[str]:
-        return [self._processor.id_to_piece(i) for i in range(self._processor.get_piece_size())]
+        return [self.library.id_to_piece(i) for i in range(self.library.get_piece_size())]
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         if self.fold:
             normalizer = _folding()
             texts = [normalizer.normalize_str(text) for text in texts]
-        found = self._processor.encode(list(texts), out_type=int, num_threads=os.cpu_count() or 1)
+        as_arrays = getattr(self.library, "encode_as_numpy", None)  # sentencepiece 0.2.1 gives lists only
+        if as_arrays is not None:
+            return as_arrays(list(texts), num_threads=_threads())
+        found = self.library.encode(list(texts), out_type=int, num_threads=_threads())
         return [np.array(ids, np.int32) for ids in found]
+
+    def encode_flat(self, texts: Sequence[str]) -> Flat:
+        found = self.encode(texts)
+        lengths = np.fromiter(map(len, found), np.int64, len(found))
+        return lengths, np.concatenate(found) if found else np.zeros(0, np.int32)
 
     @functools.cached_property
     def marked(self) -> Any:
         """The same model as a `tokenizers.Tokenizer`: sentencepiece's own character table, then its scores."""
         from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-        score = self._processor.get_score
+        score = self.library.get_score
         vocabulary = [(piece, score(i)) for i, piece in enumerate(self.pieces)]
-        tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=self._processor.unk_id(), byte_fallback=False))
+        tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=self.library.unk_id(), byte_fallback=False))
         steps: list[Any] = [_folding()] if self.fold else []
         table = character_table(self.model)
         steps += [normalizers.Precompiled(table)] if table else []
@@ -113,6 +135,12 @@ class SentencePieceBackend:
 
 
 Backend = RustBackend | SentencePieceBackend
+
+
+def _threads() -> int:
+    """Threads for sentencepiece; one where `tokenizers` is told the same, in the processes that prepare a corpus."""
+    alone = os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("0", "false", "off", "no")
+    return 1 if alone else os.cpu_count() or 1
 
 
 def _folding() -> Any:

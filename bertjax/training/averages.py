@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from bertjax.training.sharding import put_tree
 from bertjax.types import Params
 
 
@@ -53,5 +54,8 @@ def restart_average(opt_state: Any, params: Params) -> Any:
     old = average_of(opt_state)
     if old is None:
         return opt_state
-    begun = jax.tree.map(lambda leaf, new: jax.device_put(new, leaf.sharding, may_alias=False), old, params)
+    if jax.process_count() > 1:  # nobody sends what everybody has
+        begun = put_tree(params, jax.tree.map(lambda leaf: leaf.sharding, old))
+    else:
+        begun = jax.tree.map(lambda leaf, new: jax.device_put(new, leaf.sharding, may_alias=False), old, params)
     return (*opt_state[:-1], opt_state[-1]._replace(average=begun))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -276,14 +278,38 @@ class FaultConfig:
     on_fault: str = "raise"
     max_faults: int = 5
     spike_factor: float | None = None
+    skip_batches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        _ = self._skipped  # raises for what cannot be read
         if self.on_fault not in ON_FAULT:
             raise UserError(f"train.on_fault must be one of {', '.join(ON_FAULT)}, not {self.on_fault}")
         if self.max_faults < 1:
             raise UserError(f"train.max_faults must be at least 1, not {self.max_faults}")
         if self.spike_factor is not None and not self.spike_factor > 0:
             raise UserError(f"train.spike_factor must be positive, not {self.spike_factor}")
+
+    @functools.cached_property
+    def _skipped(self) -> list[range]:
+        """What `skip_batches` says, in order."""
+        found = []
+        for text in self.skip_batches:
+            match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+            batches = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+            if not batches:
+                raise UserError(f"train.skip_batches: {text!r} is neither a batch such as 57 nor several such as 57-60")
+            found.append(batches)
+        return sorted(found, key=lambda batches: batches.start)
+
+    def behind_skipped(self, cursor: int) -> int:
+        """The first batch from `cursor` on that is not left out."""
+        for batches in self._skipped:
+            cursor = batches.stop if cursor in batches else cursor
+        return cursor
+
+    def next_skipped(self, cursor: int) -> int:
+        """The first batch from `cursor` on that is left out, or one that no run reaches."""
+        return min((batches.start for batches in self._skipped if batches.start >= cursor), default=sys.maxsize)
 
 
 @dataclasses.dataclass(frozen=True)

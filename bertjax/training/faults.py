@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -41,19 +42,21 @@ class Fault(NamedTuple):
     loss: float
     grad_norm: float
     sums: dict[str, float]
-    gradients: tuple[str, ...]  # per-layer paths of those that are no numbers
+    gradients: tuple[str, ...]  # per-layer paths of those that are not finite
+    weights: tuple[str, ...]  # the same of the weights after the update
 
     def describe(self) -> str:
         """All of it in one line."""
         sums = ", ".join(f"{name} {value:.4g}" for name, value in self.sums.items())
-        shown = ", ".join(self.gradients[:_NAMED_AT_MOST])
-        more = len(self.gradients) - _NAMED_AT_MOST
-        named = f"; no number is the gradient of {shown}" if shown else ""
-        return (
-            f"{self.reason} at step {self.step} (batch {self.cursor}; sums: {sums}{named}"
-            + (f" and {more} more" if more > 0 else "")
-            + ")"
-        )
+        # Clipping spreads what is wrong with one gradient over all weights: they tell nothing then.
+        where = _listed("gradient", self.gradients) or _listed("weight", self.weights)
+        return f"{self.reason} at step {self.step} (batch {self.cursor}; sums: {sums}{where})"
+
+
+def _listed(kind: str, paths: Sequence[str]) -> str:
+    more = len(paths) - _NAMED_AT_MOST
+    shown = ", ".join(paths[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
+    return f"; {kind} not finite: {shown}" if paths else ""
 
 
 class RollBack(Exception):
@@ -65,16 +68,20 @@ class RollBack(Exception):
 
 
 def fault_of(step: int, cursor: int, values: Mapping[str, Any], names: Sequence[str], spike: str = "") -> Fault:
-    """What the figures of a step, read from the device, say of it; `names` are those of `grad_squares`."""
+    """What the figures of a step, read from the device, say of it; `names` are `layer_names`."""
+
+    def broken(figure: str) -> tuple[str, ...]:
+        return tuple(name for name, value in zip(names, values[figure], strict=True) if not math.isfinite(value))
+
     loss, norm = float(values["loss"]), float(values["grad_norm"])
-    broken = ~np.isfinite(np.asarray(values["grad_squares"]))
-    reason = spike or "the update is no number, though loss and gradient are,"
+    gradients, weights = broken("grad_squares"), broken("weight_sums")
+    reason = spike or ("a weight" if weights else "the memory carried to the next batch") + " is not finite"
     if not math.isfinite(loss):
         reason = f"loss is {loss}"
     elif not math.isfinite(norm):
         reason = f"grad_norm is {norm}"
     sums = {name: float(total.value) for name, total in values["sums"].items()}
-    return Fault(step, cursor, reason, loss, norm, sums, tuple(np.asarray(names, dtype=object)[broken]))
+    return Fault(step, cursor, reason, loss, norm, sums, gradients, weights)
 
 
 def write_batch(workdir: Path, fault: Fault, batch: Batch) -> str:
@@ -89,7 +96,8 @@ def write_batch(workdir: Path, fault: Fault, batch: Batch) -> str:
             np.savez(file, **arrays)
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         return f"its batch could not be written: {error.strerror}"
     return f"its batch is in {path}"
 
@@ -114,10 +122,16 @@ class Jump(NamedTuple):
     reason: str
 
 
-def read_jumps(workdir: Path) -> list[Jump]:
-    """The jumps that a run has made so far, those after its newest checkpoint too."""
+def read_jumps(workdir: Path, step: int) -> list[Jump]:
+    """The jumps that a run has made from checkpoints up to that of `step`: those from later ones are undone."""
     path = _journal(workdir)
-    return [Jump(**each) for each in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+    try:
+        jumps = [Jump(**each) for each in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); bring it back, or delete it to find its faults anew"
+        ) from None
+    return [jump for jump in jumps if jump.step <= step]
 
 
 def write_jumps(workdir: Path, jumps: Iterable[Jump]) -> None:
@@ -128,10 +142,13 @@ def write_jumps(workdir: Path, jumps: Iterable[Jump]) -> None:
     if not entries:
         path.unlink(missing_ok=True)
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"{path} could not be written: {error.strerror}; the same command resumes") from error
 
 
 def _journal(workdir: Path) -> Path:
@@ -172,7 +189,7 @@ class Ledger:
         return counts
 
     def spike(self, loss: float) -> str:
-        """Takes note of a loss; in words if it lies far above those before it, else nothing.
+        """Takes note of a loss, a finite one; in words if it lies far above those before it, else nothing.
 
         Spikes join those that come after: the median does not feel one, and a loss that stays high becomes usual.
         """

@@ -16,7 +16,7 @@ from bertjax.training.run import Run
 from bertjax.training.sharding import put_batch
 from bertjax.training.signals import Stopped, stop_signals
 from bertjax.training.state import COUNTERS, TrainState
-from bertjax.training.step import gradient_names
+from bertjax.training.step import layer_names
 from bertjax.training.window import Window, due
 from bertjax.types import UserError
 
@@ -44,24 +44,28 @@ class Course:
 
     def __init__(self, run: Run, state: TrainState, stop: list[int], profiler: Profiler):
         self.run, self.stop, self.profiler = run, stop, profiler
-        self.names = gradient_names(state.params)
+        self.names = layer_names(state.params)
         self.figures: dict[str, float] = {}
         self.saved_at = time.monotonic()
         self.saved_step = -1 if run.past is None else int(state.step)
         if run.past is None:
             write_jumps(run.workdir, [])  # of a run that was here before
-        self._set_out(state, run.past or {})
+        self._set_out(state, run.past or {}, [] if run.past is None else read_jumps(run.workdir, int(state.step)))
 
-    def _set_out(self, state: TrainState, past: Any) -> None:
+    def _set_out(self, state: TrainState, past: Any, jumps: list[Jump]) -> None:
         """Goes on from a state and the meta saved with it, behind the batches that were refused there."""
+        step, self.cursor, self.state = int(state.step), int(state.cursor), state
         skipped, row = int(state.skipped), int(state.skipped_in_a_row)
-        ledger = Ledger(self.run.config.faults, past.get("faults", {}), read_jumps(self.run.workdir), skipped, row)
-        saved = int(state.cursor)
-        self.cursor = ledger.cursor_at(int(state.step), saved)
-        if self.cursor != saved:
-            state = state._replace(cursor=jax.device_put(np.int32(self.cursor), state.cursor.sharding))
-        self.state = state
-        self.window = Window(self.run, self.run.stage_of(self.cursor), ledger, self.names, int(state.step))
+        ledger = Ledger(self.run.config.faults, past.get("faults", {}), jumps, skipped, row)
+        stage = self.run.stage_of(max(self.cursor - 1, 0))  # of the losses in the ledger
+        self.window = Window(self.run, stage, ledger, self.names, step)
+        self._move_to(ledger.cursor_at(step, self.cursor))
+
+    def _move_to(self, cursor: int) -> None:
+        """Leaves the batches before `cursor` out."""
+        if cursor != self.cursor:
+            self.cursor = cursor
+            self.state = self.state._replace(cursor=jax.device_put(np.int32(cursor), self.state.cursor.sharding))
 
     def begin(self) -> None:
         """A run that may have to go back needs something to go back to."""
@@ -69,9 +73,11 @@ class Course:
             self._save(None)
 
     def go_on(self) -> None:
-        """The batches that are left, if every one of them makes an update."""
-        run, window = self.run, self.window
-        batches = run.batches.prefetch(self.cursor, self.cursor + run.config.num_steps - window.expected)
+        """The batches up to the next one to be left out, or all, if every one of them makes an update."""
+        run, window, faults = self.run, self.window, self.run.config.faults
+        self._move_to(faults.behind_skipped(self.cursor))
+        left = run.config.num_steps - window.expected
+        batches = run.batches.prefetch(self.cursor, min(self.cursor + left, faults.next_skipped(self.cursor)))
         try:
             for cursor, batch in batches:
                 self.profiler.before(window.expected)
@@ -82,8 +88,10 @@ class Course:
                 window.report_if_due()
                 window.add(cursor, metrics)
                 run.console.advance(window.expected)
-                if self.stop or self._is_due(window.expected):
-                    self._pause()
+                overdue = _overdue(self.saved_at, run.config)
+                stop, save = run.processes.agree(self.stop[0] if self.stop else 0, overdue)
+                if stop or save or self._is_due(window.expected):
+                    self._pause(stop, save)
         finally:
             batches.close()
 
@@ -91,11 +99,10 @@ class Course:
         """Whether, if this many updates are made, there is something to do that must wait for the device."""
         config = self.run.config
         intervals = config.eval_interval_steps, config.checkpoint_interval_steps
-        last = step == config.num_steps
-        return last or any(due(step, each) for each in intervals) or _overdue(self.saved_at, config)
+        return step == config.num_steps or any(due(step, each) for each in intervals)
 
-    def _pause(self) -> None:
-        """Evaluates, saves or stops, once it is known which step this is."""
+    def _pause(self, stop: int, save: bool) -> None:
+        """Evaluates, saves or stops (by the signal of that number), once it is known which step this is."""
         config, window = self.run.config, self.window
         made = window.settle()  # a step that made no update leaves us where we were, with that done already
         step = window.step
@@ -103,13 +110,12 @@ class Course:
         evaluates = made and (last or due(step, config.eval_interval_steps))
         if evaluates:
             self.figures = _evaluate(self.run, window, self.state, step)
-        asked = bool(self.stop)  # once: a signal between two looks would stop the run without saving it
         saves = made and (last or due(step, config.checkpoint_interval_steps))
-        if saves or ((asked or _overdue(self.saved_at, config)) and step > self.saved_step):
+        if saves or ((stop or save) and step > self.saved_step):
             self._save(self.figures if evaluates else None)
-        if asked and not last:
+        if stop and not last:
             self.run.checkpoints.wait()
-            raise Stopped(self.stop[0], step)
+            raise Stopped(stop, step)
 
     def _save(self, figures: dict[str, float] | None) -> None:
         """Saves after every step until now is known to be finite: a checkpoint must never hold a NaN."""
@@ -125,7 +131,7 @@ class Course:
         run, limit = self.run, self.run.config.faults.max_faults
         run.checkpoints.wait()
         restored = self._restore()
-        jumps = [jump for jump in read_jumps(run.workdir) if jump.step <= restored.step]
+        jumps = [jump for jump in self.window.ledger.jumps if jump.step <= restored.step]
         if sum(jump.step == restored.step for jump in jumps) >= limit:
             raise NonFiniteLoss(
                 f"went back to step {restored.step} {limit} times (train.max_faults), and yet {fault.describe()}; "
@@ -134,8 +140,9 @@ class Course:
             )
         run.checkpoints.drop_after(restored.step)  # they belong to what is now undone
         jump = Jump(restored.step, int(restored.state.cursor), fault.cursor + 1, fault.reason)
-        write_jumps(run.workdir, [*jumps, jump])
-        self._set_out(restored.state, restored.meta)
+        jumps.append(jump)
+        write_jumps(run.workdir, jumps)
+        self._set_out(restored.state, restored.meta, jumps)
         self.saved_at, self.saved_step = time.monotonic(), restored.step
         for writer in run.writers:
             writer.rewind(restored.step)

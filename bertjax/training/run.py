@@ -27,6 +27,19 @@ class Batches(Protocol):
     def prefetch(self, start_cursor: int, stop_cursor: int) -> Any: ...
 
 
+class Processes(Protocol):
+    """What the loop needs of the others that train the same model."""
+
+    def agree(self, stop: int, save: bool) -> tuple[int, bool]: ...
+
+
+class Alone:
+    """There are no others."""
+
+    def agree(self, stop: int, save: bool) -> tuple[int, bool]:
+        return stop, save
+
+
 class Checkpoints(Protocol):
     """What the loop needs of a checkpoint manager; `steps` and what follows it only to go back to one."""
 
@@ -73,6 +86,7 @@ class Run:
     peak_flops: float | None  # of all devices of the mesh
     chosen_params: Callable[[TrainState], Params] = operator.attrgetter("params")  # those to evaluate
     past: Mapping[str, Any] | None = None  # the meta of the checkpoint that the state is from; None = the run begins
+    processes: Processes = dataclasses.field(default_factory=Alone)
 
     def stage_of(self, cursor: int) -> Stage:
         return next(stage for stage in reversed(self.stages) if stage.start <= cursor)

@@ -36,8 +36,8 @@ def train_step(
 ) -> tuple[TrainState, Metrics]:
     """The next state and the sums of this batch; everything random comes from (seed, cursor, example).
 
-    `applied` tells whether loss, gradient and update are numbers; where they are not, `skip_faults` leaves the state as
-    it was, but for the cursor and the counters.
+    `applied` tells whether the loss, the gradient, the new weights and the carry are finite; where they are not,
+    `skip_faults` leaves the state as it was, but for the cursor and the counters.
     """
     real_tokens = (batch["segment_ids"] > 0).sum()
     batch = objective.corrupt(batch, purpose_key(seed, "corrupt"), state.cursor)
@@ -52,15 +52,16 @@ def train_step(
     (loss, (sums, carry)), grads = _accumulate(gradient, state, batch, key, microbatches)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    squares = gradient_squares(grads)
+    squares, weights = layer_sums(grads, jnp.square), layer_sums(params)
     metrics = {
         "loss": loss,
         "sums": sums,
         "grad_norm": jnp.sqrt(squares.sum()),
         "grad_squares": squares,
+        "weight_sums": weights,
         "real_tokens": real_tokens,
     }
-    metrics["applied"] = jnp.isfinite(loss + metrics["grad_norm"] + _total(updates))
+    metrics["applied"] = jnp.isfinite(loss + metrics["grad_norm"] + weights.sum() + _total(carry))
     after = state._replace(params=params, opt_state=opt_state, carry=carry, step=state.step + 1)
     after = after._replace(skipped_in_a_row=jnp.zeros_like(state.skipped_in_a_row))
     if skip_faults:
@@ -70,23 +71,25 @@ def train_step(
     return after._replace(cursor=state.cursor + 1), metrics
 
 
-def gradient_squares(grads: Params) -> Array:
-    """The sum of squares of every parameter's gradient, layer by layer, as `gradient_names` lists them: float32 [n]."""
+def layer_sums(tree: Params, of: Callable[[Array], Array] = jnp.asarray) -> Array:
+    """The sum over every parameter, layer by layer, in the order of `layer_names`: float32 [n].
+
+    It is finite only where all of the parameter is.
+    """
 
     def of_leaf(path: str, leaf: Array) -> Array:
-        return jnp.sum(jnp.square(leaf.astype(jnp.float32)), axis=tuple(range(num_stacked(path), leaf.ndim))).reshape(
-            -1
-        )
+        own = tuple(range(num_stacked(path), leaf.ndim))
+        return jnp.sum(of(leaf.astype(jnp.float32)), axis=own).reshape(-1)
 
-    return jnp.concatenate([of_leaf(path, leaf) for path, leaf in leaf_paths(grads)])
+    return jnp.concatenate([of_leaf(path, leaf) for path, leaf in leaf_paths(tree)])
 
 
-def gradient_names(params: Params) -> list[str]:
-    """The per-layer paths of `gradient_squares`, in its order; `params` may be shapes only."""
+def layer_names(params: Params) -> list[str]:
+    """The per-layer paths of `layer_sums`, in its order; `params` may be shapes only."""
     return [name for path, leaf in leaf_paths(params) for name in virtual_paths(path, leaf.shape)]
 
 
-def _total(tree: Params) -> Array:
+def _total(tree: Any) -> Array:
     """A number that is finite only if every number of the tree is."""
     return sum((jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
@@ -12,9 +12,12 @@ from bertjax.training.metrics import Clock
 from bertjax.training.run import Run, Stage
 
 ADVICE = (
-    "checkpoints before it are intact; try a lower optimizer.learning_rate, longer schedule.warmup_steps or "
-    "train.compute_dtype=float32, or let the run go round it: train.on_fault=skip or rollback"
+    "checkpoints before it are intact; leave it out with train.skip_batches={batch}, let the run go round such batches "
+    "with train.on_fault=skip or rollback, or try a lower optimizer.learning_rate, longer schedule.warmup_steps or "
+    "train.compute_dtype=float32"
 )
+UNREAD = 32
+"""Steps whose figures nobody asks for yet: so far behind the newest one, reading makes the device wait for nothing."""
 
 
 def due(step: int, interval: int) -> bool:
@@ -50,7 +53,10 @@ class Window:
         self.stage, self._untimed, self._compiled = stage, 1, False
 
     def add(self, cursor: int, metrics: Any) -> None:
+        """Takes note of a step under way; judges old ones, so that a fault does not wait for the next report."""
         self._pending.append((cursor, metrics))
+        if len(self._pending) >= 2 * UNREAD:
+            self._read_off(UNREAD)
 
     def report_if_due(self) -> None:
         if not self._compiled and self._pending:
@@ -63,10 +69,16 @@ class Window:
 
     def settle(self) -> bool:
         """Reads and judges the steps under way (this waits for the device); whether the last one made an update."""
-        pending, self._pending = self._pending, []
-        for (cursor, _), values in zip(pending, jax.device_get([metrics for _, metrics in pending]), strict=True):
+        if not self._pending:
+            return False
+        self._read_off(len(self._pending))
+        return bool(self._read[-1]["applied"])
+
+    def _read_off(self, count: int) -> None:
+        """Judges the first of the steps under way, in their order."""
+        taken, self._pending = self._pending[:count], self._pending[count:]
+        for (cursor, _), values in zip(taken, jax.device_get([metrics for _, metrics in taken]), strict=True):
             self._judge(cursor, values)
-        return bool(pending) and bool(self._read[-1]["applied"])
 
     def report(self) -> None:
         """Writes the means of the updates since the last report, and forgets them."""
@@ -99,16 +111,22 @@ class Window:
         """Counts a step that made no update, or ends the run, or asks for an earlier state."""
         config, ledger, said = self.run.config.faults, self.ledger, f"{fault.describe()}; {self._batch_of(fault)}"
         if config.on_fault == "raise":
-            raise NonFiniteLoss(f"{said}; {ADVICE}")
+            self._give_up(fault, said)
         if config.on_fault == "rollback":
             self.run.console.print(said)
             raise RollBack(fault)
         ledger.skipped, ledger.in_a_row = ledger.skipped + 1, ledger.in_a_row + 1
         self.run.console.print(f"skipped an update: {said}")
         if ledger.in_a_row >= config.max_faults:
-            raise NonFiniteLoss(
-                f"{ledger.in_a_row} updates in a row were no numbers (train.max_faults): {said}; {ADVICE}"
+            self._give_up(
+                fault, f"{ledger.in_a_row} updates in a row left out (train.max_faults), the last one: {said}"
             )
+
+    def _give_up(self, fault: Fault, said: str) -> NoReturn:
+        """Ends the run, the figures of the updates before the fault written."""
+        self._pending = []
+        self.report()
+        raise NonFiniteLoss(f"{said}; {ADVICE.format(batch=fault.cursor)}")
 
     def _batch_of(self, fault: Fault) -> str:
         """Any batch can be made again from its cursor: none is kept for the case of a fault."""

@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 
 from bertjax.data.corpus import Corpus, offsets, open_corpus
-from bertjax.data.prepare import prepare_corpus
+from bertjax.data.prepare import Recipe, prepare_corpus
+from bertjax.data.word_memo import flat
 from bertjax.types import UserError
 
 
 class Letters:
     size, digest = 26, "letters"
 
-    def encode_batch(self, texts):
-        return [np.frombuffer(text.encode(), np.uint8).astype(np.int32) - ord("a") for text in texts]
+    def encode_flat(self, texts):
+        return flat([[ord(letter) - ord("a") for letter in text] for text in texts])
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def folder(tmp_path):
         source_digest="letters",
         tokenizer=Letters(),
         split_sentences=str.split,
-        eval_fraction=0.0,
+        recipe=Recipe(eval_fraction=0.0),
         is_held_out=lambda text, fraction: False,
         cache_dir=tmp_path,
     )

@@ -347,4 +347,4 @@ def test_a_failed_plan_is_tried_again(monkeypatch):
 def test_plan_is_small():
     _, plan = plan_of(random_documents(50, 12))
     assert isinstance(plan, PairPlan)
-    assert sum(getattr(plan, name).itemsize for name in vars(plan)) <= 25  # bytes per pair
+    assert sum(getattr(plan, name).itemsize for name in vars(plan)) <= 13  # bytes per pair

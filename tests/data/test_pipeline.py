@@ -217,6 +217,15 @@ def test_evaluation_counts_every_row_once(make):
     assert sum(batch["example_weights"].sum() for batch in batches) == sum(pipeline.rows_per_epoch.values())
 
 
+def test_a_host_without_a_row_of_its_own_has_an_empty_batch_all_the_same():
+    """P19: the others wait for it."""
+    pipeline = pipeline_of(source_of(num_documents=1), batch_size=64)
+    assert pipeline.rows_per_epoch["a"] < 48
+    (whole,) = pipeline.eval_batches(5)
+    (last,) = pipeline.eval_batches(5, slice(48, 64))
+    assert_equal(last, {name: array[48:] for name, array in whole.items()})
+
+
 def test_empty_rows_are_all_padding():
     pipeline = pipeline_of(source_of(num_documents=1), batch_size=64)
     (batch,) = pipeline.eval_batches(5)

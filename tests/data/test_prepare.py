@@ -8,9 +8,12 @@ import datasets
 import numpy as np
 import pytest
 
+import bertjax.data.encode as encode_module
 import bertjax.data.prepare as prepare_module
 from bertjax.data.corpus import open_corpus
-from bertjax.data.prepare import prepare_corpus
+from bertjax.data.filters import FilterConfig
+from bertjax.data.prepare import Recipe, prepare_corpus
+from bertjax.data.word_memo import flat
 from bertjax.types import UserError
 
 
@@ -22,8 +25,8 @@ class Words:
     def __init__(self, size=1000):
         self.size = size
 
-    def encode_batch(self, texts):
-        return [np.array([int(word) for word in text.split()], np.int32) for text in texts]
+    def encode_flat(self, texts):
+        return flat([[int(word) for word in text.split()] for text in texts])
 
 
 def split(text):
@@ -40,11 +43,14 @@ def prepare(cache_dir, documents, **changes):
         "source_digest": "toys v1",
         "tokenizer": Words(),
         "split_sentences": split,
-        "eval_fraction": 0.0,
         "is_held_out": is_held_out,
         "cache_dir": cache_dir,
     }
-    return prepare_corpus(documents, **(given | changes))
+    recipe = {name: changes.pop(name) for name in ("eval_fraction", "max_document_tokens") if name in changes}
+    filters = FilterConfig(**changes.pop("filters", {}))
+    return prepare_corpus(
+        documents, recipe=Recipe(**({"eval_fraction": 0.0, "filters": filters} | recipe)), **(given | changes)
+    )
 
 
 def documents(count, seed=0):
@@ -123,7 +129,7 @@ def test_equal_inputs_give_equal_files(tmp_path):
 def test_batch_limits_leave_no_trace(tmp_path, monkeypatch):
     whole = prepare(tmp_path / "whole", documents(200), eval_fraction=0.2)
     monkeypatch.setattr(prepare_module, "DOCUMENTS_PER_BATCH", 7)
-    monkeypatch.setattr(prepare_module, "CHARACTERS_PER_BATCH", 20)
+    monkeypatch.setattr(encode_module, "CHARACTERS_PER_BATCH", 20)
     parts = prepare(tmp_path / "parts", documents(200), eval_fraction=0.2)
     assert parts.splits == whole.splits
     assert rows(parts.folder / "train") == rows(whole.folder / "train")
@@ -152,7 +158,7 @@ def test_long_documents_are_cut_at_sentence_ends(tmp_path):
 
 
 def test_gigantic_sentences_are_cut_at_spaces(tmp_path, monkeypatch):
-    monkeypatch.setattr(prepare_module, "CHARACTERS_PER_SENTENCE", 10)
+    monkeypatch.setattr(encode_module, "CHARACTERS_PER_SENTENCE", 10)
     prepared = prepare(tmp_path, ["11 22 33 44 55 66", "0000000001" * 2 + "2"])
     assert rows(prepared.folder / "train")[0] == ([11, 22, 33, 44, 55, 66], [3, 3])
     assert rows(prepared.folder / "train")[1] == ([1, 1, 2], [1, 1, 1])
@@ -212,7 +218,7 @@ def test_an_empty_corpus_is_named(tmp_path, texts):
 
 @pytest.mark.parametrize("wrong", ["1000", "-1"])
 def test_ids_outside_the_vocabulary_are_refused(tmp_path, wrong):
-    with pytest.raises(UserError, match=f"id {wrong} for source toys.* 1000 pieces"):
+    with pytest.raises(UserError, match=f"document 2 of source toys.*id {wrong}, .* 1000 pieces"):
         prepare(tmp_path, ["1 2", f"3 {wrong}"])
     assert list(tmp_path.iterdir()) == []
 

@@ -131,10 +131,10 @@ def test_text_lines_and_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(raw.encode())
     with gzip.open(tmp_path / "b.txt.gz", "wb") as file:
         file.write(b"Five.\n")
-    assert documents(f"text:{tmp_path}/a.txt") == ["  One.\nTwo.", "Three\0.", "四。"]
-    assert documents(f"lines:{tmp_path}/a.txt") == ["  One.", "Two.", "Three\0.", "四。"]
-    assert documents(f"files:{tmp_path}/a.txt") == ["  One.\nTwo.\n\nThree\0.\n\n\n\n四。"]
-    assert documents(f"text:{tmp_path}/*") == ["  One.\nTwo.", "Three\0.", "四。", "Five."]
+    assert documents(f"text:{tmp_path}/a.txt") == ["  One.\nTwo.", "Three.", "四。"]
+    assert documents(f"lines:{tmp_path}/a.txt") == ["  One.", "Two.", "Three.", "四。"]
+    assert documents(f"files:{tmp_path}/a.txt") == ["  One.\nTwo.\n\nThree.\n\n\n\n四。"]
+    assert documents(f"text:{tmp_path}/*") == ["  One.\nTwo.", "Three.", "四。", "Five."]
     (tmp_path / "empty.txt").write_text(" \n\n")
     for kind in ("text", "lines", "files"):
         assert documents(f"{kind}:{tmp_path}/empty.txt") == []

@@ -15,7 +15,7 @@ class Rows:
     """Stands for a pipeline: batch n of b rows holds the numbers of its rows."""
 
     def __init__(self, rows: int, kind: int) -> None:
-        self.rows, self.kind = rows, kind
+        self.rows, self.kind, self.batch_size = rows, kind, rows
         self.rows_per_epoch = {"all": 100 * kind}
 
     def batch(self, cursor: int, rows: slice = ALL_ROWS, first_row: int = 0) -> dict[str, np.ndarray]:
@@ -40,3 +40,20 @@ def test_any_batch_and_any_rows_of_it_can_be_asked_for(staged: StagedPipeline) -
     with staged.prefetch(2, 6) as batches:
         got = [(cursor, batch["input_ids"][0, 0]) for cursor, batch in batches]
     assert got == [(2, 4), (3, 6), (4, 10), (5, 1000)]
+
+
+def test_every_host_reads_its_share_whatever_the_size_of_the_batch() -> None:
+    """P19: four hosts, then two from cursor 4 on; every row once, and every batch as one host would have it."""
+    legs = [Leg(0, 0, Rows(4, 0)), Leg(3, 12, Rows(8, 0))]
+    whole = {cursor: StagedPipeline(legs).batch(cursor)["input_ids"][:, 0] for cursor in range(8)}
+    found: dict[int, list[int]] = {cursor: [] for cursor in whole}
+    for hosts, start, stop in ((4, 0, 4), (2, 4, 8)):
+        for host in range(hosts):
+            # a slice or numbers, as the mesh has it
+            shares = {0: lambda rows, n=hosts: slice(0, rows // n)}
+            share = shares.get(host, lambda rows, n=hosts, h=host: np.arange(h * rows // n, (h + 1) * rows // n))
+            with StagedPipeline(legs, share).prefetch(start, stop) as batches:
+                for cursor, batch in batches:
+                    found[cursor] += batch["input_ids"][:, 0].tolist()
+    assert found == {cursor: rows.tolist() for cursor, rows in whole.items()}
+    assert list(itertools.chain(*found.values())) == list(range(12 + 5 * 8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import types
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import build
+from bertjax import build, check
 from bertjax.data.corpus import Corpus, offsets
 from bertjax.data.forms import make_form
 from bertjax.models.model import init_params
@@ -20,7 +21,7 @@ from bertjax.objectives.base import Extra, Network, Objective
 from bertjax.objectives.config import MaskingConfig
 from bertjax.objectives.masking.budgets import budgets, row_room
 from bertjax.overrides import load_config
-from bertjax.types import Params, Sum, Vocabulary
+from bertjax.types import Params, Sum, UserError, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -31,9 +32,24 @@ RECIPES = [
     "bert",
     "modernbert",
     "electra",
+    "simcse",
     *(
         pytest.param(name, marks=pytest.mark.long)
-        for name in ("albert", "roberta", "spanbert", "deberta", "gpt2", "simcse", "distilbert", "minilm", "gpt_bert")
+        for name in (
+            "albert",
+            "roberta",
+            "spanbert",
+            "deberta",
+            "deberta:smoke-v1",
+            "deberta:smoke-v2",
+            "gpt2",
+            "transformer",
+            "distilbert",
+            "minilm",
+            "tinybert",
+            "gpt_bert mlm",
+            "gpt_bert clm",
+        )
     ),
 ]
 
@@ -43,7 +59,9 @@ def corpus() -> Corpus:
     rng = np.random.default_rng(3)
     lengths = rng.integers(2, 9, 26)
     documents = offsets([1, 3, 2, 1, 6, 1, 4, 2, 1, 5])
-    return Corpus([rng.integers(5, 200, lengths.sum()).astype(np.int32)], lengths, documents, np.zeros(0), "toy")
+    return Corpus(
+        [rng.integers(5, 200, lengths.sum()).astype(np.int32)], lengths, documents, np.zeros(0, np.int64), "toy"
+    )
 
 
 def epoch_of(form: str, packing: str) -> dict[str, jax.Array]:
@@ -54,23 +72,27 @@ def epoch_of(form: str, packing: str) -> dict[str, jax.Array]:
     return {name: jnp.asarray(array) for name, array in batch.items()}
 
 
-def objective_of(name: str, vocabulary: Vocabulary) -> tuple[Objective, str, Any]:
-    """A recipe in float32, two layers of 16 and no dropout; its form, and what it is given beside its parameters."""
-    cfg = load_config(f"{CONFIGS / name}.py:smoke")
+def objective_of(recipe: str, vocabulary: Vocabulary) -> tuple[Objective, str, Any]:
+    """A recipe in float32, two layers of 16 and no dropout; its form, and what it is given beside its parameters.
+
+    Of a mixture it is the member named behind the recipe: which rows go to which is told by the rows.
+    """
+    spec, _, member = recipe.partition(" ")
+    name, _, size = spec.partition(":")
+    cfg = load_config(f"{CONFIGS / name}.py:{size or 'smoke'}")
     cfg.train.compute_dtype = "float32"
     cfg.data.seq_len, cfg.data.packing, cfg.data.pack_examples = S, "best_fit", MOST
     cfg.model.update(SMALL | {"max_position_embeddings": S, "window": 4 if name == "modernbert" else cfg.model.window})
     cfg.model.embedding_size = 8 if name == "albert" else cfg.model.embedding_size
-    for rate in ("hidden_dropout", "attention_dropout", "attention_output_dropout"):
+    for rate in ("hidden_dropout", "attention_dropout", "attention_output_dropout", "activation_dropout"):
         cfg.model[rate] = 0.0
+    check._check_packing(cfg)
     if cfg.objective.name != "distill":
-        return build.make_objective(cfg, vocabulary), cfg.data.form, {}
-    config = build.check.encoder_config(cfg, vocabulary)
-    return (
-        build.make_objective(cfg, vocabulary, Network(config, ("mlm",))),
-        cfg.data.form,
-        init_params(config, ("mlm",), jax.random.key(7)),
-    )
+        objective: Any = build.make_objective(cfg, vocabulary)
+        return objective.members[member] if member else objective, cfg.data.form, {}
+    config = check.encoder_config(cfg, vocabulary)
+    objective = build.make_objective(cfg, vocabulary, Network(config, ("mlm",)))
+    return objective, cfg.data.form, objective.frozen(init_params(config, ("mlm",), jax.random.key(7)))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -124,3 +146,18 @@ def test_the_room_of_random_numbers_grows_with_the_examples_by_one_at_most(count
     config = MaskingConfig(mask_rate=0.15, count=count, max_predictions=120)
     assert row_room(config, 512, 16) <= 120 + 16
     assert row_room(MaskingConfig(count=count, max_predictions=2), 512, 16) == 32
+
+
+@pytest.mark.parametrize(
+    ("recipe", "form", "why"),
+    [
+        ("xlnet", "segments", "rows of data.form=segments are full, and go on from batch to batch"),
+        ("xlnet", "stream", "rows of data.form=stream are full, and go on from batch to batch"),
+        ("xlnet", "block", "objective.name=plm permutes whole rows, so that examples would see each other"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused_with_the_reason(recipe: str, form: str, why: str) -> None:
+    cfg = load_config(f"{CONFIGS / recipe}.py:smoke")
+    cfg.data.packing, cfg.data.form = "best_fit", form
+    with pytest.raises(UserError, match=re.escape(why)):
+        check.check(cfg)

@@ -104,7 +104,7 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
             loss = Reading((losses or {}).get(step, float(step)), step, events)
             sums = {"mlm": Sum(np.float32(3 * step), np.float32(3))}
             metrics = {"loss": loss, "sums": sums, "grad_norm": np.float32(1), "real_tokens": np.int32(TOKENS)}
-            metrics |= {"applied": math.isfinite(loss.value), "grad_squares": np.ones(0)}
+            metrics |= {"applied": math.isfinite(loss.value), "grad_squares": np.ones(0), "weight_sums": np.ones(0)}
             return state._replace(step=step, cursor=state.cursor + 1), metrics
 
         def eval_step(params: Any, extra: Extra, batch: dict) -> tuple[dict[str, Sum], dict]:

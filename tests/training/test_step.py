@@ -108,7 +108,7 @@ def test_the_state_is_donated_and_metrics_are_sums(
         after, metrics = step(before, {}, put_batch(batch_of(0), mesh))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((before.params, before.opt_state)))
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
-    assert set(metrics) == {"loss", "sums", "grad_norm", "grad_squares", "real_tokens", "applied"}
+    assert set(metrics) == {"loss", "sums", "grad_norm", "grad_squares", "weight_sums", "real_tokens", "applied"}
     assert metrics["applied"]
     sums = metrics["sums"]
     assert set(sums) == {"mlm", "mlm_accuracy", "pair", "pair_accuracy"}

@@ -31,12 +31,15 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True)
 class PairPlan:
-    """Pairs as slices of a corpus, all arrays [num_pairs]; `label` is 1 where B does not follow A."""
+    """Pairs as slices of a corpus, all arrays [num_pairs]; `label` is 1 where B does not follow A.
 
-    a_start: IntArray
-    a_length: np.ndarray  # int32
-    b_start: IntArray
-    b_length: np.ndarray  # int32
+    13 bytes a pair, up to 2**32 tokens of text and 2**16 of a row.
+    """
+
+    a_start: np.ndarray  # uint32, int64
+    a_length: np.ndarray  # uint16, int32
+    b_start: np.ndarray
+    b_length: np.ndarray
     label: np.ndarray  # bool
 
     @property
@@ -82,13 +85,15 @@ class Pairs:
 
     def lengths(self, epoch: int) -> np.ndarray:
         plan = self._plans.get(epoch % self.settings.dupe_factor)
-        return plan.a_length + plan.b_length + SPECIALS
+        return plan.a_length.astype(np.int32) + plan.b_length + SPECIALS
 
     def examples(self, epoch: int, numbers: IntArray, counts: IntArray) -> dict[str, np.ndarray]:
         return self._lay_out(self._plans.get(epoch % self.settings.dupe_factor), epoch, numbers, counts)
 
     def _lay_out(self, plan: PairPlan, epoch: int, pairs: IntArray, counts: IntArray) -> dict[str, np.ndarray]:
-        a, b = (plan.a_start[pairs], plan.a_length[pairs]), (plan.b_start[pairs], plan.b_length[pairs])
+        columns = (plan.a_start, plan.a_length, plan.b_start, plan.b_length)
+        a_start, a_length, b_start, b_length = (column[pairs].astype(np.int64) for column in columns)
+        a, b = (a_start, a_length), (b_start, b_length)
         identities = example_ids(self._corpus, a[0])
         batch = lay_out(self._corpus, [a, b], self.settings, identities, epoch, counts)
         return batch | {"pair_labels": spread(plan.label[pairs].astype(np.int32), counts, self.settings)}
@@ -109,7 +114,7 @@ def plan_pairs(corpus: Corpus, settings: FormSettings, draw: int, rule: str = "n
     def plan_group(group: range) -> PairPlan:
         draws = Draws("pairs", settings.seed, draw, settings.seq_len, group.start)
         chunks = _cut_chunks(corpus, settings, group, draws, rule)
-        return _truncate(*_slices(corpus, chunks, draws), settings.seq_len - SPECIALS, draws)
+        return _small(_truncate(*_slices(corpus, chunks, draws), settings.seq_len - SPECIALS, draws), corpus, settings)
 
     plans = _for_each_group(corpus, plan_group)
     columns = [field.name for field in dataclasses.fields(PairPlan)]
@@ -231,10 +236,23 @@ def _truncate(
     a_drop, b_drop = a_alone + shared // 2, b_alone + (shared + 1) // 2
     return PairPlan(
         a_start=a_start + heads(a_drop, draws),
-        a_length=(a_length - a_drop).astype(np.int32),
+        a_length=a_length - a_drop,
         b_start=b_start + heads(b_drop, draws),
-        b_length=(b_length - b_drop).astype(np.int32),
+        b_length=b_length - b_drop,
         label=label,
+    )
+
+
+def _small(plan: PairPlan, corpus: Corpus, settings: FormSettings) -> PairPlan:
+    """In the least types that hold it: a plan is in memory for as long as its epoch."""
+    start = np.uint32 if corpus.num_tokens < 1 << 32 else np.int64
+    length = np.uint16 if settings.seq_len < 1 << 16 else np.int32
+    return PairPlan(
+        a_start=plan.a_start.astype(start),
+        a_length=plan.a_length.astype(length),
+        b_start=plan.b_start.astype(start),
+        b_length=plan.b_length.astype(length),
+        label=plan.label,
     )
 
 

@@ -1,0 +1,239 @@
+"""Files to documents, one reader for each kind of source; holds one document at a time, whatever the size of the file.
+
+Plain text and JSON lines are read with Python's own files: the text builder of `datasets` copies the whole corpus into
+a cache first, and reports invalid UTF-8 without the file and the line, which is what a user needs to mend it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gzip
+import io
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bertjax.types import UserError
+
+LONGEST_DOCUMENT = 1 << 24  # characters, for files bytes; longer ones are cut at a blank or the end of a line
+LONGEST_RECORD = 1 << 30  # bytes of a JSON line, which must be read as a whole
+LINES_BETWEEN_LOOKS = 256  # at how far the file has been read
+# All but whitespace: they say nothing, and no two families of tokenizers do the same with them.
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
+
+
+@dataclasses.dataclass
+class Reading:
+    """What reading a source has come upon so far; `bytes` are those of its files, as they lie on the disk."""
+
+    documents: int = 0
+    empty: int = 0
+    cut: int = 0
+    invalid_lines: int = 0
+    control_characters: int = 0
+    bytes: int = 0
+
+    def facts(self) -> dict[str, int]:
+        """What is worth telling when all is read."""
+        return {name: value for name, value in vars(self).items() if name != "bytes"}
+
+
+Reader = Callable[[str, str | None, str, Reading], Iterator[str]]
+
+
+def clean_documents(found: Iterator[str], reading: Reading) -> Iterator[str]:
+    """The documents without trailing whitespace on any line and without control characters; none empty, none gigantic.
+
+    Newlines stay: a line is a paragraph or a sentence.
+    """
+    for document in found:
+        if _CONTROLS.search(document):
+            document, count = _CONTROLS.subn("", document)
+            reading.control_characters += count
+        cleaned = "\n".join(map(str.rstrip, document.split("\n"))).strip("\n")
+        if not cleaned:
+            reading.empty += 1
+            continue
+        while len(cleaned) > LONGEST_DOCUMENT:
+            end = max(cleaned.rfind(blank, 1, LONGEST_DOCUMENT) for blank in " \n")
+            end = LONGEST_DOCUMENT if end < 0 else end
+            yield cleaned[:end]
+            cleaned = cleaned[end:].lstrip()
+            reading.cut += 1
+            reading.documents += 1
+        if cleaned:
+            reading.documents += 1
+            yield cleaned
+
+
+def text_lines(path: str, errors: str, reading: Reading, longest: int | None = None) -> Iterator[tuple[int, str]]:
+    """(line number from 1, line with its newline) of a plain or gzipped UTF-8 file; a gigantic line comes in pieces.
+
+    Raises `UserError` for what cannot be read, and where a line has more than `longest` bytes.
+    """
+    number, before, rest, begins = 0, reading.bytes, b"", True
+    try:
+        with open(path, "rb") as raw, _opened(path, raw) as file:
+            size = os.fstat(raw.fileno()).st_size
+            for part in iter(functools.partial(file.readline, longest or LONGEST_DOCUMENT), b""):
+                number += begins
+                begins, line, rest = part.endswith(b"\n"), rest + part, b""
+                if number == 1 and line.startswith(b"\xef\xbb\xbf"):
+                    line = line[3:]  # the mark that some editors write in front of UTF-8
+                if not begins and len(part) == (longest or LONGEST_DOCUMENT):
+                    if longest:
+                        raise UserError(f"{path}:{number}: a line of more than {longest:,} bytes; is it one per line?")
+                    line, rest = _cut_line(line)
+                if not number % LINES_BETWEEN_LOOKS:
+                    reading.bytes = before + raw.tell()
+                yield number, _decoded(line, errors, reading)
+            if rest:
+                yield number, _decoded(rest, errors, reading)
+            reading.bytes = before + size
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}:{number}: invalid UTF-8 (byte 0x{error.object[error.start]:02x} at column {error.start + 1}); "
+            "convert the file to UTF-8, or set data.errors='replace'"
+        ) from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: broken gzip after line {number} ({error}); copy or compress it again") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _opened(path: str, raw: Any) -> Any:
+    # The buffer around it has a `readline` in C.
+    return io.BufferedReader(gzip.GzipFile(fileobj=raw), 1 << 17) if path.lower().endswith(".gz") else raw
+
+
+def _cut_line(line: bytes) -> tuple[bytes, bytes]:
+    """The beginning of a gigantic line up to its last blank, else to the last whole character; and the rest."""
+    end = line.rfind(b" ")
+    if end <= 0:
+        end = len(line)
+        while end > len(line) - 4 and line[end - 1] & 0xC0 == 0x80:
+            end -= 1
+        end -= end < len(line) or line[-1] >= 0xC0
+    return line[:end], line[end:]
+
+
+def _decoded(line: bytes, errors: str, reading: Reading) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        if errors == "strict":
+            raise
+        reading.invalid_lines += 1
+        return line.decode(errors="replace")
+
+
+def read_blocks(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
+    block: list[str] = []
+    size = 0
+    for _, line in text_lines(path, errors, reading):
+        if line.isspace() or size + len(line) > LONGEST_DOCUMENT:
+            if block:
+                yield "".join(block)
+            reading.cut += bool(block) and not line.isspace()
+            block, size = [], 0
+        if not line.isspace():
+            block.append(line)
+            size += len(line)
+    if block:
+        yield "".join(block)
+
+
+def read_lines(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
+    last = 0
+    for number, line in text_lines(path, errors, reading):
+        reading.cut += number == last
+        last = number
+        yield line
+
+
+def read_whole(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
+    lines: list[str] = []
+    size = 0
+    for _, line in text_lines(path, errors, reading):
+        if lines and size + len(line) > LONGEST_DOCUMENT:
+            yield "".join(lines)
+            reading.cut += 1
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line)
+    yield "".join(lines)
+
+
+def read_jsonl(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
+    for number, line in text_lines(path, errors, reading, longest=LONGEST_RECORD):
+        if line.isspace():
+            continue
+        place = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{place}: broken JSON ({error}); one object per line is expected") from error
+        if not isinstance(record, dict):
+            raise UserError(f"{place}: a JSON {type(record).__name__} where an object is expected")
+        if field not in record:
+            keys = one_line(", ".join(map(str, list(record)[:8])))
+            raise UserError(f"{place}: no field {field!r} (it has {keys}); name yours with #FIELD")
+        yield checked(record[field], place, field, errors, reading)
+
+
+def read_parquet(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row, before = 0, reading.bytes
+    try:
+        size = os.path.getsize(path)
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if field not in names:
+                raise UserError(f"{path}: no column {field!r} (it has {', '.join(names[:8])}); name yours: #FIELD")
+            for batch in file.iter_batches(batch_size=256, columns=[field]):
+                for value in batch.column(0).to_pylist():
+                    row += 1
+                    yield checked(value, f"{path}: row {row}", field, errors, reading)
+                reading.bytes = before + size * row // max(file.metadata.num_rows, 1)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: cannot be read as parquet after row {row}: {one_line(error)}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: invalid UTF-8 after row {row}; write the column again as text") from error
+
+
+READERS: dict[str, Reader] = {
+    "text": read_blocks,
+    "lines": read_lines,
+    "files": read_whole,
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+}
+
+
+def checked(value: Any, place: str, field: str | None, errors: str, reading: Reading) -> str:
+    """The document as valid text: JSON can carry half a surrogate pair, which no tokenizer accepts."""
+    if not isinstance(value, str):
+        kind = "nothing" if value is None else type(value).__name__
+        raise UserError(f"{place}: field {field!r} holds {kind} where text is expected; name another with #FIELD")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            if errors == "strict":
+                advice = "mend the file, or set data.errors='replace'"
+                raise UserError(f"{place}: half a surrogate pair (invalid Unicode); {advice}") from error
+            reading.invalid_lines += 1
+            return value.encode(errors="replace").decode()
+    return value
+
+
+def one_line(error: object) -> str:
+    """What an error says, on one line of bounded length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,0 +1,209 @@
+"""Processes that tokenise batches of documents, fed through pipes.
+
+Each is a fresh Python (`exec`, never a fork of a process with threads), and nothing but text and numbers goes through
+the pipes: no shared memory stays behind whoever dies, and a process whose parent is gone reads the end of its input and
+ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import IO, Any, Protocol
+
+import numpy as np
+
+from bertjax.data.encode import DocumentFault, Encoded, encode_documents, id_type
+
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+_COMMAND = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from bertjax.data.workers import serve; serve()"
+_HEADER = struct.Struct("<qq")
+_FAULT = -1
+
+
+class SavedTokenizer(Protocol):
+    """A tokenizer that can be written down for other processes."""
+
+    @property
+    def digest(self) -> str: ...
+    def save(self, folder: str | os.PathLike[str], /) -> None: ...
+
+
+class WorkerDied(Exception):
+    """A process ended before it answered; the message says how."""
+
+
+class Workers:
+    """`count` processes with the same tokenizer, started at once; use it in a `with`."""
+
+    def __init__(self, tokenizer: SavedTokenizer, count: int) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="bertjax-")
+        self._all: list[subprocess.Popen[bytes]] = []
+        tokenizer.save(Path(self._folder.name) / "tokenizer")
+        try:
+            self._all = [_start(Path(self._folder.name) / "tokenizer", tokenizer.digest) for _ in range(count)]
+        except BaseException:
+            self.close()
+            raise
+        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+        for process in self._all:
+            self._idle.put(process)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="feeds-a-worker")
+
+    @property
+    def process_ids(self) -> list[int]:
+        return [process.pid for process in self._all]
+
+    def map(self, lists: Iterable[list[str]]) -> Iterator[Encoded]:
+        """What `encode_documents` gives for every batch, in order, a few of them ahead.
+
+        Raises `DocumentFault` or `WorkerDied` where the batch would have come.
+        """
+        pending: deque[Future[Encoded]] = deque()
+        for documents in lists:
+            pending.append(self._threads.submit(self._one, documents))
+            if len(pending) > 2 * len(self._all):
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+    def _one(self, documents: list[str]) -> Encoded:
+        process = self._idle.get()
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                _send_texts(process.stdin, documents)
+                return _receive(process.stdout)
+            except (OSError, EOFError):
+                raise WorkerDied(_how_it_ended(process)) from None
+        finally:
+            self._idle.put(process)
+
+    def close(self) -> None:
+        """End the processes, whatever they are doing."""
+        for process in self._all:
+            process.kill()
+        for process in self._all:
+            process.wait()
+        if hasattr(self, "_threads"):
+            self._threads.shutdown(cancel_futures=True)
+        for process in self._all:
+            for pipe in (process.stdin, process.stdout):
+                _close(pipe)
+        self._folder.cleanup()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _start(folder: Path, digest: str) -> subprocess.Popen[bytes]:
+    # One process a core: the threads of the libraries would only be in each other's way.
+    environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", _COMMAND, str(folder), digest]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+def _close(pipe: IO[bytes] | None) -> None:
+    try:
+        if pipe is not None:
+            pipe.close()
+    except OSError:  # what it still held for a process that is gone
+        pass
+
+
+def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
+    try:
+        code = process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        return f"process {process.pid} closed its pipe"
+    if code < 0:
+        return f"process {process.pid} was killed by {signal.Signals(-code).name}"
+    return f"process {process.pid} ended with status {code}"
+
+
+def serve() -> None:
+    """What a process does: answers the batches on its standard input until that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not come between the answers
+    questions = sys.stdin.buffer
+    from bertjax.data.sentences import split_sentences
+    from bertjax.data.tokenizer import load_tokenizer
+
+    folder, digest = sys.argv[1:]
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.digest == digest, "the tokenizer changed on its way to this process"
+    try:
+        while (documents := _receive_texts(questions)) is not None:
+            try:
+                _send(answers, encode_documents(documents, tokenizer, split_sentences))
+            except DocumentFault as fault:
+                _send_fault(answers, fault)
+    except BrokenPipeError:
+        os._exit(0)  # nobody listens
+
+
+def _send_texts(pipe: IO[bytes], documents: Sequence[str]) -> None:
+    raw = [document.encode() for document in documents]
+    lengths = np.fromiter(map(len, raw), np.int64, len(raw))
+    pipe.write(_HEADER.pack(len(raw), 0) + lengths.tobytes())
+    pipe.write(b"".join(raw))
+    pipe.flush()
+
+
+def _receive_texts(pipe: IO[bytes]) -> list[str] | None:
+    try:
+        count, _ = _HEADER.unpack(_read(pipe, _HEADER.size))
+        ends = np.cumsum(np.frombuffer(_read(pipe, 8 * count), np.int64))
+        raw = _read(pipe, int(ends[-1]) if count else 0)
+    except EOFError:
+        return None
+    return [raw[begin:end].decode() for begin, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
+
+
+def _send(pipe: IO[bytes], found: Encoded) -> None:
+    for array in found:
+        pipe.write(_HEADER.pack(array.size, array.itemsize))
+        pipe.write(array.tobytes())
+    pipe.flush()
+
+
+def _send_fault(pipe: IO[bytes], fault: DocumentFault) -> None:
+    text = json.dumps([fault.index, fault.reason]).encode()
+    pipe.write(_HEADER.pack(_FAULT, len(text)) + text)
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> Encoded:
+    arrays: list[np.ndarray] = []
+    while len(arrays) < len(Encoded._fields):
+        size, width = _HEADER.unpack(_read(pipe, _HEADER.size))
+        if size == _FAULT:
+            index, reason = json.loads(_read(pipe, width))
+            raise DocumentFault(index, reason)
+        kind = np.dtype(np.int32) if len(arrays) < 2 or width == 4 else id_type(0)
+        arrays.append(np.frombuffer(_read(pipe, size * width), kind))
+    return Encoded(*arrays)
+
+
+def _read(pipe: Any, size: int) -> bytes:
+    found = pipe.read(size)
+    if len(found) < size:
+        raise EOFError
+    return found

@@ -1,0 +1,53 @@
+"""A run on packed rows, stopped and resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from lab import Lab
+
+from bertjax.training import metrics
+
+PACKED = ["--config.data.packing=best_fit", "--config.train.num_steps=18", "--config.train.batch_size=24"]
+RARELY = ["--config.eval.interval_steps=18", "--config.checkpoint.interval_steps=3", "--config.data.dupe_factor=2"]
+
+
+class Crash(BaseException):
+    pass
+
+
+def crash_after(patch: pytest.MonkeyPatch, step: int) -> None:
+    advance = metrics.Console.advance
+
+    def crash(self: metrics.Console, reached: int) -> None:
+        advance(self, reached)
+        if reached == step:
+            raise Crash
+
+    patch.setattr(metrics.Console, "advance", crash)
+
+
+def weights(workdir: Path) -> str:
+    return hashlib.sha256((workdir / "export" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def last_loss(workdir: Path) -> tuple[int, float]:
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return next((line["step"], line["train/loss"]) for line in reversed(lines) if "train/loss" in line)
+
+
+@pytest.mark.long  # in short: the batches themselves, in tests/data/test_packed.py
+def test_a_packed_run_resumes_exactly(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P1, P4, P8: in the first epoch, in the second and in the fourth; rows are packed anew in each."""
+    whole, stopped = lab.folder / "packed", lab.folder / "packed and stopped"
+    assert lab.run("pretrain", "--workdir", whole, *PACKED, *RARELY) == 0
+    for step in (1, 8, 17):
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            crash_after(patch, step)
+            lab.run("pretrain", "--workdir", stopped, *PACKED, *RARELY)
+    assert lab.run("pretrain", "--workdir", stopped, *PACKED, *RARELY) == 0
+    assert weights(whole) == weights(stopped)
+    assert last_loss(whole) == last_loss(stopped)

@@ -1,0 +1,273 @@
+"""Two processes of four virtual devices each train one model through gloo: killed, stopped, moved to one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from lab import Finished, Lab
+
+from bertjax.types import UserError
+
+PEER_TIMEOUT = 8
+"""Seconds until a silent process is taken for dead; a busy machine may keep one waiting for a few."""
+PATIENCE = 300  # seconds until a test gives up
+SETTINGS = [
+    "--config.mesh.data=-1",
+    "--config.model.num_layers=1",
+    "--config.train.compute_dtype=float32",
+    "--config.train.num_steps=100000",
+    "--config.train.log_interval_steps=1",
+    "--config.schedule.name=constant",  # the same rates however long the run is
+    "--config.schedule.warmup_steps=0",
+    "--config.optimizer.learning_rate=1e-3",
+    "--config.eval.interval_steps=0",
+    "--config.eval.fill_mask=",
+    "--config.eval.num_batches=1",
+    "--config.export.at_end=false",
+    "--config.checkpoint.interval_steps=4",
+]
+QUICK = [  # half of the time goes into compiling
+    "--config.model.hidden_dropout=0",
+    "--config.model.attention_dropout=0",
+    "--config.objective.pair=none",
+    "--config.data.form=block",
+]
+
+
+class Member(NamedTuple):
+    """One of several processes, and what it says."""
+
+    process: subprocess.Popen
+    out: Path
+    err: Path
+
+    def ended(self) -> int:
+        return self.process.wait(timeout=PATIENCE)
+
+    def said(self) -> str:
+        return self.err.read_text(errors="replace")
+
+
+Launch = Callable[..., list[Member]]
+
+
+@pytest.fixture
+def launch(lab: Lab, tmp_path: Path) -> Iterator[Launch]:
+    """`launch(workdir, 2, 4)` starts two processes with four devices each; whatever still runs at the end is killed."""
+    started: list[Member] = []
+
+    def start(workdir: Path, count: int, devices: int, *arguments: str) -> list[Member]:
+        command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), "--workdir", str(workdir)]
+        command += [*SETTINGS, *arguments]
+        if count > 1:
+            command += [f"--config.distributed.coordinator_address=127.0.0.1:{_free_port()}"]
+            command += [f"--config.distributed.num_processes={count}"]
+            command += [f"--config.distributed.peer_timeout={PEER_TIMEOUT}", "--config.distributed.end_timeout=20"]
+        flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+        cache = {"JAX_COMPILATION_CACHE_DIR": str(lab.folder / "xla-pair")}
+        cache |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
+        members = []
+        for index in range(count):
+            out, err = (tmp_path / f"{len(started)}.{kind}" for kind in ("out", "err"))
+            own = [f"--config.distributed.process_id={index}"] if count > 1 else []
+            process = subprocess.Popen(
+                [*command, *own],
+                stdout=out.open("w"),
+                stderr=err.open("w"),
+                env=os.environ | cache | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+            )
+            members.append(Member(process, out, err))
+            started.append(members[-1])
+        return members
+
+    yield start
+    for member in started:
+        if member.process.poll() is None:
+            member.process.kill()
+            member.process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def losses(workdir: Path) -> dict[int, float]:
+    """By step, as far as they are written."""
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return {record["step"]: record["train/loss"] for record in records if "train/loss" in record}
+
+
+def checkpoints(workdir: Path) -> list[int]:
+    folder = workdir / "checkpoints"
+    return sorted(int(each.name) for each in folder.iterdir() if each.name.isdigit()) if folder.is_dir() else []
+
+
+def wait_for(members: list[Member], condition: Callable[[], object]) -> None:
+    """Until `condition` holds; fails with what they said if one of them ends before."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        ended = [member for member in members if member.process.poll() is not None]
+        assert not ended and time.monotonic() < end, "\n".join(member.said()[-3000:] for member in members)
+        time.sleep(0.02)
+
+
+def kill_one(members: list[Member], victim: int, how: signal.Signals) -> float:
+    """Kills or halts one of two; seconds until the other one has ended."""
+    other = members[1 - victim]
+    began = time.monotonic()
+    members[victim].process.send_signal(how)
+    code = other.ended()
+    seconds = time.monotonic() - began
+    members[victim].process.kill()
+    assert code in (75, -signal.SIGABRT), other.said()
+    return seconds
+
+
+def near(found: float, expected: float) -> bool:
+    return abs(found - expected) <= 1e-5 * abs(expected)
+
+
+def test_a_signal_to_one_of_two_stops_both_and_one_process_goes_on(lab: Lab, launch: Launch, tmp_path: Path) -> None:
+    """P14 (two processes) and the promise that another number of hosts changes no loss but by rounding."""
+    workdir = tmp_path / "run"
+    pair = launch(workdir, 2, 4, *QUICK)
+    wait_for(pair, lambda: checkpoints(workdir) and max(losses(workdir), default=0) >= 5)
+    pair[1].process.send_signal(signal.SIGTERM)
+    assert [member.ended() for member in pair] == [143, 143]
+    *_, before, step = checkpoints(workdir)
+    assert all(f"saved at step {step}" in member.said() for member in pair)
+    assert "8 x cpu of 2 processes" in pair[0].out.read_text() and "step 1/" not in pair[1].out.read_text()
+
+    by_two = losses(workdir)
+    shutil.rmtree(workdir / "checkpoints" / str(step))  # so that some steps are made twice
+    (workdir / "metrics.jsonl").unlink()
+    arguments = [*SETTINGS, *QUICK, f"--config.train.num_steps={step}"]
+    assert lab.run("pretrain", "--workdir", workdir, *arguments) == 0  # one process, eight devices
+    by_one = losses(workdir)
+    assert list(by_one) == list(range(before + 1, step + 1))
+    assert all(near(loss, by_two[each]) for each, loss in by_one.items())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("victim", [1, 0])
+def test_the_loss_of_one_of_two_ends_both_and_changes_nothing(
+    launch: Launch, tmp_path: Path, how: signal.Signals, victim: int
+) -> None:
+    """P16: killed or halted while it trains; the restarted pair makes the same losses to the last bit."""
+    workdir = tmp_path / "run"
+    pair = launch(workdir, 2, 4)
+    wait_for(pair, lambda: checkpoints(workdir) and max(losses(workdir), default=0) >= 6)
+    assert kill_one(pair, victim, how) < PEER_TIMEOUT + 10
+    said = pair[1 - victim].said()
+    assert f"process {victim}" in said or "leader task" in said, said
+    killed = losses(workdir)
+
+    pair = launch(workdir, 2, 4)
+    wait_for(pair, lambda: max(losses(workdir)) > max(killed))
+    pair[0].process.send_signal(signal.SIGINT)
+    assert [member.ended() for member in pair] == [130, 130]
+    resumed = losses(workdir)
+    assert {each: resumed[each] for each in killed} == killed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_run_moves_between_one_and_two_processes(launch: Launch, tmp_path: Path, first: int) -> None:
+    """2 x 4 devices go on as 1 x 8, and the reverse; the measure is a run that was never stopped."""
+    whole, moved = tmp_path / "whole", tmp_path / "moved"
+    steps = ["--config.train.num_steps=24"]
+    assert [member.ended() for member in launch(whole, first, 8 // first, *steps)] == [0] * first
+    members = launch(moved, first, 8 // first, *steps)
+    wait_for(members, lambda: checkpoints(moved) and max(losses(moved), default=0) >= 10)
+    for member in members:
+        member.process.kill()
+        member.ended()
+    same_mesh, seen = losses(moved), losses(whole)
+    assert same_mesh == {each: seen[each] for each in same_mesh}  # to the last bit
+    assert [member.ended() for member in launch(moved, 3 - first, 8 // (3 - first), *steps)] == [0] * (3 - first)
+    found = losses(moved)
+    assert set(found) == set(seen) == set(range(1, 25))
+    assert all(near(found[each], seen[each]) for each in seen)
+
+
+CARRY = ["--config.model.preset=xlnet-base", "--config.objective.name=plm", "--config.data.form=segments"]
+CARRY += ["--config.objective.pair=none", "--config.model.bi_data=true"]
+SHARDED = ["--config.mesh.data=1", "--config.mesh.fsdp=-1", "--config.mesh.tensor=2", "--config.data.packing=best_fit"]
+SHARDED += ["--config.optimizer.ema_decay=0.9", "--config.train.microbatches=2", "--config.export.at_end=true"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["carry", "teacher", "sharded"])
+def test_memories_teachers_and_parts_of_weights_are_those_of_one_process(
+    finished: Finished, launch: Launch, tmp_path: Path, kind: str
+) -> None:
+    """What lies on several hosts beside rows: XLNet's memory, a frozen teacher, weights and averages in parts."""
+    arguments = {"carry": CARRY, "sharded": SHARDED}.get(
+        kind,
+        [
+            "--config.objective.name=distill",
+            "--config.objective.pair=none",
+            f"--config.objective.teacher={finished.workdir}",
+            f"--config.data.tokenizer={finished.workdir}/tokenizer",
+            "--config.objective.teacher_layers=1",
+        ],
+    )
+    found = []
+    for count in (2, 1):
+        workdir = tmp_path / str(count)
+        members = launch(workdir, count, 4 // count, *arguments, "--config.train.num_steps=4")
+        assert [member.ended() for member in members] == [0] * count, members[0].said()
+        found.append(figures(workdir))
+    assert found[0].keys() == found[1].keys()
+    assert all(near(value, found[1][name]) for name, value in found[0].items())
+
+
+def figures(workdir: Path) -> dict[str, float]:
+    """The losses of every step, held-out ones too."""
+    records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return {f"{each['step']} {name}": each[name] for each in records for name in each if name.endswith("/loss")}
+
+
+@pytest.mark.long
+def test_two_processes_go_back_together_and_give_up_together(launch: Launch, tmp_path: Path) -> None:
+    """Rollback reads and writes the work folder: both must go back to the same checkpoint, and over the same batch."""
+    arguments = ["--config.optimizer.learning_rate=1e38", "--config.train.on_fault=rollback"]
+    arguments += ["--config.train.max_faults=2", "--config.checkpoint.interval_steps=1"]
+    pair = launch(tmp_path / "run", 2, 2, *QUICK, *arguments)
+    assert [member.ended() for member in pair] == [2, 2], pair[0].said()
+    assert pair[0].out.read_text().count("went back to step") == 2
+    assert "went back to step" in pair[0].said() and "(train.max_faults)" in pair[0].said()
+
+
+def test_a_cache_that_is_not_shared_is_named(lab: Lab) -> None:
+    """What the others say when the first process's folders are not there."""
+    from bertjax.commands.common_text import prepare_once
+    from bertjax.distributed.processes import Processes
+    from bertjax.overrides import load_config
+
+    class Second(Processes):
+        index, count = 1, 2
+
+        def __init__(self) -> None: ...
+
+        def first(self, what: str, make: Callable) -> dict:
+            return {"tokenizer": "/nowhere/tokenizer", "training": {}, "held_out": {}, "digests": {}}
+
+    with pytest.raises(UserError, match=r"process 1 does not see /nowhere/tokenizer.*on a disk that all hosts share"):
+        prepare_once(load_config(str(lab.config)), Second())

@@ -1,0 +1,112 @@
+"""SIGTERM and SIGINT at every kind of moment: a documented exit code, at most one step lost, the same weights (P14)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import Finished, Lab
+
+from bertjax.checkpoint.manager import Checkpoints
+from bertjax.commands import pretrain
+from bertjax.training import loop, metrics, window
+
+
+def weights_digest(workdir: Path) -> str:
+    return hashlib.sha256((workdir / "export" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def steps_saved(workdir: Path) -> list[int]:
+    return sorted(int(entry.name) for entry in (workdir / "checkpoints").iterdir() if entry.name.isdigit())
+
+
+def signalling(number: int, function: Callable, before: bool = True, at: int = 1) -> Callable:
+    """`function`, and the signal before or behind its `at`-th call."""
+    calls: list[int] = []
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        if before and len(calls) == at:
+            os.kill(os.getpid(), number)
+        result = function(*arguments, **named)
+        if not before and len(calls) == at:
+            os.kill(os.getpid(), number)
+        return result
+
+    return called
+
+
+# What is interrupted, by which signal, and the step that is on the disk when the process has ended. The run goes on
+# from one to the next; saves are due at 2, 4, 6, 8, evaluations at 4 and 8.
+MOMENTS = [
+    ("before the first step", window.Window, "enter", True, 1, signal.SIGTERM, 1),
+    ("in a step", metrics.Console, "advance", False, 1, signal.SIGINT, 2),
+    ("in an evaluation", loop, "evaluate", True, 1, signal.SIGTERM, 5),
+    ("before a save", Checkpoints, "save", True, 1, signal.SIGINT, 7),
+]
+
+
+def test_a_signal_at_any_moment_saves_and_the_next_run_goes_on(
+    lab: Lab, finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workdir = lab.folder / "signalled"
+    for moment, owner, name, before, at, number, saved in MOMENTS:
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, signalling(number, getattr(owner, name), before, at))
+            assert lab.run("pretrain", "--workdir", workdir) == 128 + number, moment
+        said = capsys.readouterr().err
+        assert f"stopped by {number.name}; saved at step {saved}, the same command resumes" in said, moment
+        assert steps_saved(workdir)[-1] == saved, moment
+    with monkeypatch.context() as patch:  # trained, not yet exported: there is nothing to save
+        patch.setattr(pretrain, "export_params", signalling(signal.SIGINT, pretrain.export_params))
+        assert lab.run("pretrain", "--workdir", workdir) == 128 + signal.SIGINT
+    assert steps_saved(workdir)[-1] == 8 and not (workdir / "export").exists()
+    assert lab.run("pretrain", "--workdir", workdir) == 0
+    assert weights_digest(workdir) == weights_digest(finished.workdir)
+
+
+@pytest.mark.long
+def test_signals_to_a_process_lose_at_most_a_step(lab: Lab, tmp_path: Path) -> None:
+    """Start-up and compilation included; some are followed by a second signal."""
+    steps = ["--config.train.num_steps=60", "--config.checkpoint.interval_steps=20", "--config.eval.interval_steps=15"]
+    command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), *steps, "--workdir"]
+    draw, workdir, saved = random.Random(0), tmp_path / "stopped", 0
+    for lines, number, twice in ROUNDS:
+        process = subprocess.Popen([*command, str(workdir)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for _ in range(lines):  # three before the first step, one every two steps, one for an evaluation
+            assert process.stdout.readline()
+        time.sleep(draw.uniform(0.0, 0.5 if lines else 3.0))
+        process.send_signal(number)
+        if twice:
+            process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=300)
+        # In start-up nobody has asked for SIGTERM yet: the system ends the process, which a shell shows as 143, too.
+        assert process.returncode in (128 + number, 143, -number, -signal.SIGTERM), said
+        if "saved at step" in said:
+            saved += 1
+            assert f"saved at step {steps_saved(workdir)[-1]}," in said
+    assert saved >= 2
+    for folder in ("stopped", "whole"):
+        subprocess.run([*command, str(tmp_path / folder)], check=True, capture_output=True)
+    assert weights_digest(workdir) == weights_digest(tmp_path / "whole")
+
+
+ROUNDS = [
+    (0, signal.SIGTERM, False),
+    (0, signal.SIGINT, False),
+    (3, signal.SIGTERM, False),
+    (8, signal.SIGINT, False),
+    (6, signal.SIGTERM, True),
+    (7, signal.SIGTERM, False),
+]
+"""Lines of output after which a signal comes, which one, and whether another follows at once."""

@@ -1,0 +1,72 @@
+"""What the tests of preparing share: a text, a real tokenizer that costs little, and the call."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertjax.data.filters import FilterConfig
+from bertjax.data.prepare import PreparedCorpus, Recipe, prepare_corpus
+from bertjax.data.sentences import split_sentences
+from bertjax.data.sources import is_held_out
+from bertjax.data.tokenizer import Tokenizer, train_tokenizer
+
+WORDS = [
+    "cat",
+    "dog",
+    "bird",
+    "river",
+    "teacher",
+    "garden",
+    "sees",
+    "likes",
+    "finds",
+    "opens",
+    "the",
+    "a",
+    "red",
+    "old",
+]
+
+
+def documents(count: int, seed: int = 0) -> list[str]:
+    """Documents of a few lines, a pure function of the seed."""
+    rng = np.random.default_rng(seed)
+    lines = [" ".join(rng.choice(WORDS, 8)).capitalize() + "." for _ in range(400)]
+    return [
+        f"Document {number}.\n" + "\n".join(lines[place] for place in rng.integers(0, 400, rng.integers(1, 9)))
+        for number in range(count)
+    ]
+
+
+@functools.cache
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(documents(50), model="wordpiece", family="bert", vocab_size=120)
+
+
+def prepare(
+    cache_dir: Path, texts: Iterable[str], filters: FilterConfig | None = None, **changes: Any
+) -> PreparedCorpus:
+    given: dict[str, Any] = {
+        "source_name": "toys",
+        "source_digest": "toys v1",
+        "tokenizer": tokenizer(),
+        "split_sentences": split_sentences,
+        "recipe": Recipe(0.1, filters or FilterConfig()),
+        "is_held_out": is_held_out,
+        "cache_dir": cache_dir,
+    }
+    return prepare_corpus(texts, **(given | changes))
+
+
+def digest(folder: Path) -> str:
+    """Of all files of a folder, their names and bytes."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        total.update(f"{path.relative_to(folder)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()

@@ -1,0 +1,150 @@
+"""What is left out of a corpus, and that every document and token is accounted for (P28)."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prepare_lab import documents, prepare, tokenizer
+
+import bertjax.data.filters as filters_module
+import bertjax.data.prepare as prepare_module
+from bertjax.data.filters import SCRIPTS, DocumentFilter, FilterConfig, script_share
+from bertjax.data.sentences import split_sentences
+from bertjax.types import UserError
+
+
+def kept(texts: list[str], batch: int = 1000, **settings: object) -> tuple[list[str], dict[str, int]]:
+    filter_ = DocumentFilter(FilterConfig(**settings))  # type: ignore[arg-type]
+    out = [text for start in range(0, len(texts), batch) for text in filter_.keep(texts[start : start + batch])]
+    return out, {name: count for name, count in filter_.left_out.items() if count}
+
+
+@given(st.lists(st.integers(0, 30)), st.integers(1, 7))
+def test_the_first_of_equal_texts_stays(numbers: list[int], batch: int) -> None:
+    texts = [f"text {number}" for number in numbers]
+    found, left_out = kept(texts, batch, deduplicate=True)
+    assert found == list(dict.fromkeys(texts))
+    assert left_out.get("duplicates", 0) == len(texts) - len(found)
+
+
+def test_many_texts_are_remembered_in_few_sorted_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [str(number) for number in range(5000)]
+    random.Random(0).shuffle(texts)
+    filter_ = DocumentFilter(FilterConfig(deduplicate=True))
+    for start in range(0, 5000, 13):
+        assert len(filter_.keep(texts[start : start + 13])) == min(13, 5000 - start)
+    assert filter_.keep(texts) == []
+    runs = filter_._seen._runs
+    assert len(runs) <= filters_module._RUNS and sum(map(len, runs)) == 5000
+
+
+def test_lengths_are_counted_in_characters() -> None:
+    texts = ["a", "ab", "图书馆", "abcd", "abcde"]
+    assert kept(texts, min_chars=2, max_chars=4) == (texts[1:4], {"too_short": 1, "too_long": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "scripts", "share"),
+    [
+        ("abc DEF ñ", ("latin",), 1.0),
+        ("\uff41\uff42", ("latin",), 1.0),  # full width
+        ("abc где", ("cyrillic",), 0.5),
+        ("图书 ひらがな カタカナ", ("han", "hiragana", "katakana"), 1.0),
+        ("图书ab", ("han",), 0.5),
+        ("한국어 ελληνικά", ("hangul", "greek"), 1.0),
+        ("123 ... !", ("latin",), 0.0),
+    ],
+)
+def test_scripts_are_told_by_their_letters(text: str, scripts: tuple[str, ...], share: float) -> None:
+    assert script_share(text, scripts) == pytest.approx(share)
+
+
+def test_every_script_has_letters() -> None:
+    for number, script in enumerate(SCRIPTS):
+        assert (filters_module._letter_kinds() == 2 + number).sum() > 25, script
+
+
+def test_documents_of_other_scripts_go() -> None:
+    texts = ["English text.", "Русский текст.", "half пол"]
+    assert kept(texts, scripts=("latin",), script_share=0.5) == ([texts[0], texts[2]], {"other_script": 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"min_chars": -1}, "at least 0"),
+        ({"min_chars": 5, "max_chars": 4}, "leaves no document"),
+        ({"max_chars": 0}, "leaves no document"),
+        ({"scripts": ("latn",)}, "latn is none of arabic"),
+        ({"script_share": 0.0}, "above 0"),
+        ({"script_share": 1.5}, "not above 1"),
+    ],
+)
+def test_filters_that_make_no_sense(settings: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        FilterConfig(**settings)
+
+
+def test_every_filter_gives_a_corpus_of_its_own(tmp_path: Path) -> None:
+    texts = documents(30) * 2
+    settings: list[dict] = [
+        {},
+        {"deduplicate": True},
+        {"min_chars": 40},
+        {"max_chars": 200},
+        {"scripts": ("latin",)},
+        {"scripts": ("latin",), "script_share": 0.9},
+    ]
+    folders = {prepare(tmp_path, texts, FilterConfig(**each)).folder for each in settings}
+    assert len(folders) == len(settings)
+    assert prepare(tmp_path, texts, FilterConfig(script_share=0.9)).reused  # without scripts it says nothing
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_nothing_is_lost_without_being_counted(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """P28: documents in = kept + left out; tokens in = tokens of both splits, exactly."""
+    pool = [*documents(12), "ab", "Русский текст.", "\u200b", "\ufffd", "the cat. " * 40]
+    texts = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=40))
+    filters = FilterConfig(deduplicate=data.draw(st.booleans()), min_chars=data.draw(st.sampled_from([0, 3])))
+    recipe = prepare_module.Recipe(0.3, filters, max_document_tokens=data.draw(st.sampled_from([8, 1 << 20])))
+    try:
+        made = prepare(tmp_path_factory.mktemp("cache"), texts, recipe=recipe)
+    except UserError as error:
+        assert "is empty" in str(error)
+        return
+    stored, _ = kept(texts, deduplicate=filters.deduplicate, min_chars=filters.min_chars)
+    lengths = [sum(map(len, tokenizer().encode_batch(split_sentences(text)))) for text in stored]
+    sizes = made.splits.values()
+    assert sum(size.tokens for size in sizes) == sum(lengths)
+    assert sum(size.dropped_documents for size in sizes) == lengths.count(0)
+    assert len(texts) == made.facts["kept"] + sum(
+        made.facts[reason] for reason in ("too_short", "too_long", "other_script", "duplicates")
+    )
+    if recipe.max_document_tokens == 1 << 20:
+        assert sum(size.documents for size in sizes) == len(lengths) - lengths.count(0)
+
+
+def test_the_facts_are_kept_with_the_corpus(tmp_path: Path) -> None:
+    texts = [*documents(20), *documents(3), "ab"]
+    made = prepare(
+        tmp_path, texts, FilterConfig(deduplicate=True, min_chars=3), read_facts=lambda: {"empty": 2, "cut": 0}
+    )
+    wanted = {"empty": 2, "cut": 0, "too_short": 1, "too_long": 0, "other_script": 0, "duplicates": 3, "kept": 20}
+    assert made.facts == wanted
+    assert json.loads((made.folder / "meta.json").read_text())["facts"] == wanted
+    again = prepare(tmp_path, [], FilterConfig(deduplicate=True, min_chars=3))
+    assert again.reused and again.facts == wanted
+    assert np.load(made.folder / "counts.npy").sum() == made.splits["train"].tokens
+
+
+def test_a_corpus_of_which_nothing_stays_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"filters .* leave out all of its 5 documents"):
+        prepare(tmp_path, documents(5), FilterConfig(min_chars=10_000))
+    assert list(tmp_path.iterdir()) == []

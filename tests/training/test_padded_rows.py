@@ -1,0 +1,89 @@
+"""Rows of nothing but padding change and break nothing, alone or among others, whatever attends (P24, P27)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax import build
+from bertjax.models.config import EncoderConfig
+from bertjax.objectives.base import Extra, Objective
+from bertjax.overrides import load_config
+from bertjax.training.step import weighted_loss
+from bertjax.types import Params, Sum, Vocabulary
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SMALL = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24, "initializer_range": 0.2}
+REAL, EMPTY, S = 6, 3, 24
+# What computes the attention: the plain form, windows and rotation, disentangled with a convolution, two streams with a
+# memory, causal, and the kernel for TPUs interpreted.
+RECIPES = ["bert", "modernbert", "deberta", "xlnet", "gpt2", "bert interpret"]
+QUICK = [("modernbert", "bfloat16")]  # the others run in the long suite: compiling is the cost
+TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
+CASES = [
+    pytest.param(recipe, dtype, marks=[] if (recipe, dtype) in QUICK else pytest.mark.long)
+    for recipe in RECIPES
+    for dtype in TOLERANCE
+]
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+def objective_of(recipe: str, dtype: str, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> Objective:
+    """A recipe in small without dropout, activations in `dtype` as on an accelerator."""
+    name, _, kernel = recipe.partition(" ")
+    cfg = load_config(f"{CONFIGS / name}.py:smoke")
+    cfg.data.seq_len = S
+    cfg.model.update(SMALL | {"max_position_embeddings": S, "window": 4 if name == "modernbert" else cfg.model.window})
+    for rate in ("hidden_dropout", "attention_dropout", "attention_output_dropout", "activation_dropout"):
+        cfg.model[rate] = 0.0
+
+    def computed_here(_: object, model: EncoderConfig) -> EncoderConfig:
+        return dataclasses.replace(
+            model, compute_dtype=dtype, result_dtype=dtype, attention_implementation=kernel or "xla"
+        )
+
+    monkeypatch.setattr(build, "computed_here", computed_here)
+    return build.make_objective(cfg, vocabulary)
+
+
+@pytest.mark.parametrize(("recipe", "dtype"), CASES)
+def test_a_batch_with_empty_rows_teaches_what_it_teaches_without_them(
+    recipe: str, dtype: str, vocabulary: Vocabulary, batch_of: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective = objective_of(recipe, dtype, vocabulary, monkeypatch)
+    whole = {name: value[:REAL] for name, value in batch_of(0).items()}
+    padded = {name: np.concatenate([value, np.zeros_like(value[:EMPTY])]) for name, value in whole.items()}
+
+    @jit
+    def run(params: Params, batch: dict[str, jax.Array]) -> tuple[jax.Array, Params, dict[str, Sum], dict]:
+        hidden = objective.corrupt(batch, jax.random.key(1), jnp.asarray(3))
+        counts = objective.counts(hidden)
+
+        def loss(params: Params) -> tuple[jax.Array, tuple[dict[str, Sum], dict]]:
+            extra = Extra({}, objective.new_carry(len(batch["input_ids"])))
+            sums, carry = objective.loss(params, extra, hidden, jax.random.key(2), train=True)
+            return weighted_loss(sums, counts, objective.weights), (sums, carry)
+
+        (value, (sums, carry)), slopes = jax.value_and_grad(loss, has_aux=True)(params)
+        return value, slopes, sums, carry
+
+    params = jit(objective.init)(jax.random.key(0))
+    found, wanted = (jax.device_get(run(params, batch)) for batch in (padded, whole))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+    assert wanted[0] > 0
+    np.testing.assert_allclose(found[0], wanted[0], rtol=TOLERANCE[dtype])
+    assert {name: total.count for name, total in found[2].items()} == {
+        name: total.count for name, total in wanted[2].items()
+    }
+    norm = np.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(wanted[1])))
+    for mine, plain in zip(jax.tree.leaves(found[1]), jax.tree.leaves(wanted[1]), strict=True):
+        assert np.abs(mine - plain).max() <= TOLERANCE[dtype] * norm
+    loss, slopes, *_ = run(params, {name: np.zeros_like(value) for name, value in whole.items()})
+    assert loss == 0.0 and all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(slopes))
