@@ -1,0 +1,66 @@
+"""What tests of every recipe share: each one made small, and a toy corpus in the form that it reads."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax import build, check
+from bertjax.data.corpus import Corpus, offsets
+from bertjax.data.forms import make_form
+from bertjax.models.model import init_params
+from bertjax.objectives.base import Network, Objective
+from bertjax.overrides import load_config
+from bertjax.types import Vocabulary
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+S, MOST = 32, 5
+SMALL = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24, "initializer_range": 0.2}
+SPECIAL_IDS = types.SimpleNamespace(pad_id=0, cls_id=2, sep_id=3)
+
+
+def corpus() -> Corpus:
+    """Documents of a few sentences, some of one that is too short for a row."""
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(2, 9, 26)
+    documents = offsets([1, 3, 2, 1, 6, 1, 4, 2, 1, 5])
+    return Corpus(
+        [rng.integers(5, 200, lengths.sum()).astype(np.int32)], lengths, documents, np.zeros(0, np.int64), "toy"
+    )
+
+
+def epoch_of(form: str, packing: str) -> dict[str, jax.Array]:
+    """All rows of an epoch."""
+    settings: dict[str, Any] = {"seq_len": S, "seed": 1, "special_ids": SPECIAL_IDS, "max_examples": MOST}
+    made = make_form(form, corpus(), packing=packing, **settings)
+    batch = made.rows(0, np.arange(made.num_rows(0)))
+    return {name: jnp.asarray(array) for name, array in batch.items()}
+
+
+def objective_of(recipe: str, vocabulary: Vocabulary, packing: str = "best_fit") -> tuple[Objective, str, Any]:
+    """A recipe in float32, two layers of 16 and no dropout; its form, and what it is given beside its parameters.
+
+    Of a mixture it is the member named behind the recipe: which rows go to which is told by the rows.
+    """
+    spec, _, member = recipe.partition(" ")
+    name, _, size = spec.partition(":")
+    cfg = load_config(f"{CONFIGS / name}.py:{size or 'smoke'}")
+    cfg.train.compute_dtype = "float32"
+    cfg.data.seq_len, cfg.data.packing, cfg.data.pack_examples = S, packing, MOST
+    cfg.data.form = "block" if name == "xlnet" else cfg.data.form  # rows that stand alone
+    cfg.model.update(SMALL | {"max_position_embeddings": S, "window": 4 if name == "modernbert" else cfg.model.window})
+    cfg.model.embedding_size = 8 if name == "albert" else cfg.model.embedding_size
+    for rate in ("hidden_dropout", "attention_dropout", "attention_output_dropout", "activation_dropout"):
+        cfg.model[rate] = 0.0
+    check._check_packing(cfg)
+    if cfg.objective.name != "distill":
+        objective: Any = build.make_objective(cfg, vocabulary)
+        return objective.members[member] if member else objective, cfg.data.form, {}
+    config = check.encoder_config(cfg, vocabulary)
+    objective = build.make_objective(cfg, vocabulary, Network(config, ("mlm",)))
+    return objective, cfg.data.form, objective.frozen(init_params(config, ("mlm",), jax.random.key(7)))

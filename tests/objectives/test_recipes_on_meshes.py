@@ -1,0 +1,68 @@
+"""Every recipe on a mesh that splits rows, rows of tables and columns of kernels: the losses and slopes of one device.
+
+What splits kernels along both axes must also say how activations lie: the compiler of jax 0.10 was seen to make
+wrong gradients, without a word, of `tanh(x @ k[i])` in a loop when nothing did.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from recipes_lab import epoch_of, objective_of
+
+from bertjax.objectives.base import Extra, Objective
+from bertjax.training.config import MeshConfig
+from bertjax.training.sharding import make_mesh, put_batch, state_shardings
+from bertjax.types import Params, Vocabulary
+
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+RECIPES = [  # tests/training/test_step.py has BERT in the ordinary suite
+    "albert",
+    "spanbert",
+    "electra",
+    "deberta",
+    "deberta:smoke-v2",
+    "xlnet",
+    "gpt2",
+    "modernbert",
+    "distilbert",
+    "simcse",
+]
+
+
+def slopes(objective: Objective, params: Params, frozen: Any, batch: Any) -> tuple[jax.Array, Params]:
+    """The weighted loss of a batch and its gradient."""
+    hidden = objective.corrupt(batch, jax.random.key(1), jnp.asarray(3))
+    counts = objective.counts(hidden)
+
+    def loss(params: Params) -> jax.Array:
+        extra = Extra(frozen, objective.new_carry(len(batch["input_ids"])))
+        sums, _ = objective.loss(params, extra, hidden, jax.random.key(2), train=False)
+        return sum(w * sums[name].value / jnp.maximum(counts[name], 1) for name, w in objective.weights.items())
+
+    return jax.value_and_grad(loss)(params)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_slopes_are_those_of_one_device(recipe: str, vocabulary: Vocabulary) -> None:
+    objective, form, frozen = objective_of(recipe, vocabulary, packing="none")
+    batch = {name: np.asarray(array)[:8] for name, array in epoch_of(form, "none").items()}
+    params = jit(objective.init)(jax.random.key(0))
+    step = functools.partial(slopes, objective)
+    wanted_loss, wanted = jit(step)(params, frozen, {name: jnp.asarray(array) for name, array in batch.items()})
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    laid = jax.device_put(params, state_shardings(params, mesh))
+    assert any(len(leaf.sharding.spec) > 1 and leaf.sharding.num_devices == 8 for leaf in jax.tree.leaves(laid))
+    with jax.set_mesh(mesh):
+        loss, found = jit(step)(laid, frozen, put_batch(batch, mesh))
+    np.testing.assert_allclose(loss, wanted_loss, rtol=1e-5)
+    norm = np.sqrt(sum((np.asarray(leaf) ** 2).sum() for leaf in jax.tree.leaves(wanted)))
+    assert norm > 0
+    for each, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(each) / norm, np.asarray(other) / norm, atol=2e-6)
