@@ -57,8 +57,9 @@ def teacher_of(cfg: ConfigDict) -> Network | None:
     )
 
 
-# BERT's miniatures differ in nothing but width and depth
-EVERY = [pytest.param(spec, marks=pytest.mark.long) if re.search(r":\d+x\d+$", spec) else spec for spec in SPECS]
+# Sizes that differ from another of their family in little but width and depth
+TWINS = r":\d+x\d+$|^(?!bert).*:.*(large|xl|big|medium|8192|v3-(base|small)|cased|-v1)|^shoot_out.py:[^mp]"
+EVERY = [pytest.param(spec, marks=pytest.mark.long) if re.search(TWINS, spec) else spec for spec in SPECS]
 
 
 @pytest.mark.parametrize("spec", EVERY)

@@ -121,7 +121,7 @@ def test_one_wrong_letter_is_always_understood(key: str, data: st.DataObject) ->
 
 def test_a_key_like_no_other_lists_what_there_is() -> None:
     assert refusal("--config.mesh.zzz=1") == "unknown key mesh.zzz; there are mesh.data, mesh.fsdp, mesh.tensor"
-    assert "there are checkpoint, data" in refusal("--config.zzz.zzz=1")
+    assert "there are checkpoint, compile_cache, data" in refusal("--config.zzz.zzz=1")
 
 
 @pytest.mark.parametrize(

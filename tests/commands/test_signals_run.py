@@ -68,7 +68,11 @@ def test_a_signal_at_any_moment_saves_and_the_next_run_goes_on(
         assert steps_saved(workdir)[-1] == saved, moment
     with monkeypatch.context() as patch:  # trained, not yet exported: there is nothing to save
         patch.setattr(pretrain, "export_params", signalling(signal.SIGINT, pretrain.export_params))
-        assert lab.run("pretrain", "--workdir", workdir) == 128 + signal.SIGINT
+        usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist ignores it
+        try:
+            assert lab.run("pretrain", "--workdir", workdir) == 128 + signal.SIGINT
+        finally:
+            signal.signal(signal.SIGINT, usual)
     assert steps_saved(workdir)[-1] == 8 and not (workdir / "export").exists()
     assert lab.run("pretrain", "--workdir", workdir) == 0
     assert weights_digest(workdir) == weights_digest(finished.workdir)

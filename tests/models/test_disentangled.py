@@ -210,7 +210,10 @@ def test_layers_and_decoder_are_the_definition(config: EncoderConfig, batch: dic
         np.testing.assert_allclose(words[row, own], decoded_by_definition(config, params, before), atol=5e-5)
 
 
-@pytest.mark.parametrize("position", ["disentangled", "none", "rotary"])
+LONG = [pytest.param(position, marks=pytest.mark.long) for position in ("none", "rotary")]
+
+
+@pytest.mark.parametrize("position", ["disentangled", *LONG])
 def test_decoding_some_positions_is_decoding_all(batch: dict[str, jax.Array], position: str) -> None:
     changes = {} if position == "disentangled" else {"relative_buckets": 0, "head_size": 6}
     config = dataclasses.replace(CONFIG, attention_position=position, **changes)
@@ -270,6 +273,7 @@ def test_the_decoder_reads_positions_and_neighbours_but_no_other_query(batch: di
     assert np.abs(read(table, before.at[0, 20].add(1.0)) - words).max((0, 2)).min() > 1e-4
 
 
+@pytest.mark.long
 def test_unrolled_and_rematerialised_are_the_same(batch: dict[str, jax.Array]) -> None:
     params = drawn(CONFIG)
 

@@ -128,7 +128,9 @@ def test_rows_without_a_next_token_give_no_gradient(
 def test_models_and_rows_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match=r"clm needs model\.causal=true"):
         CausalConfig().check_model(EncoderConfig())
-    with pytest.raises(UserError, match=r"needs data\.form to be block, not 'nsp_pairs'"):
+    with pytest.raises(
+        UserError, match=r"needs data\.form to be block or doc_sentences or full_sentences, not 'nsp_pairs'"
+    ):
         CausalConfig().check_form("nsp_pairs")
     with pytest.raises(UserError, match=r"objective\.name=mlm hides words from both sides"):
         MlmConfig(MaskingConfig()).check_model(EncoderConfig(causal=True))

@@ -22,11 +22,11 @@ jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_lev
 RECIPES = [
     "bert",
     "modernbert",
-    "electra",
     "simcse",
     *(
         pytest.param(name, marks=pytest.mark.long)
         for name in (
+            "electra",
             "albert",
             "roberta",
             "spanbert",

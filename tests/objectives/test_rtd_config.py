@@ -107,5 +107,8 @@ def test_towers_of_any_sizes_pass() -> None:
 
 
 def test_streams_are_refused() -> None:
-    with pytest.raises(UserError, match=r"needs data\.form to be one of block, nsp_pairs, sop_pairs, not 'stream'"):
+    with pytest.raises(
+        UserError,
+        match=r"needs data\.form to be one of block, doc_sentences, full_sentences, nsp_pairs, sop_pairs, not 'stream'",
+    ):
         RtdConfig(MaskingConfig()).check_form("stream")

@@ -43,7 +43,7 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
 
 @pytest.fixture(scope="module")
 def params(objective: MaskedLanguageModel) -> Params:
-    shapes = jax.eval_shape(objective.init, jax.random.key(0))[0]
+    shapes = jax.eval_shape(objective.init, jax.random.key(0))
     rng = np.random.default_rng(0)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: jnp.asarray(rng.normal(float(path[-1].key == "scale"), 0.2, leaf.shape), jnp.float32), shapes
