@@ -58,7 +58,7 @@ def teacher_of(cfg: ConfigDict) -> Network | None:
 
 
 # Sizes that differ from another of their family in little but width and depth
-TWINS = r":\d+x\d+$|^(?!bert).*:.*(large|xl|big|medium|8192|v3-(base|small)|cased|-v1)|^shoot_out.py:[^mp]"
+TWINS = r":\d+x\d+$|^(?!bert).*:(?!smoke$)|^shoot_out.py"
 EVERY = [pytest.param(spec, marks=pytest.mark.long) if re.search(TWINS, spec) else spec for spec in SPECS]
 
 

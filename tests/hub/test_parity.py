@@ -23,8 +23,14 @@ from bertjax.hub.pretrained import PretrainedModel
 from bertjax.hub.save import save_pretrained
 from bertjax.types import UserError
 
-EVERY = [
-    pytest.param(case, model_class, direction, id=f"{model_class}-{direction.replace(' -> ', '-')}-{case.name}")
+EVERY = [  # all classes are read; of those that a case writes, the ordinary suite has the first
+    pytest.param(
+        case,
+        model_class,
+        direction,
+        id=f"{model_class}-{direction.replace(' -> ', '-')}-{case.name}",
+        marks=pytest.mark.long if direction == DIRECTIONS[1] and model_class != case.classes[0] else (),
+    )
     for case in CASES
     for model_class in case.classes
     for direction in DIRECTIONS

@@ -254,6 +254,7 @@ def test_padding_is_zero_where_it_is_embedded_and_convolved(batch: dict[str, jax
     assert padding.any() and not np.asarray(hidden[:2])[:, padding].any()
 
 
+@pytest.mark.long
 def test_the_decoder_reads_positions_and_neighbours_but_no_other_query(batch: dict[str, jax.Array]) -> None:
     params = drawn(CONFIG)
     model: Model = bind(CONFIG, ("mlm",), params)
@@ -295,6 +296,7 @@ def test_unrolled_and_rematerialised_are_the_same(batch: dict[str, jax.Array]) -
         np.testing.assert_allclose(mine, yours, atol=2e-6, rtol=1e-3)
 
 
+@pytest.mark.long
 def test_dropout_and_narrow_types(batch: dict[str, jax.Array]) -> None:
     params = drawn(CONFIG)
     noisy = dataclasses.replace(CONFIG, hidden_dropout=0.1, compute_dtype="bfloat16", result_dtype="bfloat16")

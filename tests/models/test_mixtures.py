@@ -134,9 +134,9 @@ def covering() -> tuple[list[dict[str, str]], set[Pair]]:
 
 
 def sample() -> list[dict[str, str]]:
-    """A few of them in which most single choices occur; the others are `long`."""
+    """The one of them with most choices that occur first in it; the others are `long`."""
     found, open_choices = [], {(axis, name) for axis, choices in AXES.items() for name in choices}
-    while len(found) < 3:
+    while len(found) < 1:
         best = max(covering()[0], key=lambda choice: len(open_choices & set(choice.items())))
         found.append(best)
         open_choices -= set(best.items())

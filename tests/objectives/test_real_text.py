@@ -65,7 +65,11 @@ def masking_of(spec: str) -> MaskingConfig:
     return masking_config(cfg)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+SHORT = ("bert.py:base", "spanbert.py:base", "albert.py:base-v2")
+EVERY = [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES]
+
+
+@pytest.fixture(scope="module", params=EVERY)
 def hidden(request: pytest.FixtureRequest, text: tuple) -> tuple[MaskingConfig, dict[str, np.ndarray], Vocabulary]:
     batch, vocabulary = text
     config = masking_of(request.param)
