@@ -53,6 +53,7 @@ def objective_of(recipe: str, vocabulary: Vocabulary, packing: str = "best_fit")
     cfg.train.compute_dtype = "float32"
     cfg.data.seq_len, cfg.data.packing, cfg.data.pack_examples = S, packing, MOST
     cfg.data.form = "block" if name == "xlnet" else cfg.data.form  # rows that stand alone
+    cfg.data.form = "doc_sentences" if name == "roberta" else cfg.data.form  # full ones leave nothing to pack
     cfg.model.update(SMALL | {"max_position_embeddings": S, "window": 4 if name == "modernbert" else cfg.model.window})
     cfg.model.embedding_size = 8 if name == "albert" else cfg.model.embedding_size
     for rate in ("hidden_dropout", "attention_dropout", "attention_output_dropout", "activation_dropout"):
