@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ import numpy as np
 import optax
 from ml_collections import ConfigDict
 
-from bertjax import check, corpora
+from bertjax import check, check_objectives, corpora, machine
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.corpora import Prepared
 from bertjax.data.pipeline import Share
@@ -137,32 +134,32 @@ def experiment(
     process, for what it does without the others.
     """
     check_devices(cfg, own)
-    mesh = make_mesh(check.mesh_config(cfg), own)
+    mesh = make_mesh(check_objectives.mesh_config(cfg), own)
     schedule = make_schedule(check.schedule_config(cfg))
-    found = [(start, own, make_objective(own, vocabulary, teacher)) for start, own in stages(cfg)]
+    found = [(start, part, make_objective(part, vocabulary, teacher)) for start, part in stages(cfg)]
     _require_same_state(found)
     params = jax.eval_shape(found[-1][2].init, jax.random.key(0))
     optimizer = make_optimizer(check.optimizer_config(cfg), schedule, params)
-    parts = [_part(start, own, objective, optimizer, mesh) for start, own, objective in found]
+    parts = [_part(start, part, objective, optimizer, mesh) for start, part, objective in found]
     return Experiment(cfg, mesh, schedule, optimizer, parts)
 
 
 def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | None = None) -> Objective:
     """The objective of a checked config, its networks computed as suits the platform."""
-    model = computed_here(cfg, check.encoder_config(cfg, vocabulary))
+    model = machine.computed_here(cfg, check_objectives.encoder_config(cfg, vocabulary))
     if cfg.objective.name == "distill":
         return _distillation(cfg, model, teacher, vocabulary)
     if cfg.objective.name == "rtd":
         return _replaced_token_detection(cfg, model, vocabulary)
-    return OBJECTIVES[cfg.objective.name](check.objective_config(cfg), model, vocabulary)
+    return OBJECTIVES[cfg.objective.name](check_objectives.objective_config(cfg), model, vocabulary)
 
 
 def _replaced_token_detection(cfg: ConfigDict, model: EncoderConfig, vocabulary: Vocabulary) -> ReplacedTokenDetection:
-    generator = computed_here(cfg, check.generator_config(cfg, vocabulary))
+    generator = machine.computed_here(cfg, check_objectives.generator_config(cfg, vocabulary))
     if cfg.generator.unroll is not None:
         generator = dataclasses.replace(generator, unroll=cfg.generator.unroll)
     towers = TowersConfig(generator, model, cfg.objective.sharing)
-    return ReplacedTokenDetection(check.rtd_config(cfg), towers, vocabulary)
+    return ReplacedTokenDetection(check_objectives.rtd_config(cfg), towers, vocabulary)
 
 
 def _distillation(
@@ -170,10 +167,10 @@ def _distillation(
 ) -> Distillation:
     if teacher is None:
         raise UserError("objective.name=distill needs a teacher: set --config.objective.teacher=FOLDER")
-    config = check.distill_config(cfg)
+    config = check_objectives.distill_config(cfg)
     config.check_teacher(model, teacher.config, teacher.heads, cfg.data.seq_len)
     computed = dataclasses.replace(
-        computed_here(cfg, teacher.config),
+        machine.computed_here(cfg, teacher.config),
         padded_vocab_size=model.padded_vocab_size,
         attention_implementation=model.attention_implementation,
         remat="none",
@@ -219,10 +216,10 @@ def _require_same_state(found: list[tuple[int, ConfigDict, Objective]]) -> None:
 
 def check_devices(cfg: ConfigDict, own: Sequence[jax.Device] | None = None) -> None:
     """Raises `UserError` when the devices there are do not suffice for the platform, the mesh or the batch."""
-    use_platform(cfg.platform)
-    use_compile_cache(cfg)
-    check_determinism(cfg)
-    mesh = make_mesh(check.mesh_config(cfg), own)
+    machine.use_platform(cfg.platform)
+    machine.use_compile_cache(cfg)
+    machine.check_determinism(cfg)
+    mesh = make_mesh(check_objectives.mesh_config(cfg), own)
     check.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
 
 
@@ -295,85 +292,6 @@ def _writers(cfg: ConfigDict, workdir: Path, step: int) -> list[Writer]:
     if cfg.logging.wandb_project is not None:
         writers.append(WeightsAndBiases(cfg.logging.wandb_project, workdir, flatten(cfg)))
     return writers
-
-
-def use_platform(wanted: str) -> None:
-    """Raises `UserError` when the devices are not what was asked for: nobody trains on a CPU for a week by mistake."""
-    if wanted == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-    try:
-        found = {"cuda": "gpu", "rocm": "gpu"}.get(jax.default_backend(), jax.default_backend())
-    except RuntimeError as error:
-        raise UserError(f"jax cannot start its backend: {str(error).splitlines()[0]}") from error
-    if wanted not in ("any", found):
-        raise UserError(
-            f"platform={wanted} was asked for, but jax runs on {found}; install its plugin "
-            "(pip install 'bertjax[cuda12]', 'bertjax[cuda13]' or 'bertjax[tpu]') or set --config.platform=any"
-        )
-    if wanted == "any" and found == "cpu" and "JAX_PLATFORMS" not in os.environ:
-        device = next((path for path in ("/dev/nvidia0", "/dev/accel0") if os.path.exists(path)), None)
-        if device is not None:
-            raise UserError(
-                f"this machine has an accelerator ({device}), but jax runs on the CPU; install its plugin "
-                "(pip install 'bertjax[cuda12]' or 'bertjax[tpu]') or set --config.platform=cpu"
-            )
-
-
-def use_compile_cache(cfg: ConfigDict) -> None:
-    """Lets jax keep what it compiles for a second or longer, unless its own settings name a place for that.
-
-    Code for a CPU uses all that it can do, so another CPU that shares the disk gets a folder of its own.
-    """
-    if not cfg.compile_cache or jax.config.values["jax_compilation_cache_dir"] is not None:
-        return
-    folder = corpora.cache_folder(cfg) / "xla"
-    if jax.default_backend() == "cpu":
-        folder /= hashlib.sha256(" ".join(sorted(_cpu_flags())).encode()).hexdigest()[:16]
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-
-
-def check_determinism(cfg: ConfigDict) -> None:
-    """Raises `UserError` where `deterministic` was asked for and XLA is free to add in another order every time."""
-    flags = os.environ.get("XLA_FLAGS", "").split()
-    given = [flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == "--xla_gpu_deterministic_ops"]
-    on = bool(given) and given[-1].lower() in ("", "true", "1")  # the last one counts
-    if cfg.deterministic and jax.default_backend() in ("gpu", "cuda", "rocm") and not on:
-        raise UserError(
-            "deterministic=true: a GPU adds in an order of its own unless XLA is told otherwise; start with "
-            "XLA_FLAGS=--xla_gpu_deterministic_ops=true in the environment (slower), or set deterministic=false"
-        )
-
-
-def computed_here(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
-    """The model with the types and the unrolling that suit the platform in use.
-
-    XLA:CPU multiplies bfloat16 fast only where the result is float32 (and the processor has the instructions), and
-    its scan copies what the backward pass needs: unrolled is 1.4 times as fast. Accelerators keep the activations in
-    bfloat16, too, and compile one layer.
-    """
-    on_cpu = jax.default_backend() == "cpu"
-    compute = cfg.train.compute_dtype
-    if compute == "auto":
-        compute = "bfloat16" if not on_cpu or _cpu_multiplies_bfloat16() else "float32"
-    unroll = model.num_layers if on_cpu and cfg.model.unroll is None else model.unroll
-    return dataclasses.replace(
-        model, compute_dtype=compute, result_dtype="float32" if on_cpu else compute, unroll=unroll
-    )
-
-
-def _cpu_multiplies_bfloat16() -> bool:
-    return not _cpu_flags().isdisjoint(("avx512_bf16", "amx_bf16"))
-
-
-def _cpu_flags() -> set[str]:
-    """The instruction sets of this machine, as Linux tells them; empty elsewhere."""
-    if not sys.platform.startswith("linux"):
-        return set()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return set()
-    return next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith(("flags", "Features"))), set())
 
 
 def true_size_params(params: Params, config: EncoderConfig) -> Params:

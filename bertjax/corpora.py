@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import check
+from bertjax import check, check_objectives
 from bertjax.data import builtin
 from bertjax.data.filters import DocumentFilter
 from bertjax.data.readers import Reading
@@ -163,12 +163,13 @@ def _pipeline(
     from bertjax.data.pipeline import Source as Part
 
     data = cfg.data
-    model = check.encoder_config(cfg)
+    model = check_objectives.encoder_config(cfg)
     parts = []
-    for name, corpus in corpora.items():
+    for name, prepared_corpus in corpora.items():
+        corpus = open_corpus(prepared_corpus.folder)[split]
         form = make_form(
             data.form,
-            open_corpus(corpus.folder)[split],
+            corpus,
             seq_len=data.seq_len,
             seed=seed,
             special_ids=prepared.vocabulary,
@@ -176,14 +177,14 @@ def _pipeline(
             dupe_factor=data.dupe_factor,
             sop_strict=data.sop_strict,
             batch_size=batch_size,
-            reuse_len=check.reuse_len(cfg),
+            reuse_len=check_objectives.reuse_len(cfg),
             bi_data=model.bi_data,
             end_id=_document_end(prepared.tokenizer),
             packing=data.packing,
             pack_window=data.pack_window,
-            max_examples=check.pack_examples(cfg),
+            max_examples=check_objectives.pack_examples(cfg),
         )
-        parts.append(Part(name, form, weights[name]))
+        parts.append(Part(name, form, weights[name], corpus))
     return Pipeline(parts, batch_size=batch_size, seed=seed, vocab_size=prepared.vocabulary.size)
 
 

@@ -11,7 +11,8 @@ Axis letters, the same in every signature of the project:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +52,14 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return " ".join(super().__str__().splitlines())  # it may quote text of the user's that holds newlines
+
+
+def require_one_of(key: str, value: str, allowed: Collection[str]) -> None:
+    """Raises `UserError`, which names the nearest, when `value` is none of the values that `key` may have."""
+    if value not in allowed:
+        near = difflib.get_close_matches(str(value), allowed, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UserError(f"{key} must be one of {', '.join(allowed)}, not {value!r}{hint}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,7 +13,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertjax import build
-from bertjax.check import check, encoder_config
+from bertjax.check import check
+from bertjax.check_objectives import encoder_config
 from bertjax.commands.dry_run import abstract_batch
 from bertjax.models.model import abstract_params, count_params
 from bertjax.objectives.base import Network

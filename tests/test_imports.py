@@ -36,8 +36,10 @@ ARROWS: dict[str, set[str]] = {
 ARROWS["distributed"] = {"types"}
 ARROWS["stages"] = {"types", "overrides"}
 ARROWS["check"] = {"stages", "types", "base_config", "overrides", "models", "objectives", "data", "training"}
-ARROWS["check"] |= {"distributed"}
-ARROWS["corpora"] = {"types", "check", "stages", "data"}
+ARROWS["check"] |= {"distributed", "check_objectives"}
+ARROWS["check_objectives"] = {"types", "models", "objectives", "training"}
+ARROWS["corpora"] = {"types", "check", "check_objectives", "stages", "data"}
+ARROWS["machine"] = {"types", "models", "corpora"}
 ARROWS["build"] = set(ARROWS)
 ARROWS["commands"] = set(ARROWS)
 ARROWS["cli"] = {*ARROWS, "bertjax"}
@@ -48,7 +50,7 @@ FLAX_ROOMS = {"models", "objectives", "finetune"}
 
 # importing these, in this order, loads none of the heavy packages
 LIGHT = ["bertjax", "bertjax.types", "bertjax.base_config", "bertjax.overrides", "bertjax.cli", "bertjax.data.sources"]
-LIGHT += ["bertjax.check", "bertjax.corpora", "bertjax.commands.workdir"]
+LIGHT += ["bertjax.check_objectives", "bertjax.check", "bertjax.corpora", "bertjax.commands.workdir"]
 HEAVY = ["jax", "flax", "optax", "orbax", "datasets", "pyarrow", "pandas", "tokenizers", "sentencepiece"]
 HEAVY += ["safetensors", "tensorboardX", "torch", "transformers", "scipy"]
 

@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from bertjax import check, corpora
 from bertjax.corpora import Prepared
-from bertjax.data.corpus import SplitSize, open_corpus, read_meta
-from bertjax.data.prepare import PreparedCorpus
+from bertjax.data.corpus import open_corpus
+from bertjax.data.prepare import describe_corpus
 from bertjax.data.tokenizer import load_tokenizer
 from bertjax.distributed.processes import Alone, Processes
 from bertjax.types import UserError
@@ -65,18 +65,13 @@ def _opened(cfg: ConfigDict, told: Mapping[str, Any]) -> Prepared:
     """What the first process has prepared."""
     named = cfg.data.tokenizer not in check.TOKENIZER_MODELS
     tokenizer = corpora.load_or_train_tokenizer(cfg) if named else load_tokenizer(told["tokenizer"])
-    training = {name: _corpus(Path(folder)) for name, folder in told["training"].items()}
+    training = {name: describe_corpus(Path(folder)) for name, folder in told["training"].items()}
     counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in training.values()], axis=0)
     weights = zip(training, (source.weight for source in check.sources(cfg)), strict=True)
     return Prepared(
         tokenizer=tokenizer,
         vocabulary=tokenizer.vocabulary(counts),
         training=training,
-        held_out={name: _corpus(Path(folder)) for name, folder in told["held_out"].items()},
+        held_out={name: describe_corpus(Path(folder)) for name, folder in told["held_out"].items()},
         weights=dict(weights),
     )
-
-
-def _corpus(folder: Path) -> PreparedCorpus:
-    splits = read_meta(folder)["splits"]
-    return PreparedCorpus(folder, folder.name, {name: SplitSize(**size) for name, size in splits.items()}, reused=True)

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from ml_collections import ConfigDict
 
-from bertjax import build, check, corpora
+from bertjax import build, check, check_objectives, corpora
 from bertjax.commands.teacher import attach, read_teacher
 from bertjax.models.model import count_params
 from bertjax.objectives.plm_config import STREAM_FORMS
@@ -105,14 +105,14 @@ def abstract_batch(exp: build.Experiment, part: build.Part | None = None) -> dic
     """Shapes and types of a global batch, in the last stage of the run if no other is given."""
     cfg = (part or exp.parts[-1]).cfg
     rows, length = cfg.train.batch_size, cfg.data.seq_len
-    tokens, examples = (rows, length), (rows, check.pack_examples(cfg))
+    tokens, examples = (rows, length), (rows, check_objectives.pack_examples(cfg))
     shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]]
     shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
     shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}
     shapes |= {"example_ids": (examples, np.uint32), "example_draws": (examples, np.uint32)}
     if cfg.data.form in ("nsp_pairs", "sop_pairs"):
         shapes["pair_labels"] = (examples, np.int32)
-    if cfg.data.form in STREAM_FORMS and check.encoder_config(cfg).bi_data:
+    if cfg.data.form in STREAM_FORMS and check_objectives.encoder_config(cfg).bi_data:
         shapes["backward"] = ((rows,), np.bool_)
     sharding = NamedSharding(exp.mesh, BATCH)
     return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in shapes.items()}

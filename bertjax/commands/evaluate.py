@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from bertjax import build, corpora
+from bertjax import build, corpora, machine
 from bertjax.commands.runs import load_run
 from bertjax.commands.teacher import judged
 from bertjax.commands.teacher_file import stored_teacher
@@ -17,7 +17,7 @@ from bertjax.training.metrics import eval_line
 def evaluate(workdir: Path, step: int | None) -> dict[str, float]:
     """Prints and returns the figures of the newest checkpoint, or of that of `step`; writes nothing."""
     run = load_run(workdir, step)
-    build.use_compile_cache(run.experiment.cfg)
+    machine.use_compile_cache(run.experiment.cfg)
     prepared = corpora.prepare(run.experiment.cfg)
     exp = build.experiment(run.experiment.cfg, prepared.vocabulary, stored_teacher(workdir))
     chosen = judged(exp, run)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax import check
+from bertjax import check_objectives
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.stages import amounts
 
@@ -43,7 +43,7 @@ def _objective_in_words(cfg: ConfigDict) -> str:
     if name in plain:
         return plain[name]
     if name == "distill":
-        return f"distillation ({', '.join(check.distill_config(cfg).weights)})"
+        return f"distillation ({', '.join(check_objectives.distill_config(cfg).weights)})"
     if name == "contrastive":
         words = " and masked language modelling" if cfg.objective.mlm_weight else ""
         return f"contrastive sentence embeddings{words}"

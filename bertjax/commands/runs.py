@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 
-from bertjax import build
+from bertjax import build, machine
 from bertjax.checkpoint.manager import Checkpoints, Restored
 from bertjax.checkpoint.surgery import average_params
 from bertjax.commands.teacher_file import stored_teacher
@@ -37,7 +37,7 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
     cfg.platform = "any"
     cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor = 1, 1, 1
     tokenizer = load_tokenizer(workdir / "tokenizer")
-    build.use_platform(cfg.platform)
+    machine.use_platform(cfg.platform)
     own = jax.local_devices()[:1]  # of several processes, each reads what it begins with or learns from by itself
     experiment = build.experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir), own)
     checkpoints = build.open_checkpoints(cfg, workdir, read_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from bertjax.types import UserError
+from bertjax.types import UserError, require_one_of
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 
@@ -117,8 +117,7 @@ FAMILIES: dict[str, Family] = {
 
 def family_of(name: str) -> Family:
     """The family of that name; raises `UserError` with the names there are."""
-    if name not in FAMILIES:
-        raise UserError(f"tokenizer family must be one of {', '.join(FAMILIES)}, not {name!r}")
+    require_one_of("tokenizer family", name, FAMILIES)
     return FAMILIES[name]
 
 

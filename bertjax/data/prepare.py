@@ -98,7 +98,7 @@ def prepare_corpus(
     cache_dir = Path(cache_dir)
     folder = cache_dir / digest
     if _is_there(folder):
-        return _prepared(folder, reused=True)
+        return describe_corpus(folder)
     made_of = {
         "format_version": FORMAT_VERSION,
         "source": source_name,
@@ -115,7 +115,7 @@ def prepare_corpus(
     with Workplace(cache_dir / f".{digest}.parts", temporary.with_suffix(".parts.tmp")) as place:
         if _is_there(folder):  # another process had the place until now
             place.remove()
-            return _prepared(folder, reused=True)
+            return describe_corpus(folder)
         try:
             parts = Parts(place.folder, recipe.max_document_tokens)
             filter_ = DocumentFilter(recipe.filters)
@@ -138,7 +138,7 @@ def prepare_corpus(
             place.remove()
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    return _prepared(folder, reused=False)
+    return describe_corpus(folder, reused=False)
 
 
 def _is_there(folder: Path) -> bool:
@@ -308,7 +308,8 @@ def _write_meta(folder: Path, meta: dict[str, Any]) -> None:
     (folder / "meta.json").write_text(json.dumps(meta | {"files": files}, indent=2) + "\n", encoding="utf-8")
 
 
-def _prepared(folder: Path, *, reused: bool) -> PreparedCorpus:
+def describe_corpus(folder: Path, *, reused: bool = True) -> PreparedCorpus:
+    """What a complete folder holds, as its meta data say."""
     meta = read_meta(folder)
     splits = {name: SplitSize(**meta["splits"][name]) for name in SPLITS}
     return PreparedCorpus(folder, folder.name, splits, reused, meta.get("facts", {}))

@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.data.families import FAMILIES, ROLES, Family, family_of
 from bertjax.data.tokenizer_backends import Backend
 from bertjax.data.word_memo import Flat
-from bertjax.types import UserError, Vocabulary, padded_vocab_size
+from bertjax.types import UserError, Vocabulary, padded_vocab_size, require_one_of
 
 __all__ = ["FAMILIES", "Tokenizer", "load_tokenizer", "train_tokenizer"]
 
@@ -157,8 +157,7 @@ def train_tokenizer(
         "bpe": training.train_byte_bpe,
         "unigram": training.train_unigram,
     }
-    if model not in trainers:
-        raise UserError(f"tokenizer model must be one of {', '.join(MODELS)}, not {model!r}")
+    require_one_of("tokenizer model", model, trainers)
     spec = family_of(family)
     lowercase = spec.lowercase if lowercase is None else lowercase
     sample = training.sample_documents(documents, max_chars, seed)

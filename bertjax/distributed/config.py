@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bertjax.types import UserError
+from bertjax.types import UserError, require_one_of
 
 CLUSTERS = ("auto", "none", "slurm", "ompi", "mpi4py", "gcetpu", "gketpu", "k8s")
 
@@ -30,8 +30,7 @@ class DistributedConfig:
     end_timeout: int = 300
 
     def __post_init__(self) -> None:
-        if self.cluster not in CLUSTERS:
-            raise UserError(f"distributed.cluster must be one of {', '.join(CLUSTERS)}, not {self.cluster!r}")
+        require_one_of("distributed.cluster", self.cluster, CLUSTERS)
         for name in ("start_timeout", "peer_timeout", "wait_timeout", "end_timeout"):
             if getattr(self, name) < 1:
                 raise UserError(f"distributed.{name} must be at least 1 second, not {getattr(self, name)}")

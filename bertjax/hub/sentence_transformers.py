@@ -21,7 +21,7 @@ from bertjax.hub.folder import read_json
 from bertjax.hub.layout import HEAD_OF
 from bertjax.hub.pretrained import PretrainedModel, longest_row
 from bertjax.hub.save import TokenizerSource, save_pretrained
-from bertjax.types import UserError
+from bertjax.types import UserError, require_one_of
 
 MODES = ("mean", "cls")
 MODULES = "modules.json"
@@ -53,8 +53,7 @@ class Pooling:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise UserError(f"pooling must be one of {', '.join(MODES)}, not {self.mode!r}")
+        require_one_of("pooling", self.mode, MODES)
         if self.max_length is not None and self.max_length < 1:
             raise UserError(f"max_length must be at least 1, not {self.max_length}")
 

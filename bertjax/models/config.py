@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bertjax.types import UserError
+from bertjax.types import UserError, require_one_of
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # Hugging Face's words: gelu = erf, gelu_new = tanh
 INITIALIZERS = ("truncated_normal", "normal")
@@ -156,8 +156,7 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         _check_sizes(self)
         for name, allowed in CHOICES.items():
-            value = getattr(self, name)
-            _require(value in allowed, f"model.{name} must be one of {', '.join(allowed)}, not {value!r}")
+            require_one_of(f"model.{name}", getattr(self, name), allowed)
         for name in ("conv_act", "pooler_act", "summary_act", "mlm_act"):
             value = getattr(self, name)
             known = (None, "tanh", *ACTIVATIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from bertjax.models.config import EncoderConfig, differences
-from bertjax.types import UserError
+from bertjax.types import UserError, require_one_of
 
 SHARING = ("embeddings", "gdes", "none", "all")
 
@@ -25,8 +25,7 @@ class TowersConfig:
     sharing: str = "embeddings"
 
     def __post_init__(self) -> None:
-        if self.sharing not in SHARING:
-            raise UserError(f"objective.sharing must be one of {', '.join(SHARING)}, not {self.sharing!r}")
+        require_one_of("objective.sharing", self.sharing, SHARING)
         for name in _equal_fields(self):
             ours, theirs = getattr(self.generator, name), getattr(self.discriminator, name)
             if ours != theirs:

@@ -7,7 +7,7 @@ import math
 from typing import Protocol, runtime_checkable
 
 from bertjax.models.config import EncoderConfig
-from bertjax.types import UserError
+from bertjax.types import UserError, require_one_of
 
 UNITS = ("token", "whole_word", "ngram", "ngram_window", "span", "frequency")
 COUNTS = ("round", "ceil", "random", "random_words", "bernoulli")
@@ -54,10 +54,10 @@ class MaskingConfig:
     random_first_id: int = 0
 
     def __post_init__(self) -> None:
-        _one_of("masking", self.unit, UNITS)
-        _one_of("mask_count", self.count, COUNTS)
-        _one_of("mask_decision", self.decision, DECISIONS)
-        _one_of("random_source", self.random_source, RANDOM_SOURCES)
+        require_one_of("objective.masking", self.unit, UNITS)
+        require_one_of("objective.mask_count", self.count, COUNTS)
+        require_one_of("objective.mask_decision", self.decision, DECISIONS)
+        require_one_of("objective.random_source", self.random_source, RANDOM_SOURCES)
         _check_rate("mask_rate", self.mask_rate)
         _check_rate("mask_rate_final", self.last_rate)
         for name in ("max_predictions", "max_ngram", "max_span", "schedule_steps"):
@@ -113,11 +113,6 @@ def most_predictions(unit: str, count: str, rate: float, seq_len: int) -> int:
     return min(wanted, seq_len)
 
 
-def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UserError(f"objective.{key} must be one of {', '.join(allowed)}, not {value!r}")
-
-
 def _check_rate(key: str, rate: float) -> None:
     if not 0.0 < rate <= 1.0:
         raise UserError(f"objective.{key} must lie in (0, 1], not {rate}")
@@ -149,7 +144,7 @@ class MlmConfig:
     predict_next: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("pair", self.pair, tuple(PAIR_FORMS))
+        require_one_of("objective.pair", self.pair, tuple(PAIR_FORMS))
         for name in ("mlm_weight", "pair_weight", "span_boundary"):
             if getattr(self, name) < 0.0:
                 raise UserError(f"objective.{name} must not be negative, not {getattr(self, name)}")

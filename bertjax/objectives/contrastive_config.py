@@ -6,7 +6,7 @@ import dataclasses
 
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.config import PAIR_FORMS, MaskingConfig
-from bertjax.types import UserError
+from bertjax.types import UserError, require_one_of
 
 POOLINGS = ("first", "mean")
 
@@ -25,8 +25,7 @@ class ContrastiveConfig:
     microbatches: int = 1
 
     def __post_init__(self) -> None:
-        if self.pooling not in POOLINGS:
-            raise UserError(f"objective.pooling must be one of {', '.join(POOLINGS)}, not {self.pooling!r}")
+        require_one_of("objective.pooling", self.pooling, POOLINGS)
         if not self.contrast_temperature > 0.0:
             raise UserError(f"objective.contrast_temperature must be above 0, not {self.contrast_temperature}")
         if self.mlm_weight < 0.0:

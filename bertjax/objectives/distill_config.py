@@ -6,7 +6,7 @@ import dataclasses
 
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.config import PAIR_FORMS, MaskingConfig
-from bertjax.types import UserError
+from bertjax.types import UserError, require_one_of
 
 SOFT_POSITIONS = ("all", "masked")
 RELATIONS = ("attention", *(f"{one}{other}" for one in "qkv" for other in "qkv"))
@@ -45,10 +45,7 @@ class DistillConfig:
             )
         if not self.soft_temperature > 0.0:
             raise UserError(f"objective.soft_temperature must be above 0, not {self.soft_temperature}")
-        if self.soft_positions not in SOFT_POSITIONS:
-            raise UserError(
-                f"objective.soft_positions must be one of {', '.join(SOFT_POSITIONS)}, not {self.soft_positions!r}"
-            )
+        require_one_of("objective.soft_positions", self.soft_positions, SOFT_POSITIONS)
         unknown = [name for name in self.relations if name not in RELATIONS]
         if unknown or len(set(self.relations)) < len(self.relations) or not self.relations:
             raise UserError(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertjax.types import UserError
+from bertjax.types import UserError, require_one_of
 
 OPTIMIZERS = ("adamw", "lamb", "stable_adamw", "muon")
 DECAYING = ("bert", "electra", "linear", "polynomial", "cosine", "wsd", "slanted_triangular")
@@ -50,8 +50,7 @@ class OptimizerConfig:
     ema_decay: float | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in OPTIMIZERS:
-            raise UserError(f"optimizer.name must be one of {', '.join(OPTIMIZERS)}, not {self.name!r}")
+        require_one_of("optimizer.name", self.name, OPTIMIZERS)
         _check_readers("optimizer", self, OPTIMIZER_READERS)
         self._check_numbers()
         for key in ("decay_exclude", "trust_exclude", "muon_include"):
@@ -157,8 +156,7 @@ class ScheduleConfig:
     factor: float | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in SCHEDULES:
-            raise UserError(f"schedule.name must be one of {', '.join(SCHEDULES)}, not {self.name!r}")
+        require_one_of("schedule.name", self.name, SCHEDULES)
         if not self.learning_rate > 0:
             raise UserError(f"optimizer.learning_rate must be positive, not {self.learning_rate}")
         _check_readers("schedule", self, SCHEDULE_READERS)
@@ -282,8 +280,7 @@ class FaultConfig:
 
     def __post_init__(self) -> None:
         _ = self._skipped  # raises for what cannot be read
-        if self.on_fault not in ON_FAULT:
-            raise UserError(f"train.on_fault must be one of {', '.join(ON_FAULT)}, not {self.on_fault}")
+        require_one_of("train.on_fault", self.on_fault, ON_FAULT)
         if self.max_faults < 1:
             raise UserError(f"train.max_faults must be at least 1, not {self.max_faults}")
         if self.spike_factor is not None and not self.spike_factor > 0:

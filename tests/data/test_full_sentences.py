@@ -137,7 +137,7 @@ def test_walking_in_windows_changes_nothing(step, longest):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_rows_too_short_and_text_too_little(name):
-    with pytest.raises(UserError, match=r"data\.seq_len must be at least 4 for whole sentences, not 3"):
+    with pytest.raises(UserError, match=r"data\.seq_len must be at least 4 for sentences, not 3"):
         form_of([[5]], name, 3)
     assert form_of([[1]], name, 8).num_rows(0) == 0
     assert form_of([], name, 8).num_rows(0) == 0

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import build, check
+from bertjax import build, check, check_objectives
 from bertjax.data.corpus import Corpus, offsets
 from bertjax.data.forms import make_form
 from bertjax.models.model import init_params
@@ -62,6 +62,6 @@ def objective_of(recipe: str, vocabulary: Vocabulary, packing: str = "best_fit")
     if cfg.objective.name != "distill":
         objective: Any = build.make_objective(cfg, vocabulary)
         return objective.members[member] if member else objective, cfg.data.form, {}
-    config = check.encoder_config(cfg, vocabulary)
+    config = check_objectives.encoder_config(cfg, vocabulary)
     objective = build.make_objective(cfg, vocabulary, Network(config, ("mlm",)))
     return objective, cfg.data.form, objective.frozen(init_params(config, ("mlm",), jax.random.key(7)))

@@ -22,7 +22,8 @@ from masking_lab import (
     words_of,
 )
 
-from bertjax.check import check, masking_config
+from bertjax.check import check
+from bertjax.check_objectives import masking_config
 from bertjax.objectives.config import MaskingConfig, most_predictions
 from bertjax.overrides import load_config
 from bertjax.types import Vocabulary

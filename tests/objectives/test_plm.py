@@ -272,7 +272,8 @@ def test_models_that_do_not_fit_are_refused(changes: dict[str, Any], form: str, 
 
 
 def checked(*overrides: str) -> PlmConfig:
-    from bertjax.check import check, plm_config
+    from bertjax.check import check
+    from bertjax.check_objectives import plm_config
     from bertjax.overrides import apply_overrides, load_config
 
     cfg = load_config(f"{Path(__file__).parents[2]}/configs/xlnet.py:base")

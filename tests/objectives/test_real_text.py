@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from masking_lab import assert_share, chosen_of, jit, runs_of
 
-from bertjax.check import masking_config
+from bertjax.check_objectives import masking_config
 from bertjax.data.builtin import python_docs
 from bertjax.data.tokenizer import train_tokenizer
 from bertjax.objectives.config import MaskingConfig

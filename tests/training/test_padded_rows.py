@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import build
+from bertjax import machine
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Extra, Objective
 from bertjax.overrides import load_config
@@ -49,7 +49,7 @@ def objective_of(recipe: str, dtype: str, vocabulary: Vocabulary, monkeypatch: p
             model, compute_dtype=dtype, result_dtype=dtype, attention_implementation=kernel or "xla"
         )
 
-    monkeypatch.setattr(build, "computed_here", computed_here)
+    monkeypatch.setattr(machine, "computed_here", computed_here)
     return build.make_objective(cfg, vocabulary)
 
 

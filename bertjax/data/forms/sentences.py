@@ -9,18 +9,16 @@ from __future__ import annotations
 import numpy as np
 
 from bertjax.data.corpus import Corpus
-from bertjax.data.draws import IntArray, permutation
-from bertjax.data.forms.base import FormSettings, Kept, example_ids, lay_out
+from bertjax.data.draws import IntArray
+from bertjax.data.forms.base import FormSettings
 from bertjax.data.forms.segments import Text
-from bertjax.types import UserError
+from bertjax.data.forms.slices import SHORTEST, SPECIALS, Slices
 
-SPECIALS = 2  # [CLS] and the last [SEP]
-SHORTEST = 2  # a row of one token has no context to predict it from
 STEP = 1 << 20
 """Sentences that are walked through together: bounds memory, and changes nothing."""
 
 
-class Sentences:
+class Sentences(Slices):
     """[CLS] sentences [SEP], as many as fit; the same rows in every epoch, in another order.
 
     Where `crossing`, rows run over the ends of documents, with a [SEP] for each. Rows of a single token are left out
@@ -28,42 +26,20 @@ class Sentences:
     """
 
     def __init__(self, corpus: Corpus, settings: FormSettings, crossing: bool) -> None:
-        if settings.seq_len < SPECIALS + SHORTEST:
-            raise UserError(
-                f"data.seq_len must be at least {SPECIALS + SHORTEST} for whole sentences, not {settings.seq_len}"
-            )
-        self.settings = settings
-        self._corpus = corpus
-        self._text = Text(corpus, settings.sep_id)
+        super().__init__(corpus, Text(corpus, settings.sep_id), settings, "sentences")
         begins, ends = _fill(corpus, settings.seq_len - SPECIALS, crossing)
         keep = ends - begins >= SHORTEST
         self.dropped_rows = int((~keep).sum())
         self._starts, self._lengths = begins[keep], (ends - begins)[keep].astype(np.int32)
-        self._orders: Kept[int, IntArray] = Kept(self._order)
 
     def num_rows(self, epoch: int) -> int:
         return len(self._starts)
 
-    def prepare(self, epoch: int) -> None:
-        self._orders.start(epoch)
-
-    def rows(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
-        return self.examples(epoch, self._orders.get(epoch)[indices])
-
-    @property
-    def num_draws(self) -> int:
-        return 1
-
     def lengths(self, epoch: int) -> np.ndarray:
         return self._lengths + SPECIALS
 
-    def examples(self, epoch: int, numbers: IntArray, counts: IntArray | None = None) -> dict[str, np.ndarray]:
-        starts, lengths = self._starts[numbers], self._lengths[numbers].astype(np.int64)
-        identities = example_ids(self._corpus, starts)
-        return lay_out(self._text, [(starts, lengths)], self.settings, identities, epoch, counts)
-
-    def _order(self, epoch: int) -> IntArray:
-        return permutation(self.num_rows(epoch), "order of sentences", self.settings.seed, epoch)
+    def slices(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
+        return self._starts[numbers], self._lengths[numbers].astype(np.int64)
 
 
 def _fill(corpus: Corpus, longest: int, crossing: bool) -> tuple[IntArray, IntArray]:
