@@ -7,17 +7,6 @@ import re
 
 _CLOSERS = r"[\"'”’»)\]}」』）》】〉]*+"
 _CJK = "\u2e80-\u303f\u3041-\u33ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff60\U00020000-\U0003ffff"
-# Chinese and Japanese stops end a sentence at once, Western ones only before whitespace (so 3.14, URLs and names stay
-# whole) or, for ! and ?, before a Chinese character. The pattern begins with a plain set of characters, not with the
-# alternatives: `re` then runs through the text at ten times the speed. The empty group is matched by the usual end,
-# which needs no further look: a word too long for any short form, a full stop and a capital.
-_STOP = re.compile(
-    rf"[.!?…。！？；｡](?:(?<=[a-z]{{7}}\.)(?= [A-Z])()"
-    rf"|(?<=[。！？；｡])[。！？；｡]*{_CLOSERS}"
-    rf"|(?<=[!?])(?<![!?].)[!?]*+{_CLOSERS}(?=[{_CJK}])"
-    rf"|(?<=[.!?…])(?<![.!?…].)[.!?…]*+{_CLOSERS}(?=\s))",
-    re.DOTALL,
-)
 _OPENERS = "\"'“‘«([{¿¡「『（《【〈*_"
 _NEXT_WORD = re.compile(rf"\s*[{re.escape(_OPENERS)}]*([^\s,;:!?\"”’)\]]*)")
 _LAST_WORD = re.compile(r"[^\s(\[{\"'“‘«—–/]*\Z")
@@ -41,6 +30,19 @@ _SHORTENED = frozenset(
     "jr sr inc ltd co corp bros dept univ assn ave blvd rd est min max figs eqs vols pp eds jan feb apr jun jul "
     "aug sep sept oct nov dec ph.d m.d b.a m.a".split()
 )
+# Chinese and Japanese stops end a sentence at once, Western ones only before whitespace (so 3.14, URLs and names stay
+# whole) or, for ! and ?, before a Chinese character. The pattern begins with a plain set of characters, not with the
+# alternatives: `re` then runs through the text at ten times the speed. The empty group is matched by the usual end,
+# which needs no further look: a full stop before a capital, and behind four digits, a closed quotation or four small
+# letters that no short form and no Roman number ends with.
+_DOUBTFUL = "|".join(sorted({word[-4:] for word in _TITLES | _SHORTENED if word[-4:].isalpha() and len(word) >= 4}))
+_STOP = re.compile(
+    rf"[.!?…。！？；｡](?:(?<=(?:[a-z]{{4}}|[0-9]{{4}}|[a-z]{{3}}[\"”])\.)(?= [A-Z])(?<!(?:{_DOUBTFUL}|[ivx]{{4}})\.)()"
+    rf"|(?<=[。！？；｡])[。！？；｡]*{_CLOSERS}"
+    rf"|(?<=[!?])(?<![!?].)[!?]*+{_CLOSERS}(?=[{_CJK}])"
+    rf"|(?<=[.!?…])(?<![.!?…].)[.!?…]*+{_CLOSERS}(?=\s))",
+    re.DOTALL,
+)
 _FIRST_WORDS = frozenset(
     "The This That These Those There Then Thus They Their It Its He His She Her We Our You Your I A An And But Or So "
     "In On At As By For From If It's When While Where Who What Why How However Although After Before Because Since "
@@ -59,16 +61,11 @@ def split_sentences(document: str) -> list[str]:
         small_letters = line.islower()
         for stop in _STOP.finditer(line):
             if stop.lastindex or _ends_sentence(line, start, stop, small_letters):
-                _append(sentences, line[start : stop.end()])
-                start = stop.end()
-        _append(sentences, line[start:])
-    return sentences
-
-
-def _append(sentences: list[str], text: str) -> None:
-    text = text.strip()
-    if text:
-        sentences.append(text)
+                end = stop.end()
+                sentences.append(line[start:end].strip())
+                start = end
+        sentences.append(line[start:].strip())
+    return [sentence for sentence in sentences if sentence]
 
 
 def _ends_sentence(line: str, start: int, stop: re.Match[str], small_letters: bool) -> bool:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import machine
+from bertjax import build, machine
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Extra, Objective
 from bertjax.overrides import load_config
