@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertjax import __version__
+from bertjax.huge_pages import use_huge_pages
 from bertjax.types import UserError
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
+TRAINS = ("pretrain", "benchmark")
 CONFIG_HELP = "PATH.py or PATH.py:ARGUMENT; the file is executed"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A full disk, a full quota, a file longer than the system allows."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code. What the user can mend is one line on stderr and exit code 2."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own chatter
-    logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax's tracebacks: what fails is raised to us, too
+    _quieten_orbax(own_process=arguments is None)
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
+    if arguments is None and options.command in TRAINS:  # a process of our own
+        use_huge_pages()
     try:
         return _run(options, rest)
     except UserError as error:
         print(f"bertjax {options.command}: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(
+            f"bertjax {options.command}: {error.strerror}{where}; make room, and the same command goes on",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -37,6 +54,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.flush()
             os._exit(130)
         return 130
+
+
+def _quieten_orbax(own_process: bool) -> None:
+    """What fails is raised to us; its other writers would add fifty tracebacks of their own, each in its own way."""
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if own_process:
+        warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
+        sys.unraisablehook = _without_late_writers
+
+
+def _without_late_writers(unraisable: sys.UnraisableHookArgs) -> None:
+    """A writer that fails after the first one finds its event loop closed."""
+    if not (unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == "Event loop is closed"):
+        sys.__unraisablehook__(unraisable)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,6 +96,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--batches", type=int, default=1, help="how many batches (default 1)")
     sub.add_argument("--rows", type=int, default=4, help="rows of each batch to print (default 4)")
     sub.add_argument("--out", type=Path, help="an .npz file for the arrays")
+    sub = command("benchmark", "measure the step of a config, and a peer's beside it", config=True)
+    sub.add_argument("--against", choices=("hf",), help="hf: transformers and PyTorch, same weights and text, in turns")
+    sub.add_argument("--turns", type=int, default=5, help="how often each side is measured (default 5)")
+    sub.add_argument("--steps", type=int, default=10, help="steps of a turn (default 10)")
+    sub.add_argument("--warmup", type=int, default=3, help="steps before the first turn (default 3)")
+    sub.add_argument("--no-compile", action="store_true", help="do not try torch.compile for the peer")
+    sub.add_argument("--out", type=Path, help="a JSON file for all figures")
     sub = command("export", "write a checkpoint as a Hugging Face folder, verified")
     sub.add_argument("--workdir", type=Path, required=True)
     sub.add_argument("--out", type=Path, required=True)
@@ -98,6 +137,8 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         from bertjax.commands.inspect import inspect
 
         inspect(cfg, options.batches, options.out, options.rows)
+    elif options.command == "benchmark":
+        _benchmark(cfg, options)
     elif options.command == "prepare":
         from bertjax.commands.prepare import prepare
 
@@ -107,6 +148,15 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
 
         train_tokenizer(cfg, options.out)
     return 0
+
+
+def _benchmark(cfg: ConfigDict, options: argparse.Namespace) -> None:
+    if options.against is not None:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the peer needs memory, too
+    from bertjax.commands.benchmark import Amounts, benchmark
+
+    amounts = Amounts(options.turns, options.steps, options.warmup)
+    benchmark(cfg, amounts, options.against, not options.no_compile, options.out)
 
 
 def _checked_config(spec: str, overrides: list[str]) -> ConfigDict:

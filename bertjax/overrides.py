@@ -108,7 +108,7 @@ def from_json(text: str, reference: ConfigDict | None = None) -> ConfigDict:
     declared = _declared(config)
     try:
         nested = json.loads(text)
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise UserError(f"the stored config is not JSON: {fault}") from None
     if not isinstance(nested, dict):
         raise UserError("the stored config is not a JSON object")

@@ -1,21 +1,30 @@
-"""Is a run that was killed the run that was never stopped? SIGKILL at random moments, resume, compare the exports.
+"""Is a run that was killed the run that was never stopped? SIGKILL at random moments, resume, compare everything.
 
     python scripts/chaos.py --kills 50 --config configs/quickstart.py --config.train.num_steps=400 \\
-        --config.checkpoint.interval_steps=5
+        --config.checkpoint.interval_steps=4
 
-Moments: while the corpus is `prepared` (a tenth of the kills, at the beginning), at the `start` (imports, restore,
-compilation), during a `save`, or during a `step`; the last two only after a checkpoint that is newer than at the kill
-before, so that the run has lost something. Every kill is followed by a look at all checkpoints: each must hold, byte
-for byte, what was written. Prints what was hit, what had to be done again and the SHA-256 of both exports; exits with 1
-if they differ or a checkpoint was damaged. Each of the two runs prepares in a cache of its own.
+Moments: while the corpus is `prepare`d (its cache is emptied first), at the `start` (imports, compilation), during a
+`restore`, a `step`, a `save`, and once, at last, during the `export`. Kills in steps and saves wait for a checkpoint
+that is newer than at the kill before, so that the run has something to lose; the script fails if fewer than half of all
+kills come after such progress. What a kill really hit is told from what it left behind, and printed beside what was
+aimed at. After every kill all checkpoints must hold, byte for byte, what was written, and the next start must go on
+from the newest.
+
+At the end the exported weights (SHA-256 of the file), the arrays of the last checkpoint (weights, optimizer, counters)
+and the losses of every step must be those of a run that was never stopped. Exits with 1 if anything of this fails.
+The two runs prepare in caches of their own, below a temporary folder (`--folder` keeps it). Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import hashlib
 import json
+import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -25,142 +34,291 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertjax.checkpoint.manifest import Damaged, verify
 
-POLL = 0.005  # seconds
+POLL = 0.002  # seconds
+IN_OPEN = 0x20  # <sys/inotify.h>
+AFTER_PROGRESS = ("step", "save")
+UNTIMED = re.compile(r"^step$|loss|accuracy|grad_norm|learning_rate|padding")
+"""Figures that must be the same; the others tell how fast the machine was."""
+
+
+class Failed(Exception):
+    """The run did something that it must never do."""
 
 
 class Kill(NamedTuple):
-    """What one kill hit: the moment, the newest checkpoint, how many steps after it were known, damaged checkpoints."""
+    """What a kill was aimed at, what it hit, the newest checkpoint, and the steps after it that must be done again."""
 
-    moment: str
+    aim: str
+    hit: str
     step: int
     redone: int
-    damaged: list[str]
 
 
-class Victim:
-    """A run that is started again and again, and killed each time."""
+class Opened:
+    """Whether a file was opened since; a file that is not there never is."""
 
-    def __init__(self, command: list[str], folder: Path, draw: random.Random):
+    def __init__(self, path: Path):
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._handle = self._libc.inotify_init1(os.O_NONBLOCK)
+        if path.exists() and self._libc.inotify_add_watch(self._handle, os.fsencode(path), IN_OPEN) < 0:
+            raise OSError(ctypes.get_errno(), "inotify_add_watch")
+        self._seen = False
+
+    def __call__(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            self._seen = self._seen or bool(os.read(self._handle, 4096))
+        return self._seen
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
+class Run:
+    """A run below `folder`, with its own cache, and what can be seen of it from outside."""
+
+    def __init__(self, command: list[str], folder: Path):
         folder.mkdir(parents=True)
-        self.workdir, self.cache, self.draw = folder / "run", folder / "cache", draw
+        self.workdir, self.cache = folder / "run", folder / "cache"
         self.command = [*command, "--workdir", str(self.workdir), f"--config.data.cache_dir={self.cache}"]
-        self.errors = folder / "stderr"
+        self.said, self.errors = folder / "stdout", folder / "stderr"
+
+    def start(self) -> subprocess.Popen[bytes]:
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+        with self.said.open("wb") as said, self.errors.open("wb") as errors:
+            return subprocess.Popen(self.command, stdout=said, stderr=errors, env=environment)
+
+    def finish(self) -> None:
+        """Runs to the end, from where it is."""
+        status = self.start().wait()
+        if status != 0:
+            raise Failed(f"{self._text(self.errors)}\nexit status {status}")
+
+    def settings(self) -> tuple[int, int]:
+        """Steps of the run, and from checkpoint to checkpoint."""
+        config = json.loads((self.workdir / "config.json").read_text(encoding="utf-8"))
+        return config["train"]["num_steps"], config["checkpoint"]["interval_steps"]
+
+    def prepared(self) -> bool:
+        return any(self.cache.glob("corpora/[!.]*/meta.json"))
+
+    def checkpoints(self) -> list[Path]:
+        folder = self.workdir / "checkpoints"
+        return [entry for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
+
+    def newest(self) -> int:
+        return max((int(entry.name) for entry in self.checkpoints()), default=0)
+
+    def manifest(self) -> Path:
+        return self.workdir / "checkpoints" / str(self.newest()) / "bertjax.json"
+
+    def saving(self) -> bool:
+        return any((self.workdir / "checkpoints").glob("*tmp*"))
+
+    def logged(self) -> int:
+        """The last step whose figures were written; the last line may be half of one."""
+        file = self.workdir / "metrics.jsonl"
+        lines = file.read_bytes().split(b"\n")[-3:-1] if file.exists() else []
+        return json.loads(lines[-1])["step"] if lines else 0
+
+    def writes(self) -> int:
+        """Changes when a start begins to write figures: it replaces the file first."""
+        file = self.workdir / "metrics.jsonl"
+        return file.stat().st_ino if file.exists() else 0
+
+    def resumed_at(self) -> int | None:
+        found = re.search(r"^resuming at step (\d+)$", self._text(self.said), re.MULTILINE)
+        return int(found[1]) if found else None
+
+    def require_whole_checkpoints(self) -> None:
+        """Nothing was set aside as damaged, and nothing that lies there should be."""
+        if (self.workdir / "checkpoints" / "damaged").exists():
+            raise Failed(f"a checkpoint was set aside as damaged: {self._text(self.errors)}")
+        for folder in self.checkpoints():
+            try:
+                verify(folder)
+            except Damaged as error:
+                raise Failed(f"{folder} is damaged: {error}") from None
+
+    def _text(self, path: Path) -> str:
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+
+class Killer:
+    """Starts a run again and again, and kills it each time, at moments drawn from `draw`."""
+
+    def __init__(self, run: Run, draw: random.Random, num_steps: int, interval: int):
+        self.run, self.draw, self.num_steps, self.interval = run, draw, num_steps, interval
         self.reached = 0
-        self.start_seconds = 5.0  # from the start of a process to its first step, once it is known
-        self.prepare_seconds = 2.0
+        # From the first sign of a moment to the last instant that may still belong to it; learned from misses.
+        self.spans = {"prepare": 1.5, "start": 5.0, "restore": 0.15, "save": 0.1, "export": 1.0}
 
-    def finish(self) -> str:
-        """Runs to the end; the digest of the exported weights."""
-        subprocess.run(self.command, check=True, stdout=subprocess.DEVNULL)
-        return hashlib.sha256((self.workdir / "export" / "model.safetensors").read_bytes()).hexdigest()
-
-    def kill(self, moment: str) -> Kill:
-        if moment == "prepare" and self.draw.random() < 0.5:
-            shutil.rmtree(self.cache, ignore_errors=True)
-        begin = time.monotonic()
-        with self.errors.open("wb") as errors:
-            process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=errors)
+    def kill(self, aim: str, progress_left: int) -> Kill:
+        """One start and its end; `progress_left` more kills are going to wait for a newer checkpoint."""
+        run, before, opened = self.run, self.run.writes(), Opened(self.run.manifest())
+        if aim == "prepare" and (run.prepared() or self.draw.random() < 0.5):
+            self._empty_cache()
+        newest = run.newest()
+        process = run.start()
         try:
-            getattr(self, f"_until_{moment}")(process)
+            self._wait_for(aim, process, opened, progress_left)
         finally:
             process.send_signal(signal.SIGKILL)
             status = process.wait()
         if status != -signal.SIGKILL:
-            said = self.errors.read_text(encoding="utf-8", errors="replace")
-            raise SystemExit(f"{said}\nthe run ended (exit status {status}) before it could be killed")
-        if moment in ("step", "save"):
-            self.start_seconds = time.monotonic() - begin
-        newest = self._newest()
-        if moment in ("step", "save") and newest <= self.reached:
-            raise SystemExit(f"no progress was made before the kill at step {newest}")
-        self.reached = newest
-        return Kill(moment, newest, max(0, self._logged() - newest), self.damaged())
+            raise Failed(f"{run._text(run.errors)}\nthe run ended (exit status {status}) before it could be killed")
+        hit = self._hit(before, newest, opened())
+        opened.close()
+        if hit != aim and aim in self.spans:
+            self.spans[aim] *= 0.7
+        run.require_whole_checkpoints()
+        if run.resumed_at() not in (None, newest):
+            raise Failed(f"went on from step {run.resumed_at()}, though the newest checkpoint was of step {newest}")
+        redone = max(0, run.logged() - run.newest())
+        # A save is written while the steps up to the next one are made.
+        if redone > 2 * self.interval:
+            raise Failed(f"{redone} steps were made after the newest checkpoint, of step {run.newest()}")
+        if aim in AFTER_PROGRESS and run.newest() <= self.reached:
+            raise Failed(f"no progress was made before the kill at step {run.newest()}")
+        self.reached = run.newest()
+        return Kill(aim, hit, run.newest(), redone)
 
-    def _until_prepare(self, process: subprocess.Popen[bytes]) -> None:
-        """Something came into the cache (which is emptied every other time), and preparing goes on."""
-        before = set(self.cache.rglob("*"))
-        self._wait(process, lambda: set(self.cache.rglob("*")) != before or self._newest() > self.reached)
-        self._pause(process, self.prepare_seconds)
+    def _hit(self, writes_before: int, newest_before: int, opened: bool) -> str:
+        run = self.run
+        if not run.prepared():
+            return "prepare"
+        if run.newest() == self.num_steps:
+            return "export"
+        if run.writes() != writes_before and run.logged() > newest_before:
+            return "save" if run.saving() else "step"
+        if opened and run.resumed_at() is None:
+            return "restore"
+        return "start"
 
-    def _until_start(self, process: subprocess.Popen[bytes]) -> None:
-        self._pause(process, self.start_seconds)
+    def _wait_for(self, aim: str, process: subprocess.Popen[bytes], opened: Opened, progress_left: int) -> None:
+        run = self.run
+        if aim == "prepare":
+            before = set(run.cache.rglob("*"))
+            self._wait(process, lambda: set(run.cache.rglob("*")) != before)
+        elif aim == "restore":
+            self._wait(process, opened)
+        elif aim in AFTER_PROGRESS:
+            self._wait(process, lambda: run.newest() > self.reached)
+            until = run.logged() + self.draw.randint(0, self._spare(progress_left))
+            self._wait(process, lambda: run.logged() >= until)
+            self._wait(process, lambda: run.saving() == (aim == "save"))
+        elif aim == "export":
+            self._wait(process, lambda: run.newest() == self.num_steps)
+        end = time.monotonic() + self.draw.uniform(0.0, self.spans.get(aim, 0.05))
+        self._wait(process, lambda: time.monotonic() >= end)
 
-    def _until_step(self, process: subprocess.Popen[bytes]) -> None:
-        self._wait(process, lambda: self._newest() > self.reached)
-        self._pause(process, 1.0)
+    def _spare(self, progress_left: int) -> int:
+        """Steps that this kill may wait for, so that those after it find some to make, too."""
+        left = self.num_steps - self.run.logged() - 3 * self.interval * (progress_left + 1)
+        return max(0, min(left, 2 * left // (progress_left + 1)))
 
-    def _until_save(self, process: subprocess.Popen[bytes]) -> None:
-        self._wait(process, lambda: self._newest() > self.reached)
-        self._wait(process, lambda: any((self.workdir / "checkpoints").glob("*tmp*")))
-        self._pause(process, 0.05)
-
-    def _pause(self, process: subprocess.Popen[bytes], most: float) -> None:
-        end = time.monotonic() + self.draw.uniform(0.0, most)
-        while time.monotonic() < end and process.poll() is None:
-            time.sleep(POLL)
+    def _empty_cache(self) -> None:
+        """Text must be prepared anew; compiled code stays."""
+        for entry in self.run.cache.iterdir() if self.run.cache.exists() else []:
+            if entry.name != "xla":
+                shutil.rmtree(entry)
 
     def _wait(self, process: subprocess.Popen[bytes], happened: Callable[[], bool]) -> None:
         while not happened() and process.poll() is None:
             time.sleep(POLL)
 
-    def _steps(self) -> list[Path]:
-        folder = self.workdir / "checkpoints"
-        return [entry for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
 
-    def _newest(self) -> int:
-        return max((int(entry.name) for entry in self._steps()), default=0)
+def moments(kills: int, draw: random.Random) -> list[str]:
+    """A tenth meets the first preparation; most of the others come after progress; the last one meets the export."""
+    first = max(1, kills // 10)
+    between = draw.choices(
+        ["step", "save", "restore", "start", "prepare"], [8, 7, 3, 1.5, 0.5], k=max(0, kills - first - 2)
+    )
+    return [*["prepare"] * first, *["step"] * (kills - first > 1), *between, *["export"] * (kills > first)]
 
-    def _logged(self) -> int:
-        """The last step whose figures were written; the last line may be half of one."""
-        file = self.workdir / "metrics.jsonl"
-        lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
-        return max((json.loads(line)["step"] for line in lines), default=0)
 
-    def damaged(self) -> list[str]:
-        found = [str(path) for path in (self.workdir / "checkpoints" / "damaged").glob("*")]
-        for folder in self._steps():
-            try:
-                verify(folder)
-            except Damaged as error:
-                found.append(f"{folder}: {error}")
-        return found
+def outcome(run: Run) -> dict[str, str]:
+    """What a finished run came to: digests of its export, of the arrays of its last checkpoint, of its losses."""
+    import numpy as np
+    import orbax.checkpoint as ocp
+
+    arrays = hashlib.sha256()
+    with ocp.StandardCheckpointer() as reader:
+        for name, leaf in sorted(_leaves(reader.restore(run.manifest().parent / "state")).items()):
+            array = np.asarray(leaf)
+            arrays.update(f"{name} {array.dtype} {array.shape}\n".encode() + array.tobytes())
+    lines = (run.workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    losses = [{name: value for name, value in json.loads(line).items() if UNTIMED.search(name)} for line in lines]
+    return {
+        "export": hashlib.sha256((run.workdir / "export" / "model.safetensors").read_bytes()).hexdigest(),
+        f"arrays of step {run.newest()}": arrays.hexdigest(),
+        f"figures, {len(losses)} lines": hashlib.sha256(json.dumps(losses).encode()).hexdigest(),
+    }
+
+
+def _leaves(tree: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {name: leaf for key, branch in tree.items() for name, leaf in _leaves(branch, f"{path}/{key}").items()}
+
+
+def chaos(command: list[str], folder: Path, kills: int, seed: int) -> bool:
+    """Whether a run that is killed so many times comes to what it comes to when nobody touches it; prints both."""
+    draw = random.Random(seed)
+    begin = time.monotonic()
+    whole = Run(command, folder / "whole")
+    whole.finish()
+    num_steps, interval = whole.settings()
+    print(
+        f"{num_steps} steps, a checkpoint every {interval}: {time.monotonic() - begin:.0f} s when left alone",
+        flush=True,
+    )
+    run = Run(command, folder / "killed")
+    killer, aims = Killer(run, draw, num_steps, interval), moments(kills, draw)
+    done: list[Kill] = []
+    for number, aim in enumerate(aims):
+        left = sum(each in AFTER_PROGRESS for each in aims[number + 1 :])
+        kill = killer.kill(aim, left)
+        done.append(kill)
+        print(f"{number + 1:3} {kill.hit:8} newest checkpoint {kill.step:4}, {kill.redone} steps lost", flush=True)
+    run.finish()
+    run.require_whole_checkpoints()
+    seconds = time.monotonic() - begin
+    _print_table(done)
+    after = sum(kill.aim in AFTER_PROGRESS for kill in done)
+    print(f"{len(done)} kills, {after} after a checkpoint newer than at the kill before, {seconds:.0f} s in all")
+    print(f"steps done again: {sum(k.redone for k in done)}, at most {max(k.redone for k in done)} after one kill")
+    print("damaged checkpoints: 0; every start went on from the newest one")
+    theirs, ours = outcome(whole), outcome(run)
+    for name in theirs:
+        print(f"{name}\n  never stopped  {theirs[name]}\n  killed         {ours.get(name, 'missing')}")
+    return theirs == ours and 2 * after >= len(done)
+
+
+def _print_table(kills: list[Kill]) -> None:
+    hit, aimed = Counter(kill.hit for kill in kills), Counter(kill.aim for kill in kills)
+    print(f"{'moment':9}{'aimed at':>9}{'hit':>5}")
+    for moment in ("prepare", "start", "restore", "step", "save", "export"):
+        print(f"{moment:9}{aimed[moment]:9}{hit[moment]:5}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--folder", type=Path, help="a new folder for both runs, kept (default: a temporary one)")
     options, arguments = parser.parse_known_args()
     command = [sys.executable, "-m", "bertjax", "pretrain", *arguments]
     command += ["--config.export.at_end=true", "--config.train.log_interval_steps=1"]
-    draw = random.Random(options.seed)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        whole = Victim(command, folder / "whole", draw).finish()
-        victim = Victim(command, folder / "killed", draw)
-        kills = []
-        for number in range(options.kills):
-            kills.append(victim.kill(moment_of(number, options.kills, draw)))
-            print(f"{number + 1:3} {kills[-1].moment:8} newest checkpoint {kills[-1].step}", flush=True)
-        killed = victim.finish()
-        damaged = [line for kill in kills for line in kill.damaged] + victim.damaged()
-    moments = Counter(kill.moment for kill in kills)
-    print(", ".join(f"{count} kills: {moment}" for moment, count in moments.items()))
-    print(f"steps known to have been done again after a kill: at most {max(kill.redone for kill in kills)}")
-    print(f"damaged checkpoints: {len(damaged)}", *damaged, sep="\n")
-    print(f"never stopped  {whole}\nkilled         {killed}")
-    return 0 if whole == killed and not damaged else 1
-
-
-def moment_of(number: int, kills: int, draw: random.Random) -> str:
-    """The first tenth meets the preparation; of the others, three of four come after progress."""
-    if number < max(1, kills // 10):
-        return "prepare"
-    return draw.choice(["start", "step", "step", "save"]) if number > max(1, kills // 10) else "step"
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            return 0 if chaos(command, options.folder or Path(temporary), options.kills, options.seed) else 1
+        except Failed as failure:
+            print(failure, file=sys.stderr)
+            return 1
 
 
 if __name__ == "__main__":

@@ -114,7 +114,10 @@ class Checkpoints:
         try:
             self._checkpointer.wait_until_finished()
         except Exception as error:
-            self._give_up(error)
+            if self._pending is not None:
+                self._give_up(error)
+            if jax.process_index() == 0:  # `save` has told it; its threads may have written on
+                self._remove_leftovers()
         if self._pending is not None:
             self._pending = None
             self._collect()
@@ -376,7 +379,8 @@ def _target(leaf: Any) -> jax.ShapeDtypeStruct:
 def _reason(error: BaseException) -> str:
     """One line; a full disk is named as such wherever in the library it was met."""
     text = " ".join(str(error).split())
-    if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in text or "ENOSPC" in text:
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    if full or any(sign in text for sign in ("No space left", "ENOSPC", "quota exceeded")):
         return "no space left on the device; free some, earlier checkpoints are intact"
     return f"{type(error).__name__}: {text[:300]}; earlier checkpoints are intact"
 

@@ -45,7 +45,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         body, digest = whole["body"], whole["sha256"]
     except FileNotFoundError:
         raise Damaged(f"{MANIFEST} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{MANIFEST} cannot be read ({error})") from None
     if _body_digest(body) != digest:
         raise Damaged(f"{MANIFEST} was changed after it was written")

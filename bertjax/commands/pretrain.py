@@ -17,7 +17,7 @@ from bertjax.commands.export import export_params
 from bertjax.commands.init_from import begin_from, require_folder
 from bertjax.commands.teacher import Teacher, attach, begin_as_teacher, read_teacher, require_teacher
 from bertjax.commands.teacher_file import write_teacher
-from bertjax.commands.workdir import Change, changed_keys, claim, has_checkpoints
+from bertjax.commands.workdir import Change, changed_keys, claim, has_checkpoints, require_same_run
 from bertjax.corpora import Prepared
 from bertjax.distributed.processes import ALONE, Alone, Processes
 from bertjax.hub.fill_mask import fill_mask, masked_rows
@@ -143,6 +143,7 @@ def _resume_or_begin(
     if restored is None:
         state = begin_as_teacher(exp, teacher, exp.init_state())
         return (state if exp.cfg.init_from is None else begin_from(exp, prepared.tokenizer, state)), None
+    require_same_run(checkpoints.directory.parent, restored.step, restored.meta, exp.cfg)
     _require_same_data(restored.meta["data"], prepared.digests | exp.digests)
     print(f"resuming at step {restored.step}")
     for key, before, now in changes:

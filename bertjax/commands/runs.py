@@ -11,7 +11,7 @@ from bertjax import build, machine
 from bertjax.checkpoint.manager import Checkpoints, Restored
 from bertjax.checkpoint.surgery import average_params
 from bertjax.commands.teacher_file import stored_teacher
-from bertjax.commands.workdir import read_config
+from bertjax.commands.workdir import read_config, require_same_run
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
 from bertjax.training.state import COUNTERS
 from bertjax.types import Params, UserError
@@ -48,6 +48,7 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
         restored = checkpoints.restore(experiment.abstract_state(), each, absent=COUNTERS)
         if restored is None:
             raise UserError(f"{workdir} holds no checkpoint yet")
+        require_same_run(workdir, restored.step, restored.meta, cfg)
         seen.append(restored._replace(state=None))
         return build.true_size_params(experiment.chosen_params(restored.state), experiment.model)
 

@@ -24,6 +24,8 @@ def stored_teacher(workdir: Path) -> Network | None:
         return None
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is no JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold a JSON object")
     return Network(*own.read_fields(values, str(path)))

@@ -58,7 +58,7 @@ class Corpus:
 
     `chunks` are 1-D arrays of ids; a document lies in one chunk. `document_sentences` int64 [documents + 1] are offsets
     into sentences, `sentence_tokens` int64 [sentences + 1] offsets into tokens. `counts` int64 [V] are the pieces of
-    the train split.
+    the train split. `folder` is where it lies, for messages.
     """
 
     def __init__(
@@ -68,7 +68,9 @@ class Corpus:
         document_sentences: IntArray,
         counts: IntArray,
         digest: str,
+        folder: Path | None = None,
     ) -> None:
+        self.folder = folder
         self._chunks = [chunk for chunk in chunks if len(chunk)]
         self._chunk_tokens = offsets([len(chunk) for chunk in self._chunks])
         self.sentence_tokens = offsets(sentence_lengths)
@@ -111,6 +113,15 @@ class Corpus:
         for row, first, last, ids in places:
             out[row, first:last] = ids
 
+    def find(self, value: int) -> int | None:
+        """The first token that is this id, None where there is none; reads all ids before it, a million at a time."""
+        for begin, chunk in zip(self._chunk_tokens[:-1].tolist(), self._chunks, strict=True):
+            for first in range(0, len(chunk), 1 << 20):
+                found = np.flatnonzero(chunk[first : first + (1 << 20)] == value)
+                if len(found):
+                    return begin + first + int(found[0])
+        return None
+
 
 def offsets(lengths: Sequence[int] | np.ndarray) -> IntArray:
     """int64 [n + 1]: where each of n things of these lengths begins when laid end to end, and where the last ends."""
@@ -135,7 +146,7 @@ def find_damage(folder: Path) -> str | None:
                 return f"{name} has {found} bytes instead of {size}"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"meta.json cannot be used: {error!r}"
     return None
 
@@ -151,7 +162,7 @@ def _open_split(folder: Path, size: SplitSize, counts: IntArray) -> Corpus:
     lengths = table.column("sentence_lengths").chunks
     sentence_lengths = [chunk.flatten().to_numpy() for chunk in lengths]
     sentences = [np.diff(chunk.offsets.to_numpy()) for chunk in lengths]
-    corpus = Corpus(ids, _joined(sentence_lengths), offsets(_joined(sentences)), counts, size.digest)
+    corpus = Corpus(ids, _joined(sentence_lengths), offsets(_joined(sentences)), counts, size.digest, folder)
     found = (corpus.num_documents, corpus.num_sentences, corpus.num_tokens)
     if found != size[:3]:
         raise ValueError(f"{folder.name} holds {found} documents, sentences and tokens instead of {size[:3]}")

@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertjax.data.corpus import Corpus
 from bertjax.data.draws import IntArray
 from bertjax.data.forms import Form
 from bertjax.data.mixture import Epochs, Mixture
+from bertjax.data.ranges import limits_of, require_inside, require_special_pieces
 from bertjax.types import Batch, UserError
 
 Rows = slice | IntArray
@@ -29,11 +31,15 @@ def every_row(_: int) -> Rows:
 
 
 class Source(NamedTuple):
-    """One source of a mixture; without weights sources are mixed in proportion to their rows: all have one, or none."""
+    """One source of a mixture; without weights sources are mixed in proportion to their rows: all have one, or none.
+
+    `corpus` is what the form reads; messages about wrong ids name the document then.
+    """
 
     name: str
     form: Form
     weight: float | None = None
+    corpus: Corpus | None = None
 
 
 class Pipeline:
@@ -41,7 +47,8 @@ class Pipeline:
 
     Row r of the stream is row r % batch_size of batch r // batch_size; epochs follow each other without a gap. Any
     batch can be asked for, at any time and by any thread. Raises `UserError` for weights that cannot be mixed, sources
-    without rows, and, when batches are made, for ids outside a vocabulary of `vocab_size` pieces.
+    without rows, and for ids outside a vocabulary of `vocab_size` pieces: special ones at once, others when a batch
+    with them is made.
     """
 
     def __init__(self, sources: Sequence[Source], *, batch_size: int, seed: int, vocab_size: int) -> None:
@@ -49,9 +56,11 @@ class Pipeline:
             raise UserError(f"the batch size must be at least 1, not {batch_size}")
         self.sources = tuple(sources)
         self.batch_size = batch_size
-        self._vocab_size = vocab_size
         weights = _weights(self.sources)
         _require_same_rows(self.sources)
+        settings = self.sources[0].form.settings
+        require_special_pieces(settings, vocab_size)
+        self._limits = limits_of(settings, vocab_size)
         self._mixture = Mixture(weights, seed)
         self._epochs = [Epochs(source.form) for source in self.sources]
 
@@ -112,27 +121,16 @@ class Pipeline:
         for number, number_epoch in sorted(set(zip(source.tolist(), epoch.tolist(), strict=True))):
             here = (source == number) & (epoch == number_epoch)
             found = self.sources[number].form.rows(number_epoch, index[here])
-            self._check_ids(self.sources[number].name, found)
             for name, array in found.items():
                 if name not in batch:
                     batch[name] = np.empty((len(source), *array.shape[1:]), array.dtype)
                 batch[name][here] = array
+        require_inside(batch, self._limits, self.sources, source)
         return batch
 
     def _plan_ahead(self, form: Form, epoch: int, index: int) -> None:
         if 2 * index > form.num_rows(epoch):  # earlier it would compete with the start of a run that may be short
             form.prepare(epoch + 1)
-
-    def _check_ids(self, name: str, batch: Batch) -> None:
-        """An id outside the table would be clamped to its last row by JAX, silently."""
-        ids = batch["input_ids"]
-        wrong = (ids < 0) | (ids >= self._vocab_size)
-        if wrong.any():
-            row = int(np.flatnonzero(wrong.any(axis=1))[0])
-            raise UserError(
-                f"source {name} holds token id {ids[wrong][0]} (example {batch['example_ids'][row, 0]}), but the "
-                f"vocabulary has {self._vocab_size} pieces; prepare the corpus with the tokenizer of this model"
-            )
 
 
 class Prefetcher(Iterator[tuple[int, Batch]]):

@@ -71,8 +71,8 @@ def _fault(batch: Batch, name: str, limit: int, sources: Sequence[Named], of_row
             f"{_beginning(source.corpus, example)}; please report it: the text is not at fault"
         )
     return UserError(
-        f"source {source.name} holds token id {value} (example {example}), but the vocabulary has {limit} pieces, ids 0 "
-        f"to {limit - 1}{_holding(source.corpus, value)}; prepare the corpus with the tokenizer of this model"
+        f"source {source.name} holds token id {value} (example {example}), but the vocabulary has {limit} pieces, ids "
+        f"0 to {limit - 1}{_holding(source.corpus, value)}; prepare the corpus with the tokenizer of this model"
     )
 
 

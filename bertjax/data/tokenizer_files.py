@@ -116,10 +116,13 @@ def _read_sentencepiece(path: Path, family: str | None, lowercase: bool | None) 
     import sentencepiece
 
     model = path.read_bytes()
+    broken = f"{path}: not a sentencepiece model, or a broken one; copy it again"
+    if not model:  # the library takes an empty one for none at all
+        raise UserError(broken)
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
-        raise UserError(f"{path}: not a sentencepiece model, or a broken one; copy it again") from error
+        raise UserError(broken) from error
     pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
     family = family or guess_family(pieces, "unigram", str(path))
     spec = family_of(family)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -28,6 +29,7 @@ from bertjax.data.encode import DocumentFault, Encoded, encode_documents, id_typ
 
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 _COMMAND = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from bertjax.data.workers import serve; serve()"
+_PREFIX = "bertjax-tokenizer-"
 _HEADER = struct.Struct("<qq")
 _FAULT = -1
 
@@ -48,7 +50,7 @@ class Workers:
     """`count` processes with the same tokenizer, started at once; use it in a `with`."""
 
     def __init__(self, tokenizer: SavedTokenizer, count: int) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="bertjax-")
+        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
         self._all: list[subprocess.Popen[bytes]] = []
         tokenizer.save(Path(self._folder.name) / "tokenizer")
         try:
@@ -156,7 +158,11 @@ def serve() -> None:
             except DocumentFault as fault:
                 _send_fault(answers, fault)
     except BrokenPipeError:
-        os._exit(0)  # nobody listens
+        pass
+    # The parent was killed, or it would have ended this process: it cannot clean up any more.
+    if (left := Path(folder).parent).name.startswith(_PREFIX):
+        shutil.rmtree(left, ignore_errors=True)
+    os._exit(0)  # nobody listens to what is still in the pipe
 
 
 def _send_texts(pipe: IO[bytes], documents: Sequence[str]) -> None:

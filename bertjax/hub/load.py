@@ -58,15 +58,30 @@ def read_config(folder: Path) -> tuple[dict[str, Any], str]:
         raise UserError(f"no such folder: {folder} (models are not downloaded; give a folder with config.json)")
     where = f"{folder / CONFIG}"
     values = read_json(folder, CONFIG)
-    if "auto_map" in values or "quantization_config" in values:
-        what = "auto_map (code of its own)" if "auto_map" in values else "quantization_config"
-        raise UserError(f"{where}: the model needs {what}, which is not supported and never run")
+    if foreign := _foreign_code(values):
+        raise UserError(f"{where}: the model needs {foreign}, which is not supported and never run")
     if not isinstance(values.get("model_type"), str):
         raise UserError(f"{where}: model_type must be a word such as bert, not {values.get('model_type')!r}")
     names = values.get("architectures") or ["unknown"]
     if not isinstance(names, list) or not isinstance(names[0], str):
         raise UserError(f"{where}: architectures must be a list with a class name, not {names!r}")
     return values, names[0]
+
+
+def _foreign_code(values: dict[str, Any]) -> str | None:
+    """What of a config.json would make `transformers` run or fetch something, in words.
+
+    An implementation of attention may be the name of a repository with kernels (CVE-2026-4372).
+    """
+    if "quantization_config" in values:
+        return "quantization_config"
+    if "auto_map" in values or "custom_generate" in values or values.get("trust_remote_code"):
+        return "auto_map (code of its own)"
+    for key, value in values.items():
+        named = value.values() if isinstance(value, dict) else [value]
+        if "implementation" in key and any(isinstance(each, str) and "/" in each for each in named):
+            return f"{key} = {value!r} (code from elsewhere)"
+    return None
 
 
 Found = tuple[EncoderConfig, tuple[str, ...], Params]

@@ -33,6 +33,7 @@ class SelfAttention(nnx.Module):
         self.norm = layer_norm(config.hidden_size, config, rngs) if norm else None
         self.config = config
 
+    @jax.named_scope("attention")
     def __call__(
         self, x: Float[Array, "B S D"], context: Context, key: Key | None, source: Float[Array, "B K D"] | None = None
     ) -> Float[Array, "B S D"]:
@@ -109,6 +110,7 @@ def dot_scores(
     return scores / math.sqrt(config.head_dim)
 
 
+@jax.named_scope("softmax")
 def visible_softmax(scores: Float[Array, "C N Q K"], mask: Bool[Array, "C 1 Q K"]) -> Float[Array, "C N Q K"]:
     """Shares of the keys that a query sees, float32; equal shares of all where it sees none."""
     return jax.nn.softmax(jnp.where(mask, scores, jnp.finfo(jnp.float32).min), axis=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -23,6 +24,7 @@ class Convolution(nnx.Module):
         self.norm = layer_norm(config.hidden_size, config, rngs)
         self.config = config
 
+    @jax.named_scope("convolution")
     def __call__(
         self,
         embeddings: Float[Array, "B S D"],

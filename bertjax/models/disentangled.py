@@ -126,6 +126,7 @@ class DisentangledAttention(nnx.Module):
         if not config.relative_share_key and "p2c" in config.relative_terms:
             self.position_query = Linear(config.hidden_size, inner, config, rngs, bias != "none")
 
+    @jax.named_scope("attention")
     def __call__(
         self, x: Float[Array, "B S D"], context: Context, key: Key | None, source: Float[Array, "B K D"] | None = None
     ) -> Float[Array, "B S D"]:

@@ -38,6 +38,7 @@ class Embeddings(nnx.Module):
             self.projection = Linear(config.embedding_size, config.hidden_size, config, rngs, bias)
         self.config = config
 
+    @jax.named_scope("embeddings")
     def __call__(
         self,
         input_ids: Int[Array, "B S"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -24,6 +25,7 @@ class FeedForward(nnx.Module):
         self.norm = layer_norm(config.hidden_size, config, rngs)
         self.config = config
 
+    @jax.named_scope("feed_forward")
     def __call__(self, x: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S D"]:
         act = activation(self.config.hidden_act)
         inner = self.intermediate(x)

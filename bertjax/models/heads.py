@@ -18,6 +18,7 @@ class Pooler(nnx.Module):
         self.dense = Linear(config.hidden_size, config.hidden_size, config, rngs)
         self.act = config.pooler_act
 
+    @jax.named_scope("head")
     def __call__(self, summary: Float[Array, "*b D"]) -> Float[Array, "*b D"]:
         return activation(self.act)(self.dense(summary))
 
@@ -36,6 +37,7 @@ class MlmHead(nnx.Module):
             self.bias = nnx.Param(jnp.zeros((config.table_size,), jnp.float32))
         self.config = config
 
+    @jax.named_scope("head")
     def __call__(self, hidden: Float[Array, "*b D"], table: Float[Array, "V D2"]) -> Float[Array, "*b V"]:
         """Float32 logits; the padding of the vocabulary gets the lowest number there is."""
         if self.config.mlm_head == "transform":
@@ -44,6 +46,7 @@ class MlmHead(nnx.Module):
         return tied_logits(hidden, table, getattr(self, "bias", None), self.config)
 
 
+@jax.named_scope("head")
 def tied_logits(
     hidden: Float[Array, "*b D"], table: Float[Array, "V D"], bias: nnx.Param | None, config: EncoderConfig
 ) -> Float[Array, "*b V"]:
@@ -70,6 +73,7 @@ class ReplacedTokenHead(nnx.Module):
         self.output = Linear(config.hidden_size, 1, config, rngs)
         self.config = config
 
+    @jax.named_scope("head")
     def __call__(self, hidden: Float[Array, "B S D"], summaries: Float[Array, "B S D"] | None) -> Float[Array, "B S"]:
         """`summaries` holds, for every token, the summary token of its example; the dense head does not read it."""
         if self.config.rtd_head == "summary":
@@ -93,6 +97,7 @@ class SpanBoundaryHead(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((config.table_size,), jnp.float32))
         self.config = config
 
+    @jax.named_scope("head")
     def __call__(
         self,
         left: Float[Array, "B M D"],
@@ -119,6 +124,7 @@ class ScoreHead(nnx.Module):
         self.output = Linear(config.hidden_size, num_scores, config, rngs)
         self.config = config
 
+    @jax.named_scope("head")
     def __call__(self, hidden: Float[Array, "*b D"], key: Key | None = None) -> Float[Array, "*b K"]:
         if hasattr(self, "dense"):
             hidden = activation(self.config.summary_act)(self.dense(hidden))
@@ -128,6 +134,7 @@ class ScoreHead(nnx.Module):
         return self.output(hidden).astype(jnp.float32)
 
 
+@jax.named_scope("head")
 def gather_positions(hidden: Float[Array, "B S D"], positions: Int[Array, "B M"]) -> Float[Array, "B M D"]:
     """hidden[b, positions[b, m]]; positions must lie in [0, S): JAX clamps silently."""
     return jnp.take_along_axis(hidden, positions[:, :, None], axis=1)

@@ -34,6 +34,7 @@ class Layer(nnx.Module):
         self.feed_forward = FeedForward(config, rngs)
         self.config = config
 
+    @jax.named_scope("layer")
     def __call__(
         self,
         x: Float[Array, "B S D"],

@@ -116,6 +116,7 @@ def activation(name: str) -> Activation:
     return functools.partial(jax.nn.gelu, approximate=name == "gelu_new")
 
 
+@jax.named_scope("dropout")
 def dropout(x: Array, rate: float, key: Key | None) -> Array:
     """Zeroes a share `rate` of the elements and scales the rest; `key=None` means none is dropped.
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
@@ -64,6 +65,7 @@ class RelativeAttention(nnx.Module):
         self.norm = layer_norm(config.hidden_size, config, rngs) if norm else None
         self.config = config
 
+    @jax.named_scope("attention")
     def __call__(
         self, x: Float[Array, "B Q D"], context: Context, key: Key | None, source: Float[Array, "B K D"] | None = None
     ) -> Float[Array, "B Q D"]:

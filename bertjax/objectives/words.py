@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.types import Sum, Vocabulary
 
 
+@jax.named_scope("head")
 def word_sums(
     name: str, logits: Float[Array, "*b V"], ids: Int[Array, "*b"], weights: Float[Array, "*b"]
 ) -> dict[str, Sum]:

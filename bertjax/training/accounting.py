@@ -27,6 +27,10 @@ PEAK_FLOPS = (
 )
 
 
+FLOPS_FORMULA = "6 [W + r (D E + E V)] + 12 N H (sum over layers of s), forward and backward, of real tokens alone"
+"""`flops_per_token` says what the letters are."""
+
+
 def peak_flops(device_kind: str) -> float | None:
     """The chip's peak, or None where it is not known (a CPU)."""
     return next((peak for name, peak in PEAK_FLOPS if name in device_kind), None)

@@ -127,7 +127,7 @@ def read_jumps(workdir: Path, step: int) -> list[Jump]:
     path = _journal(workdir)
     try:
         jumps = [Jump(**each) for each in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read ({error}); bring it back, or delete it to find its faults anew"
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -17,6 +18,7 @@ from bertjax.training.sharding import put_batch
 from bertjax.training.signals import Stopped, stop_signals
 from bertjax.training.state import COUNTERS, TrainState
 from bertjax.training.step import layer_names
+from bertjax.training.waiting import Waiting
 from bertjax.training.window import Window, due
 from bertjax.types import UserError
 
@@ -29,12 +31,13 @@ def train(run: Run, state: TrainState) -> tuple[TrainState, dict[str, float]]:
     """
     with jax.set_mesh(run.mesh), stop_signals() as stop, Profiler(run) as profiler:
         course = Course(run, state, stop, profiler)
-        course.begin()
-        while course.window.step < run.config.num_steps:
-            try:
-                course.go_on()
-            except RollBack as request:
-                course.roll_back(request.fault)
+        with contextlib.closing(course.waiting):
+            course.begin()
+            while course.window.step < run.config.num_steps:
+                try:
+                    course.go_on()
+                except RollBack as request:
+                    course.roll_back(request.fault)
     run.checkpoints.wait()
     return course.state, course.figures
 
@@ -44,7 +47,7 @@ class Course:
 
     def __init__(self, run: Run, state: TrainState, stop: list[int], profiler: Profiler):
         self.run, self.stop, self.profiler = run, stop, profiler
-        self.names = layer_names(state.params)
+        self.names, self.waiting = layer_names(state.params), Waiting()
         self.figures: dict[str, float] = {}
         self.saved_at = time.monotonic()
         self.saved_step = -1 if run.past is None else int(state.step)
@@ -58,7 +61,7 @@ class Course:
         skipped, row = int(state.skipped), int(state.skipped_in_a_row)
         ledger = Ledger(self.run.config.faults, past.get("faults", {}), jumps, skipped, row)
         stage = self.run.stage_of(max(self.cursor - 1, 0))  # of the losses in the ledger
-        self.window = Window(self.run, stage, ledger, self.names, step)
+        self.window = Window(self.run, stage, ledger, self.names, step, self.waiting)
         self._move_to(ledger.cursor_at(step, self.cursor))
 
     def _move_to(self, cursor: int) -> None:
@@ -79,11 +82,12 @@ class Course:
         left = run.config.num_steps - window.expected
         batches = run.batches.prefetch(self.cursor, min(self.cursor + left, faults.next_skipped(self.cursor)))
         try:
-            for cursor, batch in batches:
+            for cursor, batch in self.waiting.each(batches):
                 self.profiler.before(window.expected)
                 window.enter(run.stage_of(cursor))
                 self.state, metrics = window.stage.train_step(self.state, run.frozen, put_batch(batch, run.mesh))
                 self.cursor = cursor + 1
+                self.waiting.sent(metrics)
                 # The device is busy with this step: now is the time to read the figures of those before it.
                 window.report_if_due()
                 window.add(cursor, metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
@@ -50,43 +51,61 @@ class JsonLines:
         self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what a full disk did not take, `write` has told
+            self._file.close()
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
 
 
 def _step_of(line: str) -> int | None:
     """The step of a line; None for one that a killed process did not finish."""
     try:
         return json.loads(line)["step"] if line.endswith("\n") else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 class TensorBoard:
-    """Event files below `folder`; a resumed run hides the events it is going to write again."""
+    """Event files below `folder`; a resumed run hides the events it is going to write again.
+
+    Written at once and by this thread: the library's own thread dies when the disk is full, and who fills its queue
+    then waits for ever.
+    """
 
     def __init__(self, folder: Path, step: int):
         self._folder = folder
         self._open(step + 1 if step else None)
 
     def _open(self, hidden_from: int | None) -> None:
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-        self._writer = SummaryWriter(str(self._folder), purge_step=hidden_from)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        number = sum(1 for _ in self._folder.iterdir())  # two of the same second must not have the same name
+        self._events = EventsWriter(str(self._folder / "events"), f".{number}")
+        if hidden_from is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._events.write_event(Event(wall_time=time.time(), step=hidden_from, file_version="brain.Event:2"))
+            self._events.write_event(Event(wall_time=time.time(), step=hidden_from, session_log=start))
+        self._events.flush()
 
     def write(self, step: int, figures: Figures) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import scalar
+
         for name, value in figures.items():
-            self._writer.add_scalar(name, value, step)
+            self._events.write_event(Event(wall_time=time.time(), step=step, summary=scalar(name, value)))
+        self._events.flush()
 
     def rewind(self, step: int) -> None:
-        self._writer.close()
+        self.close()
         self._open(step + 1)
 
     def close(self) -> None:
-        self._writer.close()
+        with contextlib.suppress(OSError):  # what a full disk did not take, `write` has told
+            self._events.close()
 
 
 class WeightsAndBiases:

@@ -40,8 +40,9 @@ def train_step(
     `skip_faults` leaves the state as it was, but for the cursor and the counters.
     """
     real_tokens = (batch["segment_ids"] > 0).sum()
-    batch = objective.corrupt(batch, purpose_key(seed, "corrupt"), state.cursor)
-    counts = objective.counts(batch)
+    with jax.named_scope("corruption"):
+        batch = objective.corrupt(batch, purpose_key(seed, "corrupt"), state.cursor)
+        counts = objective.counts(batch)
     key = jax.random.fold_in(purpose_key(seed, "dropout", dropout_impl), state.cursor)
 
     def total(params: Params, carry: Any, part: Batch, part_key: Array) -> tuple[Array, tuple[dict[str, Sum], Any]]:
@@ -50,9 +51,11 @@ def train_step(
 
     gradient = jax.value_and_grad(total, has_aux=True)
     (loss, (sums, carry)), grads = _accumulate(gradient, state, batch, key, microbatches)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    squares, weights = layer_sums(grads, jnp.square), layer_sums(params)
+    with jax.named_scope("optimizer"):
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+    with jax.named_scope("figures"):
+        squares, weights = layer_sums(grads, jnp.square), layer_sums(params)
     metrics = {
         "loss": loss,
         "sums": sums,

@@ -10,11 +10,17 @@ from bertjax.training.evaluate import add_sums, means
 from bertjax.training.faults import Fault, Ledger, NonFiniteLoss, RollBack, fault_of, write_batch
 from bertjax.training.metrics import Clock
 from bertjax.training.run import Run, Stage
+from bertjax.training.waiting import Waiting
 
 ADVICE = (
     "checkpoints before it are intact; leave it out with train.skip_batches={batch}, let the run go round such batches "
     "with train.on_fault=skip or rollback, or try a lower optimizer.learning_rate, longer schedule.warmup_steps or "
     "train.compute_dtype=float32"
+)
+SLOW, LEAST_WAIT = 0.1, 1.0  # of the time without a batch, and that many seconds, are worth a warning
+SLOW_DATA = (
+    "warning: up to step {step} the devices waited for data {share:.0f} % of the time (train/data_wait; said once): "
+    "the host makes batches too slowly. Is data.cache_dir on a slow disk, or the processor busy with other programs?"
 )
 UNREAD = 32
 """Steps whose figures nobody asks for yet: so far behind the newest one, reading makes the device wait for nothing."""
@@ -28,11 +34,12 @@ class Window:
     """The steps since the last report, all of one stage, the figures of the last ones still on the device.
 
     `step` counts the updates that are known to be made. `expected` adds the steps under way, each of which makes one
-    unless the device refuses it (`train.on_fault=skip`).
+    unless the device refuses it (`train.on_fault=skip`). `waiting` counts the seconds without a batch.
     """
 
-    def __init__(self, run: Run, stage: Stage, ledger: Ledger, names: list[str], step: int):
+    def __init__(self, run: Run, stage: Stage, ledger: Ledger, names: list[str], step: int, waiting: Waiting):
         self.run, self.stage, self.ledger, self.names, self.step = run, stage, ledger, names, step
+        self.waiting = waiting
         self.clock = Clock()
         self._pending: list[tuple[int, Any]] = []  # cursor, figures on the device
         self._read: list[Any] = []
@@ -62,6 +69,7 @@ class Window:
         if not self._compiled and self._pending:
             jax.block_until_ready(self._pending[0][1])
             self.clock.lap()
+            self.waiting.lap()
             self._compiled = True
         interval = self.run.config.log_interval_steps
         if self._pending and due(self.expected, interval) and self.settle() and due(self.step, interval):
@@ -87,12 +95,18 @@ class Window:
         if not any(values["applied"] for values in read):
             return
         figures = _train_figures(self.stage, read)
-        figures |= _speed(self.run, self.stage, self.step, read[self._untimed :], self.clock)
+        seconds, waited = self.clock.lap(), self.waiting.lap()
+        if timed := read[self._untimed :]:
+            figures |= _speed(self.run, self.stage, self.step, timed, seconds)
+            figures["train/data_wait"] = min(waited / seconds, 1.0)
         figures["train/learning_rate"] = float(self.run.schedule(self.step - 1))
         figures |= self.ledger.figures()
         self._untimed = 0
         self.run.write(self.step, figures)
         self.run.console.train(self.step, figures)
+        if timed and waited > max(SLOW * seconds, LEAST_WAIT) and not self.waiting.has_warned:
+            self.waiting.has_warned = True
+            self.run.console.print(SLOW_DATA.format(share=100 * waited / seconds, step=self.step))
 
     def _judge(self, cursor: int, values: Any) -> None:
         if not values["applied"]:
@@ -157,11 +171,8 @@ def _filled(stage: Stage, metrics: list[Any]) -> float:
     return sum(int(values["real_tokens"]) for values in metrics) / (stage.tokens_per_batch * len(metrics))
 
 
-def _speed(run: Run, stage: Stage, step: int, metrics: list[Any], clock: Clock) -> dict[str, float]:
-    """Throughput in real tokens, and what follows from it; nothing for a window without a timed step."""
-    seconds = clock.lap()
-    if not metrics:
-        return {}
+def _speed(run: Run, stage: Stage, step: int, metrics: list[Any], seconds: float) -> dict[str, float]:
+    """Throughput in real tokens, and what follows from it."""
     tokens = sum(int(values["real_tokens"]) for values in metrics)
     figures = {
         "train/tokens_per_second": tokens / seconds,

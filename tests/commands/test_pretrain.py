@@ -6,9 +6,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -216,36 +213,3 @@ def test_a_mixture_is_evaluated_by_source(lab: Lab, tmp_path: Path) -> None:
     figures = [record for record in records(tmp_path / "run") if "eval/mlm_loss" in record][-1]
     by_source = {key.split("/")[1] for key in figures if key.count("/") == 2}
     assert len(by_source) == 2 and any(name.endswith("other") for name in by_source)
-
-
-@pytest.mark.long
-def test_a_killed_process_resumes_bit_for_bit(lab: Lab, tmp_path: Path) -> None:
-    """SIGKILL at several moments after progress, then to the end: the weights of a run that was never killed."""
-    steps = ["--config.train.num_steps=120", "--config.checkpoint.interval_steps=10", "--config.eval.interval_steps=60"]
-    command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), *steps]
-    subprocess.run([*command, "--workdir", str(tmp_path / "whole")], check=True, capture_output=True)
-    workdir, kills, reached = tmp_path / "killed", 0, -1
-    while kills < 5:
-        process = subprocess.Popen(
-            [*command, "--workdir", str(workdir)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        while process.poll() is None and newest_checkpoint(workdir) <= reached:
-            time.sleep(0.01)
-        if process.poll() is not None:
-            break
-        reached = newest_checkpoint(workdir)  # progress was made since the last kill
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += 1
-    assert kills >= 3
-    subprocess.run([*command, "--workdir", str(workdir)], check=True, capture_output=True)
-    assert weights_digest(workdir) == weights_digest(tmp_path / "whole")
-    steps_seen = [record["step"] for record in records(workdir) if "train/loss" in record]
-    assert steps_seen == sorted(set(steps_seen))
-
-
-def newest_checkpoint(workdir: Path) -> int:
-    folder = workdir / "checkpoints"
-    if not folder.is_dir():
-        return -1
-    return max((int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()), default=-1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,7 +102,8 @@ reading = Reading()
 documents = iter_documents(parse_source("lines:" + sys.argv[1]), "strict", reading)
 made = prepare(Path(sys.argv[2]), documents, workers=int(sys.argv[3]))
 assert reading.facts()["cut"] >= int(sys.argv[4]), reading
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+own, workers = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+print((own - before) >> 10, workers >> 10)
 """
 
 
@@ -115,5 +115,5 @@ def test_a_line_of_200_megabytes_takes_bounded_memory(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command, str(path), str(tmp_path / "cache"), "2", "11"], check=True, capture_output=True, text=True
     )
-    assert int(done.stdout) < 600  # MiB
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10 < 1500
+    more, largest_worker = map(int, done.stdout.split())  # MiB, of that one program and of what it started
+    assert more < 450 and 0 < largest_worker < 800  # 140 and 314 when this was written

@@ -140,7 +140,8 @@ def window(tmp_path: Path) -> Callable[..., tuple[Window, Callable[[int, float],
             workdir=tmp_path,
             batches=SimpleNamespace(prefetch=lambda start, stop: iter_of(start)),
         )
-        window = Window(run, stage, Ledger(run.config.faults, {}, [], 0, 0), ["kernel"], 0)
+        waiting = SimpleNamespace(lap=lambda: 0.0, has_warned=False)
+        window = Window(run, stage, Ledger(run.config.faults, {}, [], 0, 0), ["kernel"], 0, waiting)
 
         def step(cursor: int, loss: float = 2.0) -> None:
             window.report_if_due()

@@ -1,0 +1,130 @@
+"""Our side of the benchmark: the step, the loader and the order of calls of the training loop, without its writing."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
+
+from bertjax import build, corpora
+from bertjax.benchmark.trace import Part, seconds_by_part
+from bertjax.benchmark.turns import Turn
+from bertjax.corpora import Prepared
+from bertjax.training.accounting import bytes_per_device
+from bertjax.training.sharding import own_rows, put_batch
+from bertjax.training.waiting import Waiting
+from bertjax.types import Batch
+
+
+class Ours:
+    """The last stage of a config's run, on its own text, from the first batch on. Close it at the end."""
+
+    def __init__(self, exp: build.Experiment, prepared: Prepared):
+        self.exp, self._part = exp, exp.parts[-1]
+        pipeline = corpora.training_pipeline(exp.cfg, prepared, functools.partial(own_rows, mesh=exp.mesh))
+        self._batches = pipeline.prefetch(self._part.start, self._part.start + (1 << 40))
+        self._waiting = Waiting()
+        self._rest = self._waiting.each(self._batches)
+        self._state = exp.init_state()
+        self.state_bytes = bytes_per_device(self._state, exp.mesh)
+        self.first = next(self._rest)[1]
+        self.compile_seconds, self.compiled = self._compile()
+        self.peak_bytes = 0
+
+    def _compile(self) -> tuple[float, Any]:
+        """Seconds that tracing and compiling the step take without a cache, and the compiled step."""
+        was = jax.config.values["jax_enable_compilation_cache"]
+        _cache(False)
+        try:
+            with jax.set_mesh(self.exp.mesh):
+                placed = put_batch(self.first, self.exp.mesh)
+                began = time.perf_counter()
+                compiled = self._part.train_step.lower(self._state, self.exp.frozen, placed).compile()
+                return time.perf_counter() - began, compiled
+        finally:
+            _cache(was)
+
+    @property
+    def step_bytes(self) -> int | None:
+        """Bytes that one device needs beside the state while the step runs; None where the backend does not tell."""
+        analysis = self.compiled.memory_analysis()
+        return None if analysis is None else analysis.temp_size_in_bytes
+
+    def turn(self, steps: int) -> Turn:
+        self._waiting.lap()
+        counts: list[Any] = []
+        slots = 0
+        began = time.perf_counter()
+        with jax.set_mesh(self.exp.mesh):
+            for _, (_, batch) in zip(range(steps), self._rest, strict=False):
+                figures = self._step(batch)
+                self._waiting.sent(figures)
+                counts.append(figures["real_tokens"])
+                slots += batch["segment_ids"].size
+        jax.block_until_ready(figures)
+        seconds = time.perf_counter() - began
+        self.peak_bytes = self.peak_bytes or _peak_bytes(self.exp.mesh)  # later on, a peer may have been here
+        real = int(np.sum(jax.device_get(counts)))
+        return Turn(steps, seconds, real, slots, min(self._waiting.lap(), seconds))
+
+    def _step(self, batch: Batch) -> Any:
+        self._state, figures = self.compiled(self._state, self.exp.frozen, put_batch(batch, self.exp.mesh))
+        return figures
+
+    def parts(self, steps: int) -> dict[Part, float]:
+        """Seconds of the devices' work a step, by the part of the step that it belongs to."""
+        batches = [batch for _, (_, batch) in zip(range(steps), self._rest, strict=False)]
+        with tempfile.TemporaryDirectory(prefix="bertjax-trace-") as folder, jax.set_mesh(self.exp.mesh):
+            jax.profiler.start_trace(folder)
+            try:
+                for batch in batches:
+                    figures = self._step(batch)
+                jax.block_until_ready(figures)
+            finally:
+                jax.profiler.stop_trace()
+            found = seconds_by_part(folder, self.compiled.as_text())
+        return {part: seconds / steps for part, seconds in found.items()}
+
+    def examples(self) -> Iterator[dict[str, np.ndarray]]:
+        """Every example of the batches that follow, without its padding, as long as anybody asks."""
+        for _, batch in self._rest:
+            yield from examples_of(batch)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._batches.close()
+        self._waiting.close()
+
+
+def examples_of(batch: Batch) -> Iterator[dict[str, np.ndarray]]:
+    """The examples of a batch's rows one by one: `input_ids`, `token_type_ids` and, if there is one, `pair_labels`."""
+    for row, segments in enumerate(batch["segment_ids"]):
+        for number in range(1, int(segments.max(initial=0)) + 1):
+            own = segments == number
+            example = {name: batch[name][row][own] for name in ("input_ids", "token_type_ids")}
+            if "pair_labels" in batch:
+                example["pair_labels"] = batch["pair_labels"][row][number - 1]
+            yield example
+
+
+def _cache(used: bool) -> None:
+    """Whether jax looks for compiled code on the disk; it must be told to ask its config again."""
+    jax.config.update("jax_enable_compilation_cache", used)
+    compilation_cache.reset_cache()
+
+
+def _peak_bytes(mesh: jax.sharding.Mesh) -> int:
+    """Of the fullest device, or of this process where devices do not tell."""
+    told = [device.memory_stats() or {} for device in mesh.local_devices]
+    peaks = [stats["peak_bytes_in_use"] for stats in told if "peak_bytes_in_use" in stats]
+    unit = 1 if sys.platform == "darwin" else 1024
+    return max(peaks) if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

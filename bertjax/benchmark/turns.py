@@ -1,0 +1,60 @@
+"""What both sides of a comparison give: turns of some steps each, and what follows from several of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Turn(NamedTuple):
+    """Steps one behind the other: seconds on the clock, from the first batch wanted to the last result there.
+
+    `waited` are the seconds of them in which the step's batch was not there yet.
+    """
+
+    steps: int
+    seconds: float
+    real_tokens: int
+    slots: int  # places for tokens, padding included
+    waited: float = 0.0
+
+    @property
+    def seconds_per_step(self) -> float:
+        return self.seconds / self.steps
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.real_tokens / self.seconds
+
+
+class Side(Protocol):
+    """One that trains."""
+
+    def turn(self, steps: int) -> Turn: ...
+
+
+class Spread(NamedTuple):
+    """The middle one of several figures, the least and the greatest."""
+
+    median: float
+    low: float
+    high: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def alternate(sides: Sequence[Side], turns: int, steps: int) -> list[list[Turn]]:
+    """The turns of each side: all of them take one after the other, so that a slow minute slows all alike."""
+    found: list[list[Turn]] = [[] for _ in sides]
+    for _ in range(turns):
+        for own, side in zip(found, sides, strict=True):
+            own.append(side.turn(steps))
+    return found
+
+
+def ratios(ours: Sequence[Turn], theirs: Sequence[Turn]) -> Spread:
+    """Real tokens a second of ours over theirs, turn by turn."""
+    return spread([one.tokens_per_second / other.tokens_per_second for one, other in zip(ours, theirs, strict=True)])

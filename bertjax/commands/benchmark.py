@@ -1,0 +1,127 @@
+"""`bertjax benchmark`: how fast a config's step is on this machine, where its time goes, and what the peer needs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from bertjax import build, check_objectives, corpora
+from bertjax.benchmark.ours import Ours
+from bertjax.benchmark.peer import Peer, Recipe
+from bertjax.benchmark.report import own_figures, own_lines, parts_lines, peer_figures, peer_lines
+from bertjax.benchmark.turns import Turn, alternate
+from bertjax.commands.teacher import attach, read_teacher
+from bertjax.corpora import Prepared
+from bertjax.hub.folder import auto_class
+from bertjax.hub.layout import layout
+from bertjax.hub.save import save_pretrained
+from bertjax.objectives.config import CausalConfig, MlmConfig
+from bertjax.types import UserError
+
+TRACED_STEPS = 3
+
+
+TRACED_STEPS = 3
+
+
+class Amounts(NamedTuple):
+    """How much is measured."""
+
+    turns: int
+    steps: int
+    warmup: int
+
+
+def benchmark(cfg: ConfigDict, amounts: Amounts, against: str | None, with_compile: bool, out: Path | None) -> None:
+    """Measures, prints, and writes all figures to `out` as JSON; trains nothing that is kept."""
+    for name, least in (("turns", 1), ("steps", 1), ("warmup", 1)):
+        if getattr(amounts, name) < least:
+            raise UserError(f"--{name} must be at least {least}, not {getattr(amounts, name)}")
+    if out is not None and not out.resolve().parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.resolve().parent}")
+    build.check_devices(cfg)
+    peer_class = None if against is None else _peer_class(cfg)
+    prepared = corpora.prepare(cfg)
+    teacher = read_teacher(cfg, prepared.tokenizer)
+    exp = build.experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
+    attach(exp, teacher)
+    with contextlib.closing(Ours(exp, prepared)) as ours:
+        ours.turn(amounts.warmup)
+        if peer_class is None:
+            figures = _own(exp, ours, alternate([ours], amounts.turns, amounts.steps)[0])
+        else:
+            with tempfile.TemporaryDirectory(prefix="bertjax-peer-") as folder:
+                peer = _peer(exp, prepared, ours, Path(folder), peer_class)
+                trials = peer.choose(with_compile)
+                turns, theirs = alternate([ours, peer], amounts.turns, amounts.steps)
+            figures = _own(exp, ours, turns)
+            figures["peer"] = peer_figures(peer, trials, turns, theirs)
+            print("\n".join(peer_lines(figures["peer"])))
+    if out is not None:
+        out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        print(f"all figures: {out}")
+
+
+def _own(exp: build.Experiment, ours: Ours, turns: Sequence[Turn]) -> dict[str, Any]:
+    """Prints our side; returns its figures."""
+    figures = own_figures(exp, ours, turns)
+    print("\n".join(own_lines(figures)))
+    parts = ours.parts(TRACED_STEPS)
+    print("\n".join(parts_lines(parts)))
+    found: dict[str, dict[str, float]] = {}
+    for part, seconds in parts.items():
+        found.setdefault(part.title, {})[part.way] = seconds
+    return figures | {"work_seconds": found}
+
+
+def _peer_class(cfg: ConfigDict) -> str:
+    """The class of `transformers` that trains the same; raises `UserError` where there is none."""
+    objective, model = check_objectives.objective_config(cfg), check_objectives.encoder_config(cfg)
+    if isinstance(objective, MlmConfig):
+        if objective.pair not in ("none", "nsp") or objective.span_boundary or objective.predict_next:
+            raise UserError(
+                "--against hf: transformers has no training with this second objective; set "
+                "--config.objective.pair=none and --config.objective.span_boundary=0"
+            )
+        heads: tuple[str, ...] = ("mlm",) if objective.pair == "none" else ("pooler", "mlm", "pair")
+    elif isinstance(objective, CausalConfig):
+        heads = ("mlm",)
+    else:
+        raise UserError(
+            f"--against hf: transformers has no training for objective.name={cfg.objective.name}; mlm and clm can be "
+            "compared"
+        )
+    found = layout(model, heads)
+    if found.family is None:
+        raise UserError(f"--against hf: no class of transformers holds this model ({', '.join(found.lost)})")
+    return auto_class(found.architecture)
+
+
+def _peer(exp: build.Experiment, prepared: Prepared, ours: Ours, folder: Path, peer_class: str) -> Peer:
+    """The same network from the same first weights."""
+    cfg, objective = exp.parts[-1].cfg, check_objectives.objective_config(exp.parts[-1].cfg)
+    network = exp.network
+    params = build.true_size_params(exp.init_state().params, network.config)
+    save_pretrained(
+        folder / "model",
+        params,
+        build.float32_config(network.config),
+        heads=network.heads,
+        tokenizer=prepared.tokenizer,
+    )
+    recipe = Recipe(
+        rows=cfg.train.batch_size,
+        masked=isinstance(objective, MlmConfig),
+        mask_rate=objective.masking.mask_rate if isinstance(objective, MlmConfig) else 0.0,
+        learning_rate=cfg.optimizer.learning_rate,
+        weight_decay=cfg.optimizer.weight_decay,
+        clip_norm=cfg.optimizer.clip_norm,
+        seed=cfg.seed,
+    )
+    return Peer(folder / "model", peer_class, ours.examples(), recipe)

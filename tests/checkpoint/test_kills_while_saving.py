@@ -1,0 +1,62 @@
+"""Forty kills of a process that saves without a pause: what has a name is whole, and there is always one (P9, P12)."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.checkpoint.manager import Checkpoints
+
+KILLS = 40
+SAVING = """
+    import sys, jax.numpy as jnp
+    from bertjax.checkpoint.manager import Checkpoints
+    checkpoints = Checkpoints(sys.argv[1], keep=1)
+    for step in range((checkpoints.latest() or 0) + 1, 10**6):
+        state = {f"array {i}": jnp.full((64, 64), step + i, jnp.float32) for i in range(8)}
+        checkpoints.save(step, state, {"step": step})
+        print(step, flush=True)
+"""
+WANTED = {f"array {i}": jax.ShapeDtypeStruct((64, 64), jnp.float32) for i in range(8)}
+
+
+@pytest.mark.long  # in short: tests/checkpoint/test_manager.py, with three kills
+def test_forty_kills_leave_a_whole_checkpoint_each_time(tmp_path: Path) -> None:
+    draw, last, inside = random.Random(0), 0, 0
+    for _ in range(KILLS):
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(SAVING), str(tmp_path)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            text=True,
+        )
+        assert child.stdout is not None
+        for _ in range(2):  # the first of them is whole then
+            assert child.stdout.readline()
+        time.sleep(draw.uniform(0.0, 0.03))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        inside += any("tmp" in entry.name for entry in tmp_path.iterdir())
+        checkpoints = Checkpoints(tmp_path, keep=1)
+        restored = checkpoints.restore(WANTED)
+        checkpoints.close()
+        assert restored is not None and restored.step > last
+        assert not (tmp_path / "damaged").exists()
+        assert restored.meta == {"step": restored.step}
+        for name, array in restored.state.items():
+            assert np.all(np.asarray(array) == restored.step + int(name.split()[1]))
+        assert not [entry for entry in tmp_path.iterdir() if "tmp" in entry.name]
+        last = restored.step
+    assert inside > KILLS // 4  # the kills came while something was being written

@@ -1,0 +1,64 @@
+"""`bertjax benchmark`: figures that belong together, a peer with the same text, and clear refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from lab import Lab
+
+QUICK = ("--turns", "2", "--steps", "3", "--warmup", "1")
+
+
+def test_the_figures_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab.run("benchmark", *QUICK, "--out", tmp_path / "figures.json", "--config.data.packing=best_fit") == 0
+    found, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
+    step, speed = found["seconds_per_step"], found["tokens_per_second"]
+    assert 0.0 < step["low"] <= step["median"] <= step["high"] and found["turns"] == 2
+    real = 8 * 32 * (1.0 - found["padding"])
+    assert speed["low"] * step["low"] <= 1.2 * real and speed["high"] * step["high"] >= 0.8 * real
+    assert found["flops_per_second"] == pytest.approx(found["flops_per_token"] * speed["median"])
+    assert found["mfu"] is None and found["compile_seconds"] > 0.0 and found["peak_bytes"] > found["state_bytes"] > 0
+    work = found["work_seconds"]
+    assert {"attention: products, layout", "feed-forward", "heads and losses", "clipping and optimizer"} <= set(work)
+    assert work["feed-forward"]["backward"] > 0.0
+    for line in ("real tokens/s", "model FLOPs", "compile", "share of the work", "dropout"):
+        assert line in printed
+    assert "against" not in printed
+
+
+@pytest.mark.parametrize("pair", ["none", pytest.param("nsp", marks=pytest.mark.long)])
+def test_a_peer_in_turns(lab: Lab, tmp_path: Path, pair: str, capsys: pytest.CaptureFixture[str]) -> None:
+    form = "block" if pair == "none" else "nsp_pairs"
+    keys = (f"--config.objective.pair={pair}", f"--config.data.form={form}")
+    arguments = (*QUICK, "--against", "hf", "--no-compile", "--out", tmp_path / "figures.json", *keys)
+    assert lab.run("benchmark", *arguments) == 0
+    found, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
+    peer = found["peer"]
+    assert set(peer["trials"]) == {"float32, eager", "bfloat16 autocast, eager"}
+    assert isinstance(peer["trials"]["float32, eager"], float) and peer["attention"] == "sdpa"
+    assert peer["setting"] in peer["trials"] and 0.0 <= peer["padding"] < 0.9
+    ratio = peer["ratio"]
+    assert 0.0 < ratio["low"] <= ratio["median"] <= ratio["high"]
+    assert "ratio" in printed and "<- taken" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--turns", "0"], "--turns must be at least 1, not 0"),
+        (["--out", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
+        (
+            ["--against", "hf", "--config.objective.name=rtd", "--config.objective.pair=none"],
+            "no training for objective",
+        ),
+        (["--against", "hf", "--config.objective.pair=sop", "--config.data.form=sop_pairs"], "second objective"),
+        (["--against", "hf", "--config.model.norm_placement=pre", "--config.objective.pair=none"], "no class of"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    lab: Lab, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert lab.run("benchmark", *arguments) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,133 @@
+"""Any bytes in the small files of a work folder: read, passed over or explained in one line (P28, section 7)."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from bertjax.base_config import base_config
+from bertjax.commands.teacher_file import stored_teacher
+from bertjax.commands.workdir import changed_keys, claim, figures_at, read_config
+from bertjax.data.corpus import find_damage
+from bertjax.data.tokenizer import load_tokenizer
+from bertjax.overrides import flatten, to_json
+from bertjax.training.faults import read_jumps
+from bertjax.training.metrics import JsonLines
+from bertjax.types import UserError
+
+LINES = [
+    b'{"step": 3, "eval/loss": 1.5}\n',
+    b'{"step": 4, "eval/loss": null}\n',
+    b'{"step": 3, "eval/l',
+    b"[3]\n",
+    b"7\n",
+]
+BOMBS = [
+    b"[" * 100_000,
+    b'{"a":' * 50_000,
+    b"9" * 5_000,
+    b'"\\ud800"',
+    b"\xff\xfe",
+    b"null",
+    b"NaN",
+    b"{}",
+    b"",
+    b"\0" * 40,
+]
+BYTES = st.lists(st.one_of(st.sampled_from(LINES + BOMBS), st.binary(max_size=12)), max_size=6).map(b"".join)
+QUICK = settings(max_examples=50, deadline=timedelta(seconds=10))
+
+
+def explained(name: str, raw: bytes, read: Callable[[Path], Any]) -> Any:
+    """What `read` makes of a folder with such a file; None where it says what is wrong."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(raw)
+        try:
+            return read(folder)
+        except UserError as error:
+            assert "\n" not in str(error) and len(str(error)) < 1000
+            return None
+
+
+@QUICK
+@given(BYTES)
+@example(BOMBS[0])
+@example(BOMBS[1])
+def test_config_json(raw: bytes) -> None:
+    found = explained("config.json", raw, read_config)
+    assert found is None or flatten(found).keys() == flatten(base_config()).keys()
+
+
+@pytest.mark.parametrize("value", [None, -1, 3, 0.5, True, "57", [], ["a"], {"a": 1}, [[1]], "\ud800"], ids=str)
+def test_any_value_of_a_key_is_of_its_type_or_explained(value: Any) -> None:
+    """Of a config.json that somebody edited."""
+    whole = json.loads(to_json(base_config()))
+    for key in list(flatten(base_config()))[::7]:  # a prime: every group and every type is there
+        *group, leaf = key.split(".")
+        changed = json.loads(json.dumps(whole))
+        (changed[group[0]] if group else changed)[leaf] = value
+        explained("config.json", json.dumps(changed).encode(), read_config)
+
+
+@QUICK
+@given(BYTES)
+@example(LINES[0] + LINES[2])
+@example(BOMBS[0])
+def test_figures(raw: bytes) -> None:
+    """Those of a process that was killed in the middle of a line, and of a disk that lost some."""
+    found = explained("metrics.jsonl", raw, lambda folder: figures_at(folder, 3))
+    assert found is not None and all(key.startswith("eval/") for key in found)
+    if raw.startswith(LINES[0]):
+        assert found["eval/loss"] == 1.5
+
+    def goes_on(folder: Path) -> list[str]:
+        writer = JsonLines(folder / "metrics.jsonl", 3)
+        writer.write(4, {"train/loss": 2.0})
+        writer.close()
+        return (folder / "metrics.jsonl").read_text().splitlines()
+
+    lines = explained("metrics.jsonl", raw, goes_on)
+    assert lines is not None and all("step" in json.loads(line) for line in lines)
+
+
+@QUICK
+@given(BYTES)
+@example(BOMBS[0])
+def test_the_journal_and_the_teacher(raw: bytes) -> None:
+    explained("faults/jumps.json", raw, lambda folder: read_jumps(folder, 9))
+    explained("teacher.json", raw, stored_teacher)
+
+
+@QUICK
+@example(b"", "spiece.model")
+@given(BYTES, st.sampled_from(["tokenizer.json", "vocab.txt", "bertjax_tokenizer.json", "spiece.model"]))
+def test_tokenizers(raw: bytes, name: str) -> None:
+    explained(name, raw, load_tokenizer)
+
+
+@pytest.mark.parametrize("raw", BOMBS, ids=range(len(BOMBS)))
+def test_the_metadata_of_a_prepared_corpus(raw: bytes) -> None:
+    """Never a corpus: nothing in it says what it holds."""
+    assert explained("meta.json", raw, find_damage)
+
+
+def test_a_folder_claimed_again_is_whole(tmp_path: Path) -> None:
+    """A config.json that is not readable is never taken for one that allows a change."""
+    claim(tmp_path, base_config())
+    (tmp_path / "checkpoints" / "3").mkdir(parents=True)
+    for raw in BOMBS:
+        (tmp_path / "config.json").write_bytes(raw)
+        if raw == b"{}":
+            continue  # every key has its default
+        with pytest.raises(UserError, match=r"config\.json"):
+            changed_keys(tmp_path, base_config())

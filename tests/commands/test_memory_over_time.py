@@ -1,0 +1,54 @@
+"""scripts/memory_over_time.py: what it reads of a process, the slope and the picture."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "memory_over_time.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("memory_over_time", SCRIPT)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_a_process_is_read(script: ModuleType, tmp_path: Path) -> None:
+    before = script.sample(os.getpid(), 1, 0.0)
+    held = bytearray(os.urandom(1) * (64 << 20))
+    with (tmp_path / "a").open("w"), (tmp_path / "b").open("w"):
+        after = script.sample(os.getpid(), 2, 1.0)
+    assert 50_000 < after.resident_kib - before.resident_kib < 90_000 and len(held)
+    assert after.open_files - before.open_files == 2 and after.threads >= 1
+
+
+def test_the_slope_is_that_of_the_second_half(script: ModuleType) -> None:
+    samples = [
+        script.Sample(step, 0.0, 10**6 - step * 5 if step < 50 else 10**5 + 3 * step, 7, 2) for step in range(100)
+    ]
+    assert script.slope(samples) == pytest.approx(3000)
+
+
+def test_the_picture_has_both_lines(script: ModuleType) -> None:
+    samples = [script.Sample(step, 0.0, 700_000 + step, 7 + step % 3, 2) for step in range(1, 200)]
+    root = ET.fromstring(script.picture(samples, "a title"))
+    lines = [element for element in root if element.tag.endswith("polyline")]
+    assert len(lines) == 2 and all(len(line.attrib["points"].split()) == len(samples) for line in lines)
+    heights = [float(point.split(",")[1]) for line in lines for point in line.attrib["points"].split()]
+    assert min(heights) >= script.TOP and max(heights) <= script.HEIGHT - script.BOTTOM
+
+
+def test_a_torn_line_is_no_step(script: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    assert script.last_step(file) == 0
+    file.write_text('{"step": 5}\n{"step": 10}\n{"st')
+    assert script.last_step(file) == 10

@@ -1,0 +1,228 @@
+"""What may change when a run is taken up again, key by key, and whose checkpoints those are (P29, P15)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import Finished, Lab
+from ml_collections import ConfigDict
+
+from bertjax.base_config import base_config
+from bertjax.commands.workdir import changed_keys, claim, require_same_run
+from bertjax.overrides import apply_overrides, flatten, load_config
+from bertjax.types import UserError
+
+# How the same run is computed, watched, kept and told: not what it is. All else makes another run. There is no third
+# class of changes that need a flag.
+MAY_CHANGE = {
+    "": "platform deterministic compile_cache dry_run init_from init_embeddings init_positions",
+    "objective": "teacher",
+    "train": "num_steps log_interval_steps microbatches on_fault max_faults spike_factor skip_batches",
+    "schedule": "name warmup_steps end_share power decay_steps period_steps factor",
+    "eval": "interval_steps num_batches batch_size use_ema fill_mask",
+    "checkpoint": "interval_steps interval_minutes keep keep_every best_metric",
+    "mesh": "data fsdp tensor",
+    "distributed": "cluster coordinator_address num_processes process_id local_devices "
+    "start_timeout peer_timeout wait_timeout end_timeout",
+    "data": "cache_dir workers",
+    "export": "at_end",
+    "logging": "tensorboard wandb_project",
+    "profile": "start_step num_steps",
+}
+KEYS = flatten(base_config())
+TEXT = {"train.phases": "9:data.seq_len=64", "optimizer.rates": "a=1"}
+
+
+def another(key: str) -> str:
+    """A value that is not the default, of the declared type, as one writes it."""
+    default = KEYS[key]
+    if isinstance(default, bool):
+        return str(not default).lower()
+    if isinstance(default, (int, float)):
+        return str(default + 1)
+    if isinstance(default, list):
+        return TEXT.get(key, "57")
+    for text in ("57", "0.5", "true", "other"):
+        try:
+            apply_overrides(base_config(), [f"--config.{key}={text}"])
+            return text
+        except UserError:
+            continue
+    raise AssertionError(key)
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run that has saved something."""
+    folder = tmp_path_factory.mktemp("run")
+    claim(folder, base_config())
+    (folder / "checkpoints" / "3").mkdir(parents=True)
+    return folder
+
+
+def changed(key: str) -> ConfigDict:
+    """One key and none that follows it."""
+    cfg = apply_overrides(base_config(), [f"--config.{key}={another(key)}"])
+    for other, value in flatten(cfg).items():
+        if value != KEYS[other] and other != key:
+            group, leaf = other.split(".")
+            cfg[group][leaf] = KEYS[other]
+    return cfg
+
+
+def may_change() -> set[str]:
+    return {f"{group}.{leaf}".lstrip(".") for group, leaves in MAY_CHANGE.items() for leaf in leaves.split()}
+
+
+def test_every_key_that_may_change_is_a_key() -> None:
+    assert may_change() <= set(KEYS)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_change_of_one_key_is_allowed_and_told_or_refused_by_name(key: str, workdir: Path) -> None:
+    """P29, and of a checkpoint that was copied into the folder, P15."""
+    cfg = changed(key)
+    now, meta = flatten(cfg), {"config": KEYS}
+    assert [each for each in KEYS if now[each] != KEYS[each]] == [key]
+    if key in may_change():
+        assert changed_keys(workdir, cfg) == [(key, KEYS[key], now[key])]
+        require_same_run(workdir, 3, meta, cfg)
+        return
+    with pytest.raises(UserError) as caught:
+        changed_keys(workdir, cfg)
+    assert f"({key}: {KEYS[key]} there, {now[key]} here)" in str(caught.value)
+    if key in ("data.sources", "data.eval_sources", "data.tokenizer"):  # the digests of what was read speak for them
+        require_same_run(workdir, 3, meta, cfg)
+        return
+    with pytest.raises(UserError, match=r"the checkpoint of step 3 .* belongs to another run"):
+        require_same_run(workdir, 3, meta, cfg)
+
+
+def test_nothing_changed_is_nothing_told(workdir: Path) -> None:
+    assert changed_keys(workdir, base_config()) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("seed", "5", "seed: 0 there, 5 here"),
+        ("optimizer.weight_decay", "0.5", "optimizer.weight_decay: 0.01 there, 0.5 here"),
+        ("train.dropout_prng", "rbg", "train.dropout_prng: threefry there, rbg here"),
+    ],
+)
+def test_changes_that_no_array_shows_are_refused_from_the_command_line(
+    lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str], key: str, value: str, words: str
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.workdir.rglob("*") if path.is_file()}
+    assert lab.run("pretrain", "--workdir", finished.workdir, f"--config.{key}={value}") == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
+    assert {path: path.stat().st_mtime_ns for path in finished.workdir.rglob("*") if path.is_file()} == before
+
+
+# -- whose checkpoints -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def begun(lab: Lab, finished: Finished, tmp_path: Path) -> Path:
+    """A work folder of another seed, which has no checkpoint yet."""
+    cfg = apply_overrides(load_config(str(lab.config)), ["--config.seed=1"])
+    claim(tmp_path / "begun", cfg)
+    shutil.copytree(finished.workdir / "tokenizer", tmp_path / "begun" / "tokenizer")
+    return tmp_path / "begun"
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_checkpoints_of_another_run_are_refused_and_left_alone(
+    lab: Lab, finished: Finished, begun: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """P15: shapes and text are the same, and config.json is right."""
+    shutil.copytree(finished.workdir / "checkpoints", begun / "checkpoints")
+    before = files_of(begun)
+    assert lab.run("pretrain", "--workdir", begun, "--config.seed=1") == 2
+    said = capsys.readouterr().err
+    assert "the checkpoint of step 8" in said and "belongs to another run (seed: 0 there, 1 here)" in said
+    assert files_of(begun) == before
+    for command in (["evaluate"], ["export", "--out", begun / "out"]):
+        assert lab.run(command[0], "--workdir", begun, *command[1:]) == 2
+        assert "belongs to another run (seed: 0 there, 1 here)" in capsys.readouterr().err
+    assert files_of(begun) == before
+
+
+def test_checkpoints_that_nobody_owns_are_refused(
+    lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """P15: a folder with checkpoints and no config.json."""
+    shutil.copytree(finished.workdir / "checkpoints", tmp_path / "run" / "checkpoints")
+    before = files_of(tmp_path / "run")
+    assert lab.run("pretrain", "--workdir", tmp_path / "run") == 2
+    assert "holds files but no run (no config.json)" in capsys.readouterr().err
+    assert files_of(tmp_path / "run") == before
+
+
+# -- other versions ----------------------------------------------------------------------------------------------------
+
+
+def edited(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """config.json as another version would have written it."""
+    stored = json.loads((folder / "config.json").read_text())
+    change(stored)
+    (folder / "config.json").write_text(json.dumps(stored))
+
+
+@pytest.fixture
+def copied(finished: Finished, tmp_path: Path) -> Path:
+    shutil.copytree(finished.workdir, tmp_path / "copied")
+    return tmp_path / "copied"
+
+
+@pytest.mark.parametrize("command", ["pretrain", "evaluate", "export"])
+def test_a_key_of_another_version_is_named(
+    lab: Lab, copied: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A newer version's key may mean another model: nothing is guessed."""
+    edited(copied, lambda stored: stored["model"].update(future_norm="deep"))
+    out = ["--out", copied / "out"] if command == "export" else []
+    assert lab.run(command, "--workdir", copied, *out) == 2
+    said = capsys.readouterr().err
+    assert f"{copied / 'config.json'}: unknown key model.future_norm" in said and said.count("\n") == 1
+    assert "(was it written by another version of bertjax?)" in said
+
+
+def test_a_key_that_is_younger_than_the_run_has_its_default(
+    lab: Lab, copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An older version wrote neither; such a run had the default, and goes on with no other value."""
+    edited(copied, lambda stored: (stored["train"].pop("spike_factor"), stored["data"].pop("packing")))
+    assert lab.run("pretrain", "--workdir", copied, "--config.data.packing=best_fit") == 2
+    assert "data.packing: none there, best_fit here" in capsys.readouterr().err
+    assert lab.run("pretrain", "--workdir", copied) == 0
+    assert "nothing is left to train" in capsys.readouterr().out
+    meta = {"config": {key: value for key, value in KEYS.items() if key != "data.packing"}}
+    require_same_run(copied, 8, meta, base_config())
+    with pytest.raises(UserError, match=r"data\.packing: none there, best_fit here"):
+        require_same_run(copied, 8, meta, apply_overrides(base_config(), ["--config.data.packing=best_fit"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda stored: stored["train"].update(num_steps="many"), "train.num_steps expects a whole number"),
+        (lambda stored: stored.update(train=3), "train is a group of keys"),
+        (lambda stored: stored["model"].update(num_layers=None, preset=7), "model.preset expects"),
+    ],
+)
+def test_a_key_whose_type_changed_is_named(
+    lab: Lab, copied: Path, change: Callable, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited(copied, change)
+    assert lab.run("pretrain", "--workdir", copied) == 2
+    assert words in capsys.readouterr().err

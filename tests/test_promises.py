@@ -1,0 +1,33 @@
+"""docs/promises.md names tests that there are, for every promise."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+
+
+@functools.cache
+def names_in(path: Path) -> set[str]:
+    return {node.name for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_promise_has_a_row_with_a_test() -> None:
+    rows = re.findall(r"^\| (P\d+) \|([^|]+)\|([^|]+)\|([^|]*)\|$", PAGE, flags=re.MULTILINE)
+    assert [number for number, *_ in rows] == [f"P{number}" for number in range(1, 35)]
+    assert all("tests/" in tests or "those of P" in tests for _, _, tests, _ in rows)
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)
+    assert len(named) > 90
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (ROOT / path).is_file() or name not in {"", *names_in(ROOT / path)}
+    ]
+    assert missing == []

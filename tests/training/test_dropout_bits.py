@@ -1,0 +1,50 @@
+"""What dropout keeps is the same on every mesh, unless another generator is asked for by name (P20)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bertjax.base_config import base_config
+from bertjax.models.linear import dropout
+from bertjax.training.state import purpose_key
+
+SHAPES = [(1, 1, 1), (2, 1, 1), (8, 1, 1), (1, 4, 1), (2, 2, 2), (1, 1, 8)]
+
+
+def kept(mesh: Mesh, key: jax.Array) -> np.ndarray:
+    """Of ones [16, 8, 32] that lie in parts, rows over two axes and columns over the third."""
+    laid = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), None, "tensor"))
+    ones = jax.device_put(jnp.ones((16, 8, 32)), laid)
+    with jax.set_mesh(mesh):
+        return np.asarray(jax.jit(lambda x: dropout(x, 0.1, key), out_shardings=laid)(ones))
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
+def test_dropout_is_the_same_on_every_mesh(mesh_of: Callable[..., Mesh], shape: tuple[int, ...]) -> None:
+    key = purpose_key(3, "dropout")
+    alone, found = kept(mesh_of(1), key), kept(mesh_of(*shape), key)
+    np.testing.assert_array_equal(found, alone)
+    assert 0.07 < (alone == 0).mean() < 0.13
+
+
+@pytest.mark.parametrize("purpose", ["init", "corrupt", "dropout", "eval"])
+def test_jax_settings_do_not_change_a_run(purpose: str) -> None:
+    """An environment variable of jax can name another generator; the same command must not become another run."""
+    wanted = jax.random.key_data(purpose_key(5, purpose))
+    with jax.default_prng_impl("rbg"):
+        found = purpose_key(5, purpose)
+        assert str(jax.random.key_impl(found)) == "threefry2x32"
+    np.testing.assert_array_equal(jax.random.key_data(found), wanted)
+
+
+def test_another_generator_only_by_name() -> None:
+    """What it switches off is in tests/commands/test_faults_run.py: `deterministic=true` refuses it."""
+    assert base_config().train.dropout_prng == "threefry"
+    assert jax.config.jax_threefry_partitionable
+    assert str(jax.random.key_impl(purpose_key(0, "dropout", "rbg"))) == "rbg"

@@ -1,0 +1,69 @@
+"""A batch in which there is nothing to predict: loss 0, gradient 0, and no number that is none (P27)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.models.config import EncoderConfig
+from bertjax.objectives.base import Extra
+from bertjax.objectives.config import MaskingConfig, MlmConfig
+from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.training.evaluate import means
+from bertjax.training.step import weighted_loss
+from bertjax.types import Params, Sum, Vocabulary
+
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+# The tokens of every row: [CLS] alone, then with [SEP], once and thrice, and one word that may be hidden.
+ROWS = {"one token": [2], "two tokens": [2, 3], "separators": [2, 3, 3, 3], "one word": [2, 7, 3]}
+
+
+@pytest.fixture(scope="module")
+def run(tiny_model: EncoderConfig, vocabulary: Vocabulary) -> Callable:
+    """`run(batch)` -> loss, gradients, sums."""
+    config = MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=8), pair="none")
+    objective = MaskedLanguageModel(config, tiny_model, vocabulary)
+    params = jit(objective.init)(jax.random.key(0))
+
+    @jit
+    def run(batch: dict[str, jax.Array]) -> tuple[jax.Array, Params, dict[str, Sum]]:
+        hidden = objective.corrupt(batch, jax.random.key(1), jnp.asarray(0))
+        counts = objective.counts(hidden)
+
+        def loss(params: Params) -> tuple[jax.Array, dict[str, Sum]]:
+            sums, _ = objective.loss(params, Extra({}, {}), hidden, jax.random.key(2), train=True)
+            return weighted_loss(sums, counts, objective.weights), sums
+
+        (value, sums), slopes = jax.value_and_grad(loss, has_aux=True)(params)
+        return value, slopes, sums
+
+    return run
+
+
+def batch_of_rows(batch: dict[str, np.ndarray], tokens: list[int]) -> dict[str, np.ndarray]:
+    ids = np.zeros_like(batch["input_ids"])
+    ids[:, : len(tokens)] = tokens
+    real = (ids > 0).astype(np.int32)
+    places = {
+        "segment_ids": real,
+        "position_ids": real * np.arange(ids.shape[1], dtype=np.int32),
+        "token_type_ids": 0 * real,
+    }
+    return {name: array for name, array in batch.items() if name != "pair_labels"} | {"input_ids": ids} | places
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_batch_with_nothing_to_predict_teaches_nothing(name: str, run: Callable, batch_of: Callable) -> None:
+    loss, slopes, sums = run(batch_of_rows(batch_of(0), ROWS[name]))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
+    if name == "one word":  # the test can tell
+        assert sums["mlm"].count == 16 and loss > 1.0
+        return
+    assert loss == 0.0 and sums["mlm"].count == 0
+    assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(slopes))
+    assert all(np.isfinite(value) for value in means(jax.device_get(sums), {"mlm": 1.0}).values())
