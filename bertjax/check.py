@@ -64,6 +64,11 @@ def _check_stage(cfg: ConfigDict) -> None:
             f"data.seq_len={cfg.data.seq_len} is longer than the position table, "
             f"model.max_position_embeddings={model.max_position_embeddings}"
         )
+    if cfg.data.form in ("nsp_pairs", "sop_pairs") and model.type_vocab_size == 1:
+        raise UserError(
+            f"data.form={cfg.data.form} has two kinds of segments, and model.type_vocab_size=1 knows one; set it to 2, "
+            "or to 0 for a model that does not tell them apart"
+        )
     objective = objective_config(cfg)
     objective.check_form(cfg.data.form)
     objective.check_model(model)

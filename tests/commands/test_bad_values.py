@@ -44,6 +44,7 @@ RANGES = {
     "--config.optimizer.b2=1": ["optimizer.b2 must lie in [0, 1), not 1.0"],
     "--config.optimizer.name=adam": ["optimizer.name", "did you mean 'adamw'?"],
     "--config.schedule.warmup_steps=-1": ["schedule.warmup_steps must lie in 0..train.num_steps = 8, not -1"],
+    "--config.model.type_vocab_size=1": ["data.form=nsp_pairs has two kinds of segments", "set it to 2, or to 0"],
     "--config.checkpoint.keep=0": ["checkpoint.keep must be at least 1, not 0"],
     "--config.mesh.data=0": ["mesh.data", "must be positive"],
     "--config.mesh.tensor=3": ["mesh.tensor=3 does not divide model.num_heads=4; 1, 2, 4 do"],
