@@ -311,6 +311,24 @@ def test_the_error_of_a_background_save_surfaces_and_the_next_save_works(
     assert [p.name for p in tmp_path.iterdir()] == ["4"]
 
 
+def test_an_error_that_was_told_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P13: a run that ends because of it waits for its checkpoints once more, and that must not hide the reason."""
+    checkpoints = saved(tmp_path, (1,))
+
+    def full(*_: Any, **__: Any) -> None:
+        (tmp_path / "2.orbax-checkpoint-tmp").mkdir(exist_ok=True)
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints._checkpointer, "save", full)
+        with pytest.raises(UserError, match=r"step 2 could not be written.*no space left"):
+            checkpoints.save(2, make_state(2), {})
+        patch.setattr(checkpoints._checkpointer, "wait_until_finished", full)
+        checkpoints.wait()
+    checkpoints.close()
+    assert [p.name for p in tmp_path.iterdir()] == ["1"]
+
+
 def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     saved(tmp_path, (1,)).close()
     for name in ("2.orbax-checkpoint-tmp", ".trash-0"):
