@@ -122,7 +122,9 @@ def test_a_disk_that_fills_up_stops_the_run_and_costs_nothing(
     assert not [path for path in workdir.rglob("*") if "tmp" in path.name or path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("free", [0, 12, 300])  # KiB: not a file, not the tokenizer, no checkpoint
+@pytest.mark.parametrize(
+    "free", [0, *(pytest.param(free, marks=pytest.mark.long) for free in (12, 300))]
+)  # KiB: not a file, not the tokenizer, no checkpoint
 def test_a_disk_that_is_full_from_the_beginning(
     lab: Lab, finished: Finished, disk: Disk, free: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

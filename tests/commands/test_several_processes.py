@@ -142,6 +142,7 @@ def near(found: float, expected: float) -> bool:
     return abs(found - expected) <= 1e-5 * abs(expected)
 
 
+@pytest.mark.long
 def test_a_signal_to_one_of_two_stops_both_and_one_process_goes_on(lab: Lab, launch: Launch, tmp_path: Path) -> None:
     """P14 (two processes) and the promise that another number of hosts changes no loss but by rounding."""
     workdir = tmp_path / "run"

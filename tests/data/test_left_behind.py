@@ -109,6 +109,7 @@ def test_reading_on_and_on_takes_no_more_files_nor_memory(tmp_path: Path, batche
     assert after - before < 1e6 * (batches - warm) / 1000 + 2e6  # 1 MB in a thousand batches, and some air
 
 
+@pytest.mark.long
 def test_readers_and_workers_that_come_and_go_leave_no_files_open(tmp_path: Path) -> None:
     """Section 9: every resume, rollback and evaluation begins a reader."""
     folder = prepare(tmp_path, documents(200)).folder
