@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import ModuleType
@@ -22,12 +23,27 @@ def script() -> ModuleType:
     return module
 
 
-def test_a_process_is_read(script: ModuleType, tmp_path: Path) -> None:
-    before = script.sample(os.getpid(), 1, 0.0)
-    held = bytearray(os.urandom(1) * (64 << 20))
-    with (tmp_path / "a").open("w"), (tmp_path / "b").open("w"):
-        after = script.sample(os.getpid(), 2, 1.0)
-    assert 50_000 < after.resident_kib - before.resident_kib < 90_000 and len(held)
+HOLDS = """
+import os, sys
+held = []
+for line in sys.stdin:
+    held = [os.urandom(1) * (64 << 20), open(os.devnull), open(os.devnull)]
+    print("done", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc of Linux")
+def test_a_process_is_read(script: ModuleType) -> None:
+    command = [sys.executable, "-c", "print('ready', flush=True)" + HOLDS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        before = script.sample(process.pid, 1, 0.0)
+        process.stdin.write("hold\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "done\n"
+        after = script.sample(process.pid, 2, 1.0)
+    assert 60_000 < after.resident_kib - before.resident_kib < 75_000
     assert after.open_files - before.open_files == 2 and after.threads >= 1
 
 
