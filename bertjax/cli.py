@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from bertjax import __version__
 from bertjax.huge_pages import use_huge_pages
@@ -48,12 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     except KeyboardInterrupt:
+        if arguments is None:
+            _end_interrupted()
         print("interrupted", file=sys.stderr)
-        if arguments is None:  # a process of its own: a compiler at work in a thread does not survive Python's tidy end
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(130)
         return 130
+
+
+def _end_interrupted() -> NoReturn:
+    """Of a process of our own: a compiler at work in a thread does not survive Python's tidy end."""
+    print("interrupted", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)
 
 
 def _quieten_orbax(own_process: bool) -> None:
@@ -62,11 +68,17 @@ def _quieten_orbax(own_process: bool) -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if own_process:
         warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
-        sys.unraisablehook = _without_late_writers
+        sys.unraisablehook = _unraisable
 
 
-def _without_late_writers(unraisable: sys.UnraisableHookArgs) -> None:
-    """A writer that fails after the first one finds its event loop closed."""
+def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """What Python would pass over with a traceback: an error in a callback of its own, such as the garbage collector's.
+
+    A Ctrl-C that comes there must still end the process. A writer that fails after the first one finds its event loop
+    closed, which says nothing new.
+    """
+    if unraisable.exc_type is KeyboardInterrupt:
+        _end_interrupted()
     if not (unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == "Event loop is closed"):
         sys.__unraisablehook__(unraisable)
 

@@ -78,6 +78,28 @@ def test_a_signal_at_any_moment_saves_and_the_next_run_goes_on(
     assert weights_digest(workdir) == weights_digest(finished.workdir)
 
 
+INTERRUPTED_WHILE_COLLECTING = """
+import gc, signal
+import bertjax.check
+from bertjax.cli import main
+
+def check(cfg):
+    gc.callbacks.append(lambda *_: signal.raise_signal(signal.SIGINT))
+    gc.collect()
+
+bertjax.check.check = check
+main()
+print("went on")
+"""
+
+
+def test_ctrl_c_in_a_callback_of_python_is_not_lost(lab: Lab, tmp_path: Path) -> None:
+    """P14: jax has such a callback, and Python passes over what is raised there."""
+    command = [sys.executable, "-c", INTERRUPTED_WHILE_COLLECTING, "prepare", "--config", str(lab.config)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert (done.returncode, done.stdout) == (130, "") and done.stderr == "interrupted\n"
+
+
 @pytest.mark.long
 def test_signals_to_a_process_lose_at_most_a_step(lab: Lab, tmp_path: Path) -> None:
     """Start-up and compilation included; some are followed by a second signal."""
