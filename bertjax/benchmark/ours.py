@@ -36,17 +36,16 @@ class Ours:
         self._rest = self._waiting.each(self._batches)
         self._state = exp.init_state()
         self.state_bytes = bytes_per_device(self._state, exp.mesh)
-        self.first = next(self._rest)[1]
-        self.compile_seconds, self.compiled = self._compile()
+        self.compile_seconds, self.compiled = self._compile(next(self._rest)[1])
         self.peak_bytes = 0
 
-    def _compile(self) -> tuple[float, Any]:
+    def _compile(self, batch: Batch) -> tuple[float, Any]:
         """Seconds that tracing and compiling the step take without a cache, and the compiled step."""
         was = jax.config.values["jax_enable_compilation_cache"]
         _cache(False)
         try:
             with jax.set_mesh(self.exp.mesh):
-                placed = put_batch(self.first, self.exp.mesh)
+                placed = put_batch(batch, self.exp.mesh)
                 began = time.perf_counter()
                 compiled = self._part.train_step.lower(self._state, self.exp.frozen, placed).compile()
                 return time.perf_counter() - began, compiled

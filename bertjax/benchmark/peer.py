@@ -87,7 +87,10 @@ class Peer:
         if with_compile:
             faster = min(trials, key=lambda trial: trial.seconds).setting.bfloat16
             trials.append(self._try(Setting(faster, True)))
-        self.setting = min(trials, key=lambda trial: trial.seconds).setting
+        best = min(trials, key=lambda trial: trial.seconds)
+        if best.fault:
+            raise UserError(f"--against hf: {self.versions} cannot train this model here: {best.fault}")
+        self.setting = best.setting
         return trials
 
     def _try(self, setting: Setting) -> Trial:

@@ -27,9 +27,6 @@ from bertjax.types import UserError
 TRACED_STEPS = 3
 
 
-TRACED_STEPS = 3
-
-
 class Amounts(NamedTuple):
     """How much is measured."""
 
@@ -40,9 +37,9 @@ class Amounts(NamedTuple):
 
 def benchmark(cfg: ConfigDict, amounts: Amounts, against: str | None, with_compile: bool, out: Path | None) -> None:
     """Measures, prints, and writes all figures to `out` as JSON; trains nothing that is kept."""
-    for name, least in (("turns", 1), ("steps", 1), ("warmup", 1)):
-        if getattr(amounts, name) < least:
-            raise UserError(f"--{name} must be at least {least}, not {getattr(amounts, name)}")
+    for name, amount in amounts._asdict().items():
+        if amount < 1:
+            raise UserError(f"--{name} must be at least 1, not {amount}")
     if out is not None and not out.resolve().parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.resolve().parent}")
     build.check_devices(cfg)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 
 from bertjax.benchmark.ours import examples_of
+from bertjax.benchmark.peer import Peer
 from bertjax.benchmark.report import parts_lines, peer_lines
 from bertjax.benchmark.trace import Part
 from bertjax.benchmark.turns import Turn, alternate, ratios, spread
+from bertjax.types import UserError
 
 
 class Logged:
@@ -28,6 +31,17 @@ def test_both_sides_take_turns() -> None:
     ours, theirs = alternate([Logged("a", log), Logged("b", log)], 3, 5)
     assert log == ["a", "b"] * 3
     assert [turn.seconds_per_step for turn in ours] == [2.0] * 3 and theirs[0].tokens_per_second == 15.0
+
+
+def test_a_peer_that_cannot_train_is_an_explained_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(peer: Peer, steps: int) -> Turn:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(Peer, "turn", fails)
+    peer = Peer.__new__(Peer)
+    peer.versions = "transformers 5, torch 2"
+    with pytest.raises(UserError, match="torch 2 cannot train this model here: RuntimeError: no kernel"):
+        peer.choose(with_compile=True)
 
 
 def test_ratios_are_taken_turn_by_turn() -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from kill_lab import kill_after_lines
 
 from bertjax.checkpoint.manager import Checkpoints
 
@@ -35,19 +30,7 @@ WANTED = {f"array {i}": jax.ShapeDtypeStruct((64, 64), jnp.float32) for i in ran
 def test_forty_kills_leave_a_whole_checkpoint_each_time(tmp_path: Path) -> None:
     draw, last, inside = random.Random(0), 0, 0
     for _ in range(KILLS):
-        child = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(SAVING), str(tmp_path)],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            text=True,
-        )
-        assert child.stdout is not None
-        for _ in range(2):  # the first of them is whole then
-            assert child.stdout.readline()
-        time.sleep(draw.uniform(0.0, 0.03))
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        kill_after_lines(SAVING, tmp_path, 2, draw.uniform(0.0, 0.03))  # the first of the two is whole then
         inside += any("tmp" in entry.name for entry in tmp_path.iterdir())
         checkpoints = Checkpoints(tmp_path, keep=1)
         restored = checkpoints.restore(WANTED)

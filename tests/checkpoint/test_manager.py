@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from kill_lab import kill_after_lines
 
 from bertjax.checkpoint import manager as manager_module
 from bertjax.checkpoint.manager import Checkpoints, kept_steps
@@ -350,18 +346,7 @@ def test_killed_while_saving_there_is_always_a_good_one(tmp_path: Path) -> None:
     target = {"x": jax.ShapeDtypeStruct((512, 512), jnp.float32)}
     last = 0
     for round_ in range(3):
-        child = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            text=True,
-        )
-        assert child.stdout is not None
-        for _ in range(1 + round_):
-            assert child.stdout.readline()
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        kill_after_lines(code, tmp_path, 1 + round_)
         checkpoints = Checkpoints(tmp_path, keep=1)
         restored = checkpoints.restore(target)
         assert restored is not None and restored.step > last

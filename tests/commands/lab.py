@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 NOUNS = ["cat", "dog", "bird", "house", "river", "teacher", "garden", "letter", "window", "road", "stone", "bread"]
@@ -62,3 +64,12 @@ class Finished(NamedTuple):
 def sentences(count: int, seed: int) -> list[str]:
     draw = random.Random(seed)
     return [f"The {draw.choice(NOUNS)} {draw.choice(VERBS)} the {draw.choice(NOUNS)}." for _ in range(count)]
+
+
+def load_script(path: Path) -> ModuleType:
+    """A script as a module, its `main` not run."""
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import re
@@ -12,18 +11,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from lab import Finished, Lab
+from lab import Finished, Lab, load_script
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "chaos.py"
 
 
 @pytest.fixture(scope="module")
 def chaos() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("chaos", SCRIPT)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    return load_script(SCRIPT)
 
 
 def run_chaos(lab: Lab, monkeypatch: pytest.MonkeyPatch, folder: Path, kills: int, steps: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -10,17 +9,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from lab import load_script
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "memory_over_time.py"
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("memory_over_time", SCRIPT)
-    assert specification is not None and specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    return load_script(SCRIPT)
 
 
 HOLDS = """
