@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -176,7 +177,10 @@ def test_the_loss_of_one_of_two_ends_both_and_changes_nothing(
     wait_for(pair, lambda: checkpoints(workdir) and max(losses(workdir), default=0) >= 6)
     assert kill_one(pair, victim, how) < PEER_TIMEOUT + 10
     said = pair[1 - victim].said()
-    assert f"process {victim}" in said or "leader task" in said, said
+    # Ours, or that of jax's service, which may come first and ends the process by itself.
+    assert f"process {victim}" in said or "leader task" in said or re.search(rf"unhealthy[^\n]*\n{victim}\n", said), (
+        said
+    )
     killed = losses(workdir)
 
     pair = launch(workdir, 2, 4)
