@@ -148,7 +148,7 @@ class DisentangledAttention(nnx.Module):
     ) -> Float[Array, "B N S K"]:
         """The sum of all terms, float32, before anything is made invisible; `key` drops parts of the distances."""
         config, relative = self.config, context.relative
-        table = dropout(relative.table, config.hidden_dropout, key)
+        table = dropout(relative.table, config.hidden_dropout, key, by_row=False)
         scores = narrow_einsum("bqnh,bknh->bnqk", q, k, config)
         if "c2p" in config.relative_terms:
             rows = self._distances(self.key if config.relative_share_key else self.position_key, table, k.shape[1])

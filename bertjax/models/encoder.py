@@ -18,8 +18,9 @@ from bertjax.models.disentangled import Relative, RelativeTable
 from bertjax.models.embeddings import Embeddings
 from bertjax.models.layer import ATTENTION_PARTS, Layer
 from bertjax.models.linear import Key, dropout, initializer, layer_norm
+from bertjax.models.mesh import shard_batch
 from bertjax.models.relative import make_relative, seeing_itself
-from bertjax.models.stack import Stacked, layer_at, run_layers, shard_batch, stacked_layers, stacked_norms
+from bertjax.models.stack import Stacked, layer_at, run_layers, stacked_layers, stacked_norms
 from bertjax.types import Params, UserError
 
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.models.config import EncoderConfig
 from bertjax.models.context import Context
 from bertjax.models.local_attention import pays
+from bertjax.models.mesh import ROW_AXES, platform
 from bertjax.types import UserError
 
 LANES = 128  # width of a TPU vector register: what splash's sizes are multiples of
@@ -38,7 +39,7 @@ def choose(config: EncoderConfig, context: Context, q: Array, k: Array, dropping
     if wanted == "xla":
         return wanted
     if wanted == "auto":
-        kernel = {"cuda": "cudnn", "tpu": "splash"}.get(_platform(), "xla")
+        kernel = {"cuda": "cudnn", "tpu": "splash"}.get(platform(), "xla")
         if kernel == "xla" or obstacle(kernel, config, context, q, k, dropping):
             return "xla"
         return "xla" if kernel == "cudnn" and pays(q.shape[1], context.window) else kernel
@@ -149,26 +150,19 @@ def _splash_kernel(heads: int, length: int, window: int, causal: bool, interpret
 def _by_shard(run: Any) -> Any:
     """Every device runs the kernel on its own rows and heads: the compiler cannot split a kernel by itself."""
     mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.axis_names:
+    left = set(mesh.axis_names) - set(mesh.manual_axes)
+    if not left:
         return run
 
     def share(size: int, names: tuple[str, ...]) -> tuple[str, ...] | None:
         """The axes of the mesh among `names`, if they split this size evenly."""
-        present = tuple(name for name in names if name in mesh.axis_names)
+        present = tuple(name for name in names if name in left)
         return present if present and size % math.prod(mesh.shape[name] for name in present) == 0 else None
 
     def sharded(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
-        rows, heads = share(q.shape[0], ("data", "fsdp")), share(q.shape[1], ("tensor",))
+        rows, heads = share(q.shape[0], ROW_AXES), share(q.shape[1], ("tensor",))
         whole, ids = PartitionSpec(rows, heads), PartitionSpec(rows)
-        mapped = jax.shard_map(run, in_specs=(whole, whole, whole, ids), out_specs=whole, check_vma=False)
-        return mapped(q, k, v, segment_ids)
+        specs = {"in_specs": (whole, whole, whole, ids), "out_specs": whole}
+        return jax.shard_map(run, **specs, axis_names=left, check_vma=False)(q, k, v, segment_ids)
 
     return sharded
-
-
-def _platform() -> str:
-    """`cpu`, `tpu`, `cuda` or another: of the device on which computations land by default."""
-    device: Any = getattr(jax.config, "jax_default_device", None)  # not among the names that the type declares
-    if device is None or isinstance(device, str):
-        device = jax.local_devices(backend=device)[0]
-    return "cuda" if device.platform == "gpu" and "cuda" in device.client.platform_version else device.platform

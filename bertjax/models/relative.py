@@ -140,7 +140,7 @@ def make_relative(
         distances = jnp.clip(distances, -config.relative_clamp, config.relative_clamp)
     both = distances[None] if backward is None else jnp.stack([distances, -distances])
     waves = sinusoids(both, config.hidden_size).astype(config.result_dtype)
-    waves = dropout(waves, config.rate("embedding_dropout"), key)
+    waves = dropout(waves, config.rate("embedding_dropout"), key, by_row=False)
     types = _types(token_type_ids, memory_length, targets) if config.relative_segments else None
     return Relative(waves, backward, types, targets)
 

@@ -8,19 +8,18 @@ own (`attention_norms/layers`, [L - 1, ...] where the first layer has none).
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.layer import Layer
 from bertjax.models.linear import Key, layer_norm
+from bertjax.models.mesh import shard_batch
 from bertjax.models.segments import Segment, segments
 from bertjax.types import Params
 
@@ -164,20 +163,3 @@ def _remat(function: Callable, policy: str) -> Callable:
         return function
     saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if policy == "dots" else None
     return jax.checkpoint(function, policy=saved, prevent_cse=False, static_argnums=(4,))
-
-
-def shard_batch(x: Array) -> Array:
-    """Keeps activations split by rows over the mesh in use: without it, the compiler may follow the weights instead."""
-    axes = _row_axes()
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(axes)) if axes else x
-
-
-def row_ways() -> int:
-    """Among how many devices of the mesh in use the rows are split."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return math.prod(mesh.shape[name] for name in _row_axes())
-
-
-def _row_axes() -> tuple[str, ...]:
-    mesh = jax.sharding.get_abstract_mesh()
-    return tuple(name for name in ("data", "fsdp") if name in mesh.axis_names)

@@ -20,8 +20,9 @@ from bertjax.models.context import Context, make_context
 from bertjax.models.encoder import Encoder
 from bertjax.models.layer import Layer
 from bertjax.models.linear import Key, dropout
+from bertjax.models.mesh import shard_batch
 from bertjax.models.relative import make_relative, seeing_itself
-from bertjax.models.stack import run_layers, shard_batch
+from bertjax.models.stack import run_layers
 from bertjax.types import UserError
 
 

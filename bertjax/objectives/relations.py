@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bertjax.models.stack import row_ways
+from bertjax.models.mesh import row_ways
 
 _CHUNK_SCORES = 2**27
 """Scores of one side that a device holds at once."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bertjax.models.stack import row_ways
+from bertjax.models.mesh import row_ways
 
 _CHUNK_TOKENS = 4096
 """Tokens whose two sets of logits a device holds at once."""

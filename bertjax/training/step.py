@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from bertjax.objectives.base import Extra, Objective
+from bertjax.training.accumulate import accumulate
 from bertjax.training.sharding import BATCH, state_shardings
 from bertjax.training.state import TrainState, new_state, purpose_key
 from bertjax.training.tables import leaf_paths, num_stacked, virtual_paths
@@ -33,11 +34,13 @@ def train_step(
     seed: int,
     dropout_impl: str | None = None,
     skip_faults: bool = False,
+    layout: Params | None = None,
 ) -> tuple[TrainState, Metrics]:
     """The next state and the sums of this batch; everything random comes from (seed, cursor, example).
 
     `applied` tells whether the loss, the gradient, the new weights and the carry are finite; where they are not,
-    `skip_faults` leaves the state as it was, but for the cursor and the counters.
+    `skip_faults` leaves the state as it was, but for the cursor and the counters. `layout` has a sharding for every
+    parameter, which its slope gets as well.
     """
     real_tokens = (batch["segment_ids"] > 0).sum()
     with jax.named_scope("corruption"):
@@ -45,12 +48,18 @@ def train_step(
         counts = objective.counts(batch)
     key = jax.random.fold_in(purpose_key(seed, "dropout", dropout_impl), state.cursor)
 
-    def total(params: Params, carry: Any, part: Batch, part_key: Array) -> tuple[Array, tuple[dict[str, Sum], Any]]:
+    def total(params: Params, carry: Any, part: Batch, part_key: Array, given: tuple) -> tuple[Array, tuple]:
+        frozen, counts = given
         sums, carry = objective.loss(params, Extra(frozen, carry), part, part_key, train=True)
         return weighted_loss(sums, counts, objective.weights), (sums, carry)
 
+    def pin(slopes: Params) -> Params:
+        return slopes if layout is None else jax.lax.with_sharding_constraint(slopes, layout)
+
     gradient = jax.value_and_grad(total, has_aux=True)
-    (loss, (sums, carry)), grads = _accumulate(gradient, state, batch, key, microbatches)
+    (loss, (sums, carry)), grads = accumulate(
+        gradient, state.params, state.carry, batch, key, (frozen, counts), microbatches, pin
+    )
     with jax.named_scope("optimizer"):
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -105,32 +114,6 @@ def weighted_loss(sums: dict[str, Sum], counts: dict[str, Array], weights: dict[
     )
 
 
-def _accumulate(gradient: Callable, state: TrainState, batch: Batch, key: Array, microbatches: int) -> tuple:
-    """Value, sums, carry and gradient of the whole batch, by a scan over its microbatches, each with its own rows."""
-    if microbatches == 1:
-        return gradient(state.params, state.carry, batch, key)
-
-    def split(value: Array) -> Array:
-        # Row i goes to microbatch i % n, so that every microbatch lies on all devices without moving rows.
-        parts = value.reshape(value.shape[0] // microbatches, microbatches, *value.shape[1:])
-        return jax.lax.with_sharding_constraint(parts.swapaxes(0, 1), PartitionSpec(None, *BATCH))
-
-    def join(parts: Array) -> Array:
-        return parts.swapaxes(0, 1).reshape(-1, *parts.shape[2:])
-
-    def body(totals: tuple, inputs: tuple) -> tuple[tuple, Any]:
-        part, carry, index = inputs
-        (loss, (sums, carry)), grads = gradient(state.params, carry, part, jax.random.fold_in(key, index))
-        return jax.tree.map(jnp.add, totals, (loss, sums, grads)), carry
-
-    parts, carries = jax.tree.map(split, (dict(batch), state.carry))
-    first = jax.tree.map(lambda value: value[0], (carries, parts))
-    (loss, (sums, _)), grads = jax.eval_shape(gradient, state.params, *first, key)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (loss, sums, grads))
-    (loss, sums, grads), carries = jax.lax.scan(body, zeros, (parts, carries, jnp.arange(microbatches)))
-    return (loss, (sums, jax.tree.map(join, carries))), grads
-
-
 def eval_step(
     params: Params, extra: Extra, batch: Batch, *, objective: Objective, seed: int
 ) -> tuple[dict[str, Sum], Any]:
@@ -145,7 +128,8 @@ def compile_train_step(
     """`train_step` under one `jax.jit` with shardings and a donated state; `rows` of a batch where some are carried."""
     state = abstract_state(objective, optimizer, rows)
     laid = state_shardings(state, mesh)
-    step = functools.partial(train_step, objective=objective, optimizer=optimizer, **options)
+    layout = jax.tree.map(lambda sharding: sharding.spec, laid.params)  # whatever axes are split by hand
+    step = functools.partial(train_step, objective=objective, optimizer=optimizer, layout=layout, **options)
     return jax.jit(
         step,
         in_shardings=(laid, None, NamedSharding(mesh, BATCH)),

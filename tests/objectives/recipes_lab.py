@@ -42,8 +42,10 @@ def epoch_of(form: str, packing: str) -> dict[str, jax.Array]:
     return {name: jnp.asarray(array) for name, array in batch.items()}
 
 
-def objective_of(recipe: str, vocabulary: Vocabulary, packing: str = "best_fit") -> tuple[Objective, str, Any]:
-    """A recipe in float32, two layers of 16 and no dropout; its form, and what it is given beside its parameters.
+def objective_of(
+    recipe: str, vocabulary: Vocabulary, packing: str = "best_fit", dropout: float = 0.0
+) -> tuple[Objective, str, Any]:
+    """A recipe in float32, two layers of 16, one rate of dropout; its form, and what it is given beside its parameters.
 
     Of a mixture it is the member named behind the recipe: which rows go to which is told by the rows.
     """
@@ -57,7 +59,7 @@ def objective_of(recipe: str, vocabulary: Vocabulary, packing: str = "best_fit")
     cfg.model.update(SMALL | {"max_position_embeddings": S, "window": 4 if name == "modernbert" else cfg.model.window})
     cfg.model.embedding_size = 8 if name == "albert" else cfg.model.embedding_size
     for rate in ("hidden_dropout", "attention_dropout", "attention_output_dropout", "activation_dropout"):
-        cfg.model[rate] = 0.0
+        cfg.model[rate] = dropout
     check._check_packing(cfg)
     if cfg.objective.name != "distill":
         objective: Any = build.make_objective(cfg, vocabulary)

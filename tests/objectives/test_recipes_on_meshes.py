@@ -12,12 +12,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from recipes_lab import epoch_of, objective_of
 
 from bertjax.objectives.base import Extra, Objective
 from bertjax.training.config import MeshConfig
 from bertjax.training.sharding import make_mesh, put_batch, state_shardings
+from bertjax.training.step import compile_train_step, init_state
 from bertjax.types import Params, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
@@ -66,3 +68,28 @@ def test_slopes_are_those_of_one_device(recipe: str, vocabulary: Vocabulary) -> 
     assert norm > 0
     for each, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(np.asarray(each) / norm, np.asarray(other) / norm, atol=2e-6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe != "simcse"])  # which has no microbatches
+def test_microbatches_of_devices_drop_and_add_up_like_those_of_one(recipe: str, vocabulary: Vocabulary) -> None:
+    """With dropout, memory and teachers: two steps of two microbatches, rows split by hand along `data`."""
+    objective, form, frozen = objective_of(recipe, vocabulary, packing="none", dropout=0.1)
+    rows = {name: np.asarray(array)[:8] for name, array in epoch_of(form, "none").items()}
+    optimizer = optax.sgd(0.1)
+
+    def run(**shape: int) -> list[tuple[float, float]]:
+        found, mesh = [], make_mesh(MeshConfig(**shape))
+        with jax.set_mesh(mesh):
+            state = init_state(mesh, objective, optimizer, seed=0, rows=8)
+            batch = put_batch(rows, mesh)
+            step = compile_train_step(mesh, objective, optimizer, rows=8, microbatches=2, seed=0)
+            compiled = step.lower(state, frozen, batch).compile({"xla_backend_optimization_level": 0})
+            for _ in range(2):
+                state, metrics = compiled(state, frozen, batch)
+                found.append((float(metrics["loss"]), float(metrics["grad_norm"])))
+        return found
+
+    alone = run(data=1, fsdp=1, tensor=1)
+    np.testing.assert_allclose(run(data=4, fsdp=1, tensor=1), alone, rtol=2e-5)
+    np.testing.assert_allclose(run(data=2, fsdp=2, tensor=2), alone, rtol=2e-5)

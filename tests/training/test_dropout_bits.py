@@ -33,6 +33,33 @@ def test_dropout_is_the_same_on_every_mesh(mesh_of: Callable[..., Mesh], shape: 
     assert 0.07 < (alone == 0).mean() < 0.13
 
 
+@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize("width", [32, 7])
+def test_rows_split_by_hand_keep_what_they_keep_in_the_whole(
+    mesh_of: Callable[..., Mesh], shape: tuple[int, ...], width: int
+) -> None:
+    """Accumulation hands every device along `data` its own rows (training/accumulate.py)."""
+    key, ones = purpose_key(3, "dropout"), jnp.ones((16, 3, width))
+    rows = PartitionSpec("data")
+    with jax.set_mesh(mesh_of(*shape)):
+        split = jax.shard_map(
+            lambda x: dropout(x, 0.1, key), in_specs=rows, out_specs=rows, axis_names={"data"}, check_vma=False
+        )
+        found = jax.jit(split)(ones)
+    np.testing.assert_array_equal(found, dropout(ones, 0.1, key))
+
+
+def test_another_generator_differs_from_device_to_device(mesh_of: Callable[..., Mesh]) -> None:
+    """rbg promises nothing of meshes; two devices must not drop the same."""
+    key, rows = purpose_key(3, "dropout", "rbg"), PartitionSpec("data")
+    with jax.set_mesh(mesh_of(8)):
+        split = jax.shard_map(
+            lambda x: dropout(x, 0.5, key), in_specs=rows, out_specs=rows, axis_names={"data"}, check_vma=False
+        )
+        found = np.asarray(jax.jit(split)(jnp.ones((8, 64))))
+    assert len({row.tobytes() for row in found}) == 8
+
+
 @pytest.mark.parametrize("purpose", ["init", "corrupt", "dropout", "eval"])
 def test_jax_settings_do_not_change_a_run(purpose: str) -> None:
     """An environment variable of jax can name another generator; the same command must not become another run."""

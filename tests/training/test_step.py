@@ -75,14 +75,15 @@ def test_the_step_is_compiled_once_counts_and_learns(one_device: tuple, referenc
     assert still == {"encoder/layers/attention/key/bias"}  # a softmax does not feel it
 
 
+@pytest.mark.parametrize(("shape", "microbatches"), [((2, 2, 2), 4), ((8, 1, 1), 2)], ids=str)
 def test_microbatches_on_any_mesh_add_up_to_the_gradient_of_the_whole_batch(
-    run_steps: Callable, mesh_of: Callable, reference: tuple, fresh_params: Params
+    run_steps: Callable, mesh_of: Callable, reference: tuple, fresh_params: Params, shape: tuple, microbatches: int
 ) -> None:
     """Each of the four hides another number of tokens: a mean of their means would differ.
 
     Plain descent shows the gradient itself: Adam would hide a wrong scale, and blow up rounding near zero.
     """
-    state, losses, _ = run_steps(mesh_of(2, 2, 2), optax.sgd(1.0), microbatches=4)
+    state, losses, _ = run_steps(mesh_of(*shape), optax.sgd(1.0), microbatches=microbatches)
     np.testing.assert_allclose(losses, [reference[0]], rtol=1e-6)
     jax.tree.map(
         lambda after, before, slope: np.testing.assert_allclose(after, before - slope, rtol=0, atol=3e-6),
