@@ -35,7 +35,7 @@ from bertjax.training.accounting import peak_flops, training_flops
 from bertjax.training.averages import average_of
 from bertjax.training.metrics import Console, JsonLines, TensorBoard, WeightsAndBiases, Writer
 from bertjax.training.optimizers import make_optimizer
-from bertjax.training.run import Run, Stage
+from bertjax.training.run import Run, Stage, no_portions
 from bertjax.training.schedules import make_schedule
 from bertjax.training.sharding import host_copy, make_mesh, own_rows, state_shardings
 from bertjax.training.state import TrainState
@@ -64,6 +64,7 @@ class Part:
     cfg: ConfigDict
     objective: Objective
     train_step: Any  # a jitted TrainStep
+    train_steps: Any  # the same of several batches
     eval_step: Any
 
 
@@ -136,10 +137,11 @@ def experiment(
     check_devices(cfg, own)
     mesh = make_mesh(check_objectives.mesh_config(cfg), own)
     schedule = make_schedule(check.schedule_config(cfg))
-    found = [(start, part, make_objective(part, vocabulary, teacher)) for start, part in stages(cfg)]
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # its platform counts, not that of this machine
+        found = [(start, part, make_objective(part, vocabulary, teacher)) for start, part in stages(cfg)]
     _require_same_state(found)
     params = jax.eval_shape(found[-1][2].init, jax.random.key(0))
-    optimizer = make_optimizer(check.optimizer_config(cfg), schedule, params)
+    optimizer = make_optimizer(check.optimizer_config(cfg), schedule, params, cfg.seed)
     parts = [_part(start, part, objective, optimizer, mesh) for start, part, objective in found]
     return Experiment(cfg, mesh, schedule, optimizer, parts)
 
@@ -181,7 +183,8 @@ def _distillation(
 def _part(
     start: int, cfg: ConfigDict, objective: Objective, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh
 ) -> Part:
-    train_step = compile_train_step(
+    compiled = functools.partial(
+        compile_train_step,
         mesh,
         objective,
         optimizer,
@@ -191,7 +194,9 @@ def _part(
         dropout_impl=None if cfg.train.dropout_prng == "threefry" else cfg.train.dropout_prng,
         skip_faults=cfg.train.on_fault == "skip",
     )
-    return Part(start, cfg, objective, train_step, compile_eval_step(mesh, objective, EVAL_SEED))
+    evaluated = compile_eval_step(mesh, objective, EVAL_SEED)
+    together = compiled(together=True) if cfg.train.steps_per_dispatch > 1 else no_portions
+    return Part(start, cfg, objective, compiled(), together, evaluated)
 
 
 def _require_same_state(found: list[tuple[int, ConfigDict, Objective]]) -> None:
@@ -261,6 +266,7 @@ def _stage(part: Part, prepared: Prepared, share: Share) -> Stage:
         start=part.start,
         objective=part.objective,
         train_step=part.train_step,
+        train_steps=part.train_steps,
         eval_step=part.eval_step,
         eval_sets=functools.cache(functools.partial(corpora.eval_sets, part.cfg, prepared, share)),
         tokens_per_batch=rows * length,

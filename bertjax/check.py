@@ -130,11 +130,11 @@ def loop_config(cfg: ConfigDict) -> LoopConfig:
         eval_interval_steps=cfg.eval.interval_steps,
         checkpoint_interval_steps=cfg.checkpoint.interval_steps,
         checkpoint_interval_minutes=cfg.checkpoint.interval_minutes,
-        profile_start_step=cfg.profile.start_step,
-        profile_num_steps=cfg.profile.num_steps,
+        profile_steps=cfg.profile.steps,
         faults=FaultConfig(
             cfg.train.on_fault, cfg.train.max_faults, cfg.train.spike_factor, tuple(cfg.train.skip_batches)
         ),
+        steps_per_dispatch=cfg.train.steps_per_dispatch,
     )
 
 

@@ -115,6 +115,11 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--warmup", type=int, default=3, help="steps before the first turn (default 3)")
     sub.add_argument("--no-compile", action="store_true", help="do not try torch.compile for the peer")
     sub.add_argument("--out", type=Path, help="a JSON file for all figures")
+    sub = command("compile", "compile the step of a config for devices that need not be here", config=True)
+    sub.add_argument("--topology", metavar="SLICE", help="a TPU slice: v5e-256, v5e:4x4, v4:2x2x4 (needs libtpu)")
+    sub.add_argument("--devices", type=int, metavar="N", help="N virtual CPU devices instead")
+    sub.add_argument("--no-estimate", action="store_true", help="compile once, without the estimate of the time")
+    sub.add_argument("--out", type=Path, help="a JSON file for all figures")
     sub = command("export", "write a checkpoint as a Hugging Face folder, verified")
     sub.add_argument("--workdir", type=Path, required=True)
     sub.add_argument("--out", type=Path, required=True)
@@ -144,6 +149,9 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     cfg = _checked_config(options.config, rest)
     if options.command == "pretrain":
         return _pretrain(cfg, options.workdir)
+    if options.command == "compile":
+        _compile(cfg, options)
+        return 0
     _use_platform_early(cfg)
     if options.command == "inspect":
         from bertjax.commands.inspect import inspect
@@ -169,6 +177,13 @@ def _benchmark(cfg: ConfigDict, options: argparse.Namespace) -> None:
 
     amounts = Amounts(options.turns, options.steps, options.warmup)
     benchmark(cfg, amounts, options.against, not options.no_compile, options.out)
+
+
+def _compile(cfg: ConfigDict, options: argparse.Namespace) -> None:
+    os.environ["JAX_PLATFORMS"] = "cpu"  # nothing runs: no accelerator is woken
+    from bertjax.commands.compile import compile_ahead
+
+    compile_ahead(cfg, options.topology, options.devices, not options.no_estimate, options.out)
 
 
 def _checked_config(spec: str, overrides: list[str]) -> ConfigDict:

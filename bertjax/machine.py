@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from bertjax import corpora
 from bertjax.models.config import EncoderConfig
+from bertjax.models.mesh import platform
 from bertjax.types import UserError
 
 
@@ -64,13 +65,13 @@ def check_determinism(cfg: ConfigDict) -> None:
 
 
 def computed_here(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
-    """The model with the types and the unrolling that suit the platform in use.
+    """The model with the types and the unrolling that suit the platform in use: that of the mesh, if there is one.
 
     XLA:CPU multiplies bfloat16 fast only where the result is float32 (and the processor has the instructions), and
     its scan copies what the backward pass needs: unrolled is 1.4 times as fast. Accelerators keep the activations in
     bfloat16, too, and compile one layer.
     """
-    on_cpu = jax.default_backend() == "cpu"
+    on_cpu = platform() == "cpu"
     compute = cfg.train.compute_dtype
     if compute == "auto":
         compute = "bfloat16" if not on_cpu or _cpu_multiplies_bfloat16() else "float32"

@@ -20,6 +20,10 @@ def train_group() -> ConfigDict:
     train.phases = ()
     # Parts of a batch that go through the model one after the other: less memory, the same update.
     train.microbatches = 1
+    # Updates that go to the devices in one piece: pays for small models, whose update is over before the host has sent
+    # the next one. Intervals should be multiples of it: an evaluation, a checkpoint or a line of metrics ends a piece,
+    # and what is left is sent one by one. A signal is heard between pieces.
+    train.steps_per_dispatch = 1
     # Type of the products; weights and sums stay float32. "auto" = bfloat16 on accelerators
     # and on processors that multiply it fast (avx512_bf16, amx_bf16), else float32.
     train.compute_dtype = "auto"
@@ -82,6 +86,9 @@ def optimizer_group() -> ConfigDict:
     # Keep an exponential average of the weights with this decay, such as 0.9999 (4 bytes a parameter); it weighs less
     # at the start. `eval.use_ema` says what it is for. None = no average.
     optimizer.ema_decay = config_dict.placeholder(float)
+    # Type in which the means of gradients and of their squares are kept, "float32" or "bfloat16": 4 bytes a parameter
+    # instead of 8 (muon: 2 instead of 4), rounded up or down by chance, for rounded to the nearest they stand still.
+    optimizer.moments_dtype = "float32"
     return optimizer
 
 
@@ -195,8 +202,7 @@ def logging_group() -> ConfigDict:
 
 def profile_group() -> ConfigDict:
     profile = ConfigDict()
-    # Record a trace of the device from this update on; None = never.
-    profile.start_step = config_dict.placeholder(int)
-    # Updates recorded.
-    profile.num_steps = 5
+    # Record a trace of these updates, FIRST:LAST (both recorded, counted from 1), such as "10:15", into `profile/` of
+    # the work folder, for TensorBoard and Perfetto; the first few updates compile and warm up. None = never.
+    profile.steps = config_dict.placeholder(str)
     return profile

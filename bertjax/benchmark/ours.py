@@ -31,23 +31,33 @@ class Ours:
     def __init__(self, exp: build.Experiment, prepared: Prepared):
         self.exp, self._part = exp, exp.parts[-1]
         pipeline = corpora.training_pipeline(exp.cfg, prepared, functools.partial(own_rows, mesh=exp.mesh))
+        self._together = exp.cfg.train.steps_per_dispatch
         self._batches = pipeline.prefetch(self._part.start, self._part.start + (1 << 40))
         self._waiting = Waiting()
         self._rest = self._waiting.each(self._batches)
         self._state = exp.init_state()
         self.state_bytes = bytes_per_device(self._state, exp.mesh)
-        self.compile_seconds, self.compiled = self._compile(next(self._rest)[1])
+        self.compile_seconds, self.compiled = self._compile(self._next())
         self.peak_bytes = 0
 
-    def _compile(self, batch: Batch) -> tuple[float, Any]:
-        """Seconds that tracing and compiling the step take without a cache, and the compiled step."""
+    def _next(self) -> list[Batch]:
+        """The batches that go to the devices at once."""
+        return [batch for _, (_, batch) in zip(range(self._together), self._rest, strict=False)]
+
+    def _placed(self, batches: list[Batch]) -> Any:
+        placed = [put_batch(batch, self.exp.mesh) for batch in batches]
+        return placed if self._together > 1 else placed[0]
+
+    def _compile(self, batches: list[Batch]) -> tuple[float, Any]:
+        """Seconds that tracing and compiling the step, or steps, take without a cache, and what is compiled."""
         was = jax.config.values["jax_enable_compilation_cache"]
         _cache(False)
         try:
             with jax.set_mesh(self.exp.mesh):
-                placed = put_batch(batch, self.exp.mesh)
+                placed = self._placed(batches)
                 began = time.perf_counter()
-                compiled = self._part.train_step.lower(self._state, self.exp.frozen, placed).compile()
+                step = self._part.train_steps if self._together > 1 else self._part.train_step
+                compiled = step.lower(self._state, self.exp.frozen, placed).compile()
                 return time.perf_counter() - began, compiled
         finally:
             _cache(was)
@@ -59,39 +69,42 @@ class Ours:
         return None if analysis is None else analysis.temp_size_in_bytes
 
     def turn(self, steps: int) -> Turn:
+        """At least so many steps; whole portions of `train.steps_per_dispatch`."""
         self._waiting.lap()
         counts: list[Any] = []
         slots = 0
         began = time.perf_counter()
         with jax.set_mesh(self.exp.mesh):
-            for _, (_, batch) in zip(range(steps), self._rest, strict=False):
-                figures = self._step(batch)
+            for _ in range(-(-steps // self._together)):
+                batches = self._next()
+                figures = self._step(batches)
                 self._waiting.sent(figures)
                 counts.append(figures["real_tokens"])
-                slots += batch["segment_ids"].size
+                slots += sum(batch["segment_ids"].size for batch in batches)
         jax.block_until_ready(figures)
         seconds = time.perf_counter() - began
         self.peak_bytes = self.peak_bytes or _peak_bytes(self.exp.mesh)  # later on, a peer may have been here
         real = int(np.sum(jax.device_get(counts)))
-        return Turn(steps, seconds, real, slots, min(self._waiting.lap(), seconds))
+        return Turn(len(counts) * self._together, seconds, real, slots, min(self._waiting.lap(), seconds))
 
-    def _step(self, batch: Batch) -> Any:
-        self._state, figures = self.compiled(self._state, self.exp.frozen, put_batch(batch, self.exp.mesh))
+    def _step(self, batches: list[Batch]) -> Any:
+        self._state, figures = self.compiled(self._state, self.exp.frozen, self._placed(batches))
         return figures
 
     def parts(self, steps: int) -> dict[Part, float]:
         """Seconds of the devices' work a step, by the part of the step that it belongs to."""
-        batches = [batch for _, (_, batch) in zip(range(steps), self._rest, strict=False)]
+        portions = [self._next() for _ in range(-(-steps // self._together))]
         with tempfile.TemporaryDirectory(prefix="bertjax-trace-") as folder, jax.set_mesh(self.exp.mesh):
             jax.profiler.start_trace(folder)
             try:
-                for batch in batches:
-                    figures = self._step(batch)
+                for batches in portions:
+                    figures = self._step(batches)
                 jax.block_until_ready(figures)
             finally:
                 jax.profiler.stop_trace()
             found = seconds_by_part(folder, self.compiled.as_text())
-        return {part: seconds / steps for part, seconds in found.items()}
+        made = len(portions) * self._together
+        return {part: seconds / made for part, seconds in found.items()}
 
     def examples(self) -> Iterator[dict[str, np.ndarray]]:
         """Every example of the batches that follow, without its padding, as long as anybody asks."""

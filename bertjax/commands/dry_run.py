@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import jax
-import numpy as np
-from jax.sharding import NamedSharding
 from ml_collections import ConfigDict
 
-from bertjax import build, check, check_objectives, corpora
+from bertjax import build, check, corpora
+from bertjax.ahead.inputs import abstract_batch, stand_in_vocabulary
 from bertjax.commands.teacher import attach, read_teacher
 from bertjax.models.model import count_params
-from bertjax.objectives.plm_config import STREAM_FORMS
 from bertjax.stages import amounts
 from bertjax.training.accounting import bytes_per_device, peak_flops, training_flops
 from bertjax.training.optimizers import rate_rules
-from bertjax.training.sharding import BATCH, RULES
+from bertjax.training.sharding import RULES
 from bertjax.training.tables import describe
-from bertjax.types import UserError, Vocabulary, padded_vocab_size
+from bertjax.types import UserError, Vocabulary
 
 
 def dry_run(cfg: ConfigDict) -> None:
@@ -54,9 +52,7 @@ def _vocabulary(cfg: ConfigDict) -> tuple[Vocabulary, bool]:
     folder = corpora.tokenizer_folder(cfg)
     if folder is None or folder.exists():
         return corpora.load_or_train_tokenizer(cfg).vocabulary(), True
-    size = cfg.data.vocab_size
-    ones = np.ones(size, bool)
-    return Vocabulary(size, padded_vocab_size(size), 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64)), False
+    return stand_in_vocabulary(cfg.data.vocab_size), False
 
 
 def _epochs(cfg: ConfigDict) -> str:
@@ -99,23 +95,6 @@ def _compiled_memory(exp: build.Experiment, part: build.Part, state: object) -> 
     if analysis is None:
         raise UserError("this backend does not tell the memory of a compiled step")
     return analysis.temp_size_in_bytes
-
-
-def abstract_batch(exp: build.Experiment, part: build.Part | None = None) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and types of a global batch, in the last stage of the run if no other is given."""
-    cfg = (part or exp.parts[-1]).cfg
-    rows, length = cfg.train.batch_size, cfg.data.seq_len
-    tokens, examples = (rows, length), (rows, check_objectives.pack_examples(cfg))
-    shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]]
-    shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
-    shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}
-    shapes |= {"example_ids": (examples, np.uint32), "example_draws": (examples, np.uint32)}
-    if cfg.data.form in ("nsp_pairs", "sop_pairs"):
-        shapes["pair_labels"] = (examples, np.int32)
-    if cfg.data.form in STREAM_FORMS and check_objectives.encoder_config(cfg).bi_data:
-        shapes["backward"] = ((rows,), np.bool_)
-    sharding = NamedSharding(exp.mesh, BATCH)
-    return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in shapes.items()}
 
 
 def _mib(size: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from bertjax.types import UserError, require_one_of
 
 OPTIMIZERS = ("adamw", "lamb", "stable_adamw", "muon")
+MOMENT_DTYPES = ("float32", "bfloat16")
 DECAYING = ("bert", "electra", "linear", "polynomial", "cosine", "wsd", "slanted_triangular")
 REPEATING = ("step", "exponential", "cyclical")
 SCHEDULES = (*DECAYING, *REPEATING, "inverse_sqrt", "constant")
@@ -48,9 +49,11 @@ class OptimizerConfig:
     muon_momentum: float | None = None
     muon_rms: float | None = None
     ema_decay: float | None = None
+    moments_dtype: str = "float32"
 
     def __post_init__(self) -> None:
         require_one_of("optimizer.name", self.name, OPTIMIZERS)
+        require_one_of("optimizer.moments_dtype", self.moments_dtype, MOMENT_DTYPES)
         _check_readers("optimizer", self, OPTIMIZER_READERS)
         self._check_numbers()
         for key in ("decay_exclude", "trust_exclude", "muon_include"):
@@ -318,21 +321,40 @@ class LoopConfig:
     eval_interval_steps: int
     checkpoint_interval_steps: int
     checkpoint_interval_minutes: float | None
-    profile_start_step: int | None = None
-    profile_num_steps: int = 0
+    profile_steps: str | None = None
     faults: FaultConfig = FaultConfig()
+    steps_per_dispatch: int = 1
 
     def __post_init__(self) -> None:
-        for key, value in (("train.num_steps", self.num_steps), ("train.log_interval_steps", self.log_interval_steps)):
+        for key, value in (
+            ("train.num_steps", self.num_steps),
+            ("train.log_interval_steps", self.log_interval_steps),
+            ("train.steps_per_dispatch", self.steps_per_dispatch),
+        ):
             if value < 1:
                 raise UserError(f"{key} must be at least 1, not {value}")
         for key, value in (
             ("eval.interval_steps", self.eval_interval_steps),
             ("checkpoint.interval_steps", self.checkpoint_interval_steps),
-            ("profile.num_steps", self.profile_num_steps),
         ):
             if value < 0:
                 raise UserError(f"{key} must not be negative, not {value}")
+        if self.profiled and self.profiled.start > self.num_steps:
+            raise UserError(
+                f"profile.steps={self.profile_steps} begins behind the last update, train.num_steps={self.num_steps}"
+            )
+
+    @functools.cached_property
+    def profiled(self) -> range:
+        """The updates to record a trace of, counted from 1; empty = none."""
+        if self.profile_steps is None:
+            return range(0)
+        match = re.fullmatch(r"(\d+):(\d+)", self.profile_steps)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise UserError(
+                f"profile.steps={self.profile_steps!r} is not FIRST:LAST, two updates counted from 1, such as 10:15"
+            )
+        return range(int(match[1]), int(match[2]) + 1)
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from typing import Any
 
@@ -10,9 +11,11 @@ import jax
 import numpy as np
 
 from bertjax.training.config import LoopConfig
+from bertjax.training.dispatch import portions, steps_together
 from bertjax.training.evaluate import evaluate
 from bertjax.training.faults import Fault, Jump, Ledger, NonFiniteLoss, RollBack, read_jumps, write_jumps
 from bertjax.training.metrics import eval_line
+from bertjax.training.profiler import Profiler
 from bertjax.training.run import Run
 from bertjax.training.sharding import put_batch
 from bertjax.training.signals import Stopped, stop_signals
@@ -80,17 +83,22 @@ class Course:
         run, window, faults = self.run, self.window, self.run.config.faults
         self._move_to(faults.behind_skipped(self.cursor))
         left = run.config.num_steps - window.expected
-        batches = run.batches.prefetch(self.cursor, min(self.cursor + left, faults.next_skipped(self.cursor)))
+        stop = min(self.cursor + left, faults.next_skipped(self.cursor))
+        batches = run.batches.prefetch(self.cursor, stop)
         try:
-            for cursor, batch in self.waiting.each(batches):
-                self.profiler.before(window.expected)
-                window.enter(run.stage_of(cursor))
-                self.state, metrics = window.stage.train_step(self.state, run.frozen, put_batch(batch, run.mesh))
-                self.cursor = cursor + 1
+            for cursors, taken in portions(self.waiting.each(batches), functools.partial(self._together, stop)):
+                self.profiler.before(window.expected, self.state, len(cursors))
+                window.enter(run.stage_of(cursors[0]))
+                placed = [put_batch(batch, run.mesh) for batch in taken]
+                if len(placed) == 1:
+                    self.state, metrics = window.stage.train_step(self.state, run.frozen, placed[0])
+                else:
+                    self.state, metrics = window.stage.train_steps(self.state, run.frozen, placed)
+                self.cursor = cursors[-1] + 1
                 self.waiting.sent(metrics)
                 # The device is busy with this step: now is the time to read the figures of those before it.
                 window.report_if_due()
-                window.add(cursor, metrics)
+                window.add(cursors, metrics)
                 run.console.advance(window.expected)
                 overdue = _overdue(self.saved_at, run.config)
                 stop, save = run.processes.agree(self.stop[0] if self.stop else 0, overdue)
@@ -98,6 +106,12 @@ class Course:
                     self._pause(stop, save)
         finally:
             batches.close()
+
+    def _together(self, stop: int, cursor: int) -> int:
+        """How many batches from `cursor` on go to the devices at once."""
+        size = steps_together(self.run.config, self.window.expected)
+        one_stage = self.run.stage_of(cursor) is self.run.stage_of(cursor + size - 1)
+        return size if one_stage and cursor + size <= stop else 1
 
     def _is_due(self, step: int) -> bool:
         """Whether, if this many updates are made, there is something to do that must wait for the device."""
@@ -192,27 +206,3 @@ def _evaluate(run: Run, window: Window, state: TrainState, step: int) -> dict[st
             run.console.print(f"  {name}: {eval_line(figures, f'eval/{name}')}")
     window.clock.exclude(time.monotonic() - started)
     return figures
-
-
-class Profiler:
-    """A jax trace of `profile.num_steps` steps below the work folder, for TensorBoard or Perfetto."""
-
-    def __init__(self, run: Run):
-        self.start, self.folder = run.config.profile_start_step, str(run.workdir / "profile")
-        self.stop = None if self.start is None else self.start + run.config.profile_num_steps
-        self._running = False
-
-    def __enter__(self) -> Profiler:
-        return self
-
-    def before(self, step: int) -> None:
-        if step == self.start:
-            jax.profiler.start_trace(self.folder)
-            self._running = True
-        elif step == self.stop:
-            self.__exit__()
-
-    def __exit__(self, *_: object) -> None:
-        if self._running:
-            jax.profiler.stop_trace()
-            self._running = False

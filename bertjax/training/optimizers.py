@@ -15,14 +15,17 @@ from jaxtyping import Array
 
 from bertjax.training.averages import track_average
 from bertjax.training.config import OptimizerConfig, Rules
+from bertjax.training.moments import keep_in_bfloat16
 from bertjax.training.tables import layer_rules, map_with_path, num_stacked, resolve_numbers
 from bertjax.types import Params, UserError
 
 
-def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule, params: Params) -> optax.GradientTransformation:
+def make_optimizer(
+    config: OptimizerConfig, schedule: optax.Schedule, params: Params, seed: int = 0
+) -> optax.GradientTransformation:
     """clip by global norm -> direction -> + decay * parameter -> * rate; `params` may be abstract (names and shapes).
 
-    Checkpoints name states by their place in this chain.
+    Checkpoints name states by their place in this chain. `seed` decides how moments are rounded, where they are.
     """
     decay = resolve_numbers(config.decay_rules, params, "weight decay")
     rates = resolve_numbers(rate_rules(config, params), params, "optimizer.rates")
@@ -30,7 +33,7 @@ def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule, params: Pa
     average = [] if config.ema_decay is None else [track_average(config.ema_decay)]
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm > 0 else optax.identity(),
-        *_direction(config, decay, params),
+        *_direction(config, decay, params, seed),
         _scale_by(rates),
         optax.scale_by_learning_rate(schedule),
         *average,
@@ -44,23 +47,28 @@ def rate_rules(config: OptimizerConfig, params: Params) -> Rules:
 
 
 def _direction(
-    config: OptimizerConfig, decay: Params, params: Params
+    config: OptimizerConfig, decay: Params, params: Params, seed: int
 ) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
     """Two transforms: what becomes of a gradient, and how decay joins it."""
     if config.name == "stable_adamw":
         # the decay that this optimizer wants follows the share of the peak rate, not the rate
         decay = jax.tree.map(lambda share: share / config.learning_rate, decay)
-        return scale_by_stable_adam(config.b1, config.b2, config.eps, decay, config.bias_correction), optax.identity()
+        stable = scale_by_stable_adam(config.b1, config.b2, config.eps, decay, config.bias_correction)
+        return _kept(config, seed, stable), optax.identity()
     if config.name == "lamb":
         included = resolve_numbers(config.trust_rules, params, "optimizer.trust_exclude")
-        return _adam(config), optax.chain(_add_decay(decay), scale_by_trust_ratio(included))
-    return _muon(config, params) if config.name == "muon" else _adam(config), _add_decay(decay)
+        return _adam(config, seed), optax.chain(_add_decay(decay), scale_by_trust_ratio(included))
+    return _muon(config, params, seed) if config.name == "muon" else _adam(config, seed), _add_decay(decay)
 
 
-def _adam(config: OptimizerConfig) -> optax.GradientTransformation:
-    if config.bias_correction:
-        return optax.scale_by_adam(config.b1, config.b2, config.eps)
-    return scale_by_uncorrected_adam(config.b1, config.b2, config.eps)
+def _adam(config: OptimizerConfig, seed: int) -> optax.GradientTransformation:
+    make = optax.scale_by_adam if config.bias_correction else scale_by_uncorrected_adam
+    return _kept(config, seed, make(config.b1, config.b2, config.eps))
+
+
+def _kept(config: OptimizerConfig, seed: int, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The optimizer with its moments in the type that the config asks for."""
+    return optimizer if config.moments_dtype == "float32" else keep_in_bfloat16(optimizer, seed)
 
 
 class UncorrectedAdamState(NamedTuple):
@@ -156,7 +164,7 @@ def _map_leaves(function: Any, first: Params, *others: Params) -> Params:
     return jax.tree.map(lambda path, *leaves: function(path, leaves), paths, first, *others)
 
 
-def _muon(config: OptimizerConfig, params: Params) -> optax.GradientTransformation:
+def _muon(config: OptimizerConfig, params: Params, seed: int) -> optax.GradientTransformation:
     """Momentum made orthogonal, layer by layer, for the matrices that `muon_include` names; Adam for the others.
 
     optax.contrib.muon itself would take stacked biases [L, D] for matrices and stacked matrices [L, D, F] for none;
@@ -169,10 +177,9 @@ def _muon(config: OptimizerConfig, params: Params) -> optax.GradientTransformati
     others = jax.tree.map(lambda muon: not muon, chosen)
     momentum = 0.95 if config.muon_momentum is None else config.muon_momentum
     rms = 0.2 if config.muon_rms is None else config.muon_rms
-    orthogonal = optax.chain(
-        optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=_dimensions), _scale_to_rms(rms)
-    )
-    return optax.chain(optax.masked(orthogonal, chosen), optax.masked(_adam(config), others))
+    muon = _kept(config, seed, optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=_dimensions))
+    orthogonal = optax.chain(muon, _scale_to_rms(rms))
+    return optax.chain(optax.masked(orthogonal, chosen), optax.masked(_adam(config, seed), others))
 
 
 def _is_chosen(path: str, share: np.ndarray) -> bool:

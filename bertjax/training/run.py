@@ -54,6 +54,10 @@ class Checkpoints(Protocol):
     def drop_after(self, step: int) -> None: ...
 
 
+def no_portions(*_: Any) -> Any:
+    raise AssertionError("train.steps_per_dispatch is more than 1, and nothing was compiled for it")
+
+
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """The batches from cursor `start` on that share a compiled step: rows of one size, hidden in one way."""
@@ -66,6 +70,7 @@ class Stage:
     tokens_per_batch: int  # rows * seq_len, padding included
     flops_per_token: Callable[[float], float]  # of the share of the rows' places that hold real tokens
     title: str = ""  # what the console says when it begins
+    train_steps: Callable = no_portions  # `train_step` of several batches, its figures with a leading axis
 
 
 @dataclasses.dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from bertjax.training.tables import leaf_paths, num_stacked, virtual_paths
 from bertjax.types import Batch, Params, Sum
 
 Metrics = dict[str, Any]
-TrainStep = Callable[[TrainState, Any, Batch], tuple[TrainState, Metrics]]
+TrainStep = Callable[[TrainState, Any, Any], tuple[TrainState, Metrics]]
 
 
 def train_step(
@@ -122,16 +122,35 @@ def eval_step(
     return objective.loss(params, extra, batch, purpose_key(seed, "eval"), train=False)
 
 
+def train_steps(
+    state: TrainState, frozen: Any, batches: Sequence[Batch], **settings: Any
+) -> tuple[TrainState, Metrics]:
+    """`train_step` by one batch after the other in one program; the metrics have a leading axis."""
+
+    def body(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        return train_step(state, frozen, batch, **settings)
+
+    return jax.lax.scan(body, state, jax.tree.map(lambda *rows: jnp.stack(rows), *batches))
+
+
 def compile_train_step(
-    mesh: Mesh, objective: Objective, optimizer: optax.GradientTransformation, rows: int = 1, **options: Any
+    mesh: Mesh,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    rows: int = 1,
+    together: bool = False,
+    **settings: Any,
 ) -> TrainStep:
-    """`train_step` under one `jax.jit` with shardings and a donated state; `rows` of a batch where some are carried."""
-    state = abstract_state(objective, optimizer, rows)
-    laid = state_shardings(state, mesh)
+    """`train_step` under one `jax.jit` with shardings and a donated state; `rows` of a batch where some are carried.
+
+    `together` makes it `train_steps`, of as many batches as it is called with.
+    """
+    laid = state_shardings(abstract_state(objective, optimizer, rows), mesh)
     layout = jax.tree.map(lambda sharding: sharding.spec, laid.params)  # whatever axes are split by hand
-    step = functools.partial(train_step, objective=objective, optimizer=optimizer, layout=layout, **options)
     return jax.jit(
-        step,
+        functools.partial(
+            train_steps if together else train_step, objective=objective, optimizer=optimizer, layout=layout, **settings
+        ),
         in_shardings=(laid, None, NamedSharding(mesh, BATCH)),
         out_shardings=(laid, NamedSharding(mesh, PartitionSpec())),
         donate_argnums=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NoReturn
 
 import jax
@@ -41,14 +42,14 @@ class Window:
         self.run, self.stage, self.ledger, self.names, self.step = run, stage, ledger, names, step
         self.waiting = waiting
         self.clock = Clock()
-        self._pending: list[tuple[int, Any]] = []  # cursor, figures on the device
+        self._pending: list[tuple[list[int], Any]] = []  # cursors, figures on the device
         self._read: list[Any] = []
-        self._untimed = 1  # the first step compiles: its time says nothing
+        self._untimed: int | None = None  # how many came first, behind a compiler: their time says nothing
         self._compiled = False
 
     @property
     def expected(self) -> int:
-        return self.step + len(self._pending)
+        return self.step + sum(len(cursors) for cursors, _ in self._pending)
 
     def enter(self, stage: Stage) -> None:
         """Steps of this stage follow."""
@@ -57,11 +58,16 @@ class Window:
         self.report()
         self.run.console.print(stage.title)
         self.ledger.forget_losses()
-        self.stage, self._untimed, self._compiled = stage, 1, False
+        self.stage, self._untimed, self._compiled = stage, None, False
 
-    def add(self, cursor: int, metrics: Any) -> None:
-        """Takes note of a step under way; judges old ones, so that a fault does not wait for the next report."""
-        self._pending.append((cursor, metrics))
+    def add(self, cursors: list[int], metrics: Any) -> None:
+        """Takes note of steps under way; judges old ones, so that a fault does not wait for the next report.
+
+        Figures of several steps that were sent together have a leading axis.
+        """
+        self._pending.append((cursors, metrics))
+        if self._untimed is None:
+            self._untimed = len(cursors)
         if len(self._pending) >= 2 * UNREAD:
             self._read_off(UNREAD)
 
@@ -83,10 +89,12 @@ class Window:
         return bool(self._read[-1]["applied"])
 
     def _read_off(self, count: int) -> None:
-        """Judges the first of the steps under way, in their order."""
+        """Judges the steps of the first portions under way, in their order."""
         taken, self._pending = self._pending[:count], self._pending[count:]
-        for (cursor, _), values in zip(taken, jax.device_get([metrics for _, metrics in taken]), strict=True):
-            self._judge(cursor, values)
+        for (cursors, _), values in zip(taken, jax.device_get([metrics for _, metrics in taken]), strict=True):
+            for place, cursor in enumerate(cursors):
+                own = values if len(cursors) == 1 else jax.tree.map(operator.itemgetter(place), values)
+                self._judge(cursor, own)
 
     def report(self) -> None:
         """Writes the means of the updates since the last report, and forgets them."""

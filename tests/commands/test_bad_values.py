@@ -32,6 +32,7 @@ RANGES = {
     "--config.train.num_steps=0": ["train.num_steps must be at least 1, not 0"],
     "--config.train.batch_size=0": ["train.batch_size=0", "nearest that are: 1"],
     "--config.train.microbatches=3": ["train.batch_size=8 is not divisible by 3", "nearest that are: 6, 9"],
+    "--config.train.steps_per_dispatch=0": ["train.steps_per_dispatch must be at least 1, not 0"],
     "--config.train.microbatches=0": ["train.microbatches must be at least 1, not 0"],
     "--config.data.seq_len=4": ["data.seq_len must be at least 8, not 4"],
     "--config.data.vocab_size=1": ["data.vocab_size must be at least 8, not 1"],

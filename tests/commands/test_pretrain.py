@@ -110,6 +110,23 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(
     ]
 
 
+def test_pieces_of_several_updates_are_the_same_run_stopped_or_not(
+    lab: Lab, finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`train.steps_per_dispatch`: every update's loss, and by a crash within a piece to the last bit."""
+    arguments = ["--config.train.steps_per_dispatch=2", "--config.checkpoint.interval_steps=4"]
+    whole, stopped = lab.folder / "pieces", lab.folder / "pieces-stopped"
+    assert lab.run("pretrain", "--workdir", whole, *arguments) == 0
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_after(patch, 6)
+        lab.run("pretrain", "--workdir", stopped, *arguments)
+    assert lab.run("pretrain", "--workdir", stopped, *arguments) == 0
+    assert weights_digest(stopped) == weights_digest(whole)
+    found, wanted = ([r["train/loss"] for r in records(w) if "train/loss" in r] for w in (whole, finished.workdir))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert len(wanted) == 4
+
+
 def test_a_finished_run_has_nothing_left_to_train(
     lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str]
 ) -> None:

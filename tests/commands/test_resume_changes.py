@@ -22,7 +22,7 @@ from bertjax.types import UserError
 MAY_CHANGE = {
     "": "platform deterministic compile_cache dry_run init_from init_embeddings init_positions",
     "objective": "teacher",
-    "train": "num_steps log_interval_steps microbatches on_fault max_faults spike_factor skip_batches",
+    "train": "num_steps log_interval_steps microbatches steps_per_dispatch on_fault max_faults spike_factor skip_batches",
     "schedule": "name warmup_steps end_share power decay_steps period_steps factor",
     "eval": "interval_steps num_batches batch_size use_ema fill_mask",
     "checkpoint": "interval_steps interval_minutes keep keep_every best_metric",
@@ -32,7 +32,7 @@ MAY_CHANGE = {
     "data": "cache_dir workers",
     "export": "at_end",
     "logging": "tensorboard wandb_project",
-    "profile": "start_step num_steps",
+    "profile": "steps",
 }
 KEYS = flatten(base_config())
 TEXT = {"train.phases": "9:data.seq_len=64", "optimizer.rates": "a=1"}

@@ -105,13 +105,21 @@ def test_cudnn_lowers_for_gpu_with_the_mask(monkeypatch: pytest.MonkeyPatch, win
 
 
 def test_the_platform_is_that_of_the_default_device() -> None:
-    assert fused._platform() == "cpu"
+    assert fused.platform() == "cpu"
     with jax.default_device(jax.devices("cpu")[3]):
-        assert fused._platform() == "cpu"
+        assert fused.platform() == "cpu"
+
+
+def test_the_platform_of_a_mesh_comes_first() -> None:
+    """Compiled ahead, a program suits the devices that it is for, not those of this machine."""
+    device = jax.sharding.AbstractDevice("TPU v5 lite", 1, "tpu")
+    mesh = jax.sharding.AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert fused.platform() == "tpu"
 
 
 def chosen(config: EncoderConfig, platform: str, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> str:
-    monkeypatch.setattr(fused, "_platform", lambda: platform)
+    monkeypatch.setattr(fused, "platform", lambda: platform)
     length = facts.pop("length", 256)
     q = jnp.zeros((1, length, config.num_heads, config.head_dim))
     k = jnp.zeros((1, facts.pop("keys", length), config.num_heads, config.head_dim))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
@@ -264,19 +265,78 @@ def test_several_held_out_sets_are_printed_one_by_one(
     assert "eval at step 2: mlm 2.000 nats" in out and "  news: mlm 2.000" in out and "  books: mlm 2.000" in out
 
 
+@pytest.mark.parametrize(
+    ("profiled", "begun", "dispatched"),
+    [("3:4", 0, (3, 4)), ("1:1", 0, (1,)), ("2:4", 2, (3, 4)), ("5:9", 0, (5, 6)), ("1:2", 2, ())],
+)
 def test_a_profile_covers_the_steps_asked_for(
-    make_run: Callable, events: Events, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    make_run: Callable,
+    events: Events,
+    monkeypatch: pytest.MonkeyPatch,
+    profiled: str,
+    begun: int,
+    dispatched: tuple[int, ...],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(loop.jax.profiler, "start_trace", lambda folder: events.append(f"start {folder}"))
+    """Also of a run taken up in the midst of them or behind them, and of one that ends before they do."""
+
+    def start_trace(folder: str, **_: object) -> None:
+        events.append(f"start {folder}")
+        (Path(folder) / "plugins" / "profile" / "now").mkdir(parents=True)
+
+    monkeypatch.setattr(loop.jax.profiler, "start_trace", start_trace)
     monkeypatch.setattr(loop.jax.profiler, "stop_trace", lambda: events.append("stop"))
-    config = LoopConfig(6, 1, 0, 0, None, profile_start_step=2, profile_num_steps=2)
-    train(make_run(config=config), start())
-    first, last = events.index(f"start {tmp_path / 'profile'}"), events.index("stop")
-    assert [event for event in events[first:last] if event.startswith("dispatch")] == ["dispatch 3", "dispatch 4"]
-    assert events.count("stop") == 1
+    train(make_run(config=LoopConfig(6, 1, 0, 0, None, profiled)), start(step=begun))
+    assert events.count("stop") == bool(dispatched)
+    if dispatched:
+        first, last = events.index(f"start {tmp_path / 'profile'}"), events.index("stop")
+        assert steps_of(events[first:last], "dispatch") == list(dispatched)
+        said = f"a trace of updates {dispatched[0]} to {dispatched[-1]} lies in {tmp_path}/profile/plugins/profile/now"
+        assert said in capsys.readouterr().out
+
+
+def test_a_trace_that_fails_does_not_end_the_run(
+    make_run: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loop.jax.profiler, "start_trace", lambda *_, **__: None)
+    monkeypatch.setattr(loop.jax.profiler, "stop_trace", full)
+    state, _ = train(make_run(config=LoopConfig(6, 1, 0, 0, None, "3:4")), start())
+    assert state.step == 6
+    assert "warning: profile.steps gave no trace ([Errno 28] No space left on device)" in capsys.readouterr().out
 
 
 def test_a_single_step_is_written_without_a_speed(make_run: Callable, events: Events) -> None:
     train(make_run(num_steps=1), start())
     assert events.written[1]["train/loss"] == 1.0
     assert "train/tokens_per_second" not in events.written[1]  # its time is that of the compiler
+
+
+def test_steps_go_in_pieces_and_their_figures_are_their_own(make_run: Callable, events: Events) -> None:
+    """Pieces of three; the figures of all of them are written one by one, and a fault names its own batch."""
+    sent = []
+
+    def together(run: Run) -> Run:
+        one = run.stages[0].train_step
+
+        def train_steps(state: TrainState, frozen: Any, batches: list[dict]) -> tuple[TrainState, dict]:
+            found = []
+            for batch in batches:
+                state, metrics = one(state, frozen, batch)
+                found.append({**metrics, "loss": np.float32(metrics["loss"].value)})
+            sent.append(len(batches))
+            return state, jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+
+        config = dataclasses.replace(run.config, steps_per_dispatch=3)
+        stage = dataclasses.replace(run.stages[0], train_steps=train_steps)
+        return dataclasses.replace(run, stages=[stage], config=config)
+
+    state, _ = train(together(make_run(num_steps=14, log=6, checkpoint=7)), start())
+    assert state.step == 14 and sent == [3, 3, 3]  # 7 ends a piece, and 8, 13 and 14 are what is left
+    assert [event for event in events if event.startswith("save")] == ["save 7", "save 14 with figures"]
+    assert events.written[6]["train/loss"] == 3.5 and events.written[12]["train/loss"] == 10.0
+    with pytest.raises(NonFiniteLoss, match=r"loss is nan at step 5 \(batch 4\)|at step 5"):
+        train(together(make_run(num_steps=9, log=9, losses={5: math.nan})), start())

@@ -147,7 +147,10 @@ def test_rows_must_be_dealt_evenly() -> None:
         ({"log_interval_steps": 0}, "train.log_interval_steps must be at least 1, not 0"),
         ({"eval_interval_steps": -1}, "eval.interval_steps must not be negative, not -1"),
         ({"checkpoint_interval_steps": -1}, "checkpoint.interval_steps must not be negative, not -1"),
-        ({"profile_num_steps": -1}, "profile.num_steps must not be negative, not -1"),
+        ({"profile_steps": "10"}, "profile.steps='10' is not FIRST:LAST, two updates counted from 1, such as 10:15"),
+        ({"profile_steps": "5:4"}, "profile.steps='5:4' is not FIRST:LAST"),
+        ({"profile_steps": "0:4"}, "profile.steps='0:4' is not FIRST:LAST"),
+        ({"profile_steps": "11:12"}, "profile.steps=11:12 begins behind the last update, train.num_steps=10"),
     ],
 )
 def test_loop(changes: dict, words: str) -> None:

@@ -154,7 +154,7 @@ def window(tmp_path: Path) -> Callable[..., tuple[Window, Callable[[int, float],
                 "real_tokens": np.int32(6),
                 "applied": math.isfinite(loss),
             }
-            window.add(cursor, metrics)
+            window.add([cursor], metrics)
 
         return window, step, seen, written
 

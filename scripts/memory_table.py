@@ -1,0 +1,169 @@
+"""Memory of a training step on one device: recomputation (model.remat) by microbatches, as a table for the docs.
+
+    python scripts/memory_table.py --sizes base large --rows 32 --microbatches 1 2 4 8 --out memory.md
+
+Nothing is trained or allocated: the step is compiled for one device of the platform in use, and its own account of its
+buffers is read, as `--config.dry_run=true` does. The state (weights, two moments) stands beside it. Layers are scanned
+(`--unroll 1`), as accelerators do. FLOPs are those of all products of the traced step, loops counted by their lengths;
+the share is over the step that recomputes nothing. A CPU keeps activations in float32, an accelerator in bfloat16, so
+that the figures of the one are no figures of the other: the table says where it was compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from ml_collections import ConfigDict
+
+from bertjax import build, check
+from bertjax.commands.dry_run import abstract_batch
+from bertjax.models.config import REMAT_POLICIES
+from bertjax.overrides import apply_overrides, load_config
+from bertjax.training.accounting import bytes_per_device
+from bertjax.types import UserError, Vocabulary, padded_vocab_size
+
+CONFIG = Path(__file__).parents[1] / "configs" / "bert.py"
+GIB = 2.0**30
+
+
+class Cell(NamedTuple):
+    """One way to run the step: bytes of a device beside the state, FLOPs of its products."""
+
+    step_bytes: int
+    flops: float
+
+
+def products(jaxpr: Jaxpr) -> float:
+    """FLOPs of all matrix products, those in loops as often as they run."""
+    total = 0.0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left, result = (np.shape(variable.aval) for variable in (equation.invars[0], equation.outvars[0]))
+            total += 2.0 * math.prod(result) * math.prod(left[axis] for axis in contracted)
+        repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        total += repeats * sum(products(inner) for value in equation.params.values() for inner in _programs(value))
+    return total
+
+
+def _programs(value: Any) -> list[Jaxpr]:
+    """The programs that a parameter of an operation holds."""
+    if isinstance(value, ClosedJaxpr):
+        return [value.jaxpr]
+    if isinstance(value, Jaxpr):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [inner for each in value for inner in _programs(each)]
+    return []
+
+
+def vocabulary(size: int) -> Vocabulary:
+    """A stand-in of that size."""
+    ones = np.ones(size, bool)
+    return Vocabulary(size, padded_vocab_size(size), 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))
+
+
+def config_of(size: str, options: argparse.Namespace, overrides: Sequence[str]) -> ConfigDict:
+    cfg = load_config(f"{options.config}:{size}" if size else options.config)
+    cfg.train.phases = ()
+    cfg.train.batch_start = cfg.train.batch_ramp_steps = None
+    cfg.data.seq_len, cfg.train.batch_size, cfg.model.unroll = options.length, options.rows, options.unroll
+    cfg.mesh.data = cfg.mesh.fsdp = cfg.mesh.tensor = 1
+    return apply_overrides(cfg, overrides)
+
+
+def state_bytes(cfg: ConfigDict) -> int:
+    exp = build.experiment(cfg, vocabulary(cfg.data.vocab_size))
+    return bytes_per_device(exp.abstract_state(), exp.mesh)
+
+
+def measure(cfg: ConfigDict) -> Cell:
+    """Compiles the step of a config for the device."""
+    check.check(cfg)
+    exp = build.experiment(cfg, vocabulary(cfg.data.vocab_size))
+    with jax.set_mesh(exp.mesh):
+        traced = exp.train_step.trace(exp.abstract_state(), exp.frozen, abstract_batch(exp))
+        on_cpu = exp.mesh.devices.flat[0].platform == "cpu"
+        # LLVM's optimisations change no buffer, and are most of the time.
+        compiled = traced.lower().compile({"xla_backend_optimization_level": 0} if on_cpu else None)
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        raise UserError("this backend does not tell the memory of a compiled step")
+    return Cell(analysis.temp_size_in_bytes, products(traced.jaxpr.jaxpr))
+
+
+def table(size: str, options: argparse.Namespace, overrides: Sequence[str]) -> list[str]:
+    """The lines of a size, in markdown."""
+    cfg = config_of(size, options, overrides)
+    held = state_bytes(cfg)
+    half = state_bytes(
+        apply_overrides(cfg.copy_and_resolve_references(), ["--config.optimizer.moments_dtype=bfloat16"])
+    )
+    cells: dict[tuple[str, int], Cell] = {}
+    for remat in options.remat:
+        for parts in options.microbatches:
+            cfg.model.remat, cfg.train.microbatches = remat, parts
+            began = time.monotonic()
+            cells[remat, parts] = cell = measure(cfg)
+            seconds = time.monotonic() - began
+            print(
+                f"  {size} remat={remat} microbatches={parts}: {cell.step_bytes / GIB:.2f} GiB beside the state "
+                f"({seconds:.0f} s)",
+                file=sys.stderr,
+                flush=True,
+            )
+    least = min(cell.flops for cell in cells.values())
+    kind = jax.devices()[0].device_kind
+    several = " | ".join(f"{parts} microbatch{'es' if parts > 1 else ''}" for parts in options.microbatches)
+    lines = [
+        f"{cfg.model.preset}, {cfg.train.batch_size} rows of {cfg.data.seq_len} tokens, compiled for {kind} by jax "
+        f"{jax.__version__}; state {held / GIB:.2f} GiB ({half / GIB:.2f} with `optimizer.moments_dtype=bfloat16`); "
+        "GiB of a device, state included:",
+        "",
+        f"| `model.remat` | FLOPs | {several} |",
+        "|---|---" + "|---" * len(options.microbatches) + "|",
+    ]
+    for remat in options.remat:
+        row = [cells[remat, parts] for parts in options.microbatches]
+        sizes = " | ".join(f"{(held + cell.step_bytes) / GIB:.1f}" for cell in row)
+        lines.append(f"| {remat} | {row[0].flops / least:.2f} | {sizes} |")
+    return [*lines, ""]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, epilog="--config.KEY=VALUE as ever"
+    )
+    parser.add_argument("--config", default=str(CONFIG), help="a config file, without its size")
+    parser.add_argument("--sizes", nargs="+", default=["base", "large"], help="arguments of the config file; '' = none")
+    parser.add_argument("--rows", type=int, default=32, help="rows of a batch")
+    parser.add_argument("--length", type=int, default=512, help="tokens of a row")
+    parser.add_argument("--microbatches", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--remat", nargs="+", default=list(REMAT_POLICIES), choices=REMAT_POLICIES)
+    parser.add_argument("--unroll", type=int, default=1, help="layers compiled one behind the other")
+    parser.add_argument("--out", type=Path, help="write the tables to this file, too")
+    options, overrides = parser.parse_known_args()
+    try:
+        lines: list[str] = []
+        for size in options.sizes:
+            lines += table(size, options, overrides)
+            if options.out is not None:
+                options.out.write_text("\n".join(lines), encoding="utf-8")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""scripts/memory_table.py: FLOPs with loops counted by their lengths, and a table of a tiny model."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import pytest
+from lab import Lab, load_script
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load_script(Path(__file__).parents[2] / "scripts" / "memory_table.py")
+
+
+def test_products_in_loops_count_as_often_as_they_run(script: ModuleType) -> None:
+    """3 layers of [5, 4] x [4, 4] forwards; backwards as much again for the weights, and for the input of each."""
+
+    def loss(weights: jax.Array, first: jax.Array, remat: bool) -> jax.Array:
+        def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+            return jnp.tanh(x @ w), None
+
+        body = jax.checkpoint(layer, prevent_cse=False) if remat else layer
+        return jax.lax.scan(body, first, weights)[0].sum()
+
+    shapes = jnp.ones((3, 4, 4)), jnp.ones((5, 4))
+    one = 3 * 2 * 5 * 4 * 4
+    found = [
+        script.products(jax.make_jaxpr(jax.grad(loss), static_argnums=2)(*shapes, remat).jaxpr)
+        for remat in (False, True)
+    ]
+    assert found == [3 * one, 4 * one]
+
+
+def test_the_table_of_a_tiny_model(
+    lab: Lab,
+    script: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Recomputing all costs a third of the layers' products more, and memory falls."""
+    out = tmp_path / "table.md"
+    monkeypatch.setattr(script, "GIB", 2.0**20)  # the model is tiny
+    arguments = ["--config", str(lab.config), "--sizes", "", "--rows", "64", "--length", "64", "--out", str(out)]
+    arguments += ["--microbatches", "1", "--remat", "none", "full", "--config.model.num_layers=4"]
+    monkeypatch.setattr(sys, "argv", ["memory_table.py", *arguments])
+    assert script.main() == 0
+    text = out.read_text()
+    assert text in capsys.readouterr().out and "compiled for cpu" in text
+    rows = {
+        name: [float(cell) for cell in cells]
+        for name, *cells in re.findall(r"^\| (none|full) \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
+    }
+    assert rows["none"][0] == 1.0 and 1.15 < rows["full"][0] < 1.34
+    assert rows["none"][1] > 1.5 * rows["full"][1]
+
+
+def test_what_is_wrong_is_one_line(
+    lab: Lab, script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--config", str(lab.config), "--sizes", "", "--rows", "9", "--length", "64", "--microbatches", "2"]
+    monkeypatch.setattr(sys, "argv", ["memory_table.py", *arguments])
+    assert script.main() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: train.batch_size=9 is not divisible by 2") and said.count("\n") == 1
