@@ -119,7 +119,8 @@ def model_group() -> ConfigDict:
     model.summary_norm = config_dict.placeholder(bool)
     model.token_dense = config_dict.placeholder(bool)
     model.labels = config_dict.placeholder(tuple)
-    # How attention is computed: "auto", "xla", "cudnn" (GPU), "splash" (TPU), "interpret" (splash on a CPU, for tests).
+    # How attention is computed: "auto", "xla", "tiled" (a few heads at a time: CPU), "cudnn" (GPU), "splash" (TPU),
+    # "interpret" (splash on a CPU, for tests).
     model.attention_implementation = config_dict.placeholder(str)
     # Backward pass: "none" keeps every activation, "dots" keeps the products with weights, "full" only layer inputs.
     model.remat = config_dict.placeholder(str)

@@ -16,6 +16,7 @@ from bertjax.models.context import Context, sees_anything
 from bertjax.models.linear import Key, Linear, dropout, layer_norm
 from bertjax.models.local_attention import block_size, from_blocks, pays, to_blocks
 from bertjax.models.positions import rotate
+from bertjax.models.tiled import tiled_attention
 
 
 class SelfAttention(nnx.Module):
@@ -75,15 +76,16 @@ def attend(
     """
     dropping = key is not None and config.attention_dropout > 0.0
     implementation = fused.choose(config, context, q, k, dropping)
+    average = tiled_attention if implementation == "tiled" else _softmax_average
     if implementation == "cudnn":
         out = fused.cudnn(q, k, v, context)
     elif implementation in ("splash", "interpret"):
         out = fused.splash(q, k, v, context, config.compute_dtype, implementation == "interpret")
     elif context.mask is None and pays(q.shape[1], context.window):
         blocks = to_blocks(q, k, v, context, block_size(context.window))
-        out = from_blocks(_softmax_average(*blocks, config, key), *q.shape[:2])
+        out = from_blocks(average(*blocks, config, key), *q.shape[:2])
     else:
-        out = _softmax_average(q, k, v, context.visible(), config, key)
+        out = average(q, k, v, context.visible(), config, key)
     if context.mask is None:
         seeing = sees_anything(context.segment_ids, context.window, context.causal)
         out = jnp.where(seeing[:, :, None, None], out, jnp.zeros((), out.dtype))

@@ -22,7 +22,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "norm_placement": ("post", "pre"),
     "attention_bias": ("all", "query_value", "none"),
     "feed_forward": ("dense", "glu"),
-    "attention_implementation": ("auto", "xla", "cudnn", "splash", "interpret"),
+    "attention_implementation": ("auto", "xla", "tiled", "cudnn", "splash", "interpret"),
     "mlm_head": ("transform", "bias", "tied"),
     "rtd_head": ("dense", "summary"),
     "summary": ("first", "last", "mean"),

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.linear import Key, Linear, dropout, initializer, layer_norm
+from bertjax.models.mesh import whole_table
 from bertjax.models.positions import sinusoids
 
 
@@ -64,7 +65,7 @@ class Embeddings(nnx.Module):
 
     def _summed(self, input_ids: Array, position_ids: Array, token_type_ids: Array) -> Array:
         config = self.config
-        x = self.word_embeddings(input_ids)
+        x = jnp.take(whole_table(self.word_embeddings.embedding[...]), input_ids, axis=0)
         if config.embedding_scale:
             x = x * math.sqrt(config.embedding_dim)
         if config.position_embedding == "learned":

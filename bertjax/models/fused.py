@@ -15,32 +15,34 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.context import Context
 from bertjax.models.local_attention import pays
-from bertjax.models.mesh import ROW_AXES, platform
+from bertjax.models.mesh import on_each_device, platform
 from bertjax.types import UserError
 
+EXACT = ("xla", "tiled")  # whatever is asked of attention, no kernel of others
 LANES = 128  # width of a TPU vector register: what splash's sizes are multiples of
 _BLOCKS = (512, 256, 128)
 _CUDNN_HEAD = 128  # cuDNN's limit before Hopper (there 256)
 
 
 def choose(config: EncoderConfig, context: Context, q: Array, k: Array, dropping: bool) -> str:
-    """`xla`, `cudnn`, `splash` or `interpret`; `dropping` = probabilities are about to be dropped.
+    """`xla`, `tiled`, `cudnn`, `splash` or `interpret`; `dropping` = probabilities are about to be dropped.
 
     A kernel that was asked for by name and cannot be exact raises `UserError`; `auto` takes one only where it can, and
     prefers blocks to a kernel that would need the window as a matrix.
     """
     wanted = config.attention_implementation
-    if wanted == "xla":
+    if wanted in EXACT:
         return wanted
     if wanted == "auto":
-        kernel = {"cuda": "cudnn", "tpu": "splash"}.get(platform(), "xla")
-        if kernel == "xla" or obstacle(kernel, config, context, q, k, dropping):
+        kernel = {"cpu": "tiled", "cuda": "cudnn", "tpu": "splash"}.get(platform(), "xla")
+        if kernel in EXACT:
+            return kernel
+        if obstacle(kernel, config, context, q, k, dropping):
             return "xla"
         return "xla" if kernel == "cudnn" and pays(q.shape[1], context.window) else kernel
     reason = obstacle(wanted, config, context, q, k, dropping)
@@ -89,7 +91,7 @@ def splash(
 ) -> Float[Array, "B S N H"]:
     """The TPU kernel `splash_attention`: blocks of scores that the mask rules out are not computed.
 
-    Rows and heads are padded with zeros to multiples of 128, which changes nothing. Tokens see tokens of the same
+    Rows are padded with zeros to a multiple of 128, which changes nothing. Tokens see tokens of the same
     segment id, so that padding looks at padding here and at real tokens elsewhere: its outputs differ, and nobody may
     read them. `interpret` runs the kernel as ordinary jax, for tests.
     """
@@ -98,14 +100,13 @@ def splash(
 
     def lay(x: Array) -> Array:
         """[B, N, S, H], padded."""
-        sizes = ((0, 0), (0, padded - length), (0, 0), (0, -(-width // LANES) * LANES - width))
-        return jnp.pad(x.astype(dtype), sizes).transpose(0, 2, 1, 3)
+        return jnp.pad(x.astype(dtype), ((0, 0), (0, padded - length), (0, 0), (0, 0))).transpose(0, 2, 1, 3)
 
     scaled = q.astype(jnp.float32) / math.sqrt(width)  # the kernel does not scale
     segments = jnp.pad(context.segment_ids, ((0, 0), (0, padded - length)))
     run = functools.partial(_run_splash, padded, context.window, context.causal, interpret)
-    out = _by_shard(run)(lay(scaled), lay(k), lay(v), segments)
-    return out.transpose(0, 2, 1, 3)[:, :length, :, :width]
+    out = on_each_device(run, (1, 1, 1, None), 1, lay(scaled), lay(k), lay(v), segments)  # no compiler splits a kernel
+    return out.transpose(0, 2, 1, 3)[:, :length]
 
 
 def _run_splash(
@@ -120,13 +121,17 @@ def _run_splash(
 ) -> Float[Array, "B N S H"]:
     from jax.experimental.pallas.ops.tpu.splash_attention import SegmentIds
 
-    kernel = _splash_kernel(q.shape[1], length, window, causal, interpret)
+    kernel = _splash_kernel(q.shape[1], length, window, causal, interpret, q.shape[3] % LANES > 0)
     return jax.vmap(lambda q, k, v, ids: kernel(q, k, v, segment_ids=SegmentIds(ids, ids)))(q, k, v, segment_ids)
 
 
 @functools.lru_cache(maxsize=32)
-def _splash_kernel(heads: int, length: int, window: int, causal: bool, interpret: bool) -> Any:
-    """The kernel for one row; what it knows of the mask is made once, on the host."""
+def _splash_kernel(heads: int, length: int, window: int, causal: bool, interpret: bool, narrow: bool) -> Any:
+    """The kernel for one row; what it knows of the mask is made once, on the host.
+
+    `narrow` heads, which fill no register, are read with the tokens along its lanes: for heads of 64 the compiler
+    counts 45 % fewer cycles than for heads padded to 128, and 38 % of the memory.
+    """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
@@ -139,30 +144,11 @@ def _splash_kernel(heads: int, length: int, window: int, causal: bool, interpret
     block = next(size for size in _BLOCKS if length % size == 0)
     if window:
         block = min(block, -(-window // LANES) * LANES)
-    sizes = kernels.BlockSizes(block, block, block, block, block, block, block, block)
+    layout = kernels.QKVLayout.SEQ_MINOR if narrow else kernels.QKVLayout.HEAD_DIM_MINOR
+    layouts: Any = {"q_layout": layout, "k_layout": layout, "v_layout": layout}
+    sizes = kernels.BlockSizes(block, block, block, block, block, block, block, block, **layouts)
     with jax.ensure_compile_time_eval():
         kernel = kernels.make_splash_mha(
             masks.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret
         )
         return jax.tree.map(np.asarray, kernel)
-
-
-def _by_shard(run: Any) -> Any:
-    """Every device runs the kernel on its own rows and heads: the compiler cannot split a kernel by itself."""
-    mesh = jax.sharding.get_abstract_mesh()
-    left = set(mesh.axis_names) - set(mesh.manual_axes)
-    if not left:
-        return run
-
-    def share(size: int, names: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The axes of the mesh among `names`, if they split this size evenly."""
-        present = tuple(name for name in names if name in left)
-        return present if present and size % math.prod(mesh.shape[name] for name in present) == 0 else None
-
-    def sharded(q: Array, k: Array, v: Array, segment_ids: Array) -> Array:
-        rows, heads = share(q.shape[0], ROW_AXES), share(q.shape[1], ("tensor",))
-        whole, ids = PartitionSpec(rows, heads), PartitionSpec(rows)
-        specs = {"in_specs": (whole, whole, whole, ids), "out_specs": whole}
-        return jax.shard_map(run, **specs, axis_names=left, check_vma=False)(q, k, v, segment_ids)
-
-    return sharded

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.linear import Key, Linear, activation, dot, dropout, initializer, layer_norm
+from bertjax.models.mesh import shard_batch, whole_table
 
 
 class Pooler(nnx.Module):
@@ -51,7 +52,7 @@ def tied_logits(
     hidden: Float[Array, "*b D"], table: Float[Array, "V D"], bias: nnx.Param | None, config: EncoderConfig
 ) -> Float[Array, "*b V"]:
     """Float32 scores against the word table; the padding of the vocabulary gets the lowest number there is."""
-    logits = dot(hidden, table, config.compute_dtype, "float32", True)
+    logits = dot(hidden, whole_table(table), config.compute_dtype, "float32", True)
     if bias is not None:
         logits = logits + jnp.expand_dims(bias[...], range(logits.ndim - 1))
     if config.table_size > config.vocab_size:
@@ -137,7 +138,7 @@ class ScoreHead(nnx.Module):
 @jax.named_scope("head")
 def gather_positions(hidden: Float[Array, "B S D"], positions: Int[Array, "B M"]) -> Float[Array, "B M D"]:
     """hidden[b, positions[b, m]]; positions must lie in [0, S): JAX clamps silently."""
-    return jnp.take_along_axis(hidden, positions[:, :, None], axis=1)
+    return shard_batch(jnp.take_along_axis(hidden, positions[:, :, None], axis=1))
 
 
 def summary_vectors(

@@ -112,11 +112,17 @@ def initializer(config: EncoderConfig, narrow: bool = False) -> jax.nn.initializ
 
 
 def activation(name: str) -> Activation:
-    """Hugging Face's names; `jax.nn.gelu` defaults to tanh, which Hugging Face calls `gelu_new`."""
-    plain: dict[str, Activation] = {"relu": jax.nn.relu, "silu": jax.nn.silu, "tanh": jnp.tanh}
-    if name in plain:
-        return plain[name]
-    return functools.partial(jax.nn.gelu, approximate=name == "gelu_new")
+    """By Hugging Face's names."""
+    return {"relu": jax.nn.relu, "silu": jax.nn.silu, "tanh": jnp.tanh, "gelu_new": jax.nn.gelu, "gelu": gelu}[name]
+
+
+def gelu(x: Array) -> Array:
+    """x times the normal distribution function, by `erf` as torch has it.
+
+    `jax.nn.gelu` takes `erfc`, which XLA:CPU computes 2.5 times as slowly (the slope included, 1.4 times).
+    """
+    wide = x.astype(jnp.float32)
+    return (0.5 * wide * (1.0 + jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
 
 
 @jax.named_scope("dropout")
@@ -130,9 +136,15 @@ def dropout(x: Array, rate: float, key: Key | None, by_row: bool = True) -> Arra
     """
     if key is None or rate == 0.0:
         return x
+    keep, scale = kept(key, rate, x.shape, by_row)
+    return jnp.where(keep, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
+
+
+@jax.named_scope("dropout")
+def kept(key: Key, rate: float, shape: tuple[int, ...], by_row: bool = True) -> tuple[Array, float]:
+    """Which elements dropout leaves there, and what they are multiplied by."""
     threshold = round(rate * 65536)
-    keep = _random_uint16(key, x.shape, by_row) >= threshold
-    return jnp.where(keep, x * jnp.asarray(65536 / (65536 - threshold), x.dtype), jnp.zeros((), x.dtype))
+    return _random_uint16(key, shape, by_row) >= threshold, 65536 / (65536 - threshold)
 
 
 def _random_uint16(key: Key, shape: tuple[int, ...], by_row: bool) -> Array:

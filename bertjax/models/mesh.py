@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -47,9 +48,49 @@ def shard_batch(x: Array, axis: int = 0) -> Array:
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*[None] * axis, axes)) if axes else x
 
 
+def whole_table(table: Array) -> Array:
+    """A word table as it is read: its rows split over `tensor` alone, put together along the axes that split the batch.
+
+    Left to the compiler, devices look up the words of all rows of their group, or score them, and send activations
+    around instead of weights.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    left = [name for name in mesh.axis_names if name not in mesh.manual_axes]
+    if "fsdp" not in left:
+        return table
+    splits = "tensor" in left and table.shape[0] % mesh.shape["tensor"] == 0
+    return jax.lax.with_sharding_constraint(table, PartitionSpec("tensor" if splits else None))
+
+
 def parts_by_hand() -> tuple[str, int]:
     """(axis, size) along which `jax.shard_map` has handed this device its own rows; ("", 1) if none has."""
     mesh = jax.sharding.get_abstract_mesh()
     split = [name for name in ROW_AXES if name in mesh.manual_axes]
     assert len(split) < 2, split
     return (split[0], mesh.shape[split[0]]) if split else ("", 1)
+
+
+def on_each_device(function: Callable, heads: Sequence[int | None], out_heads: int, *arrays: Array) -> Array:
+    """`function(*arrays)` by every device for its own rows and heads, where the compiler should not or cannot split it.
+
+    `heads` names the axis of heads of each array, None where there is none; `out_heads` that of the result. Rows are
+    the first axis of all. What the mesh does not divide evenly every device has in full.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    left = set(mesh.axis_names) - set(mesh.manual_axes)
+    if not left:
+        return function(*arrays)
+
+    def share(size: int, names: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The axes of the mesh among `names`, if they split this size evenly."""
+        present = tuple(name for name in names if name in left)
+        return present if present and size % math.prod(mesh.shape[name] for name in present) == 0 else None
+
+    first, axis = next((array, axis) for array, axis in zip(arrays, heads, strict=True) if axis is not None)
+    rows, own_heads = share(first.shape[0], ROW_AXES), share(first.shape[axis], ("tensor",))
+
+    def spec(axis: int | None) -> PartitionSpec:
+        return PartitionSpec(rows) if axis is None else PartitionSpec(rows, *[None] * (axis - 1), own_heads)
+
+    specs = {"in_specs": tuple(map(spec, heads)), "out_specs": spec(out_heads)}
+    return jax.shard_map(function, **specs, axis_names=left, check_vma=False)(*arrays)

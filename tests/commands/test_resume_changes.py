@@ -22,7 +22,8 @@ from bertjax.types import UserError
 MAY_CHANGE = {
     "": "platform deterministic compile_cache dry_run init_from init_embeddings init_positions",
     "objective": "teacher",
-    "train": "num_steps log_interval_steps microbatches steps_per_dispatch on_fault max_faults spike_factor skip_batches",
+    "train": "num_steps log_interval_steps microbatches steps_per_dispatch on_fault max_faults spike_factor"
+    " skip_batches",
     "schedule": "name warmup_steps end_share power decay_steps period_steps factor",
     "eval": "interval_steps num_batches batch_size use_ema fill_mask",
     "checkpoint": "interval_steps interval_minutes keep keep_every best_metric",

@@ -131,7 +131,7 @@ def test_auto_takes_a_kernel_only_where_it_is_exact(monkeypatch: pytest.MonkeyPa
     auto = with_implementation(NARROW, "auto")
     assert chosen(auto, "cuda", monkeypatch) == "cudnn"
     assert chosen(auto, "tpu", monkeypatch) == "splash"
-    assert chosen(auto, "cpu", monkeypatch) == chosen(auto, "rocm", monkeypatch) == "xla"
+    assert chosen(auto, "cpu", monkeypatch) == "tiled" and chosen(auto, "rocm", monkeypatch) == "xla"
     for platform in ("cuda", "tpu"):
         wide = dataclasses.replace(auto, compute_dtype="float32")
         assert chosen(wide, platform, monkeypatch) == "xla"
