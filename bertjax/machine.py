@@ -68,14 +68,15 @@ def computed_here(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
     """The model with the types and the unrolling that suit the platform in use: that of the mesh, if there is one.
 
     XLA:CPU multiplies bfloat16 fast only where the result is float32 (and the processor has the instructions), and
-    its scan copies what the backward pass needs: unrolled is 1.4 times as fast. Accelerators keep the activations in
-    bfloat16, too, and compile one layer.
+    its scan copies what the backward pass needs: unrolled is 1.4 times as fast, but `remat` then saves nothing, for XLA
+    finds what is computed twice. Accelerators keep the activations in bfloat16, too, and compile one layer.
     """
     on_cpu = platform() == "cpu"
     compute = cfg.train.compute_dtype
     if compute == "auto":
         compute = "bfloat16" if not on_cpu or _cpu_multiplies_bfloat16() else "float32"
-    unroll = model.num_layers if on_cpu and cfg.model.unroll is None else model.unroll
+    unrolled = on_cpu and cfg.model.unroll is None and model.remat == "none"
+    unroll = model.num_layers if unrolled else model.unroll
     return dataclasses.replace(
         model, compute_dtype=compute, result_dtype="float32" if on_cpu else compute, unroll=unroll
     )

@@ -48,8 +48,9 @@ def products(jaxpr: Jaxpr) -> float:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
-            left, result = (np.shape(variable.aval) for variable in (equation.invars[0], equation.outvars[0]))
-            total += 2.0 * math.prod(result) * math.prod(left[axis] for axis in contracted)
+            left: Any = equation.invars[0].aval
+            result: Any = equation.outvars[0].aval
+            total += 2.0 * math.prod(result.shape) * math.prod(left.shape[axis] for axis in contracted)
         repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         total += repeats * sum(products(inner) for value in equation.params.values() for inner in _programs(value))
     return total

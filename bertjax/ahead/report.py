@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from bertjax.ahead.collectives import Collective, by_kind
-from bertjax.ahead.step import Compiled
+from bertjax.ahead.step import Compiled, Estimate
 from bertjax.ahead.topology import Chip, chip_of
 from bertjax.models.config import EncoderConfig
 from bertjax.training.accounting import FLOPS_FORMULA, peak_flops, training_flops
@@ -19,10 +19,15 @@ SPLASH_RATE = 0.4
 _LANES = 128  # heads are padded to them
 _PRODUCTS = 9  # of queries x keys x width: 2 forward, 3 for the slopes of queries, 4 for those of keys and values
 _KERNEL = "tpu_custom_call"
+_ESTIMATES = {
+    "as_compiled": "the scheduler's cycles",
+    "unrolled": "the scheduler's cycles, layers unrolled",
+    "optimal": "operations and bytes at their best, unrolled",
+}
 
 
-def figures_of(compiled: Compiled, seconds: float | None) -> dict[str, Any]:
-    """All figures, a chip's unless said otherwise; `seconds` is the compiler's estimate of a step, if it made one."""
+def figures_of(compiled: Compiled, estimate: Estimate | None) -> dict[str, Any]:
+    """All figures, a chip's unless said otherwise; `estimate` is the compiler's, unrolled, if it made one."""
     exp = compiled.exp
     cfg, device = exp.parts[-1].cfg, exp.mesh.devices.flat[0]
     chip, peak = chip_of(device), peak_flops(device.device_kind)
@@ -31,7 +36,11 @@ def figures_of(compiled: Compiled, seconds: float | None) -> dict[str, Any]:
     least = None if peak is None else flops * tokens / exp.mesh.size / peak
     found = compiled.collectives()
     splash = splash_seconds(compiled.custom_calls, exp.model, cfg.data.seq_len, tokens / exp.mesh.size, peak)
-    cycles = None if chip is None or not compiled.cycles else compiled.cycles / chip.clock
+    seconds = {
+        "as_compiled": None if chip is None or not compiled.cycles else compiled.cycles / chip.clock,
+        "unrolled": None if chip is None or estimate is None else estimate.cycles / chip.clock,
+        "optimal": None if estimate is None else estimate.optimal_seconds,
+    }
     return {
         "objective": cfg.objective.name,
         "rows": cfg.train.batch_size,
@@ -56,10 +65,8 @@ def figures_of(compiled: Compiled, seconds: float | None) -> dict[str, Any]:
         "wire_seconds": None if chip is None else wire_seconds(found, chip),
         "custom_calls": dict(compiled.custom_calls),
         "splash_seconds": splash,
-        "optimal_seconds": seconds,
-        "cycle_seconds": cycles,
-        "mfu_optimal": _share(least, seconds, splash),
-        "mfu_cycles": _share(least, cycles, splash),
+        "estimated_seconds": seconds,
+        "estimated_mfu": {name: _share(least, each, splash) for name, each in seconds.items()},
     }
 
 
@@ -96,6 +103,7 @@ def lines_of(figures: Mapping[str, Any]) -> list[str]:
     whole = figures["memory_bytes"]
     of = "" if whole is None else f" of {_gib(whole)} ({100 * (state + more) / whole:.0f} %)"
     flops = figures["flops_per_token"]
+    work = flops * figures["tokens_per_step"] / chips
     several = "" if figures["microbatches"] == 1 else f" in {figures['microbatches']} microbatches"
     lines = [
         f"{figures['objective']}, {figures['rows']} rows of {figures['seq_len']} tokens{several}, products in "
@@ -103,7 +111,7 @@ def lines_of(figures: Mapping[str, Any]) -> list[str]:
         f"mesh           {_mesh(figures['mesh'])} = {chips} x {figures['device_kind']}, compiled only: nothing ran",
         f"compile        {figures['compile_seconds']:.1f} s",
         f"memory a chip  state {_gib(state)} + temporary {_gib(more)} = {_gib(state + more)}{of}",
-        f"model FLOPs    {flops / 1e6:,.1f} M a token, {flops * figures['tokens_per_step'] / chips:.3e} a chip and step",
+        f"model FLOPs    {flops / 1e6:,.1f} M a token, {work:.3e} a chip and step",
         f"               {FLOPS_FORMULA}; rows taken to be full",
         *_collective_lines(figures),
     ]
@@ -127,21 +135,17 @@ def _time_lines(figures: Mapping[str, Any]) -> list[str]:
     if figures["memory_bytes"] is None:
         return ["time           no estimate: the compiler for this device makes none"]
     lines = ["time           ESTIMATES of the compiler, not measured, without what chips send each other:"]
-    for name, what in (("optimal", "at best, by operations and bytes"), ("cycle", "by the scheduler's cycles")):
-        seconds = figures[f"{name}_seconds"]
-        share = figures["mfu_optimal" if name == "optimal" else "mfu_cycles"]
-        if seconds is None:
-            lines.append(f"  {what:<34} none")
-        else:
-            lines.append(f"  {what:<34} {_ms(seconds):>10}   would be an MFU of {100 * share:.1f} %")
+    for name, what in _ESTIMATES.items():
+        seconds, share = figures["estimated_seconds"][name], figures["estimated_mfu"][name]
+        told = "none" if seconds is None else f"{_ms(seconds):>10}   would be an MFU of {100 * share:.1f} %"
+        lines.append(f"  {what:<46} {told}")
     if figures["splash_seconds"] is not None:
         lines.append(
-            f"  {'+ splash kernels, no estimate':<34} {_ms(figures['splash_seconds']):>10}   assumed: "
-            f"{100 * SPLASH_RATE:.0f} % of the peak; in both MFUs"
+            f"  {'+ splash kernels, no estimate':<46} {_ms(figures['splash_seconds']):>10}   assumed: "
+            f"{100 * SPLASH_RATE:.0f} % of the peak; in each MFU"
         )
-    lines.append(
-        f"  {'collectives, if nothing hid them':<34} {_ms(figures['wire_seconds']):>10}   assumed: one ring of links each"
-    )
+    wire = _ms(figures["wire_seconds"])
+    lines.append(f"  {'collectives, if nothing hid them':<46} {wire:>10}   assumed: each has a ring of links")
     for target, count in figures["custom_calls"].items():
         lines.append(f"  no estimate for custom call {target}: {count:,} a step")
     return lines

@@ -7,7 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -83,8 +83,15 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> Compiled:
     )
 
 
-def step_seconds(cfg: ConfigDict, devices: Sequence[Any]) -> float | None:
-    """The compiler's own estimate of all of a step, None where it makes none, or for several microbatches.
+class Estimate(NamedTuple):
+    """Of a step whose layers are not scanned: XLA's `optimal_seconds`, and the cycles of its scheduler."""
+
+    optimal_seconds: float
+    cycles: float
+
+
+def estimate_step(cfg: ConfigDict, devices: Sequence[Any]) -> Estimate | None:
+    """The compiler's own estimates of all of a step, None where it makes none, or for several microbatches.
 
     Its analysis counts the body of a loop once, and what a scan keeps for the way back whole in every turn. Therefore
     from steps of few layers, without scans: what one period of layers more costs, as often as the model has it.
@@ -93,11 +100,12 @@ def step_seconds(cfg: ConfigDict, devices: Sequence[Any]) -> float | None:
         return None
     depths = _depths(cfg)
     shown = {group: least for group, (least, _, _) in depths.items()}
-    first = _optimal_of(cfg, devices, shown)
+    first = _estimate_of(cfg, devices, shown)
     total = first
     for group, (least, period, whole) in depths.items():
-        more = _optimal_of(cfg, devices, shown | {group: least + period})
-        total += (whole - least) / period * (more - first)
+        more = _estimate_of(cfg, devices, shown | {group: least + period})
+        times = (whole - least) / period
+        total = Estimate(*(sum_ + times * (b - a) for sum_, a, b in zip(total, first, more, strict=True)))
     return total
 
 
@@ -118,13 +126,13 @@ def _depth(config: EncoderConfig) -> tuple[int, int, int]:
     return min(least, config.num_layers), period, config.num_layers
 
 
-def _optimal_of(cfg: ConfigDict, devices: Sequence[Any], layers: Mapping[str, int]) -> float:
+def _estimate_of(cfg: ConfigDict, devices: Sequence[Any], layers: Mapping[str, int]) -> Estimate:
     changed = ConfigDict(cfg.copy_and_resolve_references())
     for group, number in layers.items():
         changed[group].num_layers = changed[group].unroll = number
-    seconds = compile_step(changed, devices).optimal_seconds
-    assert seconds is not None
-    return seconds
+    compiled = compile_step(changed, devices)
+    assert compiled.optimal_seconds is not None
+    return Estimate(compiled.optimal_seconds, compiled.cycles)
 
 
 def estimated_cycles(program: Program) -> int:

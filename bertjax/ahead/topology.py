@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import math
 import os
@@ -38,7 +39,14 @@ CHIPS = {
     "v5e": Chip(16 << 30, 1.5e9, 4.5e10, 2, "chips"),
     "v6e": Chip(32 << 30, 1.75e9, 9e10, 2, "chips"),
 }
-KINDS = {"TPU v4": "v4", "TPU v5p": "v5p", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e"}
+KINDS = {
+    "TPU v4": "v4",
+    "TPU v5p": "v5p",
+    "TPU v5 lite": "v5e",
+    "TPU v5e": "v5e",
+    "TPU v5": "v5p",
+    "TPU v6 lite": "v6e",
+}
 """jax's `device_kind` to the names that users know."""
 _HOST = {2: (2, 2), 3: (2, 2, 1)}  # chips of the smallest slice
 _NAME = re.compile(r"(v\w+?)(?::(\d+(?:x\d+)+)|-(\d+))")
@@ -70,6 +78,11 @@ def topology_name(text: str) -> tuple[str, tuple[int, ...]]:
 def tpu_devices(text: str) -> list[Any]:
     """The devices of a slice, which can be compiled for and nothing else; raises `UserError` without libtpu."""
     name, shape = topology_name(text)
+    if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
+        raise UserError(
+            f"--topology {text} needs libtpu, the compiler for TPUs, which works without any: pip install "
+            "'bertjax[ahead]' (Linux on x86-64), or take --devices N"
+        )
     _settle_libtpu()
     from jax.experimental import topologies
 
@@ -81,13 +94,7 @@ def tpu_devices(text: str) -> list[Any]:
         with _silent():
             return list(topologies.get_topology_desc(platform="tpu", topology_name=written, **options).devices)
     except Exception as error:  # of several kinds, from a library that tells what it wants in words
-        told = str(error).splitlines()[0]
-        if "libtpu" in told.lower() and ("not" in told or "unable" in told.lower()):
-            raise UserError(
-                "--topology needs libtpu, the compiler for TPUs, which also runs without one: "
-                f"pip install 'bertjax[ahead]' ({told})"
-            ) from error
-        raise UserError(f"--topology {text} ({written}): {told}") from error
+        raise UserError(f"--topology {text} ({written}): {str(error).splitlines()[0]}") from error
 
 
 def virtual_devices(number: int) -> list[Any]:

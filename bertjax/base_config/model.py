@@ -124,7 +124,8 @@ def model_group() -> ConfigDict:
     model.attention_implementation = config_dict.placeholder(str)
     # Backward pass: "none" keeps every activation, "dots" keeps the products with weights, "full" only layer inputs.
     model.remat = config_dict.placeholder(str)
-    # Layers in one body of the scan: larger compiles longer and may run faster. None = all on a CPU, else 1.
+    # Layers in one body of the scan: larger compiles longer and may run faster. None = all on a CPU without `remat`,
+    # else 1.
     model.unroll = config_dict.placeholder(int)
     return model
 

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from bertjax.ahead.hlo import Instruction, Program, parse
+
 SCOPES = {
     "corruption": "hiding tokens",
     "embeddings": "embeddings",
@@ -29,10 +31,6 @@ SCOPES = {
 }
 OTHER = "other"
 _SCOPE = re.compile(rf"(?<![A-Za-z_])({'|'.join(SCOPES)})(?![A-Za-z_])")
-_INSTRUCTION = re.compile(r"\s*(?:ROOT )?%?([\w.\-]+) = .*?[\])}] ([a-z][\w\-]*)\(")
-_COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
-_NAME = re.compile(r'op_name="([^"]*)"')
-_CALLED = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
 _CONTAINERS = ("while", "conditional", "call")  # what they hold is in the trace, too
 
 
@@ -52,31 +50,21 @@ def part_of(op_name: str) -> Part:
 
 def parts_by_instruction(hlo: str) -> dict[str, Part]:
     """The part of every instruction of a compiled program's text, but for those that only hold others."""
-    names: dict[str, str] = {}
-    called: dict[str, str] = {}
-    inside: dict[str, Counter[str]] = {}
-    containers: set[str] = set()
-    computation = ""
-    for line in hlo.splitlines():
-        if header := _COMPUTATION.match(line):
-            computation = header[1]
-        elif found := _INSTRUCTION.match(line):
-            name = found[1]
-            own, callee = _NAME.search(line), _CALLED.search(line)
-            names[name] = own[1] if own else ""
-            if own:
-                inside.setdefault(computation, Counter())[own[1]] += 1
-            if callee:
-                called[name] = callee[1]
-            if found[2] in _CONTAINERS:
-                containers.add(name)
+    program = parse(hlo)
     parts: dict[str, Part] = {}
-    for name, own_name in names.items():
-        if name in containers:
-            continue
-        within = inside.get(called.get(name, ""))
-        parts[name] = part_of(own_name or (within.most_common(1)[0][0] if within else ""))
+    for each in program.instructions():
+        if each.opcode not in _CONTAINERS:
+            parts[each.name] = part_of(each.op_name or _most_common(program, each))
     return parts
+
+
+def _most_common(program: Program, instruction: Instruction) -> str:
+    """Of the names of what an instruction without one is made of."""
+    found: Counter[str] = Counter()
+    for role, callee in instruction.called:
+        if role in ("calls", "to_apply"):
+            found.update(each.op_name for each in program.computations.get(callee, ()) if each.op_name)
+    return found.most_common(1)[0][0] if found else ""
 
 
 def seconds_by_part(folder: str | Path, hlo: str) -> dict[Part, float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from bertjax.ahead.report import figures_of, lines_of
-from bertjax.ahead.step import compile_step, step_seconds
+from bertjax.ahead.step import compile_step, estimate_step
 from bertjax.ahead.topology import tpu_devices, virtual_devices
 from bertjax.types import UserError
 
@@ -24,7 +24,7 @@ def compile_ahead(
     cfg.platform = "any"  # that of the topology, whatever this machine is
     found = tpu_devices(topology) if topology is not None else virtual_devices(devices or 0)
     compiled = compile_step(cfg, found)
-    figures = figures_of(compiled, step_seconds(cfg, found) if estimate else None)
+    figures = figures_of(compiled, estimate_step(cfg, found) if estimate else None)
     print("\n".join(lines_of(figures)))
     if out is not None:
         out.write_text(json.dumps({"topology": topology} | figures, indent=2) + "\n", encoding="utf-8")

@@ -55,10 +55,9 @@ def whole_table(table: Array) -> Array:
     around instead of weights.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    left = [name for name in mesh.axis_names if name not in mesh.manual_axes]
-    if "fsdp" not in left:
+    if "fsdp" not in mesh.axis_names or mesh.manual_axes:  # where rows are split by hand, XLA's partitioner dies of it
         return table
-    splits = "tensor" in left and table.shape[0] % mesh.shape["tensor"] == 0
+    splits = "tensor" in mesh.axis_names and table.shape[0] % mesh.shape["tensor"] == 0
     return jax.lax.with_sharding_constraint(table, PartitionSpec("tensor" if splits else None))
 
 

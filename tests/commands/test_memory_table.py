@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from lab import Lab, load_script
+from ml_collections import ConfigDict
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,26 @@ def test_products_in_loops_count_as_often_as_they_run(script: ModuleType) -> Non
     assert found == [3 * one, 4 * one]
 
 
+def test_a_line_a_policy_over_the_one_that_recomputes_nothing(
+    lab: Lab, script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """State and step added up, in GiB; FLOPs over the least."""
+
+    def measure(cfg: ConfigDict) -> object:
+        full = cfg.model.remat == "full"
+        return script.Cell((1 if full else 8) * 2**30 // cfg.train.microbatches, 4e9 if full else 3e9)
+
+    monkeypatch.setattr(script, "measure", measure)
+    monkeypatch.setattr(script, "state_bytes", lambda cfg: 2**30 // (2 if "16" in cfg.optimizer.moments_dtype else 1))
+    arguments = ["--config", str(lab.config), "--sizes", "", "--microbatches", "1", "2", "--remat", "none", "full"]
+    monkeypatch.setattr(sys, "argv", ["memory_table.py", *arguments])
+    assert script.main() == 0
+    said = capsys.readouterr().out
+    assert "state 1.00 GiB (0.50 with" in said and "| 1 microbatch | 2 microbatches |" in said
+    assert "| none | 1.00 | 9.0 | 5.0 |" in said and "| full | 1.33 | 2.0 | 1.5 |" in said
+
+
+@pytest.mark.long  # in short: above
 def test_the_table_of_a_tiny_model(
     lab: Lab,
     script: ModuleType,

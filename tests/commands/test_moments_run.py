@@ -22,6 +22,7 @@ def weights(workdir: Path) -> str:
     return hashlib.sha256((workdir / "export" / "model.safetensors").read_bytes()).hexdigest()
 
 
+@pytest.mark.long  # in short: tests/training/test_moments.py
 def test_a_killed_run_goes_on_with_the_same_rounding(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_killed_run_goes_on_with_the_same_rounding(
     assert weights(whole) == weights(stopped)
 
 
+@pytest.mark.long
 def test_a_dry_run_tells_the_smaller_state(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     """Weights and two moments: 12 bytes a parameter, or 8."""
     sizes = []

@@ -1,0 +1,282 @@
+"""Everything that is measured on a GPU, in one go: a folder of figures and a table that holds them beside the targets.
+
+    python scripts/on_gpu.py --out runs/on_gpu --text 'text:corpus/*.txt'
+    python scripts/on_gpu.py --out runs/smoke --smoke            on a CPU, tiny sizes: does every job still run?
+
+Jobs, each a process of its own with a log, its figures and its time: tests of the kernels, the fused attention against
+the plain one, `bertjax benchmark` of the three models with targets (also against PyTorch), scanned and unrolled layers,
+recomputation, 16-bit moments, plain attention, XLA's flags, small models with several steps a dispatch, and the memory
+table. OUT/table.md is written anew after each. The same command again does what is missing (`--again` forgets a job);
+`--only` takes names or beginnings of names, `--list` prints them. A job that fails is told and the others go on; the
+exit status is 1 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+FLAGS = {
+    "no-command-buffers": "--xla_gpu_enable_command_buffer=",
+    "latency-hiding": "--xla_gpu_enable_latency_hiding_scheduler=true",
+    "no-triton-gemm": "--xla_gpu_enable_triton_gemm=false",
+    "autotune-4": "--xla_gpu_autotune_level=4",
+}
+TESTS = ["tests/models/test_fused.py", "tests/models/test_linear.py", "tests/training/test_step.py"]
+
+
+class Model(NamedTuple):
+    """A model with a target: real tokens a second that must be reached, and that would be good."""
+
+    config: str
+    rows: int
+    length: int
+    overrides: tuple[str, ...] = ()
+    floor: float = 0.0
+    goal: float = 0.0
+
+
+class Job(NamedTuple):
+    """A command; `flags` go to XLA. A benchmark writes `OUT/name.json`."""
+
+    name: str
+    command: list[str]
+    flags: str = ""
+    model: Model | None = None
+    ratio_target: float = 0.0
+
+
+PACKED = ("objective.pair=none", "data.form=block", "data.packing=best_fit", "objective.dynamic=true", "train.phases=")
+MODELS = {
+    "bert-base": Model("bert.py:base", 128, 512, PACKED, 500e3, 840e3),
+    "bert-large": Model("bert.py:large", 64, 512, PACKED, 200e3, 247e3),
+    "modernbert-base": Model(
+        "modernbert.py:base", 64, 1024, ("train.batch_start=None", "train.batch_ramp_steps=None"), 400e3, 600e3
+    ),
+}
+SMALL = {
+    "bert-tiny": Model("bert.py:tiny", 256, 128, PACKED),
+    "bert-mini": Model("bert.py:mini", 256, 128, PACKED),
+    "bert-small": Model("bert.py:small", 256, 128, PACKED),
+}
+TOGETHER = (1, 8, 32)
+RATIO_TARGET = 1.5
+SMOKE_MODEL = ("model.num_layers=2", "model.hidden_size=64", "model.num_heads=2", "model.intermediate_size=128")
+
+
+class Plan:
+    """The jobs, as the options want them."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+
+    def jobs(self) -> list[Job]:
+        pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *(TESTS[1:2] if self.options.smoke else TESTS)]
+        kernels = [sys.executable, str(ROOT / "scripts" / "check_kernels.py")]
+        kernels += ["--implementation", "interpret", "--lengths", "128", "--heads", "2"] if self.options.smoke else []
+        found = [Job("tests", pytest), Job("kernels", kernels)]
+        found += [self._benchmark(name, model) for name, model in MODELS.items()]
+        found += [
+            self._benchmark(f"{name}-against-hf", model, ratio_target=RATIO_TARGET, more=["--against", "hf"])
+            for name, model in MODELS.items()
+        ]
+        for name in ("bert-base", "bert-large")[: 1 if self.options.smoke else 2]:
+            found += self._variants(name)
+        for name, model in list(SMALL.items())[: 1 if self.options.smoke else 3]:
+            for count in TOGETHER:
+                together = model._replace(overrides=(*model.overrides, f"train.steps_per_dispatch={count}"))
+                found.append(self._benchmark(f"small-{name}-{count}-a-dispatch", together))
+        return [*found, self._memory()]
+
+    def _variants(self, name: str) -> list[Job]:
+        """One thing changed at a time."""
+        model = MODELS[name]
+        layers = 2 if self.options.smoke else 24 if "large" in name else 12
+        changes = {
+            "scanned": ("model.unroll=1",),
+            "unrolled": (f"model.unroll={layers}",),
+            "remat-dots": ("model.remat=dots",),
+            "remat-full": ("model.remat=full",),
+            "2-microbatches": ("train.microbatches=2",),
+            "moments-bfloat16": ("optimizer.moments_dtype=bfloat16",),
+            "plain-attention": ("model.attention_implementation=xla",),
+            "rbg": ("train.dropout_prng=rbg",),
+            "no-dropout": ("model.hidden_dropout=0", "model.attention_dropout=0"),
+        }
+        found = [
+            self._benchmark(f"{name}-{key}", model._replace(overrides=(*model.overrides, *values)))
+            for key, values in changes.items()
+        ]
+        return found + [self._benchmark(f"{name}-{key}", model, flags=flags) for key, flags in FLAGS.items()]
+
+    def _benchmark(
+        self, name: str, model: Model, flags: str = "", ratio_target: float = 0.0, more: Sequence[str] = ()
+    ) -> Job:
+        options = self.options
+        rows, length = (8, 64) if options.smoke else (model.rows, model.length)
+        values = [
+            *model.overrides,
+            f"platform={'cpu' if options.smoke else 'gpu'}",
+            f"data.sources={options.text}",
+            f"data.seq_len={length}",
+            f"train.batch_size={rows}",
+            f"data.cache_dir={options.out / 'cache'}",
+        ]
+        if options.smoke:
+            values += [*SMOKE_MODEL, "data.vocab_size=1000"]
+        elif options.vocab_size:
+            values.append(f"data.vocab_size={options.vocab_size}")
+        amounts = ("1", "2", "1") if options.smoke else (str(options.turns), str(options.steps), "5")
+        command = [sys.executable, "-m", "bertjax", "benchmark", "--config", str(ROOT / "configs" / model.config)]
+        command += ["--turns", amounts[0], "--steps", amounts[1], "--warmup", amounts[2], *more]
+        command += ["--no-compile"] if options.smoke and more else []
+        command += ["--out", str(options.out / f"{name}.json"), *(f"--config.{value}" for value in values)]
+        return Job(name, command, flags, model, ratio_target)
+
+    def _memory(self) -> Job:
+        command = [
+            sys.executable,
+            str(ROOT / "scripts" / "memory_table.py"),
+            "--out",
+            str(self.options.out / "memory.md"),
+        ]
+        small = ["--sizes", "tiny", "--rows", "4", "--length", "64", "--microbatches", "1", "--remat", "none"]
+        return Job("memory", command + ([*small, "--config.platform=cpu"] if self.options.smoke else []))
+
+
+def do(job: Job, out: Path, limit: float) -> dict[str, Any]:
+    """Runs a job to its end, or its time limit; what is kept of it goes to `name.done.json`."""
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH", ""))))
+    if job.flags:
+        environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {job.flags}".strip()
+    began = time.monotonic()
+    with (out / f"{job.name}.log").open("w", encoding="utf-8") as log:
+        try:
+            status = subprocess.run(
+                job.command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=ROOT, timeout=limit, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = 124
+    kept = {"status": status, "seconds": time.monotonic() - began, "flags": job.flags, "command": job.command}
+    if status != 0:
+        lines = (out / f"{job.name}.log").read_text(encoding="utf-8").strip().splitlines() or [""]
+        kept["said"] = "took too long" if status == 124 else lines[-1][:200]
+    (out / f"{job.name}.done.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    return kept
+
+
+def done(name: str, out: Path) -> dict[str, Any] | None:
+    file = out / f"{name}.done.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def table(jobs: Sequence[Job], out: Path, smoke: bool) -> list[str]:
+    """A line for every job that has run."""
+    lines = [
+        f"Machine: {machine(out)}",
+        *(["", "A smoke test on a CPU, of tiny models: no figure says anything."] if smoke else []),
+        "",
+        "| job | real tokens/s | floor, goal | reached | MFU | step ms | waits | compile s | peak GiB | over PyTorch |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    others = ["", "| job | status | seconds |", "|---|---|---|"]
+    for job in jobs:
+        kept = done(job.name, out)
+        if kept is None:
+            continue
+        figures = out / f"{job.name}.json"
+        if kept["status"] == 0 and figures.exists():
+            lines.append(row(job, json.loads(figures.read_text(encoding="utf-8"))))
+        else:
+            said = "passed" if kept["status"] == 0 else f"**failed**: {kept['said']}".replace("|", "/")
+            others.append(f"| {job.name} | {said} | {kept['seconds']:.0f} |")
+    compiled = [_figures(out, name).get("compile_seconds", 0.0) for name in ("bert-base", "bert-large")]
+    if all(compiled):
+        ratio = compiled[1] / compiled[0]
+        others += ["", f"Compiling BERT-large takes {ratio:.2f} times as long as BERT-base (target: at most 1.5)."]
+    return [*lines, *others, ""]
+
+
+def _figures(out: Path, name: str) -> dict[str, Any]:
+    file = out / f"{name}.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def row(job: Job, figures: dict[str, Any]) -> str:
+    speed, model = figures["tokens_per_second"]["median"], job.model
+    target = reached = ratio = ""
+    if model is not None and model.floor:
+        target = f"{model.floor / 1e3:,.0f} k, {model.goal / 1e3:,.0f} k"
+        reached = f"{speed / model.floor:.2f}, {speed / model.goal:.2f}"
+    if "peer" in figures:
+        found = figures["peer"]["ratio"]["median"]
+        ratio = f"{found:.2f} (target {job.ratio_target:g})"
+    mfu = "" if figures["mfu"] is None else f"{100 * figures['mfu']:.1f} %"
+    step, peak = 1e3 * figures["seconds_per_step"]["median"], figures["peak_bytes"] / 2**30
+    return (
+        f"| {job.name} | {speed:,.0f} | {target} | {reached} | {mfu} | {step:.1f} | {100 * figures['waited']:.2f} % "
+        f"| {figures['compile_seconds']:.0f} | {peak:.1f} | {ratio} |"
+    )
+
+
+def machine(out: Path) -> str:
+    """The GPU, its driver and the versions, asked once."""
+    file = out / "machine.txt"
+    if not file.exists():
+        said = "no nvidia-smi"
+        if shutil.which("nvidia-smi"):
+            query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,power.limit", "--format=csv,noheader"]
+            said = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().replace("\n", "; ")
+        code = "import jax, flax, optax; print('jax', jax.__version__, 'flax', flax.__version__)"
+        versions = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        file.write_text(f"{said}; {versions.stdout.strip()}", encoding="utf-8")
+    return file.read_text(encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of figures, logs and table.md")
+    parser.add_argument("--text", default="builtin:python-docs", help="data.sources (default builtin:python-docs)")
+    parser.add_argument("--vocab-size", type=int, default=0, help="pieces of the tokenizer (default: the config's)")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes on a CPU: does everything run?")
+    parser.add_argument("--only", nargs="+", default=[], help="names of jobs, or their beginnings")
+    parser.add_argument("--again", nargs="+", default=[], help="names of jobs to do anew, or their beginnings")
+    parser.add_argument("--list", action="store_true", help="print the names of the jobs and end")
+    parser.add_argument("--turns", type=int, default=5, help="turns of a benchmark (default 5)")
+    parser.add_argument("--steps", type=int, default=20, help="steps of a turn (default 20)")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds that a job may take (default 900)")
+    options = parser.parse_args()
+    options.out = options.out.resolve()
+    jobs = Plan(options).jobs()
+    if options.list:
+        print("\n".join(job.name for job in jobs))
+        return 0
+    for given in (*options.only, *options.again):
+        if not any(job.name.startswith(given) for job in jobs):
+            parser.error(f"there is no job {given}; --list prints them")
+    options.out.mkdir(parents=True, exist_ok=True)
+    wanted = [job for job in jobs if not options.only or job.name.startswith(tuple(options.only))]
+    for job in wanted:
+        forgotten = bool(options.again) and job.name.startswith(tuple(options.again))
+        kept = None if forgotten else done(job.name, options.out)
+        if kept is None or kept["status"] != 0:
+            kept = do(job, options.out, options.limit)
+            print(f"{job.name}: {kept.get('said', 'done')} ({kept['seconds']:.0f} s)", flush=True)
+        text = "\n".join(table(jobs, options.out, options.smoke))
+        (options.out / "table.md").write_text(text, encoding="utf-8")
+    print(text)
+    return int(any((done(job.name, options.out) or {"status": 1})["status"] for job in wanted))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

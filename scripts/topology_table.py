@@ -1,0 +1,152 @@
+"""Compiles the steps of the published sizes for TPU slices that nobody here has, and writes what they would need.
+
+    python scripts/topology_table.py --out topology.jsonl                # all cells; what is in the file stays
+    python scripts/topology_table.py --out topology.jsonl --only large   # cells whose name holds this
+    python scripts/topology_table.py --out topology.jsonl --table        # the Markdown of docs/performance.md
+
+Needs libtpu (pip install 'bertjax[ahead]'), no TPU. A cell takes minutes on two cores; every one is written at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+os.environ["JAX_PLATFORMS"] = "cpu"  # nothing runs
+
+from bertjax.ahead.report import figures_of  # noqa: E402
+from bertjax.ahead.step import compile_step, estimate_step  # noqa: E402
+from bertjax.ahead.topology import tpu_devices  # noqa: E402
+from bertjax.check import check  # noqa: E402
+from bertjax.overrides import apply_overrides, load_config  # noqa: E402
+from bertjax.types import UserError  # noqa: E402
+
+TUNED = ("model.attention_dropout=0.0", "train.dropout_prng=rbg")
+"""Splash attention drops no probabilities."""
+
+
+class Cell(NamedTuple):
+    """`rows` are those of a chip; `mesh` the sizes of data, fsdp and tensor, -1 = the rest."""
+
+    config: str
+    length: int
+    rows: int
+    slice: str
+    mesh: tuple[int, int, int] = (-1, 1, 1)
+    settings: tuple[str, ...] = TUNED
+    estimate: bool = False
+
+    @property
+    def name(self) -> str:
+        mesh = "x".join(map(str, self.mesh))
+        return " ".join([self.config, str(self.length), str(self.rows), self.slice, mesh, *self.settings])
+
+
+CELLS = [
+    Cell("bert:large", 512, 8, "v5e-16", estimate=True),
+    Cell("bert:base", 512, 16, "v5e-16", estimate=True),
+    Cell("bert:base", 128, 64, "v5e-16"),
+    Cell("modernbert:base", 1024, 8, "v5e-16"),
+    Cell("bert:large", 512, 8, "v5e-256"),
+    Cell("bert:large", 512, 8, "v5e-16", (1, 16, 1)),
+    Cell("roberta:base", 512, 16, "v5e-16"),
+    Cell("electra:base", 512, 8, "v5e-16"),
+    Cell("deberta:v3-base", 512, 8, "v5e-16", settings=("train.dropout_prng=rbg",)),
+    Cell("albert:base-v2", 512, 16, "v5e-16"),
+    Cell("xlnet:base", 512, 4, "v5e-16", settings=("train.dropout_prng=rbg",)),
+    Cell("bert:large", 512, 8, "v5e-16", (4, 2, 2)),
+    Cell("bert:large", 512, 32, "v5p-32"),
+    Cell("bert:large", 512, 16, "v6e-16"),
+    Cell("bert:large", 512, 16, "v4-32"),
+    Cell("bert:base", 512, 16, "v5e-16", settings=("model.attention_dropout=0.0",)),
+    Cell("bert:base", 512, 8, "v5e-16", settings=()),
+    Cell("bert:base", 512, 16, "v5e-256", (64, 2, 2)),
+]
+
+
+def measure(cell: Cell) -> dict[str, Any]:
+    """The figures of one cell, or why there are none."""
+    devices = tpu_devices(cell.slice)
+    data, fsdp, tensor = cell.mesh
+    name, size = cell.config.split(":")
+    settings = {
+        "train.batch_size": cell.rows * len(devices),
+        "eval.batch_size": cell.rows * len(devices),
+        "train.phases": "",
+        "data.seq_len": cell.length,
+        "mesh.data": data,
+        "mesh.fsdp": fsdp,
+        "mesh.tensor": tensor,
+    }
+    overrides = [f"--config.{key}={value}" for key, value in settings.items()]
+    cfg = apply_overrides(
+        load_config(f"{ROOT / 'configs' / name}.py:{size}"),
+        [*overrides, *(f"--config.{each}" for each in cell.settings)],
+    )
+    cfg.platform = "any"
+    cell_facts = {"cell": cell.name, "config": cell.config, "slice": cell.slice, "settings": list(cell.settings)}
+    try:
+        check(cfg)
+        compiled = compile_step(cfg, devices)
+        return cell_facts | figures_of(compiled, estimate_step(cfg, devices) if cell.estimate else None)
+    except UserError as error:
+        return cell_facts | {"fault": str(error), "seq_len": cell.length, "rows": cell.rows * len(devices)}
+
+
+def markdown(found: list[dict[str, Any]]) -> str:
+    lines = [
+        "| step | slice | mesh | rows a chip | GiB a chip: state + temporary | collectives a step, MiB a chip | "
+        "MFU, estimated: cycles / unrolled / at best | splash, wire |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for each in found:
+        settings = ", ".join(setting.split(".", 1)[1] for setting in each["settings"])
+        step = f"{each['config']} {each['seq_len']}" + (f" ({settings})" if settings else "")
+        if "fault" in each:
+            lines.append(f"| {step} | {each['slice']} | | | {each['fault']} | | | |")
+            continue
+        mesh = " x ".join(f"{name} {size}" for name, size in each["mesh"].items() if size > 1)
+        kinds: dict[str, float] = {}
+        for one in each["collectives"]:
+            kinds[one["kind"]] = kinds.get(one["kind"], 0.0) + one["bytes"] / 2**20
+        sent = ", ".join(f"{kind} {size:,.0f}" for kind, size in kinds.items() if size >= 1)
+        gib = [each[f"{part}_bytes"] / 2**30 for part in ("state", "temporary")]
+        shares = [each["estimated_mfu"][name] for name in ("as_compiled", "unrolled", "optimal")]
+        told = " / ".join("-" if share is None else f"{100 * share:.0f} %" for share in shares)
+        splash = "none" if each["splash_seconds"] is None else f"{1000 * each['splash_seconds']:.1f} ms"
+        lines.append(
+            f"| {step} | {each['slice']} | {mesh} | {each['rows'] // each['devices']} | {gib[0]:.2f} + {gib[1]:.2f} of "
+            f"{each['memory_bytes'] >> 30} | {sent} | {told} | {splash}, "
+            f"{1000 * each['wire_seconds']:.1f} ms |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="a JSON line for every cell; those there are kept")
+    parser.add_argument("--only", default="", help="cells whose name holds this")
+    parser.add_argument("--table", action="store_true", help="compile nothing, print the table of what is there")
+    options = parser.parse_args()
+    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    found = [json.loads(line) for line in lines]
+    if options.table:
+        print(markdown(found))
+        return
+    done = {each["cell"] for each in found}
+    for cell in CELLS:
+        if options.only in cell.name and cell.name not in done:
+            figures = measure(cell)
+            with options.out.open("a") as file:
+                file.write(json.dumps(figures) + "\n")
+            print(markdown([figures]).splitlines()[-1], flush=True)
+
+
+if __name__ == "__main__":
+    main()

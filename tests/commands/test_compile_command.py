@@ -1,0 +1,72 @@
+"""`bertjax compile`: what it prints and keeps, and what it refuses; on virtual devices, and on TPUs with libtpu."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import jax
+import pytest
+
+from bertjax.cli import main
+
+CONFIG = str(Path(__file__).parents[2] / "configs" / "bert.py:smoke")
+SMALL = ["--config.train.phases=", "--config.train.num_steps=10", "--config.data.seq_len=32"]
+SMALL += ["--config.model.hidden_dropout=0.0", "--config.model.attention_dropout=0.0", "--config.compile_cache=false"]
+
+
+def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    assert len(jax.devices()) == 8  # jax has started, with as many as the tests have
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # put back afterwards
+    return main(["compile", "--config", CONFIG, *SMALL, *arguments])
+
+
+def test_virtual_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "figures.json"
+    mesh = ["--config.mesh.data=4", "--config.mesh.fsdp=2"]
+    assert run("--devices", "8", "--out", str(out), *mesh, monkeypatch=monkeypatch) == 0
+    told = capsys.readouterr().out
+    assert "data=4 x fsdp=2 x tensor=1 = 8 x cpu, compiled only: nothing ran" in told
+    assert "no estimate" in told and "MiB a chip" in told
+    figures = json.loads(out.read_text())
+    assert figures["devices"] == 8 and figures["topology"] is None
+    assert figures["state_bytes"] > 0 and figures["temporary_bytes"] > 0
+    assert {each["kind"] for each in figures["collectives"]} >= {"all-reduce", "all-gather"}
+    assert figures["estimated_mfu"] == {"as_compiled": None, "unrolled": None, "optimal": None}
+    assert not list(tmp_path.glob("*/")), "nothing is prepared"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "say what to compile for"),
+        (["--devices", "8", "--topology", "v5e-4"], "say what to compile for"),
+        (["--topology", "h100"], "is not known"),
+        (["--devices", "99"], "jax has started with 8 devices"),
+        (["--devices", "8", "--config.mesh.data=4", "--config.mesh.fsdp=4"], "needs 16 devices"),
+        (["--devices", "8", "--out", "/nowhere/figures.json"], "there is no folder"),
+        (["--devices", "8", "--config.objective.name=distill"], "distill"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(*arguments, monkeypatch=monkeypatch) == 2
+    told = capsys.readouterr().err
+    assert words in told and len(told.splitlines()) == 1
+
+
+@pytest.mark.long
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
+def test_a_slice_of_tpus(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention is the TPU's kernel though this machine has none, and products are bfloat16."""
+    out = tmp_path / "figures.json"
+    rows = ["--config.train.batch_size=32", "--config.train.dropout_prng=rbg", "--config.data.seq_len=128"]
+    rows += ["--config.model.max_position_embeddings=128"]
+    assert run("--topology", "v5e-16", "--out", str(out), *rows, monkeypatch=monkeypatch) == 0
+    figures = json.loads(out.read_text())
+    assert figures["custom_calls"]["tpu_custom_call"] > 0 and figures["compute_dtype"] == "bfloat16"
+    assert all(0.0 < share < 1.0 for share in figures["estimated_mfu"].values())
+    assert "ESTIMATES of the compiler, not measured" in capsys.readouterr().out
+    assert jax.devices()[0].platform == "cpu"

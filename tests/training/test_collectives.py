@@ -1,0 +1,197 @@
+"""What devices send each other in a step, read from the compiled program and compared with the maths.
+
+Eight virtual CPU devices, the step of a config as `bertjax compile --devices 8` builds it, in float32, so that bytes do
+not depend on what the processor of this machine multiplies fast.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+
+import jax
+import pytest
+
+from bertjax.ahead.collectives import Collective
+from bertjax.ahead.step import Compiled, compile_step
+from bertjax.check import check
+from bertjax.overrides import apply_overrides, load_config
+from bertjax.training.accounting import bytes_per_device
+from bertjax.training.sharding import state_shardings
+from bertjax.training.tables import leaf_paths
+
+CONFIG = Path(__file__).parents[2] / "configs" / "bert.py:smoke"
+LAYERS, WIDTH, INNER, VOCABULARY, POSITIONS = 3, 64, 192, 384, 40  # no two the same, in parts neither
+ROWS, LENGTH, PREDICTED = 16, 24, 4
+SETTINGS = {
+    "model.num_layers": LAYERS,
+    "model.hidden_size": WIDTH,
+    "model.num_heads": 8,
+    "model.intermediate_size": INNER,
+    "model.max_position_embeddings": POSITIONS,
+    "model.hidden_dropout": 0.0,
+    "model.attention_dropout": 0.0,
+    "data.vocab_size": 380,
+    "data.seq_len": LENGTH,
+    "data.form": "block",
+    "objective.pair": "none",
+    "train.batch_size": ROWS,
+    "eval.batch_size": ROWS,
+    "train.phases": "",
+    "train.num_steps": 10,
+    "train.compute_dtype": "float32",
+    "compile_cache": False,
+}
+MESHES = {"data": (8, 1, 1), "fsdp": (1, 8, 1), "tensor": (1, 1, 8), "mixed": (2, 2, 2)}
+KERNELS = 4 * (4 * WIDTH * WIDTH + 2 * WIDTH * INNER)  # bytes of those of a layer
+TABLE = 4 * VOCABULARY * WIDTH
+DENSE = 4 * WIDTH * WIDTH
+SCALARS = 4096  # bytes of losses, counts, norms
+both_ways = pytest.mark.parametrize(
+    "unroll", [1, pytest.param(LAYERS, marks=pytest.mark.long)], ids=["scan", "unrolled"]
+)
+
+
+@functools.cache
+def step(mesh: str, unroll: int = 1, microbatches: int = 1) -> Compiled:
+    settings = SETTINGS | dict(zip(("mesh.data", "mesh.fsdp", "mesh.tensor"), MESHES[mesh], strict=True))
+    settings |= {"model.unroll": unroll, "train.microbatches": microbatches}
+    cfg = apply_overrides(load_config(str(CONFIG)), [f"--config.{key}={value}" for key, value in settings.items()])
+    check(cfg)
+    return compile_step(cfg, jax.devices("cpu")[:8])
+
+
+def sent(compiled: Compiled, *axes: str, kind: str = "") -> list[Collective]:
+    """What goes along exactly these axes (none given: any), without the whole numbers that hiding tokens moves."""
+    return [
+        each
+        for each in compiled.collectives()
+        if (not axes or each.axes == axes) and kind in each.kind and "corruption/scatter" not in each.op_name
+    ]
+
+
+def total(found: list[Collective]) -> int:
+    assert all(each.times is not None for each in found)
+    return sum((each.times or 0) * each.bytes for each in found)
+
+
+def parameter_bytes(compiled: Compiled) -> int:
+    return sum(4 * math.prod(leaf.shape) for _, leaf in leaf_paths(compiled.exp.abstract_state().params))
+
+
+@both_ways
+def test_along_data_slopes_are_reduced_once(unroll: int) -> None:
+    """A step's bytes are those of the parameters; the slope of the tied word table comes from two places.
+
+    The compiler adds the two only after it has reduced both, where it splits the rows itself.
+    """
+    compiled = step("data", unroll)
+    found = sent(compiled)
+    assert {each.kind for each in found} == {"all-reduce"}
+    assert {each.axes for each in found} == {("data",)}
+    assert 0 <= total(found) - parameter_bytes(compiled) - TABLE <= SCALARS
+
+
+@both_ways
+def test_along_data_no_microbatch_waits_for_the_others(unroll: int) -> None:
+    compiled = step("data", unroll, microbatches=2)
+    found = sent(compiled)
+    assert {each.kind for each in found} == {"all-reduce"}
+    assert {each.times for each in found} == {1}
+    assert 0 <= total(found) - parameter_bytes(compiled) <= SCALARS
+
+
+@both_ways
+@pytest.mark.parametrize("microbatches", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_fsdp_puts_weights_together_forward_and_backward(unroll: int, microbatches: int) -> None:
+    """Each of a layer's kernels twice a microbatch, the word table and the head's kernel once a step; no activation."""
+    compiled = step("fsdp", unroll, microbatches)
+    gathered = sent(compiled, "fsdp", kind="all-gather")
+    assert total(gathered) == microbatches * 2 * LAYERS * KERNELS + TABLE + DENSE
+    reduced = total(sent(compiled, "fsdp", kind="reduce"))
+    slopes = microbatches * (parameter_bytes(compiled) + TABLE)
+    assert 0 <= reduced - slopes <= microbatches * SCALARS
+    assert {each.kind for each in sent(compiled)} <= {"all-gather", "all-reduce", "reduce-scatter"}
+
+
+@both_ways
+def test_tensor_reduces_activations_and_gathers_nothing(unroll: int) -> None:
+    """Of a layer two forward, and backward one for the feed-forward and one for each of queries, keys and values."""
+    compiled = step("tensor", unroll)
+    found = sent(compiled)
+    assert {each.kind for each in found} == {"all-reduce"}
+    activations, predicted = 4 * ROWS * LENGTH * WIDTH, 4 * ROWS * PREDICTED * WIDTH
+    more = total(found) - (6 * LAYERS + 1) * activations
+    assert 0 <= more <= 2 * predicted + SCALARS
+
+
+@both_ways
+@pytest.mark.parametrize("mesh", MESHES)
+def test_no_activations_and_no_logits_are_gathered(mesh: str, unroll: int) -> None:
+    """Neither whole rows of hidden states, nor the predicted ones, nor anything with tokens and the vocabulary."""
+    data, fsdp, tensor = MESHES[mesh]
+    for each in sent(step(mesh, unroll)):
+        moved = each.kind != "all-reduce"
+        for shape in each.shapes:
+            tokens = LENGTH in shape or PREDICTED in shape
+            wide = not {WIDTH, WIDTH // fsdp, WIDTH // tensor}.isdisjoint(shape)
+            assert not (moved and tokens and wide), each
+            assert not (tokens and {VOCABULARY, VOCABULARY // tensor, VOCABULARY // (fsdp * tensor)} & {*shape}), each
+            if tokens and wide:  # sums over the parts of a product, of the rows that are here
+                assert each.axes == ("tensor",) and shape[0] == ROWS // (data * fsdp), each
+
+
+@both_ways
+def test_on_three_axes_every_axis_has_its_own(unroll: int) -> None:
+    compiled = step("mixed", unroll)
+    gathered = total(sent(compiled, "fsdp", kind="all-gather"))
+    assert gathered == (2 * LAYERS * KERNELS + TABLE) // 2
+    activations = 4 * (ROWS // 4) * LENGTH * WIDTH
+    reduced = [each for each in sent(compiled, "tensor", kind="all-reduce") if LENGTH in each.shapes[0]]
+    assert total(reduced) == (6 * LAYERS + 1) * activations
+    along_data = [each for each in sent(compiled) if "data" in each.axes]
+    slopes = bytes_of_parameters_here(compiled)
+    assert slopes <= total(along_data) <= 2 * slopes + TABLE
+    assert {each.kind for each in along_data} == {"all-reduce"}
+
+
+def bytes_of_parameters_here(compiled: Compiled) -> int:
+    return bytes_per_device(compiled.exp.abstract_state().params, compiled.exp.mesh)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_the_program_holds_the_share_of_the_state_that_the_maths_says(mesh: str) -> None:
+    """No device is handed more than its part of weights and moments, and its rows."""
+    compiled = step(mesh)
+    data, fsdp, _ = MESHES[mesh]
+    state = compiled.exp.abstract_state()
+    rows = 4 * (4 * LENGTH + 4) * ROWS // (data * fsdp)
+    held = compiled.state_bytes - bytes_per_device(state, compiled.exp.mesh)
+    assert rows - 1024 // (data * fsdp) <= held <= rows  # what nobody reads is not handed over
+
+
+def test_moments_are_split_as_their_weights(abstract: object) -> None:
+    """What the table of shardings splits takes 1/ways of the bytes, weights and both moments; norms stay whole."""
+    for mesh in MESHES:
+        exp = step(mesh).exp
+        state = exp.abstract_state()
+        split = {path: sharding for path, sharding in leaf_paths(state_shardings(state, exp.mesh).params)}
+        _, fsdp, tensor = MESHES[mesh]
+        for path, leaf in leaf_paths(state.params):
+            share = math.prod(split[path].shard_shape(leaf.shape)) / math.prod(leaf.shape)
+            if "layers" in path and path.endswith("kernel"):
+                assert share == 1 / (fsdp * tensor), path
+        own = bytes_per_device(state.params, exp.mesh)
+        assert bytes_per_device(state.opt_state, exp.mesh) - 2 * own in range(0, 64), mesh
+
+
+def test_memory_falls_with_the_devices_that_share() -> None:
+    """The state of eight fsdp devices is an eighth, but for what is too small to split."""
+    whole, split = step("data"), step("fsdp")
+    small = 3 * (parameter_bytes(split) - LAYERS * KERNELS - TABLE - DENSE)
+    state = 3 * parameter_bytes(whole)
+    assert bytes_per_device(whole.exp.abstract_state(), whole.exp.mesh) == pytest.approx(state, abs=64)
+    held = bytes_per_device(split.exp.abstract_state(), split.exp.mesh)
+    assert held == pytest.approx((state - small) / 8 + small, abs=64)
+    assert split.state_bytes < 0.3 * whole.state_bytes
