@@ -136,6 +136,7 @@ def eval_sets(cfg: ConfigDict, prepared: Prepared, share: Share | None = None) -
 
     `share` tells which rows of each; None = all.
     """
+    require_held_out(prepared)
     sets = {}
     for name, corpus in prepared.held_out.items():
         if corpus.splits["eval"].tokens == 0:
@@ -143,9 +144,13 @@ def eval_sets(cfg: ConfigDict, prepared: Prepared, share: Share | None = None) -
         pipeline = _pipeline(cfg, prepared, {name: corpus}, "eval", {name: None}, cfg.eval.batch_size, seed=0)
         rows = slice(None) if share is None else share(cfg.eval.batch_size)
         sets[name] = list(pipeline.eval_batches(cfg.eval.num_batches, rows))
-    if not sets:
-        raise UserError("no document is held out: raise data.eval_fraction, or give data.eval_sources")
     return sets
+
+
+def require_held_out(prepared: Prepared) -> None:
+    """Raises `UserError` when there is nothing to evaluate on, before a run finds it out at its first evaluation."""
+    if not any(corpus.splits["eval"].tokens for corpus in prepared.held_out.values()):
+        raise UserError("no document is held out: raise data.eval_fraction, or give data.eval_sources")
 
 
 def _pipeline(

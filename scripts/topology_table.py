@@ -79,6 +79,7 @@ def measure(cell: Cell) -> dict[str, Any]:
         "train.batch_size": cell.rows * len(devices),
         "eval.batch_size": cell.rows * len(devices),
         "train.phases": "",
+        "train.batch_start": None,  # as large as it will be
         "data.seq_len": cell.length,
         "mesh.data": data,
         "mesh.fsdp": fsdp,

@@ -13,6 +13,8 @@ _NAME = re.compile(r'op_name="([^"]*)"')
 _CALLED = re.compile(r"\b(calls|to_apply|condition|body|true_computation|false_computation)=%?([\w.\-]+)")
 _CALLED_LISTS = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_INDEX = re.compile(r"get-tuple-element\(.*index=(\d+)")
+_OPERAND = re.compile(r"%([\w.\-]+)")
 _CONSTANT = re.compile(r"constant\((-?\d+)\)")
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
 _BITS = re.compile(r"(?:[a-z]+)(\d+)")
@@ -88,15 +90,42 @@ def runs(program: Program) -> dict[str, int | None]:
 
 
 def trip_count(program: Program, loop: Instruction) -> int | None:
-    """Of a `while`: what the compiler notes, else the one constant that its condition stays below."""
+    """Of a `while`: what the compiler notes, else by the constant that its counter, from 0 on, stays below."""
     noted = _TRIPS.search(loop.line)
     if noted:
         return int(noted[1])
-    condition = dict(loop.called).get("condition", "")
-    lines = [each.line for each in _reached(program, condition)]
-    constants = {int(value) for line in lines for value in _CONSTANT.findall(line)}
-    below = any("direction=LT" in line for line in lines)
-    return constants.pop() if below and len(constants) == 1 and min(constants) >= 0 else None
+    called = dict(loop.called)
+    condition = program.computations.get(called.get("condition", ""), [])
+    below = next((each for each in condition if each.opcode == "compare" and "direction=LT" in each.line), None)
+    if below is None:
+        return None
+    named = {each.name: each for each in condition}
+    counter, limit = (named.get(name) for name in (*_operands(below), "", "")[:2])
+    place = _INDEX.search(counter.line) if counter is not None else None
+    most = _CONSTANT.search(limit.line) if limit is not None else None
+    if place is None or most is None:
+        return None
+    stride = _stride(program.computations.get(called.get("body", ""), []), int(place[1]))
+    return None if stride is None else max(0, -(-int(most[1]) // stride))
+
+
+def _stride(body: list[Instruction], place: int) -> int | None:
+    """What a turn adds to this element of what it hands on, where that is a constant."""
+    named = {each.name: each for each in body}
+    root = next((each for each in body if each.line.lstrip().startswith("ROOT")), None)
+    handed = _operands(root) if root is not None and root.opcode == "tuple" else []
+    new = named.get(handed[place]) if place < len(handed) else None
+    if new is None or new.opcode != "add":
+        return None
+    added = [_CONSTANT.search(named[name].line) for name in _operands(new) if name in named]
+    found = [int(each[1]) for each in added if each]
+    return found[0] if len(found) == 1 and found[0] > 0 else None
+
+
+def _operands(instruction: Instruction) -> list[str]:
+    """Names of what an instruction takes."""
+    taken = instruction.line.split(f" {instruction.opcode}(", 1)[1]
+    return _OPERAND.findall(taken.split("), ", 1)[0])
 
 
 def array_bytes(text: str) -> list[int]:
@@ -128,13 +157,6 @@ def _callers_first(program: Program) -> list[str]:
             stack.append((name, True))
             stack += [(callee, False) for each in program.computations[name] for _, callee in each.called]
     return done[::-1]
-
-
-def _reached(program: Program, name: str) -> Iterator[Instruction]:
-    for instruction in program.computations.get(name, ()):
-        yield instruction
-        for _, callee in instruction.called:
-            yield from _reached(program, callee)
 
 
 def _times(first: int | None, second: int | None) -> int | None:

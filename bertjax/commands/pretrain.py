@@ -94,6 +94,7 @@ def _train(
     past: dict[str, Any] | None,
     processes: Alone | Processes,
 ) -> TrainState:
+    corpora.require_held_out(prepared)
     run = build.run(exp, prepared, workdir, checkpoints, int(state.step), past, processes)
     for line in summary(exp, prepared, sum(run.batches.rows_per_epoch.values())):
         run.console.print(line)

@@ -163,6 +163,7 @@ def compile_eval_step(mesh: Mesh, objective: Objective, seed: int) -> Callable:
     return jax.jit(step, out_shardings=(NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, BATCH)))
 
 
+@functools.lru_cache(maxsize=32)  # tracing takes a third of a second, and many ask
 def abstract_state(objective: Objective, optimizer: optax.GradientTransformation, rows: int = 1) -> TrainState:
     """Shapes and types of the train state, nothing allocated."""
     return jax.eval_shape(

@@ -25,12 +25,15 @@ HloModule jit_step, is_scheduled=true
   %p = (s32[], f32[8,4]{1,0}) parameter(0)
   %x = f32[8,4]{1,0:T(8,128)S(1)} get-tuple-element(%p), index=1
   %all-reduce.1 = (f32[8,4]{1,0:T(8,128)S(1)}, bf16[3]{0}, /*index=2*/f32[]{:T(128)}) all-reduce(%x, %y, %z), channel_id=1, replica_groups=[2,4]<=[8], to_apply=%add, metadata={op_name="jit(step)/inner/dot_general" stack_frame_id=3}
-  ROOT %t = (s32[], f32[8,4]{1,0}) tuple(%i, %x)
+  %j = s32[]{:T(128)} get-tuple-element(%p), index=0
+  %two = s32[]{:T(128)} constant(2)
+  %next = s32[]{:T(128)} add(%j, %two), metadata={op_name="jit(step)/while/body/add"}
+  ROOT %t = (s32[], f32[8,4]{1,0}) tuple(%next, %x)
 }
 
 %inner_condition (p: (s32[], f32[8,4])) -> pred[] {
   %p = (s32[], f32[8,4]{1,0}) parameter(0)
-  %limit = s32[]{:T(128)} constant(12)
+  %limit = s32[]{:T(128)} constant(23)
   %i = s32[] get-tuple-element(%p), index=0
   ROOT %lt = pred[] compare(%i, %limit), direction=LT
 }
@@ -96,7 +99,7 @@ def found() -> dict[str, Collective]:
 def test_computations_run_as_often_as_the_loops_around_them() -> None:
     counts = runs(parse(LOOPS))
     assert counts["main.1_spmd"] == 1
-    assert counts["outer_body"] == 3 and counts["inner_body"] == 36  # noted; read off the condition
+    assert counts["outer_body"] == 3 and counts["inner_body"] == 36  # noted; 0, 2, ... below 23
     assert counts["inner_condition"] == 39
     assert counts["endless_body"] is None
 

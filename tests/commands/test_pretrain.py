@@ -176,6 +176,15 @@ def test_more_steps_are_allowed_and_the_schedule_is_told(lab: Lab, capsys: pytes
     assert records(workdir)[-1]["step"] == 6
 
 
+def test_nothing_held_out_is_said_before_the_first_update(
+    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workdir = tmp_path / "run"
+    assert lab.run("pretrain", "--workdir", workdir, "--config.data.eval_fraction=0.0001") == 2
+    assert "no document is held out: raise data.eval_fraction" in capsys.readouterr().err
+    assert not (workdir / "metrics.jsonl").exists() or not records(workdir)
+
+
 def test_changed_text_is_refused(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus, workdir = tmp_path / "corpus.txt", tmp_path / "run"
     corpus.write_bytes(lab.corpus.read_bytes())
