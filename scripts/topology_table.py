@@ -80,6 +80,7 @@ def measure(cell: Cell) -> dict[str, Any]:
         "eval.batch_size": cell.rows * len(devices),
         "train.phases": "",
         "train.batch_start": None,  # as large as it will be
+        "train.batch_ramp_steps": None,
         "data.seq_len": cell.length,
         "mesh.data": data,
         "mesh.fsdp": fsdp,
