@@ -4,4 +4,5 @@ import sys
 
 from bertjax.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # processes that we start import this module, too
+    sys.exit(main())

@@ -6,10 +6,10 @@ a trial says that they pay, their own tokenizer and collator, every example a ro
 
 from __future__ import annotations
 
-import itertools
 import time
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 from bertjax.benchmark.turns import Turn
 from bertjax.types import UserError
 
-TRIAL_STEPS = 3
+WARMUP_STEPS, TRIAL_STEPS = 2, 3
 
 
 class Recipe(NamedTuple):
@@ -51,10 +51,16 @@ class Trial(NamedTuple):
     fault: str = ""
 
 
-class Peer:
-    """A model of `transformers` from a folder that we exported; `examples` never ends."""
+def fastest(trials: Sequence[Trial]) -> Setting:
+    return min(trials, key=lambda trial: trial.seconds).setting
 
-    def __init__(self, folder: Path, auto_class: str, examples: Iterator[dict[str, np.ndarray]], recipe: Recipe):
+
+class Peer:
+    """A model of `transformers` from a folder that we exported; it trains on what it is fed."""
+
+    STEPS_OF_A_TRIAL = WARMUP_STEPS + TRIAL_STEPS
+
+    def __init__(self, folder: Path, auto_class: str, recipe: Recipe):
         try:
             import torch
             import transformers
@@ -77,28 +83,27 @@ class Peer:
         self._collate = transformers.DataCollatorForLanguageModeling(
             tokenizer, mlm=recipe.masked, mlm_probability=recipe.mask_rate
         )
-        self._examples = examples
+        self._examples: deque[dict[str, np.ndarray]] = deque()
         self._compiled: Any = None
         self.setting = Setting(False, False)
 
-    def choose(self, with_compile: bool) -> list[Trial]:
-        """Tries the ways to run, keeps the fastest, and returns what was found."""
-        trials = [self._try(Setting(False, False)), self._try(Setting(True, False))]
-        if with_compile:
-            faster = min(trials, key=lambda trial: trial.seconds).setting.bfloat16
-            trials.append(self._try(Setting(faster, True)))
-        best = min(trials, key=lambda trial: trial.seconds)
-        if best.fault:
-            raise UserError(f"--against hf: {self.versions} cannot train this model here: {best.fault}")
-        self.setting = best.setting
-        return trials
+    def feed(self, examples: Iterable[dict[str, np.ndarray]]) -> None:
+        """Examples for the steps to come."""
+        self._examples.extend(examples)
 
-    def _try(self, setting: Setting) -> Trial:
+    def use(self, setting: Setting) -> Setting:
+        """From now on steps run in this way."""
+        self.setting = setting
+        return setting
+
+    def trial(self, setting: Setting) -> Trial:
+        """Takes `STEPS_OF_A_TRIAL` steps in one way."""
         self.setting = setting
         try:
-            self.turn(2)  # compiles, warms up
+            self.turn(WARMUP_STEPS)  # compiles, warms up
             return Trial(setting, self.turn(TRIAL_STEPS).seconds_per_step)
         except Exception as error:  # no compiler, an operation without a kernel: whatever it is, this way is closed
+            self._examples.clear()
             return Trial(setting, float("inf"), f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
 
     def turn(self, steps: int) -> Turn:
@@ -119,7 +124,8 @@ class Peer:
 
     def _batch(self) -> Any:
         examples = []
-        for example in itertools.islice(self._examples, self._recipe.rows):
+        for _ in range(min(self._recipe.rows, len(self._examples))):
+            example = self._examples.popleft()
             feature: dict[str, Any] = {"input_ids": example["input_ids"].tolist()}
             if "pair_labels" in example:
                 feature["token_type_ids"] = example["token_type_ids"].tolist()

@@ -10,8 +10,9 @@ from typing import Any
 import jax
 
 from bertjax import build
+from bertjax.benchmark.away import PeerAway
 from bertjax.benchmark.ours import Ours
-from bertjax.benchmark.peer import Peer, Trial
+from bertjax.benchmark.peer import Trial
 from bertjax.benchmark.trace import Part
 from bertjax.benchmark.turns import Turn, ratios, spread
 from bertjax.training.accounting import FLOPS_FORMULA, peak_flops, training_flops
@@ -90,7 +91,9 @@ def parts_lines(parts: Mapping[Part, float]) -> list[str]:
     return lines
 
 
-def peer_figures(peer: Peer, trials: Sequence[Trial], ours: Sequence[Turn], theirs: Sequence[Turn]) -> dict[str, Any]:
+def peer_figures(
+    peer: PeerAway, trials: Sequence[Trial], ours: Sequence[Turn], theirs: Sequence[Turn]
+) -> dict[str, Any]:
     """Of the other side, and the ratio of real tokens a second."""
     return _of_turns(theirs) | {
         "versions": peer.versions,

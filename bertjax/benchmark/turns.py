@@ -47,10 +47,14 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def alternate(sides: Sequence[Side], turns: int, steps: int) -> list[list[Turn]]:
-    """The turns of each side: all of them take one after the other, so that a slow minute slows all alike."""
+    """The turns of each side: all of them take one after the other, so that a slow minute slows all alike.
+
+    One step before every turn is not counted: whoever waited finds its memory cold, or taken by the system meanwhile.
+    """
     found: list[list[Turn]] = [[] for _ in sides]
     for _ in range(turns):
         for own, side in zip(found, sides, strict=True):
+            side.turn(1)
             own.append(side.turn(steps))
     return found
 

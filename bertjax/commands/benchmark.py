@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from bertjax import build, check_objectives, corpora
+from bertjax.benchmark.away import PeerAway
 from bertjax.benchmark.ours import Ours
-from bertjax.benchmark.peer import Peer, Recipe
+from bertjax.benchmark.peer import Recipe
 from bertjax.benchmark.report import own_figures, own_lines, parts_lines, peer_figures, peer_lines
 from bertjax.benchmark.turns import Turn, alternate
 from bertjax.commands.teacher import attach, read_teacher
@@ -53,8 +54,10 @@ def benchmark(cfg: ConfigDict, amounts: Amounts, against: str | None, with_compi
         if peer_class is None:
             figures = _own(exp, ours, alternate([ours], amounts.turns, amounts.steps)[0])
         else:
-            with tempfile.TemporaryDirectory(prefix="bertjax-peer-") as folder:
-                peer = _peer(exp, prepared, ours, Path(folder), peer_class)
+            with (
+                tempfile.TemporaryDirectory(prefix="bertjax-peer-") as folder,
+                contextlib.closing(_peer(exp, prepared, ours, Path(folder), peer_class)) as peer,
+            ):
                 trials = peer.choose(with_compile)
                 turns, theirs = alternate([ours, peer], amounts.turns, amounts.steps)
             figures = _own(exp, ours, turns)
@@ -100,7 +103,7 @@ def _peer_class(cfg: ConfigDict) -> str:
     return auto_class(found.architecture)
 
 
-def _peer(exp: build.Experiment, prepared: Prepared, ours: Ours, folder: Path, peer_class: str) -> Peer:
+def _peer(exp: build.Experiment, prepared: Prepared, ours: Ours, folder: Path, peer_class: str) -> PeerAway:
     """The same network from the same first weights."""
     cfg, objective = exp.parts[-1].cfg, check_objectives.objective_config(exp.parts[-1].cfg)
     network = exp.network
@@ -121,4 +124,4 @@ def _peer(exp: build.Experiment, prepared: Prepared, ours: Ours, folder: Path, p
         clip_norm=cfg.optimizer.clip_norm,
         seed=cfg.seed,
     )
-    return Peer(folder / "model", peer_class, ours.examples(), recipe)
+    return PeerAway(folder / "model", peer_class, ours.examples(), recipe)

@@ -13,7 +13,8 @@ from jaxtyping import Array, Bool, Float
 from bertjax.models import fused
 from bertjax.models.config import EncoderConfig
 from bertjax.models.context import Context, sees_anything
-from bertjax.models.linear import Key, Linear, dropout, layer_norm
+from bertjax.models.dropout import dropout
+from bertjax.models.linear import Key, Linear, layer_norm
 from bertjax.models.local_attention import block_size, from_blocks, pays, to_blocks
 from bertjax.models.positions import rotate
 from bertjax.models.tiled import tiled_attention

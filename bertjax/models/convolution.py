@@ -8,7 +8,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.linear import Key, activation, dot, dropout, initializer, layer_norm
+from bertjax.models.dropout import dropout
+from bertjax.models.linear import Key, activation, dot, initializer, layer_norm
 
 
 class Convolution(nnx.Module):

@@ -33,7 +33,8 @@ from bertjax.models.attention import mix
 from bertjax.models.config import EncoderConfig
 from bertjax.models.context import Context, visibility
 from bertjax.models.distances import narrow_einsum, of_places, of_tokens
-from bertjax.models.linear import Key, Linear, dropout, initializer, layer_norm
+from bertjax.models.dropout import dropout
+from bertjax.models.linear import Key, Linear, initializer, layer_norm
 
 
 class Relative(NamedTuple):

@@ -10,7 +10,8 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.linear import Key, Linear, dropout, initializer, layer_norm
+from bertjax.models.dropout import dropout
+from bertjax.models.linear import Key, Linear, initializer, layer_norm
 from bertjax.models.mesh import whole_table
 from bertjax.models.positions import sinusoids
 

@@ -15,9 +15,10 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.context import Context, make_context
 from bertjax.models.convolution import Convolution
 from bertjax.models.disentangled import Relative, RelativeTable
+from bertjax.models.dropout import dropout
 from bertjax.models.embeddings import Embeddings
 from bertjax.models.layer import ATTENTION_PARTS, Layer
-from bertjax.models.linear import Key, dropout, initializer, layer_norm
+from bertjax.models.linear import Key, initializer, layer_norm
 from bertjax.models.mesh import shard_batch
 from bertjax.models.relative import make_relative, seeing_itself
 from bertjax.models.stack import Stacked, layer_at, run_layers, stacked_layers, stacked_norms

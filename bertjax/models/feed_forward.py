@@ -7,7 +7,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.linear import Key, Linear, activation, dropout, layer_norm
+from bertjax.models.dropout import dropout
+from bertjax.models.linear import Key, Linear, activation, layer_norm
 
 
 class FeedForward(nnx.Module):

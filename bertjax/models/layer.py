@@ -10,8 +10,9 @@ from bertjax.models.attention import SelfAttention, visible_softmax
 from bertjax.models.config import EncoderConfig
 from bertjax.models.context import Context
 from bertjax.models.disentangled import DisentangledAttention
+from bertjax.models.dropout import dropout
 from bertjax.models.feed_forward import FeedForward
-from bertjax.models.linear import Key, dropout
+from bertjax.models.linear import Key
 from bertjax.models.relative import RelativeAttention
 
 ATTENTIONS: dict[str, type[SelfAttention | DisentangledAttention | RelativeAttention]] = {

@@ -1,4 +1,4 @@
-"""Products, dropout and activations: the arithmetic that every module shares.
+"""Products and activations: the arithmetic that every module shares.
 
 Every matrix product of the project goes through `dot`, so that its three products (forward, and backward to the input
 and to the weight) read the same narrow type. Leaving the backward products to the transpose rules would multiply a
@@ -13,13 +13,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jax.extend.random import threefry2x32_p
 from jaxtyping import Array, Float
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.mesh import parts_by_hand
 
 Key = Array
 Activation = Callable[[Array], Array]
@@ -123,52 +120,3 @@ def gelu(x: Array) -> Array:
     """
     wide = x.astype(jnp.float32)
     return (0.5 * wide * (1.0 + jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
-
-
-@jax.named_scope("dropout")
-def dropout(x: Array, rate: float, key: Key | None, by_row: bool = True) -> Array:
-    """Zeroes a share `rate` of the elements and scales the rest; `key=None` means none is dropped.
-
-    `by_row`: the first axis counts rows of the batch; else all rows share `x`, and what is dropped of it.
-
-    Sixteen random bits an element (the rate is exact to 2^-17): random numbers are a large part of a small model's
-    step, and one threefry word serves two elements.
-    """
-    if key is None or rate == 0.0:
-        return x
-    keep, scale = kept(key, rate, x.shape, by_row)
-    return jnp.where(keep, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
-
-
-@jax.named_scope("dropout")
-def kept(key: Key, rate: float, shape: tuple[int, ...], by_row: bool = True) -> tuple[Array, float]:
-    """Which elements dropout leaves there, and what they are multiplied by."""
-    threshold = round(rate * 65536)
-    return _random_uint16(key, shape, by_row) >= threshold, 65536 / (65536 - threshold)
-
-
-def _random_uint16(key: Key, shape: tuple[int, ...], by_row: bool) -> Array:
-    if shape[-1] % 2:
-        return _random_words(key, shape, by_row).astype(jnp.uint16)
-    words = _random_words(key, (*shape[:-1], shape[-1] // 2), by_row)
-    return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(shape)
-
-
-def _random_words(key: Key, shape: tuple[int, ...], by_row: bool) -> Array:
-    """uint32 of this shape; of rows that were split by hand, those of the whole.
-
-    `jax.random.bits` does the same wherever the compiler splits rows, for threefry numbers every word by its place.
-    """
-    axis, ways = parts_by_hand()
-    if not axis or not by_row:
-        return jax.random.bits(key, shape, jnp.uint32)
-    part = jax.lax.axis_index(axis)
-    if str(jax.random.key_impl(key)) != "threefry2x32":  # promises nothing of meshes
-        return jax.random.bits(jax.random.fold_in(key, part), shape, jnp.uint32)
-    size = math.prod(shape)
-    starts = np.arange(ways, dtype=np.uint64) * size
-    high, low = (jnp.asarray((starts >> shift).astype(np.uint32))[part] for shift in (32, 0))
-    place = jax.lax.iota(jnp.uint32, size)
-    counts = jnp.broadcast_to(high, (size,)) + (place + low < low), place + low
-    halves = threefry2x32_p.bind(*(jnp.broadcast_to(half, (size,)) for half in jax.random.key_data(key)), *counts)
-    return (halves[0] ^ halves[1]).reshape(shape)

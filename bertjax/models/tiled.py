@@ -18,7 +18,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.linear import Key, kept
+from bertjax.models.dropout import kept
+from bertjax.models.linear import Key
 from bertjax.models.mesh import on_each_device
 
 SCORES = 3 << 18
@@ -56,15 +57,18 @@ def _forward(
     likes = tuple(jnp.zeros((), x.dtype) for x in (q, k, v))
     saved = (*(tiles.cut(x.astype(narrow)) for x in (q, k, v)), tiles.cut_scores(keep))
     out, logsumexp = tiles.each(functools.partial(_average, scale), mask, *saved)
-    return tiles.join(out), (saved, mask, logsumexp, likes)
+    return tiles.join(out), (saved, mask, out, logsumexp, likes)
 
 
 def _backward(narrow: str, scale: float, kept_back: tuple, grad: Array) -> tuple:
-    saved, mask, logsumexp, likes = kept_back
+    saved, mask, out, logsumexp, likes = kept_back
     rows, heads, length, width = saved[0].shape[1:]
     tiles = Tiles((*grad.shape[:3], width), saved[1].shape[3])
     assert (rows, heads, length) == (tiles.rows, tiles.heads, grad.shape[1])
-    slopes = tiles.each(functools.partial(_slopes, scale), mask, *saved, logsumexp, tiles.cut(grad.astype(narrow)))
+    slope = tiles.cut(grad)
+    # The mean slope of a query's shares, by what they have made: sum over keys of share * (grad . v) = grad . out.
+    means = (slope.astype(jnp.float32) * out).sum(axis=-1)
+    slopes = tiles.each(functools.partial(_slopes, scale), mask, *saved, logsumexp, means, slope.astype(narrow))
     joined = (tiles.join(x).astype(like.dtype) for x, like in zip(slopes, likes, strict=True))
     return (*joined, None, None)
 
@@ -93,6 +97,7 @@ def _slopes(
     v: Array,
     keep: Array | None,
     logsumexp: Array,
+    means: Array,
     grad: Array,
 ) -> tuple[Array, Array, Array]:
     """A tile: slopes of q, k, v from that of the mixed values."""
@@ -101,8 +106,7 @@ def _slopes(
     of_v = _product("rnqk,rnqh->rnkh", _drop(shares, keep, scale).astype(v.dtype), grad)
     of_shares = _drop(_product("rnqh,rnkh->rnqk", grad, v), keep, scale)
     with jax.named_scope("softmax"):
-        mean = (shares * of_shares).sum(axis=-1, keepdims=True)
-        of_scores = (shares * (of_shares - mean) / math.sqrt(q.shape[-1])).astype(q.dtype)
+        of_scores = (shares * (of_shares - means[..., None]) / math.sqrt(q.shape[-1])).astype(q.dtype)
     return _product("rnqk,rnkh->rnqh", of_scores, k), _product("rnqk,rnqh->rnkh", of_scores, q), of_v
 
 

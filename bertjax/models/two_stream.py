@@ -17,9 +17,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.context import Context, make_context
+from bertjax.models.dropout import dropout
 from bertjax.models.encoder import Encoder
 from bertjax.models.layer import Layer
-from bertjax.models.linear import Key, dropout
+from bertjax.models.linear import Key
 from bertjax.models.mesh import shard_batch
 from bertjax.models.relative import make_relative, seeing_itself
 from bertjax.models.stack import run_layers

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bertjax.benchmark.away import PeerAway
 from bertjax.benchmark.ours import examples_of
-from bertjax.benchmark.peer import Peer
+from bertjax.benchmark.peer import Peer, Recipe
 from bertjax.benchmark.report import parts_lines, peer_lines
 from bertjax.benchmark.trace import Part
 from bertjax.benchmark.turns import Turn, alternate, ratios, spread
@@ -29,7 +32,7 @@ class Logged:
 def test_both_sides_take_turns() -> None:
     log: list[str] = []
     ours, theirs = alternate([Logged("a", log), Logged("b", log)], 3, 5)
-    assert log == ["a", "b"] * 3
+    assert log == ["a", "a", "b", "b"] * 3  # a step that does not count, and a turn
     assert [turn.seconds_per_step for turn in ours] == [2.0] * 3 and theirs[0].tokens_per_second == 15.0
 
 
@@ -39,9 +42,19 @@ def test_a_peer_that_cannot_train_is_an_explained_end(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Peer, "turn", fails)
     peer = Peer.__new__(Peer)
-    peer.versions = "transformers 5, torch 2"
+    peer._examples = deque()
+    away = PeerAway.__new__(PeerAway)
+    away.versions = "transformers 5, torch 2"
+    monkeypatch.setattr(away, "_ask", lambda what, steps, *given: getattr(peer, what)(*given))
     with pytest.raises(UserError, match="torch 2 cannot train this model here: RuntimeError: no kernel"):
-        peer.choose(with_compile=True)
+        away.choose(with_compile=True)
+
+
+def test_a_peer_that_dies_is_an_explained_end(tmp_path: Path) -> None:
+    """Its process finds no model, and says so by an exit code; nobody waits for it."""
+    recipe = Recipe(1, True, 0.15, 1e-4, 0.0, 1.0, 0)
+    with pytest.raises(UserError, match=r"the peer's process ended \(exit code 1\)"):
+        PeerAway(tmp_path / "nothing", "BertForMaskedLM", iter([]), recipe)
 
 
 def test_ratios_are_taken_turn_by_turn() -> None:

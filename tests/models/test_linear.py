@@ -12,7 +12,8 @@ import pytest
 from flax import nnx
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.linear import Linear, activation, dot, dropout, initializer, layer_norm
+from bertjax.models.dropout import dropout
+from bertjax.models.linear import Linear, activation, dot, initializer, layer_norm
 
 
 def operands(transposed: bool) -> tuple[jax.Array, jax.Array]:

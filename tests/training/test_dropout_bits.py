@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.base_config import base_config
-from bertjax.models.linear import dropout
+from bertjax.models.dropout import dropout
 from bertjax.training.state import purpose_key
 
 SHAPES = [(1, 1, 1), (2, 1, 1), (8, 1, 1), (1, 4, 1), (2, 2, 2), (1, 1, 8)]
