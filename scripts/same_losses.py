@@ -5,8 +5,9 @@
 BERT-tiny on masked words, 1,000 updates of 16 rows of 128 tokens. Runs of one seed begin with the same weights and see
 the same rows and masks. The ways to compute:
 
-plain             float32 products, scanned layers, a threefry word for every element of dropout, a step a dispatch
-speed-ups         bfloat16 products, unrolled layers, 16 bits an element from rbg, `--together` steps a dispatch
+plain             float32 products, scanned layers, attention as a whole, a threefry word for every element of dropout
+speed-ups         bfloat16 products, unrolled layers, 16 bits an element from rbg, attention as the platform has it,
+                  `--together` steps a dispatch
 speed-ups, half   the same with optimizer.moments_dtype=bfloat16
 
 Prints, and keeps in OUT/table.md, the mean of the final held-out losses, their standard error, the difference from the
@@ -58,7 +59,8 @@ class Difference(NamedTuple):
 def settings(way: str, together: int) -> list[str]:
     """What a way sets."""
     if way == PLAIN:
-        return ["--config.train.compute_dtype=float32", "--config.model.unroll=1"]
+        found = ["--config.train.compute_dtype=float32", "--config.model.unroll=1"]
+        return [*found, "--config.model.attention_implementation=xla"]
     found = ["--config.train.compute_dtype=bfloat16", "--config.model.unroll=2", "--config.train.dropout_prng=rbg"]
     found.append(f"--config.train.steps_per_dispatch={together}")
     return [*found, "--config.optimizer.moments_dtype=bfloat16"] if way == HALF else found
@@ -165,14 +167,14 @@ def run_plain(arguments: Sequence[str]) -> int:
     import jax
     import jax.numpy as jnp
 
-    from bertjax.models import linear
+    from bertjax.models import dropout as home
 
     def dropout(x: jax.Array, rate: float, key: jax.Array | None, by_row: bool = True) -> jax.Array:
         if key is None or rate == 0.0:
             return x
         return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), jnp.zeros((), x.dtype))
 
-    linear.dropout = dropout
+    home.dropout = dropout
     from bertjax.cli import main as command_line
 
     return command_line(list(arguments))

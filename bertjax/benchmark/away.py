@@ -1,4 +1,4 @@
-"""The peer in a process of its own: in one process with jax, each side was seen to take half as long again.
+"""The peer in a process of its own, whose threads and memory are in nobody's way, asked by lines of JSON.
 
 What makes a turn's batches is sent before the turn begins, and its time is taken over there.
 """
@@ -6,9 +6,11 @@ What makes a turn's batches is sent before the turn begins, and its time is take
 from __future__ import annotations
 
 import itertools
-import multiprocessing
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from bertjax.types import UserError
 
 Example = dict[str, np.ndarray]
 SECONDS_TO_END = 30.0
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+_COMMAND = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from bertjax.benchmark.away import serve; serve()"
 
 
 class PeerAway:
@@ -27,12 +31,8 @@ class PeerAway:
 
     def __init__(self, folder: Path, auto_class: str, examples: Iterator[Example], recipe: Recipe):
         self._examples, self._rows = examples, recipe.rows
-        here, there = multiprocessing.Pipe()
-        context = multiprocessing.get_context("spawn")  # jax has threads: a fork of it may hang
-        self._process = context.Process(target=_serve, args=(there, folder, auto_class, recipe), daemon=True)
-        self._process.start()
-        there.close()
-        self._connection = here
+        command = [sys.executable, "-c", _COMMAND, str(folder), auto_class, json.dumps(recipe._asdict())]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.versions, self.device, self.attention = self._answer()
         self.setting = Setting(False, False)
 
@@ -44,49 +44,69 @@ class PeerAway:
         best = min(trials, key=lambda trial: trial.seconds)
         if best.fault:
             raise UserError(f"--against hf: {self.versions} cannot train this model here: {best.fault}")
-        self.setting = self._ask("use", 0, best.setting)
+        self._ask("use", 0, list(best.setting))
+        self.setting = best.setting
         return trials
 
     def _try(self, setting: Setting) -> Trial:
-        return self._ask("trial", Peer.STEPS_OF_A_TRIAL, setting)
+        seconds, fault = self._ask("trial", Peer.STEPS_OF_A_TRIAL, list(setting))
+        return Trial(setting, seconds, fault)
 
     def turn(self, steps: int) -> Turn:
-        return self._ask("turn", steps, steps)
+        return Turn(*self._ask("turn", steps, steps))
 
-    def _ask(self, what: str, steps: int, *arguments: Any) -> Any:
+    def _ask(self, what: str, steps: int, argument: Any) -> Any:
         """The answer to a call of `Peer`, given what `steps` steps need."""
-        self._connection.send((what, list(itertools.islice(self._examples, steps * self._rows)), arguments))
+        taken = itertools.islice(self._examples, steps * self._rows)
+        examples = [{name: np.asarray(value).tolist() for name, value in example.items()} for example in taken]
+        assert self._process.stdin is not None
+        try:
+            print(json.dumps([what, examples, argument]), file=self._process.stdin, flush=True)
+        except OSError:
+            self._ended()
         return self._answer()
 
     def _answer(self) -> Any:
-        try:
-            answer = self._connection.recv()
-        except EOFError:
-            self._process.join(SECONDS_TO_END)
-            code = self._process.exitcode
-            raise UserError(
-                f"--against hf: the peer's process ended (exit code {code}); is there memory for both?"
-            ) from None
-        if isinstance(answer, UserError):
-            raise answer
-        return answer
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.endswith("\n"):
+            self._ended()
+        answer = json.loads(line)
+        if "fault" in answer:
+            raise UserError(answer["fault"])
+        return answer["is"]
+
+    def _ended(self) -> None:
+        code = self._process.wait(SECONDS_TO_END)
+        raise UserError(f"--against hf: the peer's process ended (exit code {code}); is there memory for both?")
 
     def close(self) -> None:
-        self._connection.close()
-        self._process.join(SECONDS_TO_END)
         self._process.kill()
+        self._process.communicate()
 
 
-def _serve(connection: Connection, folder: Path, auto_class: str, recipe: Recipe) -> None:
+def serve() -> None:
     """The other end: answers until nobody asks."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever libraries print
+    folder, auto_class, recipe = sys.argv[1:]
+
+    def answer(kind: str, value: Any) -> None:
+        print(json.dumps({kind: value}), file=answers, flush=True)
+
     try:
-        peer = Peer(folder, auto_class, recipe)
-        connection.send((peer.versions, peer.device, peer.attention))
-        while True:
-            what, examples, arguments = connection.recv()
-            peer.feed(examples)
-            connection.send(getattr(peer, what)(*arguments))
+        peer = Peer(Path(folder), auto_class, Recipe(**json.loads(recipe)))
     except UserError as error:
-        connection.send(error)
-    except (EOFError, KeyboardInterrupt):
+        answer("fault", str(error))
         return
+    answer("is", [peer.versions, peer.device, peer.attention])
+    for line in sys.stdin:
+        what, examples, argument = json.loads(line)
+        peer.feed(examples)
+        if what == "turn":
+            answer("is", peer.turn(argument))
+        elif what == "trial":
+            answer("is", peer.trial(Setting(*argument))[1:])
+        else:
+            peer.use(Setting(*argument))
+            answer("is", None)

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from bertjax.benchmark.turns import Turn
 from bertjax.types import UserError
 
@@ -83,18 +81,17 @@ class Peer:
         self._collate = transformers.DataCollatorForLanguageModeling(
             tokenizer, mlm=recipe.masked, mlm_probability=recipe.mask_rate
         )
-        self._examples: deque[dict[str, np.ndarray]] = deque()
+        self._examples: deque[dict[str, Any]] = deque()
         self._compiled: Any = None
         self.setting = Setting(False, False)
 
-    def feed(self, examples: Iterable[dict[str, np.ndarray]]) -> None:
+    def feed(self, examples: Iterable[dict[str, Any]]) -> None:
         """Examples for the steps to come."""
         self._examples.extend(examples)
 
-    def use(self, setting: Setting) -> Setting:
+    def use(self, setting: Setting) -> None:
         """From now on steps run in this way."""
         self.setting = setting
-        return setting
 
     def trial(self, setting: Setting) -> Trial:
         """Takes `STEPS_OF_A_TRIAL` steps in one way."""
@@ -126,10 +123,10 @@ class Peer:
         examples = []
         for _ in range(min(self._recipe.rows, len(self._examples))):
             example = self._examples.popleft()
-            feature: dict[str, Any] = {"input_ids": example["input_ids"].tolist()}
+            feature: dict[str, Any] = {"input_ids": example["input_ids"]}
             if "pair_labels" in example:
-                feature["token_type_ids"] = example["token_type_ids"].tolist()
-                feature["next_sentence_label"] = int(example["pair_labels"])
+                feature["token_type_ids"] = example["token_type_ids"]
+                feature["next_sentence_label"] = example["pair_labels"]
             examples.append(feature)
         return self._collate(examples)
 

@@ -41,12 +41,12 @@ def kept(key: Key, rate: float, shape: tuple[int, ...], by_row: bool = True) -> 
 
 def _random_uint16(key: Key, shape: tuple[int, ...], by_row: bool) -> Array:
     if shape[-1] % 2:
-        return _random_words(key, shape, by_row).astype(jnp.uint16)
-    words = _random_words(key, (*shape[:-1], shape[-1] // 2), by_row)
+        return random_bits(key, shape, by_row).astype(jnp.uint16)
+    words = random_bits(key, (*shape[:-1], shape[-1] // 2), by_row)
     return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(shape)
 
 
-def _random_words(key: Key, shape: tuple[int, ...], by_row: bool) -> Array:
+def random_bits(key: Key, shape: tuple[int, ...], by_row: bool = False) -> Array:
     """uint32 of this shape, as `jax.random.bits` gives them; of rows that were split by hand, those of the whole.
 
     threefry numbers every word by its place, so that it does not matter where it is made.

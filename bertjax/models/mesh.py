@@ -91,5 +91,11 @@ def on_each_device(function: Callable, heads: Sequence[int | None], out_heads: i
     def spec(axis: int | None) -> PartitionSpec:
         return PartitionSpec(rows) if axis is None else PartitionSpec(rows, *[None] * (axis - 1), own_heads)
 
-    specs = {"in_specs": tuple(map(spec, heads)), "out_specs": spec(out_heads)}
-    return jax.shard_map(function, **specs, axis_names=left, check_vma=False)(*arrays)
+    split = jax.shard_map(
+        function,
+        in_specs=tuple(map(spec, heads)),
+        out_specs=spec(out_heads),
+        axis_names=left,
+        check_vma=False,
+    )
+    return split(*arrays)

@@ -11,6 +11,7 @@ import optax
 from jax.tree_util import keystr, tree_map_with_path
 from jaxtyping import Array, Float, UInt32
 
+from bertjax.models.dropout import random_bits
 from bertjax.training.state import purpose_key
 from bertjax.types import Params
 
@@ -71,7 +72,7 @@ def _words(key: Array, moments: Params) -> Params:
     """A random word for every number of a tree."""
 
     def of_leaf(path: Any, leaf: Array) -> Array:
-        return jax.random.bits(jax.random.fold_in(key, zlib.crc32(keystr(path).encode())), leaf.shape)
+        return random_bits(jax.random.fold_in(key, zlib.crc32(keystr(path).encode())), leaf.shape)
 
     return tree_map_with_path(of_leaf, moments)
 

@@ -163,9 +163,14 @@ def compile_eval_step(mesh: Mesh, objective: Objective, seed: int) -> Callable:
     return jax.jit(step, out_shardings=(NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, BATCH)))
 
 
-@functools.lru_cache(maxsize=32)  # tracing takes a third of a second, and many ask
 def abstract_state(objective: Objective, optimizer: optax.GradientTransformation, rows: int = 1) -> TrainState:
     """Shapes and types of the train state, nothing allocated."""
+    key: Any = objective  # by identity
+    return _abstract_state(key, optimizer, rows)
+
+
+@functools.lru_cache(maxsize=32)  # tracing takes a third of a second, and many ask
+def _abstract_state(objective: Any, optimizer: optax.GradientTransformation, rows: int) -> TrainState:
     return jax.eval_shape(
         lambda key: new_state(objective.init(key), objective.new_carry(rows), optimizer), jax.random.key(0)
     )

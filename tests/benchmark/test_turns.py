@@ -11,7 +11,7 @@ import pytest
 
 from bertjax.benchmark.away import PeerAway
 from bertjax.benchmark.ours import examples_of
-from bertjax.benchmark.peer import Peer, Recipe
+from bertjax.benchmark.peer import Peer, Recipe, Setting
 from bertjax.benchmark.report import parts_lines, peer_lines
 from bertjax.benchmark.trace import Part
 from bertjax.benchmark.turns import Turn, alternate, ratios, spread
@@ -45,7 +45,7 @@ def test_a_peer_that_cannot_train_is_an_explained_end(monkeypatch: pytest.Monkey
     peer._examples = deque()
     away = PeerAway.__new__(PeerAway)
     away.versions = "transformers 5, torch 2"
-    monkeypatch.setattr(away, "_ask", lambda what, steps, *given: getattr(peer, what)(*given))
+    monkeypatch.setattr(away, "_ask", lambda what, steps, setting: peer.trial(Setting(*setting))[1:])
     with pytest.raises(UserError, match="torch 2 cannot train this model here: RuntimeError: no kernel"):
         away.choose(with_compile=True)
 

@@ -29,6 +29,7 @@ def test_the_verdict_is_two_standard_errors_of_the_difference_of_means(script: M
     assert "| yes |" in lines[3] and "| +0.3000 ± 0.0816 | **no** |" in lines[4]
 
 
+@pytest.mark.long
 def test_very_short_runs_learn_the_same(
     lab: Lab, script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,12 +65,12 @@ def test_the_plain_dropout_is_that_of_jax(script: ModuleType, monkeypatch: pytes
     import jax.numpy as jnp
 
     from bertjax import cli
-    from bertjax.models import linear
+    from bertjax.models import dropout as home
 
-    monkeypatch.setattr(linear, "dropout", linear.dropout)  # put back afterwards
+    monkeypatch.setattr(home, "dropout", home.dropout)  # put back afterwards
     monkeypatch.setattr(cli, "main", lambda arguments: arguments == ["pretrain"])
     assert script.run_plain(["pretrain"])
     key, ones = jax.random.key(0), jnp.ones((64, 64))
-    found = linear.dropout(ones, 0.25, key)
+    found = home.dropout(ones, 0.25, key)
     assert (found == jnp.where(jax.random.bernoulli(key, 0.75, ones.shape), 1 / 0.75, 0.0)).all()
-    assert linear.dropout(ones, 0.25, None) is ones
+    assert home.dropout(ones, 0.25, None) is ones

@@ -80,6 +80,7 @@ def test_a_signal_at_any_moment_saves_and_the_next_run_goes_on(
 
 INTERRUPTED_WHILE_COLLECTING = """
 import gc, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell has sent to the background
 import bertjax.check
 from bertjax.cli import main
 

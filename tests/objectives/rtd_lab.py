@@ -109,4 +109,6 @@ def assert_finite_differences(
     first, second = (at(1e-3) - at(-1e-3)) / 2e-3
     assert (abs(second) > 0.1) == (sharing != "none") and abs(first) > 0.01
     slope = float((take(found, *path)["embedding"] * way).sum())
-    np.testing.assert_allclose(slope, first if sharing in ("gdes", "none") else first + second, rtol=2e-2)
+    np.testing.assert_allclose(
+        slope, first if sharing in ("gdes", "none") else first + second, rtol=4e-2
+    )  # float32, steps of 1e-3

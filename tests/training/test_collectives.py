@@ -48,6 +48,9 @@ KERNELS = 4 * (4 * WIDTH * WIDTH + 2 * WIDTH * INNER)  # bytes of those of a lay
 TABLE = 4 * VOCABULARY * WIDTH
 DENSE = 4 * WIDTH * WIDTH
 SCALARS = 4096  # bytes of losses, counts, norms
+every_mesh = pytest.mark.parametrize(
+    "mesh", [name if name == "mixed" else pytest.param(name, marks=pytest.mark.long) for name in MESHES]
+)
 both_ways = pytest.mark.parametrize(
     "unroll", [1, pytest.param(LAYERS, marks=pytest.mark.long)], ids=["scan", "unrolled"]
 )
@@ -131,7 +134,7 @@ def test_tensor_reduces_activations_and_gathers_nothing(unroll: int) -> None:
 
 
 @both_ways
-@pytest.mark.parametrize("mesh", MESHES)
+@every_mesh
 def test_no_activations_and_no_logits_are_gathered(mesh: str, unroll: int) -> None:
     """Neither whole rows of hidden states, nor the predicted ones, nor anything with tokens and the vocabulary."""
     data, fsdp, tensor = MESHES[mesh]
@@ -165,7 +168,7 @@ def bytes_of_parameters_here(compiled: Compiled) -> int:
     return bytes_per_device(compiled.exp.abstract_state().params, compiled.exp.mesh)
 
 
-@pytest.mark.parametrize("mesh", MESHES)
+@every_mesh
 def test_the_program_holds_the_share_of_the_state_that_the_maths_says(mesh: str) -> None:
     """No device is handed more than its part of weights and moments, and its rows."""
     compiled = step(mesh)

@@ -62,7 +62,7 @@ def test_portions_are_cut_as_they_are_asked_for() -> None:
     assert asked == [10, 11, 14]
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize("shape", [pytest.param((1, 1, 1), marks=pytest.mark.long), (2, 2, 2)], ids=str)
 def test_steps_at_once_are_the_steps_one_by_one(
     mesh_of: Callable, start_on: Callable, batch_of: Callable, objective: MaskedLanguageModel, shape: tuple
 ) -> None:
