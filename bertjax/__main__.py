@@ -4,5 +4,4 @@ import sys
 
 from bertjax.cli import main
 
-if __name__ == "__main__":  # processes that we start import this module, too
-    sys.exit(main())
+sys.exit(main())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 from ml_collections import ConfigDict
 
 from bertjax import corpora
@@ -50,6 +53,22 @@ def use_compile_cache(cfg: ConfigDict) -> None:
     if jax.default_backend() == "cpu":
         folder /= hashlib.sha256(" ".join(sorted(_cpu_flags())).encode()).hexdigest()[:16]
     jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+@contextlib.contextmanager
+def without_compile_cache() -> Iterator[None]:
+    """Whatever is compiled here is compiled anew, and not kept; jax must be told to ask its config again."""
+
+    def use(value: bool) -> None:
+        jax.config.update("jax_enable_compilation_cache", value)
+        compilation_cache.reset_cache()
+
+    was = jax.config.values["jax_enable_compilation_cache"]
+    use(False)
+    try:
+        yield
+    finally:
+        use(was)
 
 
 def check_determinism(cfg: ConfigDict) -> None:

@@ -15,8 +15,8 @@ from bertjax.models.config import EncoderConfig
 from bertjax.training.accounting import FLOPS_FORMULA, peak_flops, training_flops
 
 SPLASH_RATE = 0.4
-"""Share of the peak at which splash attention is taken to multiply: an assumption, its authors publish no other."""
-_LANES = 128  # heads are padded to them
+"""Share of the peak at which splash attention is taken to multiply: an assumption."""
+_LANES = 128  # of a matrix unit: narrower heads fill it no faster
 _PRODUCTS = 9  # of queries x keys x width: 2 forward, 3 for the slopes of queries, 4 for those of keys and values
 _KERNEL = "tpu_custom_call"
 _ESTIMATES = {

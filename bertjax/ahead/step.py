@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache
 from ml_collections import ConfigDict
 
-from bertjax import build, check_objectives
+from bertjax import build, check_objectives, machine
 from bertjax.ahead.collectives import Collective, collectives
 from bertjax.ahead.hlo import Program, parse, runs
 from bertjax.ahead.inputs import abstract_batch, stand_in_vocabulary
@@ -60,8 +59,8 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> Compiled:
     exp = build.experiment(cfg, stand_in_vocabulary(cfg.data.vocab_size), own=devices)
     part = exp.parts[-1]
     began = time.perf_counter()
-    # The abstract mesh: nothing may be put on devices that are not there.
-    with jax.sharding.use_abstract_mesh(exp.mesh.abstract_mesh), _without_cache():
+    # The abstract mesh: nothing may be put on devices that are not there. What is compiled here suits another machine.
+    with jax.sharding.use_abstract_mesh(exp.mesh.abstract_mesh), machine.without_compile_cache():
         lowered = part.train_step.lower(exp.abstract_state(), exp.frozen, abstract_batch(exp, part))
         try:
             compiled = lowered.compile(_QUICK if devices[0].platform == "cpu" else None)
@@ -179,18 +178,3 @@ def _no_room(message: str) -> str:
         f"the step does not fit: {found[0].split('; ')[0].rstrip('.')}; take fewer rows a chip (train.batch_size, "
         "train.microbatches), model.remat=dots or full, or more of mesh.fsdp"
     )
-
-
-class _without_cache:
-    """Compiled anew and not kept: its time is told, and such code is for machines that this one is not."""
-
-    def __enter__(self) -> None:
-        self.was = jax.config.values["jax_enable_compilation_cache"]
-        self._set(False)
-
-    def __exit__(self, *_: object) -> None:
-        self._set(self.was)
-
-    def _set(self, used: bool) -> None:
-        jax.config.update("jax_enable_compilation_cache", used)
-        compilation_cache.reset_cache()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -40,8 +40,8 @@ class PeerAway:
         """Tries the ways to run, keeps the fastest, and returns what was found."""
         trials = [self._try(Setting(False, False)), self._try(Setting(True, False))]
         if with_compile:
-            trials.append(self._try(Setting(fastest(trials).bfloat16, True)))
-        best = min(trials, key=lambda trial: trial.seconds)
+            trials.append(self._try(Setting(fastest(trials).setting.bfloat16, True)))
+        best = fastest(trials)
         if best.fault:
             raise UserError(f"--against hf: {self.versions} cannot train this model here: {best.fault}")
         self._ask("use", 0, list(best.setting))
@@ -76,7 +76,7 @@ class PeerAway:
             raise UserError(answer["fault"])
         return answer["is"]
 
-    def _ended(self) -> None:
+    def _ended(self) -> NoReturn:
         code = self._process.wait(SECONDS_TO_END)
         raise UserError(f"--against hf: the peer's process ended (exit code {code}); is there memory for both?")
 

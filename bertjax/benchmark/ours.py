@@ -13,9 +13,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.compilation_cache import compilation_cache
 
-from bertjax import build, corpora
+from bertjax import build, corpora, machine
 from bertjax.benchmark.trace import Part, seconds_by_part
 from bertjax.benchmark.turns import Turn
 from bertjax.corpora import Prepared
@@ -50,17 +49,12 @@ class Ours:
 
     def _compile(self, batches: list[Batch]) -> tuple[float, Any]:
         """Seconds that tracing and compiling the step, or steps, take without a cache, and what is compiled."""
-        was = jax.config.values["jax_enable_compilation_cache"]
-        _cache(False)
-        try:
-            with jax.set_mesh(self.exp.mesh):
-                placed = self._placed(batches)
-                began = time.perf_counter()
-                step = self._part.train_steps if self._together > 1 else self._part.train_step
-                compiled = step.lower(self._state, self.exp.frozen, placed).compile()
-                return time.perf_counter() - began, compiled
-        finally:
-            _cache(was)
+        step = self._part.train_steps if self._together > 1 else self._part.train_step
+        with jax.set_mesh(self.exp.mesh), machine.without_compile_cache():
+            placed = self._placed(batches)
+            began = time.perf_counter()
+            compiled = step.lower(self._state, self.exp.frozen, placed).compile()
+            return time.perf_counter() - began, compiled
 
     @property
     def step_bytes(self) -> int | None:
@@ -126,12 +120,6 @@ def examples_of(batch: Batch) -> Iterator[dict[str, np.ndarray]]:
             if "pair_labels" in batch:
                 example["pair_labels"] = batch["pair_labels"][row][number - 1]
             yield example
-
-
-def _cache(used: bool) -> None:
-    """Whether jax looks for compiled code on the disk; it must be told to ask its config again."""
-    jax.config.update("jax_enable_compilation_cache", used)
-    compilation_cache.reset_cache()
 
 
 def _peak_bytes(mesh: jax.sharding.Mesh) -> int:

@@ -49,8 +49,8 @@ class Trial(NamedTuple):
     fault: str = ""
 
 
-def fastest(trials: Sequence[Trial]) -> Setting:
-    return min(trials, key=lambda trial: trial.seconds).setting
+def fastest(trials: Sequence[Trial]) -> Trial:
+    return min(trials, key=lambda trial: trial.seconds)
 
 
 class Peer:

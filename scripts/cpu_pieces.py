@@ -1,0 +1,88 @@
+"""What bertjax computes in a way of its own on a CPU, beside jax's way: medians in milliseconds, in turns.
+
+    python scripts/cpu_pieces.py
+
+random bits   6.3 million words of threefry: `jax.random.bits`, and written out (models/dropout.py)
+gelu          4,096 x 1,024, and its slope: `jax.nn.gelu` (erfc), and by erf (models/linear.py)
+attention     of BERT-base, 4 rows of 512, dropout 0.1, with its slopes: whole, and in tiles (models/tiled.py)
+moments       random bits of 10 million parameters, as optimizer.moments_dtype=bfloat16 draws them, both ways
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.models.attention import attend
+from bertjax.models.config import EncoderConfig
+from bertjax.models.context import make_context
+from bertjax.models.dropout import random_bits
+from bertjax.models.linear import gelu
+
+
+def slope(function: Callable, *arguments: jax.Array) -> Callable:
+    """The slopes of the sum of squares of what comes out."""
+    return jax.jit(jax.grad(lambda *given: (function(*given) ** 2).sum(), argnums=tuple(range(len(arguments)))))
+
+
+def attention(implementation: str, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    config = EncoderConfig(attention_dropout=0.1, attention_implementation=implementation, compute_dtype="bfloat16")
+    ids = jnp.ones(q.shape[:2], jnp.int32)
+    places = jnp.broadcast_to(jnp.arange(q.shape[1])[None], ids.shape)
+    return attend(q, k, v, make_context(config, ids, places, False), config, jax.random.key(1))
+
+
+def pieces() -> dict[str, tuple[Callable, Callable, tuple]]:
+    """Title -> jax's way, ours, and what both are called with."""
+    key = jax.random.key(0)
+    x = jax.random.normal(key, (4096, 1024))
+    erfc = functools.partial(jax.nn.gelu, approximate=False)
+    heads = tuple(jax.random.normal(jax.random.key(number), (4, 512, 12, 64)) for number in range(3))
+    whole, tiled = (functools.partial(attention, name) for name in ("xla", "tiled"))
+
+    def bits(draw: Callable, shape: tuple[int, ...]) -> Callable:
+        return jax.jit(lambda key: draw(key, shape) >= jnp.uint32(1 << 28))
+
+    dropout, moments = (4, 12, 512, 256), (10_000_000,)
+    return {
+        "random bits": (bits(jax.random.bits, dropout), bits(random_bits, dropout), (key,)),
+        "gelu": (jax.jit(erfc), jax.jit(gelu), (x,)),
+        "gelu, slope": (slope(erfc, x), slope(gelu, x), (x,)),
+        "attention, slopes": (slope(whole, *heads), slope(tiled, *heads), heads),
+        "moments": (bits(jax.random.bits, moments), bits(random_bits, moments), (key,)),
+    }
+
+
+def milliseconds(function: Callable, arguments: tuple) -> float:
+    began = time.perf_counter()
+    jax.block_until_ready(function(*arguments))
+    return 1e3 * (time.perf_counter() - began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=15)
+    turns = max(1, parser.parse_args().turns)
+    print(f"jax {jax.__version__}, {os.cpu_count()} processor cores, {turns} turns")
+    print(f"{'':<20}{'jax, ms':>10}{'ours, ms':>10}{'ratio':>8}")
+    for title, (theirs, ours, arguments) in pieces().items():
+        found: list[list[float]] = [[], []]
+        for turn in range(turns + 1):
+            for times, function in zip(found, (theirs, ours), strict=True):
+                took = milliseconds(function, arguments)
+                if turn:  # the first one compiles
+                    times.append(took)
+        first, second = map(statistics.median, found)
+        print(f"{title:<20}{first:>10.2f}{second:>10.2f}{first / second:>8.2f}")
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")
+    main()
