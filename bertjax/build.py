@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 from bertjax import check, check_objectives, corpora, machine
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.corpora import Prepared
-from bertjax.data.pipeline import Share
 from bertjax.distributed.processes import ALONE, Alone, Processes
 from bertjax.models.config import EncoderConfig
 from bertjax.models.towers_config import TowersConfig
@@ -35,7 +34,8 @@ from bertjax.training.accounting import peak_flops, training_flops
 from bertjax.training.averages import average_of
 from bertjax.training.metrics import Console, JsonLines, TensorBoard, WeightsAndBiases, Writer
 from bertjax.training.optimizers import make_optimizer
-from bertjax.training.run import Run, Stage, no_portions
+from bertjax.training.evaluate import held_out
+from bertjax.training.run import Batches, Run, Stage, no_portions
 from bertjax.training.schedules import make_schedule
 from bertjax.training.sharding import host_copy, make_mesh, own_rows, state_shardings
 from bertjax.training.state import TrainState
@@ -228,9 +228,30 @@ def check_devices(cfg: ConfigDict, own: Sequence[jax.Device] | None = None) -> N
     check.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
 
 
+class Feed(NamedTuple):
+    """What a run reads: its batches, how its held-out rows are measured, and what checkpoints say of both."""
+
+    batches: Batches
+    measure: Callable[[Part], Callable[[Params, Any], Mapping[str, float]]]
+    digests: dict[str, str]
+    tokens: int
+
+
+def corpus_feed(exp: Experiment, prepared: Prepared) -> Feed:
+    """The batches of prepared corpora; of several processes, each reads its share."""
+    share = functools.partial(own_rows, mesh=exp.mesh)
+
+    def measure(part: Part) -> Callable[[Params, Any], Mapping[str, float]]:
+        rows = functools.partial(corpora.eval_sets, part.cfg, prepared, share)
+        return held_out(part.eval_step, rows, part.objective, exp.mesh)
+
+    batches = corpora.training_pipeline(exp.cfg, prepared, share)
+    return Feed(batches, measure, prepared.digests | exp.digests, corpora.total_tokens(prepared))
+
+
 def run(
     exp: Experiment,
-    prepared: Prepared,
+    feed: Feed,
     workdir: Path,
     checkpoints: Checkpoints,
     step: int,
@@ -240,16 +261,15 @@ def run(
     """Everything that the loop works with, from update `step` on; `past` is the meta of the checkpoint it is from."""
     cfg = exp.cfg
     peak = peak_flops(exp.mesh.devices.flat[0].device_kind)
-    share = functools.partial(own_rows, mesh=exp.mesh)
     return Run(
         config=check.loop_config(cfg),
-        stages=[_stage(part, prepared, share) for part in exp.parts],
+        stages=[_stage(part, feed) for part in exp.parts],
         frozen=exp.frozen,
         schedule=exp.schedule,
         mesh=exp.mesh,
-        batches=corpora.training_pipeline(cfg, prepared, share),
+        batches=feed.batches,
         checkpoints=checkpoints,
-        meta={"config": flatten(cfg), "data": prepared.digests | exp.digests, "tokens": corpora.total_tokens(prepared)},
+        meta={"config": flatten(cfg), "data": feed.digests, "tokens": feed.tokens},
         writers=_writers(cfg, workdir, step),
         console=Console(step, cfg.train.num_steps),
         workdir=workdir,
@@ -260,15 +280,14 @@ def run(
     )
 
 
-def _stage(part: Part, prepared: Prepared, share: Share) -> Stage:
+def _stage(part: Part, feed: Feed) -> Stage:
     rows, length = part.cfg.train.batch_size, part.cfg.data.seq_len
     return Stage(
         start=part.start,
         objective=part.objective,
         train_step=part.train_step,
         train_steps=part.train_steps,
-        eval_step=part.eval_step,
-        eval_sets=functools.cache(functools.partial(corpora.eval_sets, part.cfg, prepared, share)),
+        measure=feed.measure(part),
         tokens_per_batch=rows * length,
         flops_per_token=lambda filled: training_flops(part.objective, filled * length),
         title=f"from update {part.start} on: {rows} rows of {length} tokens in a batch",

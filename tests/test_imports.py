@@ -31,13 +31,14 @@ ARROWS: dict[str, set[str]] = {
     "checkpoint": {"types"},
     "hub": {"types", "models"},
     "training": {"types", "models", "objectives"},
-    "finetune": {"types", "models", "objectives", "training"},
+    "finetune": {"types", "models", "objectives", "training", "data", "hub"},
+    "report": {"types", "models", "hub"},
 }
 ARROWS["distributed"] = {"types"}
 ARROWS["stages"] = {"types", "overrides"}
 ARROWS["check"] = {"stages", "types", "base_config", "overrides", "models", "objectives", "data", "training"}
-ARROWS["check"] |= {"distributed", "check_objectives"}
-ARROWS["check_objectives"] = {"types", "models", "objectives", "training"}
+ARROWS["check"] |= {"distributed", "check_objectives", "finetune"}
+ARROWS["check_objectives"] = {"types", "models", "objectives", "training", "finetune"}
 ARROWS["huge_pages"] = set()
 ARROWS["corpora"] = {"types", "check", "check_objectives", "stages", "data"}
 ARROWS["machine"] = {"types", "models", "corpora"}

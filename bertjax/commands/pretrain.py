@@ -95,7 +95,8 @@ def _train(
     processes: Alone | Processes,
 ) -> TrainState:
     corpora.require_held_out(prepared)
-    run = build.run(exp, prepared, workdir, checkpoints, int(state.step), past, processes)
+    feed = build.corpus_feed(exp, prepared)
+    run = build.run(exp, feed, workdir, checkpoints, int(state.step), past, processes)
     for line in summary(exp, prepared, sum(run.batches.rows_per_epoch.values())):
         run.console.print(line)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -45,6 +46,22 @@ def evaluate(
         for source, sums in totals.items():
             figures |= {f"eval/{source}/{name}": value for name, value in means(sums, weights).items()}
     return figures
+
+
+def held_out(
+    eval_step: Callable[..., tuple[dict[str, Sum], Any]],
+    eval_sets: Callable[[], Mapping[str, Iterable[Batch]]],
+    objective: Objective,
+    mesh: Mesh,
+) -> Callable[[Params, Any], dict[str, float]]:
+    """`evaluate` as a function of the parameters and of what is frozen; the rows are made when they are first asked for."""
+    rows = functools.cache(eval_sets)
+    return lambda params, frozen: evaluate(eval_step, params, frozen, rows(), objective, mesh)
+
+
+def set_names(figures: Mapping[str, float]) -> list[str]:
+    """The held-out sets that have figures of their own: `eval/<set>/<name>`."""
+    return list(dict.fromkeys(key.split("/")[1] for key in figures if key.count("/") == 2))
 
 
 def add_sums(parts: list[dict[str, Sum]]) -> dict[str, Sum]:

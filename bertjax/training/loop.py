@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.training.config import LoopConfig
 from bertjax.training.dispatch import portions, steps_together
-from bertjax.training.evaluate import evaluate
+from bertjax.training.evaluate import set_names
 from bertjax.training.faults import Fault, Jump, Ledger, NonFiniteLoss, RollBack, read_jumps, write_jumps
 from bertjax.training.metrics import eval_line
 from bertjax.training.profiler import Profiler
@@ -196,13 +196,12 @@ def _overdue(saved_at: float, config: LoopConfig) -> bool:
 def _evaluate(run: Run, window: Window, state: TrainState, step: int) -> dict[str, float]:
     window.report()
     started = time.monotonic()
-    stage, params = window.stage, run.chosen_params(state)
-    sets = stage.eval_sets()
-    figures = evaluate(stage.eval_step, params, run.frozen, sets, stage.objective, run.mesh)
+    params = run.chosen_params(state)
+    figures = dict(window.stage.measure(params, run.frozen))
     run.write(step, figures)
     run.console.print(f"eval at step {step}: {eval_line(figures)}")
-    if len(sets) > 1:
-        for name in sets:
-            run.console.print(f"  {name}: {eval_line(figures, f'eval/{name}')}")
+    for name in set_names(figures):
+        run.console.print(f"  {name}: {eval_line(figures, f'eval/{name}')}")
+    run.watch(step, params, figures)
     window.clock.exclude(time.monotonic() - started)
     return figures

@@ -15,7 +15,7 @@ from bertjax.objectives.base import Objective
 from bertjax.training.config import LoopConfig
 from bertjax.training.metrics import Console, Figures, Writer
 from bertjax.training.state import TrainState
-from bertjax.types import Batch, Params, UserError
+from bertjax.types import Params, UserError
 
 
 class Batches(Protocol):
@@ -58,6 +58,10 @@ def no_portions(*_: Any) -> Any:
     raise AssertionError("train.steps_per_dispatch is more than 1, and nothing was compiled for it")
 
 
+def nobody(*_: Any) -> None:
+    """Looks on, and does nothing."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """The batches from cursor `start` on that share a compiled step: rows of one size, hidden in one way."""
@@ -65,8 +69,7 @@ class Stage:
     start: int
     objective: Objective
     train_step: Callable
-    eval_step: Callable
-    eval_sets: Callable[[], Mapping[str, list[Batch]]]
+    measure: Callable[[Params, Any], Mapping[str, float]]  # `eval/...` of these parameters and of what is frozen
     tokens_per_batch: int  # rows * seq_len, padding included
     flops_per_token: Callable[[float], float]  # of the share of the rows' places that hold real tokens
     title: str = ""  # what the console says when it begins
@@ -92,6 +95,7 @@ class Run:
     chosen_params: Callable[[TrainState], Params] = operator.attrgetter("params")  # those to evaluate
     past: Mapping[str, Any] | None = None  # the meta of the checkpoint that the state is from; None = the run begins
     processes: Processes = dataclasses.field(default_factory=Alone)
+    watch: Callable[[int, Params, Figures], None] = nobody  # is told of every evaluation: step, weights, figures
 
     def stage_of(self, cursor: int) -> Stage:
         return next(stage for stage in reversed(self.stages) if stage.start <= cursor)

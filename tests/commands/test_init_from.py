@@ -28,7 +28,6 @@ from bertjax.models.towers_config import TowersConfig
 from bertjax.objectives.config import MaskingConfig
 from bertjax.objectives.rtd import ReplacedTokenDetection
 from bertjax.objectives.rtd_config import RtdConfig
-from bertjax.training.evaluate import evaluate
 from bertjax.training.run import Run
 from bertjax.training.state import TrainState
 from bertjax.types import Params, UserError
@@ -219,7 +218,7 @@ def only_evaluated(run: Run, state: TrainState) -> tuple[TrainState, dict]:
     """In place of training: the held-out figures of the weights that a run begins with."""
     stage = run.stages[0]
     with jax.set_mesh(run.mesh):
-        figures = evaluate(stage.eval_step, state.params, run.frozen, stage.eval_sets(), stage.objective, run.mesh)
+        figures = dict(stage.measure(state.params, run.frozen))
     FIRST.update(figures)
     return state, figures
 

@@ -174,12 +174,8 @@ def by_hand(mesh: Mesh, cursors: list[int]) -> TrainState:
     return state
 
 
-def evaluated(*_: Any) -> tuple[dict[str, Sum], dict]:
-    return {"mlm": Sum(np.float32(1), np.float32(1))}, {}
-
-
-def held_out() -> dict[str, list[dict]]:
-    return {"all": [{"input_ids": np.zeros((ROWS, 2), np.int32)}]}
+def measured(*_: Any) -> dict[str, float]:
+    return {"eval/loss": 1.0, "eval/mlm_loss": 1.0}
 
 
 class Lab:
@@ -205,7 +201,7 @@ class Lab:
         state = fresh(self.mesh) if restored is None else restored.state
         step_function = step_of(self.mesh, config.on_fault == "skip")
         stages = [
-            Stage(start, OBJECTIVE, step_function, evaluated, held_out, 2 * ROWS, lambda filled: 1.0, f"from {start}")
+            Stage(start, OBJECTIVE, step_function, measured, 2 * ROWS, lambda filled: 1.0, f"from {start}")
             for start in ([0, boundary] if boundary else [0])
         ]
         self.console = Laid(num_steps, crash_at)

@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 from bertjax.objectives.base import Extra
 from bertjax.training import loop
 from bertjax.training.config import LoopConfig
+from bertjax.training.evaluate import held_out
 from bertjax.training.faults import NonFiniteLoss
 from bertjax.training.loop import train
 from bertjax.training.metrics import Console
@@ -116,12 +117,12 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
         stage = {
             "objective": Objective({"mlm": 1.0}),
             "train_step": train_step,
-            "eval_step": eval_step,
             "eval_sets": lambda: {"all": [{"x": np.zeros((1, 1))}]},
             "tokens_per_batch": 8,
             "flops_per_token": lambda filled: 100.0 * filled,
         }
         stage |= {name: changes.pop(name) for name in list(changes) if name in stage}
+        stage["measure"] = held_out(eval_step, stage.pop("eval_sets"), stage["objective"], mesh_of(1))
         settings = {
             "config": LoopConfig(num_steps, log, evaluate, checkpoint, minutes),
             "stages": [Stage(start=0, **stage)],

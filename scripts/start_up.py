@@ -1,0 +1,117 @@
+"""How long one waits: from the command to the first update, and for the compiler at two depths.
+
+    python scripts/start_up.py                      # the quickstart, with nothing compiled or prepared, and again
+    python scripts/start_up.py --compile base large # seconds to trace and to compile the step of these sizes
+
+The first starts `bertjax pretrain` as a process of its own with an empty cache, waits for the line of its first update,
+stops it, and starts it anew with what the first has left. The second compiles `configs/bert.py:SIZE` at 512 tokens
+without any cache, layers unrolled and scanned, in turns, and compares the sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+
+from bertjax import build
+from bertjax.ahead.inputs import abstract_batch, stand_in_vocabulary
+from bertjax.overrides import apply_overrides, load_config
+from bertjax.types import UserError
+
+ROOT = Path(__file__).parents[1]
+
+
+def first_update(workdir: Path, cache: Path) -> float:
+    """Seconds from the command to the line of the first update."""
+    settings = [f"--config.data.cache_dir={cache}", "--config.train.log_interval_steps=1"]
+    command = [sys.executable, "-u", "-m", "bertjax", "pretrain", "--config", str(ROOT / "configs/quickstart.py")]
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    began = time.monotonic()
+    with subprocess.Popen(
+        [*command, "--workdir", str(workdir), *settings],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line.strip())
+            if line.startswith("step 1/"):
+                seconds = time.monotonic() - began
+                process.kill()
+                return seconds
+    raise UserError(f"the quickstart made no update: {' / '.join(said[-3:])}")
+
+
+def start_ups(turns: int) -> None:
+    found: dict[str, list[float]] = {"nothing prepared or compiled": [], "both there": []}
+    for _ in range(turns):
+        with tempfile.TemporaryDirectory(prefix="bertjax-start-up-") as folder:
+            for number, times in enumerate(found.values()):
+                times.append(first_update(Path(folder, f"run-{number}"), Path(folder, "cache")))
+    print("| quickstart | seconds to the first update |\n|---|---|")
+    for name, times in found.items():
+        print(f"| {name} | {statistics.median(times):.1f} ({min(times):.1f} to {max(times):.1f}) |")
+
+
+def seconds_to_compile(size: str, unroll: int | None, rows: int) -> tuple[float, float]:
+    """Seconds to trace and lower the step, and to compile it."""
+    values = ["compile_cache=false", "mesh.data=1", "train.phases=", "data.seq_len=512", f"train.batch_size={rows}"]
+    values += [] if unroll is None else [f"model.unroll={unroll}"]
+    cfg = apply_overrides(load_config(f"{ROOT / 'configs/bert.py'}:{size}"), [f"--config.{each}" for each in values])
+    exp = build.experiment(cfg, stand_in_vocabulary(cfg.data.vocab_size))
+    with jax.set_mesh(exp.mesh):
+        inputs = exp.abstract_state(), exp.frozen, abstract_batch(exp)
+        began = time.perf_counter()
+        lowered = exp.train_step.lower(*inputs)
+        between = time.perf_counter()
+        lowered.compile()
+        return between - began, time.perf_counter() - between
+
+
+def compile_times(sizes: list[str], turns: int, rows: int) -> None:
+    ways = {"layers as the platform has them": None, "layers scanned": 1}
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {(way, size): [] for way in ways for size in sizes}
+    for _ in range(turns):
+        for way, size in found:
+            found[way, size].append(seconds_to_compile(size, ways[way], rows))
+    print("| step at 512 tokens | size | traced, s | compiled, s | over the first size |\n|---|---|---|---|---|")
+    for way in ways:
+        totals = {}
+        for size in sizes:
+            traced, compiled = (statistics.median(times) for times in zip(*found[way, size], strict=True))
+            totals[size] = traced + compiled
+            ratio = totals[size] / totals[sizes[0]]
+            print(f"| {way} | {size} | {traced:.1f} | {compiled:.1f} | {ratio:.2f} |")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--compile", nargs="+", metavar="SIZE", help="compile the steps of these sizes instead")
+    parser.add_argument("--rows", type=int, default=8, help="of the compiled steps (default 8)")
+    options = parser.parse_args()
+    try:
+        if options.compile:
+            compile_times(options.compile, options.turns, options.rows)
+        else:
+            start_ups(options.turns)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
