@@ -32,9 +32,9 @@ from bertjax.overrides import flatten
 from bertjax.stages import stages
 from bertjax.training.accounting import peak_flops, training_flops
 from bertjax.training.averages import average_of
+from bertjax.training.evaluate import held_out
 from bertjax.training.metrics import Console, JsonLines, TensorBoard, WeightsAndBiases, Writer
 from bertjax.training.optimizers import make_optimizer
-from bertjax.training.evaluate import held_out
 from bertjax.training.run import Batches, Run, Stage, no_portions
 from bertjax.training.schedules import make_schedule
 from bertjax.training.sharding import host_copy, make_mesh, own_rows, state_shardings

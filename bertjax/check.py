@@ -111,7 +111,7 @@ def filter_config(cfg: ConfigDict) -> FilterConfig:
 
 def optimizer_config(cfg: ConfigDict) -> OptimizerConfig:
     config = OptimizerConfig(**cfg.optimizer)
-    _ = config.named_rates  # raises for a broken rule
+    _ = config.named_rates, config.named_openings  # raise for a broken rule
     return config
 
 
@@ -135,6 +135,8 @@ def loop_config(cfg: ConfigDict) -> LoopConfig:
             cfg.train.on_fault, cfg.train.max_faults, cfg.train.spike_factor, tuple(cfg.train.skip_batches)
         ),
         steps_per_dispatch=cfg.train.steps_per_dispatch,
+        best_metric=cfg.checkpoint.best_metric,
+        patience=cfg.eval.patience,
     )
 
 

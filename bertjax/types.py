@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -52,6 +53,16 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return " ".join(super().__str__().splitlines())  # it may quote text of the user's that holds newlines
+
+
+HIGHER_IS_BETTER = re.compile(
+    r".*(accuracy|f1|precision|recall|matthews|pearson|spearman|exact_match)(_macro|_micro|_weighted)?"
+)
+
+
+def is_better(figure: str, value: float, than: float) -> bool:
+    """Whether a held-out figure of this name is better: most are losses, scores are named as the field names them."""
+    return value > than if HIGHER_IS_BETTER.fullmatch(figure) else value < than
 
 
 def require_one_of(key: str, value: str, allowed: Collection[str]) -> None:

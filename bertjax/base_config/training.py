@@ -74,6 +74,15 @@ def optimizer_group() -> ConfigDict:
     optimizer.layer_decay = config_dict.placeholder(float)
     # Its power at the last layer: 1 (FinBERT), 2 (ELECTRA's code), 0 (ULMFiT: the last layer has the whole rate).
     optimizer.layer_decay_top = 1
+    # Rate of the embeddings; those of the layers rise from it to `learning_rate`, which heads have, by equal factors
+    # (fastai's slice(lowest_rate, learning_rate)). None = all learn alike, or as `layer_decay` says.
+    optimizer.lowest_rate = config_dict.placeholder(float)
+    # Gradual unfreezing: heads learn from the start, the last layer after so many updates, the next below it after twice
+    # as many, ..., the embeddings last. None = all learn from the start.
+    optimizer.unfreeze_every = config_dict.placeholder(int)
+    # The same by name, "REGEX=UPDATE" over whole paths: what matches moves from that update on; the first match counts,
+    # before `unfreeze_every`. "encoder/embeddings/.*=1000000000" never moves.
+    optimizer.unfreeze = ()
     # lamb: parameters whose update is not scaled to their norm; None = those of `decay_exclude`.
     optimizer.trust_exclude = config_dict.placeholder(tuple)
     # muon: parameters that it takes, each a matrix; None = the kernels of the layers.
@@ -123,6 +132,8 @@ def eval_group(train: ConfigDict) -> ConfigDict:
     evaluation.num_batches = 32
     # Rows in one of them.
     evaluation.batch_size = train.get_oneway_ref("batch_size")
+    # End the run when `checkpoint.best_metric` was not better than before for so many evaluations; None = never.
+    evaluation.patience = config_dict.placeholder(int)
     # Evaluate, show and export the averaged weights, where the run keeps them (`optimizer.ema_decay`), not the last.
     evaluation.use_ema = True
     # Sentences with [MASK] whose most likely fillings are shown after each evaluation.
@@ -139,7 +150,7 @@ def checkpoint_group(train: ConfigDict) -> ConfigDict:
     checkpoint.keep = 3
     checkpoint.keep_every = config_dict.placeholder(int)
     # Keep the best by this figure too: a key of metrics.jsonl such as "eval/mlm_loss"; smaller is better
-    # unless its name ends in "accuracy".
+    # unless it ends in the name of a score: accuracy, f1, precision, recall, matthews, pearson, spearman, exact_match.
     checkpoint.best_metric = config_dict.placeholder(str)
     return checkpoint
 

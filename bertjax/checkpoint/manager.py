@@ -28,7 +28,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from bertjax.checkpoint.manifest import Damaged, read_manifest, verify, write_manifest
-from bertjax.types import UserError
+from bertjax.types import HIGHER_IS_BETTER, UserError
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Checkpoints:
 
     keep         how many of the last steps stay
     keep_every   steps that are multiples of it stay for ever
-    best_metric  the step with the best value of it stays; lower is better unless the name ends in `accuracy`
+    best_metric  the step with the best value of it stays; lower is better unless it is the name of a score (`types.is_better`)
     read_only    changes nothing on the disk: for looking at a run that another process may be writing
     first        of several processes, gives all of them what its second argument makes on the first one: they see the
                  folder through caches of their own, and may not agree on what it holds
@@ -234,7 +234,7 @@ class Checkpoints:
             return
         bodies = {step: body for step in self._numbered() if (body := self._manifest(step)) is not None}
         scores = {step: body["metrics"].get(self.best_metric) for step, body in bodies.items()}
-        lower = not (self.best_metric or "").endswith("accuracy")
+        lower = not HIGHER_IS_BETTER.fullmatch(self.best_metric or "")
         for step in set(bodies) - kept_steps(bodies, self.keep, self.keep_every, scores, lower):
             self._delete(step)
 

@@ -29,7 +29,8 @@ class OptimizerConfig:
 
     `learning_rate` is the peak, which only the decay of `stable_adamw` asks for: the rate itself is the schedule's.
     `decay_exclude`, `trust_exclude` and `muon_include` list regexes of parameters; `rates` lists "REGEX=FACTOR" on the
-    learning rate, before `layer_decay`. None is the default of those that only one optimizer reads.
+    learning rate, before `layer_decay`; `unfreeze` lists "REGEX=UPDATE", before `unfreeze_every`. None is the default
+    of those that only one optimizer reads.
     """
 
     name: str = "adamw"
@@ -44,6 +45,9 @@ class OptimizerConfig:
     rates: tuple[str, ...] = ()
     layer_decay: float | None = None
     layer_decay_top: int = 1
+    lowest_rate: float | None = None
+    unfreeze: tuple[str, ...] = ()
+    unfreeze_every: int | None = None
     trust_exclude: tuple[str, ...] | None = None
     muon_include: tuple[str, ...] | None = None
     muon_momentum: float | None = None
@@ -66,6 +70,15 @@ class OptimizerConfig:
         for name in ("eps", "weight_decay", "clip_norm", "layer_decay_top", "muon_rms"):
             if (getattr(self, name) or 0.0) < 0.0:
                 raise UserError(f"optimizer.{name} must not be negative, not {getattr(self, name)}")
+        if self.unfreeze_every is not None and self.unfreeze_every < 1:
+            raise UserError(f"optimizer.unfreeze_every must be at least 1, not {self.unfreeze_every}")
+        if self.lowest_rate is not None and self.layer_decay is not None:
+            raise UserError("optimizer.lowest_rate and optimizer.layer_decay both set the rates of layers: give one")
+        if self.lowest_rate is not None and not 0.0 < self.lowest_rate <= self.learning_rate:
+            raise UserError(
+                f"optimizer.lowest_rate must lie between 0 and optimizer.learning_rate={self.learning_rate}, not "
+                f"{self.lowest_rate}"
+            )
         for name in ("ema_decay", "layer_decay", "muon_momentum"):
             value = getattr(self, name)
             if value is not None and not 0.0 < value < 1.0:
@@ -91,6 +104,11 @@ class OptimizerConfig:
     def named_rates(self) -> Rules:
         """The rates that the config names; `optimizers.rate_rules` has those of the layers, too."""
         return parse_rules(self.rates, "optimizer.rates")
+
+    @property
+    def named_openings(self) -> Rules:
+        """The updates from which on parameters move, as the config names them."""
+        return parse_rules(self.unfreeze, "optimizer.unfreeze", "UPDATE")
 
 
 OPTIMIZER_READERS = {
@@ -126,7 +144,7 @@ def _check_regexes(key: str, patterns: Iterable[str]) -> None:
             raise UserError(f"{key}: {pattern!r} is no regular expression ({error})") from None
 
 
-def parse_rules(texts: Iterable[str], key: str) -> list[tuple[str, float]]:
+def parse_rules(texts: Iterable[str], key: str, number: str = "FACTOR") -> list[tuple[str, float]]:
     """`("REGEX=FACTOR", ...)` as rules; a broken one names the config key it came from."""
     rules = []
     for text in texts:
@@ -135,9 +153,9 @@ def parse_rules(texts: Iterable[str], key: str) -> list[tuple[str, float]]:
             re.compile(pattern)
             rules.append((pattern, float(value)))
         except (re.error, ValueError) as error:
-            raise UserError(f"{key}: {text!r} is not REGEX=FACTOR ({error})") from None
+            raise UserError(f"{key}: {text!r} is not REGEX={number} ({error})") from None
         if not pattern:
-            raise UserError(f"{key}: {text!r} is not REGEX=FACTOR (no regex)")
+            raise UserError(f"{key}: {text!r} is not REGEX={number} (no regex)")
     return rules
 
 
@@ -314,7 +332,10 @@ class FaultConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
-    """When the loop does what, in steps (and minutes, for checkpoints)."""
+    """When the loop does what, in steps (and minutes, for checkpoints).
+
+    It ends early when `best_metric` has not been better for `patience` evaluations; None = never.
+    """
 
     num_steps: int
     log_interval_steps: int
@@ -324,8 +345,17 @@ class LoopConfig:
     profile_steps: str | None = None
     faults: FaultConfig = FaultConfig()
     steps_per_dispatch: int = 1
+    best_metric: str | None = None
+    patience: int | None = None
 
     def __post_init__(self) -> None:
+        if self.patience is not None and self.patience < 1:
+            raise UserError(f"eval.patience must be at least 1, not {self.patience}")
+        if self.patience is not None and self.best_metric is None:
+            raise UserError(
+                "eval.patience waits for a better checkpoint.best_metric, which is None: name a figure such as "
+                "eval/mlm_loss"
+            )
         for key, value in (
             ("train.num_steps", self.num_steps),
             ("train.log_interval_steps", self.log_interval_steps),

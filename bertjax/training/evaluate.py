@@ -54,7 +54,7 @@ def held_out(
     objective: Objective,
     mesh: Mesh,
 ) -> Callable[[Params, Any], dict[str, float]]:
-    """`evaluate` as a function of the parameters and of what is frozen; the rows are made when they are first asked for."""
+    """`evaluate` as a function of the parameters and of what is frozen; rows are made when they are first asked for."""
     rows = functools.cache(eval_sets)
     return lambda params, frozen: evaluate(eval_step, params, frozen, rows(), objective, mesh)
 

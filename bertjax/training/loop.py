@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.training.best import Best
 from bertjax.training.config import LoopConfig
 from bertjax.training.dispatch import portions, steps_together
 from bertjax.training.evaluate import set_names
@@ -36,7 +37,7 @@ def train(run: Run, state: TrainState) -> tuple[TrainState, dict[str, float]]:
         course = Course(run, state, stop, profiler)
         with contextlib.closing(course.waiting):
             course.begin()
-            while course.window.step < run.config.num_steps:
+            while course.window.step < run.config.num_steps and not course.best.has_waited:
                 try:
                     course.go_on()
                 except RollBack as request:
@@ -65,6 +66,7 @@ class Course:
         ledger = Ledger(self.run.config.faults, past.get("faults", {}), jumps, skipped, row)
         stage = self.run.stage_of(max(self.cursor - 1, 0))  # of the losses in the ledger
         self.window = Window(self.run, stage, ledger, self.names, step, self.waiting)
+        self.best = Best(self.run.config, past.get("best"))
         self._move_to(ledger.cursor_at(step, self.cursor))
 
     def _move_to(self, cursor: int) -> None:
@@ -104,6 +106,8 @@ class Course:
                 stop, save = run.processes.agree(self.stop[0] if self.stop else 0, overdue)
                 if stop or save or self._is_due(window.expected):
                     self._pause(stop, save)
+                    if self.best.has_waited:
+                        break
         finally:
             batches.close()
 
@@ -128,9 +132,15 @@ class Course:
         evaluates = made and (last or due(step, config.eval_interval_steps))
         if evaluates:
             self.figures = _evaluate(self.run, window, self.state, step)
+            self.best.see(self.figures)
+        last = last or self.best.has_waited
         saves = made and (last or due(step, config.checkpoint_interval_steps))
         if saves or ((stop or save) and step > self.saved_step):
             self._save(self.figures if evaluates else None)
+        if evaluates:
+            self.best.require_known(self.figures)
+        if self.best.has_waited:
+            self.run.console.print(f"ends at step {step}: {self.best.describe()} (eval.patience)")
         if stop and not last:
             self.run.checkpoints.wait()
             raise Stopped(stop, step)
@@ -140,7 +150,9 @@ class Course:
         run, window = self.run, self.window
         window.report()
         started = time.monotonic()
-        run.checkpoints.save(window.step, self.state, {**run.meta, "faults": window.ledger.record()}, figures)
+        run.checkpoints.save(
+            window.step, self.state, {**run.meta, "faults": window.ledger.record(), **self.best.record()}, figures
+        )
         window.clock.exclude(time.monotonic() - started)
         self.saved_at, self.saved_step = time.monotonic(), window.step
 

@@ -16,7 +16,7 @@ from jaxtyping import Array
 from bertjax.training.averages import track_average
 from bertjax.training.config import OptimizerConfig, Rules
 from bertjax.training.moments import keep_in_bfloat16
-from bertjax.training.tables import layer_rules, map_with_path, num_stacked, resolve_numbers
+from bertjax.training.tables import depth_rules, layer_rules, map_with_path, num_stacked, resolve_numbers
 from bertjax.types import Params, UserError
 
 
@@ -31,19 +31,61 @@ def make_optimizer(
     rates = resolve_numbers(rate_rules(config, params), params, "optimizer.rates")
     decay = jax.tree.map(lambda share: share * config.weight_decay, decay)
     average = [] if config.ema_decay is None else [track_average(config.ema_decay)]
-    return optax.chain(
+    links = (
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm > 0 else optax.identity(),
         *_direction(config, decay, params, seed),
         _scale_by(rates),
         optax.scale_by_learning_rate(schedule),
-        *average,
     )
+    if rules := unfreeze_rules(config, params):
+        links = (open_in_time(optax.chain(*links), resolve_numbers(rules, params, "optimizer.unfreeze")),)
+    return optax.chain(*links, *average)
 
 
 def rate_rules(config: OptimizerConfig, params: Params) -> Rules:
     """Factors of the learning rate: those that the config names, then those of the layers."""
-    layers = [] if config.layer_decay is None else layer_rules(params, config.layer_decay, config.layer_decay_top)
+    layers: Rules = []
+    if config.layer_decay is not None:
+        layers = layer_rules(params, config.layer_decay, config.layer_decay_top)
+    if config.lowest_rate is not None:
+        depths = depth_rules(params)
+        deepest = max(depth for _, depth in depths)
+        share = config.lowest_rate / config.learning_rate
+        layers = [(pattern, share ** (depth / deepest)) for pattern, depth in depths]
     return [*config.named_rates, *layers, (".*", 1.0)]
+
+
+def unfreeze_rules(config: OptimizerConfig, params: Params) -> Rules:
+    """The number of the update from which on a parameter moves; nothing where all do from the first one on."""
+    every, named = config.unfreeze_every, config.named_openings
+    groups = [] if every is None else [(pattern, depth * every) for pattern, depth in depth_rules(params)]
+    return [*named, *groups, (".*", 0)] if named or groups else []
+
+
+class OpeningState(NamedTuple):
+    updates: Array
+    inner: Any
+
+
+def open_in_time(inner: optax.GradientTransformation, opens: Params) -> optax.GradientTransformation:
+    """`inner` with every parameter left alone before the update (from 0) that `opens` says: gradual unfreezing.
+
+    Until then its slope counts nowhere, neither for clipping nor in moments, and no decay moves it (arXiv:1801.06146,
+    section 3.3).
+    """
+
+    def update(slopes: Params, state: OpeningState, params: Params) -> tuple[Params, OpeningState]:
+        is_open = jax.tree.map(lambda first: state.updates >= first, opens)
+
+        def where_open(tree: Params) -> Params:
+            return jax.tree.map(lambda here, leaf: jnp.where(here, leaf, jnp.zeros_like(leaf)), is_open, tree)
+
+        updates, after = inner.update(where_open(slopes), state.inner, params)
+        return where_open(updates), OpeningState(optax.safe_increment(state.updates), after)
+
+    return optax.GradientTransformation(
+        lambda params: OpeningState(jnp.zeros((), jnp.int32), inner.init(params)), update
+    )
 
 
 def _direction(

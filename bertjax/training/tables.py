@@ -76,7 +76,15 @@ def layer_rules(params: Params, decay: float, top: int = 1) -> Rules:
     Embeddings, and whatever else lies below the layers, get decay^(top + L); heads and final norms keep the whole rate.
     With `top` 1 that is lr / 1.2^(12 - i) for i from 0, and lr / 1.2^13 for the embeddings, in FinBERT's code; 2 is
     ELECTRA's, whose exponent counts a pooler that its code no longer has; 0 leaves the last layer alone (ULMFiT).
-    Stacks of a tower that lack the first layers (`attention_norms`) are counted from the last one.
+    """
+    return [(pattern, decay ** (top - 1 + depth)) for pattern, depth in depth_rules(params)]
+
+
+def depth_rules(params: Params) -> Rules:
+    """How far below the heads a parameter lies: 1 for the last of L layers, L for the first, L + 1 for the embeddings.
+
+    Heads and final norms match none of these. Stacks of a tower that lack the first layers (`attention_norms`) are
+    counted from the last one.
     """
     stacks = sorted({_stack_of(path, leaf.shape) for path, leaf in leaf_paths(params) if num_stacked(path)})
     depths: dict[str, int] = {}
@@ -86,13 +94,11 @@ def layer_rules(params: Params, decay: float, top: int = 1) -> Rules:
     for tower, pattern, sizes in stacks:
         lacking = depths[tower] - math.prod(sizes)
         for place, index in enumerate(itertools.product(*map(range, sizes))):
-            rules.append((f"{pattern.format(*index)}/.*", decay ** (top + depths[tower] - 1 - lacking - place)))
+            rules.append((f"{pattern.format(*index)}/.*", depths[tower] - lacking - place))
     for tower, depth in depths.items():
-        rules.append(
-            (f"{re.escape(tower)}convolution/.*", decay ** (top + depth - 1))
-        )  # a part of DeBERTa's first layer
-        rules.append((f"{re.escape(tower)}(embeddings|relative|mask_embedding)(/.*)?", decay ** (top + depth)))
-    return [*rules, (r"(.*/)?embeddings/.*", decay ** (top + max(depths.values(), default=0)))]
+        rules.append((f"{re.escape(tower)}convolution/.*", depth))  # a part of DeBERTa's first layer
+        rules.append((f"{re.escape(tower)}(embeddings|relative|mask_embedding)(/.*)?", depth + 1))
+    return [*rules, (r"(.*/)?embeddings/.*", max(depths.values(), default=0) + 1)]
 
 
 def _stack_of(path: str, shape: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:

@@ -25,7 +25,7 @@ from bertjax.training.metrics import Console
 from bertjax.training.run import Run, Stage
 from bertjax.training.signals import Stopped
 from bertjax.training.state import TrainState
-from bertjax.types import Sum
+from bertjax.types import Sum, UserError
 
 TOKENS = 6
 
@@ -341,3 +341,61 @@ def test_steps_go_in_pieces_and_their_figures_are_their_own(make_run: Callable, 
     assert events.written[6]["train/loss"] == 3.5 and events.written[12]["train/loss"] == 10.0
     with pytest.raises(NonFiniteLoss, match=r"loss is nan at step 5 \(batch 4\)|at step 5"):
         train(together(make_run(num_steps=9, log=9, losses={5: math.nan})), start())
+
+
+def with_figures(run: Run, name: str, values: list[float]) -> Run:
+    """A run whose evaluations find these values one after the other."""
+    left = iter(values)
+    stages = [dataclasses.replace(run.stages[0], measure=lambda *_: {"eval/loss": 1.0, name: next(left)})]
+    return dataclasses.replace(run, stages=stages)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "last"),
+    [
+        ("eval/mlm_loss", [3.0, 2.0, 2.5, 2.0], 8),  # no better one in two evaluations: equal is not better
+        ("eval/f1", [0.5, 0.6, 0.4, 0.5], 8),  # of scores, higher is better
+        ("eval/f1", [0.5, 0.4, 0.6, float("nan"), 0.6], 10),
+        ("eval/mlm_loss", [3.0, 2.0, 2.5, 1.0, 0.9], 10),  # to the end
+    ],
+)
+def test_patience_ends_a_run_and_saves_it(
+    make_run: Callable, events: Events, capsys: pytest.CaptureFixture, name: str, values: list[float], last: int
+) -> None:
+    config = LoopConfig(10, 2, 2, 100, None, best_metric=name, patience=2)
+    state, figures = train(with_figures(make_run(config=config), name, values), start())
+    assert state.step == last == events.saved and events.closed
+    assert ("ends at step 8: " in capsys.readouterr().out) == (last == 8)
+    np.testing.assert_equal(figures[name], values[last // 2 - 1])
+
+
+def test_a_resumed_run_has_waited_as_long(make_run: Callable, events: Events) -> None:
+    """Patience is counted across a stop: the meta of the checkpoint has it; what has waited does not go on."""
+    config = LoopConfig(10, 2, 2, 4, None, best_metric="eval/f1", patience=2)
+    past = {"best": {"name": "eval/f1", "value": 0.9, "since": 1}}
+    state, _ = train(with_figures(make_run(config=config, past=past), "eval/f1", [0.5, 0.5]), start(4))
+    assert state.step == 6
+    past["best"]["since"] = 2
+    assert train(with_figures(make_run(config=config, past=past), "eval/f1", [0.5]), start(6))[0].step == 6
+    other = {"best": {"name": "eval/loss", "value": 0.9, "since": 2}}  # another figure was chosen since
+    assert train(with_figures(make_run(config=config, past=other), "eval/f1", [0.5, 0.6]), start(6))[0].step == 10
+
+
+def test_a_best_metric_that_there_is_not(make_run: Callable, events: Events) -> None:
+    config = LoopConfig(10, 2, 2, 2, None, best_metric="eval/accuracy")
+    with pytest.raises(
+        UserError, match=r"best_metric=eval/accuracy is none of the figures of an evaluation: eval/f1, "
+    ):
+        train(with_figures(make_run(config=config), "eval/f1", [0.5]), start())
+    assert events.saved == 2
+
+
+def test_patience_needs_something_to_wait_for() -> None:
+    with pytest.raises(UserError, match=r"eval\.patience waits for a better checkpoint\.best_metric"):
+        LoopConfig(10, 2, 2, 2, None, patience=2)
+
+
+def test_lookers_on_are_told_of_every_evaluation(make_run: Callable, events: Events) -> None:
+    seen: list[tuple] = []
+    train(make_run(num_steps=7, evaluate=3, watch=lambda *told: seen.append(told)), start())
+    assert [(step, sorted(figures)[:1]) for step, _, figures in seen] == [(n, ["eval/loss"]) for n in (3, 6, 7)]

@@ -1,0 +1,132 @@
+"""Gradual unfreezing: what moves at which update, layer by layer, and that what waits leaves no trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from descent import jit
+
+from bertjax.training.averages import average_of
+from bertjax.training.config import OptimizerConfig
+from bertjax.training.optimizers import make_optimizer, rate_rules
+from bertjax.training.tables import leaf_paths, match
+from bertjax.types import Params, UserError
+
+LAYERS = 3
+
+
+def params_of(seed: int = 0) -> Params:
+    draw = np.random.default_rng(seed).normal
+    return {
+        "encoder": {
+            "embeddings": {"word_embeddings": {"embedding": jnp.asarray(draw(size=(5, 4)), jnp.float32)}},
+            "layers": {"query": {"kernel": jnp.asarray(draw(size=(LAYERS, 4, 4)), jnp.float32)}},
+        },
+        "sequence_head": {"output": {"kernel": jnp.asarray(draw(size=(4, 2)), jnp.float32)}},
+    }
+
+
+def moved(before: Params, after: Params) -> list[str]:
+    """Which of embeddings, layers from the first on, and head changed."""
+    names = []
+    for path, leaf in leaf_paths(jax.tree.map(lambda old, new: np.asarray(old != new), before, after)):
+        if "layers" in path:
+            names += [f"layer {layer}" for layer in range(LAYERS) if leaf[layer].any()]
+        elif leaf.any():
+            names.append("embeddings" if "embeddings" in path else "head")
+    return names
+
+
+def course(updates: int, slopes: Any = None, **settings: Any) -> tuple[list[list[str]], Params, Any]:
+    """What moved at every update, the parameters after the last, and the optimizer's state."""
+    params = params_of()
+    config = OptimizerConfig(learning_rate=0.1, **settings)
+    optimizer = make_optimizer(config, lambda step: 0.1, params)
+    step, state, found = jit(optimizer.update), optimizer.init(params), []
+    for number in range(updates):
+        given = params_of(number + 1) if slopes is None else slopes(number)
+        change, state = step(given, state, params)
+        after = jax.tree.map(jnp.add, params, change)
+        found.append(moved(params, after))
+        params = after
+    return found, params, state
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb", "stable_adamw"])
+def test_one_group_more_every_two_updates(name: str) -> None:
+    """ULMFiT's order: head, last layer, ..., first layer, embeddings; decay does not move what waits."""
+    found, _, _ = course(10, name=name, unfreeze_every=2, weight_decay=0.1)
+    groups = ["head", *(f"layer {layer}" for layer in reversed(range(LAYERS))), "embeddings"]
+    assert [sorted(each) for each in found] == [sorted(groups[: 1 + number // 2]) for number in range(10)]
+
+
+def test_by_name_before_by_depth() -> None:
+    named = (r"encoder/layers/1/.*=1", r"encoder/embeddings/.*=1000000")
+    found, _, _ = course(8, unfreeze_every=2, unfreeze=named)
+    assert found[1] == ["layer 1", "head"] and found[7] == ["layer 0", "layer 1", "layer 2", "head"]
+    alone, _, _ = course(2, unfreeze=(r"encoder/.*=1",))
+    assert alone == [["head"], ["embeddings", "layer 0", "layer 1", "layer 2", "head"]]
+
+
+def test_what_waits_counts_neither_for_clipping_nor_in_moments() -> None:
+    """Huge slopes of frozen layers change nothing of what moves, then or later."""
+
+    def slopes(number: int, scale: float) -> Params:
+        given = params_of(number + 1)
+        if number < 2:
+            given["encoder"] = jax.tree.map(lambda leaf: leaf * scale, given["encoder"])
+        return given
+
+    settings: Any = {"unfreeze": (r"encoder/.*=2",), "clip_norm": 1.0}
+    _, plain, state = course(4, lambda number: slopes(number, 1.0), **settings)
+    _, huge, _ = course(4, lambda number: slopes(number, 1e6), **settings)
+    jax.tree.map(np.testing.assert_array_equal, plain, huge)
+    assert int(state[0].updates) == 4
+
+
+def test_once_open_the_same_as_without() -> None:
+    """Everything opens at update 0: the same numbers as the plain chain."""
+    _, plain, _ = course(3)
+    _, opened, _ = course(3, unfreeze=(r".*=0",))
+    jax.tree.map(np.testing.assert_array_equal, plain, opened)
+
+
+def test_the_average_follows_the_weights_that_there_are() -> None:
+    """Decay that is held back does not leak into the averaged weights."""
+    _, params, state = course(1, unfreeze_every=5, ema_decay=0.5, weight_decay=0.5)
+    average = average_of(state)
+    assert average is not None
+    np.testing.assert_array_equal(
+        average["encoder"]["layers"]["query"]["kernel"], params_of()["encoder"]["layers"]["query"]["kernel"]
+    )
+    assert moved(params_of(), params) == ["head"]
+
+
+def test_rates_rise_by_equal_factors_to_the_head() -> None:
+    """fastai's slice(1e-5, 1e-1) over embeddings, three layers and head."""
+    rules = rate_rules(OptimizerConfig(learning_rate=1e-1, lowest_rate=1e-5), params_of())
+    paths = ["encoder/embeddings/word_embeddings/embedding", *(f"encoder/layers/{i}/query/kernel" for i in range(3))]
+    found = [1e-1 * match(rules, path, "rates") for path in [*paths, "sequence_head/output/kernel"]]
+    np.testing.assert_allclose(found, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"unfreeze_every": 0}, "optimizer.unfreeze_every must be at least 1, not 0"),
+        ({"lowest_rate": 2.0}, "optimizer.lowest_rate must lie between 0 and optimizer.learning_rate=1.0, not 2.0"),
+        ({"lowest_rate": 0.1, "layer_decay": 0.5}, "both set the rates of layers"),
+    ],
+)
+def test_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        OptimizerConfig(**settings)
+
+
+def test_a_broken_rule_names_its_key() -> None:
+    with pytest.raises(UserError, match=r"optimizer\.unfreeze: 'encoder' is not REGEX=UPDATE"):
+        _ = OptimizerConfig(unfreeze=("encoder",)).named_openings
