@@ -18,6 +18,7 @@ from bertjax import check, check_objectives, corpora, machine
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.corpora import Prepared
 from bertjax.distributed.processes import ALONE, Alone, Processes
+from bertjax.finetune.objective import TaskObjective
 from bertjax.models.config import EncoderConfig
 from bertjax.models.towers_config import TowersConfig
 from bertjax.objectives.base import Network, Objective
@@ -51,6 +52,7 @@ OBJECTIVES: dict[str, Any] = {
     "contrastive": Contrastive,
     "rtd": ReplacedTokenDetection,
     "mixture": MixtureOfObjectives,
+    "task": TaskObjective,
 }
 EVAL_SEED = 0
 """Held-out rows and masks are the same whatever the run's seed: runs compare."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.finetune.config import TaskConfig
+from bertjax.finetune.objective_config import TaskObjectiveConfig
 from bertjax.models.config import EncoderConfig
 from bertjax.models.towers_config import TowersConfig
 from bertjax.models.zoo import preset
@@ -153,6 +156,15 @@ def rtd_config(cfg: ConfigDict) -> RtdConfig:
     return RtdConfig(masking_config(cfg), **{name: objective[name] for name in same})
 
 
+def task_objective_config(cfg: ConfigDict) -> TaskObjectiveConfig:
+    return TaskObjectiveConfig(cfg.task.kind, tuple(cfg.task.class_weights))
+
+
+def task_config(cfg: ConfigDict) -> TaskConfig:
+    """What `task` says of the data, without what it says of the training."""
+    return TaskConfig(**{field.name: cfg.task[field.name] for field in dataclasses.fields(TaskConfig)})
+
+
 def distill_config(cfg: ConfigDict) -> DistillConfig:
     objective = cfg.objective
     layers = objective.teacher_layers
@@ -211,6 +223,7 @@ OBJECTIVES: dict[str, Callable[[ConfigDict], Any]] = {
     "distill": distill_config,
     "contrastive": contrastive_config,
     "rtd": rtd_config,
+    "task": task_objective_config,
 }
 
 

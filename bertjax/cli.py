@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,8 +19,11 @@ from bertjax.types import UserError
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
-TRAINS = ("pretrain", "benchmark")
+TRAINS = ("pretrain", "benchmark", "finetune")
 CONFIG_HELP = "PATH.py or PATH.py:ARGUMENT; the file is executed"
+MODEL_HELP = "a Hugging Face folder, an export, or the work folder of a run"
+USES = ("fill-mask", "embed", "minimal-pairs")
+"""What only asks a trained model something."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A full disk, a full quota, a file longer than the system allows."""
 
@@ -38,6 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"bertjax {options.command}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # `bertjax fill-mask ... | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
@@ -101,6 +107,8 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = command("pretrain", "train a model; the same command again resumes", config=True)
     sub.add_argument("--workdir", type=Path, help="folder for checkpoints, figures and the export")
+    sub = command("finetune", "train a task on the weights of init_from, and score it", config=True)
+    sub.add_argument("--workdir", type=Path, required=True, help="folder for checkpoints, figures and the export")
     sub = command("tokenizer", "train the tokenizer of a config on its corpus", config=True)
     sub.add_argument("--out", type=Path, required=True, help="new folder")
     command("prepare", "tokenise the corpus of a config once (cached by content)", config=True)
@@ -138,17 +146,65 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("evaluate", "held-out figures of a checkpoint")
     sub.add_argument("--workdir", type=Path, required=True)
     sub.add_argument("--step", type=int, help="of which checkpoint (default: the newest)")
+    sub = command("report", "write the report.html of a run anew")
+    sub.add_argument("workdir", type=Path)
+    sub.add_argument("--probe", action="store_true", help="look into the newest checkpoint first")
+    sub = command("compare", "runs side by side")
+    sub.add_argument("runs", type=Path, nargs="+", metavar="WORKDIR")
+    sub.add_argument("--out", type=Path, help="an .html file, beside the table that is printed")
+    _add_uses(command)
     return parser
 
 
+def _add_uses(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    sub = command("fill-mask", "what a model puts behind the [MASK]s of sentences")
+    sub.add_argument("sentences", nargs="*", metavar="SENTENCE", help="none, or -: lines of the standard input")
+    sub.add_argument("--model", type=Path, required=True, help=MODEL_HELP)
+    sub.add_argument("--top", type=int, default=5, help="pieces for each mask (default 5)")
+    sub.add_argument("--jsonl", action="store_true", help="print a JSON object for each sentence")
+    sub = command("embed", "one vector for every text of a file")
+    sub.add_argument("--model", type=Path, required=True, help=MODEL_HELP)
+    sub.add_argument("--in", dest="source", required=True, metavar="FILE", help="one text a line, or .jsonl; -: stdin")
+    sub.add_argument("--out", type=Path, required=True, help="an .npz (vectors), .npy or .jsonl file")
+    sub.add_argument("--field", default="text", help="of .jsonl, which holds the text (default text)")
+    sub.add_argument("--pooling", choices=("mean", "cls"), help="default: the model's own habit, else mean")
+    sub.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="scale vectors to length one, or not")
+    sub.add_argument("--max-length", type=int, help="tokens that are read of a text (default: all that the model can)")
+    sub.add_argument("--batch-tokens", type=int, metavar="N", help="tokens of a batch: less takes less memory")
+    sub = command("minimal-pairs", "how often a model prefers the right one of two sentences (BLiMP)")
+    sub.add_argument("--model", type=Path, required=True, help=MODEL_HELP)
+    sub.add_argument("--pairs", nargs="+", required=True, metavar="FILE", help=".jsonl with sentence_good, sentence_bad")
+    sub.add_argument(
+        "--score",
+        choices=("pll", "within-word", "likelihood"),
+        help="pll hides each token in turn, within-word the rest of its word, too (default: likelihood of causal "
+        "models, else pll)",
+    )
+    sub.add_argument("--by", metavar="FIELD", help="group pairs by it (default: phenomenon, linguistics_term or UID)")
+    sub.add_argument("--out", type=Path, help="a .jsonl file for the scores of every pair")
+    sub.add_argument("--batch-tokens", type=int, metavar="N", help="tokens of a batch: less takes less memory")
+
+
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
+    if options.command == "fill-mask":  # sentences may stand on both sides of an option
+        options.sentences += [word for word in rest if not word.startswith("--")]
+        rest = [word for word in rest if word.startswith("--")]
     if not hasattr(options, "config"):
         if rest:
             raise UserError(f"unknown argument {rest[0]}")
+        if options.command in USES:
+            return _use(options)
+        if options.command == "compare":
+            from bertjax.commands.report import compare
+
+            compare(options.runs, options.out)
+            return 0
         return _parity(options) if options.command == "parity" else _run_on_workdir(options)
     cfg = _checked_config(options.config, rest)
     if options.command == "pretrain":
         return _pretrain(cfg, options.workdir)
+    if options.command == "finetune":
+        return _finetune(cfg, options.workdir)
     if options.command == "compile":
         _compile(cfg, options)
         return 0
@@ -221,12 +277,32 @@ def _pretrain(cfg: ConfigDict, workdir: Path | None) -> int:
     return 0
 
 
+def _finetune(cfg: ConfigDict, workdir: Path) -> int:
+    _use_platform_early(cfg)
+    from bertjax.check import distributed_config
+    from bertjax.commands.finetune import finetune
+    from bertjax.distributed.processes import started
+    from bertjax.training.signals import Stopped
+
+    try:
+        with started(distributed_config(cfg)) as processes:
+            finetune(cfg, workdir, processes)
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return stopped.exit_code
+    return 0
+
+
 def _run_on_workdir(options: argparse.Namespace) -> int:
     from bertjax.commands.workdir import read_config
 
     read_config(options.workdir)
     if options.command == "export":
         _export(options)
+    elif options.command == "report":
+        from bertjax.commands.report import report
+
+        report(options.workdir, options.probe)
     else:
         from bertjax.commands.evaluate import evaluate
 
@@ -257,6 +333,23 @@ def _export(options: argparse.Namespace) -> None:
         options.average_last,
         options.network,
     )
+
+
+def _use(options: argparse.Namespace) -> int:
+    if options.command == "fill-mask":
+        from bertjax.commands.fill_mask import fill_mask
+
+        fill_mask(options.model, options.sentences, options.top, options.jsonl)
+    elif options.command == "embed":
+        from bertjax.commands.embed import Wishes, embed
+
+        wishes = Wishes(options.pooling, options.normalize, options.max_length, options.batch_tokens)
+        embed(options.model, options.source, options.out, options.field, wishes)
+    else:
+        from bertjax.commands.minimal_pairs import minimal_pairs
+
+        minimal_pairs(options.model, options.pairs, options.score, options.by, options.out, options.batch_tokens)
+    return 0
 
 
 def _parity(options: argparse.Namespace) -> int:

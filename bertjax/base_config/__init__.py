@@ -13,6 +13,7 @@ from bertjax.base_config.data import data_group
 from bertjax.base_config.model import generator_group, model_group
 from bertjax.base_config.objective import objective_group
 from bertjax.base_config.smoke import make_smoke
+from bertjax.base_config.task import task_group
 from bertjax.base_config.training import (
     checkpoint_group,
     distributed_group,
@@ -22,6 +23,7 @@ from bertjax.base_config.training import (
     mesh_group,
     optimizer_group,
     profile_group,
+    report_group,
     schedule_group,
     train_group,
 )
@@ -56,6 +58,7 @@ def base_config() -> ConfigDict:
     config.model = model_group()
     config.generator = generator_group()
     config.objective = objective_group()
+    config.task = task_group()
     config.data = data_group()
     config.train = train = train_group()
     config.optimizer = optimizer_group()
@@ -66,5 +69,6 @@ def base_config() -> ConfigDict:
     config.distributed = distributed_group()
     config.export = export_group()
     config.logging = logging_group()
+    config.report = report_group()
     config.profile = profile_group()
     return config.lock()

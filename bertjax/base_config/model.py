@@ -9,6 +9,7 @@ def model_group() -> ConfigDict:
     """A published size and what to change of it; sizes of the vocabulary come from the tokenizer."""
     model = ConfigDict()
     # A name of bertjax/models/zoo.py, such as "bert-base" or "bert-6x512". Every None below takes the preset's value.
+    # "none" has none: every size is given below (configs of finetuning runs, which have those of `init_from`).
     model.preset = "bert-base"
     # Whose Hugging Face classes an export gets where they can hold the model: bert roberta albert distilbert electra
     # deberta deberta-v2 xlnet modernbert gpt2; "bertjax" = our own format.

@@ -11,6 +11,7 @@ def objective_group() -> ConfigDict:
     # "plm" predicts some tokens in a random order, each from those before it and all that are not predicted (XLNet).
     # "distill" learns what a trained model does (DistilBERT, MiniLM, TinyBERT); "contrastive" tells a text's twin from
     # other texts (SimCSE); "rtd" tells original words from those of a generator, which learns, too (ELECTRA);
+    # "task" is finetuning: `task` says on what (`bertjax finetune`).
     # "mixture" gives every objective of `mixture` its own rows of the batch.
     objective.name = "mlm"
     # What is hidden together: "token" one piece, "whole_word" the pieces of a word, "ngram" up to `max_ngram` words

@@ -77,8 +77,8 @@ def optimizer_group() -> ConfigDict:
     # Rate of the embeddings; those of the layers rise from it to `learning_rate`, which heads have, by equal factors
     # (fastai's slice(lowest_rate, learning_rate)). None = all learn alike, or as `layer_decay` says.
     optimizer.lowest_rate = config_dict.placeholder(float)
-    # Gradual unfreezing: heads learn from the start, the last layer after so many updates, the next below it after twice
-    # as many, ..., the embeddings last. None = all learn from the start.
+    # Gradual unfreezing: heads learn from the start, the last layer after so many updates, the next below it after
+    # twice as many, ..., the embeddings last. None = all learn from the start.
     optimizer.unfreeze_every = config_dict.placeholder(int)
     # The same by name, "REGEX=UPDATE" over whole paths: what matches moves from that update on; the first match counts,
     # before `unfreeze_every`. "encoder/embeddings/.*=1000000000" never moves.
@@ -209,6 +209,19 @@ def logging_group() -> ConfigDict:
     # Weights & Biases project to report to (extra `wandb`).
     logging.wandb_project = config_dict.placeholder(str)
     return logging
+
+
+def report_group() -> ConfigDict:
+    """`report.html` of the work folder, written anew after every evaluation."""
+    report = ConfigDict()
+    # Write it, and look into the model for it: the fillings of `eval.fill_mask` at every evaluation; attention and
+    # nearest pieces four times in a run. False = nothing; `bertjax report` can still draw the figures later.
+    report.enabled = True
+    # Sentence whose attention is shown, its first 24 tokens; None = the first of `eval.fill_mask`, "" = none.
+    report.sentence = config_dict.placeholder(str)
+    # Pieces whose neighbours among the word vectors are shown; () = eight frequent words.
+    report.pieces = ()
+    return report
 
 
 def profile_group() -> ConfigDict:

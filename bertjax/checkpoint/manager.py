@@ -54,7 +54,7 @@ class Checkpoints:
 
     keep         how many of the last steps stay
     keep_every   steps that are multiples of it stay for ever
-    best_metric  the step with the best value of it stays; lower is better unless it is the name of a score (`types.is_better`)
+    best_metric  the step with the best value of it stays; lower is better unless a score is named (`types.is_better`)
     read_only    changes nothing on the disk: for looking at a run that another process may be writing
     first        of several processes, gives all of them what its second argument makes on the first one: they see the
                  folder through caches of their own, and may not agree on what it holds
@@ -132,6 +132,16 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Finished steps, oldest first; their digests are compared only when one is restored."""
         return self._first("the list of checkpoints", self._finished)
+
+    def best(self) -> int | None:
+        """The finished step with the best value of `best_metric`; None where none was measured."""
+
+        def found() -> int | None:
+            scores = {step: value for step, value in self._scores().items() if value is not None}
+            return min(kept_steps(scores, 0, None, scores, self._lower_is_better), default=None)
+
+        self.wait()
+        return self._first("the best checkpoint", found)
 
     def latest(self) -> int | None:
         """The newest finished step."""
@@ -232,11 +242,18 @@ class Checkpoints:
         """Deletes what the retention rule does not keep; a step is first renamed, so that none is ever half there."""
         if jax.process_index() != 0:
             return
-        bodies = {step: body for step in self._numbered() if (body := self._manifest(step)) is not None}
-        scores = {step: body["metrics"].get(self.best_metric) for step, body in bodies.items()}
-        lower = not HIGHER_IS_BETTER.fullmatch(self.best_metric or "")
-        for step in set(bodies) - kept_steps(bodies, self.keep, self.keep_every, scores, lower):
+        scores = self._scores()
+        for step in set(scores) - kept_steps(scores, self.keep, self.keep_every, scores, self._lower_is_better):
             self._delete(step)
+
+    @property
+    def _lower_is_better(self) -> bool:
+        return not HIGHER_IS_BETTER.fullmatch(self.best_metric or "")
+
+    def _scores(self) -> dict[int, float | None]:
+        """`best_metric` of the finished steps, where it was measured."""
+        bodies = {step: body for step in self._numbered() if (body := self._manifest(step)) is not None}
+        return {step: body["metrics"].get(self.best_metric) for step, body in bodies.items()}
 
     def _delete(self, step: int) -> None:
         trash = self.directory / f"{_TRASH}{step}"
@@ -328,7 +345,7 @@ def kept_steps(
 ) -> set[int]:
     """The steps to retain: the last `keep`, multiples of `keep_every`, and the one with the best finite score."""
     ordered = sorted(steps)
-    kept = set(ordered[-keep:])
+    kept = set(ordered[-keep:]) if keep else set()
     if keep_every is not None:
         kept |= {step for step in ordered if step % keep_every == 0}
     finite = {s: score for s in ordered if (score := scores.get(s)) is not None and math.isfinite(score)}

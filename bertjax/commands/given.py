@@ -15,22 +15,27 @@ from bertjax.types import Params, UserError
 
 
 class Given(NamedTuple):
-    """One network with its tokenizer; `params` lie on the host, at the true size of the vocabulary, in float32."""
+    """One network with its tokenizer; `params` lie on the host, at the true size of the vocabulary, in float32.
+
+    `objective` names what it was trained by; None = a folder does not tell.
+    """
 
     config: EncoderConfig
     heads: tuple[str, ...]
     params: Params
     tokenizer: Tokenizer
+    objective: str | None = None
 
 
-def read_given(folder: str | Path) -> Given:
+def read_given(folder: str | Path, head: str | None = None) -> Given:
     """The model of a folder; of a run with several networks, the one that an export would hold.
 
-    Raises `UserError` where there is nothing to read, something is broken, or the tokenizer is another model's.
+    `head` asks for the first of several networks that has it, if there is one. Raises `UserError` where there is nothing
+    to read, something is broken, or the tokenizer is another model's.
     """
     folder = Path(folder).expanduser()
     require_model(folder)
-    given = _of_run(folder) if (folder / "checkpoints").is_dir() else _of_folder(folder)
+    given = _of_run(folder, head) if (folder / "checkpoints").is_dir() else _of_folder(folder)
     if given.tokenizer.size > given.config.vocab_size:
         raise UserError(
             f"{folder}: its tokenizer has {given.tokenizer.size} pieces, its model only {given.config.vocab_size}; "
@@ -53,9 +58,10 @@ def _of_folder(folder: Path) -> Given:
     return Given(model.config, model.heads, jax.device_get(model.params), load_tokenizer(folder))
 
 
-def _of_run(workdir: Path) -> Given:
+def _of_run(workdir: Path, head: str | None) -> Given:
     run = load_run(workdir)
     objective = run.experiment.objective
-    name, network = next(iter(objective.networks.items()))
+    networks = list(objective.networks.items())
+    name, network = next((each for each in networks if head in each[1].heads), networks[0])
     params = jax.device_get(objective.network_params(run.params, name))
-    return Given(network.config, network.heads, params, run.tokenizer)
+    return Given(network.config, network.heads, params, run.tokenizer, run.experiment.cfg.objective.name)

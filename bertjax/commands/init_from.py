@@ -53,10 +53,15 @@ def require_folder(cfg: ConfigDict) -> None:
         require_model(Path(cfg.init_from).expanduser())
 
 
-def begin_from(exp: build.Experiment, tokenizer: Tokenizer, state: TrainState) -> TrainState:
-    """The fresh state with the weights of `init_from`; step, optimizer and average begin anew. Says what it took."""
+def begin_from(
+    exp: build.Experiment, tokenizer: Tokenizer, state: TrainState, given: Given | None = None
+) -> TrainState:
+    """The fresh state with the weights of `init_from`; step, optimizer and average begin anew. Says what it took.
+
+    `given` is what was read there already.
+    """
     cfg, folder = exp.cfg, Path(exp.cfg.init_from).expanduser()
-    given = read_given(folder)
+    given = read_given(folder) if given is None else given
     name, network = next(iter(exp.objective.networks.items()))
     changed = changed_maths(folder, given.config, network.config)
     match = _matched(cfg, folder, given.tokenizer, tokenizer)

@@ -17,6 +17,7 @@ from bertjax.commands.export import export_params
 from bertjax.commands.init_from import begin_from, require_folder
 from bertjax.commands.teacher import Teacher, attach, begin_as_teacher, read_teacher, require_teacher
 from bertjax.commands.teacher_file import write_teacher
+from bertjax.commands.watching import watcher
 from bertjax.commands.workdir import Change, changed_keys, claim, has_checkpoints, require_same_run
 from bertjax.corpora import Prepared
 from bertjax.distributed.processes import ALONE, Alone, Processes
@@ -99,12 +100,15 @@ def _train(
     run = build.run(exp, feed, workdir, checkpoints, int(state.step), past, processes)
     for line in summary(exp, prepared, sum(run.batches.rows_per_epoch.values())):
         run.console.print(line)
+    onlooker = watcher(exp, prepared.tokenizer, prepared.vocabulary.counts, run, int(state.step), processes)
     try:
         state, _ = train(run, state)
     finally:
         run.console.close()
         for writer in run.writers:
             writer.close()
+        if onlooker is not None:
+            onlooker.render()  # with the figures that came after the last evaluation
     return state
 
 
@@ -196,6 +200,8 @@ def show_fillings(exp: build.Experiment, prepared: Prepared, params: Params) -> 
     name, network = next((each for each in networks if "mlm" in each[1].heads), next(iter(networks)))
     own = exp.objective.network_params(params, name)
     model = PretrainedModel(build.float32_config(network.config), own, network.heads)
-    for sentence, fillings in zip(sentences, fill_mask(model, prepared.tokenizer, sentences), strict=True):
+    two_streams = exp.cfg.objective.name == "plm"  # only then do they know what they are for
+    found = fill_mask(model, prepared.tokenizer, sentences, two_streams=two_streams)
+    for sentence, fillings in zip(sentences, found, strict=True):
         print(sentence)
         print("    " + "  ".join(f"{filling.piece} {filling.probability:.2f}" for filling in fillings))

@@ -33,13 +33,9 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
 
     `average_last` K takes the mean of the weights of K checkpoints, that one and those before it.
     """
-    cfg = read_config(workdir)
-    cfg.platform = "any"
-    cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor = 1, 1, 1
     tokenizer = load_tokenizer(workdir / "tokenizer")
-    machine.use_platform(cfg.platform)
-    own = jax.local_devices()[:1]  # of several processes, each reads what it begins with or learns from by itself
-    experiment = build.experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir), own)
+    experiment = described(workdir, tokenizer)
+    cfg = experiment.cfg
     checkpoints = build.open_checkpoints(cfg, workdir, read_only=True)
     seen: list[Restored] = []
 
@@ -60,6 +56,16 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
     return StoredRun(
         experiment, tokenizer, params, seen[-1].step, seen[-1].meta, tuple(restored.step for restored in seen)
     )
+
+
+def described(workdir: Path, tokenizer: Tokenizer) -> build.Experiment:
+    """What the config of a work folder describes, on one device; nothing is restored."""
+    cfg = read_config(workdir)
+    cfg.platform = "any"
+    cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor = 1, 1, 1
+    machine.use_platform(cfg.platform)
+    own = jax.local_devices()[:1]  # of several processes, each reads what it begins with or learns from by itself
+    return build.experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir), own)
 
 
 def _last_steps(checkpoints: Checkpoints, step: int | None, count: int) -> list[int]:

@@ -18,7 +18,7 @@ from bertjax.types import UserError
 MAY_CHANGE = re.compile(
     r"train\.(num_steps|log_interval_steps|microbatches|steps_per_dispatch|on_fault|max_faults|spike_factor|skip_batches)"
     r"|data\.(cache_dir|workers)|objective\.teacher"
-    r"|(schedule|eval|checkpoint|mesh|distributed|export|logging|profile)\..*|dry_run|platform|deterministic|compile_cache|init_(from|embeddings|positions)"
+    r"|(schedule|eval|checkpoint|mesh|distributed|export|logging|report|profile)\..*|dry_run|platform|deterministic|compile_cache|init_(from|embeddings|positions)"
 )
 
 _CLAIMING = ".config.json.tmp"

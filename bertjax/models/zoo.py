@@ -245,7 +245,9 @@ PRESETS: dict[str, Values] = {
 
 
 def preset(name: str) -> Values:
-    """The values of a published model; an unknown name lists those there are."""
+    """The values of a published model, none of "none"; an unknown name lists those there are."""
+    if name == "none":
+        return {}
     if name not in PRESETS:
         named = [key for key in PRESETS if not key.startswith("bert-") or "x" not in key]
         raise UserError(

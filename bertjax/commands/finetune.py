@@ -1,0 +1,354 @@
+"""`bertjax finetune`: a task on the weights of a folder or a run, on the loop of pretraining."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax import build, check, check_objectives
+from bertjax.base_config import base_config
+from bertjax.checkpoint.manager import Checkpoints
+from bertjax.commands.export import export_params
+from bertjax.commands.given import Given, read_given, require_model
+from bertjax.commands.init_from import begin_from
+from bertjax.commands.workdir import changed_keys, claim, has_checkpoints, read_config, require_same_run
+from bertjax.data.tokenizer import Tokenizer, load_tokenizer
+from bertjax.distributed.processes import ALONE, Alone, Processes
+from bertjax.finetune.batches import EvalBatches, TaskBatches, row_length
+from bertjax.finetune.config import TaskConfig
+from bertjax.finetune.data import TaskData, task_data
+from bertjax.finetune.measure import MAIN_FIGURE, measure
+from bertjax.finetune.objective import TaskObjective
+from bertjax.finetune.objective_config import HEADS
+from bertjax.finetune.readers.examples import Examples
+from bertjax.finetune.readers.read import label_names, read_examples
+from bertjax.models.config import EncoderConfig
+from bertjax.models.model import count_params
+from bertjax.training.loop import train
+from bertjax.training.sharding import make_mesh, own_rows
+from bertjax.training.state import COUNTERS, TrainState
+from bertjax.types import Params, UserError
+
+_HEADS = {"sequence_classification": "sequence_head", "token_classification": "token_head"}
+_HEADS |= {"question_answering": "answer_head"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Split:
+    """Labelled examples as they were read, and as the model reads them."""
+
+    examples: Examples
+    data: TaskData
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """A task with its data, for one model's tokenizer; `given` is None where a run is taken up again."""
+
+    config: TaskConfig
+    tokenizer: Tokenizer
+    model: EncoderConfig
+    labels: tuple[str, ...]
+    train: Split
+    held_out: Split | None
+    given: Given | None
+
+    @property
+    def notes(self) -> list[str]:
+        splits = [("train", self.train), *([("eval", self.held_out)] if self.held_out else [])]
+        return [f"{name}: {note}" for name, split in splits for note in split.data.notes]
+
+
+def finetune(cfg: ConfigDict, workdir: Path, processes: Alone | Processes = ALONE) -> dict[str, float]:
+    """Trains what is left of the run in `workdir`, scores it, and exports it; returns the held-out figures."""
+    require_task(cfg)
+    build.check_devices(cfg)
+    task = read_task(cfg, workdir)
+    return train_task(cfg, task, workdir, processes)
+
+
+def require_task(cfg: ConfigDict) -> None:
+    """Raises `UserError` for a config that is no task, or says what follows from the task."""
+    if cfg.objective.name != "task":
+        raise UserError(
+            f"objective.name={cfg.objective.name} is pretraining: use `bertjax pretrain`, or set it to task"
+        )
+    default = base_config()
+    for key, instead in (("num_steps", "epochs"), ("batch_size", "batch_size")):
+        if cfg.train[key] != default.train[key]:
+            raise UserError(f"train.{key} follows from the task: set task.{instead}, and leave train.{key} alone")
+    if cfg.train.phases or cfg.train.batch_start:
+        raise UserError("train.phases and train.batch_start are for pretraining: a task has one stage")
+    if cfg.init_from is None:
+        raise UserError(
+            "init_from is None: name what to finetune, a Hugging Face folder, an export or the work folder of a run "
+            "(--config.init_from=FOLDER)"
+        )
+
+
+def read_task(cfg: ConfigDict, workdir: Path) -> Task:
+    """The model that is finetuned, or that of the run to take up again, and the data as it reads them."""
+    config = check_objectives.task_config(cfg)
+    given = None
+    if has_checkpoints(workdir):
+        stored = read_config(workdir)
+        tokenizer = load_tokenizer(workdir / "tokenizer")
+        model = check_objectives.encoder_config(stored, tokenizer.vocabulary())
+    else:
+        require_model(Path(cfg.init_from).expanduser())
+        given = read_given(cfg.init_from)
+        model, tokenizer = given.config, given.tokenizer
+    examples = read_examples(config, "train", errors=cfg.data.errors)
+    labels = label_names(config, examples)
+    training = Split(examples, task_data(config, examples, tokenizer, labels, training=True))
+    held_out = None
+    if config.eval:
+        examples = read_examples(config, "eval", errors=cfg.data.errors)
+        held_out = Split(examples, task_data(config, examples, tokenizer, labels))
+    return Task(config, tokenizer, model, labels, training, held_out, given)
+
+
+def train_task(cfg: ConfigDict, task: Task, workdir: Path, processes: Alone | Processes = ALONE) -> dict[str, float]:
+    """`finetune` of data that are read."""
+    mesh = make_mesh(check_objectives.mesh_config(cfg))
+    batches = task_batches(cfg, task, mesh)
+    cfg = resolved(cfg, task, batches)
+    check.check(cfg)
+    changes, resumes = processes.first(
+        "the work folder", lambda: (changed_keys(workdir, cfg), has_checkpoints(workdir))
+    )
+    exp = build.experiment(cfg, task.tokenizer.vocabulary())
+    if not resumes:
+        processes.first("the work folder", lambda: claim(workdir, cfg))
+    checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
+    feed = task_feed(exp, task, batches)
+    with contextlib.closing(checkpoints), processes.guarded():
+        state, past = _resume_or_begin(exp, task, feed, checkpoints)
+        for key, before, now in changes:
+            print(f"  {key}: {before} -> {now}")
+        processes.first("the work folder", lambda: _write_down(workdir, cfg, task))
+        if int(state.step) < cfg.train.num_steps:
+            state = _train(exp, task, feed, workdir, checkpoints, state, past, processes)
+        step, params = _taken(exp, checkpoints, state)
+        with jax.set_mesh(exp.mesh):
+            figures = dict(feed.measure(exp.parts[-1])(params, exp.frozen))
+    say_scores(cfg, step, figures)
+    host = build.true_size_params(params, exp.model)
+    processes.first("the export", lambda: _export(exp, task, host, step, feed.tokens, workdir))
+    return figures
+
+
+def task_batches(cfg: ConfigDict, task: Task, mesh: jax.sharding.Mesh, **least: int) -> TaskBatches:
+    """The batches of all epochs, in rows that every device gets equally many of."""
+    config, features = task.config, task.train.data.features
+    return TaskBatches(
+        features,
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        seed=cfg.seed,
+        pad_id=task.tokenizer.pad_id,
+        vocab_size=task.model.vocab_size,
+        seq_len=_row_length(task),
+        packing=config.packing,
+        row_multiple=mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches,
+        share=functools.partial(own_rows, mesh=mesh),
+        **least,
+    )
+
+
+def _row_length(task: Task) -> int:
+    """Tokens of a row: `max_len` where examples share it, else as few as the longest example has."""
+    if task.config.packing:
+        return -(-task.config.max_len // 8) * 8
+    splits = [task.train, *([task.held_out] if task.held_out else [])]
+    return max(row_length(split.data.features, None) for split in splits)
+
+
+def resolved(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigDict:
+    """The config with what follows from model and data: sizes, labels, rows, updates, intervals, weights of classes."""
+    cfg, default, kind = copy.deepcopy(cfg), base_config(), task.config.kind
+    labels = {"regression": ("LABEL_0",), "qa": task.model.labels}.get(kind, task.labels)
+    wanted = dataclasses.replace(task.model, labels=labels, padded_vocab_size=None)
+    how = ("compute_dtype", "result_dtype", "attention_implementation", "remat", "unroll")
+    told = {name: value for name, value in cfg.model.items() if name != "preset" and value is not None}
+    cfg.model.preset = "none"
+    for name, value in vars(wanted).items():
+        if name in cfg.model and name not in how and name not in told:
+            cfg.model[name] = value
+    cfg.data.vocab_size, cfg.data.seq_len = task.model.vocab_size, batches.seq_len
+    cfg.data.tokenizer = str(cfg.init_from)
+    cfg.train.num_steps, cfg.train.batch_size = batches.num_steps, batches.rows
+    each = max(1, round(batches.steps_per_epoch / cfg.task.evals_per_epoch))
+    for group in ("eval", "checkpoint"):
+        if cfg[group].interval_steps == _default_interval(default, group, batches.num_steps):
+            cfg[group].interval_steps = each
+    if cfg.checkpoint.best_metric is None and task.held_out is not None:
+        cfg.checkpoint.best_metric = f"eval/{MAIN_FIGURE[kind]}"
+    if cfg.task.unfreeze_epochs is not None:
+        cfg.optimizer.unfreeze_every = max(1, round(cfg.task.unfreeze_epochs * batches.steps_per_epoch))
+    cfg.task.class_weights = class_weights(check_objectives.task_objective_config(cfg), task)
+    return cfg
+
+
+def _default_interval(default: ConfigDict, group: str, num_steps: int) -> int:
+    default.train.num_steps = num_steps
+    return default[group].interval_steps
+
+
+def class_weights(config: Any, task: Task) -> tuple[str, ...]:
+    """The weights in numbers: n / (K count) of every label ("balanced"), or roots of that, 1 on average over examples."""
+    if not config.class_weights or config.class_weights[0] not in ("balanced", "sqrt"):
+        return tuple(config.class_weights)
+    name = "class_labels" if config.kind == "classification" else "token_labels"
+    found = task.train.data.features.labels[name]
+    counts = np.bincount(found[found >= 0], minlength=len(task.labels)).astype(np.float64)
+    absent = [label for label, count in zip(task.labels, counts, strict=True) if not count]
+    if absent:
+        raise UserError(
+            f"task.class_weights={config.class_weights[0]}: no training example has the label {absent[0]!r}; give the "
+            "weights in numbers"
+        )
+    weights = 1.0 / counts if config.class_weights[0] == "balanced" else counts**-0.5
+    weights *= counts.sum() / (weights * counts).sum()
+    return tuple(f"{weight:.6g}" for weight in weights)
+
+
+def task_feed(exp: build.Experiment, task: Task, batches: TaskBatches) -> build.Feed:
+    """What the loop reads of a task."""
+
+    measured = _measured(exp, task, batches.seq_len)
+    digests = {"tokenizer": task.tokenizer.digest, "task": _digest(task)}
+    return build.Feed(batches, lambda part: measured, digests, len(task.train.data.features.tokens))
+
+
+def _measured(exp: build.Experiment, task: Task, seq_len: int) -> Callable[[Params, Any], Mapping[str, float]]:
+    """The held-out figures as a function of the parameters; none where nothing is held out."""
+    if task.held_out is None:
+        return lambda params, frozen: {}
+    rows = EvalBatches(
+        task.held_out.data.features,
+        rows=exp.cfg.eval.batch_size,
+        pad_id=task.tokenizer.pad_id,
+        vocab_size=task.model.vocab_size,
+        seq_len=seq_len,
+        packing=task.config.packing,
+        share=functools.partial(own_rows, mesh=exp.mesh),
+    )
+    objective = exp.objective
+    assert isinstance(objective, TaskObjective)
+    return measure(task.config, objective, exp.mesh, task.held_out.examples, task.held_out.data, rows)
+
+
+def _digest(task: Task) -> str:
+    """Of what is trained on: windows, labels and their names."""
+    features = task.train.data.features
+    hashed = hashlib.sha256(repr(task.labels).encode())
+    for array in (features.tokens, features.offsets, *(features.labels[name] for name in sorted(features.labels))):
+        hashed.update(np.ascontiguousarray(array).data)
+    return hashed.hexdigest()[:32]
+
+
+def _resume_or_begin(
+    exp: build.Experiment, task: Task, feed: build.Feed, checkpoints: Checkpoints
+) -> tuple[TrainState, dict[str, Any] | None]:
+    restored = checkpoints.restore(exp.abstract_state(), absent=COUNTERS)
+    if restored is not None:
+        require_same_run(checkpoints.directory.parent, restored.step, restored.meta, exp.cfg)
+        if restored.meta["data"] != feed.digests:
+            raise UserError(
+                "the data of this run changed since its checkpoint; bring back what it was trained on, or give another "
+                "--workdir"
+            )
+        print(f"resuming at step {restored.step}")
+        return restored.state, restored.meta
+    state = exp.init_state()
+    if exp.cfg.task.from_scratch:
+        print(f"the architecture of {exp.cfg.init_from}, its weights drawn anew (task.from_scratch)")
+        return state, None
+    assert task.given is not None
+    return begin_from(exp, task.tokenizer, state, _without_other_heads(task.given, exp)), None
+
+
+def _without_other_heads(given: Given, exp: build.Experiment) -> Given:
+    """Heads of other tasks are left out, and so is that of this kind where its labels are others."""
+    own = HEADS[exp.cfg.task.kind]
+    kept = own if given.config.labels == exp.model.labels or own == "question_answering" else ""
+    dropped = {name for head, name in _HEADS.items() if head != kept}
+    params = {name: leaf for name, leaf in given.params.items() if name not in dropped}
+    return given._replace(params=params, config=dataclasses.replace(given.config, labels=exp.model.labels))
+
+
+def _write_down(workdir: Path, cfg: ConfigDict, task: Task) -> None:
+    claim(workdir, cfg)
+    task.tokenizer.save(workdir / "tokenizer")
+
+
+def _train(
+    exp: build.Experiment,
+    task: Task,
+    feed: build.Feed,
+    workdir: Path,
+    checkpoints: Checkpoints,
+    state: TrainState,
+    past: dict[str, Any] | None,
+    processes: Alone | Processes,
+) -> TrainState:
+    run = build.run(exp, feed, workdir, checkpoints, int(state.step), past, processes)
+    for line in summary(exp, task, feed):
+        run.console.print(line)
+    try:
+        state, _ = train(run, state)
+    finally:
+        run.console.close()
+        for writer in run.writers:
+            writer.close()
+    return state
+
+
+def summary(exp: build.Experiment, task: Task, feed: build.Feed) -> list[str]:
+    """What is about to run."""
+    cfg, batches = exp.cfg, feed.batches
+    assert isinstance(batches, TaskBatches)
+    (own, heads), features = exp.network, task.train.data.features
+    named = f", labels {', '.join(task.labels[:12])}" + (" ..." if len(task.labels) > 12 else "") if task.labels else ""
+    return [
+        f"model: {own.num_layers} layers of {own.hidden_size}, {own.num_heads} heads, {own.vocab_size:,} pieces, "
+        f"{count_params(own, heads):,} parameters, products in {own.compute_dtype}",
+        f"task: {task.config.kind}, {len(features):,} examples{named}",
+        f"data: {cfg.train.num_steps:,} updates of {task.config.batch_size} examples in {batches.rows} rows of "
+        f"{batches.seq_len} tokens are {task.config.epochs:g} epochs; padding {batches.padding:.1%}",
+        *task.notes,
+    ]
+
+
+def _taken(exp: build.Experiment, checkpoints: Checkpoints, state: TrainState) -> tuple[int, Params]:
+    """The weights to score and export: the last, or the best of those that were scored."""
+    step = int(state.step)
+    if exp.cfg.task.take == "best" and exp.cfg.checkpoint.best_metric is not None:
+        best = checkpoints.best()
+        if best is not None and best != step:
+            restored = checkpoints.restore(exp.abstract_state(), best, COUNTERS)
+            assert restored is not None
+            return best, exp.chosen_params(restored.state)
+    return step, exp.chosen_params(state)
+
+
+def say_scores(cfg: ConfigDict, step: int, figures: Mapping[str, float]) -> None:
+    if figures:
+        shown = (f"{name.removeprefix('eval/')} {value:.4f}" for name, value in figures.items())
+        print(f"held out, step {step}: {', '.join(shown)}")
+
+
+def _export(exp: build.Experiment, task: Task, params: Params, step: int, tokens: int, workdir: Path) -> None:
+    if exp.cfg.export.at_end:
+        export_params(exp, task.tokenizer, params, step, tokens, workdir, workdir / "export")

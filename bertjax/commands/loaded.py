@@ -1,0 +1,40 @@
+"""A trained model, ready to be asked: what `fill-mask`, `embed` and `minimal-pairs` begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bertjax import build, machine
+from bertjax.base_config import base_config
+from bertjax.commands.given import read_given
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.hub.pretrained import PretrainedModel
+
+_TOKENS = {"cpu": 8192}
+_TOKENS_ELSEWHERE = 65536
+
+
+class Loaded(NamedTuple):
+    """A model in float32 and its tokenizer; `two_streams`: whether it reads masks by two streams, None = not known."""
+
+    model: PretrainedModel
+    tokenizer: Tokenizer
+    two_streams: bool | None
+
+
+def load_model(folder: Path, head: str | None = None) -> Loaded:
+    """The model of a Hugging Face folder, of an export or of a run; raises `UserError` (`read_given`)."""
+    given = read_given(folder, head)
+    machine.use_compile_cache(base_config())
+    params = jax.tree.map(jnp.asarray, given.params)
+    model = PretrainedModel(build.float32_config(given.config), params, given.heads)
+    return Loaded(model, given.tokenizer, None if given.objective is None else given.objective == "plm")
+
+
+def batch_tokens(asked: int | None) -> int:
+    """Tokens of a batch, padding included: what the user says, else what suits the platform."""
+    return asked or _TOKENS.get(jax.default_backend(), _TOKENS_ELSEWHERE)

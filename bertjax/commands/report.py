@@ -1,0 +1,82 @@
+"""`bertjax report` and `bertjax compare`: pages of work folders, also of runs that were made before there were any."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bertjax.report.compare import compare as compare_runs
+from bertjax.report.comparing import contender, names_of
+from bertjax.report.journal import Journal, Record
+from bertjax.report.records import RunRecord, read_run
+from bertjax.report.render import render
+from bertjax.types import UserError
+
+
+def report(workdir: Path, probe: bool) -> Path:
+    """Writes `report.html` anew and says where it lies; `probe` looks into the newest checkpoint first."""
+    record = read_run(workdir)
+    if probe:
+        _look(workdir)
+    elif not record.of_kind("run") and (facts := _facts(workdir)) is not None:
+        Journal(workdir, record.step, facts)
+    path = render(workdir)
+    print(f"{path} ({path.stat().st_size / 1024:.0f} KiB): update {record.step:,} of {record.num_steps or 0:,}")
+    return path
+
+
+def _look(workdir: Path) -> None:
+    """What the newest checkpoint fills in, looks at and takes for alike, into the journal."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from bertjax.commands.runs import load_run
+    from bertjax.commands.watching import probes, run_facts
+
+    run = load_run(workdir)
+    exp = run.experiment
+    journal = Journal(workdir, read_run(workdir).step, run_facts(exp, run.meta.get("tokens"), None))
+    wanted = probes(exp, run.tokenizer, run.tokenizer.vocabulary().counts)
+    found = wanted(run.step, run.params)
+    found += [] if any(kind == "neighbours" for kind, _ in found) else wanted.inside(run.params)
+    journal.forget(run.step)
+    for kind, fields in found:
+        journal.write(run.step, kind, **fields)
+
+
+def compare(folders: Sequence[Path], out: Path | None) -> None:
+    """Prints the table of the runs and writes the page, if it is asked for. What is no work folder is passed over."""
+    workdirs = [folder for folder in folders if (folder / "config.json").is_file()]
+    for folder in folders:
+        if folder not in workdirs and folder.is_dir():
+            print(f"{folder} is passed over: it has no config.json")
+    if not workdirs:
+        raise UserError(f"none of {', '.join(map(str, folders))} is a work folder: none has a config.json")
+    found = [contender(workdir, name, _known(workdir)) for workdir, name in zip(workdirs, names_of(workdirs), strict=True)]
+    print(compare_runs(found, out))
+    if out is not None:
+        print(out)
+
+
+def _known(workdir: Path) -> RunRecord:
+    """The record of a run; where it does not tell what a step costs, that is worked out, and nothing is written."""
+    record = read_run(workdir)
+    if record.of_kind("run"):
+        return record
+    facts = _facts(workdir)
+    told: list[Record] = [] if facts is None else [{"step": 0, "kind": "run", **facts}]
+    return record._replace(probes=[*told, *record.probes])
+
+
+def _facts(workdir: Path) -> dict[str, Any] | None:
+    """Parameters and FLOPs of a run that did not write them down; None where its folder does not suffice."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    from bertjax.commands.runs import described
+    from bertjax.commands.watching import run_facts
+    from bertjax.data.tokenizer import load_tokenizer
+
+    try:
+        facts = run_facts(described(workdir, load_tokenizer(workdir / "tokenizer")), None, None)
+    except UserError:
+        return None
+    return {name: value for name, value in facts.items() if name not in ("devices", "jax")}

@@ -1,0 +1,1 @@
+"""Tasks: labelled data, objectives, scorers and what is made of predictions, on the same loop."""

@@ -1,0 +1,1 @@
+"""Labelled data of every format, as the examples of a task."""

@@ -1,0 +1,96 @@
+"""`probes.jsonl`: what was seen of a model on the way, one JSON object a line, beside `metrics.jsonl`.
+
+Every line has `step` and `kind`; what else it has, its kind says:
+
+    run           parameters {network: n}, devices, jax, tokens, rows, stages [{start, slots, flops}] (flops of one step)
+    memory        host, peak_host and, where the device tells, device, peak_device: bytes
+    fill_mask     sentence, pieces [[piece, probability], ...]
+    attention     tokens [t], layers, heads, maps [layers][heads] base64 of uint8 [t, t]: shares * 255, rows the lookers
+    neighbours    piece, near [[piece, cosine], ...]
+    confusion     labels [k], counts [k][k]: rows what is right, columns what was said; set (optional)
+    classes       rows [{label, precision, recall, f1, support}]; set (optional)
+    seeds         rows [{seed, scores {name: value}}]
+    labels_kept   kept, of, threshold, agreement (None = no gold sample), rows [{label, kept, of, agreement}]
+    rate_finder   rates, losses, suggestion
+    note          text: why something is not shown
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+FILE = "probes.jsonl"
+Record = dict[str, Any]
+
+
+class Journal:
+    """The file of a work folder, for whoever adds to it: opened at `step`, it drops the lines of later ones.
+
+    `facts` is the `run` line, which stands first and replaces the one that was there.
+    """
+
+    def __init__(self, workdir: Path, step: int, facts: Mapping[str, Any] | None = None):
+        self._path = workdir / FILE
+        self._keep(step, facts)
+
+    def forget(self, step: int) -> None:
+        """Drops what was seen at `step` and later: it is about to be seen again."""
+        if self._last >= step:
+            self._keep(step - 1, None)
+
+    def write(self, step: int, kind: str, **fields: Any) -> None:
+        """Adds a line; a step before the last one means that the run went back: what came after it is dropped."""
+        if step < self._last:
+            self._keep(step, None)
+        self._last = max(self._last, step)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(_line({"step": step, "kind": kind, **fields}))
+
+    def _keep(self, step: int, facts: Mapping[str, Any] | None) -> None:
+        """Drops the lines behind `step`, and one that was not finished; the `run` line stays, or is replaced."""
+        before = self._path.read_bytes() if self._path.exists() else b""
+        records = read_records(self._path)
+        first = [record for record in records if record.get("kind") == "run"][-1:]
+        if facts is not None:
+            first = [{"step": 0, "kind": "run", **facts}]
+        kept = first + [record for record in records if record.get("kind") != "run" and record["step"] <= step]
+        self._last = max((record["step"] for record in kept), default=0)
+        after = "".join(map(_line, kept)).encode()
+        if after != before:
+            temporary = self._path.with_name(f".{FILE}.tmp")
+            temporary.write_bytes(after)
+            os.replace(temporary, self._path)
+
+
+def _line(record: Record) -> str:
+    return json.dumps(_finite(record), allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: a number that is none is null."""
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_records(path: Path) -> list[Record]:
+    """The finished lines of a file of records with a `step`, in their order; what cannot be read is passed over."""
+    return list(_records(path)) if path.is_file() else []
+
+
+def _records(path: Path) -> Iterator[Record]:
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        step = record.get("step") if isinstance(record, dict) else None
+        if isinstance(step, int) and not isinstance(step, bool):
+            yield record

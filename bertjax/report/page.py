@@ -1,0 +1,87 @@
+"""The frame of a page: one file that asks the network for nothing, whatever the data in it say."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+_ASSETS = Path(__file__).parent / "assets"
+
+
+class Section(NamedTuple):
+    """A part of a page; one without a body is left out."""
+
+    ident: str
+    title: str
+    body: str
+
+
+@functools.cache
+def _asset(name: str) -> str:
+    return (_ASSETS / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _policy() -> str:
+    """Only the one script runs, and nothing is loaded: text of the data that became markup would still do nothing."""
+    digest = base64.b64encode(hashlib.sha256(_asset("report.js").encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+
+
+def page(title: str, head: str, sections: Sequence[Section], foot: str) -> str:
+    """The whole document; `head`, bodies and `foot` are markup, the rest is text."""
+    shown = [section for section in sections if section.body]
+    links = "".join(f'<li><a href="#{each.ident}">{escape(each.title)}</a></li>' for each in shown)
+    bodies = "".join(
+        f'<section id="{each.ident}"><h2>{escape(each.title)}</h2>{each.body}</section>' for each in shown
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{_asset('report.css')}</style></head><body>\n"
+        f'<header><h1>{escape(title)}</h1>{head}</header><nav aria-label="parts of this page"><ul>{links}</ul></nav>\n'
+        f"<main>{bodies}</main>\n<footer>{foot}</footer>\n<script>{_asset('report.js')}</script></body></html>\n"
+    )
+
+
+def facts(entries: Mapping[str, str | tuple[str, str]]) -> str:
+    """Cards of a name and a value, with something smaller below it where there is a pair."""
+    cards = []
+    for name, value in entries.items():
+        large, small = (value, "") if isinstance(value, str) else value
+        below = f"<small>{escape(small)}</small>" if small else ""
+        cards.append(f"<div><dt>{escape(name)}</dt><dd>{escape(large)}{below}</dd></div>")
+    return f'<dl class="facts">{"".join(cards)}</dl>' if cards else ""
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int] = (), caption: str = "") -> str:
+    """Rows of text; the columns `numeric` are set to the right. Wide tables scroll by themselves."""
+
+    def cells(tag: str, texts: Sequence[str]) -> str:
+        marked = (' class="n"' if index in numeric else "" for index in range(len(texts)))
+        return "".join(f"<{tag}{own}>{escape(text)}</{tag}>" for own, text in zip(marked, texts, strict=True))
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    named = f"<caption class='quiet'>{escape(caption)}</caption>" if caption else ""
+    return (
+        f'<div class="scroll" tabindex="0"><table>{named}<thead><tr>{cells("th", heads)}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def write_page(path: Path, text: str) -> None:
+    """Replaces the file in one go: who reads it sees the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,152 @@
+"""Runs side by side: only losses that mean the same share a chart; amounts; the yardstick."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from workdirs import EVIL, Document, config, eval_line, train_line, usual_lines, write_workdir
+
+from bertjax.report.compare import NOT_COMPARABLE, compare
+from bertjax.report.comparing import Contender, by_seed, common_end, contender, grouped, names_of, value_at
+
+FACTS = {"step": 0, "kind": "run", "parameters": {"model": 1000}, "stages": [{"start": 0, "slots": 256, "flops": 1e6}]}
+
+
+def run(
+    folder: Path, scores: dict[str, float] | None = None, tokenizer: str = "one", last: int = 100, **changes: Any
+) -> Contender:
+    lines = [line for line in usual_lines() if line["step"] <= last]
+    write_workdir(folder, lines, [FACTS], config(**changes))
+    (folder / "tokenizer").mkdir(exist_ok=True)
+    (folder / "tokenizer" / "vocab.txt").write_text(tokenizer)
+    if scores is not None:
+        (folder / "probe.json").write_text(json.dumps({"scores": scores}))
+    return contender(folder, folder.name)
+
+
+def letters(*contenders: Contender) -> str:
+    found = {each.name: group.letter for group in grouped(contenders) for each in group.members}
+    return "".join(found[each.name] for each in contenders)
+
+
+def test_what_a_loss_means_decides_who_stands_together(tmp_path: Path) -> None:
+    base = run(tmp_path / "base")
+    same = [
+        run(tmp_path / "seed", seed=1),
+        run(tmp_path / "wider", model={"preset": "bert-mini"}),
+        run(tmp_path / "rate", optimizer__learning_rate=1e-2),
+        run(tmp_path / "longer", train__num_steps=500),
+    ]
+    assert letters(base, *same) == "AAAAA"
+    others = [
+        run(tmp_path / "objective", objective__name="rtd"),
+        run(tmp_path / "masks", objective__mask_rate=0.3),
+        run(tmp_path / "pieces", tokenizer="two"),
+        run(tmp_path / "rows", data__seq_len=64),
+        run(tmp_path / "text", data__eval_sources=["text:b.txt"]),
+        run(tmp_path / "fewer", eval__num_batches=1),
+    ]
+    assert letters(base, *others) == "ABCDEFG"
+
+
+def test_the_same_held_out_text_and_other_training_text(tmp_path: Path) -> None:
+    one = run(tmp_path / "one", data__eval_sources=["text:held.txt"], data__sources=["text:a.txt"])
+    other = run(tmp_path / "other", data__eval_sources=["text:held.txt"], data__sources=["text:b.txt"])
+    assert letters(one, other) == "AA"
+
+
+def test_tokens_are_real_ones_and_flops_those_of_full_rows(tmp_path: Path) -> None:
+    each = run(tmp_path / "a")
+    assert each.spent("update") == 100
+    assert each.spent("tokens") == pytest.approx(100 * 256 * 0.75)  # a quarter is padding
+    assert each.spent("FLOPs") == pytest.approx(100 * 1e6)
+    assert each.minutes == pytest.approx(100 * 0.5 / 60)
+
+
+def test_stages_of_a_run_cost_what_each_costs(tmp_path: Path) -> None:
+    stages = [{"start": 0, "slots": 100, "flops": 1.0}, {"start": 40, "slots": 10, "flops": 5.0}]
+    lines = [train_line(step, **{"train/padding": 0.0}) for step in range(20, 101, 20)]
+    write_workdir(tmp_path, lines, [{**FACTS, "stages": stages}])
+    each = contender(tmp_path, "a")
+    assert each.spent("tokens") == 40 * 100 + 60 * 10
+    assert each.spent("FLOPs") == 40 * 1.0 + 60 * 5.0
+    assert each.at("FLOPs", np.array([20.0, 60.0])).tolist() == [20.0, 140.0]  # type: ignore[union-attr]
+
+
+def test_what_nobody_knows_is_not_made_up(tmp_path: Path) -> None:
+    write_workdir(tmp_path, usual_lines(), settings=config(train__phases=["50%:data.seq_len=16"]))
+    each = contender(tmp_path, "a")
+    assert each.spent("FLOPs") is None and each.spent("tokens") is None
+    assert common_end([each], "FLOPs") is None
+
+
+def test_values_at_equal_amounts_lie_between_evaluations(tmp_path: Path) -> None:
+    each, short = run(tmp_path / "a"), run(tmp_path / "b", last=50)
+    assert common_end([each, short], "update") == 50
+    assert common_end([each, short], "tokens") == pytest.approx(50 * 256 * 0.75)
+    assert value_at(each, "mlm_loss", "update", 50) == pytest.approx(6.5)
+    assert value_at(each, "mlm_loss", "update", 60) == pytest.approx(6.4)
+    assert value_at(each, "mlm_loss", "FLOPs", 60e6) == pytest.approx(6.4)
+    assert value_at(each, "mlm_loss", "update", 10) is None, "before the first evaluation nothing is known"
+    assert value_at(each, "nothing_loss", "update", 50) is None
+
+
+def test_seeds_of_a_config_are_one_entry_of_the_yardstick(tmp_path: Path) -> None:
+    runs = [run(tmp_path / f"mlm-{seed}", {"tags": 0.4 + seed / 100}, seed=seed) for seed in range(3)]
+    other = run(tmp_path / "rtd-0", {"tags": 0.3}, objective__name="rtd")
+    found = by_seed([*runs, other])
+    assert {name: len(members) for name, members in found.items()} == {"mlm": 3, "rtd-0": 1}
+
+
+def test_the_page(tmp_path: Path) -> None:
+    runs = [
+        run(tmp_path / "mlm-0", {"tags": 0.4, EVIL: 0.6}),
+        run(tmp_path / "mlm-1", {"tags": 0.42}, seed=1, last=50),
+        run(tmp_path / "x<b>", {"tags": 0.3}, objective__name="rtd", objective__masking=EVIL),
+    ]
+    table = compare(runs, tmp_path / "out" / "compare.html")
+    text = (tmp_path / "out" / "compare.html").read_text()
+    document = Document(text)
+    assert {"chart-A-mlm-loss", "chart-B-mlm-loss", "yardstick", "runs"} <= set(document.ids)
+    assert len(set(document.ids)) == len(document.ids)
+    charts = [json.loads(block) for block in document.texts["script"][:-1]]
+    by_lines = [len(chart["lines"]) for chart in charts]
+    assert by_lines == [2, 2, 1, 1], "a chart holds the runs of its group alone"
+    assert set(charts[0]["ends"]) == {"update", "tokens", "FLOPs"}
+    assert charts[0]["lines"][1]["x"]["FLOPs"] == [25e6, 50e6]
+    assert NOT_COMPARABLE in " ".join(document.texts["p"])
+    assert "all are here" in text and "at 50 updates" in text
+    assert not document.of("img") and not document.of("b<")
+    assert NOT_COMPARABLE in table
+    assert [line.split()[:2] for line in table.splitlines()[2:5]] == [["mlm-0", "A"], ["mlm-1", "A"], ["x<b>", "B"]]
+
+
+def test_without_a_probe_the_page_says_that_nothing_is_decided(tmp_path: Path) -> None:
+    table = compare([run(tmp_path / "a"), run(tmp_path / "b", objective__name="rtd")], tmp_path / "c.html")
+    assert "No run has a probe yet" in table and "No run has a probe yet" in (tmp_path / "c.html").read_text()
+
+
+def test_scores_of_earlier_shoot_outs_are_read(tmp_path: Path) -> None:
+    folder = write_workdir(tmp_path / "a", usual_lines())
+    (folder / "outcome.json").write_text(json.dumps({"objective": "mlm", "tags": 0.5, "sentences": 0.6, "flops": 1e9}))
+    assert contender(folder, "a").scores == {"tags": 0.5, "sentences": 0.6}
+    (folder / "probe.json").write_text('{"scores": {"words": 0.7, "bad": "x"}}')
+    assert contender(folder, "a").scores == {"words": 0.7}
+
+
+def test_runs_without_any_figures(tmp_path: Path) -> None:
+    empty = contender(write_workdir(tmp_path / "a"), "a")
+    bad = contender(write_workdir(tmp_path / "b", [eval_line(10, float("nan"))]), "b")
+    table = compare([empty, bad], tmp_path / "c.html")
+    assert "a     A" in table
+    Document((tmp_path / "c.html").read_text())
+
+
+def test_names_tell_folders_apart(tmp_path: Path) -> None:
+    folders = [tmp_path / "one" / "mlm", tmp_path / "two" / "mlm"]
+    assert names_of(folders) == ["one/mlm", "two/mlm"]
+    assert names_of(folders[:1]) == ["mlm"]

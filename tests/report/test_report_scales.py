@@ -1,0 +1,66 @@
+"""Axes: where ticks stand and how numbers are written."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.report.scales import SPAN, Scale, linear_ticks, number, scale_of
+
+
+@given(st.floats(-1e12, 1e12), st.floats(1e-9, 1e12), st.integers(2, 9))
+def test_ticks_are_round_few_and_inside(low: float, width: float, most: int) -> None:
+    high = low + width
+    if high - low < 1e-9 * max(abs(low), abs(high), 1e-300):
+        return  # nothing that floats tell apart
+    ticks = linear_ticks(low, high, most)
+    assert len(ticks) <= most + 1
+    room = 1e-6 * (high - low)
+    assert all(low - room <= tick <= high + room for tick in ticks)
+
+
+def test_ticks_by_hand() -> None:
+    assert linear_ticks(0, 10, 6) == [0, 2, 4, 6, 8, 10]
+    assert linear_ticks(0.31, 0.52, 5) == pytest.approx([0.35, 0.4, 0.45, 0.5])
+    assert Scale(1e-5, 1e-1, log=True).ticks() == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2, 1e-1])
+    assert Scale(5, 8, log=True).ticks(), "less than a decade has ticks, too"
+
+
+def test_places() -> None:
+    assert Scale(2, 4).place(np.array([2, 3, 4])).tolist() == [0, SPAN / 2, SPAN]
+    places = Scale(1, 100, log=True).place(np.array([1, 10, 100, 0, -1]))
+    assert places[:3].tolist() == [0, SPAN / 2, SPAN] and np.isnan(places[3:]).all()
+
+
+@pytest.mark.parametrize("low,high,log", [(3.0, 3.0, False), (0.0, 0.0, False), (-1.0, -1.0, False), (2.0, 2.0, True)])
+def test_a_flat_line_has_a_scale(low: float, high: float, log: bool) -> None:
+    scale = scale_of(low, high, log)
+    assert scale.low < low < scale.high or (scale.low <= low < scale.high)
+    assert np.isfinite(scale.place(np.array(low)))
+
+
+@pytest.mark.parametrize(
+    "value,form,written",
+    [
+        (None, "plain", "–"),
+        (math.nan, "percent", "–"),
+        (math.inf, "big", "–"),
+        (0.12345, "plain", "0.1235"),
+        (1e-5, "plain", "1.00e-05"),
+        (0.0, "plain", "0"),
+        (0.2504, "percent", "25 %"),
+        (0.00123, "percent", "0.123 %"),
+        (12_345, "big", "12.3k"),
+        (999, "big", "999"),
+        (1e25, "big", "1.00e+25"),
+        (3 * 2**30, "bytes", "3 GiB"),
+        (1000 * 2**20, "bytes", "1,000 MiB"),
+        (12345, "count", "12,345"),
+    ],
+)
+def test_numbers_as_people_read_them(value: float | None, form: str, written: str) -> None:
+    assert number(value, form) == written
