@@ -6,7 +6,8 @@
 Every objective gets as many updates as the FLOPs of `--steps` updates of mlm pay for (analytic: attention, feed-forward
 and vocabulary products, forward and backward). Their own losses are not comparable; the frozen features of all are
 given to the same probe (linear_probe.py). The two objectives whose scores are best on the whole get two more seeds; a
-difference smaller than the spread of these is a tie. Runs resume: give the same command again. Writes `table.md`.
+difference smaller than the spread of these is a tie. Runs resume: give the same command again. Writes `table.md`, and
+the page of `bertjax compare`: `compare.html`.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ def run(name: str, objective: str, seed: int, steps: int, flops: float, options:
         minutes = (time.monotonic() - began) / 60
         scores = probe(workdir / "export", options)
         outcome = Outcome(name, seed, steps, flops, minutes, own_loss(workdir), *scores)
+        named = {"tags": outcome.tags, "sentences": outcome.sentences}
+        (workdir / "probe.json").write_text(json.dumps({"scores": named}))  # for `bertjax compare`
         (workdir / "outcome.json").write_text(json.dumps(outcome._asdict()))
     found = Outcome(**json.loads((workdir / "outcome.json").read_text()))
     print(f"{found.objective} (seed {seed}): tags {found.tags:.3f}, sentences {found.sentences:.3f}", flush=True)
@@ -152,6 +155,9 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     shoot_out(options)
+    workdirs = sorted(str(path.parent) for path in options.out.glob("*/outcome.json"))
+    page = ["compare", *workdirs, "--out", str(options.out / "compare.html")]
+    subprocess.run([sys.executable, "-m", "bertjax", *page], check=True)
     print((options.out / "table.md").read_text())
 
 
