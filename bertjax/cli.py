@@ -109,6 +109,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--workdir", type=Path, help="folder for checkpoints, figures and the export")
     sub = command("finetune", "train a task on the weights of init_from, and score it", config=True)
     sub.add_argument("--workdir", type=Path, required=True, help="folder for checkpoints, figures and the export")
+    sub = command("find-rate", "try rising learning rates for a few updates, and suggest one", config=True)
+    sub.add_argument("--workdir", type=Path, required=True, help="new folder for the picture (report.html)")
+    sub.add_argument("--low", type=float, default=1e-7, help="first rate (default 1e-7)")
+    sub.add_argument("--high", type=float, default=1.0, help="last rate, unless losses explode before (default 1)")
+    sub.add_argument("--steps", type=int, default=100, help="updates (default 100)")
+    sub.add_argument("--linear", action="store_true", help="evenly spaced rates, as Smith's; else equal factors")
     sub = command("tokenizer", "train the tokenizer of a config on its corpus", config=True)
     sub.add_argument("--out", type=Path, required=True, help="new folder")
     command("prepare", "tokenise the corpus of a config once (cached by content)", config=True)
@@ -159,21 +165,31 @@ def _parser() -> argparse.ArgumentParser:
 def _add_uses(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
     sub = command("fill-mask", "what a model puts behind the [MASK]s of sentences")
     sub.add_argument("sentences", nargs="*", metavar="SENTENCE", help="none, or -: lines of the standard input")
-    sub.add_argument("--model", type=Path, required=True, help=MODEL_HELP)
-    sub.add_argument("--top", type=int, default=5, help="pieces for each mask (default 5)")
+    sub.add_argument("--model", type=Path, required=True, metavar="FOLDER", help=MODEL_HELP)
+    sub.add_argument("--top", type=int, default=5, metavar="N", help="pieces for each mask (default 5)")
     sub.add_argument("--jsonl", action="store_true", help="print a JSON object for each sentence")
     sub = command("embed", "one vector for every text of a file")
-    sub.add_argument("--model", type=Path, required=True, help=MODEL_HELP)
+    sub.add_argument("--model", type=Path, required=True, metavar="FOLDER", help=MODEL_HELP)
     sub.add_argument("--in", dest="source", required=True, metavar="FILE", help="one text a line, or .jsonl; -: stdin")
-    sub.add_argument("--out", type=Path, required=True, help="an .npz (vectors), .npy or .jsonl file")
-    sub.add_argument("--field", default="text", help="of .jsonl, which holds the text (default text)")
-    sub.add_argument("--pooling", choices=("mean", "cls"), help="default: the model's own habit, else mean")
-    sub.add_argument("--normalize", action=argparse.BooleanOptionalAction, help="scale vectors to length one, or not")
-    sub.add_argument("--max-length", type=int, help="tokens that are read of a text (default: all that the model can)")
+    sub.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="ends in .npz (holds `vectors`), .npy or .jsonl"
+    )
+    sub.add_argument("--field", default="text", metavar="NAME", help="of .jsonl: where the text is (default text)")
+    sub.add_argument("--pooling", choices=("mean", "cls"), help="default: as the folder or run says, else mean")
+    sub.add_argument(
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        help="scale vectors to length one (default: as the folder says, else not)",
+    )
+    sub.add_argument(
+        "--max-length", type=int, metavar="N", help="tokens that are read of a text (default: all that the model can)"
+    )
     sub.add_argument("--batch-tokens", type=int, metavar="N", help="tokens of a batch: less takes less memory")
     sub = command("minimal-pairs", "how often a model prefers the right one of two sentences (BLiMP)")
-    sub.add_argument("--model", type=Path, required=True, help=MODEL_HELP)
-    sub.add_argument("--pairs", nargs="+", required=True, metavar="FILE", help=".jsonl with sentence_good, sentence_bad")
+    sub.add_argument("--model", type=Path, required=True, metavar="FOLDER", help=MODEL_HELP)
+    sub.add_argument(
+        "--pairs", nargs="+", required=True, metavar="FILE", help=".jsonl with sentence_good, sentence_bad"
+    )
     sub.add_argument(
         "--score",
         choices=("pll", "within-word", "likelihood"),
@@ -181,7 +197,7 @@ def _add_uses(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
         "models, else pll)",
     )
     sub.add_argument("--by", metavar="FIELD", help="group pairs by it (default: phenomenon, linguistics_term or UID)")
-    sub.add_argument("--out", type=Path, help="a .jsonl file for the scores of every pair")
+    sub.add_argument("--out", type=Path, metavar="FILE", help="a .jsonl file for the scores of every pair")
     sub.add_argument("--batch-tokens", type=int, metavar="N", help="tokens of a batch: less takes less memory")
 
 
@@ -205,6 +221,12 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         return _pretrain(cfg, options.workdir)
     if options.command == "finetune":
         return _finetune(cfg, options.workdir)
+    if options.command == "find-rate":
+        _use_platform_early(cfg)
+        from bertjax.commands.find_rate import Range, find_rate
+
+        find_rate(cfg, options.workdir, Range(options.low, options.high, options.steps, options.linear))
+        return 0
     if options.command == "compile":
         _compile(cfg, options)
         return 0

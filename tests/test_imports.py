@@ -59,7 +59,7 @@ HEAVY = ["jax", "flax", "optax", "orbax", "datasets", "pyarrow", "pandas", "toke
 HEAVY += ["safetensors", "tensorboardX", "torch", "transformers", "scipy"]
 
 
-DISTRIBUTIONS = {"orbax": "orbax_checkpoint"}  # import name -> name in pyproject.toml, where they differ
+DISTRIBUTIONS = {"orbax": "orbax_checkpoint", "sklearn": "scikit_learn"}  # import name -> that of pyproject.toml
 
 
 def module_name(path: Path) -> str:

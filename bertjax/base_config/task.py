@@ -58,7 +58,7 @@ def task_group() -> ConfigDict:
     task.unfreeze_epochs = config_dict.placeholder(float)
     # Take architecture and tokenizer of `init_from`, and draw the weights: what pretraining is worth.
     task.from_scratch = False
-    # What is scored at last and exported: the "last" weights, or the "best" by `checkpoint.best_metric` (None = accuracy,
-    # pearson or f1 of `eval`, as the kind has it).
+    # What is scored at last and exported: the "last" weights, or the "best" by `checkpoint.best_metric` (None =
+    # accuracy, pearson or f1 of `eval`, as the kind has it).
     task.take = "last"
     return task

@@ -106,7 +106,8 @@ def schedule_group(train: ConfigDict) -> ConfigDict:
     # After warmup: "bert" (linear to the end, counted from step 0, with a small fall where warmup ends), "electra" (the
     # same decay times the warmup: no fall), "linear" (from the end of warmup), "polynomial", "cosine", "wsd" (constant,
     # then 1 - sqrt), "constant", "inverse_sqrt" (Noam), "step", "exponential", "cyclical" (triangles, without warmup),
-    # "slanted_triangular" (ULMFiT: warmup is its rise, a tenth of the run in the paper).
+    # "slanted_triangular" (ULMFiT: warmup is its rise, a tenth of the run in the paper). "rising_linear" and
+    # "rising_exponential" go up from `end_share` to the peak: range tests, which `bertjax find-rate` makes.
     schedule.name = "bert"
     # Updates over which the rate rises from 0; 1 % of the run (10,000 of 1,000,000).
     schedule.warmup_steps = train.get_ref("num_steps") // 100

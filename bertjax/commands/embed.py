@@ -33,7 +33,7 @@ class Wishes(NamedTuple):
     tokens: int | None = None
 
 
-def embed(folder: Path, source: str, out: Path, field: str, wishes: Wishes = Wishes()) -> None:
+def embed(folder: Path, source: str, out: Path, field: str, wishes: Wishes) -> None:
     """Writes one vector for every line, or record with a `field`, of `source`, in its order.
 
     An .npz file holds them as `vectors` float32 [n, D], an .npy file alone, a .jsonl file beside their texts.
@@ -78,7 +78,7 @@ def _windows(source: str, field: str) -> Iterator[_Window]:
 
 
 def _pooling(folder: Path, wishes: Wishes) -> Pooling:
-    """That of the command line, else that of a folder of sentence-transformers or of a contrastive run, else the mean."""
+    """As the command line says, else a folder of sentence-transformers or a contrastive run, else the mean."""
     own = Pooling(normalize=False)
     if (folder / MODULES).is_file():
         own = read_pooling(folder)

@@ -15,7 +15,7 @@ from bertjax.types import UserError
 
 
 def fill_mask(folder: Path, sentences: Sequence[str], top: int, jsonl: bool) -> None:
-    """Prints the `top` most likely pieces for every mask; without sentences, or for "-", those of the standard input."""
+    """Prints the `top` most likely pieces for every mask; no sentences, or "-": those of the standard input."""
     if top < 1:
         raise UserError(f"--top must be at least 1, not {top}")
     given = list(_sentences(sentences))
@@ -43,4 +43,5 @@ def _shown(sentence: str, masks: Sequence[Sequence[Filling]]) -> str:
 
 
 def _json_line(sentence: str, masks: Sequence[Sequence[Filling]]) -> str:
-    return json.dumps({"sentence": sentence, "masks": [[each._asdict() for each in mask] for mask in masks]}, ensure_ascii=False)
+    rounded = [[{"piece": each.piece, "probability": round(each.probability, 6)} for each in mask] for mask in masks]
+    return json.dumps({"sentence": sentence, "masks": rounded}, ensure_ascii=False)

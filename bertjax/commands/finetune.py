@@ -206,7 +206,7 @@ def _default_interval(default: ConfigDict, group: str, num_steps: int) -> int:
 
 
 def class_weights(config: Any, task: Task) -> tuple[str, ...]:
-    """The weights in numbers: n / (K count) of every label ("balanced"), or roots of that, 1 on average over examples."""
+    """The weights in numbers: n / (K count) of every label ("balanced"), or its root, 1 on average over the examples."""
     if not config.class_weights or config.class_weights[0] not in ("balanced", "sqrt"):
         return tuple(config.class_weights)
     name = "class_labels" if config.kind == "classification" else "token_labels"
@@ -271,12 +271,17 @@ def _resume_or_begin(
             )
         print(f"resuming at step {restored.step}")
         return restored.state, restored.meta
+    return start_state(exp, task), None
+
+
+def start_state(exp: build.Experiment, task: Task) -> TrainState:
+    """The weights of `init_from` under a fresh head, or all of them fresh."""
     state = exp.init_state()
     if exp.cfg.task.from_scratch:
         print(f"the architecture of {exp.cfg.init_from}, its weights drawn anew (task.from_scratch)")
-        return state, None
+        return state
     assert task.given is not None
-    return begin_from(exp, task.tokenizer, state, _without_other_heads(task.given, exp)), None
+    return begin_from(exp, task.tokenizer, state, _without_other_heads(task.given, exp))
 
 
 def _without_other_heads(given: Given, exp: build.Experiment) -> Given:

@@ -30,8 +30,8 @@ class Given(NamedTuple):
 def read_given(folder: str | Path, head: str | None = None) -> Given:
     """The model of a folder; of a run with several networks, the one that an export would hold.
 
-    `head` asks for the first of several networks that has it, if there is one. Raises `UserError` where there is nothing
-    to read, something is broken, or the tokenizer is another model's.
+    `head` asks for the first of several networks that has it, if there is one. Raises `UserError` where there is
+    nothing to read, something is broken, or the tokenizer is another model's.
     """
     folder = Path(folder).expanduser()
     require_model(folder)

@@ -40,9 +40,11 @@ class Pairs(NamedTuple):
 def minimal_pairs(
     folder: Path, files: Sequence[str], score: str | None, by: str | None, out: Path | None, tokens: int | None
 ) -> MinimalPairScores:
-    """Prints and returns how many pairs of BLiMP's form the model gets right, by group; `out` gets every pair's scores."""
+    """Prints and returns how many pairs of BLiMP's form are got right, by group; `out` gets the scores of each pair."""
     if tokens is not None and tokens < 1:
         raise UserError(f"--batch-tokens must be at least 1, not {tokens}")
+    if out is not None and not out.parent.is_dir():
+        raise UserError(f"no folder {out.parent} for --out; make it first")
     pairs = read_pairs(files, by)
     model, tokenizer, two_streams = load_model(folder, head="mlm")
     mode = score or usual_mode(model)
@@ -97,7 +99,7 @@ def _table(scores: MinimalPairScores, by: str | None) -> list[str]:
 def _write(out: Path, pairs: Pairs, good: np.ndarray, bad: np.ndarray) -> None:
     """The records with what each sentence got."""
     both = zip(pairs.records, good.tolist(), bad.tolist(), strict=True)
-    lines = [{**record, "score_good": right, "score_bad": wrong} for record, right, wrong in both]
+    lines = [{**record, "score_good": round(right, 6), "score_bad": round(wrong, 6)} for record, right, wrong in both]
     try:
         write_whole(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     except OSError as error:

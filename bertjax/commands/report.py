@@ -52,7 +52,9 @@ def compare(folders: Sequence[Path], out: Path | None) -> None:
             print(f"{folder} is passed over: it has no config.json")
     if not workdirs:
         raise UserError(f"none of {', '.join(map(str, folders))} is a work folder: none has a config.json")
-    found = [contender(workdir, name, _known(workdir)) for workdir, name in zip(workdirs, names_of(workdirs), strict=True)]
+    found = [
+        contender(workdir, name, _known(workdir)) for workdir, name in zip(workdirs, names_of(workdirs), strict=True)
+    ]
     print(compare_runs(found, out))
     if out is not None:
         print(out)
@@ -77,6 +79,7 @@ def _facts(workdir: Path) -> dict[str, Any] | None:
 
     try:
         facts = run_facts(described(workdir, load_tokenizer(workdir / "tokenizer")), None, None)
-    except UserError:
+    except UserError as error:
+        print(f"{workdir}: what a step costs is not known ({error})")
         return None
     return {name: value for name, value in facts.items() if name not in ("devices", "jax")}

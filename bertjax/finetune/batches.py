@@ -14,7 +14,7 @@ from bertjax.data.packing import best_fit
 from bertjax.data.pipeline import ALL_ROWS, Prefetcher, Rows, Share, every_row
 from bertjax.finetune.features import Features
 from bertjax.finetune.layout import runs
-from bertjax.finetune.pack_batches import pack_batches
+from bertjax.finetune.pack_batches import least_sizes, pack_batches
 from bertjax.types import Batch, UserError
 
 _ROW_LENGTHS = 8  # rows are as long as the longest window, rounded up to a multiple of this
@@ -29,6 +29,8 @@ class TaskBatches:
     tokens with places for `max_examples` windows each: the least that suffice for all batches, the rows rounded up to a
     multiple of `row_multiple`, neither less than `least_rows` and `least_examples` (runs of several seeds share a
     compiled step so). `packing=False` gives every window a row. `seq_len` None is the length of the longest window.
+    `num_sizes` > 1 lets batches that need fewer rows have fewer: so many numbers of rows, `sizes`, chosen for the least
+    work (each is one more compilation).
 
     `num_steps` updates make up `epochs`; later batches take the planned orders again, from the first on. Raises
     `UserError` for windows that do not fit, and for ids outside the vocabulary.
@@ -48,6 +50,7 @@ class TaskBatches:
         row_multiple: int = 1,
         least_rows: int = 0,
         least_examples: int = 0,
+        num_sizes: int = 1,
         orders: Sequence[IntArray] | None = None,
         share: Share = every_row,
         name: str = "train",
@@ -61,7 +64,16 @@ class TaskBatches:
         num_epochs = math.ceil(self.num_steps / self.steps_per_epoch)
         self._orders = [_order(orders, epoch, seed, len(features)) for epoch in range(num_epochs)]
         self._row_of = [self._rows_of(order, packing) for order in self._orders]
-        self._least(row_multiple, least_rows, least_examples)
+        self._used = [self._rows_used(row_of) for row_of in self._row_of]
+        whole = -(-np.concatenate(self._used) // row_multiple) * row_multiple
+        most = max(int(whole.max()), -(-least_rows // row_multiple) * row_multiple)
+        self.sizes = (*(size for size in least_sizes(whole, num_sizes) if size < whole.max()), most)
+        self.max_examples = max(least_examples, *map(self._most_in_a_row, self._row_of))
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch, the largest where there are several sizes."""
+        return self.sizes[-1]
 
     def _rows_of(self, order: np.ndarray, packing: bool) -> np.ndarray:
         """The row in its batch of every window of an epoch."""
@@ -72,25 +84,28 @@ class TaskBatches:
         packed = pack_batches(lengths.reshape(self.steps_per_epoch, self.batch_size), self.seq_len)
         return packed.reshape(-1)[: len(order)]
 
-    def _least(self, row_multiple: int, least_rows: int, least_examples: int) -> None:
-        """How many rows, and windows in a row, any batch needs."""
-        rows, examples = 1, 1
-        for row_of in self._row_of:
-            batch = np.arange(len(row_of)) // self.batch_size
-            examples = max(examples, int(np.bincount(batch * self.batch_size + row_of).max()))
-            rows = max(rows, int(row_of.max()) + 1)
-        self.rows = -(-max(rows, least_rows) // row_multiple) * row_multiple
-        self.max_examples = max(examples, least_examples)
+    def _rows_used(self, row_of: np.ndarray) -> np.ndarray:
+        """int64 [steps]: the rows that every batch of an epoch needs."""
+        return np.maximum.reduceat(row_of, np.arange(0, len(row_of), self.batch_size)).astype(np.int64) + 1
+
+    def _most_in_a_row(self, row_of: np.ndarray) -> int:
+        batch = np.arange(len(row_of)) // self.batch_size
+        return int(np.bincount(batch * self.batch_size + row_of).max())
+
+    def rows_of(self, cursor: int) -> int:
+        """Rows of batch `cursor`, one of `sizes`."""
+        epoch, step = divmod(cursor, self.steps_per_epoch)
+        return self.sizes[int(np.searchsorted(self.sizes, self._used[epoch % len(self._used)][step]))]
 
     @property
     def rows_per_epoch(self) -> dict[str, int]:
-        """Rows that go through the model in an epoch."""
-        return {self.name: self.rows * self.steps_per_epoch}
+        """Rows that go through the model in the first epoch."""
+        return {self.name: int(np.array(self.sizes)[np.searchsorted(self.sizes, self._used[0])].sum())}
 
     @property
     def padding(self) -> float:
-        """The share of all places of an epoch that hold no token."""
-        return 1.0 - len(self.features.tokens) / (self.rows * self.seq_len * self.steps_per_epoch)
+        """The share of all places of the first epoch that hold no token."""
+        return 1.0 - len(self.features.tokens) / (self.rows_per_epoch[self.name] * self.seq_len)
 
     def numbers(self, cursor: int) -> np.ndarray:
         """int32: the windows of batch `cursor`, in their order."""
@@ -106,13 +121,16 @@ class TaskBatches:
     def batch(self, cursor: int, rows: Rows = ALL_ROWS) -> Batch:
         """Batch number `cursor` >= 0, or only some of its rows."""
         numbers, row_of = self._members(cursor)
-        size = (self.rows, self.seq_len, self.max_examples)
+        size = (self.rows_of(cursor), self.seq_len, self.max_examples)
         return lay_out_windows(self.features, numbers, row_of, size, self.pad_id, rows)
 
     def prefetch(self, start_cursor: int, stop_cursor: int, depth: int = 2) -> Prefetcher:
         """Iterate over (cursor, this process's share of the batch) for the cursors [start, stop)."""
-        own = self.share(self.rows)
-        return Prefetcher(lambda cursor: self.batch(cursor, own), start_cursor, stop_cursor, depth)
+
+        def own(cursor: int) -> Batch:
+            return self.batch(cursor, self.share(self.rows_of(cursor)))
+
+        return Prefetcher(own, start_cursor, stop_cursor, depth)
 
 
 def _order(orders: Sequence[IntArray] | None, epoch: int, seed: int, count: int) -> np.ndarray:
@@ -130,8 +148,8 @@ class EvalBatches(Sequence[Batch]):
     """Every window once, those of like length together, in batches of `rows` rows; made when they are asked for.
 
     All have the shapes [rows, seq_len] and [rows, max_examples]; the last is filled up with empty rows. With
-    `packing=False`, where every window has a row of its own, `num_lengths` > 1 lets batches of shorter windows have rows
-    of half the length, a quarter, ...: as many shapes.
+    `packing=False`, where every window has a row of its own, `num_lengths` > 1 lets batches of shorter windows have
+    rows of half the length, a quarter, ...: as many shapes.
     """
 
     def __init__(
@@ -180,7 +198,9 @@ class EvalBatches(Sequence[Batch]):
         begin, end = np.searchsorted(self._row_of, [first, first + self.rows])
         numbers = self._numbers[begin:end]
         longest = int(self.features.lengths[numbers].max())
-        seq_len = min(length for length in self._lengths if length >= longest) if len(self._lengths) > 1 else self.seq_len
+        seq_len = (
+            min(length for length in self._lengths if length >= longest) if len(self._lengths) > 1 else self.seq_len
+        )
         size = (self.rows, seq_len, self.max_examples)
         return lay_out_windows(self.features, numbers, self._row_of[begin:end] - first, size, self.pad_id, self._own)
 
@@ -198,14 +218,16 @@ eval_batches = EvalBatches
 
 
 def row_length(features: Features, seq_len: int | None) -> int:
-    """Tokens of a row: the longest window rounded up, or what was asked for; raises `UserError` if that is too short."""
+    """Tokens of a row: the longest window rounded up, or what was asked for; raises `UserError` if too short."""
     if not len(features):
         raise UserError("the task has no examples left; check its sources")
     longest = int(features.lengths.max())
     if seq_len is None:
         return -(-longest // _ROW_LENGTHS) * _ROW_LENGTHS
     if longest > seq_len:
-        raise UserError(f"task.max_len: a window has {longest} tokens, but rows have {seq_len}; set it to {seq_len} or less")
+        raise UserError(
+            f"task.max_len: a window has {longest} tokens, but rows have {seq_len}; set it to {seq_len} or less"
+        )
     return seq_len
 
 
@@ -240,7 +262,7 @@ def lay_out_windows(
     counts = np.bincount(row, minlength=count)
     begins = ends_of(counts)[row]
     slot = np.arange(len(row)) - begins
-    lengths = features.lengths[numbers]
+    lengths = features.offsets[numbers + 1] - features.offsets[numbers]
     before = ends_of(lengths)[:-1]
     first = before - before[begins] if len(row) else before
     here, source = runs(row * size[1] + first, lengths), runs(features.offsets[numbers], lengths)

@@ -40,8 +40,8 @@ class TaskConfig:
     max_len: tokens of a window, special pieces included · cut: which text gives way where an example is longer ·
     doc_stride: tokens that two windows of a context share, as in transformers' run_qa (BERT's flag of that name is the
     step between windows) · max_question_len: tokens of a question, the rest is cut · max_answer_len: tokens of an
-    answer · n_best: answers kept of every question · no_answer: questions may have none (SQuAD 2.0) · null_threshold: by
-    how much the score of no answer must exceed that of the best answer to be given.
+    answer · n_best: answers kept of every question · no_answer: questions may have none (SQuAD 2.0) · null_threshold:
+    by how much the score of no answer must exceed that of the best answer to be given.
 
     batch_size: windows of an update · epochs: passes over the training data, need not be whole · packing: whether
     windows share rows.

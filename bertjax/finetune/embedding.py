@@ -16,6 +16,7 @@ from bertjax.types import UserError
 
 TOKENS = 8192
 """Of a batch, padding included."""
+_MEAN = Pooling()
 
 
 class Embedder:
@@ -26,7 +27,7 @@ class Embedder:
     """
 
     def __init__(
-        self, model: PretrainedModel, tokenizer: TextTokenizer, pooling: Pooling = Pooling(), tokens: int = TOKENS
+        self, model: PretrainedModel, tokenizer: TextTokenizer, pooling: Pooling = _MEAN, tokens: int = TOKENS
     ) -> None:
         self.pooling, self.cut, self._tokens = pooling, 0, tokens
         self._model = bare(model)

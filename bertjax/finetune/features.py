@@ -80,7 +80,10 @@ def text_data(
         values["score_labels"] = np.array(examples.scores, np.float32)[example]
     tokens, offsets, types, summary = put_together(template, parts)
     require_tokens(offsets, example, examples.places)
-    notes = [*examples.notes, *cut_note(num_cut, len(examples), f"task.max_len={config.max_len}, task.cut={config.cut}")]
+    notes = [
+        *examples.notes,
+        *cut_note(num_cut, len(examples), f"task.max_len={config.max_len}, task.cut={config.cut}"),
+    ]
     return TextData(Features(tokens, offsets, types, example, summary, values), examples.ids, tuple(notes))
 
 
@@ -88,7 +91,9 @@ def require_tokens(offsets: np.ndarray, example: np.ndarray, places: Places) -> 
     """Raises `UserError` where a window has no token: an empty text, in families without special pieces (GPT-2)."""
     empty = np.flatnonzero(np.diff(offsets) == 0)
     if len(empty):
-        raise UserError(f"{places[int(example[empty[0]])]}: the text has no token for this tokenizer; remove the example")
+        raise UserError(
+            f"{places[int(example[empty[0]])]}: the text has no token for this tokenizer; remove the example"
+        )
 
 
 def cut_note(count: int, total: int, why: str, what: str = "examples") -> list[str]:
@@ -105,8 +110,8 @@ def _kept(
         if len(own) and own.min() < 0:
             place = examples.places[int(own.argmin())]
             raise UserError(
-                f"{place}: task.cut={config.cut} cannot make this pair fit task.max_len={config.max_len}: the other text "
-                "alone is too long; set task.cut=longest_first, or a greater task.max_len"
+                f"{place}: task.cut={config.cut} cannot make this pair fit task.max_len={config.max_len}: the other "
+                "text alone is too long; set task.cut=longest_first, or a greater task.max_len"
             )
     is_cut = np.zeros(len(examples), bool)
     for own, full in zip(kept, lengths, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from bertjax.data.families import family_of
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.word_memo import Flat, flat
 
-TEXTS_PER_CALL = 8192  # the library keeps all that it knows of a text until the call ends: about 100 bytes a token
+TEXTS_PER_CALL = 4096  # the library keeps all that it knows of a text until the call ends: about 100 bytes a token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,13 +93,20 @@ def _declared(tokenizer: Tokenizer, words: str) -> _Found:
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> Flat:
     """The token counts of the texts int64 [n] and their ids int32 end to end, on all cores.
 
-    Special pieces in a text are recognised, as transformers does: a text says "[MASK]" or "[SEP]" for the piece.
+    Special pieces in a text are recognised, as transformers does: a text says "[MASK]" or "[SEP]" for the piece. All
+    other texts go the faster way of raw text, to the same ids. From one thread only.
     """
+    special = re.compile("|".join(re.escape(tokenizer.pieces[index]) for index in tokenizer.special_ids))
+    drops_blanks = tokenizer.engine.encode(" a ").ids == tokenizer.engine.encode("a").ids
     found = []
     for begin in range(0, len(texts), TEXTS_PER_CALL):
         group = list(texts[begin : begin + TEXTS_PER_CALL])
-        encodings = tokenizer.engine.encode_batch_fast(group, add_special_tokens=False)
-        found.append(flat([encoding.ids for encoding in encodings]))
+        if any(map(special.search, group)):
+            encodings = tokenizer.engine.encode_batch_fast(group, add_special_tokens=False)
+            found.append(flat([encoding.ids for encoding in encodings]))
+        else:
+            # Texts with blanks at their ends (all of SST-2) would not be taken apart into words that are known.
+            found.append(tokenizer.encode_flat([text.strip(" ") for text in group] if drops_blanks else group))
     return joined(found)
 
 

@@ -1,4 +1,4 @@
-"""A task as an objective: a head of the family on the encoder, its loss, and the scores that predictions are made of."""
+"""A task as an objective: a head of the family on the encoder, its loss, and the scores behind predictions."""
 
 from __future__ import annotations
 

@@ -27,9 +27,8 @@ class TaskObjectiveConfig:
 
     def __post_init__(self) -> None:
         require_one_of("task.kind", self.kind, KINDS)
-        if not self.class_weights or self.class_weights[0] in WEIGHTINGS and len(self.class_weights) == 1:
-            pass
-        elif any(not (weight >= 0.0 and math.isfinite(weight)) for weight in self.numbers):
+        is_named = len(self.class_weights) == 1 and self.class_weights[0] in WEIGHTINGS
+        if not is_named and any(not (weight >= 0.0 and math.isfinite(weight)) for weight in self.numbers):
             raise UserError(f"task.class_weights must not be negative, not {', '.join(self.class_weights)}")
         if self.class_weights and self.kind not in ("classification", "tokens"):
             raise UserError(f"task.class_weights: task.kind={self.kind} has no classes; leave it empty")

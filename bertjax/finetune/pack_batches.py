@@ -43,4 +43,43 @@ def _fullest(rooms: np.ndarray, used: np.ndarray, length: np.ndarray) -> np.ndar
     left[np.arange(rooms.shape[1]) >= used[:, None]] = none
     row = left.argmin(axis=1)
     fits = left[np.arange(len(row)), row] < none
-    return np.where(fits | (length == 0), np.where(fits, row, 0), used)
+    return np.where(fits, row, used)
+
+
+def least_sizes(needed: np.ndarray, count: int) -> tuple[int, ...]:
+    """At most `count` sizes, ascending, of which everything gets the least that suffices: those with the least sum.
+
+    `needed` int [n], of which there are few different ones.
+    """
+    values, weights = np.unique(needed, return_counts=True)
+    before = np.concatenate([[0], np.cumsum(weights)])
+    best: list[tuple[int, tuple[int, ...]]] = [(0, ())]  # for the first i values: the sum, and the sizes
+    best += [(int(value * before[i + 1]), (int(value),)) for i, value in enumerate(values)]
+    for _ in range(count - 1):
+        best = [best[0]] + [
+            min(
+                (best[j][0] + int(values[i] * (before[i + 1] - before[j])), (*best[j][1], int(values[i])))
+                for j in range(i + 1)
+            )
+            for i in range(len(values))
+        ]
+    return best[-1][1]
+
+
+def best_row_length(lengths: np.ndarray, batch_size: int, shortest: int, longest: int, num_sizes: int = 1) -> int:
+    """The length of rows, from `shortest` to `longest` in steps of an eighth, in which batches have the fewest places.
+
+    `lengths` int [n] of the windows, which are taken in this order. Of equal lengths the shortest, where attention is
+    the least work. `num_sizes` as in `TaskBatches`.
+    """
+    steps = -(-len(lengths) // batch_size)
+    padded = np.zeros(steps * batch_size, np.int32)
+    padded[: len(lengths)] = lengths
+    found = {}
+    length = shortest
+    while length <= longest:
+        rows = pack_batches(padded.reshape(steps, batch_size), length).max(axis=1) + 1
+        sizes = np.array(least_sizes(rows, num_sizes))
+        found[length] = int(sizes[np.searchsorted(sizes, rows)].sum()) * length
+        length += max(8, length // 8 // 8 * 8)
+    return min(found, key=lambda each: (found[each], each))

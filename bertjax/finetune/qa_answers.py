@@ -58,10 +58,14 @@ def best_answers(config: TaskConfig, data: QaData, start_scores: np.ndarray, end
     has no blanks around it. A question without any possible answer gets "".
     """
     features = data.features
-    pairs = _joined([
-        _pairs(config, data, start_scores, end_scores, np.arange(begin, min(begin + _WINDOWS_PER_PASS, len(features))))
-        for begin in range(0, len(features), _WINDOWS_PER_PASS)
-    ])
+    pairs = _joined(
+        [
+            _pairs(
+                config, data, start_scores, end_scores, np.arange(begin, min(begin + _WINDOWS_PER_PASS, len(features)))
+            )
+            for begin in range(0, len(features), _WINDOWS_PER_PASS)
+        ]
+    )
     order = np.lexsort((-pairs.score, pairs.question))
     pairs = _Pairs(*(values[order] for values in pairs))
     place = features.offsets[:-1] + features.summary
@@ -70,7 +74,13 @@ def best_answers(config: TaskConfig, data: QaData, start_scores: np.ndarray, end
     null = np.minimum.reduceat(null_of_window, first)
     bounds = np.searchsorted(pairs.question, [questions, questions + 1]).T
     return [
-        _answer(config, data, int(question), _Pairs(*(values[begin : min(end, begin + config.n_best)] for values in pairs)), score)
+        _answer(
+            config,
+            data,
+            int(question),
+            _Pairs(*(values[begin : min(end, begin + config.n_best)] for values in pairs)),
+            score,
+        )
         for question, (begin, end), score in zip(questions, bounds.tolist(), null.tolist(), strict=True)
     ]
 

@@ -107,7 +107,9 @@ def located(tokenizer: Tokenizer, contexts: Sequence[str]) -> Located:
         ids.append(found)
         spans.append(np.fromiter(both, np.int64, 2 * len(found)).reshape(-1, 2))
     begins, ends = np.concatenate(spans).T if spans else np.zeros((2, 0), np.int64)
-    return Located(np.concatenate(lengths), np.concatenate(ids), np.ascontiguousarray(begins), np.ascontiguousarray(ends))
+    return Located(
+        np.concatenate(lengths), np.concatenate(ids), np.ascontiguousarray(begins), np.ascontiguousarray(ends)
+    )
 
 
 def _windows(lengths: IntArray, rooms: IntArray, stride: int) -> tuple[IntArray, IntArray, IntArray]:
@@ -136,8 +138,8 @@ def _in_place(examples: QaExamples) -> np.ndarray:
 
 
 def _answer_tokens(examples: QaExamples, chosen: IntArray, contexts: Located) -> IntArray:
-    """int64 [chosen, 4]: the characters [begin, end) of the first answer of every question, and the first and last token
-    (among those of all contexts) that it lies on; begin is -1 where there is no answer.
+    """int64 [chosen, 4]: the characters [begin, end) of the first answer of every question, and the first and last
+    token (among those of all contexts) that it lies on; begin is -1 where there is no answer.
     """
     assert examples.answers is not None
     spans = np.full((len(chosen), 4), -1, np.int64)
@@ -166,10 +168,11 @@ def _labels(
     """Where the answer starts and ends in every window, the summary token's place where all of it is not there."""
     last_token = first_token + np.maximum(lengths, 1) - 1
     inside = (spans[:, 0] >= 0) & (lengths > 0)
-    inside &= contexts.begins[np.where(inside, first_token, 0)] <= spans[:, 0]
-    inside &= contexts.ends[np.where(inside, last_token, 0)] >= spans[:, 1]
+    inside[inside] = contexts.begins[first_token[inside]] <= spans[inside, 0]
+    inside[inside] = contexts.ends[last_token[inside]] >= spans[inside, 1]
     found = {}
     for name, token in (("start_labels", spans[:, 2]), ("end_labels", spans[:, 3])):
+        # Unlike here, run_qa's own loop goes past the context where the answer begins in the last token of a window.
         own = np.clip(token, first_token, last_token) - first_token + place
         found[name] = np.where(inside, own, summary).astype(np.int32)
     return found

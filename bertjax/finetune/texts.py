@@ -115,16 +115,16 @@ def _joined(lists: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
 def require_readable(model: PretrainedModel, texts: Texts, given: Sequence[str]) -> None:
     """Raises `UserError` for a text that is longer than the model reads."""
     longest = longest_row(model.config, model.heads)
-    over = np.flatnonzero(texts.lengths > longest) if longest is not None else ()
+    over = np.flatnonzero(texts.lengths > (_MANY if longest is None else longest))
     if len(over):
         raise UserError(
-            f"a text of {texts.lengths[over[0]]:,} tokens is longer than the {longest:,} that the model reads: "
+            f"a text of {texts.lengths[over[0]]:,} tokens is longer than the {longest} that the model reads: "
             f"{given[over[0]][:60]!r}..."
         )
 
 
 class TextBatch(NamedTuple):
-    """Which texts go together, padded to `length`; behind the first `real` the last one comes again, to keep the shape."""
+    """Texts that go together, padded to `length`; behind the first `real` the last one comes again, for the shape."""
 
     members: np.ndarray
     length: int

@@ -52,9 +52,7 @@ class TokenData:
         return [names[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
-def token_data(
-    config: TaskConfig, examples: WordExamples, tokenizer: Tokenizer, labels: Sequence[str]
-) -> TokenData:
+def token_data(config: TaskConfig, examples: WordExamples, tokenizer: Tokenizer, labels: Sequence[str]) -> TokenData:
     """The features of token classification; a sentence beyond `task.max_len` loses its last words.
 
     Raises `UserError` for unknown tags.
@@ -76,7 +74,9 @@ def token_data(
 
     values = {}
     if examples.tags is not None:
-        numbers = label_numbers(labels, itertools.chain.from_iterable(examples.tags), examples.places, sentence.tolist())
+        numbers = label_numbers(
+            labels, itertools.chain.from_iterable(examples.tags), examples.places, sentence.tolist()
+        )
         values["token_labels"] = np.full(len(tokens), -1, np.int32)
         values["token_labels"][first_piece[is_seen]] = numbers[is_seen]
     notes = [*examples.notes, *_cut_notes(config, whole, part, lengths, is_seen)]
@@ -98,8 +98,8 @@ def _cut_notes(config: TaskConfig, whole: Part, part: Part, lengths: np.ndarray,
 def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> Flat:
     """The pieces of words that stand in sentences: their numbers int64 [n], and the ids int32 end to end.
 
-    Every word is encoded by itself, as transformers does with `is_split_into_words`: the pieces never go over the end of
-    a word. Byte-level BPE takes it with a blank in front (transformers: `add_prefix_space=True`), so that words look as
+    Every word is encoded by itself, as transformers does with `is_split_into_words`: no piece goes over the end of a
+    word. Byte-level BPE takes it with a blank in front (transformers: `add_prefix_space=True`), so that words look as
     they do inside a text. Words that come again are asked for once.
     """
     places: dict[str, int] = {}

@@ -59,8 +59,8 @@ def fill_masks(
 ) -> list[list[list[Filling]]]:
     """The `top` most likely pieces for every mask of every sentence, each mask by itself while all are hidden.
 
-    A mask is written [MASK] or <mask>, whatever the model's piece is; `two_streams`: see `how_hidden`. Raises `UserError`
-    for a sentence without a mask or longer than the model reads, and for a model that cannot fill any.
+    A mask is written [MASK] or <mask>, whatever the model's piece is; `two_streams`: see `how_hidden`. Raises
+    `UserError` for a sentence without a mask or longer than the model reads, and for a model that cannot fill any.
     """
     how = how_hidden(model, tokenizer.mask_id, two_streams)
     masked_rows(tokenizer, sentences, model.config.max_position_embeddings)
@@ -94,7 +94,9 @@ def _fill(
     # One padded batch, its length a multiple of 16, its masks and rows powers of two: few shapes to compile.
     longest = max(len(each.ids) for each in read)
     shape = _power_above(len(read)), min(-(-longest // 16) * 16, model.config.max_position_embeddings)
-    rows = Rows(np.full(shape, model.config.pad_token_id, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32))
+    rows = Rows(
+        np.full(shape, model.config.pad_token_id, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    )
     for index, each in enumerate(itertools.chain(read, [read[-1]] * (shape[0] - len(read)))):
         for array, values in zip(rows, (each.ids, [1] * len(each.ids), each.type_ids), strict=True):
             array[index, : len(values)] = values
@@ -102,7 +104,8 @@ def _fill(
     positions = np.argsort(~hidden, axis=1, kind="stable")[:, : _power_above(int(hidden.sum(axis=1).max()))]
     logits = np.asarray(masked_word_logits(model, rows, hidden, positions.astype(np.int32), how))
     return [
-        [_best(each, tokenizer, top) for each in logits[index, : hidden[index].sum()]] for index in range(len(sentences))
+        [_best(each, tokenizer, top) for each in logits[index, : hidden[index].sum()]]
+        for index in range(len(sentences))
     ]
 
 

@@ -38,11 +38,11 @@ def how_hidden(model: PretrainedModel, mask_id: int, two_streams: bool | None = 
     Raises `UserError` for a model without the masked-word head, or without a piece for masks.
     """
     if "mlm" not in model.heads:
-        held = f"only heads for {', '.join(model.heads)}" if model.heads else "no head at all"
-        raise UserError(
-            f"this model has no masked-word head ({held}), so it cannot tell which word is hidden; of ELECTRA take the "
-            "generator: bertjax export --network generator"
-        )
+        held = f"its heads: {', '.join(model.heads)}" if model.heads else "it has none at all"
+        instead = "give a model as it was pretrained on masked words"
+        if "rtd" in model.heads:
+            instead = "of ELECTRA that is the generator: bertjax export --network generator"
+        raise UserError(f"this model has no head for masked words ({held}); {instead}")
     if model.config.causal:
         raise UserError("this model reads from left to right only: it knows no masks")
     streams = model.config.attention_position == "relative" if two_streams is None else two_streams
@@ -52,7 +52,11 @@ def how_hidden(model: PretrainedModel, mask_id: int, two_streams: bool | None = 
 
 
 def masked_word_logits(
-    model: PretrainedModel, rows: Rows, hidden: Bool[np.ndarray, "B S"], positions: Int[np.ndarray, "B M"], how: HowHidden
+    model: PretrainedModel,
+    rows: Rows,
+    hidden: Bool[np.ndarray, "B S"],
+    positions: Int[np.ndarray, "B M"],
+    how: HowHidden,
 ) -> Float[Array, "B M V"]:
     """The scores of all pieces at `positions`, while the words at `hidden` cannot be read; float32, no dropout.
 
@@ -60,7 +64,9 @@ def masked_word_logits(
     """
     inputs = _inputs(model, rows)
     with jax.default_matmul_precision("float32"):
-        return _logits(model.params, inputs, jnp.asarray(hidden), jnp.asarray(positions), model.config, model.heads, how)
+        return _logits(
+            model.params, inputs, jnp.asarray(hidden), jnp.asarray(positions), model.config, model.heads, how
+        )
 
 
 def masked_word_log_probs(
@@ -71,7 +77,7 @@ def masked_word_log_probs(
     words: Int[np.ndarray, "B M"],
     how: HowHidden | None,
 ) -> Float[Array, "B M"]:
-    """log P of `words` at `positions`, in nats; `how` None: nothing is hidden, and each place predicts the next (causal)."""
+    """log P of `words` at `positions`, in nats; `how` None: nothing is hidden (causal models predict the next)."""
     arrays = (jnp.asarray(each) for each in (hidden, positions, words))
     with jax.default_matmul_precision("float32"):
         return _log_probs(model.params, _inputs(model, rows), *arrays, model.config, model.heads, how)
@@ -83,7 +89,7 @@ def _inputs(model: PretrainedModel, rows: Rows) -> Inputs:
 
 def _scores(
     params: Params,
-    inputs: Inputs,
+    inputs: dict[str, Any],
     hidden: Array,
     positions: Array,
     config: EncoderConfig,
@@ -93,7 +99,8 @@ def _scores(
     model = bind(config, heads, params)
     if how is not None and how.two_streams:
         seen = jnp.broadcast_to(~hidden[:, None, :], (*hidden.shape, hidden.shape[1]))
-        states: Any = run_streams(model.encoder, **inputs, visible=seen, targets=positions).targets
+        states = run_streams(model.encoder, **inputs, visible=seen, targets=positions).targets
+        assert states is not None
     else:
         if how is not None:
             inputs = inputs | {"input_ids": jnp.where(hidden, how.mask_id, inputs["input_ids"])}

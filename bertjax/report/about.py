@@ -10,7 +10,7 @@ from typing import Any
 from bertjax.report import figures
 from bertjax.report.page import facts
 from bertjax.report.records import RunRecord
-from bertjax.report.scales import number
+from bertjax.report.scales import NOTHING, number
 
 
 def head(run: RunRecord) -> str:
@@ -51,15 +51,15 @@ def _facts(run: RunRecord) -> dict[str, str | tuple[str, str]]:
         shown = ", ".join(f"{name} {count:,}" for name, count in counts.items())
         found["Parameters"] = (number(float(sum(counts.values())), "big"), shown)
     found["Model"] = _model(run)
-    found["Objective"] = (str(run.setting("objective.name") or "–"), objective_words(run))
+    found["Objective"] = (str(run.setting("objective.name") or NOTHING), objective_words(run))
     found["Data"] = _data(run, own)
     rows, length = run.setting("train.batch_size"), run.setting("data.seq_len")
     found["Batch"] = (f"{rows} rows", f"of {length} tokens")
-    optimizer = str(run.setting("optimizer.name") or "–")
+    optimizer = str(run.setting("optimizer.name") or NOTHING)
     schedule, rate = run.setting("schedule.name"), run.setting("optimizer.learning_rate")
     found["Optimizer"] = (optimizer, f"rate {rate}, schedule {schedule}")
     if "devices" in own:
-        found["Devices"] = (str(own["devices"]), f"jax {own.get('jax', '–')}")
+        found["Devices"] = (str(own["devices"]), f"jax {own.get('jax', NOTHING)}")
     found["Seed"] = str(run.setting("seed"))
     return found
 
@@ -81,7 +81,9 @@ def objective_words(run: RunRecord) -> str:
     if name not in ("mlm", "rtd", "distill"):
         return ""
     rate = run.setting("objective.mask_rate")
-    hidden = f"{run.setting('objective.masking')}, {number(rate, 'percent') if isinstance(rate, float) else rate} hidden"
+    hidden = (
+        f"{run.setting('objective.masking')}, {number(rate, 'percent') if isinstance(rate, float) else rate} hidden"
+    )
     pair = run.setting("objective.pair")
     return hidden if pair in (None, "none") or name != "mlm" else f"{hidden}; {pair}"
 

@@ -1,8 +1,8 @@
 """A chart of lines: SVG for the shapes, HTML for the words, so that text keeps its size on a narrow screen.
 
-The SVG is stretched to whatever room there is (`preserveAspectRatio="none"`), its strokes are not (`non-scaling-stroke`);
-dots are strokes of no length with round ends. Every view (an axis below, a scale on the left) is drawn here; the script
-of the page only shows one of them and reads values off at a pointer.
+The SVG is stretched to whatever room there is (`preserveAspectRatio="none"`), its strokes are not
+(`non-scaling-stroke`); dots are strokes of no length with round ends. Every view (an axis below, a scale on the left)
+is drawn here; the script of the page only shows one of them and reads values off at a pointer.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _views(chart: Chart, lines: Sequence[Line]) -> list[View]:
         scales.append(scale_of(low, high, log=True))
     views = []
     for scale, axis in itertools.product(scales, chart.axes):
-        ends = np.concatenate([np.asarray(line.xs[axis], np.float64) for line in lines if axis in line.xs] or [[0.0]])
+        ends = np.concatenate([np.zeros(0), *(np.asarray(line.xs[axis]) for line in lines if axis in line.xs)])
         ends = ends[np.isfinite(ends)]
         first, last = (float(ends.min()), float(ends.max())) if len(ends) else (0.0, 1.0)
         first = 0.0 if 0 <= first < 0.2 * last else first
@@ -123,10 +123,9 @@ def _tools(chart: Chart, views: Sequence[View], drawn: Sequence[_Drawn]) -> str:
     buttons = []
     if len(chart.axes) > 1:
         pressed = itertools.chain(["true"], itertools.repeat("false"))
-        buttons += [
-            f'<button type="button" data-axis="{escape(axis, quote=True)}" aria-pressed="{state}">{escape(axis)}</button>'
-            for axis, state in zip(chart.axes, pressed, strict=False)
-        ]
+        for axis, state in zip(chart.axes, pressed, strict=False):
+            named = f'data-axis="{escape(axis, quote=True)}" aria-pressed="{state}"'
+            buttons.append(f'<button type="button" {named}>{escape(axis)}</button>')
     if any(view.y.log for view in views):
         buttons.append('<button type="button" data-tool="log" aria-pressed="false">log</button>')
     if any(each.smooth is not None for each in drawn):
@@ -149,7 +148,7 @@ def _last(values: np.ndarray) -> float | None:
 
 
 def _view_html(chart: Chart, view: View, drawn: Sequence[_Drawn], shown: bool) -> str:
-    shapes = [f'<path class="grid" d="{_grid(view)}"/>']
+    shapes = [f'<path class="grid" d="{_grid(view, chart.form)}"/>']
     mark = chart.marks.get(view.axis)
     if mark is not None:
         place = view.x.place(np.array(mark[0]))
@@ -181,7 +180,7 @@ def _shapes(each: _Drawn, view: View) -> list[str]:
 
 
 def path(x: np.ndarray, y: np.ndarray, dots: bool = False) -> str:
-    """An SVG path through the places, y upwards; broken at what is no place. A point by itself is a stroke of length 0."""
+    """An SVG path through the places, y upwards; broken at what is no place. A point by itself has length 0."""
     parts, pen = [], False
     for across, up in zip(x.tolist(), y.tolist(), strict=True):
         if not (np.isfinite(across) and np.isfinite(up)):
@@ -193,14 +192,14 @@ def path(x: np.ndarray, y: np.ndarray, dots: bool = False) -> str:
     return "".join(parts)
 
 
-def _grid(view: View) -> str:
-    places = [SPAN - float(view.y.place(np.array(tick))) for tick in view.y.ticks()]
+def _grid(view: View, form: str) -> str:
+    places = [SPAN - float(view.y.place(np.array(tick))) for tick in view.y.ticks(form)]
     return "".join(f"M0 {place:.0f}H{SPAN:.0f}" for place in places)
 
 
 def _tick_html(chart: Chart, view: View) -> str:
     spans = []
-    for tick in view.y.ticks():
+    for tick in view.y.ticks(chart.form):
         top = 100.0 - float(view.y.place(np.array(tick))) / SPAN * 100.0
         spans.append(f'<span class="tick up" style="top:{top:.1f}%">{number(tick, chart.form)}</span>')
     for index, tick in enumerate(view.x.ticks()):
@@ -218,9 +217,7 @@ def _tick_html(chart: Chart, view: View) -> str:
 def _points(chart: Chart, views: Sequence[View], drawn: Sequence[_Drawn]) -> str:
     """What a pointer reads off: for every axis its ends, for every line its places and values."""
     ends = {view.axis: [view.x.low, view.x.high] for view in views}
-    lines = [
-        {"x": {axis: _numbers(x) for axis, x in each.xs.items()}, "y": _numbers(each.y)} for each in drawn
-    ]
+    lines = [{"x": {axis: _numbers(x) for axis, x in each.xs.items()}, "y": _numbers(each.y)} for each in drawn]
     return data_block({"form": chart.form, "ends": ends, "lines": lines})
 
 

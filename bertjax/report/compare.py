@@ -21,18 +21,18 @@ from bertjax.report.comparing import (
 )
 from bertjax.report.figures import baseline_of, word_losses
 from bertjax.report.page import Section, page, table, write_page
-from bertjax.report.scales import number
+from bertjax.report.scales import NOTHING, number
 
 NOT_COMPARABLE = (
-    "Losses of different objectives, tokenizers or held-out rows are not comparable: a smaller number of one says nothing "
-    "about another. Runs whose losses mean the same share a letter and a chart. Across letters, the frozen-feature probe "
-    "is the yardstick."
+    "Losses of different objectives, tokenizers or held-out rows are not comparable: a smaller number of one says "
+    "nothing about another. Runs whose losses mean the same share a letter and a chart. Across letters, the "
+    "frozen-feature probe is the yardstick."
 )
 NO_PROBE = (
-    "No run has a probe yet: nothing on this page tells which objective is better. scripts/shoot_out.py trains and probes; "
-    "scripts/linear_probe.py probes one export."
+    "No run has a probe yet: nothing on this page tells which objective is better. scripts/shoot_out.py trains and "
+    "probes; scripts/linear_probe.py probes one export."
 )
-HEADS = ("run", "group", "objective", "model", "parameters", "updates", "tokens", "FLOPs", "minutes", "held out")
+HEADS = ("run", "group", "objective", "model", "parameters", "updates", "tokens", "FLOPs", "minutes")
 
 
 def compare(contenders: Sequence[Contender], out: Path | None) -> str:
@@ -49,13 +49,14 @@ def compare_page(contenders: Sequence[Contender], groups: Sequence[Group]) -> st
     heads, rows = overview(groups)
     sections = [
         Section("yardstick", "The yardstick", _yardstick(contenders)),
-        Section("runs", "Runs", f'<div class="card">{table(heads, rows, numeric=range(4, len(heads)))}</div>'),
-        *(Section(f"group-{group.letter}", f"Group {group.letter}: {_title(group)}", _group(group)) for group in groups),
+        Section("runs", "Runs", f'<div class="card">{table(heads, rows, numeric=range(4, len(heads) - 1))}</div>'),
+        *map(_section, groups),
     ]
     head = f'<p>{len(contenders)} runs, {len(groups)} groups.</p><p class="warn">{escape(NOT_COMPARABLE)}</p>'
     foot = (
-        "<p>Tokens are real ones, padding left out. FLOPs are those of the model, forward and backward, rows taken to be "
-        "full. Minutes are those of training steps, on whatever machine it was. Written by <code>bertjax compare</code>.</p>"
+        "<p>Tokens are real ones, padding left out. FLOPs are those of the model, forward and backward, rows taken to "
+        "be full. Minutes are those of training steps, on whatever machine it was. Written by <code>bertjax "
+        "compare</code>.</p>"
     )
     return page("Runs side by side", head, sections, foot)
 
@@ -63,15 +64,19 @@ def compare_page(contenders: Sequence[Contender], groups: Sequence[Group]) -> st
 def overview(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
     """Column heads and a row a run, group after group."""
     probes = _probe_names([each for group in groups for each in group.members])
-    rows = [[*_row(each, group.letter), *_probe_cells(each, probes)] for group in groups for each in group.members]
-    return [*HEADS, *(f"probe: {name}, %" for name in probes)], rows
+    rows = [
+        [*_row(each, group.letter), *_probe_cells(each, probes), _losses(each)]
+        for group in groups
+        for each in group.members
+    ]
+    return [*HEADS, *(f"probe: {name}, %" for name in probes), "held out"], rows
 
 
 def _row(each: Contender, letter: str) -> list[str]:
     run = each.run
     told = run.newest("run")
     counts = told[-1].get("parameters") if told else None
-    parameters = "–"
+    parameters = NOTHING
     if isinstance(counts, dict) and counts:
         parameters = number(float(sum(count for count in counts.values() if type(count) is int)), "big")
     minutes = each.minutes
@@ -83,9 +88,8 @@ def _row(each: Contender, letter: str) -> list[str]:
         parameters,
         number(float(run.step), "count"),
         number(each.spent("tokens"), "big"),
-        "–" if (flops := each.spent("FLOPs")) is None else f"{flops:.3g}",
-        "–" if minutes is None else f"{minutes:.1f}",
-        _losses(each),
+        NOTHING if (flops := each.spent("FLOPs")) is None else f"{flops:.3g}",
+        NOTHING if minutes is None else f"{minutes:.1f}",
     ]
 
 
@@ -107,7 +111,7 @@ def _losses(each: Contender) -> str:
         other = key.startswith("eval/") and key.endswith("_loss") and key.count("/") == 1 and "unigram" not in key
         if other and key not in words and series.last is not None:
             parts.append(f"{key[5:-5]} {series.last:.3f}")
-    return ", ".join(parts) or "–"
+    return ", ".join(parts) or NOTHING
 
 
 def _probe_names(contenders: Sequence[Contender]) -> list[str]:
@@ -115,22 +119,25 @@ def _probe_names(contenders: Sequence[Contender]) -> list[str]:
 
 
 def _probe_cells(each: Contender, names: Sequence[str]) -> list[str]:
-    return [f"{100 * each.scores[name]:.1f}" if name in each.scores else "–" for name in names]
+    return [f"{100 * each.scores[name]:.1f}" if name in each.scores else NOTHING for name in names]
 
 
 def _probed(contenders: Sequence[Contender]) -> bool:
     return any(each.scores for each in contenders)
 
 
-def _title(group: Group) -> str:
-    return _objective(group.members[0])
+def _section(group: Group) -> Section:
+    short = f"Group {group.letter}"
+    return Section(f"group-{group.letter}", f"{short}: {_objective(group.members[0])}", _group(group), short)
 
 
 def _group(group: Group) -> str:
     """Held-out curves of one group, with a switch of what lies below, and the values at equal amounts."""
     axes = [axis for axis in AXES if all(axis in each.cost for each in group.members)]
     ends = {axis: common_end(group.members, axis) for axis in axes}
-    marks = {axis: (end, "all are here") for axis, end in ends.items() if end is not None and len(group.members) > 1}
+    marks = {
+        axis: (end, "all are here") for axis, end in ends.items() if end is not None and _is_short(group, axis, end)
+    }
     names = held_out_names(group)
     charts = "".join(chart_html(_chart(group, name, axes, marks)) for name in names)
     missing = [axis for axis in AXES if axis not in axes]
@@ -138,6 +145,11 @@ def _group(group: Group) -> str:
     if not names:
         return f'<p class="none">Nothing was evaluated yet.</p>{note}'
     return f'<div class="grid-of">{charts}</div>{note}{_equal_amounts(group, names[0], ends)}'
+
+
+def _is_short(group: Group, axis: str, end: float) -> bool:
+    """Whether some runs go on from where the first one ends."""
+    return max(each.spent(axis) or 0.0 for each in group.members) > 1.001 * end
 
 
 def _chart(group: Group, name: str, axes: Sequence[str], marks: Mapping[str, tuple[float, str]]) -> Chart:
@@ -158,7 +170,10 @@ def _equal_amounts(group: Group, name: str, ends: Mapping[str, float | None]) ->
     known = {axis: end for axis, end in ends.items() if end is not None}
     if len(group.members) < 2 or not known:
         return ""
-    heads = ["run", *(f"at {number(end, 'big')} {axis}{'s' if axis == 'update' else ''}" for axis, end in known.items())]
+    heads = [
+        "run",
+        *(f"at {number(end, 'big')} {axis}{'s' if axis == 'update' else ''}" for axis, end in known.items()),
+    ]
     rows = [
         [each.name, *(number(value_at(each, name, axis, end)) for axis, end in known.items())] for each in group.members
     ]
@@ -173,8 +188,8 @@ def _yardstick(contenders: Sequence[Contender]) -> str:
     seeds = by_seed(contenders)
     blocks = "".join(_probe_block(name, seeds) for name in _probe_names(contenders))
     note = (
-        "A linear probe of frozen features, the same for all. A dot is a seed, the upright stroke the mean; a difference "
-        "smaller than the spread of the seeds is a tie."
+        "A linear probe of frozen features, the same for all. A dot is a seed, the upright stroke the mean; a "
+        "difference smaller than the spread of the seeds is a tie."
     )
     return f'<p class="note">{note}</p><div class="grid-of">{blocks}</div>'
 

@@ -18,7 +18,16 @@ from bertjax.report.records import RunRecord, Series, read_run
 AXES = ("update", "tokens", "FLOPs")
 PROBE = "probe.json"
 _SAME_LOSS = ("objective",)
-_SAME_TEXT = ("eval_fraction", "form", "packing", "pack_examples", "seq_len", "lowercase", "short_seq_prob", "sop_strict")
+_SAME_TEXT = (
+    "eval_fraction",
+    "form",
+    "packing",
+    "pack_examples",
+    "seq_len",
+    "lowercase",
+    "short_seq_prob",
+    "sop_strict",
+)
 _SAME_EVAL = ("num_batches", "batch_size")
 
 

@@ -52,7 +52,9 @@ def losses(run: RunRecord) -> str:
     others = [key for key in bases(run) if key.endswith("_loss") and key not in shown]
     others = [key for key in others if key not in ("teacher_mlm_loss",)]
     together = ["loss"] if "loss" in bases(run) and len(word_losses(run)) + len(others) != 1 else []
-    charts += [_pair(run, key, _OTHERS.get(key, _spelt(key.removesuffix("_loss"))), log=True) for key in together + others]
+    charts += [
+        _pair(run, key, _OTHERS.get(key, _spelt(key.removesuffix("_loss"))), log=True) for key in together + others
+    ]
     return _grid(charts)
 
 
@@ -85,7 +87,7 @@ def scores(run: RunRecord) -> str:
     names = [key for key in bases(run) if not key.endswith("loss") and key not in machine]
     first = [f"{name}_accuracy" for name in WORDS]
     names.sort(key=lambda key: (first.index(key) if key in first else len(first), not key.endswith("accuracy"), key))
-    return _grid(_pair(run, key, _spelt(key), form=_form(run, key)) for key in names)
+    return _grid(_pair(run, key, _titled(key), form=_form(run, key)) for key in names)
 
 
 def sets(run: RunRecord) -> str:
@@ -207,6 +209,13 @@ def _grid(charts: Iterable[Chart]) -> str:
 def _spelt(key: str) -> str:
     words = key.replace("_", " ").strip()
     return words[:1].upper() + words[1:]
+
+
+def _titled(key: str) -> str:
+    """`mlm_accuracy` -> Masked words: accuracy."""
+    name, _, what = key.partition("_")
+    known = WORDS.get(name) or _OTHERS.get(f"{name}_loss")
+    return f"{known}: {what.replace('_', ' ')}" if known and what else _spelt(key)
 
 
 def _ident(name: str) -> str:

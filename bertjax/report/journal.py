@@ -2,7 +2,7 @@
 
 Every line has `step` and `kind`; what else it has, its kind says:
 
-    run           parameters {network: n}, devices, jax, tokens, rows, stages [{start, slots, flops}] (flops of one step)
+    run           parameters {network: n}, sizes, devices, jax, tokens, rows, stages [{start, slots, flops}]: of a step
     memory        host, peak_host and, where the device tells, device, peak_device: bytes
     fill_mask     sentence, pieces [[piece, probability], ...]
     attention     tokens [t], layers, heads, maps [layers][heads] base64 of uint8 [t, t]: shares * 255, rows the lookers
@@ -35,7 +35,7 @@ class Journal:
     """
 
     def __init__(self, workdir: Path, step: int, facts: Mapping[str, Any] | None = None):
-        self._path = workdir / FILE
+        self._path, self._last = workdir / FILE, step
         self._keep(step, facts)
 
     def forget(self, step: int) -> None:

@@ -15,11 +15,12 @@ _ASSETS = Path(__file__).parent / "assets"
 
 
 class Section(NamedTuple):
-    """A part of a page; one without a body is left out."""
+    """A part of a page; one without a body is left out. `short` is what the bar at the top calls it."""
 
     ident: str
     title: str
     body: str
+    short: str = ""
 
 
 @functools.cache
@@ -31,16 +32,16 @@ def _asset(name: str) -> str:
 def _policy() -> str:
     """Only the one script runs, and nothing is loaded: text of the data that became markup would still do nothing."""
     digest = base64.b64encode(hashlib.sha256(_asset("report.js").encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; base-uri 'none'"
+    )
 
 
 def page(title: str, head: str, sections: Sequence[Section], foot: str) -> str:
     """The whole document; `head`, bodies and `foot` are markup, the rest is text."""
     shown = [section for section in sections if section.body]
-    links = "".join(f'<li><a href="#{each.ident}">{escape(each.title)}</a></li>' for each in shown)
-    bodies = "".join(
-        f'<section id="{each.ident}"><h2>{escape(each.title)}</h2>{each.body}</section>' for each in shown
-    )
+    links = "".join(f'<li><a href="#{each.ident}">{escape(each.short or each.title)}</a></li>' for each in shown)
+    bodies = "".join(f'<section id="{each.ident}"><h2>{escape(each.title)}</h2>{each.body}</section>' for each in shown)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'

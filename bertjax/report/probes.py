@@ -173,9 +173,7 @@ def attention_of(model: PretrainedModel, tokenizer: Pieces, sentence: str) -> Fi
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _shares(
-    params: Params, inputs: Inputs, config: EncoderConfig, heads: tuple[str, ...], layers: int
-) -> jax.Array:
+def _shares(params: Params, inputs: Inputs, config: EncoderConfig, heads: tuple[str, ...], layers: int) -> jax.Array:
     """[layers, B, N, S, S], float32."""
     names = tuple(f"layers/{layer}/probabilities" for layer in range(layers))
     encoded = bind(config, heads, params).encode(**inputs, collect=names)
@@ -197,6 +195,7 @@ def neighbours_of(table: np.ndarray, tokenizer: Pieces, pieces: Sequence[str], c
         cosines = table @ table[index] / np.maximum(length * length[index], 1e-12)
         cosines[[index, *tokenizer.special_ids]] = -np.inf
         best = np.argsort(-cosines, kind="stable")[:NEAR]
+        best = best[np.isfinite(cosines[best])]
         near = [[_shown(tokenizer, int(each)), round(float(cosines[each]), 3)] for each in best]
         found.append(("neighbours", {"piece": text, "near": near}))
     return found
@@ -226,7 +225,7 @@ def _shown(tokenizer: Pieces, index: int) -> str:
 
 
 def memory() -> Finding:
-    """Bytes that the process and the fullest device hold, and held at most; what the system does not tell is left out."""
+    """Bytes that the process and the fullest device hold, and held at most; what nobody tells is missing."""
     found: dict[str, Any] = {}
     usual = 1 if sys.platform == "darwin" else 1024  # what `ru_maxrss` counts
     found["peak_host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * usual

@@ -12,7 +12,7 @@ FILE = "report.html"
 
 
 def render(workdir: Path) -> Path:
-    """Reads the work folder and replaces its report, in one go; returns where it lies. `UserError` for other folders."""
+    """Replaces the report of a work folder, in one go; returns where it lies. Raises `UserError` for other folders."""
     path = workdir / FILE
     write_page(path, report_page(read_run(workdir)))
     return path

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+NOTHING = "\N{EN DASH}"
+"""Stands where there is no value."""
 SPAN = 1000.0
 """Of a drawing in its own units, either way."""
 
@@ -27,8 +29,12 @@ class Scale(NamedTuple):
             logs = np.where(values > 0, np.log10(np.where(values > 0, values, 1.0)), np.nan)
         return SPAN * (logs - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
 
-    def ticks(self, most: int = 6) -> list[float]:
-        return _log_ticks(self.low, self.high, most) if self.log else linear_ticks(self.low, self.high, most)
+    def ticks(self, form: str = "plain", most: int = 6) -> list[float]:
+        """Round numbers in the units in which `number` writes them."""
+        if self.log:
+            return _log_ticks(self.low, self.high, most)
+        unit = 1024.0 ** max(math.floor(math.log(max(self.high, 1.0), 1024.0)), 0) if form == "bytes" else 1.0
+        return [tick * unit for tick in linear_ticks(self.low / unit, self.high / unit, most)]
 
 
 def scale_of(low: float, high: float, log: bool = False, most: int = 6) -> Scale:
@@ -71,7 +77,7 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
 def number(value: float | None, form: str = "plain") -> str:
     """A value as people read it: `plain` 4 digits, `percent`, `bytes`, `big` (12.3k), `small` (1.00e-04), `count`."""
     if value is None or not math.isfinite(value):
-        return "–"
+        return NOTHING
     if form == "percent":
         return f"{100 * value:.3g} %"
     if form == "count":
@@ -89,4 +95,5 @@ def _with_unit(value: float, base: float, units: tuple[str, ...]) -> str:
     if abs(value) >= base ** len(units):
         return f"{value:.2e}"
     power = next((index for index in reversed(range(len(units))) if abs(value) >= base**index), 0)
-    return f"{value / base**power:.3g}{units[power]}" if abs(value / base**power) < 1000 else f"{value:,.0f}"
+    scaled = value / base**power
+    return (f"{scaled:.3g}" if abs(scaled) < 1000 else f"{scaled:,.0f}") + units[power]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import operator
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -13,7 +14,7 @@ from bertjax.report.journal import Record
 from bertjax.report.records import RunRecord
 from bertjax.report.scales import number
 
-MOST_STEPS = 14
+MOST_STEPS = 10
 """Rows of a table of fillings: more would hide how they change."""
 MOST_ATTENTION = 600_000
 """Characters of all attention maps in a page; of several updates, the newest ones stay."""
@@ -32,7 +33,7 @@ def fillings(run: RunRecord) -> str:
         '<p class="note">The most likely pieces for the first mask of sentences that the config names, with their '
         "probabilities. Thick frames: pieces that the row above did not have.</p>"
     )
-    return intro + "".join(tables)
+    return f'{intro}<div class="grid-of wide">{"".join(tables)}</div>'
 
 
 def _filling_table(sentence: str, steps: dict[int, list[tuple[str, float]]]) -> str:
@@ -103,7 +104,7 @@ def _pairs(value: Any) -> list[tuple[str, float]]:
 
 def attention(run: RunRecord) -> str:
     """The grid of layers and heads, one map large, and the words shaded by how much one of them looks at the others."""
-    usable = [record for record in run.of_kind("attention") if _is_attention(record)]
+    usable = sorted(filter(_is_attention, run.of_kind("attention")), key=operator.itemgetter("step"))
     kept: list[Record] = []
     for record in reversed(usable):
         if kept and sum(_size(each) for each in [*kept, record]) > MOST_ATTENTION:
@@ -121,11 +122,13 @@ def attention(run: RunRecord) -> str:
     block = data_block([{"tokens": record["tokens"], "maps": record["maps"]} for record in kept])
     return (
         '<p class="note">Each small square is a head (rows: layers, from 0): its rows are the tokens that look, its '
-        "columns those looked at, darker = more (the square root of the share). Choose a head, then a word below: the "
-        "words that it looks at are shaded. How a head looks is not yet why the model says what it says.</p>"
+        "columns those looked at; the stronger the colour, the more (the square root of the share). Choose a head, "
+        "then a word below: the words that it looks at are shaded. How a head looks is not yet why the model says what "
+        "it says.</p>"
         f'<div class="card attention-view">{chooser}{_sentence_without_script(kept[-1])}'
         '<div class="attention"><div><div class="heads" role="group" aria-label="layers and heads"></div></div>'
-        '<div><div class="map"><canvas width="1" height="1" role="img" aria-label="who looks at whom in this head">'
+        '<div><div class="map"><div class="sides seen" aria-hidden="true"></div><div class="sides lookers" '
+        'aria-hidden="true"></div><canvas width="1" height="1" role="img" aria-label="who looks at whom in this head">'
         '</canvas></div><p><output class="quiet"></output></p>'
         f'<div class="chips" role="group" aria-label="tokens"></div></div></div>{block}</div>'
     )
@@ -145,7 +148,9 @@ def _is_attention(record: Record) -> bool:
         return False
     record.setdefault("layers", len(maps))
     record.setdefault("heads", len(maps[0]))
-    return all(len(layer) == len(maps[0]) and all(_has_size(each, len(tokens) ** 2) for each in layer) for layer in maps)
+    return all(
+        len(layer) == len(maps[0]) and all(_has_size(each, len(tokens) ** 2) for each in layer) for layer in maps
+    )
 
 
 def _has_size(text: Any, size: int) -> bool:

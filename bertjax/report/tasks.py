@@ -13,7 +13,7 @@ from bertjax.report.chart import Chart, Line, chart_html
 from bertjax.report.journal import Record
 from bertjax.report.page import table
 from bertjax.report.records import RunRecord
-from bertjax.report.scales import number
+from bertjax.report.scales import NOTHING, number
 
 MOST_LABELS = 40
 """Of a confusion matrix; beyond that the mistakes alone are listed."""
@@ -80,7 +80,10 @@ def _classes(record: Record) -> str:
         return ""
     names = ("precision", "recall", "f1", "support")
     cells = [
-        [str(row["label"]), *(number(_float(row.get(name)), "count" if name == "support" else "percent") for name in names)]
+        [
+            str(row["label"]),
+            *(number(_float(row.get(name)), "count" if name == "support" else "percent") for name in names),
+        ]
         for row in rows
     ]
     title = escape(f"Classes{_of(record)}, update {record['step']:,}")
@@ -93,12 +96,10 @@ def _seeds(record: Record) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row["scores"]))
     if not names:
         return ""
-    cells = [
-        [str(row.get("seed", "")), *(_score(_float(row["scores"].get(name))) for name in names)] for row in rows
-    ]
+    cells = [[str(row.get("seed", "")), *(_score(_float(row["scores"].get(name))) for name in names)] for row in rows]
     columns = [[value for row in rows if (value := _float(row["scores"].get(name))) is not None] for name in names]
-    cells.append(["mean", *(_score(statistics.fmean(values)) if values else "–" for values in columns)])
-    cells.append(["spread", *(_score(statistics.stdev(values)) if len(values) > 1 else "–" for values in columns)])
+    cells.append(["mean", *(_score(statistics.fmean(values)) if values else NOTHING for values in columns)])
+    cells.append(["spread", *(_score(statistics.stdev(values)) if len(values) > 1 else NOTHING for values in columns)])
     note = f'<p class="note">{len(rows)} seeds; spread = standard deviation of the sample.</p>'
     return f"<h3>Seeds</h3>{note}{table(['seed', *names], cells, numeric=range(1, len(names) + 1))}"
 
@@ -112,9 +113,14 @@ def _labels_kept(record: Record) -> str:
     said = f"{kept:,.0f} of {of:,.0f} kept"
     said += "" if threshold is None else f" (confidence at least {threshold:g})"
     said += "." if agreement is None else f"; {100 * agreement:.1f} % of those in the gold sample agree with it."
-    trust = "" if agreement is not None else ' <span class="warn">No gold sample: nobody knows how far to trust them.</span>'
+    trust = (
+        ""
+        if agreement is not None
+        else ' <span class="warn">No gold sample: nobody knows how far to trust them.</span>'
+    )
     cells = [
-        [str(row.get("label", "")), *(number(_float(row.get(name)), form) for name, form in _KEPT)] for row in _rows(record)
+        [str(row.get("label", "")), *(number(_float(row.get(name)), form) for name, form in _KEPT)]
+        for row in _rows(record)
     ]
     listed = table(["label", "kept", "of", "agreement"], cells, numeric=(1, 2, 3)) if cells else ""
     return f"<h3>Labels from a larger model</h3><p>{escape(said)}{trust}</p>{listed}"
@@ -135,7 +141,9 @@ def _rate_finder(record: Record) -> str:
     marks = {} if suggestion is None else {"log10 of the rate": (math.log10(suggestion), f"{suggestion:.1e}")}
     line = Line("loss", losses, {"log10 of the rate": x}, smooth=True)
     note = "" if suggestion is None else f"Suggestion: {suggestion:.2e}."
-    chart = Chart("chart-rate_finder", "Learning-rate finder", [line], note=note, axes=("log10 of the rate",), marks=marks)
+    chart = Chart(
+        "chart-rate_finder", "Learning-rate finder", [line], note=note, axes=("log10 of the rate",), marks=marks
+    )
     return chart_html(chart)
 
 
@@ -150,7 +158,7 @@ def _float(value: Any) -> float | None:
 
 def _score(value: float | None) -> str:
     """Scores between 0 and 1 in four digits, as papers have them."""
-    return "–" if value is None else f"{value:.4f}"
+    return NOTHING if value is None else f"{value:.4f}"
 
 
 def _of(record: Record) -> str:

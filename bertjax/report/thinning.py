@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 BUCKETS = 150
@@ -23,7 +25,7 @@ def kept_points(values: np.ndarray, buckets: int = BUCKETS) -> np.ndarray:
     gaps = np.isnan(values)
     low, high = np.where(gaps, np.inf, values), np.where(gaps, -np.inf, values)
     kept = {0, count - 1}
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges.tolist()):
         kept |= {start + int(low[start:stop].argmin()), start + int(high[start:stop].argmax())}
     return np.array(sorted(kept))
 

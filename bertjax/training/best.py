@@ -11,7 +11,7 @@ from bertjax.types import UserError, is_better
 
 
 class Best:
-    """Follows `checkpoint.best_metric`; checkpoints keep its `record`, so that a resumed run ends where it would have."""
+    """Follows `checkpoint.best_metric`; checkpoints keep its `record`, so that a resumed run ends where it had to."""
 
     def __init__(self, config: LoopConfig, record: Mapping[str, Any] | None):
         self.name, self.patience = config.best_metric, config.patience

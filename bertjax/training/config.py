@@ -16,7 +16,8 @@ OPTIMIZERS = ("adamw", "lamb", "stable_adamw", "muon")
 MOMENT_DTYPES = ("float32", "bfloat16")
 DECAYING = ("bert", "electra", "linear", "polynomial", "cosine", "wsd", "slanted_triangular")
 REPEATING = ("step", "exponential", "cyclical")
-SCHEDULES = (*DECAYING, *REPEATING, "inverse_sqrt", "constant")
+RISING = ("rising_linear", "rising_exponential")
+SCHEDULES = (*DECAYING, *REPEATING, *RISING, "inverse_sqrt", "constant")
 AXES = ("data", "fsdp", "tensor")
 
 Rules = Sequence[tuple[str, Any]]
@@ -118,7 +119,7 @@ OPTIMIZER_READERS = {
     "muon_rms": ("muon",),
 }
 SCHEDULE_READERS = {
-    "end_share": (*DECAYING, *REPEATING),
+    "end_share": (*DECAYING, *REPEATING, *RISING),
     "power": ("polynomial",),
     "decay_steps": ("wsd",),
     "period_steps": REPEATING,
@@ -200,6 +201,11 @@ class ScheduleConfig:
             raise UserError(
                 f"schedule.name=cyclical has a rise in every cycle: set schedule.warmup_steps to 0, not "
                 f"{self.warmup_steps}"
+            )
+        if self.name in RISING and (self.warmup_steps or not self.end_share):
+            raise UserError(
+                f"schedule.name={self.name} rises from schedule.end_share, which must be above 0, without "
+                "schedule.warmup_steps"
             )
         rest = self.num_steps - self.warmup_steps
         if self.decay_steps is not None and not 1 <= self.decay_steps <= rest:

@@ -113,6 +113,18 @@ def _cyclical(config: ScheduleConfig) -> Share:
     return _above(config.end, shape)
 
 
+def _rising_linear(config: ScheduleConfig) -> Share:
+    """Evenly from `end_share` to the peak: Smith's range test (arXiv:1506.01186, section 3.3)."""
+    last = max(config.num_steps - 1, 1)
+    return lambda step: config.end + (1.0 - config.end) * step / last
+
+
+def _rising_exponential(config: ScheduleConfig) -> Share:
+    """By equal factors from `end_share` to the peak."""
+    last = max(config.num_steps - 1, 1)
+    return lambda step: jnp.power(config.end, 1.0 - step / last)
+
+
 def _factor(config: ScheduleConfig, default: float) -> float:
     return default if config.factor is None else config.factor
 
@@ -128,6 +140,8 @@ _SHARES: dict[str, Callable[[ScheduleConfig], Share]] = {
     "step": _step,
     "exponential": _exponential,
     "cyclical": _cyclical,
+    "rising_linear": _rising_linear,
+    "rising_exponential": _rising_exponential,
     "inverse_sqrt": _inverse_sqrt,
     "constant": lambda config: jnp.ones_like,
 }

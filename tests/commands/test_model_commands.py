@@ -50,9 +50,7 @@ def test_fill_mask_of_a_run_and_of_its_export(finished: Finished, export: Path, 
     assert shown.split()[0] == fillings.split()[0], "the same as at the end of the training"
 
 
-def test_fill_mask_from_the_standard_input(
-    export: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fill_mask_from_the_standard_input(export: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     say(monkeypatch, "The [MASK] sees naïve dogs.\r\n\nthe [MASK]\n".encode())
     assert run("fill-mask", "--model", export, "--jsonl", "--top", 2) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -85,21 +83,42 @@ BAD = {
     "top": (["fill-mask", "a [MASK]", "--model", "EXPORT", "--top", "0"], "--top must be at least 1"),
     "option": (["fill-mask", "a [MASK]", "--model", "EXPORT", "--topp", "3"], "unknown argument --topp"),
     "ending": (["embed", "--model", "EXPORT", "--in", "t.txt", "--out", "v.csv"], "--out v.csv must end in one of"),
-    "no texts": (["embed", "--model", "EXPORT", "--in", "none.txt", "--out", "v.npy"], "none.txt: cannot be read: No such"),
+    "no texts": (
+        ["embed", "--model", "EXPORT", "--in", "none.txt", "--out", "v.npy"],
+        "none.txt: cannot be read: No such",
+    ),
     "empty": (["embed", "--model", "EXPORT", "--in", "empty.txt", "--out", "v.npy"], "empty.txt holds no text"),
-    "latin": (["embed", "--model", "EXPORT", "--in", "latin.txt", "--out", "v.npy"], "latin.txt:2: invalid UTF-8 (byte 0xef"),
-    "field": (["embed", "--model", "EXPORT", "--in", "p.jsonl", "--out", "v.npy"], "p.jsonl:1: no field 'text' (it has"),
-    "no number": (["embed", "--model", "EXPORT", "--in", "n.jsonl", "--out", "v.npy"], "n.jsonl:2: field 'text' holds a number"),
+    "latin": (
+        ["embed", "--model", "EXPORT", "--in", "latin.txt", "--out", "v.npy"],
+        "latin.txt:2: invalid UTF-8 (byte 0xef",
+    ),
+    "field": (
+        ["embed", "--model", "EXPORT", "--in", "p.jsonl", "--out", "v.npy"],
+        "p.jsonl:1: no field 'text' (it has",
+    ),
+    "no number": (
+        ["embed", "--model", "EXPORT", "--in", "n.jsonl", "--out", "v.npy"],
+        "n.jsonl:2: field 'text' holds a number",
+    ),
     "json": (["embed", "--model", "EXPORT", "--in", "b.jsonl", "--out", "v.npy"], "b.jsonl:1: broken JSON"),
     "length": (
         ["embed", "--model", "EXPORT", "--in", "t.txt", "--out", "v.npy", "--max-length", "65"],
         "max-length 65 is beyond the 64 tokens",
     ),
-    "zero": (["embed", "--model", "EXPORT", "--in", "t.txt", "--out", "v.npy", "--max-length", "0"], "at least 1, not 0"),
+    "zero": (
+        ["embed", "--model", "EXPORT", "--in", "t.txt", "--out", "v.npy", "--max-length", "0"],
+        "at least 1, not 0",
+    ),
     "folder": (["embed", "--model", "EXPORT", "--in", "t.txt", "--out", "none/v.npy"], "no folder none for --out"),
-    "batch": (["embed", "--model", "EXPORT", "--in", "t.txt", "--out", "v.npy", "--batch-tokens", "0"], "--batch-tokens"),
+    "batch": (
+        ["embed", "--model", "EXPORT", "--in", "t.txt", "--out", "v.npy", "--batch-tokens", "0"],
+        "--batch-tokens",
+    ),
     "pair": (["minimal-pairs", "--model", "EXPORT", "--pairs", "half.jsonl"], "half.jsonl:2: no field 'sentence_bad'"),
-    "blank": (["minimal-pairs", "--model", "EXPORT", "--pairs", "blank.jsonl"], "blank.jsonl:1: sentence_good is blank"),
+    "blank": (
+        ["minimal-pairs", "--model", "EXPORT", "--pairs", "blank.jsonl"],
+        "blank.jsonl:1: sentence_good is blank",
+    ),
     "by": (["minimal-pairs", "--model", "EXPORT", "--pairs", "p.jsonl", "--by", "x"], "p.jsonl:1: no field 'x'"),
     "no pairs": (["minimal-pairs", "--model", "EXPORT", "--pairs", "empty.txt"], "empty.txt: no pairs; a line looks"),
     "score": (
@@ -143,7 +162,7 @@ def test_a_model_without_the_head(export: Path, tmp_path: Path, capsys: Capture)
     model = load_pretrained(export)
     save_sentence_transformers(tmp_path / "encoder", model, Pooling())
     assert run("fill-mask", "a [MASK]", "--model", tmp_path / "encoder") == 2
-    assert "this model has no masked-word head (" in capsys.readouterr().err
+    assert "this model has no head for masked words (its heads: pooler)" in capsys.readouterr().err
 
 
 def test_embed_writes_one_vector_a_text(export: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -153,9 +172,21 @@ def test_embed_writes_one_vector_a_text(export: Path, tmp_path: Path, capsys: Ca
         file.write("\n".join(map(json.dumps, records)))
     assert run("embed", "--model", export, "--in", tmp_path / "t.txt", "--out", tmp_path / "v.npz") == 0
     told = capsys.readouterr().out
-    assert told.startswith("5 texts, the mean of the tokens, 32 numbers each") and "1 of them were longer than 64" in told
+    assert (
+        told.startswith("5 texts, the mean of the tokens, 32 numbers each") and "1 of them were longer than 64" in told
+    )
     assert run("embed", "--model", export, "--in", tmp_path / "t.txt", "--out", tmp_path / "v.npy") == 0
-    jsonl = ["embed", "--model", export, "--in", tmp_path / "t.jsonl.gz", "--field", "body", "--out", tmp_path / "v.jsonl"]
+    jsonl = [
+        "embed",
+        "--model",
+        export,
+        "--in",
+        tmp_path / "t.jsonl.gz",
+        "--field",
+        "body",
+        "--out",
+        tmp_path / "v.jsonl",
+    ]
     assert run(*jsonl) == 0
     vectors = np.load(tmp_path / "v.npz")["vectors"]
     assert vectors.shape == (5, 32) and vectors.dtype == np.float32
@@ -189,8 +220,18 @@ def test_minimal_pairs_by_group(finished: Finished, export: Path, tmp_path: Path
     """Trained on "The cat sees the dog.", the model knows that no sentence begins with a verb."""
     pairs = [
         {"sentence_good": "The cat sees the dog.", "sentence_bad": "Sees the cat the dog.", "UID": "order", "n": 1},
-        {"sentence_good": "The bird likes the house.", "sentence_bad": "The bird likes the house.", "UID": "same", "n": 2},
-        {"sentence_good": "The dog opens the letter.", "sentence_bad": "The opens dog letter the.", "UID": "order", "n": 3},
+        {
+            "sentence_good": "The bird likes the house.",
+            "sentence_bad": "The bird likes the house.",
+            "UID": "same",
+            "n": 2,
+        },
+        {
+            "sentence_good": "The dog opens the letter.",
+            "sentence_bad": "The opens dog letter the.",
+            "UID": "order",
+            "n": 3,
+        },
     ]
     for number, part in enumerate((pairs[:2], pairs[2:])):
         (tmp_path / f"{number}.jsonl").write_text("\n".join(map(json.dumps, part)) + "\n\n")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from models_lab import write_folder
+from models_lab import quick_compilation, write_folder
 from tokens_lab import sentences
 
 from bertjax.data.tokenizer import load_tokenizer
@@ -21,7 +23,13 @@ TEXTS = [*sentences(5, seed=3, longest=30), "a", "The cat " * 40, "北京 <mask>
 LONGEST = 24
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlnet", "gpt2"])
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    with quick_compilation():
+        yield
+
+
+@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.long), "xlnet", "gpt2"])
 def test_vectors_as_transformers(family: str, tmp_path: Path) -> None:
     model, tokenizer = write_folder(family, tmp_path)
     states = []
@@ -72,7 +80,7 @@ def test_batches_hold_every_text_once_in_few_shapes() -> None:
     assert sorted(members.tolist()) == list(range(2000))
     assert all((lengths[batch.members] <= batch.length).all() for batch in found)
     assert all(len(batch.members) * batch.length <= 2048 for batch in found)
-    assert all(earlier.length >= later.length for earlier, later in zip(found, found[1:], strict=False))
+    assert all(earlier.length >= later.length for earlier, later in itertools.pairwise(found))
     shapes = {(len(batch.members), batch.length) for batch in found}
     assert len(shapes) <= 25 and max(length for _, length in shapes) == 300
     padding = 1 - lengths.sum() / sum(len(batch.members) * batch.length for batch in found)

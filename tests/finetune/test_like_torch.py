@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,16 @@ VOCAB, WINDOWS, LONGEST, BATCH, STEPS, RATE = 53, 30, 14, 8, 20, 1e-3
 SIZES: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 BASE: dict[str, Any] = {"vocab_size": VOCAB, "pad_token_id": 0, "max_position_embeddings": 40, "num_labels": 3}
 QUIET: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-XLNET: dict[str, Any] = {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48, "dropout": 0.0, "summary_last_dropout": 0, "vocab_size": VOCAB, "num_labels": 3}
+XLNET: dict[str, Any] = {
+    "d_model": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "d_inner": 48,
+    "dropout": 0.0,
+    "summary_last_dropout": 0,
+    "vocab_size": VOCAB,
+    "num_labels": 3,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "classification": ("BertForSequenceClassification", {**SIZES, **QUIET}),
     "regression": ("BertForSequenceClassification", {**SIZES, **QUIET, "num_labels": 1}),
@@ -51,7 +61,7 @@ def features_of(kind: str, last: bool, has_types: bool) -> Features:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     tokens = draw.integers(5, VOCAB, offsets[-1]).astype(np.int32)
     types = np.zeros(len(tokens), np.int8)
-    for begin, end in zip(offsets[:-1], offsets[1:], strict=True):
+    for begin, end in itertools.pairwise(offsets):
         types[(begin + end) // 2 : end] = has_types
     summary = (lengths - 1 if last else np.zeros(WINDOWS)).astype(np.int32)
     start = draw.integers(0, lengths - 2)
@@ -100,7 +110,9 @@ def torch_loss(theirs: Any, kind: str, features: Features, numbers: np.ndarray, 
         arrays["token_type_ids"][row, here] = features.token_types[own]
         arrays["attention_mask"][row, here] = 1
         if kind == "tokens":
-            words[row, here] = np.where(features.labels["token_labels"][own] < 0, -100, features.labels["token_labels"][own])
+            words[row, here] = np.where(
+                features.labels["token_labels"][own] < 0, -100, features.labels["token_labels"][own]
+            )
     if type(theirs).__name__.startswith(("Roberta", "ModernBert")):
         del arrays["token_type_ids"]
     inputs = {name: torch.from_numpy(value) for name, value in arrays.items()}

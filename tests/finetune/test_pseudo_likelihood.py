@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from models_lab import write_folder
+from models_lab import quick_compilation, write_folder
 from tokens_lab import sentences
 
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
@@ -17,7 +17,13 @@ from bertjax.hub.load import load_pretrained
 from bertjax.hub.pretrained import PretrainedModel
 from bertjax.types import UserError
 
-TEXTS = ["The unbelievably hungry dogs.", "a", *sentences(3, seed=5, longest=12)]
+TEXTS = ["The catmat unbelievablyhungry dogsea.", "a", *sentences(3, seed=5, longest=7)]
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    with quick_compilation():
+        yield
 
 
 class Both(NamedTuple):
@@ -36,7 +42,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Both(*theirs, load_pretrained(folder), load_tokenizer(folder))
 
 
-def of_all_families(*names: str) -> Any:
+def of_all_families(*names: Any) -> Any:
     return pytest.mark.parametrize("both", names, indirect=True)
 
 
@@ -66,12 +72,15 @@ def their_score(pair: Both, text: str, within_word: bool) -> tuple[float, int]:
     return total, count
 
 
-@of_all_families("bert", "roberta", "deberta-v2", "modernbert", "xlnet")
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("deberta-v2", "modernbert", "roberta")]
+
+
+@of_all_families("bert", "xlnet", *LONG)
 def test_pseudo_log_likelihoods_as_transformers(both: Both) -> None:
     for mode in ("pll", "within-word"):
         wanted = [their_score(both, text, mode == "within-word") for text in TEXTS]
         found = likelihoods(both.ours, both.tokenizer, TEXTS, mode)
-        assert found.tokens.tolist() == [count for _, count in wanted] and found.tokens.min() >= 1
+        assert found.tokens.tolist() == [count for _, count in wanted] and found.tokens.max() > 4
         np.testing.assert_allclose(found.totals, [total for total, _ in wanted], rtol=1e-5, err_msg=mode)
     assert np.abs(likelihoods(both.ours, both.tokenizer, TEXTS, "pll").totals - found.totals).max() > 1e-3
 
@@ -93,10 +102,11 @@ def test_log_likelihoods_as_transformers(both: Both) -> None:
 
 @of_all_families("bert")
 def test_neither_batches_nor_neighbours_change_a_score(both: Both) -> None:
-    alone = [likelihoods(both.ours, both.tokenizer, [text], "pll").totals[0] for text in TEXTS]
+    texts = [TEXTS[0], "The cat " * 9]
+    alone = [likelihoods(both.ours, both.tokenizer, [text], "pll").totals[0] for text in texts]
     told: list[tuple[int, int]] = []
     small = likelihoods(
-        both.ours, both.tokenizer, TEXTS, "pll", tokens=48, progress=lambda done, total: told.append((done, total))
+        both.ours, both.tokenizer, texts, "pll", tokens=72, progress=lambda done, total: told.append((done, total))
     )
     np.testing.assert_allclose(small.totals, alone, rtol=1e-6)
     assert told[-1][0] == told[-1][1] == small.tokens.sum() and len(told) > 5
@@ -111,9 +121,7 @@ def test_refused(both: Both) -> None:
     with pytest.raises(UserError, match=r"longer than the 512 that the model reads: 'cat cat"):
         likelihoods(both.ours, both.tokenizer, ["a", "cat " * 600], "pll")
     headless = PretrainedModel(both.ours.config, {"encoder": both.ours.params["encoder"]}, ())
-    with pytest.raises(UserError, match="no masked-word head"):
+    with pytest.raises(UserError, match="no head for masked words"):
         likelihoods(headless, both.tokenizer, ["a"], "pll")
     assert likelihoods(both.ours, both.tokenizer, [], "pll").totals.shape == (0,)
     assert likelihoods(both.ours, both.tokenizer, [""], "pll").totals.tolist() == [0.0]
-
-

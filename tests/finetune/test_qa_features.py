@@ -26,7 +26,7 @@ def config(**values: Any) -> TaskConfig:
 def questions(count: int = 40, seed: int = 0) -> QaExamples:
     """Questions on contexts from shorter to much longer than a window; every fourth has no answer."""
     rng = np.random.default_rng(seed)
-    contexts = [text for text in sentences(count // 2, seed + 1, longest=90) if text]
+    contexts = [text for text in sentences(count // 2, seed + 1, longest=130) if text]
     asked = [" ".join(text.split()[: rng.integers(1, 5)]) or "cat" for text in sentences(count, seed + 2)]
     context_of, answers, places = [], [], Places()
     for number in range(count):
@@ -152,3 +152,10 @@ def test_without_answers() -> None:
     examples = questions(8)
     examples.answers = None
     assert qa_data(config(), examples, trained("bert")).features.labels == {}
+
+
+def test_a_context_without_tokens() -> None:
+    examples = questions(2)
+    examples.contexts[:] = [""] * len(examples.contexts)
+    found = qa_data(config(), examples, trained("bert"))
+    assert found.features.labels["start_labels"].tolist() == [0, 0] == found.context_length.tolist()

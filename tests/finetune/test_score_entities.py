@@ -13,8 +13,19 @@ from bertjax.finetune.scorers.classification import ClassScore
 from bertjax.finetune.scorers.entities import Entity, are_entity_tags, entity_scores, find_entities
 from bertjax.types import UserError
 
-TAGS = ["O", "O", *[f"{mark}-{kind}" for mark in "BIBI" for kind in ("PER", "LOC")], "E-PER", "S-LOC", "I-x-y", "B", "I"]
-SENTENCES = st.lists(st.lists(st.tuples(st.sampled_from(TAGS), st.sampled_from(TAGS)), max_size=9), min_size=1, max_size=5)
+TAGS = [
+    "O",
+    "O",
+    *[f"{mark}-{kind}" for mark in "BIBI" for kind in ("PER", "LOC")],
+    "E-PER",
+    "S-LOC",
+    "I-x-y",
+    "B",
+    "I",
+]
+SENTENCES = st.lists(
+    st.lists(st.tuples(st.sampled_from(TAGS), st.sampled_from(TAGS)), max_size=9), min_size=1, max_size=5
+)
 
 
 @given(SENTENCES.filter(any), st.booleans())
@@ -62,7 +73,10 @@ READINGS = {
     "IOB1": ("I-PER I-PER B-PER O I-LOC", [("PER", 0, 1), ("PER", 2, 2), ("LOC", 4, 4)]),
     "another type inside": ("B-PER I-LOC I-LOC", [("PER", 0, 0), ("LOC", 1, 2)]),
     "neighbours": ("B-PER B-PER I-PER", [("PER", 0, 0), ("PER", 1, 2)]),
-    "ends and singles": ("B-PER I-PER E-PER I-PER S-PER E-PER", [("PER", 0, 2), ("PER", 3, 3), ("PER", 4, 4), ("PER", 5, 5)]),
+    "ends and singles": (
+        "B-PER I-PER E-PER I-PER S-PER E-PER",
+        [("PER", 0, 2), ("PER", 3, 3), ("PER", 4, 4), ("PER", 5, 5)],
+    ),
     "BILOU": ("B-PER L-PER U-LOC U-LOC", [("PER", 0, 1), ("LOC", 2, 2), ("LOC", 3, 3)]),
     "no types": ("B I O I", [("_", 0, 1), ("_", 3, 3)]),
     "a dash in the type": ("B-geo-loc I-geo-loc", [("geo-loc", 0, 1)]),

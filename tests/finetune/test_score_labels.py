@@ -68,7 +68,9 @@ def test_labels_as_scikit_learn(drawn: tuple[list[int], list[int], int], seed: i
 
 def test_labels_by_hand() -> None:
     """3 of class 1: two found, one missed; one false alarm among 3 of class 0."""
-    found = classification_scores(["no", "no", "no", "yes", "yes", "yes"], ["no", "no", "yes", "yes", "yes", "no"], ("no", "yes"))
+    found = classification_scores(
+        ["no", "no", "no", "yes", "yes", "yes"], ["no", "no", "yes", "yes", "yes", "no"], ("no", "yes")
+    )
     assert found.confusion.tolist() == [[2, 1], [1, 2]]
     assert found.per_class["yes"] == ClassScore(2 / 3, 2 / 3, 2 / 3, 3) and found.f1 == 2 / 3
     assert found.matthews == pytest.approx((2 * 2 - 1 * 1) / 9, abs=1e-12) and found.log_loss is None

@@ -1,17 +1,16 @@
-"""SQuAD's figures beside a second count made from the description of the scripts, and beside what the scripts printed."""
+"""SQuAD's figures beside a second count, made from the description of the scripts, and beside what those printed."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.finetune.scorers.squad import AnswerScores, normalized, squad_scores
+from bertjax.finetune.scorers.squad import normalized, squad_scores
 from bertjax.types import UserError
 
 PUNCTUATION = set("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
@@ -60,12 +59,16 @@ def best_by_trying(
     return 100.0 * max(totals) / len(raw)
 
 
-WORDS = st.sampled_from(["the", "a", "An", "cat", "Cat!", "sat-on", "mat", "", " ", "...", "été", "the.", "theatre", "3.5", "“the”"])
+WORDS = st.sampled_from(
+    ["the", "a", "An", "cat", "Cat!", "sat-on", "mat", "", " ", "...", "été", "the.", "theatre", "3.5", "“the”"]
+)
 TEXT = st.lists(WORDS, max_size=4).map(" ".join)
 
 
 @given(
-    st.lists(st.tuples(st.lists(TEXT, max_size=3), TEXT, st.sampled_from([0.0, 0.1, 0.5, 0.5, 1.0])), min_size=1, max_size=9),
+    st.lists(
+        st.tuples(st.lists(TEXT, max_size=3), TEXT, st.sampled_from([0.0, 0.1, 0.5, 0.5, 1.0])), min_size=1, max_size=9
+    ),
     st.sampled_from([None, 0.0, 0.3, 0.5, 1.0]),
     st.sampled_from(["1.1", "2.0"]),
 )
@@ -94,7 +97,11 @@ def test_as_described(drawn: list[tuple[list[str], str, float]], threshold: floa
         assert part is not None and part.total == len(mine)
         np.testing.assert_allclose((part.exact_match, part.f1), 100 * np.mean(mine, axis=0), rtol=0, atol=1e-9)
     assert scores.best is not None
-    facts = [score for *_, score in drawn], [bool(golds) for golds, *_ in drawn], [bool(answer) for _, answer, _ in drawn]
+    facts = (
+        [score for *_, score in drawn],
+        [bool(golds) for golds, *_ in drawn],
+        [bool(answer) for _, answer, _ in drawn],
+    )
     assert scores.best.exact_match == pytest.approx(best_by_trying([e for e, _ in raw], *facts), abs=1e-9)
     assert scores.best.f1 == pytest.approx(best_by_trying([f for _, f in raw], *facts), abs=1e-9)
 
@@ -114,3 +121,69 @@ HOSTILE = {
     "no answer, an article given": ([], "the", 0.05),
     "an answer, none given": (["Paris"], "", 0.95),
 }
+# threshold -> exact, f1, HasAns_exact, HasAns_f1, NoAns_exact: what squad_evaluate of transformers 4.40, a copy of the
+# script for 2.0, gives; it also names the best figures and thresholds.
+PRINTED = {
+    None: (33.333333333333336, 46.42857142857142, 22.22222222222222, 39.682539682539684, 66.66666666666667),
+    0.5: (41.666666666666664, 54.76190476190476, 22.22222222222222, 39.682539682539684, 100.0),
+    0.45: (33.333333333333336, 42.26190476190476, 11.11111111111111, 23.01587301587302, 100.0),
+}
+BEST = (33.333333333333336, 0.5, 46.42857142857142, 0.5)
+PRINTED_1_1 = (33.333333333333336, 28.571428571428573)
+
+
+@pytest.mark.parametrize("threshold", PRINTED)
+def test_hostile_answers_as_the_script_prints(threshold: float | None) -> None:
+    gold = {name: golds for name, (golds, _, _) in HOSTILE.items()}
+    found = {name: answer for name, (_, answer, _) in HOSTILE.items()}
+    scores = squad_scores(gold, found, {name: score for name, (*_, score) in HOSTILE.items()}, threshold, "2.0")
+    assert scores.has_answer is not None and scores.no_answer is not None and scores.best is not None
+    told = (scores.overall.exact_match, scores.overall.f1, scores.has_answer.exact_match, scores.has_answer.f1)
+    np.testing.assert_allclose((*told, scores.no_answer.exact_match), PRINTED[threshold], rtol=0, atol=1e-9)
+    best = (scores.best.exact_match, scores.best.exact_match_threshold, scores.best.f1, scores.best.f1_threshold)
+    np.testing.assert_allclose(best, BEST, rtol=0, atol=1e-9)
+    assert set(scores.figures()) == {
+        *("exact_match", "f1", "has_answer_exact_match", "has_answer_f1", "no_answer_exact_match", "no_answer_f1"),
+        *("best_exact_match", "best_exact_match_threshold", "best_f1", "best_f1_threshold"),
+    }
+
+
+def test_version_1_1_gives_no_overlap_to_empty_texts() -> None:
+    answered = {name: case for name, case in HOSTILE.items() if case[0]}
+    scores = squad_scores({name: case[0] for name, case in answered.items()}, {n: c[1] for n, c in answered.items()})
+    np.testing.assert_allclose((scores.overall.exact_match, scores.overall.f1), PRINTED_1_1, rtol=0, atol=1e-9)
+    assert scores.no_answer is None and scores.best is None and set(scores.figures()) == {"exact_match", "f1"}
+
+
+def test_nothing_answered_needs_a_threshold_below_negative_scores() -> None:
+    """Differences of scores may be negative: the script's 0 would not silence such a question."""
+    gold, found = {"a": [], "b": []}, {"a": "x", "b": "y"}
+    best = squad_scores(gold, found, {"a": -3.0, "b": -1.0}, version="2.0").best
+    assert best is not None and best.exact_match == 100.0 and best.f1_threshold < -3.0
+    silenced = squad_scores(gold, found, {"a": -3.0, "b": -1.0}, best.f1_threshold, "2.0")
+    assert silenced.overall.f1 == 100.0
+    probabilities = squad_scores(gold, found, {"a": 0.3, "b": 0.9}, version="2.0").best
+    assert probabilities is not None and probabilities.f1_threshold == 0.0
+
+
+def test_normalisation_goes_in_this_order() -> None:
+    assert normalized("The  A-Team, an\tU.S. “the” theatre") == "ateam us “ ” theatre"
+    assert normalized("a.n. apple") == "apple"  # without its dots it is an article
+
+
+@pytest.mark.parametrize(
+    ("gold", "found", "more", "message"),
+    [
+        ({}, {}, {}, "nothing to score"),
+        ({"a": ["x"]}, {"a": "x", "b": "y"}, {}, "1 gold questions, but 2"),
+        ({"a": ["x"]}, {"b": "x"}, {}, "question 'a' has no prediction"),
+        ({"a": []}, {"a": "x"}, {}, "question 'a' has no answer: score it with version 2.0"),
+        ({"a": ["x"]}, {"a": "x"}, {"version": "3"}, "version must be one of"),
+        ({"a": ["x"]}, {"a": "x"}, {"threshold": 0.5}, "needs the scores of no answer"),
+        ({"a": ["x"]}, {"a": "x"}, {"no_answer_scores": {}}, "has no score of no answer"),
+        ({"a": ["x"]}, {"a": "x"}, {"no_answer_scores": {"a": float("nan")}}, "question 'a' is nan"),
+    ],
+)
+def test_refused(gold: dict, found: dict, more: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        squad_scores(gold, found, **more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertjax.finetune.batches import EvalBatches, TaskBatches, eval_batches, token_values, window_values
 from bertjax.finetune.features import Features
-from bertjax.finetune.pack_batches import pack_batches
+from bertjax.finetune.pack_batches import best_row_length, least_sizes, pack_batches
 from bertjax.types import UserError
 
 VOCAB = 1000
@@ -37,13 +38,15 @@ def windows(count: int, longest: int = 30, seed: int = 0, **labels: np.ndarray) 
 
 
 def batches(features: Features, **values: Any) -> TaskBatches:
-    return TaskBatches(features, **{"batch_size": 8, "epochs": 2.0, "seed": 1, "pad_id": 7, "vocab_size": VOCAB} | values)
+    return TaskBatches(
+        features, **{"batch_size": 8, "epochs": 2.0, "seed": 1, "pad_id": 7, "vocab_size": VOCAB} | values
+    )
 
 
 def check_batch(features: Features, batch: Any) -> list[int]:
     """Everything in a batch is what the features say of the windows named in it; gives their numbers."""
     numbers = batch["example_numbers"]
-    rows, seq_len = batch["input_ids"].shape
+    rows = len(batch["input_ids"])
     seen = []
     for row in range(rows):
         column = 0
@@ -102,7 +105,12 @@ def test_shapes_and_types_are_static() -> None:
         assert {n: (a.shape, a.dtype) for n, a in batch.items()} == {n: (a.shape, a.dtype) for n, a in first.items()}
     assert first["input_ids"].shape == (found.rows, 64)
     assert first["example_positions"].shape == first["class_labels"].shape == (found.rows, found.max_examples)
-    wanted = {"example_weights": "float32", "score_labels": "float32", "example_ids": "uint32", "example_draws": "uint32"}
+    wanted = {
+        "example_weights": "float32",
+        "score_labels": "float32",
+        "example_ids": "uint32",
+        "example_draws": "uint32",
+    }
     assert all(array.dtype == wanted.get(name, "int32") for name, array in first.items())
 
 
@@ -113,7 +121,9 @@ def test_order_is_drawn_from_seed_and_epoch_or_given() -> None:
     assert one.numbers(0).tolist() != other.numbers(0).tolist() and one.numbers(0).tolist() != one.numbers(6).tolist()
     orders = [np.arange(45), np.arange(45)[::-1]]
     given_orders = batches(features, orders=orders)
-    assert given_orders.numbers(0).tolist() == list(range(8)) and given_orders.numbers(6).tolist() == list(range(44, 36, -1))
+    assert given_orders.numbers(0).tolist() == list(range(8)) and given_orders.numbers(6).tolist() == list(
+        range(44, 36, -1)
+    )
     with pytest.raises(ValueError, match="orders were given for 1 epochs, 2 are needed"):
         batches(features, orders=orders[:1])
     with pytest.raises(ValueError, match="epoch 1 must hold each of 45 windows once"):
@@ -138,6 +148,41 @@ def test_rows_are_the_least_that_suffice() -> None:
     more = batches(features, least_rows=9, least_examples=11, row_multiple=2)
     assert (more.rows, more.max_examples) == (10, 11)
     assert sorted(check_batch(features, more.batch(3))) == sorted(more.numbers(3).tolist())
+
+
+def test_batches_of_several_sizes() -> None:
+    features = windows(300)
+    one, some = batches(features), batches(features, num_sizes=3, row_multiple=2)
+    assert len(one.sizes) == 1 and len(some.sizes) == 3 and some.rows == -(-one.rows // 2) * 2
+    used = [int((one.batch(c)["segment_ids"][:, 0] > 0).sum()) for c in range(one.num_steps)]
+    for cursor, least in enumerate(used):
+        batch = some.batch(cursor)
+        assert len(batch["input_ids"]) == some.rows_of(cursor) == min(size for size in some.sizes if size >= least)
+        assert sorted(check_batch(features, batch)) == sorted(one.numbers(cursor).tolist())
+    assert some.rows_per_epoch["train"] == sum(some.rows_of(c) for c in range(some.steps_per_epoch))
+    assert some.padding < one.padding
+    with some.prefetch(0, 5) as made:
+        assert [len(batch["input_ids"]) for _, batch in made] == [some.rows_of(c) for c in range(5)]
+
+
+def test_sizes_are_those_with_the_least_sum() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        needed = rng.integers(1, 12, 30)
+        values = np.unique(needed)[:-1].tolist()
+        for count in (1, 2, 3):
+            chosen = [
+                (*own, int(needed.max())) for n in range(count) for own in itertools.combinations(values, n)
+            ]  # every way to choose them
+            costs = [sum(min(size for size in own if size >= each) for each in needed) for own in chosen]
+            sizes = least_sizes(needed, count)
+            assert len(sizes) <= count and sum(min(s for s in sizes if s >= each) for each in needed) == min(costs)
+
+
+def test_the_best_length_of_rows() -> None:
+    lengths = np.array([20, 12] * 32)  # a pair fills 32 places, and 24 hold only one of the longer
+    assert best_row_length(lengths, 8, 24, 64) == 32
+    assert best_row_length(np.full(64, 24), 8, 24, 64) == 24
 
 
 @pytest.mark.parametrize("rows", [slice(2, 5), np.array([0, 3, 4])])
@@ -169,7 +214,9 @@ def test_evaluation_sees_every_window_once(packing: bool, num_lengths: int) -> N
     if not packing:
         lengths = features.lengths[seen]
         assert (np.diff(lengths) <= 0).all()
-    assert len(found[1:]) == len(found) - 1 and np.array_equal(found[-1]["input_ids"], found[len(found) - 1]["input_ids"])
+    assert len(found[1:]) == len(found) - 1 and np.array_equal(
+        found[-1]["input_ids"], found[len(found) - 1]["input_ids"]
+    )
     with pytest.raises(IndexError):
         found[len(found)]
 
@@ -213,8 +260,7 @@ def test_packing_of_many_batches(lengths: list[list[int]], seq_len: int) -> None
         for place in np.argsort([-n for n in own], kind="stable").tolist():
             length = own[place]
             if not length:
-                assert row[place] == 0
-                continue
+                continue  # no window
             fitting = [index for index, room in enumerate(rooms) if room >= length]
             wanted = min(fitting, key=lambda index: (rooms[index], index)) if fitting else len(rooms)
             assert row[place] == wanted

@@ -15,10 +15,12 @@ from bertjax.finetune.readers.read import check_files, label_names, label_number
 from bertjax.types import UserError
 
 
-def texts(path: Path | str, content: str | bytes, kind: str = "tsv", labelled: bool = True, **values: Any) -> TextExamples:
+def texts(
+    path: Path | str, content: str | bytes, source: str = "tsv", labelled: bool = True, **values: Any
+) -> TextExamples:
     data = content if isinstance(content, bytes) else content.encode()
     Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)
-    config = TaskConfig(**{"kind": "classification", "train": (f"{kind}:{path}",)} | values)
+    config = TaskConfig(**{"kind": "classification", "train": (f"{source}:{path}",)} | values)
     found = read_examples(config, labelled=labelled)
     assert isinstance(found, TextExamples)
     return found
@@ -84,7 +86,12 @@ BAD = [
     ("tsv", "text\tlabel\n", {}, r"task.train: tsv:.*a holds no example"),
     ("tsv", "", {}, r"holds no example"),
     ("tsv", b"text\tlabel\nx\t1\ny\xff\t0\n", {}, r"a:3: invalid UTF-8"),
-    ("tsv", "text\tlabel\nx\tgood\n", {"kind": "regression"}, r"a:2: task.kind=regression needs a finite number .*'good'"),
+    (
+        "tsv",
+        "text\tlabel\nx\tgood\n",
+        {"kind": "regression"},
+        r"a:2: task.kind=regression needs a finite number .*'good'",
+    ),
     ("tsv", "text\tlabel\nx\tinf\n", {"kind": "regression"}, r"a:2: .* needs a finite number"),
     ("tsv", "text\tlabel\tid\nx\t1\t7\ny\t0\t8\nz\t1\t7\n", {"id": "id"}, r"a:4: id '7' again, it is that of .*a:2"),
     ("tsv", "x\t1\n", {"header": False, "text": "0", "label": "2"}, r"a:1: no column '2' \(it has 0, 1\)"),
@@ -92,7 +99,7 @@ BAD = [
     ("jsonl", '{"text": "x", "label": 1}\n{"text": \n', {}, r"a:2: broken JSON"),
     ("jsonl", "[1]\n", {}, r"a:1: a JSON list where an object is expected"),
     ("jsonl", '{"txt": "x", "label": 1}\n', {}, r"a:1: no field 'text' \(it has txt, label\); set task.text to one"),
-    ("jsonl", '{"text": 3, "label": 1}\n', {}, r"a:1: field 'task.text' holds int where text is expected"),
+    ("jsonl", '{"text": 3, "label": 1}\n', {}, r"a:1: field 'text' holds int where text is expected"),
     ("jsonl", '{"text": "\\ud800", "label": 1}\n', {}, r"a:1: half a surrogate pair"),
     ("jsonl", '{"text": "x", "label": null}\n', {}, r"a:1: no label"),
 ]
@@ -138,9 +145,9 @@ def test_labels_to_numbers(tmp_path: Path) -> None:
 CONLL = "-DOCSTART- -X- O\n\nEU NNP I-ORG\nsaid VBD O\n\n \nBonn NNP I-LOC\nParis NNP B-LOC\n-DOCSTART- -X- O\nHe PRP O"
 
 
-def words(path: Path, content: str, kind: str = "conll", labelled: bool = True, **values: Any) -> WordExamples:
+def words(path: Path, content: str, source: str = "conll", labelled: bool = True, **values: Any) -> WordExamples:
     path.write_text(content)
-    found = read_examples(TaskConfig(**{"kind": "tokens", "train": (f"{kind}:{path}",)} | values), labelled=labelled)
+    found = read_examples(TaskConfig(**{"kind": "tokens", "train": (f"{source}:{path}",)} | values), labelled=labelled)
     assert isinstance(found, WordExamples)
     return found
 
@@ -197,13 +204,15 @@ def test_iob1_becomes_iob2(tmp_path: Path, iob1: str, iob2: str) -> None:
     for scheme in ("auto", "iob1"):
         found = words(tmp_path / "a", lines, tags=scheme)
         assert found.tags == [iob2.split()]
-        assert found.notes == [f"tags were IOB1: {count} entities that I- opened now begin with B- (IOB2)"] * (count > 0)
+        assert found.notes == [f"tags were IOB1: {count} entities that I- opened now begin with B- (IOB2)"] * (
+            count > 0
+        )
 
 
-def squad(path: Path, content: Any, kind: str = "squad", labelled: bool = True, **values: Any) -> QaExamples:
+def squad(path: Path, content: Any, source: str = "squad", labelled: bool = True, **values: Any) -> QaExamples:
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     found = read_examples(
-        TaskConfig(**{"kind": "qa", "train": (f"{kind}:{path}",), "max_len": 384} | values), labelled=labelled
+        TaskConfig(**{"kind": "qa", "train": (f"{source}:{path}",), "max_len": 384} | values), labelled=labelled
     )
     assert isinstance(found, QaExamples)
     return found
@@ -231,7 +240,10 @@ def test_squad(tmp_path: Path) -> None:
     assert found.questions == ["q1?", "q2?", "q3?", "q4?"] and found.ids == ["q1", "q2", "q3", "q4"]
     assert found.answers is not None and found.answers[0] == Answers(("cat", "A cat"), (2, 0))
     assert found.answers[2:] == [Answers((), ())] * 2
-    assert squad(tmp_path / "a", file_of({"context": "B.", "qas": [{"id": "q", "question": "?"}]}), labelled=False).answers is None
+    assert (
+        squad(tmp_path / "a", file_of({"context": "B.", "qas": [{"id": "q", "question": "?"}]}), labelled=False).answers
+        is None
+    )
 
 
 def test_squad_as_json_lines(tmp_path: Path) -> None:
@@ -247,7 +259,10 @@ BAD_SQUAD = [
     (file_of({"context": "c", "qas": [{"id": "1", "answers": []}]}), r"a: question 1: no 'question'"),
     (file_of({"context": "c", "qas": 3}), r"a: question 1: 'qas' is no list"),
     (file_of({"context": CONTEXT, "qas": [qas("q", ("cat", -1))]}), r"question 1: answer_start must be a number"),
-    (file_of({"context": CONTEXT, "qas": [qas("q")]}), r"question 1: question 'q' has no answer; set task.no_answer=true"),
+    (
+        file_of({"context": CONTEXT, "qas": [qas("q")]}),
+        r"question 1: question 'q' has no answer; set task.no_answer=true",
+    ),
     (file_of({"context": CONTEXT, "qas": [qas("q", ("cat", 2)), qas("q", ("sat", 6))]}), r"question 2: id 'q' again"),
     (file_of(), r"holds no example"),
 ]
@@ -259,10 +274,17 @@ def test_broken_squad(tmp_path: Path, content: Any, message: str) -> None:
         squad(tmp_path / "a", content)
 
 
-def test_squad_with_invalid_utf8(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b'{"data":\n "\xff"}')
-    with pytest.raises(UserError, match=r"a:2: invalid UTF-8"):
-        read_examples(TaskConfig("qa", (f"squad:{tmp_path}/a",), max_len=384))
+def test_invalid_utf8_in_squad_and_replaced(tmp_path: Path) -> None:
+    content = json.dumps(file_of({"context": CONTEXT + "?", "qas": [qas("q1", ("cat", 2))]}), indent=1)
+    (tmp_path / "a").write_bytes(content.encode().replace(b"?", b"\xff"))
+    config = TaskConfig("qa", (f"squad:{tmp_path}/a",), max_len=384)
+    with pytest.raises(UserError, match=r"a:8: invalid UTF-8"):
+        read_examples(config)
+    found = read_examples(config, errors="replace")
+    assert isinstance(found, QaExamples) and found.contexts == [CONTEXT + "\ufffd"]
+    (tmp_path / "a").write_bytes(b"text\tlabel\na\xff\t1\n")
+    table = read_examples(TaskConfig("classification", (f"tsv:{tmp_path}/a",)), errors="replace")
+    assert isinstance(table, TextExamples) and table.texts == ["a\ufffd"]
 
 
 def test_hub_data_sets(tmp_path: Path) -> None:
@@ -294,5 +316,8 @@ def test_hub_data_sets(tmp_path: Path) -> None:
     def fails(*_: Any, **__: Any) -> None:
         raise ConnectionError("no\nnetwork")
 
-    with mock.patch.object(datasets, "load_dataset", fails), pytest.raises(UserError, match=r"'owner/name'.*no network"):
+    with (
+        mock.patch.object(datasets, "load_dataset", fails),
+        pytest.raises(UserError, match=r"'owner/name'.*no network"),
+    ):
         read_examples(TaskConfig("classification", ("hub:owner/name@train",)))

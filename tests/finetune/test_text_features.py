@@ -47,7 +47,9 @@ def test_as_transformers(family: str, cut: str) -> None:
         first = [text or "cat" for text in first]
     pairs = None if cut == "single" else second
     rule = "longest_first" if cut == "single" else cut
-    found = text_data(config(max_len=max_len, cut=rule, pair=pairs and "b"), examples(first, pairs), trained(family), ())
+    found = text_data(
+        config(max_len=max_len, cut=rule, pair=pairs and "b"), examples(first, pairs), trained(family), ()
+    )
     wanted = theirs(family)(first, pairs, truncation=rule, max_length=max_len)
     features = found.features
     assert windows(features, features.tokens) == wanted["input_ids"]
@@ -105,7 +107,11 @@ def test_cut_lengths_of_every_pair() -> None:
 
 
 def test_a_pair_that_cannot_be_cut() -> None:
-    for cut, pair in (("only_first", (FIRST[:1], ["The cat sat " * 5])), ("only_second", (["The cat sat " * 5], ["a"]))):
+    for cut, pair in (
+        ("only_first", (FIRST[:1], ["The cat sat " * 5])),
+        ("only_second", (["The cat sat " * 5], ["a"])),
+        ("only_first", (["a"], [". . . . ."])),  # five tokens, and room for five
+    ):
         with pytest.raises(UserError, match=rf"file:1: task.cut={cut} cannot make this pair fit task.max_len=8"):
             text_data(config(max_len=8, cut=cut, pair="b"), examples(*pair), trained("bert"), ())
 

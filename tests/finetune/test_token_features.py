@@ -1,4 +1,4 @@
-"""Words become pieces as transformers has them with `is_split_into_words`; labels stand on first pieces and come back."""
+"""Words become pieces as transformers has them with `is_split_into_words`; labels stand on the first of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from bertjax.finetune.token_features import TokenData, encode_words, token_data
 from bertjax.types import UserError
 
 LABELS = ("B-X", "I-X", "O")
-SENTENCES = [list(part) for part in np.split(np.random.default_rng(0).choice([*WORDS, "naïve", "北京"], 200), range(7, 200, 9))]
+SENTENCES = [
+    list(part) for part in np.split(np.random.default_rng(0).choice([*WORDS, "naïve", "北京"], 200), range(7, 200, 9))
+]
 LONG = [["unbelievably"] * 40, ["cat"], ["seventeen", "\u200b", "dogs"]]
 
 

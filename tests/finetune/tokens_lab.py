@@ -12,7 +12,8 @@ import numpy as np
 from bertjax.data.families import FAMILIES
 from bertjax.data.tokenizer import Tokenizer, train_tokenizer
 
-WORDS = "The cat sat on a mat while seventeen unbelievably hungry dogs, barking loudly, looked over the fence .".split()
+TEXT = "The cat sat on a mat while seventeen unbelievably hungry dogs, barking loudly, looked over the fence ."
+WORDS = TEXT.split()
 ALL_FAMILIES = [name for name in FAMILIES if name != "spanbert"]  # which is bert with capital letters
 
 

@@ -69,7 +69,7 @@ def test_a_series_is_in_order_and_the_later_value_counts() -> None:
 
 
 def test_a_work_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is no work folder: it has no config.json"):
+    with pytest.raises(UserError, match=r"is no work folder: it has no config\.json"):
         read_run(tmp_path)
     run = read_run(write_workdir(tmp_path / "a", usual_lines()))
     assert run.step == 100 and run.num_steps == 100 and run.name == "a" and run.probes == []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.report.scales import SPAN, Scale, linear_ticks, number, scale_of
+from bertjax.report.scales import NOTHING, SPAN, Scale, linear_ticks, number, scale_of
 
 
 @given(st.floats(-1e12, 1e12), st.floats(1e-9, 1e12), st.integers(2, 9))
@@ -46,9 +46,9 @@ def test_a_flat_line_has_a_scale(low: float, high: float, log: bool) -> None:
 @pytest.mark.parametrize(
     "value,form,written",
     [
-        (None, "plain", "–"),
-        (math.nan, "percent", "–"),
-        (math.inf, "big", "–"),
+        (None, "plain", NOTHING),
+        (math.nan, "percent", NOTHING),
+        (math.inf, "big", NOTHING),
         (0.12345, "plain", "0.1235"),
         (1e-5, "plain", "1.00e-05"),
         (0.0, "plain", "0"),

@@ -140,7 +140,7 @@ def write_workdir(
 
 
 class Document(HTMLParser):
-    """A page as a browser takes it apart: its elements, with their attributes and text; raises where they do not match."""
+    """A page taken apart: its elements, with their attributes and text; raises where start and end do not match."""
 
     def __init__(self, text: str):
         super().__init__(convert_charrefs=True)

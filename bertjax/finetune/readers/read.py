@@ -77,7 +77,9 @@ def label_names(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
     return tuple(names)
 
 
-def label_numbers(names: Sequence[str], labels: Iterable[str], where: Places, of: Sequence[int] | None = None) -> np.ndarray:
+def label_numbers(
+    names: Sequence[str], labels: Iterable[str], where: Places, of: Sequence[int] | None = None
+) -> np.ndarray:
     """int32 [labels]: the number of every label; raises `UserError` for an unknown one, naming its place.
 
     Where names are words, whole numbers in the data stand for the places in `task.labels`. `of[i]` is the example of

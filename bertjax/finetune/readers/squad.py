@@ -48,7 +48,7 @@ def read_questions(config: TaskConfig, sources: Sequence[TaskSource], labelled: 
 def _squad(source: TaskSource, labelled: bool, errors: str) -> Iterator[Question]:
     for path in source_paths(source):
         number = 0
-        for paragraph in _paragraphs(_json(path), path):
+        for paragraph in _paragraphs(_json(path, errors), path):
             where = f"{path}: question {number + 1}"
             context = text_of(_get(paragraph, "context", where), "context", where, errors)
             for entry in _list(paragraph, "qas", where):
@@ -59,10 +59,10 @@ def _squad(source: TaskSource, labelled: bool, errors: str) -> Iterator[Question
                 yield f"{path}: question ", number, name, question, context, found
 
 
-def _json(path: str) -> Any:
+def _json(path: str, errors: str) -> Any:
     try:
         with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
-            return json.loads(file.read().decode("utf-8-sig"))
+            return json.loads(file.read().decode("utf-8-sig", errors))
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(f"{path}:{line}: invalid UTF-8 at byte {error.start}; convert the file to UTF-8") from error
@@ -96,7 +96,9 @@ def _answers(entry: dict[str, Any], where: str) -> Answers:
     if entry.get("is_impossible") is True:
         return Answers((), ())
     found = _list(entry, "answers", where)
-    return _checked([_get(each, "text", where) for each in found], [_get(each, "answer_start", where) for each in found], where)
+    return _checked(
+        [_get(each, "text", where) for each in found], [_get(each, "answer_start", where) for each in found], where
+    )
 
 
 def _checked(texts: Any, starts: Any, where: str) -> Answers:

@@ -45,7 +45,8 @@ def read_texts(config: TaskConfig, sources: Sequence[TaskSource], labelled: bool
             places.add(prefix, number)
             for key, value in zip(keys, found, strict=True):
                 values[key].append(value)
-    texts, pairs = (_texts(values.get(f"task.{key}"), key, places, errors) for key in ("text", "pair"))
+    named = dict(columns)
+    texts, pairs = (_texts(values.get(key), named.get(key, ""), places, errors) for key in ("task.text", "task.pair"))
     assert texts is not None
     ids = _ids(values.get("task.id"), places)
     labels = values.get("task.label")
@@ -59,11 +60,11 @@ def read_texts(config: TaskConfig, sources: Sequence[TaskSource], labelled: bool
     return examples
 
 
-def _texts(values: list[Any] | None, key: str, places: Places, errors: str) -> list[str] | None:
+def _texts(values: list[Any] | None, name: str, places: Places, errors: str) -> list[str] | None:
     if values is None:
         return None
     return [
-        value if type(value) is str and value.isascii() else text_of(value, f"task.{key}", places[i], errors)
+        value if type(value) is str and value.isascii() else text_of(value, name, places[i], errors)
         for i, value in enumerate(values)
     ]
 

@@ -62,7 +62,9 @@ def _conll_file(config: TaskConfig, path: str, labelled: bool, errors: str) -> I
             width = len(fields)
             word_column, tag_column = _columns(config, width, labelled, f"{prefix}{number}")
         if len(fields) != width:
-            raise UserError(f"{prefix}{number}: {len(fields)} columns, but the file begins with {width}; mend this line")
+            raise UserError(
+                f"{prefix}{number}: {len(fields)} columns, but the file begins with {width}; mend this line"
+            )
         if not words:
             first = number
         words.append(fields[word_column])

@@ -15,7 +15,9 @@ def require_as_many(gold: int, predicted: int, what: str) -> None:
     if not gold:
         raise UserError(f"nothing to score: no gold {what}" + (f" for {predicted:,} predictions" if predicted else ""))
     if gold != predicted:
-        raise UserError(f"{gold:,} gold {what}, but {predicted:,} predictions; each needs exactly one, in the same order")
+        raise UserError(
+            f"{gold:,} gold {what}, but {predicted:,} predictions; each needs exactly one, in the same order"
+        )
 
 
 @contextlib.contextmanager

@@ -71,7 +71,7 @@ def classification_scores(
         columns = metrics.precision_recall_fscore_support(right, found, labels=classes, zero_division=0)
         matthews = float(metrics.matthews_corrcoef(right, found))
     per_class = {
-        label: ClassScore(*map(float, row[:3]), int(row[3]))
+        label: ClassScore(float(row[0]), float(row[1]), float(row[2]), int(row[3]))
         for label, row in zip(labels, zip(*columns, strict=True), strict=True)
     }
     occurs = confusion.sum(0) + confusion.sum(1) > 0
@@ -83,7 +83,9 @@ def classification_scores(
         macro_f1=float(columns[2][occurs].mean()),
         micro_f1=accuracy,
         matthews=matthews,
-        log_loss=None if probabilities is None else _log_loss(right, np.asarray(probabilities, np.float64), len(labels)),
+        log_loss=None
+        if probabilities is None
+        else _log_loss(right, np.asarray(probabilities, np.float64), len(labels)),
         per_class=per_class,
         confusion=confusion.astype(np.int64),
     )

@@ -2,7 +2,7 @@
 
 Tags are read leniently, as conlleval reads them: an entity also begins at I-X behind O or behind another type, so IOB1
 and broken IOB2 need no mending. Ends and singles may be marked (E, S; L and U mean the same). seqeval counts equally in
-its default mode; it is a peer in the tests and no dependency: its last release is of 2020 and must be built from source.
+its default mode; it is a peer in the tests and no dependency: its last release is of 2020, and must be built.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[st
     require_as_many(words, words, "words")
     table = _TagTable()
     right_tags, found_tags = table.numbers(gold), table.numbers(predicted)
-    right, found = table.spans(right_tags), table.spans(found_tags)
-    return _scores(right, found, table.kinds, float((right_tags == found_tags).sum() - len(gold)) / words)
+    spans = table.spans(right_tags), table.spans(found_tags)
+    return _scores(*spans, table.kinds, float((right_tags == found_tags).sum() - len(gold)) / words)
 
 
 def find_entities(tags: Sequence[str]) -> list[Entity]:
@@ -82,7 +82,7 @@ def find_entities(tags: Sequence[str]) -> list[Entity]:
 
 
 class _TagTable:
-    """Numbers for tags, and what they mark; a sentence ends with an O of ours, so that no entity crosses into the next."""
+    """Numbers for tags, and what they mark; a sentence ends with an O of ours: no entity crosses into the next."""
 
     def __init__(self) -> None:
         self.kinds: list[str] = []
@@ -112,7 +112,9 @@ class _TagTable:
         before, type_before = np.append(_OUTSIDE, marks[:-1]), np.append(-1, types[:-1])
         inside = marks != _OUTSIDE
         begins = (marks == _BEGIN) | (marks == _SINGLE) | (types != type_before)
-        starts = inside & (begins | (before == _END) | (before == _SINGLE))  # O has a type of its own: I behind it begins
+        starts = inside & (
+            begins | (before == _END) | (before == _SINGLE)
+        )  # O has a type of its own: I behind it begins
         ends = inside & np.append(starts[1:] | ~inside[1:], True)
         first, last = np.flatnonzero(starts), np.flatnonzero(ends)
         return np.stack([first, last, types[first]], axis=1)

@@ -1,4 +1,4 @@
-"""How often a model prefers the sentence that is right to one that differs a little and is not (BLiMP, arXiv:1912.00582)."""
+"""How often a model prefers the right sentence to one that differs a little and is wrong (BLiMP, arXiv:1912.00582)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PairScore:
 
 @dataclasses.dataclass(frozen=True)
 class MinimalPairScores:
-    """`overall` weighs every pair alike, `macro_accuracy` every group; groups stand in the order of their first pair."""
+    """`overall` weighs every pair alike, `macro_accuracy` every group; groups are in the order of their first pair."""
 
     overall: PairScore
     macro_accuracy: float

@@ -26,7 +26,7 @@ class RegressionScores(NamedTuple):
 
 
 def regression_scores(gold: Sequence[float] | np.ndarray, predicted: Sequence[float] | np.ndarray) -> RegressionScores:
-    """Of n numbers each, in float64; raises `UserError` for nothing, other lengths, and gold values that are no number."""
+    """Of n numbers each, in float64; raises `UserError` for nothing, other lengths, and gold values that are none."""
     require_as_many(len(gold), len(predicted), "scores")
     right, found = _column(gold, "gold scores"), _column(predicted, "predictions")
     if not np.isfinite(right).all():

@@ -22,9 +22,7 @@ class SimilarityScores(NamedTuple):
         return self._asdict()
 
 
-def similarity_scores(
-    first: np.ndarray, second: np.ndarray, gold: Sequence[float] | np.ndarray
-) -> SimilarityScores:
+def similarity_scores(first: np.ndarray, second: np.ndarray, gold: Sequence[float] | np.ndarray) -> SimilarityScores:
     """Of n pairs of vectors [n, D] and their gold similarities, on any scale; raises `UserError` where sizes differ."""
     require_as_many(len(gold), len(first), "similarities")
     scores = regression_scores(gold, cosines(first, second))

@@ -125,6 +125,7 @@
     const chooser = root.querySelector("select");
     const state = { at: steps.length - 1, layer: 0, head: 0, token: 0 };
     const colour = getComputedStyle(document.documentElement).getPropertyValue("--tint").split(",").map(Number);
+    const sides = [...root.querySelectorAll(".sides")];
     let maps = [];
 
     function load() {
@@ -150,6 +151,11 @@
           grid.append(button);
         });
       });
+      sides.forEach((side) => side.replaceChildren(...step.tokens.map((token) => {
+        const label = document.createElement("span");
+        label.textContent = token;
+        return label;
+      })));
       chips.replaceChildren(...step.tokens.map((token, index) => {
         const chip = document.createElement("button");
         chip.type = "button";

@@ -1,0 +1,124 @@
+"""`bertjax find-rate`: a few updates under a rising learning rate, their losses, and what they suggest."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax import build, check, check_objectives, corpora
+from bertjax.commands.finetune import read_task, require_task, resolved, start_state, task_batches
+from bertjax.commands.init_from import begin_from, require_folder
+from bertjax.commands.workdir import claim, has_checkpoints
+from bertjax.report.journal import Journal
+from bertjax.report.render import render
+from bertjax.training.rate_finder import Suggestions, has_diverged, rates, suggestions
+from bertjax.training.run import Batches
+from bertjax.training.sharding import make_mesh, own_rows, put_batch
+from bertjax.training.state import TrainState
+from bertjax.types import UserError
+
+_RULES = {
+    "valley": "the middle of the longest fall",
+    "steepest": "the steepest place",
+    "tenth": "a tenth of the lowest",
+}
+
+
+class Range(NamedTuple):
+    """Which rates are tried, in how many updates, and how they are spaced."""
+
+    low: float
+    high: float
+    steps: int
+    linear: bool
+
+
+class Trial(NamedTuple):
+    """What the updates are made with."""
+
+    exp: build.Experiment
+    state: TrainState
+    batches: Batches
+
+
+def find_rate(cfg: ConfigDict, workdir: Path, tried: Range) -> Suggestions:
+    """Prints and draws the losses into `workdir`/report.html; trains nothing that is kept."""
+    if has_checkpoints(workdir):
+        raise UserError(f"--workdir {workdir} holds a run; give another folder")
+    given = rates(tried.low, tried.high, tried.steps, tried.linear)
+    build.check_devices(cfg)
+    trial = _task_trial(cfg, workdir, tried) if cfg.objective.name == "task" else _pretraining_trial(cfg, tried)
+    losses = _losses(trial, len(given))
+    made = given[: len(losses)]
+    found = suggestions(made, losses)
+    _say(made, losses, found)
+    claim(workdir, trial.exp.cfg)
+    shown = np.isfinite(losses)
+    Journal(workdir, 0).write(
+        0, "rate_finder", rates=made[shown].tolist(), losses=np.array(losses)[shown].tolist(), suggestion=found.valley
+    )
+    print(f"drawn in {render(workdir)}")
+    return found
+
+
+def _losses(trial: Trial, steps: int) -> list[float]:
+    """Of one update after the other, until they diverge."""
+    exp, state, losses = trial.exp, trial.state, []
+    with jax.set_mesh(exp.mesh), trial.batches.prefetch(0, steps) as batches:
+        for _, batch in batches:
+            state, metrics = exp.train_step(state, exp.frozen, put_batch(batch, exp.mesh))
+            losses.append(float(metrics["loss"]))
+            if has_diverged(losses):
+                break
+    return losses
+
+
+def _say(tried: np.ndarray, losses: list[float], found: Suggestions) -> None:
+    for index in np.unique(np.linspace(0, len(losses) - 1, 20).astype(int)):
+        print(f"rate {tried[index]:.2e}  loss {losses[index]:.4f}")
+    for name, words in _RULES.items():
+        rate = getattr(found, name)
+        print(f"{name:<9} {'none: the losses did not fall' if rate is None else f'{rate:.2e}'}  ({words})")
+
+
+def rising(cfg: ConfigDict, tried: Range) -> ConfigDict:
+    """The config under the rates of the test, without warm-up."""
+    cfg = copy.deepcopy(cfg)
+    for key in ("end_share", "power", "decay_steps", "period_steps", "factor"):
+        cfg.schedule[key] = None
+    cfg.train.num_steps, cfg.schedule.warmup_steps = tried.steps, 0
+    cfg.train.phases, cfg.train.steps_per_dispatch = (), 1
+    cfg.schedule.name = "rising_linear" if tried.linear else "rising_exponential"
+    cfg.optimizer.learning_rate, cfg.schedule.end_share = tried.high, tried.low / tried.high
+    return cfg
+
+
+def _pretraining_trial(cfg: ConfigDict, tried: Range) -> Trial:
+    cfg = rising(cfg, tried)
+    check.check(cfg)
+    if cfg.objective.name == "distill":
+        raise UserError("find-rate knows no teacher: set objective.name to another objective")
+    require_folder(cfg)
+    prepared = corpora.prepare(cfg)
+    exp = build.experiment(cfg, prepared.vocabulary)
+    state = exp.init_state()
+    if cfg.init_from is not None:
+        state = begin_from(exp, prepared.tokenizer, state)
+    share: Any = functools.partial(own_rows, mesh=exp.mesh)
+    return Trial(exp, state, corpora.training_pipeline(cfg, prepared, share))
+
+
+def _task_trial(cfg: ConfigDict, workdir: Path, tried: Range) -> Trial:
+    require_task(cfg)
+    task = read_task(cfg, workdir)
+    batches = task_batches(cfg, task, make_mesh(check_objectives.mesh_config(cfg)))
+    cfg = rising(resolved(cfg, task, batches), tried)
+    check.check(cfg)
+    exp = build.experiment(cfg, task.tokenizer.vocabulary())
+    return Trial(exp, start_state(exp, task), batches)

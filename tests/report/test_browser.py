@@ -1,0 +1,203 @@
+"""The pages in headless Chromium: nothing on the console, nothing wider than a phone, charts and heads that answer.
+
+Skipped, loudly, where there is no Chromium: `apt-get install chromium`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from workdirs import EVIL, attention, config, task_probes, usual_lines, usual_probes, write_workdir
+
+from bertjax.report.compare import compare
+from bertjax.report.comparing import contender
+from bertjax.report.render import render
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "chromium.py"
+WIDTHS = [(390, True), (1280, False)]
+
+
+def driver() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("chromium", SCRIPT)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Any]:
+    module = driver()
+    if module.find_chromium() is None:
+        said = "THE REPORT WAS NOT TESTED IN A BROWSER: there is no Chromium (apt-get install chromium)"
+        warnings.warn(said, stacklevel=1)
+        pytest.skip(said)
+    with module.chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with everything, long words and hostile text."""
+    long = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft" * 2
+    probes = [*usual_probes(f"{long} [MASK] {EVIL}"), *task_probes(), attention(["[CLS]", long, "b"], 12, 12, step=99)]
+    settings = config(data__sources=[f"text:{long}"])
+    settings["train"]["num_steps"] = 200
+    return render(write_workdir(tmp_path_factory.mktemp("page") / long[:80], usual_lines(), probes, settings))
+
+
+@pytest.fixture(scope="module")
+def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compared")
+    facts = {"step": 0, "kind": "run", "stages": [{"start": 0, "slots": 256, "flops": 1e6}]}
+    runs = []
+    for seed, name in enumerate(["mlm-0", "mlm-1", "rtd-0"]):
+        settings = config(seed=seed, objective__name=name[:3])
+        workdir = write_workdir(folder / name, usual_lines(), [facts], settings)
+        (workdir / "probe.json").write_text(json.dumps({"scores": {"tags": 0.4 + seed / 10}}))
+        runs.append(contender(workdir, name))
+    compare(runs, folder / "compare.html")
+    return folder / "compare.html"
+
+
+WIDER = """[...document.querySelectorAll('body *')].filter((element) => {
+  const inside = element.closest('.scroll, nav');
+  return (!inside || inside === element) && element.getBoundingClientRect().right > innerWidth + 1;
+}).map((element) => element.tagName + '.' + element.className + ' ' + element.textContent.slice(0, 40)).slice(0, 5)"""
+
+
+@pytest.mark.parametrize("width,phone", WIDTHS)
+@pytest.mark.parametrize("page", ["report", "side_by_side"])
+def test_no_complaint_no_request_and_nothing_too_wide(
+    tab: Any, request: pytest.FixtureRequest, page: str, width: int, phone: bool
+) -> None:
+    tab.open(request.getfixturevalue(page), width, phone=phone)
+    assert tab.complaints() == []
+    assert tab.requests() == []
+    assert tab.run("innerWidth") == width
+    assert tab.run("document.documentElement.scrollWidth") <= width
+    assert tab.run(WIDER) == []
+    assert tab.run("document.images.length") == 0 and "undefined" not in tab.run("document.body.innerText")
+
+
+@pytest.mark.parametrize("width,phone", WIDTHS)
+def test_a_pointer_reads_values(tab: Any, report: Path, width: int, phone: bool) -> None:
+    tab.open(report, width, phone=phone)
+    tab.run("document.querySelector('#chart-mlm_loss').scrollIntoView({block: 'center'})")
+    box = tab.run("(() => { const b = document.querySelector('#chart-mlm_loss .plot').getBoundingClientRect();"
+                  " return [b.left, b.top, b.width, b.height]; })()")  # fmt: skip
+    before = tab.run("document.querySelector('#chart-mlm_loss .legend').innerText")
+    tab.point(box[0] + box[2] / 2, box[1] + box[3] / 2)
+    values = tab.run("[...document.querySelectorAll('#chart-mlm_loss .legend b')].map((b) => b.textContent)")
+    assert tab.run("document.querySelector('#chart-mlm_loss .legend').dataset.at") == "update 50"
+    assert values == ["5.573", "6.5", "6.5"]
+    assert tab.run("document.querySelector('#chart-mlm_loss .cursor').hidden") is False
+    tab.point(1, 1)
+    assert tab.run("document.querySelector('#chart-mlm_loss .legend').innerText") == before
+
+
+def test_keys_read_values_too(tab: Any, report: Path) -> None:
+    tab.open(report, 1280)
+    tab.run("document.querySelector('#chart-mlm_accuracy .plot').focus()")
+    for _ in range(3):
+        tab.press("ArrowRight")
+    assert tab.run("document.querySelector('#chart-mlm_accuracy .legend').dataset.at") == "update 3"
+    tab.press("ArrowLeft")
+    assert tab.run("document.querySelector('#chart-mlm_accuracy .legend').dataset.at") == "update 2"
+
+
+def test_scales_and_smoothing_are_switched(tab: Any, report: Path) -> None:
+    tab.open(report, 1280)
+    shown = (
+        "[...document.querySelectorAll('#chart-grad_norm .view')].filter((v) => !v.hidden).map((v) => v.dataset.log)"
+    )
+    assert tab.run(shown) == ["0"]
+    tab.run("document.querySelector('#chart-grad_norm [data-tool=log]').click()")
+    assert tab.run(shown) == ["1"]
+    smooth = "getComputedStyle(document.querySelector('#chart-grad_norm .view:not([hidden]) .smooth')).display"
+    assert tab.run(smooth) != "none"
+    tab.run("document.querySelector('#chart-grad_norm [data-tool=raw]').click()")
+    assert tab.run(smooth) == "none"
+
+
+@pytest.mark.parametrize("width,phone", WIDTHS)
+def test_attention_is_explored(tab: Any, report: Path, width: int, phone: bool) -> None:
+    tab.open(report, width, phone=phone)
+    assert tab.run("document.querySelectorAll('.heads button').length") == 6  # 2 layers of 3 heads, the newest
+    assert tab.run("document.querySelectorAll('.chips button').length") == 4
+    told = "document.querySelector('.attention-view output').textContent"
+    first = tab.run(told)
+    tab.run("document.querySelectorAll('.heads button')[5].click()")
+    tab.run("document.querySelectorAll('.chips button')[1].click()")
+    assert tab.run(told).startswith("layer 1, head 2: “the” looks at") and tab.run(told) != first
+    # bytes 17 i + 5 head: token 1 (places 4 to 7) of head 2 looks at token 3 with 129 of 255
+    assert tab.run(told).endswith("“[SEP]” with 50.6 %")
+    tab.run("document.querySelector('.map canvas').scrollIntoView({block: 'center'})")
+    box = tab.run("(() => { const b = document.querySelector('.map canvas').getBoundingClientRect();"
+                  " return [b.left, b.top, b.width, b.height]; })()")  # fmt: skip
+    tab.point(box[0] + box[2] * 0.1, box[1] + box[3] * 0.9)
+    assert "“[SEP]” looks at “[CLS]” with 83.9 %" in tab.run(told)
+    tab.run("(() => { const s = document.querySelector('.attention-view select'); s.value = '0';"
+            " s.dispatchEvent(new Event('change')); })()")  # fmt: skip
+    assert tab.run("document.querySelectorAll('.heads button').length") == 144
+    assert tab.complaints() == []
+
+
+def test_the_axis_below_is_switched(tab: Any, side_by_side: Path) -> None:
+    tab.open(side_by_side, 1280)
+    shown = (
+        "[...document.querySelectorAll('#chart-A-mlm-loss .view')].filter((v) => !v.hidden).map((v) => v.dataset.axis)"
+    )
+    assert tab.run(shown) == ["update"]
+    tab.run("document.querySelector('#chart-A-mlm-loss [data-axis=FLOPs][type=button]').click()")
+    assert tab.run(shown) == ["FLOPs"]
+    tab.run("document.querySelector('#chart-A-mlm-loss .plot').focus()")
+    tab.press("ArrowRight")
+    assert tab.run("document.querySelector('#chart-A-mlm-loss .legend').dataset.at") == "FLOPs 25M"
+
+
+def test_a_running_page_reloads_only_when_asked(tab: Any, report: Path) -> None:
+    tab.open(report, 1280)
+    assert tab.run("document.getElementById('reload').checked") is False
+    tab.run("document.getElementById('reload').click()")
+    assert tab.run("location.hash") == "#reload"
+    tab.run("document.getElementById('reload').click()")
+    assert tab.run("location.hash") == "" and tab.complaints() == []
+
+
+CONTRAST = """(selector) => {
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+  let element = document.querySelector(selector);
+  const front = light(numbers(getComputedStyle(element).color));
+  let back = [0, 0, 0, 0];
+  while (element && back.length === 4 && back[3] === 0) {
+    back = numbers(getComputedStyle(element).backgroundColor);
+    element = element.parentElement;
+  }
+  const [low, high] = [front, light(back)].sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+}"""
+"""WCAG's contrast of the text of an element with what is behind it."""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_stands_out_by_day_and_by_night(tab: Any, report: Path, dark: bool) -> None:
+    scheme = "dark" if dark else "light"
+    tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    tab.open(report, 1280)
+    for selector in ("p", ".note", ".tick", ".legend", "nav a", ".facts dt", "footer p", "td"):
+        assert tab.run(f"({CONTRAST})({json.dumps(selector)})") >= 4.5, selector
+    styles = tab.run(
+        "[...Array(8).keys()].map((i) => getComputedStyle(document.documentElement).getPropertyValue('--c' + i).trim())"
+    )
+    assert len(set(styles)) == 8
+    tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
