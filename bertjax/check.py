@@ -10,6 +10,7 @@ from bertjax.check_objectives import encoder_config, mesh_config, objective_conf
 from bertjax.data.filters import FilterConfig
 from bertjax.data.sources import Source, check_source, parse_source
 from bertjax.distributed.config import DistributedConfig
+from bertjax.finetune.config import MAIN_FIGURE
 from bertjax.objectives.mixture_config import MixtureConfig
 from bertjax.objectives.plm_config import STREAM_FORMS, PlmConfig
 from bertjax.overrides import check_keys
@@ -123,6 +124,13 @@ def distributed_config(cfg: ConfigDict) -> DistributedConfig:
     return DistributedConfig(**cfg.distributed)
 
 
+def best_metric(cfg: ConfigDict) -> str | None:
+    """The figure that tells the best checkpoint: what the config names, else the main one of a task that is scored."""
+    if cfg.checkpoint.best_metric is None and cfg.objective.name == "task" and cfg.task.eval:
+        return f"eval/{MAIN_FIGURE[cfg.task.kind]}"
+    return cfg.checkpoint.best_metric
+
+
 def loop_config(cfg: ConfigDict) -> LoopConfig:
     return LoopConfig(
         num_steps=cfg.train.num_steps,
@@ -135,7 +143,7 @@ def loop_config(cfg: ConfigDict) -> LoopConfig:
             cfg.train.on_fault, cfg.train.max_faults, cfg.train.spike_factor, tuple(cfg.train.skip_batches)
         ),
         steps_per_dispatch=cfg.train.steps_per_dispatch,
-        best_metric=cfg.checkpoint.best_metric,
+        best_metric=best_metric(cfg),
         patience=cfg.eval.patience,
     )
 

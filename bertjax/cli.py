@@ -8,11 +8,12 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from bertjax import __version__
+from bertjax.commands.uses import USES, add_uses, run_use
 from bertjax.huge_pages import use_huge_pages
 from bertjax.types import UserError
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 TRAINS = ("pretrain", "benchmark", "finetune")
 CONFIG_HELP = "PATH.py or PATH.py:ARGUMENT; the file is executed"
-MODEL_HELP = "a Hugging Face folder, an export, or the work folder of a run"
-USES = ("fill-mask", "embed", "minimal-pairs")
-"""What only asks a trained model something."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A full disk, a full quota, a file longer than the system allows."""
 
@@ -109,6 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--workdir", type=Path, help="folder for checkpoints, figures and the export")
     sub = command("finetune", "train a task on the weights of init_from, and score it", config=True)
     sub.add_argument("--workdir", type=Path, required=True, help="folder for checkpoints, figures and the export")
+    sub.add_argument("--seeds", help="such as 0,1,2: a run each, in WORKDIR/seed-N, and their mean and spread")
+    sub.add_argument(
+        "--grid", action="append", default=[], metavar="KEY=VALUE,VALUE", help="runs for all of these (repeatable)"
+    )
     sub = command("find-rate", "try rising learning rates for a few updates, and suggest one", config=True)
     sub.add_argument("--workdir", type=Path, required=True, help="new folder for the picture (report.html)")
     sub.add_argument("--low", type=float, default=1e-7, help="first rate (default 1e-7)")
@@ -158,47 +160,8 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("compare", "runs side by side")
     sub.add_argument("runs", type=Path, nargs="+", metavar="WORKDIR")
     sub.add_argument("--out", type=Path, help="an .html file, beside the table that is printed")
-    _add_uses(command)
+    add_uses(command)
     return parser
-
-
-def _add_uses(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
-    sub = command("fill-mask", "what a model puts behind the [MASK]s of sentences")
-    sub.add_argument("sentences", nargs="*", metavar="SENTENCE", help="none, or -: lines of the standard input")
-    sub.add_argument("--model", type=Path, required=True, metavar="FOLDER", help=MODEL_HELP)
-    sub.add_argument("--top", type=int, default=5, metavar="N", help="pieces for each mask (default 5)")
-    sub.add_argument("--jsonl", action="store_true", help="print a JSON object for each sentence")
-    sub = command("embed", "one vector for every text of a file")
-    sub.add_argument("--model", type=Path, required=True, metavar="FOLDER", help=MODEL_HELP)
-    sub.add_argument("--in", dest="source", required=True, metavar="FILE", help="one text a line, or .jsonl; -: stdin")
-    sub.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="ends in .npz (holds `vectors`), .npy or .jsonl"
-    )
-    sub.add_argument("--field", default="text", metavar="NAME", help="of .jsonl: where the text is (default text)")
-    sub.add_argument("--pooling", choices=("mean", "cls"), help="default: as the folder or run says, else mean")
-    sub.add_argument(
-        "--normalize",
-        action=argparse.BooleanOptionalAction,
-        help="scale vectors to length one (default: as the folder says, else not)",
-    )
-    sub.add_argument(
-        "--max-length", type=int, metavar="N", help="tokens that are read of a text (default: all that the model can)"
-    )
-    sub.add_argument("--batch-tokens", type=int, metavar="N", help="tokens of a batch: less takes less memory")
-    sub = command("minimal-pairs", "how often a model prefers the right one of two sentences (BLiMP)")
-    sub.add_argument("--model", type=Path, required=True, metavar="FOLDER", help=MODEL_HELP)
-    sub.add_argument(
-        "--pairs", nargs="+", required=True, metavar="FILE", help=".jsonl with sentence_good, sentence_bad"
-    )
-    sub.add_argument(
-        "--score",
-        choices=("pll", "within-word", "likelihood"),
-        help="pll hides each token in turn, within-word the rest of its word, too (default: likelihood of causal "
-        "models, else pll)",
-    )
-    sub.add_argument("--by", metavar="FIELD", help="group pairs by it (default: phenomenon, linguistics_term or UID)")
-    sub.add_argument("--out", type=Path, metavar="FILE", help="a .jsonl file for the scores of every pair")
-    sub.add_argument("--batch-tokens", type=int, metavar="N", help="tokens of a batch: less takes less memory")
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -209,18 +172,15 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         if rest:
             raise UserError(f"unknown argument {rest[0]}")
         if options.command in USES:
-            return _use(options)
-        if options.command == "compare":
-            from bertjax.commands.report import compare
-
-            compare(options.runs, options.out)
-            return 0
+            return run_use(options)
+        if options.command in ("report", "compare"):
+            return _pages(options)
         return _parity(options) if options.command == "parity" else _run_on_workdir(options)
     cfg = _checked_config(options.config, rest)
     if options.command == "pretrain":
         return _pretrain(cfg, options.workdir)
     if options.command == "finetune":
-        return _finetune(cfg, options.workdir)
+        return _finetune(cfg, options)
     if options.command == "find-rate":
         _use_platform_early(cfg)
         from bertjax.commands.find_rate import Range, find_rate
@@ -299,16 +259,24 @@ def _pretrain(cfg: ConfigDict, workdir: Path | None) -> int:
     return 0
 
 
-def _finetune(cfg: ConfigDict, workdir: Path) -> int:
+def _finetune(cfg: ConfigDict, options: argparse.Namespace) -> int:
     _use_platform_early(cfg)
+    seeds = (options.seeds or "").split(",") if options.seeds else []
+    if not all(seed.strip().isdecimal() for seed in seeds):
+        raise UserError(f"--seeds {options.seeds} is not a list of whole numbers such as 0,1,2")
     from bertjax.check import distributed_config
     from bertjax.commands.finetune import finetune
     from bertjax.distributed.processes import started
     from bertjax.training.signals import Stopped
 
     try:
+        if seeds or options.grid:
+            from bertjax.commands.sweep import sweep
+
+            sweep(cfg, options.workdir, [int(seed) for seed in seeds], options.grid)
+            return 0
         with started(distributed_config(cfg)) as processes:
-            finetune(cfg, workdir, processes)
+            finetune(cfg, options.workdir, processes)
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return stopped.exit_code
@@ -321,10 +289,6 @@ def _run_on_workdir(options: argparse.Namespace) -> int:
     read_config(options.workdir)
     if options.command == "export":
         _export(options)
-    elif options.command == "report":
-        from bertjax.commands.report import report
-
-        report(options.workdir, options.probe)
     else:
         from bertjax.commands.evaluate import evaluate
 
@@ -357,20 +321,14 @@ def _export(options: argparse.Namespace) -> None:
     )
 
 
-def _use(options: argparse.Namespace) -> int:
-    if options.command == "fill-mask":
-        from bertjax.commands.fill_mask import fill_mask
+def _pages(options: argparse.Namespace) -> int:
+    """They read what there is, also of runs of another version."""
+    from bertjax.commands.report import compare, report
 
-        fill_mask(options.model, options.sentences, options.top, options.jsonl)
-    elif options.command == "embed":
-        from bertjax.commands.embed import Wishes, embed
-
-        wishes = Wishes(options.pooling, options.normalize, options.max_length, options.batch_tokens)
-        embed(options.model, options.source, options.out, options.field, wishes)
+    if options.command == "report":
+        report(options.workdir, options.probe)
     else:
-        from bertjax.commands.minimal_pairs import minimal_pairs
-
-        minimal_pairs(options.model, options.pairs, options.score, options.by, options.out, options.batch_tokens)
+        compare(options.runs, options.out)
     return 0
 
 

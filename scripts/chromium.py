@@ -180,12 +180,10 @@ class Tab:
         asked = [e["params"]["request"]["url"] for e in self._wire.events if e["method"] == "Network.requestWillBeSent"]
         return [url for url in asked if not url.startswith(("file:", "data:"))]
 
-    def picture(self, path: Path, whole: bool = False, height: int | None = None) -> None:
-        """A PNG of the window, of the whole page, or of so much of its top."""
-        more: dict[str, Any] = {}
-        if whole or height is not None:
-            size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            clip = {"x": 0, "y": 0, "width": size["width"], "height": min(height or size["height"], size["height"])}
-            more = {"captureBeyondViewport": True, "clip": {**clip, "scale": 1}}
-        shot = self.call("Page.captureScreenshot", format="png", **more)
+    def picture(self, path: Path, top: float = 0.0, height: float | None = None) -> None:
+        """A PNG of the page from `top` on, in CSS pixels; of all the rest without a `height`."""
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        until = size["height"] if height is None else min(top + height, size["height"])
+        clip = {"x": 0, "y": top, "width": size["width"], "height": until - top, "scale": 1}
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(shot["data"]))

@@ -21,6 +21,7 @@ from bertjax.hub.sentence_transformers import MODULES, Pooling, read_pooling
 from bertjax.types import UserError
 
 ENDINGS = (".npz", ".npy", ".jsonl")
+_NO_LINES = (".json", ".csv", ".tsv", ".parquet", ".zst", ".xz", ".bz2", ".zip")
 _WINDOW = 8192  # texts that are sorted by length together, and held
 
 
@@ -42,6 +43,8 @@ def embed(folder: Path, source: str, out: Path, field: str, wishes: Wishes) -> N
         raise UserError(f"--out {out} must end in one of {', '.join(ENDINGS)}")
     if not out.parent.is_dir():
         raise UserError(f"no folder {out.parent} for --out; make it first")
+    if source.lower().removesuffix(".gz").endswith(_NO_LINES):
+        raise UserError(f"--in {source} is no file of lines: give one text a line, or .jsonl; plain or .gz")
     if wishes.tokens is not None and wishes.tokens < 1:
         raise UserError(f"--batch-tokens must be at least 1, not {wishes.tokens}")
     pooling = _pooling(folder, wishes)

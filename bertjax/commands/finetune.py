@@ -21,13 +21,14 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.commands.export import export_params
 from bertjax.commands.given import Given, read_given, require_model
 from bertjax.commands.init_from import begin_from
+from bertjax.commands.watching import Scores, watcher
 from bertjax.commands.workdir import changed_keys, claim, has_checkpoints, read_config, require_same_run
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
 from bertjax.distributed.processes import ALONE, Alone, Processes
 from bertjax.finetune.batches import EvalBatches, TaskBatches, row_length
 from bertjax.finetune.config import TaskConfig
 from bertjax.finetune.data import TaskData, task_data
-from bertjax.finetune.measure import MAIN_FIGURE, measure
+from bertjax.finetune.measure import Scored, measure
 from bertjax.finetune.objective import TaskObjective
 from bertjax.finetune.objective_config import HEADS
 from bertjax.finetune.readers.examples import Examples
@@ -118,10 +119,12 @@ def read_task(cfg: ConfigDict, workdir: Path) -> Task:
     return Task(config, tokenizer, model, labels, training, held_out, given)
 
 
-def train_task(cfg: ConfigDict, task: Task, workdir: Path, processes: Alone | Processes = ALONE) -> dict[str, float]:
-    """`finetune` of data that are read."""
+def train_task(
+    cfg: ConfigDict, task: Task, workdir: Path, processes: Alone | Processes = ALONE, **least: int
+) -> dict[str, float]:
+    """`finetune` of data that are read; `least` are rows and examples of a row, as `TaskBatches` takes them."""
     mesh = make_mesh(check_objectives.mesh_config(cfg))
-    batches = task_batches(cfg, task, mesh)
+    batches = task_batches(cfg, task, mesh, **least)
     cfg = resolved(cfg, task, batches)
     check.check(cfg)
     changes, resumes = processes.first(
@@ -131,14 +134,15 @@ def train_task(cfg: ConfigDict, task: Task, workdir: Path, processes: Alone | Pr
     if not resumes:
         processes.first("the work folder", lambda: claim(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
-    feed = task_feed(exp, task, batches)
+    told = Scores()
+    feed = task_feed(exp, task, batches, told)
     with contextlib.closing(checkpoints), processes.guarded():
         state, past = _resume_or_begin(exp, task, feed, checkpoints)
         for key, before, now in changes:
             print(f"  {key}: {before} -> {now}")
         processes.first("the work folder", lambda: _write_down(workdir, cfg, task))
         if int(state.step) < cfg.train.num_steps:
-            state = _train(exp, task, feed, workdir, checkpoints, state, past, processes)
+            state = _train(exp, task, feed, told, workdir, checkpoints, state, past, processes)
         step, params = _taken(exp, checkpoints, state)
         with jax.set_mesh(exp.mesh):
             figures = dict(feed.measure(exp.parts[-1])(params, exp.frozen))
@@ -192,8 +196,7 @@ def resolved(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigDict:
     for group in ("eval", "checkpoint"):
         if cfg[group].interval_steps == _default_interval(default, group, batches.num_steps):
             cfg[group].interval_steps = each
-    if cfg.checkpoint.best_metric is None and task.held_out is not None:
-        cfg.checkpoint.best_metric = f"eval/{MAIN_FIGURE[kind]}"
+    cfg.checkpoint.best_metric = check.best_metric(cfg)
     if cfg.task.unfreeze_epochs is not None:
         cfg.optimizer.unfreeze_every = max(1, round(cfg.task.unfreeze_epochs * batches.steps_per_epoch))
     cfg.task.class_weights = class_weights(check_objectives.task_objective_config(cfg), task)
@@ -206,7 +209,7 @@ def _default_interval(default: ConfigDict, group: str, num_steps: int) -> int:
 
 
 def class_weights(config: Any, task: Task) -> tuple[str, ...]:
-    """The weights in numbers: n / (K count) of every label ("balanced"), or its root, 1 on average over the examples."""
+    """The weights in numbers: n / (K count) of every label ("balanced"), or the root of that; 1 on average."""
     if not config.class_weights or config.class_weights[0] not in ("balanced", "sqrt"):
         return tuple(config.class_weights)
     name = "class_labels" if config.kind == "classification" else "token_labels"
@@ -223,15 +226,19 @@ def class_weights(config: Any, task: Task) -> tuple[str, ...]:
     return tuple(f"{weight:.6g}" for weight in weights)
 
 
-def task_feed(exp: build.Experiment, task: Task, batches: TaskBatches) -> build.Feed:
-    """What the loop reads of a task."""
+def task_feed(
+    exp: build.Experiment, task: Task, batches: TaskBatches, tell: Callable[[Scored], None] = lambda scored: None
+) -> build.Feed:
+    """What the loop reads of a task; `tell` gets what a report shows beside the figures of an evaluation."""
 
-    measured = _measured(exp, task, batches.seq_len)
+    measured = _measured(exp, task, batches.seq_len, tell)
     digests = {"tokenizer": task.tokenizer.digest, "task": _digest(task)}
     return build.Feed(batches, lambda part: measured, digests, len(task.train.data.features.tokens))
 
 
-def _measured(exp: build.Experiment, task: Task, seq_len: int) -> Callable[[Params, Any], Mapping[str, float]]:
+def _measured(
+    exp: build.Experiment, task: Task, seq_len: int, tell: Callable[[Scored], None]
+) -> Callable[[Params, Any], Mapping[str, float]]:
     """The held-out figures as a function of the parameters; none where nothing is held out."""
     if task.held_out is None:
         return lambda params, frozen: {}
@@ -246,7 +253,7 @@ def _measured(exp: build.Experiment, task: Task, seq_len: int) -> Callable[[Para
     )
     objective = exp.objective
     assert isinstance(objective, TaskObjective)
-    return measure(task.config, objective, exp.mesh, task.held_out.examples, task.held_out.data, rows)
+    return measure(task.config, objective, exp.mesh, task.held_out.examples, task.held_out.data, rows, tell)
 
 
 def _digest(task: Task) -> str:
@@ -302,6 +309,7 @@ def _train(
     exp: build.Experiment,
     task: Task,
     feed: build.Feed,
+    told: Scores,
     workdir: Path,
     checkpoints: Checkpoints,
     state: TrainState,
@@ -311,12 +319,16 @@ def _train(
     run = build.run(exp, feed, workdir, checkpoints, int(state.step), past, processes)
     for line in summary(exp, task, feed):
         run.console.print(line)
+    counts = np.bincount(task.train.data.features.tokens, minlength=task.tokenizer.size)
+    onlooker = watcher(exp, task.tokenizer, counts, run, int(state.step), processes, told.findings)
     try:
         state, _ = train(run, state)
     finally:
         run.console.close()
         for writer in run.writers:
             writer.close()
+        if onlooker is not None:
+            onlooker.render()  # with the figures that came after the last evaluation
     return state
 
 

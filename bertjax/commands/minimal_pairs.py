@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from bertjax.commands.waiting import progress_bar
 from bertjax.commands.workdir import write_whole
 from bertjax.finetune.pseudo_likelihood import likelihoods, usual_mode
 from bertjax.finetune.scorers.minimal_pairs import MinimalPairScores, PairScore, minimal_pair_scores
-from bertjax.finetune.text_files import read_records
+from bertjax.finetune.text_files import Record, read_records
 from bertjax.types import UserError
 
 GOOD, BAD = "sentence_good", "sentence_bad"
@@ -32,7 +32,7 @@ class Pairs(NamedTuple):
 
     good: list[str]
     bad: list[str]
-    records: list[dict[str, Any]]
+    records: list[Record]
     by: str | None
     groups: list[str] | None
 
@@ -54,6 +54,9 @@ def minimal_pairs(
         found = likelihoods(
             model, tokenizer, texts, mode, two_streams=two_streams, tokens=batch_tokens(tokens), progress=progress
         )
+    for record, *scored in zip(pairs.records, *np.split(found.tokens, 2), strict=True):
+        if not all(scored):
+            raise UserError(f"{record.place}: a sentence holds nothing that the tokenizer knows as text")
     good, bad = np.split(found.totals, 2)
     scores = minimal_pair_scores(good, bad, pairs.groups)
     if out is not None:
@@ -76,7 +79,7 @@ def read_pairs(files: Sequence[str], by: str | None = None) -> Pairs:
                 if not sentence.strip():
                     raise UserError(f"{record.place}: {field} is blank")
                 sentences.append(sentence)
-            pairs.records.append(record.values)
+            pairs.records.append(record)
             if by is not None:
                 groups.append(record.text(by, "--by"))
     if not pairs.records:
@@ -99,7 +102,9 @@ def _table(scores: MinimalPairScores, by: str | None) -> list[str]:
 def _write(out: Path, pairs: Pairs, good: np.ndarray, bad: np.ndarray) -> None:
     """The records with what each sentence got."""
     both = zip(pairs.records, good.tolist(), bad.tolist(), strict=True)
-    lines = [{**record, "score_good": round(right, 6), "score_bad": round(wrong, 6)} for record, right, wrong in both]
+    lines = [
+        {**record.values, "score_good": round(right, 6), "score_bad": round(wrong, 6)} for record, right, wrong in both
+    ]
     try:
         write_whole(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     except OSError as error:

@@ -21,7 +21,7 @@ def report(workdir: Path, probe: bool) -> Path:
     if probe:
         _look(workdir)
     elif not record.of_kind("run") and (facts := _facts(workdir)) is not None:
-        Journal(workdir, record.step, facts)
+        Journal(workdir, record.step).describe(facts)
     path = render(workdir)
     print(f"{path} ({path.stat().st_size / 1024:.0f} KiB): update {record.step:,} of {record.num_steps or 0:,}")
     return path
@@ -35,7 +35,8 @@ def _look(workdir: Path) -> None:
 
     run = load_run(workdir)
     exp = run.experiment
-    journal = Journal(workdir, read_run(workdir).step, run_facts(exp, run.meta.get("tokens"), None))
+    journal = Journal(workdir, read_run(workdir).step)
+    journal.describe(run_facts(exp, run.meta.get("tokens"), None))
     wanted = probes(exp, run.tokenizer, run.tokenizer.vocabulary().counts)
     found = wanted(run.step, run.params)
     found += [] if any(kind == "neighbours" for kind, _ in found) else wanted.inside(run.params)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -12,11 +14,20 @@ from bertjax import build
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.distributed.processes import Alone, Processes
 from bertjax.models.model import count_params
+from bertjax.report.journal import Journal
 from bertjax.report.probes import Finding, Probes, Wanted, memory
+from bertjax.report.records import read_run
+from bertjax.report.render import render
 from bertjax.report.watch import Watcher
 from bertjax.training.accounting import training_flops
 from bertjax.training.run import Run
 from bertjax.types import Params
+
+if TYPE_CHECKING:
+    from bertjax.finetune.measure import Scored
+
+LOOKED_AT = ("fill_mask", "attention", "neighbours")
+SEVERAL = "The run has several processes, whose weights are not gathered for a look."
 
 
 def watcher(
@@ -26,33 +37,59 @@ def watcher(
     run: Run,
     step: int,
     processes: Alone | Processes,
+    told: Callable[[], list[Finding]] = list,
 ) -> Watcher | None:
     """Sets `run.watch` to the one that writes the report from update `step` on, and returns it.
 
-    None on other processes than the first, and where the config wants no report.
+    None on other processes than the first, and where the config wants no report. `told` gives what else there is to
+    see of the evaluation that was just made.
     """
     if not exp.cfg.report.enabled or processes.index != 0:
         return None
-    facts = run_facts(exp, run.meta["tokens"], sum(run.batches.rows_per_epoch.values()))
-    onlooker = Watcher(run.workdir, step, facts, _look(exp, tokenizer, counts, processes.count), run.console.print)
-    run.watch = onlooker
+    look = functools.cache(lambda: probes(exp, tokenizer, counts))
+
+    def facts() -> dict[str, Any]:
+        return run_facts(exp, run.meta["tokens"], sum(run.batches.rows_per_epoch.values()))
+
+    def seen(step: int, params: Params) -> list[Finding]:
+        if processes.count > 1:
+            return [memory(), *told(), *(("note", {"about": each, "text": SEVERAL}) for each in LOOKED_AT)]
+        return [memory(), *told(), *look()(step, build.true_size_params(params, exp.model))]
+
+    run.watch = onlooker = Watcher(run.workdir, step, facts, seen, run.console.print)
     return onlooker
 
 
-def _look(
-    exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray, processes: int
-) -> Callable[[int, Params], list[Finding]]:
-    """What is seen at an evaluation. Weights that lie on several hosts stay there: all would have to hand them over."""
-    look = probes(exp, tokenizer, counts)
-    note = "The run has several processes: their weights are not gathered for a look."
+class Scores:
+    """What the last evaluation of a task told, for the report: `tell` of `finetune.measure` calls it."""
 
-    def seen(step: int, params: Params) -> list[Finding]:
-        if processes > 1:
-            about = ("fill_mask", "attention", "neighbours")
-            return [memory(), *(("note", {"about": each, "text": note}) for each in about)]
-        return [memory(), *look(step, build.true_size_params(params, exp.model))]
+    def __init__(self) -> None:
+        self._scored: Scored | None = None
 
-    return seen
+    def __call__(self, scored: Scored) -> None:
+        self._scored = scored
+
+    def findings(self) -> list[Finding]:
+        """The confusion matrix and the scores of the classes, where there are any."""
+        scored, found = self._scored, []
+        if scored is not None and scored.confusion is not None:
+            found.append(("confusion", {"labels": list(scored.labels), "counts": scored.confusion.tolist()}))
+        if scored is not None and scored.per_class:
+            rows = [{"label": label, **score._asdict()} for label, score in scored.per_class.items()]
+            found.append(("classes", {"rows": rows}))
+        return found
+
+
+def tell_seeds(folders: Mapping[int, Path], figures: Mapping[int, Mapping[str, float]]) -> None:
+    """Writes the held-out figures of all seeds of a task into the report of each, which is drawn anew."""
+    rows = [
+        {"seed": seed, "scores": {name.removeprefix("eval/"): value for name, value in found.items()}}
+        for seed, found in figures.items()
+    ]
+    for folder in folders.values():
+        step = read_run(folder).step
+        Journal(folder, step).write(step, "seeds", rows=rows)
+        render(folder)
 
 
 def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> Probes:

@@ -23,6 +23,8 @@ _EXAMPLES = {
     "tokens": "conll:train.txt",
     "qa": "squad:train-v1.1.json",
 }
+MAIN_FIGURE = {"classification": "accuracy", "regression": "pearson", "tokens": "f1", "qa": "f1"}
+"""The figure by which the best weights are chosen, where the config names none."""
 MOST_SPECIALS = 4  # <s> A </s></s> B </s>
 
 

@@ -27,9 +27,6 @@ from bertjax.training.sharding import put_batch
 from bertjax.types import Batch, Params, Sum
 
 _PLACES = ("example_numbers", "segment_ids", "position_ids")
-MAIN_FIGURE = {"classification": "accuracy", "regression": "pearson", "tokens": "f1", "qa": "f1"}
-"""The figure by which the best weights are chosen, where the config names none."""
-
 
 class Said(NamedTuple):
     """What a head says of every window, and the sums of its loss where there are labels.
@@ -90,13 +87,14 @@ def measure(
 ) -> Callable[[Params, Any], dict[str, float]]:
     """`eval/...` as a function of the parameters; `tell` gets what a report shows beside the figures."""
     forward = Pass(objective, mesh)
+    doubled = (f"{config.kind}_accuracy", "micro_f1", "log_loss")  # the accuracy, twice, and the loss
 
     def figures(params: Params, frozen: Any) -> dict[str, float]:
         said = forward(params, batches)
         scored = score(config, examples, data, said.scores, objective.model.labels)
         tell(scored)
-        losses = means(said.sums, objective.weights)
-        return {f"eval/{name}": value for name, value in (losses | scored.figures).items()}
+        found = means(said.sums, objective.weights) | scored.figures
+        return {f"eval/{name}": value for name, value in found.items() if name not in doubled}
 
     return figures
 

@@ -76,8 +76,10 @@ def _model(run: RunRecord) -> tuple[str, str]:
 
 
 def objective_words(run: RunRecord) -> str:
-    """What is hidden, in a few words; objectives that hide nothing say nothing."""
+    """What is hidden, or what the task is, in a few words; objectives that hide nothing say nothing."""
     name = run.setting("objective.name")
+    if name == "task":
+        return str(run.setting("task.kind"))
     if name not in ("mlm", "rtd", "distill"):
         return ""
     rate = run.setting("objective.mask_rate")

@@ -72,9 +72,10 @@ def chart_html(chart: Chart) -> str:
     views = _views(chart, lines)
     drawn = [_drawn(line) for line in lines]
     plots = "".join(_view_html(chart, view, drawn, shown=index == 0) for index, view in enumerate(views))
+    label = escape(f"{chart.title}: arrow keys read values", quote=True)
     return (
         f"{head}{_tools(chart, views, drawn)}{note}</figcaption>{_legend(chart, lines)}"
-        f'<div class="plot" tabindex="0" aria-label="{escape(chart.title, quote=True)}: arrow keys read values">'
+        f'<div class="plot" role="group" tabindex="0" aria-label="{label}">'
         f'{plots}<i class="cursor" hidden></i></div>{_points(chart, views, drawn)}</figure>'
     )
 

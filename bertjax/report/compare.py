@@ -49,7 +49,9 @@ def compare_page(contenders: Sequence[Contender], groups: Sequence[Group]) -> st
     heads, rows = overview(groups)
     sections = [
         Section("yardstick", "The yardstick", _yardstick(contenders)),
-        Section("runs", "Runs", f'<div class="card">{table(heads, rows, numeric=range(4, len(heads) - 1))}</div>'),
+        Section(
+            "runs", "Runs", f'<div class="card one-line">{table(heads, rows, numeric=range(4, len(heads) - 1))}</div>'
+        ),
         *map(_section, groups),
     ]
     head = f'<p>{len(contenders)} runs, {len(groups)} groups.</p><p class="warn">{escape(NOT_COMPARABLE)}</p>'

@@ -83,11 +83,17 @@ def _words(run: RunRecord, name: str) -> Chart:
 
 def scores(run: RunRecord) -> str:
     """Accuracies and all other figures that are neither losses nor of the machine."""
+    return _grid(_pair(run, key, _titled(key), form=_form(run, key)) for key in _score_names(run))
+
+
+def _score_names(run: RunRecord) -> list[str]:
+    """Those of words first, then other accuracies."""
     machine = {*_SPEED, *_OPTIMIZER, *_SILENT}
     names = [key for key in bases(run) if not key.endswith("loss") and key not in machine]
     first = [f"{name}_accuracy" for name in WORDS]
-    names.sort(key=lambda key: (first.index(key) if key in first else len(first), not key.endswith("accuracy"), key))
-    return _grid(_pair(run, key, _titled(key), form=_form(run, key)) for key in names)
+    return sorted(
+        names, key=lambda key: (first.index(key) if key in first else len(first), key.find("accuracy") < 0, key)
+    )
 
 
 def sets(run: RunRecord) -> str:
@@ -237,6 +243,9 @@ def headline(run: RunRecord) -> Mapping[str, str | tuple[str, str]]:
         accuracy = run.figures.get(f"eval/{name}_accuracy")
         if accuracy is not None:
             found[f"{WORDS[name]}, accuracy"] = (number(accuracy.last, "percent"), "held out")
+    if not found:  # a task
+        held_out = [key for key in _score_names(run) if f"eval/{key}" in run.figures][:3]
+        found |= {_titled(key): number(run.figures[f"eval/{key}"].last, _form(run, key)) for key in held_out}
     throughput = run.figures.get("train/tokens_per_second")
     if throughput is not None and np.isfinite(throughput.y).any():
         found["Throughput"] = (f"{number(float(np.nanmedian(throughput.y)), 'big')} tokens/s", "real tokens, median")

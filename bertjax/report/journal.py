@@ -29,29 +29,30 @@ Record = dict[str, Any]
 
 
 class Journal:
-    """The file of a work folder, for whoever adds to it: opened at `step`, it drops the lines of later ones.
+    """The file of a work folder, for whoever adds to it: opened at `step`, it drops the lines of later ones."""
 
-    `facts` is the `run` line, which stands first and replaces the one that was there.
-    """
-
-    def __init__(self, workdir: Path, step: int, facts: Mapping[str, Any] | None = None):
+    def __init__(self, workdir: Path, step: int):
         self._path, self._last = workdir / FILE, step
-        self._keep(step, facts)
+        self._keep(step)
+
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """The `run` line, which stands first and replaces the one that was there."""
+        self._keep(self._last, facts)
 
     def forget(self, step: int) -> None:
         """Drops what was seen at `step` and later: it is about to be seen again."""
         if self._last >= step:
-            self._keep(step - 1, None)
+            self._keep(step - 1)
 
     def write(self, step: int, kind: str, **fields: Any) -> None:
         """Adds a line; a step before the last one means that the run went back: what came after it is dropped."""
         if step < self._last:
-            self._keep(step, None)
+            self._keep(step)
         self._last = max(self._last, step)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_line({"step": step, "kind": kind, **fields}))
 
-    def _keep(self, step: int, facts: Mapping[str, Any] | None) -> None:
+    def _keep(self, step: int, facts: Mapping[str, Any] | None = None) -> None:
         """Drops the lines behind `step`, and one that was not finished; the `run` line stays, or is replaced."""
         before = self._path.read_bytes() if self._path.exists() else b""
         records = read_records(self._path)

@@ -12,9 +12,8 @@ from typing import Any
 from bertjax.report.chart import data_block
 from bertjax.report.journal import Record
 from bertjax.report.records import RunRecord
-from bertjax.report.scales import number
 
-MOST_STEPS = 10
+MOST_STEPS = 12
 """Rows of a table of fillings: more would hide how they change."""
 MOST_ATTENTION = 600_000
 """Characters of all attention maps in a page; of several updates, the newest ones stay."""
@@ -168,12 +167,3 @@ def _notes(run: RunRecord, about: str) -> str:
     """Why something is not there, if a line says so."""
     said = [record.get("text") for record in run.newest("note") if record.get("about") == about]
     return "".join(f'<p class="none">{escape(text)}</p>' for text in said if isinstance(text, str))
-
-
-def parameters(run: RunRecord) -> str:
-    """Parameters of every network, as the run itself counted them."""
-    found = run.newest("run")
-    counts = found[-1].get("parameters") if found else None
-    if not isinstance(counts, dict):
-        return ""
-    return ", ".join(f"{name} {number(float(count), 'big')}" for name, count in counts.items() if type(count) is int)

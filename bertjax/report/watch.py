@@ -17,14 +17,14 @@ BROKEN = "warning: {what} failed ({error}); the run goes on without (said once)"
 class Watcher:
     """Is told of every evaluation of a run. Whatever fails here is a warning, once, and no more.
 
-    `look` gives what there is to see of parameters, `facts` is the `run` line of the journal: see `journal.py`.
+    `look` gives what there is to see of parameters, `facts` the `run` line of the journal: see `journal.py`.
     """
 
     def __init__(
         self,
         workdir: Path,
         step: int,
-        facts: Mapping[str, Any],
+        facts: Callable[[], Mapping[str, Any]],
         look: Callable[[int, Params], Iterable[Finding]],
         say: Callable[[str], None] = print,
     ):
@@ -44,8 +44,9 @@ class Watcher:
         """The page as of now; call it at the end, too, for figures that came after the last evaluation."""
         self._guarded("writing report.html", lambda: render(self.workdir))
 
-    def _begin(self, step: int, facts: Mapping[str, Any]) -> None:
-        self._journal = Journal(self.workdir, step, facts)
+    def _begin(self, step: int, facts: Callable[[], Mapping[str, Any]]) -> None:
+        self._journal = Journal(self.workdir, step)
+        self._journal.describe(facts())
 
     def _write(self, step: int, params: Params) -> None:
         if self._journal is None:

@@ -217,6 +217,10 @@ def train_line(figures: Figures) -> str:
     return "  ".join(parts)
 
 
+SCORES = ("accuracy", "exact_match", "f1", "macro_f1", "matthews", "pearson", "spearman")
+"""What tasks are scored by, under their own names."""
+
+
 def eval_line(figures: Figures, prefix: str = "eval") -> str:
     """A held-out evaluation in words: a loss of words beside what guessing by frequency costs on the same tokens."""
     parts = []
@@ -230,6 +234,8 @@ def eval_line(figures: Figures, prefix: str = "eval") -> str:
         parts.append(f"{name} {loss:.3f} nats, {verdict} ({unigram:.3f})")
         parts += [] if right is None else [f"accuracy {right:.3f}"]
         unigram = None  # it was measured on the words of this loss
+    named = ((name, figures.get(f"{prefix}/{name}")) for name in SCORES)
+    parts += [f"{name} {value:.3f}" for name, value in named if value is not None]
     return "  ".join(parts)
 
 

@@ -120,6 +120,15 @@ BAD = {
         "blank.jsonl:1: sentence_good is blank",
     ),
     "by": (["minimal-pairs", "--model", "EXPORT", "--pairs", "p.jsonl", "--by", "x"], "p.jsonl:1: no field 'x'"),
+    "no text": (
+        ["minimal-pairs", "--model", "EXPORT", "--pairs", "odd.jsonl"],
+        "odd.jsonl:1: a sentence holds nothing",
+    ),
+    "csv": (["embed", "--model", "EXPORT", "--in", "t.csv", "--out", "v.npy"], "--in t.csv is no file of lines"),
+    "out": (
+        ["minimal-pairs", "--model", "EXPORT", "--pairs", "p.jsonl", "--out", "none/s.jsonl"],
+        "no folder none for",
+    ),
     "no pairs": (["minimal-pairs", "--model", "EXPORT", "--pairs", "empty.txt"], "empty.txt: no pairs; a line looks"),
     "score": (
         ["minimal-pairs", "--model", "EXPORT", "--pairs", "p.jsonl", "--score", "likelihood"],
@@ -142,6 +151,7 @@ def test_bad_input_is_one_line(
         "b.jsonl": b"{]\n",
         "p.jsonl": pair.encode(),
         "half.jsonl": (pair + '\n{"sentence_good": "The cat."}\n').encode(),
+        "odd.jsonl": b'{"sentence_good": "\\u0001", "sentence_bad": "a"}',
         "blank.jsonl": b'{"sentence_good": " ", "sentence_bad": "a"}',
     }
     for file, content in files.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -199,3 +200,9 @@ def test_minimal_pairs_need_a_preference() -> None:
 def test_minimal_pairs_refused(good: list, bad: list, groups: list | None, message: str) -> None:
     with pytest.raises(UserError, match=message):
         minimal_pair_scores(good, bad, groups)
+
+
+def test_without_scikit_learn_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(UserError, match=r"pip install 'bertjax\[finetune\]'"):
+        classification_scores([0], [0], ("a", "b"))

@@ -251,6 +251,11 @@ def test_squad_as_json_lines(tmp_path: Path) -> None:
     other = row | {"id": "6", "answers": [{"text": "cat", "answer_start": 2}]}
     found = squad(tmp_path / "a", f"{json.dumps(row)}\n{json.dumps(other)}", "jsonl")
     assert found.answers == [Answers(("cat",), (2,))] * 2 and found.ids == ["5", "6"]
+    for answers in ({"text": "cat", "answer_start": [2]}, {"text": ["cat", "a"], "answer_start": [2]}, [{"text": 1}]):
+        with pytest.raises(
+            UserError, match=r"a:1: (answers must be texts, each with its answer_start|no 'answer_start')"
+        ):
+            squad(tmp_path / "a", json.dumps(row | {"answers": answers}), "jsonl")
 
 
 BAD_SQUAD = [

@@ -5,13 +5,14 @@ Skipped, loudly, where there is no Chromium: `apt-get install chromium`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from workdirs import EVIL, attention, config, task_probes, usual_lines, usual_probes, write_workdir
@@ -36,11 +37,19 @@ def driver() -> ModuleType:
 def tab() -> Iterator[Any]:
     module = driver()
     if module.find_chromium() is None:
-        said = "THE REPORT WAS NOT TESTED IN A BROWSER: there is no Chromium (apt-get install chromium)"
-        warnings.warn(said, stacklevel=1)
-        pytest.skip(said)
-    with module.chromium() as found:
+        not_tested("there is no Chromium (apt-get install chromium)")
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(module.chromium())
+        except (OSError, RuntimeError, TimeoutError) as error:  # a sandbox that it cannot make, for example
+            not_tested(f"Chromium does not start ({error})")
         yield found
+
+
+def not_tested(why: str) -> NoReturn:
+    said = f"THE REPORT WAS NOT TESTED IN A BROWSER: {why}"
+    warnings.warn(said, stacklevel=1)
+    pytest.skip(said)
 
 
 @pytest.fixture(scope="module")
@@ -176,13 +185,18 @@ CONTRAST = """(selector) => {
   const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
   const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
   const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
-  let element = document.querySelector(selector);
+  const element = document.querySelector(selector);
   const front = light(numbers(getComputedStyle(element).color));
-  let back = [0, 0, 0, 0];
-  while (element && back.length === 4 && back[3] === 0) {
-    back = numbers(getComputedStyle(element).backgroundColor);
-    element = element.parentElement;
+  const layers = [];
+  for (let each = element; each; each = each.parentElement) {
+    const [r, g, b, a = 1] = numbers(getComputedStyle(each).backgroundColor);
+    layers.push([r, g, b, a]);
+    if (a === 1) break;
   }
+  let back = [255, 255, 255];
+  layers.reverse().forEach(([r, g, b, a]) => {
+    back = [r, g, b].map((value, index) => a * value + (1 - a) * back[index]);
+  });
   const [low, high] = [front, light(back)].sort((a, b) => a - b);
   return (high + 0.05) / (low + 0.05);
 }"""
@@ -194,7 +208,19 @@ def test_text_stands_out_by_day_and_by_night(tab: Any, report: Path, dark: bool)
     scheme = "dark" if dark else "light"
     tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     tab.open(report, 1280)
-    for selector in ("p", ".note", ".tick", ".legend", "nav a", ".facts dt", "footer p", "td"):
+    for selector in (
+        "p",
+        ".note",
+        ".tick",
+        ".legend",
+        "nav a",
+        ".facts dt",
+        "footer p",
+        "td",
+        ".confusion .right",
+        ".pieces li",
+        ".pieces small",
+    ):
         assert tab.run(f"({CONTRAST})({json.dumps(selector)})") >= 4.5, selector
     styles = tab.run(
         "[...Array(8).keys()].map((i) => getComputedStyle(document.documentElement).getPropertyValue('--c' + i).trim())"

@@ -125,6 +125,12 @@ def test_the_page(tmp_path: Path) -> None:
     assert [line.split()[:2] for line in table.splitlines()[2:5]] == [["mlm-0", "A"], ["mlm-1", "A"], ["x<b>", "B"]]
 
 
+def test_the_table_names_every_loss_and_words_beside_guessing(tmp_path: Path) -> None:
+    lines = [eval_line(10, 6.0, **{"eval/rtd_loss": 0.4, "eval/rtd_accuracy": 0.8, "eval/news/mlm_loss": 5.0})]
+    each = contender(write_workdir(tmp_path / "a", lines), "a")
+    assert "mlm 6.000 (by frequency 6.500), rtd 0.400" in compare([each], None)
+
+
 def test_without_a_probe_the_page_says_that_nothing_is_decided(tmp_path: Path) -> None:
     table = compare([run(tmp_path / "a"), run(tmp_path / "b", objective__name="rtd")], tmp_path / "c.html")
     assert "No run has a probe yet" in table and "No run has a probe yet" in (tmp_path / "c.html").read_text()

@@ -19,17 +19,19 @@ def seen(folder: Path) -> list[tuple[int, str]]:
 
 
 def test_a_run_that_goes_on_keeps_what_came_before(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 0, {"devices": "1 x cpu"})
+    journal = Journal(tmp_path, 0)
+    journal.describe({"devices": "1 x cpu"})
     for step in (10, 20, 30):
         journal.write(step, "fill_mask", sentence="a", pieces=[])
-    Journal(tmp_path, 20, {"devices": "2 x cpu"})
+    Journal(tmp_path, 20).describe({"devices": "2 x cpu"})
     assert seen(tmp_path) == [(0, "run"), (10, "fill_mask"), (20, "fill_mask")]
     assert read_records(tmp_path / "probes.jsonl")[0]["devices"] == "2 x cpu"
     assert [path.name for path in tmp_path.iterdir()] == ["probes.jsonl"]
 
 
 def test_a_rollback_drops_what_is_undone(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 0, {})
+    journal = Journal(tmp_path, 0)
+    journal.describe({})
     for step in (10, 20, 30):
         journal.write(step, "memory", host=1)
     journal.forget(20)
@@ -40,7 +42,8 @@ def test_a_rollback_drops_what_is_undone(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_not_finished_goes(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 0, {})
+    journal = Journal(tmp_path, 0)
+    journal.describe({})
     journal.write(10, "memory", host=1)
     with (tmp_path / "probes.jsonl").open("a") as file:
         file.write('{"step": 20, "kind": "mem')

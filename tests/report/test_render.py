@@ -159,7 +159,7 @@ def test_many_fillings_are_thinned_and_news_is_marked(tmp_path: Path) -> None:
     ]
     text, document = rendered(write_workdir(tmp_path, usual_lines(), probes))
     rows = text[text.index('<table class="fill">') :].count("<tr>") - 1
-    assert rows == 10
+    assert rows == 12
     assert len([each for each in document.of("li") if each.get("class") == "new"]) == 2  # w0, then w1, then w2
     assert '<span class="mask">[MASK]</span>' in text
 
@@ -177,6 +177,15 @@ def test_seeds_have_a_mean_and_the_spread_of_a_sample(tmp_path: Path) -> None:
     text, _ = rendered(write_workdir(tmp_path, usual_lines(), task_probes()))
     assert '<td>mean</td><td class="n">0.8100</td>' in text
     assert '<td>spread</td><td class="n">0.0100</td>' in text
+
+
+def test_the_top_of_a_task_is_its_scores(tmp_path: Path) -> None:
+    lines = [{"step": 10, "eval/loss": 0.5, "eval/accuracy": 0.75, "eval/f1": 0.5, "eval/matthews": -0.1, "eval/z": 1}]
+    settings = config(objective__name="task", task={"kind": "classification"})
+    _, document = rendered(write_workdir(tmp_path, lines, settings=settings))
+    names, values = document.texts["dt"][:3], document.texts["dd"][:3]
+    assert (names, values) == (["Accuracy", "F1", "Matthews"], ["75 %", "50 %", "-0.1"])
+    assert "classification" in document.text
 
 
 def test_attention_of_a_wrong_size_is_left_out(tmp_path: Path) -> None:

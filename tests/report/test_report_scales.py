@@ -36,10 +36,16 @@ def test_places() -> None:
     assert places[:3].tolist() == [0, SPAN / 2, SPAN] and np.isnan(places[3:]).all()
 
 
+@pytest.mark.parametrize("log", [False, True])
+def test_the_highest_value_does_not_touch_the_frame(log: bool) -> None:
+    places = scale_of(5.0, 8.0, log).place(np.array([5.0, 8.0]))
+    assert places[0] > 10 and places[1] < SPAN - 10
+
+
 @pytest.mark.parametrize("low,high,log", [(3.0, 3.0, False), (0.0, 0.0, False), (-1.0, -1.0, False), (2.0, 2.0, True)])
 def test_a_flat_line_has_a_scale(low: float, high: float, log: bool) -> None:
     scale = scale_of(low, high, log)
-    assert scale.low < low < scale.high or (scale.low <= low < scale.high)
+    assert scale.low <= low < scale.high
     assert np.isfinite(scale.place(np.array(low)))
 
 

@@ -1,0 +1,246 @@
+"""`bertjax finetune`: from a pretrained run to scores and an export that transformers loads; resumed bit for bit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lab import NOUNS, Finished, Lab
+
+from bertjax.cli import main
+from bertjax.commands import finetune as command
+from bertjax.hub.load import load_pretrained
+from bertjax.training import loop
+
+CONFIG = """
+from bertjax.base_config import base_config
+
+def get_config():
+    config = base_config()
+    config.platform = "cpu"
+    config.objective.name = "task"
+    config.init_from = "{model}"
+    config.task.train = ("{kind}:{folder}/train.{ending}",)
+    config.task.eval = ("{kind}:{folder}/dev.{ending}",)
+    config.task.kind = "{task}"
+    config.task.max_len = 32
+    config.task.batch_size = 16
+    config.task.epochs = 3.0
+    config.optimizer.learning_rate = 1e-2
+    config.schedule.warmup_steps = 2
+    config.mesh.data = 1
+    config.logging.tensorboard = False
+    config.data.cache_dir = "{cache}"
+    config.export.at_end = True
+    return config
+"""
+
+
+def write_texts(folder: Path, count: int, name: str) -> None:
+    """Sentences about animals, or about other things."""
+    draw = np.random.default_rng(len(name))
+    lines = ["text\tlabel"]
+    for _ in range(count):
+        animal = draw.random() < 0.5
+        noun = NOUNS[draw.integers(0, 3)] if animal else NOUNS[draw.integers(3, len(NOUNS))]
+        lines.append(f"the {noun} {'sees' if draw.random() < 0.5 else 'likes'} it.\t{'animal' if animal else 'thing'}")
+    (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+
+
+Task = Callable[..., int]
+# The pretrained weights of these tests have seen eight updates of a wild rate: they would never learn anything.
+LEARN = ("--config.task.from_scratch=true", "--config.task.epochs=32", "--config.task.evals_per_epoch=0.125")
+LEARN += ("--config.optimizer.learning_rate=2e-3",)
+
+
+@pytest.fixture(scope="module")
+def task(lab: Lab, finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Task:
+    """`task("--workdir", folder, ...)`: finetunes on eighty texts."""
+    folder = tmp_path_factory.mktemp("task")
+    write_texts(folder, 80, "train")
+    write_texts(folder, 24, "dev")
+    config = folder / "task.py"
+    places = {"folder": folder, "cache": lab.folder / "cache", "model": finished.workdir}
+    config.write_text(CONFIG.format(task="classification", kind="tsv", ending="tsv", **places))
+
+    def run(*arguments: object) -> int:
+        return main(["finetune", "--config", str(config), *map(str, arguments)])
+
+    return run
+
+
+def figures(workdir: Path) -> dict[int, dict[str, float]]:
+    found: dict[int, dict[str, float]] = {}
+    for line in (workdir / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        found.setdefault(record.pop("step"), {}).update(record)
+    return found
+
+
+SPEED = ("per_second", "per_step", "eta", "wait", "mfu", "memory")
+
+
+def comparable(workdir: Path) -> dict[int, dict[str, float]]:
+    return {
+        step: {name: value for name, value in record.items() if not any(word in name for word in SPEED)}
+        for step, record in figures(workdir).items()
+    }
+
+
+def test_from_a_run_to_an_export(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert task("--workdir", tmp_path / "run", *LEARN) == 0
+    out = capsys.readouterr().out
+    assert "labels animal, thing" in out and "held out, step 160: loss" in out
+    found = figures(tmp_path / "run")
+    assert [step for step, record in found.items() if "eval/accuracy" in record] == [40, 80, 120, 160]
+    assert found[160]["eval/accuracy"] > 0.9 > found[160]["train/classification_loss"]
+    exported = load_pretrained(tmp_path / "run" / "export")
+    assert exported.config.labels == ("animal", "thing") and "sequence_classification" in exported.heads
+    transformers = pytest.importorskip("transformers")
+    pipe = transformers.pipeline("text-classification", model=str(tmp_path / "run" / "export"), device="cpu")
+    said = pipe(["the dog sees it.", "the window likes it."])
+    assert [each["label"] for each in said] == ["animal", "thing"]
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_killed_and_taken_up_again_it_is_the_same_run(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that it began from may be gone by then."""
+    assert task("--workdir", tmp_path / "whole") == 0
+    evaluate, seen = loop._evaluate, []
+
+    def dies(*arguments: object) -> dict[str, float]:
+        seen.append(arguments)
+        if len(seen) == 3:
+            raise Killed
+        return evaluate(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "_evaluate", dies)
+    with pytest.raises(Killed):
+        task("--workdir", tmp_path / "killed")
+    monkeypatch.undo()
+    monkeypatch.setattr(command, "read_given", lambda folder: pytest.fail("weights are those of the checkpoint"))
+    assert task("--workdir", tmp_path / "killed") == 0
+    assert comparable(tmp_path / "killed") == comparable(tmp_path / "whole")
+    one, two = ((tmp_path / name / "export" / "model.safetensors").read_bytes() for name in ("killed", "whole"))
+    assert one == two
+
+
+def test_packed_or_a_row_each_it_is_the_same_task(task: Task, tmp_path: Path) -> None:
+    """The same examples in the same updates: without dropout the losses agree but for rounding."""
+    quiet = [f"--config.model.{name}_dropout=0.0" for name in ("hidden", "attention")]
+    quiet += ["--config.train.compute_dtype=float32", "--config.export.at_end=false", "--config.task.epochs=1"]
+    for name in ("true", "false"):
+        assert task("--workdir", tmp_path / name, f"--config.task.packing={name}", *quiet) == 0
+    packed, alone = (
+        [record["train/classification_loss"] for record in figures(tmp_path / name).values() if "train/loss" in record]
+        for name in ("true", "false")
+    )
+    assert len(packed) == 5
+    np.testing.assert_allclose(packed, alone, atol=2e-5)
+
+
+@pytest.mark.long
+def test_the_best_weights_and_an_early_end(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rate that destroys everything after the first epochs: the best is found again, patience ends the run."""
+    more = ["--config.optimizer.learning_rate=0.3", "--config.schedule.name=constant", "--config.task.epochs=12"]
+    more += ["--config.task.take=best", "--config.eval.patience=2", "--config.checkpoint.keep=1"]
+    assert task("--workdir", tmp_path / "run", *more) == 0
+    scores = {
+        step: record["eval/accuracy"] for step, record in figures(tmp_path / "run").items() if "eval/accuracy" in record
+    }
+    best = max(scores, key=lambda step: (scores[step], -step))
+    out = capsys.readouterr().out
+    assert f"held out, step {best}: " in out and f"exported step {best} " in out
+    assert max(scores) == best + 10 and "(eval.patience)" in out
+
+
+@pytest.mark.long
+def test_from_scratch_and_class_weights(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--config.task.from_scratch=true", "--config.task.class_weights=balanced", "--config.task.epochs=1"]
+    assert task("--workdir", tmp_path / "run", *more) == 0
+    assert "its weights drawn anew" in capsys.readouterr().out
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    weights = [float(each) for each in config["task"]["class_weights"]]
+    assert len(weights) == 2 and min(weights) < 1.0 < max(weights)
+
+
+@pytest.mark.long
+def test_gradual_unfreezing_by_epochs(task: Task, tmp_path: Path) -> None:
+    """Of two layers the last one joins the head after an epoch; the first and the embeddings never do in this run."""
+    more = ["--config.task.unfreeze_epochs=1", "--config.task.epochs=2", "--config.task.take=last"]
+    assert task("--workdir", tmp_path / "run", *more) == 0
+    before = load_pretrained(tmp_path / "run" / "export").params["encoder"]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    given = command.read_given(config["init_from"]).params["encoder"]
+    kernel = [np.asarray(side["layers"]["attention"]["query"]["kernel"]) for side in (before, given)]
+    np.testing.assert_array_equal(kernel[0][0], kernel[1][0])
+    assert np.abs(kernel[0][1] - kernel[1][1]).max() > 1e-4
+    words = [np.asarray(side["embeddings"]["word_embeddings"]["embedding"]) for side in (before, given)]
+    np.testing.assert_array_equal(words[0], words[1])
+
+
+@pytest.mark.long
+def test_seeds_and_a_grid(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--seeds", "3,4", "--grid", "optimizer.learning_rate=1e-6,3e-3", "--config.export.at_end=false"]
+    assert task("--workdir", tmp_path, *more, "--config.task.epochs=1") == 0
+    told = json.loads((tmp_path / "sweep.json").read_text())
+    assert [point["settings"]["optimizer.learning_rate"] for point in told] == ["1e-6", "3e-3"]
+    accuracies = [point["seeds"][seed]["eval/accuracy"] for point in told for seed in ("3", "4")]
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        f"* learning_rate=3e-3: accuracy {np.mean(accuracies[2:]):.4f} +- {np.std(accuracies[2:], ddof=1):.4f}"
+        in "".join(lines)
+    )
+    assert (tmp_path / "learning_rate=1e-6" / "seed-4" / "metrics.jsonl").exists()
+
+
+def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For a task and for pretraining; the folder holds a picture and no checkpoint."""
+    assert lab.run("find-rate", "--workdir", tmp_path / "pretraining", "--steps", 30, "--high", 10) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(("tokenised", "rate")) or "rate 1.00e-07" in out
+    assert "valley" in out and (tmp_path / "pretraining" / "report.html").exists()
+    assert not (tmp_path / "pretraining" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--config.train.batch_size=8"], "train.batch_size follows from the task: set task.batch_size"),
+        (["--config.train.num_steps=8"], "train.num_steps follows from the task: set task.epochs"),
+        (["--config.objective.name=mlm"], "objective.name=mlm is pretraining: use `bertjax pretrain`"),
+        (["--config.init_from=nowhere"], "nowhere holds no model"),
+        (["--config.task.text=body"], "body"),
+        (["--config.task.class_weights=1,2,3"], "task.class_weights has 3 numbers for 2 labels"),
+        (["--config.task.class_weights=much"], "task.class_weights must be one of balanced, sqrt, or a number"),
+        (["--seeds", "a"], "--seeds a is not a list of whole numbers"),
+        (["--grid", "task.epochs"], "is not KEY=VALUE,VALUE"),
+    ],
+)
+def test_refused_in_one_line(
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    assert task("--workdir", tmp_path / "run", *more) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("bertjax finetune: ") and said in error and error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.long
+def test_changed_data_are_refused(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert task("--workdir", tmp_path / "run", "--config.export.at_end=false") == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    write_texts(other, 40, "training")
+    shutil.copy(other / "training.tsv", other / "train.tsv")
+    assert task("--workdir", tmp_path / "run", f"--config.task.train=tsv:{other}/train.tsv") == 2
+    assert "holds another experiment" in capsys.readouterr().err
