@@ -12,6 +12,7 @@ from ml_collections import ConfigDict, config_dict
 from bertjax.base_config.data import data_group
 from bertjax.base_config.model import generator_group, model_group
 from bertjax.base_config.objective import objective_group
+from bertjax.base_config.recipes import make_task
 from bertjax.base_config.smoke import make_smoke
 from bertjax.base_config.task import task_group
 from bertjax.base_config.training import (
@@ -28,7 +29,7 @@ from bertjax.base_config.training import (
     train_group,
 )
 
-__all__ = ["base_config", "make_smoke"]
+__all__ = ["base_config", "make_smoke", "make_task"]
 
 
 def base_config() -> ConfigDict:

@@ -6,7 +6,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config
 from bertjax.types import require_one_of
 
 KINDS = ("classification", "regression", "tokens", "qa")
@@ -148,11 +147,10 @@ RECIPES: dict[str, dict[str, Values]] = {
 _AFTER = {"electra-large": "electra", "deberta-large": "deberta", "finbert-code": "finbert"}
 
 
-def finetuning(kind: str, family: str = "bert") -> ConfigDict:
-    """A config for a task of this kind, by the recipe of a family."""
+def make_task(config: ConfigDict, kind: str, family: str = "bert") -> ConfigDict:
+    """Makes a base config one for a task of this kind, by the recipe of a family."""
     require_one_of("the kind of a task", kind, KINDS)
     require_one_of("the recipe", family, tuple(RECIPES))
-    config = base_config()
     values: Values = {}
     for name in (_AFTER.get(family), family):
         if name is not None:

@@ -152,7 +152,9 @@ def train_task(
     return figures
 
 
-def task_batches(cfg: ConfigDict, task: Task, mesh: jax.sharding.Mesh, **least: int) -> TaskBatches:
+def task_batches(
+    cfg: ConfigDict, task: Task, mesh: jax.sharding.Mesh, least_rows: int = 0, least_examples: int = 0
+) -> TaskBatches:
     """The batches of all epochs, in rows that every device gets equally many of."""
     config, features = task.config, task.train.data.features
     return TaskBatches(
@@ -166,7 +168,8 @@ def task_batches(cfg: ConfigDict, task: Task, mesh: jax.sharding.Mesh, **least: 
         packing=config.packing,
         row_multiple=mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches,
         share=functools.partial(own_rows, mesh=mesh),
-        **least,
+        least_rows=least_rows,
+        least_examples=least_examples,
     )
 
 

@@ -31,7 +31,7 @@ def make_optimizer(
     rates = resolve_numbers(rate_rules(config, params), params, "optimizer.rates")
     decay = jax.tree.map(lambda share: share * config.weight_decay, decay)
     average = [] if config.ema_decay is None else [track_average(config.ema_decay)]
-    links = (
+    links: tuple[optax.GradientTransformation, ...] = (
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm > 0 else optax.identity(),
         *_direction(config, decay, params, seed),
         _scale_by(rates),

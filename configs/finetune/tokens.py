@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config.recipes import finetuning
+from bertjax.base_config import base_config, make_task
 
 
 def get_config(recipe: str = "bert") -> ConfigDict:
-    return finetuning("tokens", recipe)
+    return make_task(base_config(), "tokens", recipe)
