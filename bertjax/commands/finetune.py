@@ -33,6 +33,7 @@ from bertjax.finetune.objective import TaskObjective
 from bertjax.finetune.objective_config import HEADS
 from bertjax.finetune.readers.examples import Examples
 from bertjax.finetune.readers.read import label_names, read_examples
+from bertjax.finetune.silver_labels import kept_labels
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import count_params
 from bertjax.training.loop import train
@@ -134,7 +135,7 @@ def train_task(
     if not resumes:
         processes.first("the work folder", lambda: claim(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
-    told = Scores()
+    told = Scores(kept_labels(task.config))
     feed = task_feed(exp, task, batches, told)
     with contextlib.closing(checkpoints), processes.guarded():
         state, past = _resume_or_begin(exp, task, feed, checkpoints)

@@ -6,13 +6,17 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-USES = ("fill-mask", "embed", "minimal-pairs")
+USES = ("predict", "label", "fill-mask", "embed", "minimal-pairs")
 """What only asks a trained model something."""
+KINDS = ("classification", "regression", "tokens", "qa")
+IN_HELP = "jsonl, txt (a text a line), tsv, csv, conll, json (SQuAD), or KIND:WHERE as in task.train; -: stdin"
 MODEL_HELP = "a Hugging Face folder, an export, or the work folder of a run"
 
 
 def add_uses(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
     """Declares their flags; `command` makes a parser of a name and a description."""
+    _add_predict(command("predict", "what a finetuned model says of the examples of files"))
+    _add_label(command("label", "labels of a larger model for texts without any, and how far to trust them"))
     sub = command("fill-mask", "what a model puts behind the [MASK]s of sentences")
     sub.add_argument("sentences", nargs="*", metavar="SENTENCE", help="none, or -: lines of the standard input")
     sub.add_argument("--model", type=Path, required=True, metavar="FOLDER", help=MODEL_HELP)
@@ -51,9 +55,61 @@ def add_uses(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
     sub.add_argument("--batch-tokens", type=int, metavar="N", help="tokens of a batch: less takes less memory")
 
 
+def _add_columns(sub: argparse.ArgumentParser) -> None:
+    for name, usual in (("text", "text"), ("pair", "none"), ("label", "label"), ("id", "id of .jsonl, else none")):
+        sub.add_argument(f"--{name}", metavar="COLUMN", help=f"its column (default: as finetuned, else {usual})")
+    sub.add_argument("--no-header", action="store_true", help=".tsv and .csv name no columns: give numbers, 0 = first")
+    sub.add_argument("--max-length", type=int, metavar="N", help="tokens read of an example (default: as finetuned)")
+    sub.add_argument("--batch-tokens", type=int, metavar="N", help="tokens of a batch: less takes less memory")
+
+
+def _add_predict(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--model", type=Path, required=True, metavar="FOLDER", help=MODEL_HELP)
+    sub.add_argument("--in", dest="source", nargs="+", required=True, metavar="FILE", help=IN_HELP)
+    sub.add_argument("--out", required=True, metavar="FILE", help="a .jsonl file; -: the standard output")
+    sub.add_argument("--kind", choices=KINDS, help="where a model has the heads of several tasks")
+    sub.add_argument("--score", action="store_true", help="print the figures against the labels of the input")
+    sub.add_argument("--with-input", action="store_true", help="write the texts beside what is said of them")
+    sub.add_argument("--top", type=int, metavar="N", help="probabilities or answers written (default: all, 5 answers)")
+    sub.add_argument("--no-answer", action="store_true", help="questions may have no answer (SQuAD 2.0)")
+    _add_columns(sub)
+
+
+def _add_label(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--model", type=Path, metavar="FOLDER", help=f"a classifier: {MODEL_HELP}")
+    sub.add_argument("--answers", metavar="FILE", help="or .jsonl of a language model: text or id, label, confidence")
+    sub.add_argument("--labels", metavar="A,B", help="of --answers (default: those of the gold sample)")
+    sub.add_argument("--in", dest="source", nargs="+", default=[], metavar="FILE", help=IN_HELP)
+    sub.add_argument("--out", type=Path, required=True, metavar="FILE", help=".jsonl or .tsv, to train on")
+    sub.add_argument("--confidence", type=float, metavar="P", help="keep labels of at least this probability")
+    sub.add_argument("--per-class", type=int, metavar="N", help="keep at most N of a label, the surest")
+    sub.add_argument("--balance", action="store_true", help="keep as many of each label as there are of the rarest")
+    sub.add_argument("--gold", metavar="FILE", help="a sample that people have labelled (.tsv, .csv, .jsonl)")
+    _add_columns(sub)
+
+
+def _run_on_examples(options: argparse.Namespace) -> None:
+    from bertjax.commands.predict import Wishes, predict
+
+    of_both = (options.text, options.pair, options.label, options.id, False if options.no_header else None)
+    if options.command == "predict":
+        no_answer = True if options.no_answer else None
+        wishes = Wishes(options.kind, *of_both, options.max_length, no_answer, options.top, options.batch_tokens)
+        predict(options.model, options.source, options.out, wishes, options.score, options.with_input)
+        return
+    from bertjax.commands.label import Choice, Source, label
+
+    wishes = Wishes(None, *of_both, options.max_length, tokens=options.batch_tokens)
+    labels = tuple(name.strip() for name in (options.labels or "").split(",") if name.strip())
+    choice = Choice(options.confidence, options.per_class, options.balance)
+    label(Source(options.model, options.answers, labels), options.source, options.out, options.gold, choice, wishes)
+
+
 def run_use(options: argparse.Namespace) -> int:
     """Runs one of them; returns its exit code."""
-    if options.command == "fill-mask":
+    if options.command in ("predict", "label"):
+        _run_on_examples(options)
+    elif options.command == "fill-mask":
         from bertjax.commands.fill_mask import fill_mask
 
         fill_mask(options.model, options.sentences, options.top, options.jsonl)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,17 +61,21 @@ def watcher(
 
 
 class Scores:
-    """What the last evaluation of a task told, for the report: `tell` of `finetune.measure` calls it."""
+    """What the last evaluation of a task told, for the report: `tell` of `finetune.measure` calls it.
 
-    def __init__(self) -> None:
+    `labels_kept` tells of training labels that came from a larger model (`finetune.silver_labels.kept_labels`).
+    """
+
+    def __init__(self, labels_kept: Sequence[Mapping[str, Any]] = ()) -> None:
         self._scored: Scored | None = None
+        self._kept: list[Finding] = [("labels_kept", dict(each)) for each in labels_kept]
 
     def __call__(self, scored: Scored) -> None:
         self._scored = scored
 
     def findings(self) -> list[Finding]:
-        """The confusion matrix and the scores of the classes, where there are any."""
-        scored, found = self._scored, []
+        """The confusion matrix and the scores of the classes, where there are any, and labels of a larger model."""
+        scored, found = self._scored, list(self._kept)
         if scored is not None and scored.confusion is not None:
             found.append(("confusion", {"labels": list(scored.labels), "counts": scored.confusion.tolist()}))
         if scored is not None and scored.per_class:

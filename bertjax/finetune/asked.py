@@ -28,7 +28,7 @@ _FLAGS |= {f"task.{name}": f"--{name}" for name in ("text", "pair", "label", "id
 # A CJK character, a chain of letters and digits (state-of-the-art, U.S, 3.5), what hangs on behind an apostrophe
 # (Smith 's), or a sign alone: about how CoNLL's words are cut.
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+(?:[-.&/,][^\W{_CJK}]+)*|['’][^\W\d_{_CJK}]+|\S")
+_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+(?:[-.&/,][^\W{_CJK}]+)*|['\u2019][^\W\d_{_CJK}]+|\S")
 
 
 class Cut(NamedTuple):
@@ -68,7 +68,9 @@ def flagged(text: str) -> str:
     return text.replace("task.train: ", "").replace("task.eval: ", "")
 
 
-def read_asked(config: TaskConfig, files: Sequence[str], gold: bool = False, window: int | None = WINDOW) -> Iterator[Asked]:
+def read_asked(
+    config: TaskConfig, files: Sequence[str], gold: bool = False, window: int | None = WINDOW
+) -> Iterator[Asked]:
     """The examples of all files, in order, `window` of them at a time (None: all at once).
 
     A file is told by its ending, or written KIND:WHERE as in task.train; `-` is the standard input: JSON lines where
@@ -91,7 +93,7 @@ def read_asked(config: TaskConfig, files: Sequence[str], gold: bool = False, win
 class _Example(NamedTuple):
     """One example of any kind: `first` and `second` are texts, or question and context; words instead of `first`."""
 
-    place: tuple[str, int]
+    place: str
     id: Any
     first: str
     second: str | None = None
@@ -149,13 +151,11 @@ def _texts_of(config: TaskConfig, prefix: str, lines: Iterator[tuple[int, str]],
         needs = "questions with their contexts" if config.kind == "qa" else "two texts" if config.is_pair else "labels"
         raise UserError(f"{prefix.rstrip(':')}: lines of text hold no {needs}; give .jsonl (or .tsv where columns do)")
     for number, line in lines:
-        yield _Example((prefix, number), None, line)
+        yield _Example(f"{prefix}{number}", None, line)
 
 
 def _of_records(config: TaskConfig, records: Iterator[Record], gold: bool) -> Iterator[_Example]:
     for record in records:
-        prefix, _, number = record.place.rpartition(":")
-        place = (f"{prefix}:", int(number))
         name = record.values.get(config.id or "id")
         if config.id is not None and name is None:
             raise UserError(f"{record.place}: no field {config.id!r}, which --id names")
@@ -163,13 +163,13 @@ def _of_records(config: TaskConfig, records: Iterator[Record], gold: bool) -> It
             raise UserError(f"{record.place}: an id must be text or a number")
         label = _gold_of(config, record) if gold else None
         if config.kind == "qa":
-            yield _Example(place, name, record.text("question"), record.text("context"), gold=label)
+            yield _Example(record.place, name, record.text("question"), record.text("context"), gold=label)
         elif config.kind == "tokens":
-            yield _of_words(config, record, place, name, label)
+            yield _of_words(config, record, name, label)
         else:
             text = record.text(_column(config.text, "text", record), "--text")
             pair = None if config.pair is None else record.text(_column(config.pair, "pair", record), "--pair")
-            yield _Example(place, name, text, pair, gold=label)
+            yield _Example(record.place, name, text, pair, gold=label)
 
 
 def _column(named: str | None, usual: str, record: Record) -> str:
@@ -185,18 +185,18 @@ def _gold_of(config: TaskConfig, record: Record) -> Any:
     return record.values[field]
 
 
-def _of_words(config: TaskConfig, record: Record, place: tuple[str, int], name: Any, tags: Any) -> _Example:
+def _of_words(config: TaskConfig, record: Record, name: Any, tags: Any) -> _Example:
     named = [each for each in (config.text, "words", "tokens", "text") if each is not None and each in record.values]
     value = record.values[named[0]] if named else None
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         if tags is not None and (not isinstance(tags, list) or len(tags) != len(value)):
             raise UserError(f"{record.place}: {len(value)} words, but not as many tags")
-        return _Example(place, name, "", words=value, gold=tags)
+        return _Example(record.place, name, "", words=value, gold=tags)
     if not isinstance(value, str):
         raise UserError(f"{record.place}: no field words or tokens (a list of words), nor text; name yours with --text")
     if tags is not None:
         raise UserError(f"{record.place}: --score needs words with their tags, not a text")
-    return _Example(place, name, record.text(named[0]))
+    return _Example(record.place, name, record.text(named[0]))
 
 
 def _of_source(config: TaskConfig, text: str, gold: bool) -> Iterator[_Example]:
@@ -205,7 +205,7 @@ def _of_source(config: TaskConfig, text: str, gold: bool) -> Iterator[_Example]:
     if config.kind == "tokens" and source.kind in ("tsv", "csv") and not gold:
         columns = [("task.text", config.text or "text")]
         for prefix, number, values in READERS[source.kind](source, columns, config.header, "strict"):
-            yield _Example((prefix, number), None, values[0])
+            yield _Example(f"{prefix}{number}", None, values[0])
         return
     if source.kind not in SOURCES_OF[config.kind]:
         raise UserError(
@@ -215,21 +215,18 @@ def _of_source(config: TaskConfig, text: str, gold: bool) -> Iterator[_Example]:
     found = read_examples(config, sources=[text], labelled=gold)
     has_ids = config.id is not None or isinstance(found, QaExamples)
     for index in range(len(found)):
-        place, _, number = found.places[index].rpartition(_last_blank(found.places[index]))
-        yield _one(found, index, (found.places[index][: -len(number)], int(number)), has_ids)
+        yield _one(found, index, has_ids)
 
 
-def _last_blank(place: str) -> str:
-    return ":" if place.rpartition(":")[2].isdecimal() else " "
-
-
-def _one(found: Examples, index: int, place: tuple[str, int], has_ids: bool) -> _Example:
-    name = found.ids[index] if has_ids else None
+def _one(found: Examples, index: int, has_ids: bool) -> _Example:
+    place, name = found.places[index], found.ids[index] if has_ids else None
     if isinstance(found, QaExamples):
         answers = None if found.answers is None else found.answers[index]
         return _Example(place, name, found.questions[index], found.contexts[found.context_of[index]], gold=answers)
     if isinstance(found, WordExamples):
-        return _Example(place, name, "", words=found.words[index], gold=None if found.tags is None else found.tags[index])
+        return _Example(
+            place, name, "", words=found.words[index], gold=None if found.tags is None else found.tags[index]
+        )
     gold: Any = None if found.labels is None else found.labels[index]
     gold = gold if found.scores is None else found.scores[index]
     return _Example(place, name, found.texts[index], None if found.pairs is None else found.pairs[index], gold=gold)
@@ -239,7 +236,8 @@ def _together(config: TaskConfig, found: Sequence[_Example], first: int, gold: b
     """Examples as the features of their kind are made from; their own ids are numbers, those given may come twice."""
     places = Places()
     for example in found:
-        places.add(*example.place)
+        before = example.place.rstrip("0123456789")
+        places.add(before, int(example.place[len(before) :]))
     numbers = [str(first + index) for index in range(len(found))]
     ids = [number if example.id is None else example.id for number, example in enumerate(found, first)]
     cuts: list[tuple[str, Cut] | None] = [None] * len(found)
@@ -273,10 +271,13 @@ def _answers(example: _Example) -> Answers:
     if isinstance(value, Answers):
         return value
     if isinstance(value, list) and all(isinstance(each, dict) for each in value):
-        value = {"text": [each.get("text") for each in value], "answer_start": [each.get("answer_start") for each in value]}
+        value = {
+            "text": [each.get("text") for each in value],
+            "answer_start": [each.get("answer_start") for each in value],
+        }
     texts = value.get("text") if isinstance(value, dict) else None
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise UserError(f"{_where(example)}: answers must be texts, as in SQuAD's files, to be scored against")
+        raise UserError(f"{example.place}: answers must be texts, as in SQuAD's files, to be scored against")
     return Answers(tuple(texts), (0,) * len(texts))
 
 
@@ -284,7 +285,7 @@ def _label(example: _Example) -> str:
     value = example.gold
     name = str(value).lower() if isinstance(value, bool) else str(value).strip()
     if not name or isinstance(value, list | dict):
-        raise UserError(f"{_where(example)}: the gold label is none; --score needs one for every example")
+        raise UserError(f"{example.place}: the gold label is none; --score needs one for every example")
     return name
 
 
@@ -292,8 +293,4 @@ def _number(example: _Example) -> float:
     try:
         return float(example.gold)
     except (TypeError, ValueError):
-        raise UserError(f"{_where(example)}: the gold score must be a number, not {example.gold!r}") from None
-
-
-def _where(example: _Example) -> str:
-    return f"{example.place[0]}{example.place[1]}"
+        raise UserError(f"{example.place}: the gold score must be a number, not {example.gold!r}") from None

@@ -46,11 +46,12 @@ class Features:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextData:
-    """Features of texts, one window an example, the ids of the examples, and what there is to say of them."""
+    """Features of texts, one window an example, ids of the examples, what there is to say, and how many were cut."""
 
     features: Features
     ids: list[str]
     notes: tuple[str, ...]
+    num_cut: int = 0
 
 
 def text_data(
@@ -84,7 +85,7 @@ def text_data(
         *examples.notes,
         *cut_note(num_cut, len(examples), f"task.max_len={config.max_len}, task.cut={config.cut}"),
     ]
-    return TextData(Features(tokens, offsets, types, example, summary, values), examples.ids, tuple(notes))
+    return TextData(Features(tokens, offsets, types, example, summary, values), examples.ids, tuple(notes), num_cut)
 
 
 def require_tokens(offsets: np.ndarray, example: np.ndarray, places: Places) -> None:

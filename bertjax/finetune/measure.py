@@ -28,6 +28,7 @@ from bertjax.types import Batch, Params, Sum
 
 _PLACES = ("example_numbers", "segment_ids", "position_ids")
 
+
 class Said(NamedTuple):
     """What a head says of every window, and the sums of its loss where there are labels.
 

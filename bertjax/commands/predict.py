@@ -1,0 +1,150 @@
+"""`bertjax predict`: what a finetuned model says of every example of some files, one JSON object a line."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from bertjax.check_objectives import task_config
+from bertjax.commands.loaded import batch_tokens, load_model
+from bertjax.commands.waiting import progress_bar
+from bertjax.commands.workdir import read_config
+from bertjax.finetune.asked import WINDOW, Asked, read_asked
+from bertjax.finetune.config import TaskConfig
+from bertjax.finetune.predictions import Predictor, kind_of, task_of
+from bertjax.finetune.readers.examples import QaExamples, TextExamples
+from bertjax.finetune.text_files import STDIN, is_jsonl, read_records
+from bertjax.types import UserError
+
+
+class Wishes(NamedTuple):
+    """What the command line says; None: as the model was finetuned, else as is usual."""
+
+    kind: str | None = None
+    text: str | None = None
+    pair: str | None = None
+    label: str | None = None
+    id: str | None = None
+    header: bool | None = None
+    max_length: int | None = None
+    no_answer: bool | None = None
+    top: int | None = None
+    tokens: int | None = None
+
+
+def predict(folder: Path, files: Sequence[str], out: str, wishes: Wishes, scored: bool, with_input: bool) -> None:
+    """Writes one record an example, in the order of the input; `scored` also prints the figures against its labels.
+
+    A file is written as the predictions come, under another name until it is whole; "-" is the standard output.
+    """
+    check_wishes(wishes)
+    if out != STDIN and not Path(out).parent.is_dir():
+        raise UserError(f"no folder {Path(out).parent} for --out; make it first")
+    predictor = load_predictor(folder, wishes, files)
+    window = None if scored else WINDOW
+    began, count = time.monotonic(), 0
+    shown: IO[str] = sys.stderr if out == STDIN else sys.stdout
+    with progress_bar("examples") as progress, _written(out) as write:
+        for asked in read_asked(predictor.config, files, gold=scored, window=window):
+            found = predictor(asked)
+            for index, record in enumerate(found.records):
+                write(record | _input(asked, index) if with_input else record)
+            if scored:
+                figures = predictor.score(asked, found).figures
+            count += len(found.records)
+            progress(count, None)
+        if not count:
+            raise UserError(f"--in {' '.join(files)} holds no example")
+    took = time.monotonic() - began
+    print(f"{count:,} examples, {predictor.config.kind}, in {took:.1f} s: {out}", file=shown)
+    for note in predictor.notes:
+        print(note, file=shown)
+    if scored:
+        print(", ".join(f"{name} {value:.4f}" for name, value in figures.items()), file=shown)
+
+
+def check_wishes(wishes: Wishes) -> None:
+    """Raises `UserError` for numbers that cannot be."""
+    for flag, value, least in (("--top", wishes.top, 1), ("--batch-tokens", wishes.tokens, 1)):
+        if value is not None and value < least:
+            raise UserError(f"{flag} must be at least {least}, not {value}")
+    if wishes.max_length is not None and wishes.max_length < 8:
+        raise UserError(f"--max-length must be at least 8, not {wishes.max_length}")
+
+
+def load_predictor(folder: Path, wishes: Wishes, files: Sequence[str]) -> Predictor:
+    """The model of a folder with how it reads; of a run that was finetuned, as it did then."""
+    require_files(files)
+    trained = trained_task(folder)
+    model, tokenizer, _ = load_model(folder)
+    kind = kind_of(model, wishes.kind or (trained.kind if trained else None))
+    told = {name: getattr(wishes, name) for name in ("text", "pair", "label", "id", "header", "no_answer")}
+    told["pair"] = told["pair"] or _pair_of(trained, kind, files)
+    config = task_of(model, kind, trained, max_len=wishes.max_length, **told)
+    return Predictor(model, tokenizer, config, batch_tokens(wishes.tokens), wishes.top)
+
+
+def trained_task(folder: Path) -> TaskConfig | None:
+    """What a work folder of `bertjax finetune` was told of its task; None for other folders."""
+    if not (folder / "checkpoints").is_dir():
+        return None
+    cfg = read_config(folder)
+    return task_config(cfg) if cfg.objective.name == "task" else None
+
+
+def require_files(files: Sequence[str], flag: str = "--in") -> None:
+    """Raises `UserError` where a file is not there, before a model is read."""
+    for file in files:
+        if file != STDIN and ":" not in file and not glob.has_magic(file) and not Path(file).expanduser().is_file():
+            raise UserError(f"{flag} {file}: no such file")
+
+
+def _pair_of(trained: TaskConfig | None, kind: str, files: Sequence[str]) -> str | None:
+    """ "pair" where the model is asked about pairs and nothing says so but the first object of a .jsonl file."""
+    if kind not in ("classification", "regression") or (trained is not None and trained.kind == kind):
+        return None
+    first = next(iter(files), STDIN)
+    if not is_jsonl(first):
+        return None
+    record = next(read_records(first.partition(":")[2] if first.startswith("jsonl:") else first), None)
+    return "pair" if record is not None and "pair" in record.values else None
+
+
+def _input(asked: Asked, index: int) -> dict[str, Any]:
+    """What was asked, beside what was said."""
+    examples = asked.examples
+    if isinstance(examples, TextExamples):
+        pair = {} if examples.pairs is None else {"pair": examples.pairs[index]}
+        return {"text": examples.texts[index], **pair}
+    if isinstance(examples, QaExamples):
+        return {"question": examples.questions[index], "context": examples.contexts[examples.context_of[index]]}
+    cut = asked.cut_texts[index]
+    return {} if cut is None else {"text": cut[0]}
+
+
+@contextlib.contextmanager
+def _written(out: str) -> Iterator[Callable[[dict[str, Any]], object]]:
+    """A function that writes a record; the file is never seen half-written."""
+    if out == STDIN:
+        yield lambda record: sys.stdout.write(_line(record))
+        return
+    path = Path(out)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            yield lambda record: file.write(_line(record))
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"

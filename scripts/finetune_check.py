@@ -1,0 +1,215 @@
+"""Finetuning here and by `transformers`' Trainer: the same data, rate, batch and epochs, in several seeds.
+
+    python scripts/finetune_check.py --model FOLDER --out runs/finetune_check --task sst2=tsv:train.tsv,tsv:dev.tsv \\
+        --task conll=conll:eng.train,conll:eng.testa --first 3000
+
+A task is NAME=TRAIN,EVAL[,COLUMN=NAME...], sources and columns as `task` of a config has them (text, pair, label);
+sources of words make it token classification. Of the training data the first `--first` examples count. Both sides are processes
+of their own, in turns; seconds run from their start to the last prediction. The peer runs its first seed in float32 and
+in bfloat16, the others in the faster of the two. `--peer_python` names an interpreter that has torch and accelerate.
+
+Prints, and keeps in OUT/table.md, means and standard deviations of the scores (accuracy; entity F1 for words), their
+difference beside 2 sqrt(s1^2 / n + s2^2 / n), and the ratio of the medians of the seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.finetune.config import TaskConfig
+from bertjax.finetune.readers.examples import TextExamples, WordExamples
+from bertjax.finetune.readers.read import label_names, read_examples
+from bertjax.finetune.scorers.entities import entity_scores
+from bertjax.types import UserError
+
+ROOT = Path(__file__).parents[1]
+
+
+class Job(NamedTuple):
+    """A task as both sides read it: JSON lines, and its labels."""
+
+    name: str
+    kind: str
+    folder: Path
+    labels: tuple[str, ...]
+    is_pair: bool
+
+
+class Run(NamedTuple):
+    score: float
+    seconds: float
+
+
+def prepare(text: str, options: argparse.Namespace) -> Job:
+    """Reads a task once, and writes what both sides get."""
+    name, _, rest = text.partition("=")
+    train, held_out, *columns = rest.split(",")
+    kind = "tokens" if train.startswith("conll:") else "classification"
+    told = dict(column.split("=", 1) for column in columns)
+    config = TaskConfig(kind=kind, train=(train,), eval=(held_out,), **told)
+    folder = options.out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    labels: tuple[str, ...] = ()
+    for split in ("train", "eval"):
+        examples = read_examples(config, split)
+        labels = labels or label_names(config, examples)
+        rows = list(_rows(examples))[: options.first if split == "train" else None]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Job(name, kind, folder, labels, "pair" in told)
+
+
+def _rows(examples: Any) -> Any:
+    if isinstance(examples, WordExamples):
+        assert examples.tags is not None
+        yield from ({"tokens": words, "tags": tags} for words, tags in zip(examples.words, examples.tags, strict=True))
+        return
+    assert isinstance(examples, TextExamples) and examples.labels is not None
+    for index, (text, label) in enumerate(zip(examples.texts, examples.labels, strict=True)):
+        pair = {} if examples.pairs is None else {"pair": examples.pairs[index]}
+        yield {"text": text, **pair, "label": label}
+
+
+def ours(job: Job, options: argparse.Namespace, seed: int) -> Run:
+    workdir = job.folder / f"ours-{seed}"
+    values = {
+        "init_from": options.model,
+        "seed": seed,
+        "task.train": f"jsonl:{job.folder / 'train.jsonl'}",
+        "task.eval": f"jsonl:{job.folder / 'eval.jsonl'}",
+        "task.labels": ",".join(job.labels),
+        "task.epochs": options.epochs,
+        "task.batch_size": options.rows,
+        "task.max_len": options.max_len,
+        "task.evals_per_epoch": 1 / options.epochs,
+        "optimizer.learning_rate": options.rate,
+        "optimizer.bias_correction": "true",
+        "optimizer.eps": 1e-8,
+        "schedule.name": "linear",
+        "checkpoint.interval_steps": 0,
+        "logging.tensorboard": "false",
+        "export.at_end": "false",
+        "platform": options.platform,
+        "data.cache_dir": options.out / "cache",
+    }
+    values |= {"task.pair": "pair"} if job.is_pair else {}
+    config = ROOT / "configs" / "finetune" / f"{job.kind}.py"
+    command = [sys.executable, "-m", "bertjax", "finetune", "--config", str(config), "--workdir", str(workdir)]
+    began = time.time()
+    call([*command, *(f"--config.{key}={value}" for key, value in values.items())])
+    seconds = time.time() - began
+    name = "eval/f1" if job.kind == "tokens" else "eval/accuracy"
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return Run([line[name] for line in lines if name in line][-1], seconds)
+
+
+def theirs(job: Job, options: argparse.Namespace, seed: int, dtype: str) -> Run:
+    folder = job.folder / f"theirs-{dtype}-{seed}"
+    folder.mkdir(exist_ok=True)
+    told = {
+        "kind": job.kind,
+        "model": str(options.model),
+        "train": str(job.folder / "train.jsonl"),
+        "eval": str(job.folder / "eval.jsonl"),
+        "labels": job.labels,
+        "rate": options.rate,
+        "rows": options.rows,
+        "epochs": options.epochs,
+        "max_len": options.max_len,
+        "seed": seed,
+        "dtype": dtype,
+        "cpu": options.platform == "cpu",
+        "cache": str(folder),
+        "out": str(folder / "found.json"),
+    }
+    (folder / "job.json").write_text(json.dumps(told))
+    began = time.time()
+    environment = {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1"}
+    call(
+        [options.peer_python, str(Path(__file__).with_name("finetune_peer.py")), str(folder / "job.json")], environment
+    )
+    found = json.loads((folder / "found.json").read_text())
+    gold = [json.loads(line) for line in (job.folder / "eval.jsonl").read_text().splitlines()]
+    if job.kind == "tokens":
+        score = entity_scores([row["tags"] for row in gold], found["predictions"]).f1
+    else:
+        score = statistics.fmean(row["label"] == said for row, said in zip(gold, found["predictions"], strict=True))
+    return Run(score, found["ended"] - began)
+
+
+def call(command: list[str], environment: dict[str, str] | None = None) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | (environment or {}), check=False)
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip().splitlines()
+        raise UserError(f"{' '.join(command[:4])} ... ended with status {done.returncode}: {' / '.join(words[-3:])}")
+
+
+def compare(job: Job, options: argparse.Namespace) -> str:
+    """A line of the table; both sides in turns."""
+    here, there, dtypes = [], [], ["float32", "bfloat16"]
+    for number, seed in enumerate(options.seeds):
+        here.append(ours(job, options, seed))
+        tried = {dtype: theirs(job, options, seed, dtype) for dtype in dtypes}
+        dtypes = [min(tried, key=lambda dtype: tried[dtype].seconds)] if number == 0 else dtypes
+        there.append(tried[dtypes[0]])
+        print(f"{job.name}, seed {seed}: here {here[-1]}, there {tried}", flush=True)
+    return row(job.name, here, there, dtypes[0])
+
+
+def row(name: str, here: list[Run], there: list[Run], dtype: str) -> str:
+    scores = [[run.score for run in side] for side in (here, there)]
+    means = [statistics.fmean(side) for side in scores]
+    spreads = [statistics.stdev(side) if len(side) > 1 else math.nan for side in scores]
+    allowed = 2.0 * math.sqrt(sum(spread**2 / len(here) for spread in spreads))
+    seconds = [statistics.median(run.seconds for run in side) for side in (here, there)]
+    told = [f"{mean:.4f} ± {spread:.4f}" for mean, spread in zip(means, spreads, strict=True)]
+    within = "yes" if abs(means[0] - means[1]) <= allowed else "no"
+    return (
+        f"| {name} | {told[0]} | {told[1]} ({dtype}) | {means[0] - means[1]:+.4f} | {allowed:.4f} | {within} "
+        f"| {seconds[0]:.0f} | {seconds[1]:.0f} | {seconds[1] / seconds[0]:.2f} |"
+    )
+
+
+HEAD = (
+    "| task | bertjax | Trainer | difference | allowed | within | s here | s there | times as fast |\n"
+    "|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--task", action="append", required=True)
+    parser.add_argument("--first", type=int, help="training examples (default: all)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=32, help="examples of an update")
+    parser.add_argument("--rate", type=float, default=1e-4)
+    parser.add_argument("--max_len", type=int, default=128)
+    parser.add_argument("--platform", default="cpu")
+    parser.add_argument("--peer_python", default=sys.executable)
+    options = parser.parse_args()
+    options.out, options.model = options.out.absolute(), options.model.absolute()
+    try:
+        lines = [HEAD]
+        for text in options.task:
+            lines.append(compare(prepare(text, options), options))
+            (options.out / "table.md").write_text("\n".join(lines) + "\n")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

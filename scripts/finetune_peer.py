@@ -1,0 +1,103 @@
+"""The peer of finetune_check.py, in a process of its own: a task on a Hugging Face folder by `transformers`' Trainer.
+
+    python scripts/finetune_peer.py job.json
+
+The job says kind ("classification" or "tokens"), model, train and eval (JSON lines with text, pair and label, or tokens
+and tags), labels, rate, rows, epochs, max_len, seed, type, and where to write {"ended": time.time() behind the last
+prediction, "predictions": [...]}. It needs torch, transformers, datasets and accelerate, and not bertjax.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import transformers
+from datasets import Dataset, load_dataset
+
+
+def read(path: str, cache: str) -> Dataset:
+    return load_dataset("json", data_files=path, split="train", cache_dir=cache)
+
+
+def features(job: dict[str, Any], tokenizer: Any, rows: Dataset) -> Dataset:
+    """As transformers' run_glue and run_ner make them."""
+    number = {label: index for index, label in enumerate(job["labels"])}
+
+    def texts(batch: dict[str, list[Any]]) -> Any:
+        columns = [batch["text"]] + ([batch["pair"]] if "pair" in batch else [])
+        found = tokenizer(*columns, truncation=True, max_length=job["max_len"])
+        found["labels"] = [number[label] for label in batch["label"]]
+        return found
+
+    def words(batch: dict[str, list[Any]]) -> Any:
+        found = tokenizer(batch["tokens"], truncation=True, max_length=job["max_len"], is_split_into_words=True)
+        found["labels"] = []
+        for index, tags in enumerate(batch["tags"]):
+            of, own, before = found.word_ids(index), [], None
+            for word in of:
+                own.append(-100 if word is None or word == before else number[tags[word]])
+                before = word
+            found["labels"].append(own)
+        return found
+
+    make = words if job["kind"] == "tokens" else texts
+    return rows.map(make, batched=True, remove_columns=rows.column_names)
+
+
+def predicted(job: dict[str, Any], scores: np.ndarray, labels: np.ndarray, rows: Dataset) -> list[Any]:
+    """Labels of texts, or of the words of sentences: those that were cut off are O."""
+    best = scores.argmax(axis=-1)
+    if job["kind"] != "tokens":
+        return [job["labels"][index] for index in best]
+    found = []
+    for numbers, gold, tags in zip(best, labels, rows["tags"], strict=True):
+        own = [job["labels"][index] for index in numbers[gold != -100]]
+        found.append(own + ["O"] * (len(tags) - len(own)))
+    return found
+
+
+def main(job: dict[str, Any]) -> None:
+    transformers.logging.set_verbosity_error()
+    transformers.set_seed(job["seed"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
+    is_words = job["kind"] == "tokens"
+    kind = transformers.AutoModelForTokenClassification if is_words else transformers.AutoModelForSequenceClassification
+    collator = transformers.DataCollatorForTokenClassification if is_words else transformers.DataCollatorWithPadding
+    rows = {split: read(job[split], job["cache"]) for split in ("train", "eval")}
+    given = {split: features(job, tokenizer, own) for split, own in rows.items()}
+    model = kind.from_pretrained(job["model"], num_labels=len(job["labels"]), attn_implementation="sdpa")
+    updates = -(-len(given["train"]) // job["rows"]) * job["epochs"]
+    arguments = transformers.TrainingArguments(
+        output_dir=job["cache"],
+        learning_rate=job["rate"],
+        per_device_train_batch_size=job["rows"],
+        per_device_eval_batch_size=job["rows"],
+        num_train_epochs=job["epochs"],
+        warmup_steps=updates // 10,
+        weight_decay=0.01,
+        max_grad_norm=1.0,
+        lr_scheduler_type="linear",
+        seed=job["seed"],
+        bf16=job["dtype"] == "bfloat16",
+        use_cpu=job["cpu"],
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        logging_strategy="no",
+    )
+    trainer = transformers.Trainer(
+        model=model, args=arguments, train_dataset=given["train"], data_collator=collator(tokenizer)
+    )
+    trainer.train()
+    said = trainer.predict(given["eval"])
+    found = predicted(job, said.predictions, said.label_ids, rows["eval"])
+    Path(job["out"]).write_text(json.dumps({"ended": time.time(), "predictions": found}))
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

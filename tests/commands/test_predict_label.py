@@ -1,0 +1,293 @@
+"""`predict` and `label` as a user types them: all forms of input, outputs that finetuning reads, errors in a line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lab import Finished, sentences
+
+from bertjax.cli import main
+from bertjax.finetune.config import TaskConfig
+from bertjax.finetune.readers.read import read_examples
+from bertjax.hub.load import load_pretrained
+from bertjax.hub.parity.measure import random_params
+from bertjax.hub.save import save_pretrained
+
+Capture = pytest.CaptureFixture[str]
+LABELS = ("animal", "thing")
+TEXTS = ["The cat sees the dog.", "the river", "The teacher paints the garden and the house.", "a", ""]
+
+
+def run(*arguments: object) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def say(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+
+
+def records(path: Path | str) -> list[dict[str, Any]]:
+    text = path.read_text(encoding="utf-8") if isinstance(path, Path) else path
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def model_of(finished: Finished, folder: Path, head: str, labels: tuple[str, ...]) -> Path:
+    """The tokenizer of the finished run, and a random model for a task."""
+    import dataclasses
+
+    export = finished.workdir / "export"
+    own = load_pretrained(export)
+    config = dataclasses.replace(own.config, labels=labels)
+    heads = ("pooler", head) if head == "sequence_classification" else (head,)
+    save_pretrained(folder, random_params(config, heads), config, heads=heads, tokenizer=own.tokenizer_files)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def classifier(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_of(finished, tmp_path_factory.mktemp("classifier") / "model", "sequence_classification", LABELS)
+
+
+def test_all_forms_of_input_say_the_same(
+    classifier: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "\n".join(TEXTS[:4]) + "\n"
+    objects = "".join(json.dumps({"id": f"n{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS[:4]))
+    (tmp_path / "t.txt").write_text(lines)
+    (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress(objects.encode()))
+    (tmp_path / "t.tsv").write_text("name\tbody\n" + "".join(f"n{i}\t{text}\n" for i, text in enumerate(TEXTS[:4])))
+    (tmp_path / "t.csv").write_text("".join(f'"{text}",x\n' for text in TEXTS[:4]))
+    out = tmp_path / "out.jsonl"
+    said: dict[str, list[dict[str, Any]]] = {}
+    for name, more in {
+        "t.txt": [],
+        "t.jsonl.gz": [],
+        "t.tsv": ["--text", "body", "--id", "name"],
+        "t.csv": ["--no-header", "--text", "0"],
+    }.items():
+        assert run("predict", "--model", classifier, "--in", tmp_path / name, "--out", out, *more) == 0
+        said[name] = records(out)
+        assert capsys.readouterr().out.startswith("4 examples, classification, in ")
+    for name, text in (("lines", lines), ("objects", objects)):
+        say(monkeypatch, text.encode())
+        assert run("predict", "--model", classifier, "--in", "-", "--out", "-", "--with-input") == 0
+        printed = capsys.readouterr()
+        said[name] = records(printed.out)
+        assert "4 examples" in printed.err
+        assert [record.pop("text") for record in said[name]] == TEXTS[:4]
+    first = [{**record, "id": None} for record in said["t.txt"]]
+    for name, found in said.items():
+        assert [{**record, "id": None} for record in found] == first, name
+        ids = [f"n{i}" for i in range(4)] if name in ("t.jsonl.gz", "t.tsv", "objects") else list(range(4))
+        assert [record["id"] for record in found] == ids, name
+    assert set(first[0]["probabilities"]) == set(LABELS)
+    assert sum(first[0]["probabilities"].values()) == pytest.approx(1.0, abs=2e-6)
+    assert len({record["score"] for record in first}) == 4
+
+
+def test_figures_against_labels_and_an_order_over_files(classifier: Path, tmp_path: Path, capsys: Capture) -> None:
+    texts = sentences(30, 3)
+    out = tmp_path / "out.jsonl"
+    (tmp_path / "a.txt").write_text("\n".join(texts))
+    assert run("predict", "--model", classifier, "--in", tmp_path / "a.txt", "--out", out) == 0
+    labels = [record["label"] for record in records(out)]
+    wrong = [LABELS[0] if label == LABELS[1] else LABELS[1] for label in labels[:6]]
+    rows = [{"text": text, "label": label} for text, label in zip(texts, [*wrong, *labels[6:]], strict=True)]
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:11]))
+    (tmp_path / "c.tsv").write_text("text\tlabel\n" + "".join(f"{row['text']}\t{row['label']}\n" for row in rows[11:]))
+    capsys.readouterr()
+    files = [tmp_path / "b.jsonl", tmp_path / "c.tsv"]
+    assert run("predict", "--model", classifier, "--in", *files, "--out", out, "--score", "--batch-tokens", 90) == 0
+    assert f"accuracy {24 / 30:.4f}" in capsys.readouterr().out
+    assert [(record["id"], record["label"]) for record in records(out)] == list(enumerate(labels))
+
+
+@pytest.mark.long
+def test_words_and_questions(finished: Finished, tmp_path: Path, capsys: Capture) -> None:
+    tagger = model_of(finished, tmp_path / "tagger", "token_classification", ("O", "B-A", "I-A"))
+    (tmp_path / "t.conll").write_text("The x O\ncat x B-A\n\nthe x O\n")
+    out = tmp_path / "out.jsonl"
+    assert run("predict", "--model", tagger, "--in", tmp_path / "t.conll", "--out", out, "--score") == 0
+    assert [record["words"] for record in records(out)] == [["The", "cat"], ["the"]]
+    assert "precision" in capsys.readouterr().out
+    reader = model_of(finished, tmp_path / "reader", "question_answering", ("LABEL_0", "LABEL_1"))
+    question = {"id": "q", "question": "the dog", "context": "The cat sees the dog. " * 9}
+    (tmp_path / "q.jsonl").write_text(
+        json.dumps({**question, "answers": {"text": ["cat"], "answer_start": [4]}}) + "\n"
+    )
+    more = ["--max-length", 40, "--top", 2]
+    assert run("predict", "--model", reader, "--in", tmp_path / "q.jsonl", "--out", out, "--score", *more) == 0
+    assert "exact_match" in capsys.readouterr().out
+    (record,) = records(out)
+    assert record["id"] == "q" and len(record["best"]) == 2
+    assert question["context"][record["start"] : record["end"]] == record["answer"]
+
+
+def test_a_classifier_labels_and_a_task_reads_it(classifier: Path, tmp_path: Path, capsys: Capture) -> None:
+    texts = sorted(set(sentences(120, 5)))
+    (tmp_path / "t.txt").write_text("\n".join([*texts, texts[0], " "]) + "\n")
+    assert run("predict", "--model", classifier, "--in", tmp_path / "t.txt", "--out", tmp_path / "p.jsonl") == 0
+    said = {text: record for text, record in zip(texts, records(tmp_path / "p.jsonl"), strict=False)}
+    threshold = float(np.median([record["score"] for record in said.values()]))
+    gold = texts[:20]
+    lines = [f"{text}\t{said[text]['label'] if i else 'animal'}" for i, text in enumerate(gold)]
+    (tmp_path / "gold.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    capsys.readouterr()
+    out = tmp_path / "silver.jsonl"
+    more = ["--confidence", threshold, "--gold", tmp_path / "gold.tsv"]
+    assert run("label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", out, *more) == 0
+    wanted = [text for text in texts[20:] if said[text]["score"] >= threshold]
+    kept = records(out)
+    assert [record["text"] for record in kept] == wanted and 10 < len(wanted) < 90
+    assert all(record["confidence"] == said[record["text"]]["score"] >= threshold for record in kept)
+    examples = read_examples(TaskConfig("classification", (f"jsonl:{out}",)))
+    assert examples.labels == [said[text]["label"] for text in wanted]  # type: ignore[union-attr]
+    facts = json.loads((tmp_path / "silver.labels.json").read_text())
+    at = [text for text in gold if said[text]["score"] >= threshold]
+    right = sum(said[text]["label"] == ("animal" if text == gold[0] else said[text]["label"]) for text in at)
+    assert (facts["kept"], facts["of"]) == (len(wanted), len(texts) + 2)
+    assert facts["agreement"] == pytest.approx(right / len(at)) and facts["dropped"] == {"empty": 1, "gold": 21}
+    printed = capsys.readouterr().out
+    assert f"of {len(at)} gold examples {right / len(at):.1%} agree" in printed and facts["trust"] in printed
+    tsv = tmp_path / "silver.tsv"
+    assert run("label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", tsv, "--per-class", 3) == 0
+    assert "nobody knows how far to trust" in capsys.readouterr().out
+    examples = read_examples(TaskConfig("classification", (f"tsv:{tsv}",)))
+    assert len(examples) <= 6 and set(examples.labels) <= set(LABELS)  # type: ignore[union-attr,arg-type]
+
+
+def test_answers_of_a_language_model(tmp_path: Path, capsys: Capture) -> None:
+    """By id and by text, with chatter; no model is read."""
+    corpus = [{"id": i, "text": f"text {i}"} for i in range(8)]
+    said: list[dict[str, Any]] = [
+        {"id": 0, "label": "Positive.", "confidence": 0.95},
+        {"id": "1", "label": "negative", "confidence": "0.9"},
+        {"id": 2, "label": "As a language model I cannot", "confidence": 0.9},
+        {"id": 3, "label": "positive", "confidence": 0.4},
+        {"text": "text 4", "label": "negative", "confidence": 1},
+        {"text": "text 4", "label": "positive", "confidence": 1},
+        {"id": 99, "label": "positive", "confidence": 1},
+        {"id": 6, "label": "negative", "confidence": 0.8},
+    ]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(each) + "\n" for each in corpus))
+    (tmp_path / "said.jsonl").write_text("".join(json.dumps(each) + "\n" for each in said))
+    (tmp_path / "gold.jsonl").write_text(
+        '{"text": "text 6", "label": "negative"}\n{"text": "no", "label": "positive"}\n'
+    )
+    out = tmp_path / "silver.tsv"
+    more = ["--in", tmp_path / "corpus.jsonl", "--confidence", 0.5, "--gold", tmp_path / "gold.jsonl", "--out", out]
+    assert run("label", "--answers", tmp_path / "said.jsonl", *more) == 0
+    assert out.read_text() == "text\tlabel\ntext 0\tpositive\ntext 1\tnegative\n"
+    printed = capsys.readouterr().out
+    assert printed.startswith("2 of 8 labels kept, confidence at least 0.5: ")
+    assert "2 several labels for one text; 1 no label; 1 ids without a text; 1 texts of the gold sample" in printed
+    assert "1 below the confidence" in printed and "'As a language model I cannot' (1)" in printed
+    assert "1 of 2 gold texts have no answer" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("predict --model {model} --in nowhere.txt --out {out}", "--in nowhere.txt: no such file"),
+        ("predict --model {model} --in {jsonl} --out {out} --text body", "no field 'body' (it has id, words)"),
+        ("predict --model {model} --in {jsonl} --out {out} --kind qa", "--kind qa: the model has no such head"),
+        ("predict --model {model} --in {txt} --out {out} --score", "lines of text hold no labels"),
+        (
+            "predict --model {model} --in {tsv} --out {out} --text body",
+            "no column 'body' (it has text, label); set --text",
+        ),
+        ("predict --model {model} --in {tsv} --out {out} --score", "unknown label 'plant'; known are animal, thing"),
+        ("predict --model {model} --in a.parquet --out {out}", "--in a.parquet: give .jsonl, .txt"),
+        ("predict --model {model} --in {empty} --out {out}", "holds no example"),
+        ("predict --model {model} --in {txt} --out {out} --max-length 900", "--max-length 900 is beyond the 64 tokens"),
+        ("predict --model {model} --in {txt} --out nowhere/out.jsonl", "no folder nowhere for --out"),
+        ("predict --model {bare} --in {txt} --out {out}", "the model has no task"),
+        ("predict --model {model} --in {txt} --out {out} --top 0", "--top must be at least 1"),
+        ("label --in {txt} --out {out}", "give either --model FOLDER (a classifier) or --answers"),
+        ("label --model {model} --out {out}", "--in is missing"),
+        ("label --model {model} --in {txt} --out out.csv", "--out out.csv must end in .jsonl or .tsv"),
+        ("label --model {model} --in {txt} --out {out} --confidence 90", "--confidence must lie between 0 and 1"),
+        ("label --model {model} --in {txt} --out {out} --confidence 1", "no label is left to keep: 2 below"),
+        ("label --model {model} --in {txt} --out {out} --gold {tsv}", "--gold: unknown label 'plant'"),
+        ("label --answers {jsonl} --out {out}", "--labels is missing: name the labels"),
+        ("label --answers {jsonl} --out {out} --labels a,b", "no field 'label'; name the field"),
+        ("label --answers {bad} --out {out} --labels a,b", "confidence must be a number between 0 and 1, not 'high'"),
+        ("label --answers {noid} --out {out} --labels a,b", "an id without its text; give the texts with --in"),
+    ],
+)
+def test_refused_in_one_line(
+    classifier: Path, finished: Finished, tmp_path: Path, capsys: Capture, words: str, said: str
+) -> None:
+    files = {
+        "txt": "a\nb\n",
+        "jsonl": '{"id": 1, "words": "a"}\n',
+        "tsv": "text\tlabel\na\tplant\n",
+        "empty": "",
+        "bad": '{"text": "a", "label": "a", "confidence": "high"}\n',
+        "noid": '{"id": 1, "label": "a"}\n',
+    }
+    places = {"model": classifier, "bare": finished.workdir, "out": tmp_path / "out.jsonl"}
+    for name, text in files.items():
+        ending = {"empty": "txt", "bad": "jsonl", "noid": "jsonl"}.get(name, name)
+        places[name] = tmp_path / f"{name}.{ending}"
+        places[name].write_text(text)
+    assert run(*words.format(**places).split()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"bertjax {words.split()[0]}: ") and said in error and error.count("\n") == 1, error
+    assert not places["out"].exists() and not list(tmp_path.glob(".*.tmp"))
+
+
+TASK = """
+from bertjax.base_config import base_config
+
+def get_config():
+    config = base_config()
+    config.platform = "cpu"
+    config.objective.name = "task"
+    config.init_from = "{model}"
+    config.task.train = ("jsonl:{silver}",)
+    config.task.eval = ("tsv:{gold}",)
+    config.task.kind = "classification"
+    config.task.max_len = 16
+    config.task.batch_size = 16
+    config.task.epochs = 1.0
+    config.schedule.warmup_steps = 1
+    config.mesh.data = 1
+    config.logging.tensorboard = False
+    config.export.at_end = True
+    return config
+"""
+
+
+@pytest.mark.long
+def test_from_silver_labels_to_a_run_and_its_predictions(
+    classifier: Path, finished: Finished, tmp_path: Path, capsys: Capture
+) -> None:
+    """The report tells of the labels; the run, its export and its own evaluation say the same of the same texts."""
+    texts = sorted(set(sentences(200, 8)))
+    (tmp_path / "t.txt").write_text("\n".join(texts) + "\n")
+    silver, gold = tmp_path / "silver.jsonl", tmp_path / "gold.tsv"
+    gold.write_text("text\tlabel\n" + "".join(f"{text}\t{LABELS[i % 2]}\n" for i, text in enumerate(texts[:30])))
+    assert run("label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", silver, "--gold", gold) == 0
+    config = tmp_path / "task.py"
+    config.write_text(TASK.format(model=finished.workdir, silver=silver, gold=gold))
+    assert run("finetune", "--config", config, "--workdir", tmp_path / "run") == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    facts = json.loads((tmp_path / "silver.labels.json").read_text())
+    assert "Labels from a larger model" in page and f"{facts['kept']} of {facts['of']} kept" in page
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    capsys.readouterr()
+    said = []
+    for folder in (tmp_path / "run", tmp_path / "run" / "export"):
+        assert run("predict", "--model", folder, "--in", gold, "--out", tmp_path / "p.jsonl", "--score") == 0
+        assert f"accuracy {last['eval/accuracy']:.4f}" in capsys.readouterr().out
+        said.append(records(tmp_path / "p.jsonl"))
+    for one, other in zip(*said, strict=True):
+        assert one["label"] == other["label"]
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-6)
