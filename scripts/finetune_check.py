@@ -4,9 +4,10 @@
         --task conll=conll:eng.train,conll:eng.testa --first 3000
 
 A task is NAME=TRAIN,EVAL[,COLUMN=NAME...], sources and columns as `task` of a config has them (text, pair, label);
-sources of words make it token classification. Of the training data the first `--first` examples count. Both sides are processes
-of their own, in turns; seconds run from their start to the last prediction. The peer runs its first seed in float32 and
-in bfloat16, the others in the faster of the two. `--peer_python` names an interpreter that has torch and accelerate.
+sources of words make it token classification. Of the training data the first `--first` examples count. Both sides are
+processes of their own, in turns; seconds run from their start to the last prediction. The peer runs its first seed in
+float32 and in bfloat16, the others in the faster of the two. `--peer_python` names an interpreter that has torch and
+accelerate.
 
 Prints, and keeps in OUT/table.md, means and standard deviations of the scores (accuracy; entity F1 for words), their
 difference beside 2 sqrt(s1^2 / n + s2^2 / n), and the ratio of the medians of the seconds.

@@ -120,7 +120,8 @@ def markdown(found: list[dict[str, Any]]) -> str:
         sent = ", ".join(f"{kind} {size:,.0f}" for kind, size in kinds.items() if size >= 1)
         gib = [each[f"{part}_bytes"] / 2**30 for part in ("state", "temporary")]
         shares = [each["estimated_mfu"][name] for name in ("as_compiled", "unrolled", "optimal")]
-        told = " / ".join("-" if share is None else f"{100 * share:.0f} %" for share in shares)
+        # of v5p and v6e libtpu notes cycles beside some operation that no chip could ever need
+        told = " / ".join("-" if share is None or share < 1e-3 else f"{100 * share:.0f} %" for share in shares)
         splash = "none" if each["splash_seconds"] is None else f"{1000 * each['splash_seconds']:.1f} ms"
         lines.append(
             f"| {step} | {each['slice']} | {mesh} | {each['rows'] // each['devices']} | {gib[0]:.2f} + {gib[1]:.2f} of "
