@@ -253,6 +253,9 @@ def _summary(out: Path, facts: Mapping[str, Any], usable: Sorted, choice: Choice
         kappa = "" if found.kappa is None else f"Cohen's kappa {found.kappa:.3f}"
         missing = f"{found.unanswered:,} of {found.total:,} gold texts have no answer" if found.unanswered else ""
         lines += ["; ".join(each for each in (kappa, missing) if each)] if kappa or missing else []
+    alone = {row["label"] for row in facts["rows"] if row["kept"]}
+    if len(alone) == 1:
+        lines.append(f"every label kept is {alone.pop()!r}: a task needs two; lower --confidence, or add texts")
     width = max(len("label"), *(len(row["label"]) for row in facts["rows"]))
     lines.append(f"{'label':{width}}     kept       of" + (" agreement  examples" if found is not None else ""))
     for row in facts["rows"]:

@@ -20,6 +20,7 @@ from bertjax.finetune.config import TaskConfig
 from bertjax.finetune.predictions import Predictor, kind_of, task_of
 from bertjax.finetune.readers.examples import QaExamples, TextExamples
 from bertjax.finetune.text_files import STDIN, is_jsonl, read_records
+from bertjax.hub.folder import CONFIG, read_json
 from bertjax.types import UserError
 
 
@@ -82,12 +83,20 @@ def load_predictor(folder: Path, wishes: Wishes, files: Sequence[str]) -> Predic
     """The model of a folder with how it reads; of a run that was finetuned, as it did then."""
     require_files(files)
     trained = trained_task(folder)
+    require_one_label(folder)
     model, tokenizer, _ = load_model(folder)
     kind = kind_of(model, wishes.kind or (trained.kind if trained else None))
     told = {name: getattr(wishes, name) for name in ("text", "pair", "label", "id", "header", "no_answer")}
     told["pair"] = told["pair"] or _pair_of(trained, kind, files)
     config = task_of(model, kind, trained, max_len=wishes.max_length, **told)
     return Predictor(model, tokenizer, config, batch_tokens(wishes.tokens), wishes.top)
+
+
+def require_one_label(folder: Path) -> None:
+    """Raises `UserError` for a classifier that gives a text any number of labels: a softmax would be wrong."""
+    config = folder / CONFIG
+    if config.is_file() and read_json(folder, CONFIG).get("problem_type") == "multi_label_classification":
+        raise UserError(f"{config}: problem_type is multi_label_classification, which is not supported")
 
 
 def trained_task(folder: Path) -> TaskConfig | None:

@@ -113,7 +113,11 @@ def _of_file(config: TaskConfig, file: str, gold: bool) -> Iterator[_Example]:
         raise UserError(f"--in {file}: give .jsonl, .txt (a text a line), .tsv or .csv, plain or .gz")
     if file == STDIN:
         return _of_stdin(config, gold)
-    return _of_records(config, read_records(file), gold) if is_jsonl(file) else _of_lines(config, file, gold)
+    if is_jsonl(file):
+        return _of_records(config, read_records(file), gold)
+    if config.kind == "tokens" and not bare.endswith(".txt"):  # such as eng.testa, whose lines are words
+        raise UserError(f"--in {file}: say what it is: conll:{file}, or rename it to .txt where a line is a text")
+    return _of_lines(config, file, gold)
 
 
 def _of_stdin(config: TaskConfig, gold: bool) -> Iterator[_Example]:

@@ -76,12 +76,13 @@ def task_of(model: PretrainedModel, kind: str, trained: TaskConfig | None = None
         raise UserError(f"--max-length {told['max_len']} is beyond the {longest} tokens that the model can read")
     values: dict[str, Any] = {"kind": kind, "train": (ANYTHING,), "eval": (), "labels": (), "swap_pairs": False}
     try:
-        if trained is not None and trained.kind == kind:
-            return dataclasses.replace(trained, **values, **told)
-        max_len = told.setdefault("max_len", min(LONGEST.get(kind, _LONGEST), longest or _LONGEST))
-        if kind == "qa":  # room for the context, however short the windows
-            values |= {"doc_stride": min(128, max_len // 3), "max_question_len": min(64, max_len // 4)}
-        return TaskConfig(**values | told)
+        if trained is None or trained.kind != kind:
+            trained = TaskConfig(kind, (ANYTHING,), max_len=4096, max_question_len=64)
+            told.setdefault("max_len", min(LONGEST.get(kind, _LONGEST), longest or _LONGEST))
+        if kind == "qa" and "max_len" in told:  # room for the context, however short the windows
+            values["doc_stride"] = min(trained.doc_stride, told["max_len"] // 3)
+            values["max_question_len"] = min(trained.max_question_len, told["max_len"] // 4)
+        return dataclasses.replace(trained, **values, **told)
     except UserError as error:
         raise in_flags(error) from None
 

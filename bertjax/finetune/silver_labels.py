@@ -252,7 +252,7 @@ def trust(found: Agreement | None) -> str:
         return "no gold example reaches the confidence: nothing is known of the labels that are kept"
     low, high = interval(found.at.right, found.at.examples)
     said = (
-        f"of {found.at.examples:,} gold examples {found.at.right / found.at.examples:.1%} agree (95 % interval "
+        f"of {found.at.examples:,} gold examples {found.at.right / found.at.examples:.1%} agree (95% interval "
         f"{low:.1%} to {high:.1%}): expect {1 - high:.0%} to {1 - low:.0%} of the labels kept to be wrong"
     )
     return said + (f"; that is a small sample, {MANY} or more say more" if found.at.examples < MANY else "")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ import pytest
 from lab import Finished, sentences
 
 from bertjax.cli import main
+from bertjax.data.tokenizer import load_tokenizer
 from bertjax.finetune.config import TaskConfig
 from bertjax.finetune.readers.read import read_examples
 from bertjax.hub.load import load_pretrained
 from bertjax.hub.parity.measure import random_params
+from bertjax.hub.pretrained import PretrainedModel
 from bertjax.hub.save import save_pretrained
 
 Capture = pytest.CaptureFixture[str]
@@ -39,13 +43,18 @@ def records(path: Path | str) -> list[dict[str, Any]]:
 
 def model_of(finished: Finished, folder: Path, head: str, labels: tuple[str, ...]) -> Path:
     """The tokenizer of the finished run, and a random model for a task."""
-    import dataclasses
-
     export = finished.workdir / "export"
     own = load_pretrained(export)
     config = dataclasses.replace(own.config, labels=labels)
     heads = ("pooler", head) if head == "sequence_classification" else (head,)
-    save_pretrained(folder, random_params(config, heads), config, heads=heads, tokenizer=own.tokenizer_files)
+    params = random_params(config, heads)
+    if len(labels) == 2 and head == "sequence_classification":  # each of them for half of the sentences
+        tokenizer, bias = load_tokenizer(export), params["sequence_head"]["output"]["bias"]
+        model = PretrainedModel(config, params, heads)
+        said = [model([tokenizer.encode_with_specials(text)]).sequence_logits for text in sentences(9, 1)]
+        gaps = np.array([float(logits[0, 0] - logits[0, 1]) for logits in said])
+        params["sequence_head"]["output"]["bias"] = bias - np.array([np.median(gaps), 0.0], np.float32)
+    save_pretrained(folder, params, config, heads=heads, tokenizer=own.tokenizer_files)
     return folder
 
 
@@ -136,7 +145,7 @@ def test_a_classifier_labels_and_a_task_reads_it(classifier: Path, tmp_path: Pat
     said = {text: record for text, record in zip(texts, records(tmp_path / "p.jsonl"), strict=False)}
     threshold = float(np.median([record["score"] for record in said.values()]))
     gold = texts[:20]
-    lines = [f"{text}\t{said[text]['label'] if i else 'animal'}" for i, text in enumerate(gold)]
+    lines = [f"{text}\t{LABELS.index(said[text]['label']) if i else 0}" for i, text in enumerate(gold)]
     (tmp_path / "gold.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
     capsys.readouterr()
     out = tmp_path / "silver.jsonl"
@@ -191,6 +200,16 @@ def test_answers_of_a_language_model(tmp_path: Path, capsys: Capture) -> None:
     assert "1 of 2 gold texts have no answer" in printed
 
 
+def test_several_labels_a_text_are_refused(classifier: Path, tmp_path: Path, capsys: Capture) -> None:
+    shutil.copytree(classifier, tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    kept = json.loads(config.read_text()) | {"problem_type": "multi_label_classification"}
+    config.write_text(json.dumps(kept))
+    (tmp_path / "t.txt").write_text("a")
+    assert run("predict", "--model", tmp_path / "model", "--in", tmp_path / "t.txt", "--out", "-") == 2
+    assert "problem_type is multi_label_classification" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -203,7 +222,7 @@ def test_answers_of_a_language_model(tmp_path: Path, capsys: Capture) -> None:
             "no column 'body' (it has text, label); set --text",
         ),
         ("predict --model {model} --in {tsv} --out {out} --score", "unknown label 'plant'; known are animal, thing"),
-        ("predict --model {model} --in a.parquet --out {out}", "--in a.parquet: give .jsonl, .txt"),
+        ("predict --model {model} --in {parquet} --out {out}", ".parquet: give .jsonl, .txt"),
         ("predict --model {model} --in {empty} --out {out}", "holds no example"),
         ("predict --model {model} --in {txt} --out {out} --max-length 900", "--max-length 900 is beyond the 64 tokens"),
         ("predict --model {model} --in {txt} --out nowhere/out.jsonl", "no folder nowhere for --out"),
@@ -229,6 +248,7 @@ def test_refused_in_one_line(
         "jsonl": '{"id": 1, "words": "a"}\n',
         "tsv": "text\tlabel\na\tplant\n",
         "empty": "",
+        "parquet": "PAR1",
         "bad": '{"text": "a", "label": "a", "confidence": "high"}\n',
         "noid": '{"id": 1, "label": "a"}\n',
     }

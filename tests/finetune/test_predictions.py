@@ -15,7 +15,9 @@ from tokens_lab import sentences, trained
 
 from bertjax.data.tokenizer import load_tokenizer
 from bertjax.finetune.asked import cut_words, read_asked
-from bertjax.finetune.predictions import Predictor, kind_of, task_of
+from bertjax.finetune.config import TaskConfig
+from bertjax.finetune.predictions import Predictor, _answer_record, kind_of, task_of
+from bertjax.finetune.qa_answers import Answer, Span
 from bertjax.hub.load import load_pretrained
 from bertjax.hub.parity.cases import Case
 from bertjax.hub.parity.measure import random_model
@@ -189,6 +191,37 @@ def test_answers_as_transformers(tmp_path: Path) -> None:
                 assert span["answer"] == asked["context"][span["start"] : span["end"]]
             else:
                 assert span["start"] is None
+
+
+def test_numbers_go_on_over_windows_and_files(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n\nc\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "d"}\n{"text": "e", "id": "mine"}\n{"text": "f"}\n')
+    config = TaskConfig("classification", ("jsonl:-",))
+    found = list(read_asked(config, [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], window=2))
+    assert [part.ids for part in found] == [[0, 1], [2, 3], ["mine", 5]]
+    assert [text for part in found for text in part.examples.texts] == ["a", "", "c", "d", "e", "f"]  # type: ignore[union-attr]
+    assert found[2].examples.places[0] == f"{tmp_path}/b.jsonl:2"
+
+
+def test_places_of_an_answer_leave_out_the_blanks_around_it() -> None:
+    """Of tokenizers whose pieces hold the blank before a word."""
+    answer = Answer("q", "cat", [Span("", 0, 0, 2.0, 0.7), Span("cat", 3, 8, 1.5, 0.3)], -np.inf)
+    record = _answer_record(answer, "The cat sat", 1)
+    assert record == {
+        **{"answer": "cat", "start": 4, "end": 7, "score": 1.5, "probability": 0.3},
+        "best": [{"answer": "", "start": None, "end": None, "score": 2.0, "probability": 0.7}],
+        "no_answer_margin": None,
+    }
+
+
+@pytest.mark.parametrize("trained", [None, TaskConfig("qa", ("jsonl:a",), max_len=384, n_best=7)])
+def test_short_windows_leave_room_for_the_context(trained: TaskConfig | None, tmp_path: Path) -> None:
+    write_folder(tmp_path, "QuestionAnswering", ("LABEL_0", "LABEL_1"))
+    model = load_pretrained(tmp_path)
+    short, usual = task_of(model, "qa", trained, max_len=40), task_of(model, "qa", trained)
+    assert (short.max_len, short.doc_stride, short.max_question_len) == (40, 13, 10)
+    assert (usual.max_len, usual.doc_stride, usual.max_question_len) == (384, 128, 64)
+    assert usual.n_best == short.n_best == (7 if trained else 20)
 
 
 def test_which_task_a_model_is_for(tmp_path: Path) -> None:
