@@ -104,7 +104,7 @@ def test_nothing_is_set_when_one_is_wrong() -> None:
         ("optimizer.lr", "optimizer.learning_rate"),
         ("train.seq_len", "data.seq_len"),
         ("warmup", "schedule.warmup_steps"),
-        ("batch_size", "eval.batch_size or train.batch_size"),
+        ("batch_size", "eval.batch_size or task.batch_size or train.batch_size"),
     ],
 )
 def test_a_misspelt_key_names_the_one_that_was_meant(key: str, meant: str) -> None:

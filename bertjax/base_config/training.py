@@ -75,8 +75,8 @@ def optimizer_group() -> ConfigDict:
     # Its power at the last layer: 1 (FinBERT), 2 (ELECTRA's code), 0 (ULMFiT: the last layer has the whole rate).
     optimizer.layer_decay_top = 1
     # Rate of the embeddings; those of the layers rise from it to `learning_rate`, which heads have, by equal factors
-    # (fastai's slice(lowest_rate, learning_rate)). None = all learn alike, or as `layer_decay` says.
-    optimizer.lowest_rate = config_dict.placeholder(float)
+    # (fastai's slice(bottom_rate, learning_rate)). None = all learn alike, or as `layer_decay` says.
+    optimizer.bottom_rate = config_dict.placeholder(float)
     # Gradual unfreezing: heads learn from the start, the last layer after so many updates, the next below it after
     # twice as many, ..., the embeddings last. None = all learn from the start.
     optimizer.unfreeze_every = config_dict.placeholder(int)

@@ -46,7 +46,7 @@ class OptimizerConfig:
     rates: tuple[str, ...] = ()
     layer_decay: float | None = None
     layer_decay_top: int = 1
-    lowest_rate: float | None = None
+    bottom_rate: float | None = None
     unfreeze: tuple[str, ...] = ()
     unfreeze_every: int | None = None
     trust_exclude: tuple[str, ...] | None = None
@@ -73,12 +73,12 @@ class OptimizerConfig:
                 raise UserError(f"optimizer.{name} must not be negative, not {getattr(self, name)}")
         if self.unfreeze_every is not None and self.unfreeze_every < 1:
             raise UserError(f"optimizer.unfreeze_every must be at least 1, not {self.unfreeze_every}")
-        if self.lowest_rate is not None and self.layer_decay is not None:
-            raise UserError("optimizer.lowest_rate and optimizer.layer_decay both set the rates of layers: give one")
-        if self.lowest_rate is not None and not 0.0 < self.lowest_rate <= self.learning_rate:
+        if self.bottom_rate is not None and self.layer_decay is not None:
+            raise UserError("optimizer.bottom_rate and optimizer.layer_decay both set the rates of layers: give one")
+        if self.bottom_rate is not None and not 0.0 < self.bottom_rate <= self.learning_rate:
             raise UserError(
-                f"optimizer.lowest_rate must lie between 0 and optimizer.learning_rate={self.learning_rate}, not "
-                f"{self.lowest_rate}"
+                f"optimizer.bottom_rate must lie between 0 and optimizer.learning_rate={self.learning_rate}, not "
+                f"{self.bottom_rate}"
             )
         for name in ("ema_decay", "layer_decay", "muon_momentum"):
             value = getattr(self, name)

@@ -47,10 +47,10 @@ def rate_rules(config: OptimizerConfig, params: Params) -> Rules:
     layers: Rules = []
     if config.layer_decay is not None:
         layers = layer_rules(params, config.layer_decay, config.layer_decay_top)
-    if config.lowest_rate is not None:
+    if config.bottom_rate is not None:
         depths = depth_rules(params)
         deepest = max(depth for _, depth in depths)
-        share = config.lowest_rate / config.learning_rate
+        share = config.bottom_rate / config.learning_rate
         layers = [(pattern, share ** (depth / deepest)) for pattern, depth in depths]
     return [*config.named_rates, *layers, (".*", 1.0)]
 

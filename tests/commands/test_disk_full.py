@@ -85,6 +85,7 @@ def checkpoints(workdir: Path) -> list[Path]:
     return sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else []
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_up_stops_the_run_and_costs_nothing(
     lab: Lab, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

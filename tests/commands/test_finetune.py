@@ -203,6 +203,7 @@ def test_seeds_and_a_grid(task: Task, tmp_path: Path, capsys: pytest.CaptureFixt
     assert (tmp_path / "learning_rate=1e-6" / "seed-4" / "metrics.jsonl").exists()
 
 
+@pytest.mark.long
 def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For a task and for pretraining; the folder holds a picture and no checkpoint."""
     assert lab.run("find-rate", "--workdir", tmp_path / "pretraining", "--steps", 30, "--high", 10) == 0

@@ -20,7 +20,7 @@ def records(workdir: Path) -> list[dict]:
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.long), 7])
+@pytest.mark.parametrize("step", [pytest.param(step, marks=pytest.mark.long) for step in (3, 7)])
 def test_a_run_of_two_lengths_resumes_in_either(
     lab: Lab, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(
     ]
 
 
+@pytest.mark.long
 def test_pieces_of_several_updates_are_the_same_run_stopped_or_not(
     lab: Lab, finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +212,7 @@ def test_weights_come_from_an_export_or_a_work_folder(
     assert "num_layers 2 there, 3 here" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_whole_words_static_masks_blocks_and_eight_devices(lab: Lab, tmp_path: Path) -> None:
     arguments = [
         "--config.objective.masking=whole_word",

@@ -25,7 +25,7 @@ MAY_CHANGE = {
     "train": "num_steps log_interval_steps microbatches steps_per_dispatch on_fault max_faults spike_factor"
     " skip_batches",
     "schedule": "name warmup_steps end_share power decay_steps period_steps factor",
-    "eval": "interval_steps num_batches batch_size use_ema fill_mask",
+    "eval": "interval_steps num_batches batch_size patience use_ema fill_mask",
     "checkpoint": "interval_steps interval_minutes keep keep_every best_metric",
     "mesh": "data fsdp tensor",
     "distributed": "cluster coordinator_address num_processes process_id local_devices "
@@ -34,6 +34,7 @@ MAY_CHANGE = {
     "export": "at_end",
     "logging": "tensorboard wandb_project",
     "profile": "steps",
+    "report": "enabled pieces sentence",
 }
 KEYS = flatten(base_config())
 TEXT = {"train.phases": "9:data.seq_len=64", "optimizer.rates": "a=1"}

@@ -50,7 +50,7 @@ def signalling(number: int, function: Callable, before: bool = True, at: int = 1
 MOMENTS = [
     ("before the first step", window.Window, "enter", True, 1, signal.SIGTERM, 1),
     ("in a step", metrics.Console, "advance", False, 1, signal.SIGINT, 2),
-    ("in an evaluation", loop, "evaluate", True, 1, signal.SIGTERM, 5),
+    ("in an evaluation", loop, "_evaluate", True, 1, signal.SIGTERM, 5),
     ("before a save", Checkpoints, "save", True, 1, signal.SIGINT, 7),
 ]
 

@@ -54,6 +54,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+OTHERS = ("electra", "deberta", "xlnet", "modernbert", "regression")
+
+
 def features_of(kind: str, last: bool, has_types: bool) -> Features:
     """Random windows; `last`: the summary is their last token (XLNet)."""
     draw = np.random.default_rng(0)
@@ -132,7 +135,10 @@ def torch_loss(theirs: Any, kind: str, features: Features, numbers: np.ndarray, 
     return theirs(**inputs, labels=torch.from_numpy(features.labels["class_labels"][numbers]).long()).loss
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.long) if case in OTHERS else case for case in CASES],
+)
 def test_first_twenty_losses(case: str, tmp_path: Path) -> None:
     """At dropout 0, with the same batches in the same order, to 1e-4 (the last batch of an epoch is a small one)."""
     architecture, sizes = CASES[case]

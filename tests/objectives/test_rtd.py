@@ -192,6 +192,7 @@ def test_static_masks_repeat_and_words_do_not(vocabulary: Vocabulary, rows: dict
     assert (np.asarray(one["sample_noise"]) != other["sample_noise"]).all()
 
 
+@pytest.mark.long
 def test_microbatches_add_up(objective: ReplacedTokenDetection, hidden: dict) -> None:
     """Rows 0 and 2, then 1 and 3, as the training step deals them: words, sums and gradients."""
     params, counts = random_params(objective), objective.counts(hidden)

@@ -179,6 +179,7 @@ def test_the_program_holds_the_share_of_the_state_that_the_maths_says(mesh: str)
     assert rows - 1024 // (data * fsdp) <= held <= rows  # what nobody reads is not handed over
 
 
+@pytest.mark.long
 def test_moments_are_split_as_their_weights(abstract: object) -> None:
     """What the table of shardings splits takes 1/ways of the bytes, weights and both moments; norms stay whole."""
     for mesh in MESHES:
