@@ -45,5 +45,5 @@ def test_what_authors_say() -> None:
 
 
 def test_an_unknown_recipe_is_refused() -> None:
-    with pytest.raises(UserError, match="the recipe must be one of bert, .*, not 'electro'; did you mean 'electra'"):
+    with pytest.raises(UserError, match=r"the recipe must be one of bert, .*, not 'electro'; did you mean 'electra'"):
         load_config(f"{CONFIGS}/tokens.py:electro")

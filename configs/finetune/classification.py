@@ -1,11 +1,12 @@
 """Classes of texts or of pairs of texts.
 
-    bertjax finetune --config configs/finetune/classification.py --workdir runs/classification --config.init_from=FOLDER \\
+    bertjax finetune --config configs/finetune/classification.py --workdir runs/classification \\
+        --config.init_from=FOLDER \\
         --config.task.train=tsv:train.tsv --config.task.eval=tsv:dev.tsv --config.task.text=sentence
 
-`--config.task.pair=COLUMN` names the second text of pairs. `classification.py:electra` takes the recipe of another family: bert, bert-small,
-roberta, albert, xlnet, electra, electra-large, deberta, deberta-large, finbert, finbert-code, ulmfit
-(bertjax/base_config/recipes.py has their sources).
+`--config.task.pair=COLUMN` names the second text of pairs.
+`classification.py:electra` takes the recipe of another family: bert, bert-small, roberta, albert, xlnet, electra,
+electra-large, deberta, deberta-large, finbert, finbert-code, ulmfit (bertjax/base_config/recipes.py has their sources).
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Answers that are spans of a text, as in SQuAD.
 
-    bertjax finetune --config configs/finetune/qa.py --workdir runs/qa --config.init_from=FOLDER \\
+    bertjax finetune --config configs/finetune/qa.py --workdir runs/qa \\
+        --config.init_from=FOLDER \\
         --config.task.train=squad:train-v1.1.json --config.task.eval=squad:dev-v1.1.json
 
-SQuAD 2.0, where questions may have no answer: `--config.task.no_answer=true`. `qa.py:electra` takes the recipe of another family: bert, bert-small,
-roberta, albert, xlnet, electra, electra-large, deberta, deberta-large, finbert, finbert-code, ulmfit
-(bertjax/base_config/recipes.py has their sources).
+SQuAD 2.0, where questions may have no answer: `--config.task.no_answer=true`.
+`qa.py:electra` takes the recipe of another family: bert, bert-small, roberta, albert, xlnet, electra,
+electra-large, deberta, deberta-large, finbert, finbert-code, ulmfit (bertjax/base_config/recipes.py has their sources).
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Numbers for texts or pairs of texts, such as their likeness.
 
-    bertjax finetune --config configs/finetune/regression.py --workdir runs/regression --config.init_from=FOLDER \\
-        --config.task.train=tsv:train.tsv --config.task.eval=tsv:dev.tsv --config.task.text=first --config.task.pair=second
+    bertjax finetune --config configs/finetune/regression.py --workdir runs/regression \\
+        --config.init_from=FOLDER \\
+        --config.task.train=tsv:train.tsv --config.task.eval=tsv:dev.tsv \\
+        --config.task.text=first --config.task.pair=second
 
-The label is a number. `regression.py:electra` takes the recipe of another family: bert, bert-small,
-roberta, albert, xlnet, electra, electra-large, deberta, deberta-large, finbert, finbert-code, ulmfit
-(bertjax/base_config/recipes.py has their sources).
+The label is a number.
+`regression.py:electra` takes the recipe of another family: bert, bert-small, roberta, albert, xlnet, electra,
+electra-large, deberta, deberta-large, finbert, finbert-code, ulmfit (bertjax/base_config/recipes.py has their sources).
 """
 
 from __future__ import annotations

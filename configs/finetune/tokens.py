@@ -1,11 +1,12 @@
 """Labels of words: entities, parts of speech.
 
-    bertjax finetune --config configs/finetune/tokens.py --workdir runs/tokens --config.init_from=FOLDER \\
+    bertjax finetune --config configs/finetune/tokens.py --workdir runs/tokens \\
+        --config.init_from=FOLDER \\
         --config.task.train=conll:train.txt --config.task.eval=conll:dev.txt
 
-Words and tags are the first and the last column of CoNLL files. `tokens.py:electra` takes the recipe of another family: bert, bert-small,
-roberta, albert, xlnet, electra, electra-large, deberta, deberta-large, finbert, finbert-code, ulmfit
-(bertjax/base_config/recipes.py has their sources).
+Words and tags are the first and the last column of CoNLL files.
+`tokens.py:electra` takes the recipe of another family: bert, bert-small, roberta, albert, xlnet, electra,
+electra-large, deberta, deberta-large, finbert, finbert-code, ulmfit (bertjax/base_config/recipes.py has their sources).
 """
 
 from __future__ import annotations
