@@ -28,7 +28,8 @@ def test_the_figures_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
     assert "against" not in printed
 
 
-@pytest.mark.parametrize("pair", ["none", pytest.param("nsp", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("pair", ["none", "nsp"])
 def test_a_peer_in_turns(lab: Lab, tmp_path: Path, pair: str, capsys: pytest.CaptureFixture[str]) -> None:
     form = "block" if pair == "none" else "nsp_pairs"
     keys = (f"--config.objective.pair={pair}", f"--config.data.form={form}")

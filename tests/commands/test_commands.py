@@ -94,6 +94,7 @@ def test_tokenizer_command(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "not empty" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_given_tokenizer_is_used(lab: Lab, finished: Finished, tmp_path: Path) -> None:
     given = finished.workdir / "export" / "vocab.txt"
     arguments = ["--config.train.num_steps=1", f"--config.data.tokenizer={given}"]

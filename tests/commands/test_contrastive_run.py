@@ -20,6 +20,7 @@ ARGUMENTS = (
 )
 
 
+@pytest.mark.long
 def test_a_run_goes_on_from_a_trained_model_and_exports_an_encoder(
     lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str]
 ) -> None:

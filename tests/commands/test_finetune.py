@@ -134,6 +134,7 @@ def test_killed_and_taken_up_again_it_is_the_same_run(
     assert one == two
 
 
+@pytest.mark.long
 def test_packed_or_a_row_each_it_is_the_same_task(task: Task, tmp_path: Path) -> None:
     """The same examples in the same updates: without dropout the losses agree but for rounding."""
     quiet = [f"--config.model.{name}_dropout=0.0" for name in ("hidden", "attention")]

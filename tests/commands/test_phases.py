@@ -44,6 +44,7 @@ def test_a_run_of_two_lengths_resumes_in_either(
     assert ours == theirs and None not in (ours[4], ours[8])
 
 
+@pytest.mark.long
 def test_phases_of_another_run_are_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     whole = lab.folder / "phases"
     assert lab.run("pretrain", "--workdir", whole, "--config.train.phases=25%:data.seq_len=16", *PHASES[1:]) == 2

@@ -196,6 +196,7 @@ def test_changed_text_is_refused(lab: Lab, tmp_path: Path, capsys: pytest.Captur
     assert "the data of this run changed" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_weights_come_from_an_export_or_a_work_folder(
     lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_student_is_trained_and_exported(taught: Taught, finished: Finished) -
     assert described is not None and described.config.num_layers == 2 and described.heads == ("pooler", "mlm", "pair")
 
 
+@pytest.mark.long
 def test_the_first_batch_finds_the_teachers_layer(taught: Taught, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
     """At a rate of zero a student stays as it starts."""
     workdir = lab.folder / "still"

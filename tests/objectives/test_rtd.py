@@ -212,6 +212,7 @@ def test_microbatches_add_up(objective: ReplacedTokenDetection, hidden: dict) ->
 
 
 @pytest.mark.parametrize("name", ["deberta"])
+@pytest.mark.long
 def test_nothing_to_predict_teaches_nothing(objectives: dict, hidden: dict, name: str) -> None:
     objective = objectives[name]
     params = random_params(objective)

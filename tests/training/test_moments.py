@@ -112,6 +112,7 @@ def test_every_optimizer_keeps_them_small_and_moves_almost_as_in_float32(config:
     assert any((one != other).any() for one, other in zip(*map(jax.tree.leaves, (half, whole)), strict=True))
 
 
+@pytest.mark.long
 def test_they_are_the_same_on_every_mesh_and_lie_as_their_parameters_do(
     fresh_params: Params, mesh_of: Callable[..., Mesh]
 ) -> None:

@@ -33,5 +33,7 @@ def sklearn_metrics() -> Any:
     try:
         from sklearn import metrics
     except ImportError:
-        raise UserError("scores of labels need scikit-learn, which is not installed here; pip install scikit-learn") from None
+        raise UserError(
+            "scores of labels need scikit-learn, which is not installed here; pip install scikit-learn"
+        ) from None
     return metrics
