@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -28,6 +27,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from bertjax.checkpoint.manifest import Damaged, read_manifest, verify, write_manifest
+from bertjax.checkpoint.retention import best_step, kept_steps
 from bertjax.types import HIGHER_IS_BETTER, UserError
 
 log = logging.getLogger(__name__)
@@ -137,8 +137,7 @@ class Checkpoints:
         """The finished step with the best value of `best_metric`; None where none was measured."""
 
         def found() -> int | None:
-            scores = {step: value for step, value in self._scores().items() if value is not None}
-            return min(kept_steps(scores, 0, None, scores, self._lower_is_better), default=None)
+            return best_step(self._scores(), self._lower_is_better)
 
         self.wait()
         return self._first("the best checkpoint", found)
@@ -334,24 +333,6 @@ class Checkpoints:
                 + "; ".join(faults[:_NAMED_AT_MOST])
                 + more
             )
-
-
-def kept_steps(
-    steps: Iterable[int],
-    keep: int,
-    keep_every: int | None,
-    scores: Mapping[int, float | None],
-    lower_is_better: bool = True,
-) -> set[int]:
-    """The steps to retain: the last `keep`, multiples of `keep_every`, and the one with the best finite score."""
-    ordered = sorted(steps)
-    kept = set(ordered[-keep:]) if keep else set()
-    if keep_every is not None:
-        kept |= {step for step in ordered if step % keep_every == 0}
-    finite = {s: score for s in ordered if (score := scores.get(s)) is not None and math.isfinite(score)}
-    if finite:
-        kept.add((min if lower_is_better else max)(finite, key=lambda s: finite[s]))
-    return kept
 
 
 def _named_leaves(tree: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.commands.export import export_params
 from bertjax.commands.given import Given, read_given, require_model
 from bertjax.commands.init_from import begin_from
-from bertjax.commands.watching import Scores, watcher
+from bertjax.commands.watching import Scores, train_watched, watcher
 from bertjax.commands.workdir import changed_keys, claim, has_checkpoints, read_config, require_same_run
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
 from bertjax.distributed.processes import ALONE, Alone, Processes
@@ -36,10 +36,9 @@ from bertjax.finetune.readers.read import label_names, read_examples
 from bertjax.finetune.silver_labels import kept_labels
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import count_params
-from bertjax.training.loop import train
 from bertjax.training.sharding import make_mesh, own_rows
 from bertjax.training.state import COUNTERS, TrainState
-from bertjax.types import Params, UserError
+from bertjax.types import Params, UserError, require_one_of
 
 _HEADS = {"sequence_classification": "sequence_head", "token_classification": "token_head"}
 _HEADS |= {"question_answering": "answer_head"}
@@ -91,6 +90,12 @@ def require_task(cfg: ConfigDict) -> None:
             raise UserError(f"train.{key} follows from the task: set task.{instead}, and leave train.{key} alone")
     if cfg.train.phases or cfg.train.batch_start:
         raise UserError("train.phases and train.batch_start are for pretraining: a task has one stage")
+    require_one_of("task.take", cfg.task.take, ("last", "best"))
+    if cfg.task.take == "best" and not cfg.task.eval:
+        raise UserError("task.take=best needs scores to choose by: set task.eval, or task.take=last")
+    for key in ("evals_per_epoch", "unfreeze_epochs"):
+        if cfg.task[key] is not None and not cfg.task[key] > 0:
+            raise UserError(f"task.{key} must be above 0, not {cfg.task[key]}")
     if cfg.init_from is None:
         raise UserError(
             "init_from is None: name what to finetune, a Hugging Face folder, an export or the work folder of a run "
@@ -142,11 +147,13 @@ def train_task(
         for key, before, now in changes:
             print(f"  {key}: {before} -> {now}")
         processes.first("the work folder", lambda: _write_down(workdir, cfg, task))
+        figures: dict[str, float] = {}
         if int(state.step) < cfg.train.num_steps:
-            state = _train(exp, task, feed, told, workdir, checkpoints, state, past, processes)
+            state, figures = _train(exp, task, feed, told, workdir, checkpoints, state, past, processes)
         step, params = _taken(exp, checkpoints, state)
-        with jax.set_mesh(exp.mesh):
-            figures = dict(feed.measure(exp.parts[-1])(params, exp.frozen))
+        if not figures or step != int(state.step):  # the loop has not measured these weights just now
+            with jax.set_mesh(exp.mesh):
+                figures = dict(feed.measure(exp.parts[-1])(params, exp.frozen))
     say_scores(cfg, step, figures)
     host = build.true_size_params(params, exp.model)
     processes.first("the export", lambda: _export(exp, task, host, step, feed.tokens, workdir))
@@ -319,21 +326,13 @@ def _train(
     state: TrainState,
     past: dict[str, Any] | None,
     processes: Alone | Processes,
-) -> TrainState:
+) -> tuple[TrainState, dict[str, float]]:
     run = build.run(exp, feed, workdir, checkpoints, int(state.step), past, processes)
     for line in summary(exp, task, feed):
         run.console.print(line)
     counts = np.bincount(task.train.data.features.tokens, minlength=task.tokenizer.size)
     onlooker = watcher(exp, task.tokenizer, counts, run, int(state.step), processes, told.findings)
-    try:
-        state, _ = train(run, state)
-    finally:
-        run.console.close()
-        for writer in run.writers:
-            writer.close()
-        if onlooker is not None:
-            onlooker.render()  # with the figures that came after the last evaluation
-    return state
+    return train_watched(run, state, onlooker)
 
 
 def summary(exp: build.Experiment, task: Task, feed: build.Feed) -> list[str]:

@@ -17,7 +17,7 @@ from bertjax.commands.export import export_params
 from bertjax.commands.init_from import begin_from, require_folder
 from bertjax.commands.teacher import Teacher, attach, begin_as_teacher, read_teacher, require_teacher
 from bertjax.commands.teacher_file import write_teacher
-from bertjax.commands.watching import watcher
+from bertjax.commands.watching import train_watched, watcher
 from bertjax.commands.workdir import Change, changed_keys, claim, has_checkpoints, require_same_run
 from bertjax.corpora import Prepared
 from bertjax.distributed.processes import ALONE, Alone, Processes
@@ -25,7 +25,6 @@ from bertjax.hub.fill_mask import fill_mask, masked_rows
 from bertjax.hub.load import PretrainedModel
 from bertjax.models.model import count_params
 from bertjax.stages import amounts
-from bertjax.training.loop import train
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import COUNTERS, TrainState
 from bertjax.types import Params, UserError
@@ -101,14 +100,7 @@ def _train(
     for line in summary(exp, prepared, sum(run.batches.rows_per_epoch.values())):
         run.console.print(line)
     onlooker = watcher(exp, prepared.tokenizer, prepared.vocabulary.counts, run, int(state.step), processes)
-    try:
-        state, _ = train(run, state)
-    finally:
-        run.console.close()
-        for writer in run.writers:
-            writer.close()
-        if onlooker is not None:
-            onlooker.render()  # with the figures that came after the last evaluation
+    state, _ = train_watched(run, state, onlooker)
     return state
 
 

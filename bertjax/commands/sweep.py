@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from bertjax import build, check, check_objectives
 from bertjax.commands.finetune import Task, read_task, require_task, task_batches, train_task
 from bertjax.commands.watching import tell_seeds
-from bertjax.commands.workdir import write_whole
+from bertjax.commands.workdir import has_checkpoints, write_whole
 from bertjax.finetune.config import MAIN_FIGURE
 from bertjax.overrides import apply_overrides
 from bertjax.training.sharding import make_mesh
@@ -105,7 +105,8 @@ def _of_point(cfg: ConfigDict, folder: Path, point: Point, seeds: Sequence[int])
         own = _with(cfg, [("seed", seed)])
         print(f"--- {point.name + ', ' if point.settings else ''}seed {seed}")
         where = folder / f"seed-{seed}"
-        task = first if seed == seeds[0] else read_task(own, where)
+        shared = seed == seeds[0] or first.given is not None or has_checkpoints(where)
+        task = first if shared else read_task(own, where)  # the first has no weights to begin with, if it was taken up
         figures[seed] = train_task(own, task, where, **least)
     if cfg.report.enabled and len(seeds) > 1:
         tell_seeds({seed: folder / f"seed-{seed}" for seed in seeds}, figures)

@@ -20,7 +20,9 @@ from bertjax.report.records import read_run
 from bertjax.report.render import render
 from bertjax.report.watch import Watcher
 from bertjax.training.accounting import training_flops
+from bertjax.training.loop import train
 from bertjax.training.run import Run
+from bertjax.training.state import TrainState
 from bertjax.types import Params
 
 if TYPE_CHECKING:
@@ -58,6 +60,18 @@ def watcher(
 
     run.watch = onlooker = Watcher(run.workdir, step, facts, seen, run.console.print)
     return onlooker
+
+
+def train_watched(run: Run, state: TrainState, onlooker: Watcher | None) -> tuple[TrainState, dict[str, float]]:
+    """`training.loop.train`; console and writers are closed behind it, and the page has its last figures."""
+    try:
+        return train(run, state)
+    finally:
+        run.console.close()
+        for writer in run.writers:
+            writer.close()
+        if onlooker is not None:
+            onlooker.render()  # with the figures that came after the last evaluation
 
 
 class Scores:

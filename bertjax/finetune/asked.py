@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from bertjax.finetune.readers.examples import Answers, Examples, QaExamples, Tex
 from bertjax.finetune.readers.read import read_examples
 from bertjax.finetune.readers.sources import KINDS, Places, parse_task_source
 from bertjax.finetune.readers.tables import READERS
-from bertjax.finetune.text_files import STDIN, Record, is_jsonl, read_lines, read_records
+from bertjax.finetune.text_files import STDIN, Record, is_jsonl, read_lines, read_records, records_of
 from bertjax.types import UserError
 
 WINDOW = 8192
@@ -128,21 +127,7 @@ def _of_stdin(config: TaskConfig, gold: bool) -> Iterator[_Example]:
     lines = itertools.chain([first], lines)
     if not first[1].lstrip().startswith("{"):
         return _texts_of(config, "the standard input:", lines, gold)
-    return _of_records(config, _objects(lines), gold)
-
-
-def _objects(lines: Iterator[tuple[int, str]]) -> Iterator[Record]:
-    for number, line in lines:
-        if not line or line.isspace():
-            continue
-        place = f"the standard input:{number}"
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{place}: broken JSON ({error}); one object a line is expected") from None
-        if not isinstance(values, dict):
-            raise UserError(f"{place}: a JSON object is expected on every line, as on the first")
-        yield Record(place, values)
+    return _of_records(config, records_of(lines, "the standard input"), gold)
 
 
 def _of_lines(config: TaskConfig, file: str, gold: bool) -> Iterator[_Example]:

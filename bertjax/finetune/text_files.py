@@ -44,10 +44,15 @@ def is_jsonl(path: str) -> bool:
 
 def read_records(path: str) -> Iterator[Record]:
     """The object of every line but blank ones; raises `UserError` naming file and line."""
-    for number, line in read_lines(path):
+    return records_of(read_lines(path), _name(path))
+
+
+def records_of(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Record]:
+    """`read_records` of numbered lines that were read already, from a file of this name."""
+    for number, line in lines:
         if not line or line.isspace():
             continue
-        place = f"{_name(path)}:{number}"
+        place = f"{name}:{number}"
         try:
             values = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -224,6 +224,8 @@ def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
         (["--config.task.text=body"], "body"),
         (["--config.task.class_weights=1,2,3"], "task.class_weights has 3 numbers for 2 labels"),
         (["--config.task.class_weights=much"], "task.class_weights must be one of balanced, sqrt, or a number"),
+        (["--config.task.take=bets"], "task.take must be one of last, best, not 'bets'; did you mean 'best'"),
+        (["--config.task.evals_per_epoch=0"], "task.evals_per_epoch must be above 0, not 0"),
         (["--seeds", "a"], "--seeds a is not a list of whole numbers"),
         (["--grid", "task.epochs"], "is not KEY=VALUE,VALUE"),
     ],
