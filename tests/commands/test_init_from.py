@@ -16,6 +16,7 @@ from lab import Finished, Lab
 
 from bertjax.checkpoint.surgery import leaves_of, with_leaves
 from bertjax.commands import pretrain as pretraining
+from bertjax.commands import watching
 from bertjax.commands.given import Given, read_given
 from bertjax.commands.init_from import changed_maths, fill_network, fit
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
@@ -227,7 +228,7 @@ def test_other_pieces_other_length_other_objective(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Masked words and pairs of WordPiece in 32 tokens, then masked words alone of byte-level BPE in 80."""
-    monkeypatch.setattr(pretraining, "train", only_evaluated)
+    monkeypatch.setattr(watching, "train", only_evaluated)
     other = ["objective.pair=none", "data.form=block", "data.tokenizer=bpe", "data.tokenizer_family=roberta"]
     other += ["data.vocab_size=400", "data.seq_len=80", "model.max_position_embeddings=80"]
     other += ["eval.fill_mask=", "export.at_end=false"]
