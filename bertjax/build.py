@@ -40,7 +40,7 @@ from bertjax.training.run import Batches, Run, Stage, no_portions
 from bertjax.training.schedules import make_schedule
 from bertjax.training.sharding import host_copy, make_mesh, own_rows, state_shardings
 from bertjax.training.state import TrainState
-from bertjax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
+from bertjax.training.step import SeededStep, abstract_state, compile_eval_step, compile_train_step, init_state
 from bertjax.training.tables import map_with_path
 from bertjax.types import Params, UserError, Vocabulary
 
@@ -65,7 +65,7 @@ class Part:
     start: int
     cfg: ConfigDict
     objective: Objective
-    train_step: Any  # a jitted TrainStep
+    train_step: SeededStep
     train_steps: Any  # the same of several batches
     eval_step: Any
 
@@ -290,7 +290,6 @@ def _stage(part: Part, feed: Feed) -> Stage:
         train_step=part.train_step,
         train_steps=part.train_steps,
         measure=feed.measure(part),
-        tokens_per_batch=rows * length,
         flops_per_token=lambda filled: training_flops(part.objective, filled * length),
         title=f"from update {part.start} on: {rows} rows of {length} tokens in a batch",
     )

@@ -11,6 +11,9 @@ accelerate.
 
 Prints, and keeps in OUT/table.md, means and standard deviations of the scores (accuracy; entity F1 for words), their
 difference beside 2 sqrt(s1^2 / n + s2^2 / n), and the ratio of the medians of the seconds.
+
+`--losses 20` compares the losses of the first 20 updates instead: dropout 0, float32, one epoch of as many examples in
+the same batches, from the same weights, head included.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from bertjax.data.draws import permutation
 from bertjax.finetune.config import TaskConfig
 from bertjax.finetune.readers.examples import TextExamples, WordExamples
 from bertjax.finetune.readers.read import label_names, read_examples
@@ -79,9 +85,9 @@ def _rows(examples: Any) -> Any:
         yield {"text": text, **pair, "label": label}
 
 
-def ours(job: Job, options: argparse.Namespace, seed: int) -> Run:
-    workdir = job.folder / f"ours-{seed}"
-    values = {
+def ours(job: Job, options: argparse.Namespace, seed: int, **changes: Any) -> Run:
+    workdir = job.folder / f"ours-{seed}{'-changed' if changes else ''}"
+    values: dict[str, Any] = {
         "init_from": options.model,
         "seed": seed,
         "task.train": f"jsonl:{job.folder / 'train.jsonl'}",
@@ -101,18 +107,32 @@ def ours(job: Job, options: argparse.Namespace, seed: int) -> Run:
         "platform": options.platform,
         "data.cache_dir": options.out / "cache",
     }
-    values |= {"task.pair": "pair"} if job.is_pair else {}
+    values |= ({"task.pair": "pair"} if job.is_pair else {}) | changes
     config = ROOT / "configs" / "finetune" / f"{job.kind}.py"
     command = [sys.executable, "-m", "bertjax", "finetune", "--config", str(config), "--workdir", str(workdir)]
     began = time.time()
     call([*command, *(f"--config.{key}={value}" for key, value in values.items())])
     seconds = time.time() - began
-    name = "eval/f1" if job.kind == "tokens" else "eval/accuracy"
+    return Run(figures(workdir, "eval/f1" if job.kind == "tokens" else "eval/accuracy")[-1], seconds)
+
+
+def figures(workdir: Path, name: str) -> list[float]:
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return Run([line[name] for line in lines if name in line][-1], seconds)
+    return [line[name] for line in lines if name in line]
 
 
 def theirs(job: Job, options: argparse.Namespace, seed: int, dtype: str) -> Run:
+    found, seconds = ask_peer(job, options, seed, dtype)
+    gold = [json.loads(line) for line in (job.folder / "eval.jsonl").read_text().splitlines()]
+    if job.kind == "tokens":
+        score = entity_scores([row["tags"] for row in gold], found["predictions"]).f1
+    else:
+        score = statistics.fmean(row["label"] == said for row, said in zip(gold, found["predictions"], strict=True))
+    return Run(score, seconds)
+
+
+def ask_peer(job: Job, options: argparse.Namespace, seed: int, dtype: str, **more: Any) -> tuple[dict[str, Any], float]:
+    """What the peer writes, and the seconds until its last prediction."""
     folder = job.folder / f"theirs-{dtype}-{seed}"
     folder.mkdir(exist_ok=True)
     told = {
@@ -130,6 +150,7 @@ def theirs(job: Job, options: argparse.Namespace, seed: int, dtype: str) -> Run:
         "cpu": options.platform == "cpu",
         "cache": str(folder),
         "out": str(folder / "found.json"),
+        **more,
     }
     (folder / "job.json").write_text(json.dumps(told))
     began = time.time()
@@ -138,12 +159,21 @@ def theirs(job: Job, options: argparse.Namespace, seed: int, dtype: str) -> Run:
         [options.peer_python, str(Path(__file__).with_name("finetune_peer.py")), str(folder / "job.json")], environment
     )
     found = json.loads((folder / "found.json").read_text())
-    gold = [json.loads(line) for line in (job.folder / "eval.jsonl").read_text().splitlines()]
-    if job.kind == "tokens":
-        score = entity_scores([row["tags"] for row in gold], found["predictions"]).f1
-    else:
-        score = statistics.fmean(row["label"] == said for row, said in zip(gold, found["predictions"], strict=True))
-    return Run(score, found["ended"] - began)
+    return found, found["ended"] - began
+
+
+def same_losses(job: Job, options: argparse.Namespace) -> str:
+    """A line of the table of losses: the peer draws the head and keeps it, and is told our order of the examples."""
+    seed, start = options.seeds[0], job.folder / "start"
+    order = permutation(options.losses * options.rows, "order of windows", seed, 0).tolist()
+    found, _ = ask_peer(job, options, seed, "float32", order=order, start=str(start), epochs=1)
+    quiet = {f"model.{name}_dropout": 0.0 for name in ("hidden", "attention", "classifier")}
+    changes = {"init_from": start, "task.epochs": 1, "train.compute_dtype": "float32", **quiet}
+    ours(job, options, seed, **changes)
+    here = np.array(figures(job.folder / f"ours-{seed}-changed", "train/loss"))
+    there = np.array(found["losses"])
+    largest = np.abs(here - there).max()
+    return f"| {job.name} | {len(here)} | {here[0]:.6f} | {here[-1]:.6f} | {there[-1]:.6f} | {largest:.1e} |"
 
 
 def call(command: list[str], environment: dict[str, str] | None = None) -> None:
@@ -179,6 +209,9 @@ def row(name: str, here: list[Run], there: list[Run], dtype: str) -> str:
     )
 
 
+LOSSES_HEAD = (
+    "| task | updates | first loss | last loss here | last loss there | largest difference |\n|---|---|---|---|---|---|"
+)
 HEAD = (
     "| task | bertjax | Trainer | difference | allowed | within | s here | s there | times as fast |\n"
     "|---|---|---|---|---|---|---|---|---|"
@@ -191,6 +224,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--task", action="append", required=True)
     parser.add_argument("--first", type=int, help="training examples (default: all)")
+    parser.add_argument("--losses", type=int, metavar="N", help="compare the losses of the first N updates instead")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--rows", type=int, default=32, help="examples of an update")
@@ -201,10 +235,13 @@ def main() -> int:
     options = parser.parse_args()
     options.out, options.model = options.out.absolute(), options.model.absolute()
     try:
-        lines = [HEAD]
+        if options.losses is not None:
+            options.first = options.losses * options.rows
+        head, line = (HEAD, compare) if options.losses is None else (LOSSES_HEAD, same_losses)
+        lines = [head]
         for text in options.task:
-            lines.append(compare(prepare(text, options), options))
-            (options.out / "table.md").write_text("\n".join(lines) + "\n")
+            lines.append(line(prepare(text, options), options))
+            (options.out / f"{'table' if options.losses is None else 'losses'}.md").write_text("\n".join(lines) + "\n")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -4,7 +4,9 @@
 
 The job says kind ("classification" or "tokens"), model, train and eval (JSON lines with text, pair and label, or tokens
 and tags), labels, rate, rows, epochs, max_len, seed, type, and where to write {"ended": time.time() behind the last
-prediction, "predictions": [...]}. It needs torch, transformers, datasets and accelerate, and not bertjax.
+prediction, "predictions": [...], "losses": [...] of the updates}. With "order" the examples come in that order, without
+dropout, and the weights that it begins with are kept in the folder "start". It needs torch, transformers, datasets and
+accelerate, and not bertjax.
 """
 
 from __future__ import annotations
@@ -61,6 +63,27 @@ def predicted(job: dict[str, Any], scores: np.ndarray, labels: np.ndarray, rows:
     return found
 
 
+class Trainer(transformers.Trainer):
+    """As it is, but for examples in a given order, whose losses are kept to the last digit."""
+
+    order: list[int] | None = None
+    losses: tuple[float, ...] = ()
+
+    def _get_train_sampler(self, *arguments: Any) -> Any:
+        return super()._get_train_sampler(*arguments) if self.order is None else self.order
+
+    def compute_loss(self, *arguments: Any, **options: Any) -> Any:
+        found = super().compute_loss(*arguments, **options)
+        if self.order is not None:
+            self.losses += ((found[0] if isinstance(found, tuple) else found).item(),)
+        return found
+
+    def train(self, *arguments: Any, **options: Any) -> Any:
+        done = super().train(*arguments, **options)
+        self.order = None  # what is predicted afterwards is no update
+        return done
+
+
 def main(job: dict[str, Any]) -> None:
     transformers.logging.set_verbosity_error()
     transformers.set_seed(job["seed"])
@@ -70,7 +93,14 @@ def main(job: dict[str, Any]) -> None:
     collator = transformers.DataCollatorForTokenClassification if is_words else transformers.DataCollatorWithPadding
     rows = {split: read(job[split], job["cache"]) for split in ("train", "eval")}
     given = {split: features(job, tokenizer, own) for split, own in rows.items()}
-    model = kind.from_pretrained(job["model"], num_labels=len(job["labels"]), attn_implementation="sdpa")
+    names = dict(enumerate(job["labels"]))
+    more = {"id2label": names, "label2id": {label: number for number, label in names.items()}}
+    if "order" in job:
+        more |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
+    model = kind.from_pretrained(job["model"], num_labels=len(job["labels"]), attn_implementation="sdpa", **more)
+    if "order" in job:
+        model.save_pretrained(job["start"])
+        tokenizer.save_pretrained(job["start"])
     updates = -(-len(given["train"]) // job["rows"]) * job["epochs"]
     arguments = transformers.TrainingArguments(
         output_dir=job["cache"],
@@ -90,13 +120,12 @@ def main(job: dict[str, Any]) -> None:
         disable_tqdm=True,
         logging_strategy="no",
     )
-    trainer = transformers.Trainer(
-        model=model, args=arguments, train_dataset=given["train"], data_collator=collator(tokenizer)
-    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=given["train"], data_collator=collator(tokenizer))
+    trainer.order = job.get("order")
     trainer.train()
     said = trainer.predict(given["eval"])
     found = predicted(job, said.predictions, said.label_ids, rows["eval"])
-    Path(job["out"]).write_text(json.dumps({"ended": time.time(), "predictions": found}))
+    Path(job["out"]).write_text(json.dumps({"ended": time.time(), "predictions": found, "losses": trainer.losses}))
 
 
 if __name__ == "__main__":

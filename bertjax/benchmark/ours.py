@@ -53,13 +53,13 @@ class Ours:
         with jax.set_mesh(self.exp.mesh), machine.without_compile_cache():
             placed = self._placed(batches)
             began = time.perf_counter()
-            compiled = step.lower(self._state, self.exp.frozen, placed).compile()
+            compiled = step.compile(self._state, self.exp.frozen, placed)
             return time.perf_counter() - began, compiled
 
     @property
     def step_bytes(self) -> int | None:
         """Bytes that one device needs beside the state while the step runs; None where the backend does not tell."""
-        analysis = self.compiled.memory_analysis()
+        analysis = self.compiled.jitted.memory_analysis()
         return None if analysis is None else analysis.temp_size_in_bytes
 
     def turn(self, steps: int) -> Turn:
@@ -96,7 +96,7 @@ class Ours:
                 jax.block_until_ready(figures)
             finally:
                 jax.profiler.stop_trace()
-            found = seconds_by_part(folder, self.compiled.as_text())
+            found = seconds_by_part(folder, self.compiled.jitted.as_text())
         made = len(portions) * self._together
         return {part: seconds / made for part, seconds in found.items()}
 

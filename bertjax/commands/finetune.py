@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +126,11 @@ def read_task(cfg: ConfigDict, workdir: Path) -> Task:
 
 
 def train_task(
-    cfg: ConfigDict, task: Task, workdir: Path, processes: Alone | Processes = ALONE, **least: int
+    cfg: ConfigDict, task: Task, workdir: Path, processes: Alone | Processes = ALONE, **alike: Any
 ) -> dict[str, float]:
-    """`finetune` of data that are read; `least` are rows and examples of a row, as `TaskBatches` takes them."""
+    """`finetune` of data that are read; `alike` are rows and examples of a row, as `TaskBatches` takes them."""
     mesh = make_mesh(check_objectives.mesh_config(cfg))
-    batches = task_batches(cfg, task, mesh, **least)
+    batches = task_batches(cfg, task, mesh, **alike)
     cfg = resolved(cfg, task, batches)
     check.check(cfg)
     changes, resumes = processes.first(
@@ -161,10 +161,18 @@ def train_task(
 
 
 def task_batches(
-    cfg: ConfigDict, task: Task, mesh: jax.sharding.Mesh, least_rows: int = 0, least_examples: int = 0
+    cfg: ConfigDict, task: Task, mesh: jax.sharding.Mesh, sizes: Sequence[int] = (), least_examples: int = 0
 ) -> TaskBatches:
     """The batches of all epochs, in rows that every device gets equally many of."""
     config, features = task.config, task.train.data.features
+    row_counts = config.row_counts
+    if cfg.train.steps_per_dispatch > 1:
+        if row_counts not in (None, 1):
+            raise UserError(
+                f"task.row_counts={row_counts}: batches that go to the devices together are of one size; set it to 1, "
+                "or train.steps_per_dispatch=1"
+            )
+        row_counts = 1
     return TaskBatches(
         features,
         batch_size=config.batch_size,
@@ -176,7 +184,8 @@ def task_batches(
         packing=config.packing,
         row_multiple=mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches,
         share=functools.partial(own_rows, mesh=mesh),
-        least_rows=least_rows,
+        row_counts=row_counts,
+        sizes=sizes,
         least_examples=least_examples,
     )
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax import build, check, check_objectives
@@ -19,6 +20,7 @@ from bertjax.commands.finetune import Task, read_task, require_task, task_batche
 from bertjax.commands.watching import tell_seeds
 from bertjax.commands.workdir import has_checkpoints, write_whole
 from bertjax.finetune.config import MAIN_FIGURE
+from bertjax.finetune.pack_batches import least_sizes
 from bertjax.overrides import apply_overrides
 from bertjax.training.sharding import make_mesh
 from bertjax.types import UserError, is_better
@@ -100,25 +102,25 @@ def grid_points(grid: Sequence[str]) -> Iterator[Point]:
 def _of_point(cfg: ConfigDict, folder: Path, point: Point, seeds: Sequence[int]) -> Found:
     figures: dict[int, dict[str, float]] = {}
     first = read_task(cfg, folder / f"seed-{seeds[0]}")
-    least = _least(cfg, first, seeds)
+    alike = _alike(cfg, first, seeds)
     for seed in seeds:
         own = _with(cfg, [("seed", seed)])
         print(f"--- {point.name + ', ' if point.settings else ''}seed {seed}")
         where = folder / f"seed-{seed}"
         shared = seed == seeds[0] or first.given is not None or has_checkpoints(where)
         task = first if shared else read_task(own, where)  # the first has no weights to begin with, if it was taken up
-        figures[seed] = train_task(own, task, where, **least)
+        figures[seed] = train_task(own, task, where, **alike)
     if cfg.report.enabled and len(seeds) > 1:
         tell_seeds({seed: folder / f"seed-{seed}" for seed in seeds}, figures)
     return Found(point, figures)
 
 
-def _least(cfg: ConfigDict, task: Task, seeds: Sequence[int]) -> dict[str, Any]:
-    """Rows, and examples of a row, that suffice for the batches of every seed, so that they are alike in shape."""
+def _alike(cfg: ConfigDict, task: Task, seeds: Sequence[int]) -> dict[str, Any]:
+    """Rows, and examples of a row, that suffice for the batches of every seed: they share their compiled steps."""
     mesh = make_mesh(check_objectives.mesh_config(cfg))
     batches = [task_batches(_with(cfg, [("seed", seed)]), task, mesh) for seed in seeds]
     return {
-        "least_rows": max(each.rows for each in batches),
+        "sizes": least_sizes(np.concatenate([each.needed for each in batches]), batches[0].row_counts),
         "least_examples": max(each.max_examples for each in batches),
     }
 

@@ -25,6 +25,7 @@ _EXAMPLES = {
 }
 MAIN_FIGURE = {"classification": "accuracy", "regression": "pearson", "tokens": "f1", "qa": "f1"}
 """The figure by which the best weights are chosen, where the config names none."""
+MOST_ROW_COUNTS = 8
 MOST_SPECIALS = 4  # <s> A </s></s> B </s>
 
 
@@ -46,7 +47,7 @@ class TaskConfig:
     by how much the score of no answer must exceed that of the best answer to be given.
 
     batch_size: windows of an update · epochs: passes over the training data, need not be whole · packing: whether
-    windows share rows.
+    windows share rows · row_counts: different numbers of rows that batches come in, None = by the number of updates.
     """
 
     kind: str
@@ -71,6 +72,7 @@ class TaskConfig:
     batch_size: int = 32
     epochs: float = 3.0
     packing: bool = True
+    row_counts: int | None = None
 
     def __post_init__(self) -> None:
         require_one_of("task.kind", self.kind, KINDS)
@@ -141,6 +143,8 @@ class TaskConfig:
         for key, least in at_least.items():
             if getattr(self, key) < least:
                 raise UserError(f"task.{key} must be at least {least}, not {getattr(self, key)}")
+        if self.row_counts is not None and not 1 <= self.row_counts <= MOST_ROW_COUNTS:
+            raise UserError(f"task.row_counts must be 1 to {MOST_ROW_COUNTS}, or None, not {self.row_counts}")
         if self.doc_stride < 0:
             raise UserError(f"task.doc_stride must not be negative, not {self.doc_stride}")
         if not (self.epochs > 0 and math.isfinite(self.epochs)):

@@ -64,22 +64,3 @@ def least_sizes(needed: np.ndarray, count: int) -> tuple[int, ...]:
             for i in range(len(values))
         ]
     return best[-1][1]
-
-
-def best_row_length(lengths: np.ndarray, batch_size: int, shortest: int, longest: int, num_sizes: int = 1) -> int:
-    """The length of rows, from `shortest` to `longest` in steps of an eighth, in which batches have the fewest places.
-
-    `lengths` int [n] of the windows, which are taken in this order. Of equal lengths the shortest, where attention is
-    the least work. `num_sizes` as in `TaskBatches`.
-    """
-    steps = -(-len(lengths) // batch_size)
-    padded = np.zeros(steps * batch_size, np.int32)
-    padded[: len(lengths)] = lengths
-    found = {}
-    length = shortest
-    while length <= longest:
-        rows = pack_batches(padded.reshape(steps, batch_size), length).max(axis=1) + 1
-        sizes = np.array(least_sizes(rows, num_sizes))
-        found[length] = int(sizes[np.searchsorted(sizes, rows)].sum()) * length
-        length += max(8, length // 8 // 8 * 8)
-    return min(found, key=lambda each: (found[each], each))

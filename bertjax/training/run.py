@@ -70,7 +70,6 @@ class Stage:
     objective: Objective
     train_step: Callable
     measure: Callable[[Params, Any], Mapping[str, float]]  # `eval/...` of these parameters and of what is frozen
-    tokens_per_batch: int  # rows * seq_len, padding included
     flops_per_token: Callable[[float], float]  # of the share of the rows' places that hold real tokens
     title: str = ""  # what the console says when it begins
     train_steps: Callable = no_portions  # `train_step` of several batches, its figures with a leading axis

@@ -38,7 +38,7 @@ def new_state(params: Params, carry: Any, optimizer: optax.GradientTransformatio
     return TrainState(params, optimizer.init(params), carry, **counters)
 
 
-def purpose_key(seed: int, purpose: str, impl: str | None = None) -> Array:
+def purpose_key(seed: int | Array, purpose: str, impl: str | None = None) -> Array:
     """The root key of one purpose ("init", "corrupt", "dropout", "eval"): a pure function of the seed.
 
     `impl` None is threefry, the same bits on every mesh, whatever jax's own default was set to.

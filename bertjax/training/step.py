@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
@@ -20,7 +22,6 @@ from bertjax.training.tables import leaf_paths, num_stacked, virtual_paths
 from bertjax.types import Batch, Params, Sum
 
 Metrics = dict[str, Any]
-TrainStep = Callable[[TrainState, Any, Any], tuple[TrainState, Metrics]]
 
 
 def train_step(
@@ -31,7 +32,7 @@ def train_step(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     microbatches: int,
-    seed: int,
+    seed: int | Array,
     dropout_impl: str | None = None,
     skip_faults: bool = False,
     layout: Params | None = None,
@@ -42,7 +43,7 @@ def train_step(
     `skip_faults` leaves the state as it was, but for the cursor and the counters. `layout` has a sharding for every
     parameter, which its slope gets as well.
     """
-    real_tokens = (batch["segment_ids"] > 0).sum()
+    real_tokens, places = (batch["segment_ids"] > 0).sum(), jnp.int32(batch["segment_ids"].size)
     with jax.named_scope("corruption"):
         batch = objective.corrupt(batch, purpose_key(seed, "corrupt"), state.cursor)
         counts = objective.counts(batch)
@@ -72,6 +73,7 @@ def train_step(
         "grad_squares": squares,
         "weight_sums": weights,
         "real_tokens": real_tokens,
+        "places": places,
     }
     metrics["applied"] = jnp.isfinite(loss + metrics["grad_norm"] + weights.sum() + _total(carry))
     after = state._replace(params=params, opt_state=opt_state, carry=carry, step=state.step + 1)
@@ -133,28 +135,59 @@ def train_steps(
     return jax.lax.scan(body, state, jax.tree.map(lambda *rows: jnp.stack(rows), *batches))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SeededStep:
+    """A jitted step of (state, frozen, batch, seed) with its seed, an input: runs of several seeds share a program."""
+
+    jitted: Any
+    seed: np.ndarray
+
+    def __call__(self, state: TrainState, frozen: Any, batch: Any) -> tuple[TrainState, Metrics]:
+        return self.jitted(state, frozen, batch, self.seed)
+
+    def lower(self, state: Any, frozen: Any, batch: Any) -> Any:
+        """As `jax.jit` has it, and so is `trace`."""
+        return self.jitted.lower(state, frozen, batch, self.seed)
+
+    def trace(self, state: Any, frozen: Any, batch: Any) -> Any:
+        return self.jitted.trace(state, frozen, batch, self.seed)
+
+    def compile(self, state: Any, frozen: Any, batch: Any, options: dict[str, Any] | None = None) -> SeededStep:
+        """The same step compiled for inputs like these, which may be abstract; `jitted` is what XLA made."""
+        return dataclasses.replace(self, jitted=self.lower(state, frozen, batch).compile(options))
+
+
 def compile_train_step(
     mesh: Mesh,
     objective: Objective,
     optimizer: optax.GradientTransformation,
     rows: int = 1,
     together: bool = False,
+    *,
+    seed: int,
     **settings: Any,
-) -> TrainStep:
+) -> SeededStep:
     """`train_step` under one `jax.jit` with shardings and a donated state; `rows` of a batch where some are carried.
 
     `together` makes it `train_steps`, of as many batches as it is called with.
     """
     laid = state_shardings(abstract_state(objective, optimizer, rows), mesh)
     layout = jax.tree.map(lambda sharding: sharding.spec, laid.params)  # whatever axes are split by hand
-    return jax.jit(
-        functools.partial(
-            train_steps if together else train_step, objective=objective, optimizer=optimizer, layout=layout, **settings
-        ),
-        in_shardings=(laid, None, NamedSharding(mesh, BATCH)),
+    steps = train_steps if together else train_step
+
+    @functools.wraps(steps)
+    def of_seed(state: TrainState, frozen: Any, batches: Any, seed: Array) -> tuple[TrainState, Metrics]:
+        return steps(
+            state, frozen, batches, objective=objective, optimizer=optimizer, layout=layout, seed=seed, **settings
+        )
+
+    jitted = jax.jit(
+        of_seed,
+        in_shardings=(laid, None, NamedSharding(mesh, BATCH), None),
         out_shardings=(laid, NamedSharding(mesh, PartitionSpec())),
         donate_argnums=0,
     )
+    return SeededStep(jitted, np.asarray(seed, np.int64).astype(np.int32))
 
 
 def compile_eval_step(mesh: Mesh, objective: Objective, seed: int) -> Callable:

@@ -170,13 +170,13 @@ def _train_figures(stage: Stage, read: list[Any]) -> dict[str, float]:
     figures = {f"train/{name}": value for name, value in means(sums, stage.objective.weights).items()}
     return figures | {
         "train/grad_norm": sum(float(values["grad_norm"]) for values in made) / len(made),
-        "train/padding": 1.0 - _filled(stage, read),
+        "train/padding": 1.0 - _filled(read),
     }
 
 
-def _filled(stage: Stage, metrics: list[Any]) -> float:
+def _filled(metrics: list[Any]) -> float:
     """The share of the rows' places that hold real tokens."""
-    return sum(int(values["real_tokens"]) for values in metrics) / (stage.tokens_per_batch * len(metrics))
+    return sum(int(values["real_tokens"]) for values in metrics) / sum(int(values["places"]) for values in metrics)
 
 
 def _speed(run: Run, stage: Stage, step: int, metrics: list[Any], seconds: float) -> dict[str, float]:
@@ -188,5 +188,5 @@ def _speed(run: Run, stage: Stage, step: int, metrics: list[Any], seconds: float
         "train/eta_seconds": seconds / len(metrics) * (run.config.num_steps - step),
     }
     if run.peak_flops is not None:
-        figures["train/mfu"] = tokens / seconds * stage.flops_per_token(_filled(stage, metrics)) / run.peak_flops
+        figures["train/mfu"] = tokens / seconds * stage.flops_per_token(_filled(metrics)) / run.peak_flops
     return figures

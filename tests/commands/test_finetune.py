@@ -139,14 +139,21 @@ def test_packed_or_a_row_each_it_is_the_same_task(task: Task, tmp_path: Path) ->
     """The same examples in the same updates: without dropout the losses agree but for rounding."""
     quiet = [f"--config.model.{name}_dropout=0.0" for name in ("hidden", "attention")]
     quiet += ["--config.train.compute_dtype=float32", "--config.export.at_end=false", "--config.task.epochs=1"]
-    for name in ("true", "false"):
-        assert task("--workdir", tmp_path / name, f"--config.task.packing={name}", *quiet) == 0
-    packed, alone = (
-        [record["train/classification_loss"] for record in figures(tmp_path / name).values() if "train/loss" in record]
-        for name in ("true", "false")
+    more = [f"{'the cat sees it. ' * (row % 5)}the dog sees it.\t{row % 2}" for row in range(80)]
+    (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *more]) + "\n")
+    quiet += [f"--config.task.train=tsv:{tmp_path}/train.tsv", "--config.task.eval="]
+    found = {}
+    for name in ("packing=true", "packing=false", "row_counts=3"):
+        assert task("--workdir", tmp_path / name, f"--config.task.{name}", *quiet) == 0
+        found[name] = [record for record in figures(tmp_path / name).values() if "train/loss" in record]
+    packed, alone, fewer_rows = (
+        np.array([[record[f"train/{figure}"] for figure in ("classification_loss", "padding")] for record in records])
+        for records in found.values()
     )
-    assert len(packed) == 5
-    np.testing.assert_allclose(packed, alone, atol=2e-5)
+    assert packed.shape == (5, 2)
+    np.testing.assert_allclose(packed[:, 0], alone[:, 0], atol=2e-5)
+    np.testing.assert_allclose(packed[:, 0], fewer_rows[:, 0], atol=2e-5)
+    assert alone[:, 1].mean() > packed[:, 1].mean() > fewer_rows[:, 1].mean() > 0
 
 
 @pytest.mark.long
@@ -224,6 +231,10 @@ def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
         (["--config.task.text=body"], "body"),
         (["--config.task.class_weights=1,2,3"], "task.class_weights has 3 numbers for 2 labels"),
         (["--config.task.class_weights=much"], "task.class_weights must be one of balanced, sqrt, or a number"),
+        (
+            ["--config.task.row_counts=2", "--config.train.steps_per_dispatch=2"],
+            "task.row_counts=2: batches that go to the devices together are of one size",
+        ),
         (["--config.task.take=bets"], "task.take must be one of last, best, not 'bets'; did you mean 'best'"),
         (["--config.task.evals_per_epoch=0"], "task.evals_per_epoch must be above 0, not 0"),
         (["--seeds", "a"], "--seeds a is not a list of whole numbers"),

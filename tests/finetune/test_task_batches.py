@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertjax.finetune.batches import EvalBatches, TaskBatches, eval_batches, token_values, window_values
 from bertjax.finetune.features import Features
-from bertjax.finetune.pack_batches import best_row_length, least_sizes, pack_batches
+from bertjax.finetune.pack_batches import least_sizes, pack_batches
 from bertjax.types import UserError
 
 VOCAB = 1000
@@ -145,14 +145,14 @@ def test_rows_are_the_least_that_suffice() -> None:
     examples = [int((found.batch(c)["example_numbers"] >= 0).sum(axis=1).max()) for c in range(12)]
     assert found.rows == max(used) < 8 and found.max_examples == max(examples) > 1
     assert batches(features, row_multiple=4).rows == -(-max(used) // 4) * 4
-    more = batches(features, least_rows=9, least_examples=11, row_multiple=2)
+    more = batches(features, sizes=(10,), least_examples=11, row_multiple=2)
     assert (more.rows, more.max_examples) == (10, 11)
     assert sorted(check_batch(features, more.batch(3))) == sorted(more.numbers(3).tolist())
 
 
 def test_batches_of_several_sizes() -> None:
     features = windows(300)
-    one, some = batches(features), batches(features, num_sizes=3, row_multiple=2)
+    one, some = batches(features), batches(features, row_counts=3, row_multiple=2)
     assert len(one.sizes) == 1 and len(some.sizes) == 3 and some.rows == -(-one.rows // 2) * 2
     used = [int((one.batch(c)["segment_ids"][:, 0] > 0).sum()) for c in range(one.num_steps)]
     for cursor, least in enumerate(used):
@@ -161,6 +161,11 @@ def test_batches_of_several_sizes() -> None:
         assert sorted(check_batch(features, batch)) == sorted(one.numbers(cursor).tolist())
     assert some.rows_per_epoch["train"] == sum(some.rows_of(c) for c in range(some.steps_per_epoch))
     assert some.padding < one.padding
+    assert batches(features, sizes=some.sizes, row_multiple=2).rows_per_epoch == some.rows_per_epoch
+    with pytest.raises(ValueError, match="do not suffice"):
+        batches(features, sizes=(one.rows - 1,))
+    chosen = [len(batches(features, epochs=epochs, row_counts=None).sizes) for epochs in (1, 14, 140)]
+    assert chosen == [1, 2, 3]  # 38, 532 and 5,320 updates
     with some.prefetch(0, 5) as made:
         assert [len(batch["input_ids"]) for _, batch in made] == [some.rows_of(c) for c in range(5)]
 
@@ -179,16 +184,10 @@ def test_sizes_are_those_with_the_least_sum() -> None:
             assert len(sizes) <= count and sum(min(s for s in sizes if s >= each) for each in needed) == min(costs)
 
 
-def test_the_best_length_of_rows() -> None:
-    lengths = np.array([20, 12] * 32)  # a pair fills 32 places, and 24 hold only one of the longer
-    assert best_row_length(lengths, 8, 24, 64) == 32
-    assert best_row_length(np.full(64, 24), 8, 24, 64) == 24
-
-
 @pytest.mark.parametrize("rows", [slice(2, 5), np.array([0, 3, 4])])
 def test_a_share_of_the_rows(rows: Any) -> None:
     features = windows(45)
-    found = batches(features, least_rows=6, share=lambda count: rows)
+    found = batches(features, sizes=(6,), share=lambda count: rows)
     whole, own = found.batch(4), found.batch(4, rows)
     assert all(np.array_equal(own[name], array[rows]) for name, array in whole.items())
     with found.prefetch(4, 6) as made:

@@ -31,6 +31,7 @@ WRONG = [
     (CLASSES | {"labels": ("a",)}, r"task.labels has one label"),
     (CLASSES | {"labels": ("a", " b")}, r"task.labels: a label is blank"),
     (CLASSES | {"kind": "regression", "labels": ("a", "b")}, r"task.labels: task.kind=regression has none"),
+    (CLASSES | {"row_counts": 9}, r"task.row_counts must be 1 to 8, or None, not 9"),
     (CLASSES | {"max_len": 4}, r"task.max_len must be at least 8, not 4"),
     (CLASSES | {"batch_size": 0}, r"task.batch_size must be at least 1"),
     (CLASSES | {"epochs": 0.0}, r"task.epochs must be above 0"),

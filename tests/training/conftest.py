@@ -126,7 +126,7 @@ def run_steps(objective: MaskedLanguageModel, batch_of: Callable, start_on: Call
             state, batches = start_on(mesh, optimizer), [put_batch(batch_of(cursor), mesh) for cursor in range(steps)]
             step = compile_train_step(mesh, objective, optimizer, microbatches=microbatches, seed=0)
             if not plain:
-                step = step.lower(state, {}, batches[0]).compile(QUICK)
+                step = step.compile(state, {}, batches[0], QUICK)
             losses = []
             for batch in batches:
                 state, metrics = step(state, {}, batch)

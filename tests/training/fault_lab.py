@@ -160,8 +160,8 @@ def step_of(mesh: Mesh, skip: bool, microbatches: int = 1, **changes: Any) -> Ca
         mesh, OBJECTIVE, optimizer_of(**changes), rows=ROWS, microbatches=microbatches, seed=0, skip_faults=skip
     )
     with jax.set_mesh(mesh):
-        lowered = step.lower(fresh(mesh, **changes), {}, put_batch(Rows({}).batch(0), mesh))
-    return lowered.compile({"xla_backend_optimization_level": 0})
+        inputs = fresh(mesh, **changes), {}, put_batch(Rows({}).batch(0), mesh)
+        return step.compile(*inputs, {"xla_backend_optimization_level": 0})
 
 
 def by_hand(mesh: Mesh, cursors: list[int]) -> TrainState:

@@ -72,14 +72,14 @@ def test_steps_at_once_are_the_steps_one_by_one(
     with jax.set_mesh(mesh):
         batches = [put_batch(batch_of(cursor), mesh) for cursor in range(3)]
         state = start_on(mesh, optimizer)
-        step = compile_train_step(mesh, objective, optimizer, **settings).lower(state, {}, batches[0]).compile(QUICK)
+        step = compile_train_step(mesh, objective, optimizer, **settings).compile(state, {}, batches[0], QUICK)
         wanted = []
         for batch in batches:
             state, metrics = step(state, {}, batch)
             wanted.append(jax.device_get(metrics))
         other = start_on(mesh, optimizer)
         steps = compile_train_step(mesh, objective, optimizer, together=True, **settings)
-        found_state, found = steps.lower(other, {}, batches).compile(QUICK)(other, {}, batches)
+        found_state, found = steps.compile(other, {}, batches, QUICK)(other, {}, batches)
     assert (int(found_state.step), int(found_state.cursor)) == (3, 3)
     for place, metrics in enumerate(wanted):
         jax.tree.map(

@@ -105,7 +105,7 @@ def test_a_hundred_steps_on_any_number_of_devices(
         with jax.set_mesh(mesh):
             state = init_state(mesh, objective, optimizer, seed=0)
             step = compile_train_step(mesh, objective, optimizer, microbatches=1, seed=0)
-            step = step.lower(state, {}, put_batch(batch_of(0), mesh)).compile(QUICK)
+            step = step.compile(state, {}, put_batch(batch_of(0), mesh), QUICK)
             losses = []
             for cursor in range(100):
                 state, metrics = step(state, {}, put_batch(batch_of(cursor), mesh))

@@ -106,7 +106,12 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
             loss = Reading((losses or {}).get(step, float(step)), step, events)
             sums = {"mlm": Sum(np.float32(3 * step), np.float32(3))}
             metrics = {"loss": loss, "sums": sums, "grad_norm": np.float32(1), "real_tokens": np.int32(TOKENS)}
-            metrics |= {"applied": math.isfinite(loss.value), "grad_squares": np.ones(0), "weight_sums": np.ones(0)}
+            metrics |= {
+                "places": np.int32(8),
+                "applied": math.isfinite(loss.value),
+                "grad_squares": np.ones(0),
+                "weight_sums": np.ones(0),
+            }
             return state._replace(step=step, cursor=state.cursor + 1), metrics
 
         def eval_step(params: Any, extra: Extra, batch: dict) -> tuple[dict[str, Sum], dict]:
@@ -118,7 +123,6 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
             "objective": Objective({"mlm": 1.0}),
             "train_step": train_step,
             "eval_sets": lambda: {"all": [{"x": np.zeros((1, 1))}]},
-            "tokens_per_batch": 8,
             "flops_per_token": lambda filled: 100.0 * filled,
         }
         stage |= {name: changes.pop(name) for name in list(changes) if name in stage}

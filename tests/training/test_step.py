@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -67,12 +68,25 @@ def test_every_mesh_sees_the_same_losses(
 
 def test_the_step_is_compiled_once_counts_and_learns(one_device: tuple, reference: tuple, fresh_params: Params) -> None:
     state, losses, step = one_device
-    assert step._cache_size() == 1
+    assert step.jitted._cache_size() == 1
     assert (int(state.step), int(state.cursor)) == (4, 4)
     np.testing.assert_allclose(losses[0], reference[0], rtol=1e-6)
     moved = jax.tree.map(lambda after, before: np.abs(after - before).max(), state.params, fresh_params)
     still = {path for path, distance in leaf_paths(moved) if distance < 1e-4}
     assert still == {"encoder/layers/attention/key/bias"}  # a softmax does not feel it
+
+
+def test_seeds_share_a_program(
+    one_device: tuple, mesh_of: Callable, start_on: Callable, batch_of: Callable, adamw: optax.GradientTransformation
+) -> None:
+    mesh, losses, step = mesh_of(1), *one_device[1:]
+    found = {}
+    for seed in (0, 7):
+        with jax.set_mesh(mesh):
+            own = dataclasses.replace(step, seed=np.int32(seed))
+            found[seed] = float(own(start_on(mesh, adamw), {}, put_batch(batch_of(0), mesh))[1]["loss"])
+    assert found[0] == losses[0] != found[7]
+    assert step.jitted._cache_size() == 1
 
 
 @pytest.mark.parametrize(("shape", "microbatches"), [((2, 2, 2), 4), ((8, 1, 1), 2)], ids=str)
@@ -109,12 +123,22 @@ def test_the_state_is_donated_and_metrics_are_sums(
         after, metrics = step(before, {}, put_batch(batch_of(0), mesh))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((before.params, before.opt_state)))
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
-    assert set(metrics) == {"loss", "sums", "grad_norm", "grad_squares", "weight_sums", "real_tokens", "applied"}
+    assert set(metrics) == {
+        "loss",
+        "sums",
+        "grad_norm",
+        "grad_squares",
+        "weight_sums",
+        "real_tokens",
+        "places",
+        "applied",
+    }
     assert metrics["applied"]
     sums = metrics["sums"]
     assert set(sums) == {"mlm", "mlm_accuracy", "pair", "pair_accuracy"}
     mean = {name: float(total.value) / float(total.count) for name, total in sums.items()}
     np.testing.assert_allclose(metrics["loss"], mean["mlm"] + mean["pair"], rtol=1e-6)
+    assert int(metrics["places"]) == batch_of(0)["segment_ids"].size
     assert int(metrics["real_tokens"]) == (batch_of(0)["segment_ids"] > 0).sum()
     assert float(metrics["grad_norm"]) > 0
 

@@ -130,7 +130,7 @@ def window(tmp_path: Path) -> Callable[..., tuple[Window, Callable[[int, float],
     def build(log: int = 1000, **config: Any) -> tuple:
         seen: list[int] = []
         written: dict[int, dict] = {}
-        stage = SimpleNamespace(objective=SimpleNamespace(weights={"mlm": 1.0}), tokens_per_batch=8, title="first")
+        stage = SimpleNamespace(objective=SimpleNamespace(weights={"mlm": 1.0}), title="first")
         run = SimpleNamespace(
             config=SimpleNamespace(faults=FaultConfig(**config), log_interval_steps=log, num_steps=10**6),
             console=Console(0, 10**6, interactive=False),
@@ -152,6 +152,7 @@ def window(tmp_path: Path) -> Callable[..., tuple[Window, Callable[[int, float],
                 "grad_squares": np.ones(1),
                 "weight_sums": np.ones(1),
                 "real_tokens": np.int32(6),
+                "places": np.int32(8),
                 "applied": math.isfinite(loss),
             }
             window.add([cursor], metrics)
