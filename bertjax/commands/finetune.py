@@ -21,7 +21,7 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.commands.export import export_params
 from bertjax.commands.given import Given, read_given, require_model
 from bertjax.commands.init_from import begin_from
-from bertjax.commands.watching import Scores, train_watched, watcher
+from bertjax.commands.watching import Scores, tell_taken, train_watched, watcher
 from bertjax.commands.workdir import changed_keys, claim, has_checkpoints, read_config, require_same_run
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
 from bertjax.distributed.processes import ALONE, Alone, Processes
@@ -154,6 +154,8 @@ def train_task(
         if not figures or step != int(state.step):  # the loop has not measured these weights just now
             with jax.set_mesh(exp.mesh):
                 figures = dict(feed.measure(exp.parts[-1])(params, exp.frozen))
+        if step != int(state.step) and cfg.report.enabled:
+            processes.first("the report", lambda: tell_taken(workdir, int(state.step), step, told))
     say_scores(cfg, step, figures)
     host = build.true_size_params(params, exp.model)
     processes.first("the export", lambda: _export(exp, task, host, step, feed.tokens, workdir))

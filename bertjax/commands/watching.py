@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bertjax.finetune.measure import Scored
 
 LOOKED_AT = ("fill_mask", "attention", "neighbours")
+TAKEN = "the weights taken"
 SEVERAL = "The run has several processes, whose weights are not gathered for a look."
 
 
@@ -96,6 +97,20 @@ class Scores:
             rows = [{"label": label, **score._asdict()} for label, score in scored.per_class.items()]
             found.append(("classes", {"rows": rows}))
         return found
+
+
+def tell_taken(workdir: Path, step: int, taken: int, scores: Scores) -> None:
+    """Writes what the chosen weights, those of update `taken`, got right into the report, beside the last ones'.
+
+    `scores` have just been told of them. Said at every start that finds a finished run: never twice in the file.
+    """
+    journal = Journal(workdir, step)
+    if any(record.get("set") == TAKEN for record in read_run(workdir).newest("confusion")):
+        return
+    for kind, fields in scores.findings():
+        if kind in ("confusion", "classes"):
+            journal.write(step, kind, set=TAKEN, of_step=taken, **fields)
+    render(workdir)
 
 
 def tell_seeds(folders: Mapping[int, Path], figures: Mapping[int, Mapping[str, float]]) -> None:

@@ -7,8 +7,9 @@ Every line has `step` and `kind`; what else it has, its kind says:
     fill_mask     sentence, pieces [[piece, probability], ...]
     attention     tokens [t], layers, heads, maps [layers][heads] base64 of uint8 [t, t]: shares * 255, rows the lookers
     neighbours    piece, near [[piece, cosine], ...]
-    confusion     labels [k], counts [k][k]: rows what is right, columns what was said; set (optional)
-    classes       rows [{label, precision, recall, f1, support}]; set (optional)
+    confusion     labels [k], counts [k][k]: rows what is right, columns what was said
+    classes       rows [{label, precision, recall, f1, support}]
+                  both may have set, of which data or weights, and of_step, of which update if not of `step`
     seeds         rows [{seed, scores {name: value}}]
     labels_kept   kept, of, threshold, agreement (None = no gold sample), rows [{label, kept, of, agreement}]
     rate_finder   rates, losses, suggestion

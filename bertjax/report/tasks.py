@@ -37,7 +37,7 @@ def _confusion(record: Record) -> str:
     matrix = np.array(counts, np.float64) if _is_square(counts, len(labels)) else None
     if matrix is None:
         return ""
-    names, title = [str(label) for label in labels], f"Confusion{_of(record)}, update {record['step']:,}"
+    names, title = [str(label) for label in labels], f"Confusion{_of(record)}"
     right = float(np.trace(matrix) / max(matrix.sum(), 1.0))
     note = f'<p class="note">Rows: what is right; columns: what was said. {100 * right:.1f} % on the diagonal.</p>'
     if len(names) > MOST_LABELS:
@@ -86,7 +86,7 @@ def _classes(record: Record) -> str:
         ]
         for row in rows
     ]
-    title = escape(f"Classes{_of(record)}, update {record['step']:,}")
+    title = escape(f"Classes{_of(record)}")
     return f"<h3>{title}</h3>{table(['label', 'precision', 'recall', 'F1', 'examples'], cells, numeric=(1, 2, 3, 4))}"
 
 
@@ -162,4 +162,7 @@ def _score(value: float | None) -> str:
 
 
 def _of(record: Record) -> str:
-    return f" of {record['set']}" if isinstance(record.get("set"), str) else ""
+    """Of which data or weights, and of which update: the one that it was seen at, if it does not say."""
+    step = record.get("of_step")
+    named = f" of {record['set']}" if isinstance(record.get("set"), str) else ""
+    return f"{named}, update {step if isinstance(step, int) else record['step']:,}"

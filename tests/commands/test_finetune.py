@@ -14,6 +14,7 @@ from lab import NOUNS, Finished, Lab
 from bertjax.cli import main
 from bertjax.commands import finetune as command
 from bertjax.hub.load import load_pretrained
+from bertjax.report.records import read_run
 from bertjax.training import loop
 
 CONFIG = """
@@ -169,6 +170,10 @@ def test_the_best_weights_and_an_early_end(task: Task, tmp_path: Path, capsys: p
     out = capsys.readouterr().out
     assert f"held out, step {best}: " in out and f"exported step {best} " in out
     assert max(scores) == best + 10 and "(eval.patience)" in out
+    assert task("--workdir", tmp_path / "run", *more) == 0  # finished: nothing is said twice
+    named = [record.get("set") for record in read_run(tmp_path / "run").newest("confusion")]
+    assert named == [None, "the weights taken"]
+    assert f"Confusion of the weights taken, update {best}" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.long

@@ -9,9 +9,10 @@ import pytest
 from lab import NOUNS, Finished, Lab
 
 from bertjax.cli import main
-from bertjax.commands.watching import Scores, tell_seeds
+from bertjax.commands.watching import Scores, tell_seeds, tell_taken
 from bertjax.finetune.measure import Scored
 from bertjax.finetune.scorers.classification import classification_scores
+from bertjax.report.records import read_run
 
 CONFIG = """
 from bertjax.base_config import base_config
@@ -44,6 +45,23 @@ def test_what_an_evaluation_told_is_what_the_report_shows() -> None:
     assert (confusion, classes) == ("confusion", "classes")
     assert first == {"labels": ["animal", "thing"], "counts": [[1, 0], [1, 2]]}
     assert second["rows"][1] == {"label": "thing", "precision": 1.0, "recall": 2 / 3, "f1": 0.8, "support": 3}
+
+
+def test_the_chosen_weights_stand_beside_the_last_ones(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    scores = Scores()
+    of = classification_scores([0, 1, 1, 1], [0, 0, 1, 1], ("animal", "thing"))
+    scores(Scored(of.figures(), of.per_class, of.labels, of.confusion))
+    for _ in range(2):  # a finished run is started again
+        tell_taken(tmp_path, 30, 20, scores)
+        named = [
+            (record["set"], record["of_step"])
+            for kind in ("confusion", "classes")
+            for record in read_run(tmp_path).newest(kind)
+        ]
+        assert named == [("the weights taken", 20)] * 2
+    text = (tmp_path / "report.html").read_text()
+    assert "Confusion of the weights taken, update 20" in text
 
 
 def test_seeds_are_told_to_the_reports_of_all(tmp_path: Path) -> None:
