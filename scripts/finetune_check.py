@@ -6,8 +6,8 @@
 A task is NAME=TRAIN,EVAL[,COLUMN=NAME...], sources and columns as `task` of a config has them (text, pair, label);
 sources of words make it token classification. Of the training data the first `--first` examples count. Both sides are
 processes of their own, in turns; seconds run from their start to the last prediction. The peer runs its first seed in
-float32 and in bfloat16, the others in the faster of the two. `--peer_python` names an interpreter that has torch and
-accelerate.
+float32 and in bfloat16 (or in one of `--peer_dtypes`), the others in the faster of the two. `--peer_python` names an
+interpreter that has torch and accelerate.
 
 Prints, and keeps in OUT/table.md, means and standard deviations of the scores (accuracy; entity F1 for words), their
 difference beside 2 sqrt(s1^2 / n + s2^2 / n), and the ratio of the medians of the seconds.
@@ -185,7 +185,7 @@ def call(command: list[str], environment: dict[str, str] | None = None) -> None:
 
 def compare(job: Job, options: argparse.Namespace) -> str:
     """A line of the table; both sides in turns."""
-    here, there, dtypes = [], [], ["float32", "bfloat16"]
+    here, there, dtypes = [], [], list(options.peer_dtypes)
     for number, seed in enumerate(options.seeds):
         here.append(ours(job, options, seed))
         tried = {dtype: theirs(job, options, seed, dtype) for dtype in dtypes}
@@ -231,6 +231,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--max_len", type=int, default=128)
     parser.add_argument("--platform", default="cpu")
+    parser.add_argument("--peer_dtypes", nargs="+", choices=("float32", "bfloat16"), default=["float32", "bfloat16"])
     parser.add_argument("--peer_python", default=sys.executable)
     options = parser.parse_args()
     options.out, options.model = options.out.absolute(), options.model.absolute()

@@ -44,6 +44,12 @@ _HEADS = {"sequence_classification": "sequence_head", "token_classification": "t
 _HEADS |= {"question_answering": "answer_head"}
 
 
+_LINES = 50  # of training figures: whoever reads them more often waits for the device more often
+_MANY_UPDATES = {"cpu": (150, 1500)}
+_MANY_UPDATES_ELSEWHERE = 1500, 15_000
+"""From so many updates on, one more number of rows saves more than the compilation for it costs."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
     """Labelled examples as they were read, and as the model reads them."""
@@ -167,14 +173,6 @@ def task_batches(
 ) -> TaskBatches:
     """The batches of all epochs, in rows that every device gets equally many of."""
     config, features = task.config, task.train.data.features
-    row_counts = config.row_counts
-    if cfg.train.steps_per_dispatch > 1:
-        if row_counts not in (None, 1):
-            raise UserError(
-                f"task.row_counts={row_counts}: batches that go to the devices together are of one size; set it to 1, "
-                "or train.steps_per_dispatch=1"
-            )
-        row_counts = 1
     return TaskBatches(
         features,
         batch_size=config.batch_size,
@@ -186,10 +184,24 @@ def task_batches(
         packing=config.packing,
         row_multiple=mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches,
         share=functools.partial(own_rows, mesh=mesh),
-        row_counts=row_counts,
+        row_counts=_row_counts(cfg, config, len(features), mesh.devices.flat[0].platform),
         sizes=sizes,
         least_examples=least_examples,
     )
+
+
+def _row_counts(cfg: ConfigDict, config: TaskConfig, count: int, platform: str) -> int:
+    """`task.row_counts`, or what suits a run over `count` windows on this platform."""
+    if cfg.train.steps_per_dispatch > 1:
+        if config.row_counts not in (None, 1):
+            raise UserError(
+                f"task.row_counts={config.row_counts}: batches that go to the devices together are of one size; set it "
+                "to 1, or train.steps_per_dispatch=1"
+            )
+        return 1
+    updates = config.epochs * count / config.batch_size
+    enough = _MANY_UPDATES.get(platform, _MANY_UPDATES_ELSEWHERE)
+    return config.row_counts or 1 + sum(updates >= steps for steps in enough)
 
 
 def _row_length(task: Task) -> int:
@@ -215,19 +227,17 @@ def resolved(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigDict:
     cfg.data.tokenizer = str(cfg.init_from)
     cfg.train.num_steps, cfg.train.batch_size = batches.num_steps, batches.rows
     each = max(1, round(batches.steps_per_epoch / cfg.task.evals_per_epoch))
+    default.train.num_steps = batches.num_steps
     for group in ("eval", "checkpoint"):
-        if cfg[group].interval_steps == _default_interval(default, group, batches.num_steps):
+        if cfg[group].interval_steps == default[group].interval_steps:
             cfg[group].interval_steps = each
+    if cfg.train.log_interval_steps == default.train.log_interval_steps:
+        cfg.train.log_interval_steps = -(-batches.num_steps // _LINES)
     cfg.checkpoint.best_metric = check.best_metric(cfg)
     if cfg.task.unfreeze_epochs is not None:
         cfg.optimizer.unfreeze_every = max(1, round(cfg.task.unfreeze_epochs * batches.steps_per_epoch))
     cfg.task.class_weights = class_weights(check_objectives.task_objective_config(cfg), task)
     return cfg
-
-
-def _default_interval(default: ConfigDict, group: str, num_steps: int) -> int:
-    default.train.num_steps = num_steps
-    return default[group].interval_steps
 
 
 def class_weights(config: Any, task: Task) -> tuple[str, ...]:

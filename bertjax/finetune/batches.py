@@ -18,7 +18,6 @@ from bertjax.finetune.pack_batches import least_sizes, pack_batches
 from bertjax.types import Batch, UserError
 
 _ROW_LENGTHS = 8  # rows are as long as the longest window, rounded up to a multiple of this
-_MANY_STEPS = 500, 5000  # updates from which on one more number of rows saves more than compiling for it takes
 _OF_TOKENS, _OF_PLACES = "token_labels", ("start_labels", "end_labels")
 
 
@@ -30,8 +29,8 @@ class TaskBatches:
     tokens with places for `max_examples` windows each: the least that suffice for all batches, the rows rounded up to a
     multiple of `row_multiple`. `packing=False` gives every window a row. `seq_len` None is the length of the longest
     window. `row_counts` > 1 lets batches that need fewer rows have fewer: so many numbers of rows, `sizes`, chosen for
-    the least work (each is one more compilation); None chooses by the number of updates. Runs of several seeds share
-    their compiled steps where `sizes` and `least_examples` are given.
+    the least work (each is one more compilation). Runs of several seeds share their compiled steps where `sizes` and
+    `least_examples` are given.
 
     `num_steps` updates make up `epochs`; later batches take the planned orders again, from the first on. Raises
     `UserError` for windows that do not fit, and for ids outside the vocabulary.
@@ -49,7 +48,7 @@ class TaskBatches:
         seq_len: int | None = None,
         packing: bool = True,
         row_multiple: int = 1,
-        row_counts: int | None = 1,
+        row_counts: int = 1,
         sizes: Sequence[int] = (),
         least_examples: int = 0,
         orders: Sequence[IntArray] | None = None,
@@ -67,8 +66,8 @@ class TaskBatches:
         self._row_of = [self._rows_of(order, packing) for order in self._orders]
         self._used = [self._rows_used(row_of) for row_of in self._row_of]
         self.needed = -(-np.concatenate(self._used) // row_multiple) * row_multiple
-        self.row_counts = row_counts or 1 + sum(self.num_steps >= steps for steps in _MANY_STEPS)
-        self.sizes = tuple(sizes) or least_sizes(self.needed, self.row_counts)
+        self.row_counts = row_counts
+        self.sizes = tuple(sizes) or least_sizes(self.needed, row_counts)
         if self.sizes[-1] < self.needed.max() or any(size % row_multiple for size in self.sizes):
             raise ValueError(f"{self.sizes} rows do not suffice for {self.needed.max()}, or leave a device without")
         self.max_examples = max(least_examples, *map(self._most_in_a_row, self._row_of))

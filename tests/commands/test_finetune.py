@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 from lab import NOUNS, Finished, Lab
 
+from bertjax.base_config import base_config
 from bertjax.cli import main
 from bertjax.commands import finetune as command
+from bertjax.finetune.config import TaskConfig
 from bertjax.hub.load import load_pretrained
 from bertjax.report.records import read_run
 from bertjax.training import loop
@@ -199,6 +202,20 @@ def test_gradual_unfreezing_by_epochs(task: Task, tmp_path: Path) -> None:
     assert np.abs(kernel[0][1] - kernel[1][1]).max() > 1e-4
     words = [np.asarray(side["embeddings"]["word_embeddings"]["embedding"]) for side in (before, given)]
     np.testing.assert_array_equal(words[0], words[1])
+
+
+@pytest.mark.parametrize(
+    ("epochs", "platform", "together", "said"),
+    [(1, "cpu", 1, 1), (3, "cpu", 1, 2), (3, "cpu", 4, 1), (3, "gpu", 1, 1), (30, "cpu", 1, 3), (30, "gpu", 1, 2)],
+)
+def test_long_runs_have_several_numbers_of_rows(epochs: int, platform: str, together: int, said: int) -> None:
+    """100 updates an epoch."""
+    cfg = base_config()
+    cfg.train.steps_per_dispatch = together
+    config = TaskConfig("classification", ("tsv:a.tsv",), batch_size=16, epochs=epochs)
+    assert command._row_counts(cfg, config, 1600, platform) == said
+    chosen = dataclasses.replace(config, row_counts=5)
+    assert together > 1 or command._row_counts(cfg, chosen, 1600, platform) == 5
 
 
 @pytest.mark.long

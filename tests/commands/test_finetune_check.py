@@ -27,7 +27,14 @@ def options(tmp_path: Path) -> argparse.Namespace:
     (tmp_path / "dev.tsv").write_text("text\tlabel\na\t0\nb\t1\nc\t1\nd\t0\n")
     (tmp_path / "words.txt").write_text("Ann B-PER\nsees O\nRome B-LOC\n\nit O\n")
     values = {"out": tmp_path / "out", "model": tmp_path / "model", "first": 6, "rows": 2, "epochs": 1, "rate": 1e-3}
-    values |= {"max_len": 16, "platform": "cpu", "peer_python": "python", "seeds": [0, 1], "losses": None}
+    values |= {
+        "max_len": 16,
+        "platform": "cpu",
+        "peer_python": "python",
+        "seeds": [0, 1],
+        "losses": None,
+        "peer_dtypes": ["float32", "bfloat16"],
+    }
     return argparse.Namespace(**values)
 
 
