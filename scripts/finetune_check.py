@@ -4,13 +4,14 @@
         --task conll=conll:eng.train,conll:eng.testa --first 3000
 
 A task is NAME=TRAIN,EVAL[,COLUMN=NAME...], sources and columns as `task` of a config has them (text, pair, label);
-sources of words make it token classification. Of the training data the first `--first` examples count. Both sides are
-processes of their own, in turns; seconds run from their start to the last prediction. The peer runs its first seed in
-float32 and in bfloat16 (or in one of `--peer_dtypes`), the others in the faster of the two. `--peer_python` names an
-interpreter that has torch and accelerate.
+sources of words make it token classification. Of the training data the first `--first` examples count. Ours is one
+command for all seeds, which share what is compiled (nothing is compiled before); the peer is a process a seed. Seconds
+are those of all seeds, from the start of processes to the last prediction. The peer runs its first seed in float32 and
+in bfloat16 (or in one of `--peer_dtypes`), the others in the faster of the two. `--peer_python` names an interpreter
+that has torch and accelerate.
 
 Prints, and keeps in OUT/table.md, means and standard deviations of the scores (accuracy; entity F1 for words), their
-difference beside 2 sqrt(s1^2 / n + s2^2 / n), and the ratio of the medians of the seconds.
+difference beside 2 sqrt(s1^2 / n + s2^2 / n), and the ratio of the seconds.
 
 `--losses 20` compares the losses of the first 20 updates instead: dropout 0, float32, one epoch of as many examples in
 the same batches, from the same weights, head included.
@@ -64,7 +65,9 @@ def prepare(text: str, options: argparse.Namespace) -> Job:
     told = dict(column.split("=", 1) for column in columns)
     config = TaskConfig(kind=kind, train=(train,), eval=(held_out,), **told)
     folder = options.out / name
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists():  # runs in it would be taken up again
+        raise UserError(f"{folder} is there already: give another --out")
+    folder.mkdir(parents=True)
     labels: tuple[str, ...] = ()
     for split in ("train", "eval"):
         examples = read_examples(config, split)
@@ -85,11 +88,10 @@ def _rows(examples: Any) -> Any:
         yield {"text": text, **pair, "label": label}
 
 
-def ours(job: Job, options: argparse.Namespace, seed: int, **changes: Any) -> Run:
-    workdir = job.folder / f"ours-{seed}{'-changed' if changes else ''}"
+def ours(job: Job, options: argparse.Namespace, workdir: Path, seeds: list[int], **changes: Any) -> list[Run]:
+    """All seeds with one command; each has its share of the seconds."""
     values: dict[str, Any] = {
         "init_from": options.model,
-        "seed": seed,
         "task.train": f"jsonl:{job.folder / 'train.jsonl'}",
         "task.eval": f"jsonl:{job.folder / 'eval.jsonl'}",
         "task.labels": ",".join(job.labels),
@@ -105,15 +107,17 @@ def ours(job: Job, options: argparse.Namespace, seed: int, **changes: Any) -> Ru
         "logging.tensorboard": "false",
         "export.at_end": "false",
         "platform": options.platform,
-        "data.cache_dir": options.out / "cache",
+        "data.cache_dir": workdir / "cache",
     }
     values |= ({"task.pair": "pair"} if job.is_pair else {}) | changes
     config = ROOT / "configs" / "finetune" / f"{job.kind}.py"
     command = [sys.executable, "-m", "bertjax", "finetune", "--config", str(config), "--workdir", str(workdir)]
+    command += ["--seeds", ",".join(map(str, seeds))]
     began = time.time()
     call([*command, *(f"--config.{key}={value}" for key, value in values.items())])
-    seconds = time.time() - began
-    return Run(figures(workdir, "eval/f1" if job.kind == "tokens" else "eval/accuracy")[-1], seconds)
+    seconds = (time.time() - began) / len(seeds)
+    name = "eval/f1" if job.kind == "tokens" else "eval/accuracy"
+    return [Run(figures(workdir / f"seed-{seed}", name)[-1], seconds) for seed in seeds]
 
 
 def figures(workdir: Path, name: str) -> list[float]:
@@ -169,8 +173,8 @@ def same_losses(job: Job, options: argparse.Namespace) -> str:
     found, _ = ask_peer(job, options, seed, "float32", order=order, start=str(start), epochs=1)
     quiet = {f"model.{name}_dropout": 0.0 for name in ("hidden", "attention", "classifier")}
     changes = {"init_from": start, "task.epochs": 1, "train.compute_dtype": "float32", **quiet}
-    ours(job, options, seed, **changes)
-    here = np.array(figures(job.folder / f"ours-{seed}-changed", "train/loss"))
+    ours(job, options, job.folder / "ours-start", [seed], **changes)
+    here = np.array(figures(job.folder / "ours-start" / f"seed-{seed}", "train/loss"))
     there = np.array(found["losses"])
     largest = np.abs(here - there).max()
     return f"| {job.name} | {len(here)} | {here[0]:.6f} | {here[-1]:.6f} | {there[-1]:.6f} | {largest:.1e} |"
@@ -184,14 +188,14 @@ def call(command: list[str], environment: dict[str, str] | None = None) -> None:
 
 
 def compare(job: Job, options: argparse.Namespace) -> str:
-    """A line of the table; both sides in turns."""
-    here, there, dtypes = [], [], list(options.peer_dtypes)
+    """A line of the table."""
+    there, dtypes = [], list(options.peer_dtypes)
+    here = ours(job, options, job.folder / "ours", options.seeds)
     for number, seed in enumerate(options.seeds):
-        here.append(ours(job, options, seed))
         tried = {dtype: theirs(job, options, seed, dtype) for dtype in dtypes}
         dtypes = [min(tried, key=lambda dtype: tried[dtype].seconds)] if number == 0 else dtypes
         there.append(tried[dtypes[0]])
-        print(f"{job.name}, seed {seed}: here {here[-1]}, there {tried}", flush=True)
+        print(f"{job.name}, seed {seed}: here {here[number]}, there {tried}", flush=True)
     return row(job.name, here, there, dtypes[0])
 
 
@@ -200,7 +204,7 @@ def row(name: str, here: list[Run], there: list[Run], dtype: str) -> str:
     means = [statistics.fmean(side) for side in scores]
     spreads = [statistics.stdev(side) if len(side) > 1 else math.nan for side in scores]
     allowed = 2.0 * math.sqrt(sum(spread**2 / len(here) for spread in spreads))
-    seconds = [statistics.median(run.seconds for run in side) for side in (here, there)]
+    seconds = [sum(run.seconds for run in side) for side in (here, there)]
     told = [f"{mean:.4f} ± {spread:.4f}" for mean, spread in zip(means, spreads, strict=True)]
     within = "yes" if abs(means[0] - means[1]) <= allowed else "no"
     return (
