@@ -24,6 +24,7 @@ TRAINS = ("pretrain", "benchmark", "finetune")
 CONFIG_HELP = "PATH.py or PATH.py:ARGUMENT; the file is executed"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """A full disk, a full quota, a file longer than the system allows."""
+NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,19 +44,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        advice = _advice(error)
+        if advice is None:
             raise
         where = f" ({error.filename})" if error.filename else ""
-        print(
-            f"bertjax {options.command}: {error.strerror}{where}; make room, and the same command goes on",
-            file=sys.stderr,
-        )
+        print(f"bertjax {options.command}: {error.strerror}{where}; {advice}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         if arguments is None:
             _end_interrupted()
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def _advice(error: OSError) -> str | None:
+    """What mends a fault of the disk; None for one that is not the user's to mend."""
+    if error.errno in NO_ROOM:
+        return "make room, and the same command goes on"
+    if error.errno in NOT_ALLOWED and error.filename:
+        return "let this user read and write there, or name another place"
+    return None
 
 
 def _end_interrupted() -> NoReturn:

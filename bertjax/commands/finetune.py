@@ -352,7 +352,9 @@ def _train(
     for line in summary(exp, task, feed):
         run.console.print(line)
     counts = np.bincount(task.train.data.features.tokens, minlength=task.tokenizer.size)
-    onlooker = watcher(exp, task.tokenizer, counts, run, int(state.step), processes, told.findings)
+    assert isinstance(feed.batches, TaskBatches)
+    rows = feed.batches.mean_rows
+    onlooker = watcher(exp, task.tokenizer, counts, run, int(state.step), processes, told.findings, rows)
     return train_watched(run, state, onlooker)
 
 

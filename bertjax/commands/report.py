@@ -35,8 +35,12 @@ def _look(workdir: Path) -> None:
 
     run = load_run(workdir)
     exp = run.experiment
-    journal = Journal(workdir, read_run(workdir).step)
-    journal.describe(run_facts(exp, run.meta.get("tokens"), None))
+    record = read_run(workdir)
+    journal = Journal(workdir, record.step)
+    told = {name: own[name] for own in record.of_kind("run")[-1:] for name in ("stages", "rows") if name in own}
+    journal.describe(
+        run_facts(exp, run.meta.get("tokens"), None) | told
+    )  # the run itself knew how full its batches are
     wanted = probes(exp, run.tokenizer, run.tokenizer.vocabulary().counts)
     found = wanted(run.step, run.params)
     found += [] if any(kind == "neighbours" for kind, _ in found) else wanted.inside(run.params)

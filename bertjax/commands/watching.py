@@ -41,18 +41,19 @@ def watcher(
     step: int,
     processes: Alone | Processes,
     told: Callable[[], list[Finding]] = list,
+    mean_rows: float | None = None,
 ) -> Watcher | None:
     """Sets `run.watch` to the one that writes the report from update `step` on, and returns it.
 
     None on other processes than the first, and where the config wants no report. `told` gives what else there is to
-    see of the evaluation that was just made.
+    see of the evaluation that was just made; `mean_rows` is for `run_facts`.
     """
     if not exp.cfg.report.enabled or processes.index != 0:
         return None
     look = functools.cache(lambda: probes(exp, tokenizer, counts))
 
     def facts() -> dict[str, Any]:
-        return run_facts(exp, run.meta["tokens"], sum(run.batches.rows_per_epoch.values()))
+        return run_facts(exp, run.meta["tokens"], sum(run.batches.rows_per_epoch.values()), mean_rows)
 
     def seen(step: int, params: Params) -> list[Finding]:
         if processes.count > 1:
@@ -145,12 +146,18 @@ def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> P
     return Probes(networks, exp.objective.network_params, tokenizer, wanted)
 
 
-def run_facts(exp: build.Experiment, tokens: int | None, rows: int | None) -> dict[str, Any]:
-    """The `run` line of `probes.jsonl`; FLOPs are those of a step whose rows are full."""
+def run_facts(
+    exp: build.Experiment, tokens: int | None, rows: int | None, mean_rows: float | None = None
+) -> dict[str, Any]:
+    """The `run` line of `probes.jsonl`; FLOPs are those of a step whose rows are full.
+
+    `mean_rows` of a batch, where not all have as many as the config says.
+    """
     kind = exp.mesh.devices.flat[0].device_kind
     stages = []
     for part in exp.parts:
-        slots, length = part.cfg.train.batch_size * part.cfg.data.seq_len, part.cfg.data.seq_len
+        length = part.cfg.data.seq_len
+        slots = (mean_rows or part.cfg.train.batch_size) * length
         stages.append({"start": part.start, "slots": slots, "flops": training_flops(part.objective, length) * slots})
     model = exp.model
     facts = {

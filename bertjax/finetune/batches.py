@@ -105,6 +105,11 @@ class TaskBatches:
         return {self.name: int(np.array(self.sizes)[np.searchsorted(self.sizes, self._used[0])].sum())}
 
     @property
+    def mean_rows(self) -> float:
+        """Rows of a batch, on average over the first epoch."""
+        return self.rows_per_epoch[self.name] / self.steps_per_epoch
+
+    @property
     def padding(self) -> float:
         """The share of all places of the first epoch that hold no token."""
         return 1.0 - len(self.features.tokens) / (self.rows_per_epoch[self.name] * self.seq_len)

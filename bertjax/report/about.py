@@ -70,9 +70,15 @@ def _model(run: RunRecord) -> tuple[str, str]:
     sizes = told[-1].get("sizes") if told else None
     if isinstance(sizes, dict):  # what the preset leaves to itself is null in the config
         layers, width, heads = (sizes.get(key) for key in ("num_layers", "hidden_size", "num_heads"))
-    preset = str(run.setting("model.preset") or "own")
+    preset = preset_of(run)
     known = [f"{value} {word}" for value, word in ((layers, "layers"), (width, "wide"), (heads, "heads")) if value]
     return preset, ", ".join(known)
+
+
+def preset_of(run: RunRecord) -> str:
+    """The model's name, "own" where it was put together key by key, or came from a folder."""
+    name = run.setting("model.preset")
+    return "own" if name in (None, "none") else str(name)
 
 
 def objective_words(run: RunRecord) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from bertjax.report.about import objective_words
+from bertjax.report.about import objective_words, preset_of
 from bertjax.report.chart import Chart, Line, chart_html
 from bertjax.report.comparing import (
     AXES,
@@ -32,6 +32,7 @@ NO_PROBE = (
     "No run has a probe yet: nothing on this page tells which objective is better. scripts/shoot_out.py trains and "
     "probes; scripts/linear_probe.py probes one export."
 )
+TASKS = "Runs of tasks are compared by their scores on the same held-out examples: those of one letter."
 HEADS = ("run", "group", "objective", "model", "parameters", "updates", "tokens", "FLOPs", "minutes")
 
 
@@ -42,7 +43,7 @@ def compare(contenders: Sequence[Contender], out: Path | None) -> str:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_page(out, compare_page(contenders, groups))
     heads, rows = overview(groups)
-    return f"{plain_table(heads, rows)}\n\n{NOT_COMPARABLE}\n" + ("" if _probed(contenders) else f"{NO_PROBE}\n")
+    return f"{plain_table(heads, rows)}\n\n{NOT_COMPARABLE}\n" + (f"{NO_PROBE}\n" if _needs_probe(contenders) else "")
 
 
 def compare_page(contenders: Sequence[Contender], groups: Sequence[Group]) -> str:
@@ -86,7 +87,7 @@ def _row(each: Contender, letter: str) -> list[str]:
         each.name,
         letter,
         _objective(each),
-        str(run.setting("model.preset") or "own"),
+        preset_of(run),
         parameters,
         number(float(run.step), "count"),
         number(each.spent("tokens"), "big"),
@@ -101,7 +102,7 @@ def _objective(each: Contender) -> str:
 
 
 def _losses(each: Contender) -> str:
-    """The last held-out losses, each by its name, those of words beside guessing by frequency."""
+    """The last held-out losses, each by its name, those of words beside guessing by frequency; scores of tasks."""
     parts = []
     for name in word_losses(each.run):
         loss, baseline = each.run.figures.get(f"eval/{name}_loss"), baseline_of(each.run, name)
@@ -113,6 +114,8 @@ def _losses(each: Contender) -> str:
         other = key.startswith("eval/") and key.endswith("_loss") and key.count("/") == 1 and "unigram" not in key
         if other and key not in words and series.last is not None:
             parts.append(f"{key[5:-5]} {series.last:.3f}")
+        if _is_task(each) and key.startswith("eval/") and not key.endswith("loss") and series.last is not None:
+            parts.append(f"{key[5:]} {series.last:.4f}")
     return ", ".join(parts) or NOTHING
 
 
@@ -124,8 +127,17 @@ def _probe_cells(each: Contender, names: Sequence[str]) -> list[str]:
     return [f"{100 * each.scores[name]:.1f}" if name in each.scores else NOTHING for name in names]
 
 
+def _is_task(each: Contender) -> bool:
+    return bool(each.run.setting("objective.name") == "task")
+
+
 def _probed(contenders: Sequence[Contender]) -> bool:
     return any(each.scores for each in contenders)
+
+
+def _needs_probe(contenders: Sequence[Contender]) -> bool:
+    """Tasks are compared by their own scores."""
+    return not _probed(contenders) and not all(map(_is_task, contenders))
 
 
 def _section(group: Group) -> Section:
@@ -186,7 +198,8 @@ def _equal_amounts(group: Group, name: str, ends: Mapping[str, float | None]) ->
 def _yardstick(contenders: Sequence[Contender]) -> str:
     """For every probe the runs by their mean, a dot a seed."""
     if not _probed(contenders):
-        return f'<p class="warn">{escape(NO_PROBE)}</p>'
+        found = ("warn", NO_PROBE) if _needs_probe(contenders) else ("note", TASKS)
+        return f'<p class="{found[0]}">{escape(found[1])}</p>'
     seeds = by_seed(contenders)
     blocks = "".join(_probe_block(name, seeds) for name in _probe_names(contenders))
     note = (

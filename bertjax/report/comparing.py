@@ -28,6 +28,25 @@ _SAME_TEXT = (
     "short_seq_prob",
     "sop_strict",
 )
+_SAME_TASK = (
+    "kind",
+    "eval",
+    "text",
+    "pair",
+    "label",
+    "labels",
+    "header",
+    "tags",
+    "max_len",
+    "cut",
+    "doc_stride",
+    "max_question_len",
+    "max_answer_len",
+    "n_best",
+    "no_answer",
+    "null_threshold",
+    "class_weights",
+)
 _SAME_EVAL = ("num_batches", "batch_size")
 
 
@@ -170,7 +189,8 @@ def _meaning(each: Contender) -> str:
     run, data = each.run, each.run.setting("data") or {}
     sources = data.get("eval_sources") or data.get("sources")
     parts: list[Any] = [run.setting(key) for key in _SAME_LOSS]
-    parts += [data.get(key) for key in _SAME_TEXT] + [sources, each.tokenizer, run.setting("task")]
+    parts += [data.get(key) for key in _SAME_TEXT] + [sources, each.tokenizer]
+    parts += [run.setting(f"task.{key}") for key in _SAME_TASK]
     parts += [run.setting(f"eval.{key}") for key in _SAME_EVAL]
     return json.dumps(parts, sort_keys=True, default=str)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import time
@@ -203,3 +204,25 @@ def test_members_of_a_mixture_are_shown_by_themselves() -> None:
     }
     assert found["clm"]["input_ids"] is batch["clm/input_ids"]
     assert members(found["mlm"]) == {"": found["mlm"]}
+
+
+@pytest.mark.parametrize("where", ["/srv/cache/digests", None])
+def test_a_folder_that_may_not_be_written(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str | None
+) -> None:
+    """One line where the folder is known, everything that there is where it is not."""
+
+    def refused(*_: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", where)
+
+    monkeypatch.setattr("bertjax.corpora.content_digest", refused)
+    if where is None:
+        with pytest.raises(PermissionError):
+            lab.run("prepare")
+        return
+    assert lab.run("prepare") == 2
+    error = capsys.readouterr().err
+    assert error == (
+        "bertjax prepare: Permission denied (/srv/cache/digests); let this user read and write there, or name another "
+        "place\n"
+    )

@@ -136,6 +136,32 @@ def test_without_a_probe_the_page_says_that_nothing_is_decided(tmp_path: Path) -
     assert "No run has a probe yet" in table and "No run has a probe yet" in (tmp_path / "c.html").read_text()
 
 
+def test_tasks_are_compared_by_their_scores(tmp_path: Path) -> None:
+    lines = [{"step": 10, "eval/loss": 0.5, "eval/classification_loss": 0.5, "eval/accuracy": 0.8125}]
+    changes = {"objective__name": "task", "model__preset": "none"}
+    each = contender(write_workdir(tmp_path / "a", lines, [FACTS], config(**changes)), "a")
+    table = compare([each], tmp_path / "c.html")
+    assert "classification 0.500, accuracy 0.8125" in table and " own " in table and " none " not in table
+    assert "No run has a probe" not in table + (tmp_path / "c.html").read_text()
+    assert "No run has a probe" in compare([each, run(tmp_path / "b")], None)
+
+
+def test_tasks_with_the_same_held_out_examples_stand_together(tmp_path: Path) -> None:
+    lines = [{"step": 10, "eval/loss": 0.5, "eval/accuracy": 0.75}]
+    settings = [
+        {"kind": "classification", "eval": ["tsv:a.tsv"], "from_scratch": False, "batch_size": 16},
+        {"kind": "classification", "eval": ["tsv:a.tsv"], "from_scratch": True, "batch_size": 32},
+        {"kind": "classification", "eval": ["tsv:b.tsv"], "from_scratch": True, "batch_size": 32},
+    ]
+    found = [
+        contender(
+            write_workdir(tmp_path / str(n), lines, [FACTS], config(objective__name="task") | {"task": own}), str(n)
+        )
+        for n, own in enumerate(settings)
+    ]
+    assert letters(*found) == "AAB"
+
+
 def test_scores_of_earlier_shoot_outs_are_read(tmp_path: Path) -> None:
     folder = write_workdir(tmp_path / "a", usual_lines())
     (folder / "outcome.json").write_text(json.dumps({"objective": "mlm", "tags": 0.5, "sentences": 0.6, "flops": 1e9}))
