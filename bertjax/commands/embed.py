@@ -47,7 +47,7 @@ def embed(folder: Path, source: str, out: Path, field: str, wishes: Wishes) -> N
         raise UserError(f"--in {source} is no file of lines: give one text a line, or .jsonl; plain or .gz")
     if wishes.tokens is not None and wishes.tokens < 1:
         raise UserError(f"--batch-tokens must be at least 1, not {wishes.tokens}")
-    pooling = _pooling(folder, wishes)
+    pooling = pooling_of(folder, wishes)
     windows = _windows(source, field)
     first = next(windows, None)  # a broken file is told before the model is read
     if first is None:
@@ -58,7 +58,7 @@ def embed(folder: Path, source: str, out: Path, field: str, wishes: Wishes) -> N
     with progress_bar("texts") as progress:
         count = _write(out, embedder, itertools.chain([first], windows), progress)
     took = time.monotonic() - began
-    print(f"{count:,} texts, {_described(pooling)}, {model.config.hidden_size} numbers each, in {took:.1f} s: {out}")
+    print(f"{count:,} texts, {described(pooling)}, {model.config.hidden_size} numbers each, in {took:.1f} s: {out}")
     if embedder.cut:
         print(f"{embedder.cut:,} of them were longer than {embedder.max_length:,} tokens, and cut")
 
@@ -80,7 +80,7 @@ def _windows(source: str, field: str) -> Iterator[_Window]:
         yield _Window([text for text, _ in part], [record for _, record in part])
 
 
-def _pooling(folder: Path, wishes: Wishes) -> Pooling:
+def pooling_of(folder: Path, wishes: Wishes) -> Pooling:
     """As the command line says, else a folder of sentence-transformers or a contrastive run, else the mean."""
     own = Pooling(normalize=False)
     if (folder / MODULES).is_file():
@@ -127,6 +127,6 @@ def _write_lines(file: IO[bytes], records: Sequence[dict[str, Any]], vectors: np
         file.write(json.dumps({**record, "vector": numbers}, ensure_ascii=False).encode() + b"\n")
 
 
-def _described(pooling: Pooling) -> str:
+def described(pooling: Pooling) -> str:
     what = "the mean of the tokens" if pooling.mode == "mean" else "the summary token"
     return what + (", scaled to length one" if pooling.normalize else "")

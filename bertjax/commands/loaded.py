@@ -1,4 +1,4 @@
-"""A trained model, ready to be asked: what `fill-mask`, `embed` and `minimal-pairs` begin with."""
+"""A trained model, ready to be asked: what `fill-mask`, `embed`, `similarity` and `minimal-pairs` begin with."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-USES = ("predict", "label", "fill-mask", "embed", "minimal-pairs")
+USES = ("predict", "label", "fill-mask", "embed", "similarity", "minimal-pairs")
 """What only asks a trained model something."""
 KINDS = ("classification", "regression", "tokens", "qa")
 IN_HELP = "jsonl, txt (a text a line), tsv, csv, conll, json (SQuAD), or KIND:WHERE as in task.train; -: stdin"
@@ -29,16 +29,22 @@ def add_uses(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
         "--out", type=Path, required=True, metavar="FILE", help="ends in .npz (holds `vectors`), .npy or .jsonl"
     )
     sub.add_argument("--field", default="text", metavar="NAME", help="of .jsonl: where the text is (default text)")
-    sub.add_argument("--pooling", choices=("mean", "cls"), help="default: as the folder or run says, else mean")
     sub.add_argument(
         "--normalize",
         action=argparse.BooleanOptionalAction,
         help="scale vectors to length one (default: as the folder says, else not)",
     )
+    _add_reading(sub)
+    sub = command("similarity", "how cosines of pairs of texts agree with what people say (STS)")
+    sub.add_argument("--model", type=Path, required=True, metavar="FOLDER", help=MODEL_HELP)
     sub.add_argument(
-        "--max-length", type=int, metavar="N", help="tokens that are read of a text (default: all that the model can)"
+        "--pairs", nargs="+", required=True, metavar="SOURCE", help="tsv:, csv:, jsonl: or hub:, as in task.train"
     )
-    sub.add_argument("--batch-tokens", type=int, metavar="N", help="tokens of a batch: less takes less memory")
+    sub.add_argument("--text", metavar="COLUMN", help="of the first text (default: text)")
+    sub.add_argument("--pair", default="pair", metavar="COLUMN", help="of the second (default: pair)")
+    sub.add_argument("--label", metavar="COLUMN", help="of the similarity, on any scale (default: label)")
+    sub.add_argument("--no-header", action="store_true", help=".tsv and .csv name no columns: give numbers, 0 = first")
+    _add_reading(sub)
     sub = command("minimal-pairs", "how often a model prefers the right one of two sentences (BLiMP)")
     sub.add_argument("--model", type=Path, required=True, metavar="FOLDER", help=MODEL_HELP)
     sub.add_argument(
@@ -52,6 +58,14 @@ def add_uses(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
     )
     sub.add_argument("--by", metavar="FIELD", help="group pairs by it (default: phenomenon, linguistics_term or UID)")
     sub.add_argument("--out", type=Path, metavar="FILE", help="a .jsonl file for the scores of every pair")
+    sub.add_argument("--batch-tokens", type=int, metavar="N", help="tokens of a batch: less takes less memory")
+
+
+def _add_reading(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--pooling", choices=("mean", "cls"), help="default: as the folder or run says, else mean")
+    sub.add_argument(
+        "--max-length", type=int, metavar="N", help="tokens that are read of a text (default: all that the model can)"
+    )
     sub.add_argument("--batch-tokens", type=int, metavar="N", help="tokens of a batch: less takes less memory")
 
 
@@ -118,6 +132,13 @@ def run_use(options: argparse.Namespace) -> int:
 
         wishes = Wishes(options.pooling, options.normalize, options.max_length, options.batch_tokens)
         embed(options.model, options.source, options.out, options.field, wishes)
+    elif options.command == "similarity":
+        from bertjax.commands.embed import Wishes
+        from bertjax.commands.similarity import similarity
+
+        wishes = Wishes(options.pooling, None, options.max_length, options.batch_tokens)
+        columns = options.text, options.pair, options.label
+        similarity(options.model, options.pairs, columns, not options.no_header, wishes)
     else:
         from bertjax.commands.minimal_pairs import minimal_pairs
 

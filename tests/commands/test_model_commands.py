@@ -1,4 +1,4 @@
-"""`fill-mask`, `embed` and `minimal-pairs` as a user types them, on a work folder and on its export."""
+"""`fill-mask`, `embed`, `similarity` and `minimal-pairs` as a user types them, on a work folder and on its export."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from lab import Finished
 
 from bertjax.cli import main
@@ -124,6 +125,10 @@ BAD = {
         ["minimal-pairs", "--model", "EXPORT", "--pairs", "odd.jsonl"],
         "odd.jsonl:1: a sentence holds nothing",
     ),
+    "column": (
+        ["similarity", "--model", "EXPORT", "--pairs", "jsonl:p.jsonl", "--text", "sentence_good"],
+        "p.jsonl:1",
+    ),
     "csv": (["embed", "--model", "EXPORT", "--in", "t.csv", "--out", "v.npy"], "--in t.csv is no file of lines"),
     "out": (
         ["minimal-pairs", "--model", "EXPORT", "--pairs", "p.jsonl", "--out", "none/s.jsonl"],
@@ -207,6 +212,30 @@ def test_embed_writes_one_vector_a_text(export: Path, tmp_path: Path, capsys: Ca
     model, tokenizer = load_pretrained(export), load_tokenizer(export)
     alone = model(np.array([tokenizer.encode_with_specials(SENTENCES[0])])).last_hidden_state
     np.testing.assert_allclose(vectors[0], jnp.mean(alone[0], axis=0), atol=1e-5)
+
+
+def test_similarity_is_that_of_the_vectors_that_embed_writes(export: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Spearman and Pearson of cosines as scipy has them, of columns with names of their own."""
+    pairs = [(one, other) for one in SENTENCES for other in (*SENTENCES, "a stone")]
+    gold = np.random.default_rng(0).integers(0, 6, len(pairs))
+    lines = [
+        "left\tright\tlike",
+        *(f"{one}\t{other}\t{score}" for (one, other), score in zip(pairs, gold, strict=True)),
+    ]
+    (tmp_path / "p.tsv").write_text("\n".join(lines) + "\n")
+    columns = ["--text", "left", "--pair", "right", "--label", "like", "--pooling", "cls"]
+    assert run("similarity", "--model", export, "--pairs", f"tsv:{tmp_path}/p.tsv", *columns) == 0
+    told = capsys.readouterr().out
+    vectors = []
+    for side in (0, 1):
+        (tmp_path / "t.txt").write_text("\n".join(pair[side] for pair in pairs) + "\n")
+        out = tmp_path / f"v{side}.npy"
+        assert run("embed", "--model", export, "--in", tmp_path / "t.txt", "--out", out, "--pooling", "cls") == 0
+        vectors.append(np.load(out).astype(np.float64))
+    cosines = (vectors[0] * vectors[1]).sum(1) / np.prod([np.linalg.norm(side, axis=1) for side in vectors], axis=0)
+    wanted = scipy.stats.spearmanr(cosines, gold)[0], scipy.stats.pearsonr(cosines, gold)[0]
+    assert f"spearman {wanted[0]:.4f}  pearson {wanted[1]:.4f}" in told
+    assert told.startswith("12 pairs, cosines of the summary token")
 
 
 def test_embed_pools_as_the_folder_says(export: Path, tmp_path: Path, capsys: Capture) -> None:

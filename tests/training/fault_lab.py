@@ -201,7 +201,7 @@ class Lab:
         state = fresh(self.mesh) if restored is None else restored.state
         step_function = step_of(self.mesh, config.on_fault == "skip")
         stages = [
-            Stage(start, OBJECTIVE, step_function, measured, 2 * ROWS, lambda filled: 1.0, f"from {start}")
+            Stage(start, OBJECTIVE, step_function, measured, lambda filled: 1.0, f"from {start}")
             for start in ([0, boundary] if boundary else [0])
         ]
         self.console = Laid(num_steps, crash_at)

@@ -1,0 +1,42 @@
+"""`bertjax similarity`: do near vectors belong to texts that people call alike (STS)?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertjax.commands.embed import Wishes, described, pooling_of
+from bertjax.commands.loaded import batch_tokens, load_model
+from bertjax.finetune.config import TaskConfig
+from bertjax.finetune.embedding import Embedder
+from bertjax.finetune.readers.examples import TextExamples
+from bertjax.finetune.readers.read import read_examples
+from bertjax.finetune.scorers.similarity import SimilarityScores, similarity_scores
+from bertjax.types import UserError
+
+
+def similarity(
+    folder: Path, sources: Sequence[str], columns: tuple[str | None, str, str | None], header: bool, wishes: Wishes
+) -> SimilarityScores:
+    """Prints and returns how cosines of pairs of texts agree with gold similarities, on whatever scale these are.
+
+    `columns` are those of the two texts and of the similarity; None: as the readers of tasks name them.
+    """
+    if wishes.tokens is not None and wishes.tokens < 1:
+        raise UserError(f"--batch-tokens must be at least 1, not {wishes.tokens}")
+    text, pair, label = columns
+    config = TaskConfig("regression", train=tuple(sources), text=text, pair=pair, label=label, header=header)
+    examples = read_examples(config)
+    assert isinstance(examples, TextExamples) and examples.pairs is not None and examples.scores is not None
+    pooling = pooling_of(folder, wishes)
+    model, tokenizer, _ = load_model(folder)
+    embedder = Embedder(model, tokenizer, pooling, batch_tokens(wishes.tokens))
+    began = time.monotonic()
+    first, second = embedder(examples.texts), embedder(examples.pairs)
+    scores = similarity_scores(first, second, examples.scores)
+    print(f"{len(examples):,} pairs, cosines of {described(pooling)}, in {time.monotonic() - began:.1f} s")
+    print(f"spearman {scores.spearman:.4f}  pearson {scores.pearson:.4f}")
+    if embedder.cut:
+        print(f"{embedder.cut:,} texts were longer than {embedder.max_length:,} tokens, and cut")
+    return scores
