@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from bertjax.commands.loaded import batch_tokens, load_model
+from bertjax.commands.loaded import batch_tokens, load_model, require_batch_tokens
 from bertjax.commands.waiting import progress_bar
 from bertjax.commands.workdir import read_config
 from bertjax.finetune.embedding import Embedder
@@ -45,8 +45,7 @@ def embed(folder: Path, source: str, out: Path, field: str, wishes: Wishes) -> N
         raise UserError(f"no folder {out.parent} for --out; make it first")
     if source.lower().removesuffix(".gz").endswith(_NO_LINES):
         raise UserError(f"--in {source} is no file of lines: give one text a line, or .jsonl; plain or .gz")
-    if wishes.tokens is not None and wishes.tokens < 1:
-        raise UserError(f"--batch-tokens must be at least 1, not {wishes.tokens}")
+    require_batch_tokens(wishes.tokens)
     pooling = pooling_of(folder, wishes)
     windows = _windows(source, field)
     first = next(windows, None)  # a broken file is told before the model is read

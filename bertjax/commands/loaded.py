@@ -13,6 +13,7 @@ from bertjax.base_config import base_config
 from bertjax.commands.given import read_given
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.hub.pretrained import PretrainedModel
+from bertjax.types import UserError
 
 _TOKENS = {"cpu": 8192}
 _TOKENS_ELSEWHERE = 65536
@@ -33,6 +34,12 @@ def load_model(folder: Path, head: str | None = None) -> Loaded:
     params = jax.tree.map(jnp.asarray, given.params)
     model = PretrainedModel(build.float32_config(given.config), params, given.heads)
     return Loaded(model, given.tokenizer, None if given.objective is None else given.objective == "plm")
+
+
+def require_batch_tokens(asked: int | None) -> None:
+    """Raises `UserError` for what `batch_tokens` cannot take, before a model is read for nothing."""
+    if asked is not None and asked < 1:
+        raise UserError(f"--batch-tokens must be at least 1, not {asked}")
 
 
 def batch_tokens(asked: int | None) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.commands.loaded import batch_tokens, load_model
+from bertjax.commands.loaded import batch_tokens, load_model, require_batch_tokens
 from bertjax.commands.waiting import progress_bar
 from bertjax.commands.workdir import write_whole
 from bertjax.finetune.pseudo_likelihood import likelihoods, usual_mode
@@ -41,8 +41,7 @@ def minimal_pairs(
     folder: Path, files: Sequence[str], score: str | None, by: str | None, out: Path | None, tokens: int | None
 ) -> MinimalPairScores:
     """Prints and returns how many pairs of BLiMP's form are got right, by group; `out` gets the scores of each pair."""
-    if tokens is not None and tokens < 1:
-        raise UserError(f"--batch-tokens must be at least 1, not {tokens}")
+    require_batch_tokens(tokens)
     if out is not None and not out.parent.is_dir():
         raise UserError(f"no folder {out.parent} for --out; make it first")
     pairs = read_pairs(files, by)

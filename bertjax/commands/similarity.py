@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertjax.commands.embed import Wishes, described, pooling_of
-from bertjax.commands.loaded import batch_tokens, load_model
+from bertjax.commands.loaded import batch_tokens, load_model, require_batch_tokens
 from bertjax.finetune.config import TaskConfig
 from bertjax.finetune.embedding import Embedder
 from bertjax.finetune.readers.examples import TextExamples
 from bertjax.finetune.readers.read import read_examples
 from bertjax.finetune.scorers.similarity import SimilarityScores, similarity_scores
-from bertjax.types import UserError
 
 
 def similarity(
@@ -23,8 +22,7 @@ def similarity(
 
     `columns` are those of the two texts and of the similarity; None: as the readers of tasks name them.
     """
-    if wishes.tokens is not None and wishes.tokens < 1:
-        raise UserError(f"--batch-tokens must be at least 1, not {wishes.tokens}")
+    require_batch_tokens(wishes.tokens)
     text, pair, label = columns
     config = TaskConfig("regression", train=tuple(sources), text=text, pair=pair, label=label, header=header)
     examples = read_examples(config)

@@ -76,6 +76,15 @@ def test_the_step_is_compiled_once_counts_and_learns(one_device: tuple, referenc
     assert still == {"encoder/layers/attention/key/bias"}  # a softmax does not feel it
 
 
+@pytest.mark.parametrize("seed", [0, 7, -1, 2**31, 2**40 + 5])
+def test_a_seed_that_is_an_input_draws_the_same_bits(
+    seed: int, mesh_of: Callable, objective: MaskedLanguageModel
+) -> None:
+    step = compile_train_step(mesh_of(1), objective, optax.sgd(1.0), microbatches=1, seed=seed)
+    found = jit(lambda given: jax.random.key_data(purpose_key(given, "dropout")))(step.seed)
+    np.testing.assert_array_equal(found, jax.random.key_data(purpose_key(seed, "dropout")))
+
+
 def test_seeds_share_a_program(
     one_device: tuple, mesh_of: Callable, start_on: Callable, batch_of: Callable, adamw: optax.GradientTransformation
 ) -> None:
