@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from bertjax import __version__
-from bertjax.commands.uses import USES, add_uses, run_use
-from bertjax.huge_pages import use_huge_pages
-from bertjax.types import UserError
+from bertjax.commands.inference_cli import USES, add_uses, run_use
+from bertjax.errors import UserError
+from bertjax.runtime.huge_pages import use_huge_pages
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict
@@ -233,8 +233,8 @@ def _compile(cfg: ConfigDict, options: argparse.Namespace) -> None:
 
 
 def _checked_config(spec: str, overrides: list[str]) -> ConfigDict:
-    from bertjax.check import check
-    from bertjax.overrides import apply_overrides, load_config
+    from bertjax.config.overrides import apply_overrides, load_config
+    from bertjax.config.parse import check
 
     cfg = apply_overrides(load_config(spec), overrides)
     check(cfg)
@@ -244,18 +244,18 @@ def _checked_config(spec: str, overrides: list[str]) -> ConfigDict:
 def _pretrain(cfg: ConfigDict, workdir: Path | None) -> int:
     _use_platform_early(cfg)
     if cfg.dry_run:
-        from bertjax.commands.dry_run import dry_run
+        from bertjax.experiment.dry_run import dry_run
 
         dry_run(cfg)
         return 0
     if workdir is None:
         raise UserError("--workdir is missing: the folder for checkpoints, figures and the export")
-    from bertjax.commands.workdir import changed_keys
+    from bertjax.experiment.workdir import changed_keys
 
     changed_keys(workdir, cfg)  # refuses a foreign folder before anything heavy is imported
-    from bertjax.check import distributed_config
     from bertjax.commands.pretrain import pretrain
-    from bertjax.distributed.processes import started
+    from bertjax.config.parse import distributed_config
+    from bertjax.runtime.process_group import started
     from bertjax.training.signals import Stopped
 
     try:
@@ -272,9 +272,9 @@ def _finetune(cfg: ConfigDict, options: argparse.Namespace) -> int:
     seeds = (options.seeds or "").split(",") if options.seeds else []
     if not all(seed.strip().isdecimal() for seed in seeds):
         raise UserError(f"--seeds {options.seeds} is not a list of whole numbers such as 0,1,2")
-    from bertjax.check import distributed_config
     from bertjax.commands.finetune import finetune
-    from bertjax.distributed.processes import started
+    from bertjax.config.parse import distributed_config
+    from bertjax.runtime.process_group import started
     from bertjax.training.signals import Stopped
 
     try:
@@ -292,7 +292,7 @@ def _finetune(cfg: ConfigDict, options: argparse.Namespace) -> int:
 
 
 def _run_on_workdir(options: argparse.Namespace) -> int:
-    from bertjax.commands.workdir import read_config
+    from bertjax.experiment.workdir import read_config
 
     read_config(options.workdir)
     if options.command == "export":
@@ -312,7 +312,7 @@ def _export(options: argparse.Namespace) -> None:
     if options.average_last < 1:
         raise UserError(f"--average-last must be at least 1, not {options.average_last}")
     from bertjax.commands.export import Upload, export
-    from bertjax.hub.sentence_transformers import Pooling
+    from bertjax.hf.sentence_transformers import Pooling
 
     pooled = options.sentence_transformers
     pooling = Pooling(options.pooling or "mean", max_length=options.max_length) if pooled else None

@@ -11,9 +11,8 @@ Axis letters, the same in every signature of the project:
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,13 +47,6 @@ class Sum(NamedTuple):
     count: Any
 
 
-class UserError(Exception):
-    """Something the user can mend: the command line prints the message as one line and exits with 2."""
-
-    def __str__(self) -> str:
-        return " ".join(super().__str__().splitlines())  # it may quote text of the user's that holds newlines
-
-
 HIGHER_IS_BETTER = re.compile(
     r".*(accuracy|f1|precision|recall|matthews|pearson|spearman|exact_match)(_macro|_micro|_weighted)?"
 )
@@ -63,14 +55,6 @@ HIGHER_IS_BETTER = re.compile(
 def is_better(figure: str, value: float, than: float) -> bool:
     """Whether a held-out figure of this name is better: most are losses, scores are named as the field names them."""
     return value > than if HIGHER_IS_BETTER.fullmatch(figure) else value < than
-
-
-def require_one_of(key: str, value: str, allowed: Collection[str]) -> None:
-    """Raises `UserError`, which names the nearest, when `value` is none of the values that `key` may have."""
-    if value not in allowed:
-        near = difflib.get_close_matches(str(value), allowed, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UserError(f"{key} must be one of {', '.join(allowed)}, not {value!r}{hint}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ Where this differs: `smoke` learns with AdamW, not with LAMB.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 SIZES = (*(f"{size}-{version}" for size in ("base", "large", "xlarge", "xxlarge") for version in ("v1", "v2")),)
 SIZES = (*SIZES, "smoke", "smoke-groups")

@@ -13,8 +13,8 @@ trains on the text embedded in Python, which is far too little for these sizes a
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 NAMED = ("tiny", "mini", "small", "medium", "base", "large")
 CASED = ("base-cased", "large-cased")

@@ -19,8 +19,8 @@ code updates the generator first, so that its tables are one update newer when t
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 PRESETS = {
     **{f"v1-{size}": f"deberta-{size}" for size in ("base", "large", "xlarge")},

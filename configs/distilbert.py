@@ -23,8 +23,8 @@ theirs); positions are trained on; norms are not decayed.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 SIZES = ("base", "base-cased", "smoke")
 

@@ -15,8 +15,8 @@ drawn twice gets one decision between [MASK] and itself, not two; the score's we
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 SIZES = ("small", "base", "large", "smoke")
 

@@ -24,8 +24,8 @@ steps.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 VOCAB_SIZES = {"uncased": 30873, "cased": 28573, "continued": 30522, "smoke": 4096}
 SIZES = tuple(VOCAB_SIZES)

@@ -13,8 +13,8 @@ and its rate were not published, these are common choices.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 PRESETS = {"small": "gpt2", "medium": "gpt2-medium", "large": "gpt2-large", "xl": "gpt2-xl", "smoke": "gpt2"}
 SIZES = tuple(PRESETS)

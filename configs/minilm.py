@@ -21,8 +21,8 @@ half of the teacher's layers and width learn from it at once, without the assist
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 SIZES = ("6x768", "6x384", "12x384", "v2-6x768", "v2-6x384", "smoke")
 

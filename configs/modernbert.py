@@ -16,8 +16,8 @@ on each device; and held-out text is hidden at 30 %, too (theirs at 15 %). `smok
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 SIZES = ("base", "large", "base-8192", "large-8192", "smoke")
 

@@ -8,7 +8,7 @@ Result: held-out masked-token loss 4.37 nats, 2.0 below always guessing by frequ
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config
+from bertjax.config.defaults import base_config
 
 
 def get_config() -> ConfigDict:

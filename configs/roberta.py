@@ -16,8 +16,8 @@ a sentence that is longer than a row is cut.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 SIZES = ("base", "large", "distilroberta", "smoke")
 

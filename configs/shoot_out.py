@@ -12,8 +12,8 @@ streams need. Rates are not tuned for any. Hardware and time: minutes on two CPU
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 SIZES = ("mlm", "whole_word", "span", "sop", "rtd", "plm", "causal", "hybrid")
 

@@ -19,8 +19,8 @@ Where this differs: nowhere that is known; the authors keep the best of a run by
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 SIZES = ("base", "large", "smoke")
 

@@ -20,8 +20,8 @@ data, is not part of it.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 WIDTHS = {"4x312": (4, 312, 1200), "6x768": (6, 768, 3072), "smoke": (3, 64, 256)}
 SIZES = tuple(WIDTHS)

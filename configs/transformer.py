@@ -12,8 +12,8 @@ class can hold are exported in bertjax's own format.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 SIZES = ("base", "big", "smoke")
 

@@ -14,8 +14,8 @@ half of each chip's.
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_smoke
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config, make_smoke
+from bertjax.errors import UserError
 
 SIZES = ("base", "large", "smoke")
 

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import attend
-from bertjax.models.config import EncoderConfig
-from bertjax.models.context import Context
+from bertjax.models.attention_context import Context
 
 KINDS = {"whole": (0, False), "causal": (0, True), "window": (128, False)}
 ROWS, WIDTH, REPEATS = 4, 64, 10

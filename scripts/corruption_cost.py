@@ -19,8 +19,9 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build, check
-from bertjax.overrides import load_config
+from bertjax.config import parse
+from bertjax.config.overrides import load_config
+from bertjax.experiment import build
 from bertjax.training.sharding import put_batch
 from bertjax.types import Vocabulary
 
@@ -87,7 +88,7 @@ def training_step(options: argparse.Namespace, words: Vocabulary, batch: dict) -
     """A step of the masked language model of `--model`, which hides its tokens itself."""
     cfg = config_of("bert.py:mini", options)
     cfg.model.preset, cfg.objective.pair, cfg.data.form = options.model, "none", "block"
-    check.check(cfg)
+    parse.check(cfg)
     exp = build.experiment(cfg, words)
     state = exp.init_state()
     step = exp.train_step

@@ -20,9 +20,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import attend
-from bertjax.models.config import EncoderConfig
-from bertjax.models.context import make_context
+from bertjax.models.attention_context import make_context
 from bertjax.models.dropout import random_bits
 from bertjax.models.linear import gelu
 

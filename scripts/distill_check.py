@@ -19,9 +19,9 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertjax.check import check
 from bertjax.commands.pretrain import pretrain
-from bertjax.commands.workdir import read_config
+from bertjax.config.parse import check
+from bertjax.experiment.workdir import read_config
 
 
 def main() -> int:

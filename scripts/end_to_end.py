@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bertjax.check_objectives import encoder_config
-from bertjax.overrides import apply_overrides, load_config
-from bertjax.types import UserError
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.config.parse_objective import encoder_config
+from bertjax.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 COLD, WARM = "bertjax, nothing compiled before", "bertjax, compiled before"

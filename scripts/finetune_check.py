@@ -32,12 +32,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax.data.draws import permutation
-from bertjax.finetune.config import TaskConfig
-from bertjax.finetune.readers.examples import TextExamples, WordExamples
-from bertjax.finetune.readers.read import label_names, read_examples
-from bertjax.finetune.scorers.entities import entity_scores
-from bertjax.types import UserError
+from bertjax.config.task import TaskConfig
+from bertjax.data.counter_rng import permutation
+from bertjax.errors import UserError
+from bertjax.finetuning.metrics.entities import entity_scores
+from bertjax.finetuning.readers.examples import TextExamples, WordExamples
+from bertjax.finetuning.readers.load import label_names, read_examples
 
 ROOT = Path(__file__).parents[1]
 

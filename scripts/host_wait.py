@@ -25,10 +25,11 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from bertjax import check, corpora
-from bertjax.overrides import apply_overrides, load_config
-from bertjax.training.waiting import Waiting
-from bertjax.types import UserError
+from bertjax.config import parse
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.data import corpora
+from bertjax.errors import UserError
+from bertjax.training.data_wait import Waiting
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FORMS = {
@@ -94,7 +95,7 @@ def config_of(form: str, length: int, options: argparse.Namespace, more: Sequenc
 
 def measure(cfg: ConfigDict, demand: float, seconds: float) -> Figures:
     """So many seconds of steps, real batches."""
-    check.check(cfg)
+    parse.check(cfg)
     pipeline = corpora.training_pipeline(cfg, corpora.prepare(cfg))
     step_seconds = cfg.train.batch_size * cfg.data.seq_len / demand
     steps = max(int(seconds / step_seconds), 10)

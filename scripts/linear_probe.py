@@ -24,8 +24,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
-from bertjax.hub.load import load_pretrained
-from bertjax.hub.pretrained import PretrainedModel
+from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import PretrainedModel
 
 LENGTH, ROWS = 64, 64
 Score = Callable[[np.ndarray, np.ndarray], float]

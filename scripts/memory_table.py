@@ -24,12 +24,14 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from ml_collections import ConfigDict
 
-from bertjax import build, check
-from bertjax.commands.dry_run import abstract_batch
-from bertjax.models.config import REMAT_POLICIES
-from bertjax.overrides import apply_overrides, load_config
-from bertjax.training.accounting import bytes_per_device
-from bertjax.types import UserError, Vocabulary, padded_vocab_size
+from bertjax.config import parse
+from bertjax.config.model import REMAT_POLICIES
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.dry_run import abstract_batch
+from bertjax.training.flops import bytes_per_device
+from bertjax.types import Vocabulary, padded_vocab_size
 
 CONFIG = Path(__file__).parents[1] / "configs" / "bert.py"
 GIB = 2.0**30
@@ -89,7 +91,7 @@ def state_bytes(cfg: ConfigDict) -> int:
 
 def measure(cfg: ConfigDict) -> Cell:
     """Compiles the step of a config for the device."""
-    check.check(cfg)
+    parse.check(cfg)
     exp = build.experiment(cfg, vocabulary(cfg.data.vocab_size))
     with jax.set_mesh(exp.mesh):
         traced = exp.train_step.trace(exp.abstract_state(), exp.frozen, abstract_batch(exp))

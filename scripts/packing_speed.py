@@ -19,13 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax import check, corpora
+from bertjax.config import parse
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.data import corpora
 from bertjax.data.corpus import Corpus, open_corpus
-from bertjax.data.forms import SINGLE, make_form
-from bertjax.data.forms.packed import Packed
+from bertjax.data.formats import SINGLE, make_form
+from bertjax.data.formats.packed import Packed
 from bertjax.data.packing import plan_rows
 from bertjax.data.pipeline import Pipeline, Source
-from bertjax.overrides import apply_overrides, load_config
 from bertjax.types import Vocabulary
 
 CONFIG = Path(__file__).parents[1] / "configs" / "bert.py"
@@ -113,7 +114,7 @@ def main() -> None:
     options, rest = parser.parse_known_args()
     cfg = load_config(options.config)
     apply_overrides(cfg, rest)
-    check.check(cfg)
+    parse.check(cfg)
     prepared = corpora.prepare(cfg)
     print("form           tokens  examples      rows   a row    padding % of rows      planned   plan      read")
     print("                                          unpacked  packed   least   M ex./s   B/ex.  M tok./s")

@@ -20,10 +20,11 @@ from pathlib import Path
 
 import datasets  # noqa: F401 - preparing would import it in the first repeat
 
-from bertjax.data.encode import batches
+from bertjax.config.sources import Source, parse_source
 from bertjax.data.prepare import DOCUMENTS_PER_BATCH, Recipe, prepare_corpus
-from bertjax.data.sentences import split_sentences
-from bertjax.data.sources import Source, is_held_out, iter_documents, parse_source
+from bertjax.data.sentence_splitter import split_sentences
+from bertjax.data.sources import is_held_out, iter_documents
+from bertjax.data.tokenize_documents import batches
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
 KINDS = {"wordpiece": "bert", "bpe": "roberta", "unigram": "albert"}

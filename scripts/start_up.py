@@ -21,10 +21,10 @@ from pathlib import Path
 
 import jax
 
-from bertjax import build
-from bertjax.ahead.inputs import abstract_batch, stand_in_vocabulary
-from bertjax.overrides import apply_overrides, load_config
-from bertjax.types import UserError
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.abstract_inputs import abstract_batch, stand_in_vocabulary
 
 ROOT = Path(__file__).parents[1]
 

@@ -20,41 +20,53 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "bertjax").rglob("*.py"))
 ROOMS = {path.stem for path in (ROOT / "bertjax").iterdir() if path.is_dir() or path.suffix == ".py"}
 
-# room -> the rooms that it may import; `bertjax` itself is the lazy root
-ARROWS: dict[str, set[str]] = {
-    "types": set(),
-    "base_config": {"types"},
-    "overrides": {"types", "base_config"},
-    "models": {"types"},
-    "objectives": {"types", "models"},
-    "data": {"types"},
-    "checkpoint": {"types"},
-    "hub": {"types", "models"},
-    "training": {"types", "models", "objectives"},
-    "finetune": {"types", "models", "objectives", "training", "data", "hub"},
-    "report": {"types", "models", "hub"},
-}
-ARROWS["distributed"] = {"types"}
-ARROWS["stages"] = {"types", "overrides"}
-ARROWS["check"] = {"stages", "types", "base_config", "overrides", "models", "objectives", "data", "training"}
-ARROWS["check"] |= {"distributed", "check_objectives", "finetune"}
-ARROWS["check_objectives"] = {"types", "models", "objectives", "training", "finetune"}
-ARROWS["huge_pages"] = set()
-ARROWS["corpora"] = {"types", "check", "check_objectives", "stages", "data"}
-ARROWS["machine"] = {"types", "models", "corpora"}
-ARROWS["build"] = set(ARROWS)
-ARROWS["ahead"] = {"types", "overrides", "check_objectives", "models", "objectives", "training", "machine", "build"}
-ARROWS["benchmark"] = {"types", "machine", "build", "corpora", "training", "ahead"}
-ARROWS["commands"] = set(ARROWS)
-ARROWS["cli"] = {*ARROWS, "bertjax"}
-ARROWS["__main__"] = {"cli"}
-ARROWS["bertjax"] = {"hub"}
+BASE = {"errors", "types", "io"}
+CORE = {*BASE, "config", "models", "data", "checkpoint", "hf", "runtime"}
+TOOLS = {"report", "benchmark", "aot", "parity"}
 
-FLAX_ROOMS = {"models", "objectives", "finetune"}
+# package -> what it may import; `bertjax` itself is the lazy root
+ARROWS: dict[str, set[str]] = {
+    "errors": set(),
+    "types": set(),
+    "io": {"errors"},
+    "config": {*BASE},
+    "models": {*BASE, "config"},
+    "data": {*BASE, "config"},
+    "checkpoint": {*BASE, "config"},
+    "hf": {*BASE, "config", "models"},
+    "runtime": {*BASE, "config", "models", "data"},
+    "objectives": {*BASE, "config", "models"},
+    "training": {*BASE, "config", "models", "objectives"},
+    "finetuning": {*BASE, "config", "models", "data", "objectives", "training"},
+    "inference": {*CORE, "training", "finetuning"},
+    "experiment": {*CORE, "objectives", "training", "finetuning"},
+    "parity": {*CORE},
+    "aot": {*CORE, "objectives", "training", "finetuning", "experiment"},
+    "report": {*CORE, "objectives", "training", "finetuning", "inference", "experiment"},
+    "benchmark": {*CORE, "objectives", "training", "finetuning", "experiment", "aot"},
+    "commands": {*CORE, *TOOLS, "objectives", "training", "finetuning", "inference", "experiment"},
+}
+ARROWS["cli"] = {*ARROWS["commands"], "commands", "bertjax"}
+ARROWS["__main__"] = {"cli"}
+ARROWS["bertjax"] = {"hf"}
+
+FLAX_ROOMS = {"models", "objectives", "finetuning"}
 
 # importing these, in this order, loads none of the heavy packages
-LIGHT = ["bertjax", "bertjax.types", "bertjax.base_config", "bertjax.overrides", "bertjax.cli", "bertjax.data.sources"]
-LIGHT += ["bertjax.check_objectives", "bertjax.check", "bertjax.corpora", "bertjax.commands.workdir"]
+LIGHT = [
+    "bertjax",
+    "bertjax.types",
+    "bertjax.config.defaults",
+    "bertjax.config.overrides",
+    "bertjax.cli",
+    "bertjax.data.sources",
+]
+LIGHT += [
+    "bertjax.config.parse_objective",
+    "bertjax.config.parse",
+    "bertjax.data.corpora",
+    "bertjax.experiment.workdir",
+]
 HEAVY = ["jax", "flax", "optax", "orbax", "datasets", "pyarrow", "pandas", "tokenizers", "sentencepiece"]
 HEAVY += ["safetensors", "tensorboardX", "torch", "transformers", "scipy"]
 
@@ -108,7 +120,7 @@ def test_imports_follow_the_arrows() -> None:
 
 
 def test_configs_import_only_what_declares_keys() -> None:
-    allowed = {"bertjax.base_config", "bertjax.types"}
+    allowed = {"bertjax.config.defaults", "bertjax.errors"}
     for path in sorted((ROOT / "configs").rglob("*.py")):
         ours = {name for _, name in imports_of(path) if name.split(".")[0] == "bertjax"}
         assert ours <= allowed, f"{path.name} imports {ours - allowed}"

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from bertjax.check import check
 from bertjax.cli import _parser
-from bertjax.overrides import apply_overrides, load_config
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.config.parse import check
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "examples" / "pretrain_and_finetune.ipynb"

@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 
-from bertjax import build
-from bertjax.benchmark.away import PeerAway
-from bertjax.benchmark.ours import Ours
-from bertjax.benchmark.peer import Trial
+from bertjax.benchmark.bertjax_runner import Ours
+from bertjax.benchmark.interleaved_timing import Turn, ratios, spread
+from bertjax.benchmark.torch_baseline import Trial
+from bertjax.benchmark.torch_subprocess import PeerAway
 from bertjax.benchmark.trace import Part
-from bertjax.benchmark.turns import Turn, ratios, spread
-from bertjax.training.accounting import FLOPS_FORMULA, peak_flops, training_flops
+from bertjax.experiment import build
+from bertjax.training.flops import FLOPS_FORMULA, peak_flops, training_flops
 
 WAYS = ("forward", "backward", "update")
 

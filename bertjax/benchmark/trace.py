@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bertjax.ahead.hlo import Instruction, Program, parse
+from bertjax.aot.hlo import Instruction, Program, parse
 
 SCOPES = {
     "corruption": "hiding tokens",

@@ -28,7 +28,8 @@ import orbax.checkpoint as ocp
 
 from bertjax.checkpoint.manifest import Damaged, read_manifest, verify, write_manifest
 from bertjax.checkpoint.retention import best_step, kept_steps
-from bertjax.types import HIGHER_IS_BETTER, UserError
+from bertjax.errors import UserError
+from bertjax.types import HIGHER_IS_BETTER
 
 log = logging.getLogger(__name__)
 

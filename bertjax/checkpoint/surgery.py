@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.types import Params, UserError
+from bertjax.errors import UserError
+from bertjax.types import Params
 
 
 def leaves_of(params: Params, path: str = "") -> Iterator[tuple[str, Any]]:

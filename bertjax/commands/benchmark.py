@@ -11,19 +11,21 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from bertjax import build, check_objectives, corpora
-from bertjax.benchmark.away import PeerAway
-from bertjax.benchmark.ours import Ours
-from bertjax.benchmark.peer import Recipe
+from bertjax.benchmark.bertjax_runner import Ours
+from bertjax.benchmark.interleaved_timing import Turn, alternate
 from bertjax.benchmark.report import own_figures, own_lines, parts_lines, peer_figures, peer_lines
-from bertjax.benchmark.turns import Turn, alternate
-from bertjax.commands.teacher import attach, read_teacher
-from bertjax.corpora import Prepared
-from bertjax.hub.folder import auto_class
-from bertjax.hub.layout import layout
-from bertjax.hub.save import save_pretrained
-from bertjax.objectives.config import CausalConfig, MlmConfig
-from bertjax.types import UserError
+from bertjax.benchmark.torch_baseline import Recipe
+from bertjax.benchmark.torch_subprocess import PeerAway
+from bertjax.config import parse_objective
+from bertjax.config.objectives.masking import CausalConfig, MlmConfig
+from bertjax.data import corpora
+from bertjax.data.corpora import Prepared
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.teacher import attach, read_teacher
+from bertjax.hf.export_plan import layout
+from bertjax.hf.safe_files import auto_class
+from bertjax.hf.save import save_pretrained
 
 TRACED_STEPS = 3
 
@@ -82,7 +84,7 @@ def _own(exp: build.Experiment, ours: Ours, turns: Sequence[Turn]) -> dict[str, 
 
 def _peer_class(cfg: ConfigDict) -> str:
     """The class of `transformers` that trains the same; raises `UserError` where there is none."""
-    objective, model = check_objectives.objective_config(cfg), check_objectives.encoder_config(cfg)
+    objective, model = parse_objective.objective_config(cfg), parse_objective.encoder_config(cfg)
     if isinstance(objective, MlmConfig):
         if objective.pair not in ("none", "nsp") or objective.span_boundary or objective.predict_next:
             raise UserError(
@@ -105,7 +107,7 @@ def _peer_class(cfg: ConfigDict) -> str:
 
 def _peer(exp: build.Experiment, prepared: Prepared, ours: Ours, folder: Path, peer_class: str) -> PeerAway:
     """The same network from the same first weights."""
-    cfg, objective = exp.parts[-1].cfg, check_objectives.objective_config(exp.parts[-1].cfg)
+    cfg, objective = exp.parts[-1].cfg, parse_objective.objective_config(exp.parts[-1].cfg)
     network = exp.network
     params = build.true_size_params(exp.init_state().params, network.config)
     save_pretrained(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertjax.ahead.report import figures_of, lines_of
-from bertjax.ahead.step import compile_step, estimate_step
-from bertjax.ahead.topology import tpu_devices, virtual_devices
-from bertjax.types import UserError
+from bertjax.aot.compile import compile_step, estimate_step
+from bertjax.aot.report import figures_of, lines_of
+from bertjax.aot.topology import tpu_devices, virtual_devices
+from bertjax.errors import UserError
 
 
 def compile_ahead(

@@ -12,13 +12,13 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from bertjax.commands.loaded import batch_tokens, load_model, require_batch_tokens
-from bertjax.commands.waiting import progress_bar
-from bertjax.commands.workdir import read_config
-from bertjax.finetune.embedding import Embedder
-from bertjax.finetune.text_files import is_jsonl, read_lines, read_records
-from bertjax.hub.sentence_transformers import MODULES, Pooling, read_pooling
-from bertjax.types import UserError
+from bertjax.errors import UserError
+from bertjax.experiment.load_model import batch_tokens, load_model, require_batch_tokens
+from bertjax.experiment.workdir import read_config
+from bertjax.hf.sentence_transformers import MODULES, Pooling, read_pooling
+from bertjax.inference.embed import Embedder
+from bertjax.inference.text_files import is_jsonl, read_lines, read_records
+from bertjax.io.progress_bar import progress_bar
 
 ENDINGS = (".npz", ".npy", ".jsonl")
 _NO_LINES = (".json", ".csv", ".tsv", ".parquet", ".zst", ".xz", ".bz2", ".zip")

@@ -6,18 +6,20 @@ from pathlib import Path
 
 import jax
 
-from bertjax import build, corpora, machine
-from bertjax.commands.runs import load_run
-from bertjax.commands.teacher import judged
-from bertjax.commands.teacher_file import stored_teacher
+from bertjax.data import corpora
+from bertjax.experiment import build
+from bertjax.experiment.load_run import load_run
+from bertjax.experiment.teacher import judged
+from bertjax.experiment.teacher_file import stored_teacher
+from bertjax.runtime import platform
 from bertjax.training.evaluate import evaluate as held_out_figures
-from bertjax.training.metrics import eval_line
+from bertjax.training.logging import eval_line
 
 
 def evaluate(workdir: Path, step: int | None) -> dict[str, float]:
     """Prints and returns the figures of the newest checkpoint, or of that of `step`; writes nothing."""
     run = load_run(workdir, step)
-    machine.use_compile_cache(run.experiment.cfg)
+    platform.use_compile_cache(run.experiment.cfg)
     prepared = corpora.prepare(run.experiment.cfg)
     exp = build.experiment(run.experiment.cfg, prepared.vocabulary, stored_teacher(workdir))
     chosen = judged(exp, run)

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bertjax import build
-from bertjax.commands.facts import model_facts
-from bertjax.commands.runs import load_run
-from bertjax.commands.workdir import figures_at
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.hub.layout import layout
-from bertjax.hub.model_card import loader
-from bertjax.hub.pretrained import PretrainedModel
-from bertjax.hub.push import check_repository, push_to_hub
-from bertjax.hub.save import save_pretrained
-from bertjax.hub.sentence_transformers import Pooling, save_sentence_transformers
-from bertjax.types import Params, UserError
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.load_run import load_run
+from bertjax.experiment.model_card_facts import model_facts
+from bertjax.experiment.workdir import figures_at
+from bertjax.hf.export_plan import layout
+from bertjax.hf.model_card import loader
+from bertjax.hf.pretrained import PretrainedModel
+from bertjax.hf.push import check_repository, push_to_hub
+from bertjax.hf.save import save_pretrained
+from bertjax.hf.sentence_transformers import Pooling, save_sentence_transformers
+from bertjax.types import Params
 
 
 class Upload(NamedTuple):

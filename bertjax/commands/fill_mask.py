@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertjax.commands.loaded import load_model
-from bertjax.finetune.text_files import STDIN, read_lines
-from bertjax.hub.fill_mask import Filling, fill_masks
-from bertjax.hub.masked_words import how_hidden
-from bertjax.types import UserError
+from bertjax.errors import UserError
+from bertjax.experiment.load_model import load_model
+from bertjax.inference.fill_mask import Filling, fill_masks
+from bertjax.inference.mlm_inference import how_hidden
+from bertjax.inference.text_files import STDIN, read_lines
 
 
 def fill_mask(folder: Path, sentences: Sequence[str], top: int, jsonl: bool) -> None:

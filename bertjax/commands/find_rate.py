@@ -11,17 +11,19 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build, check, check_objectives, corpora
 from bertjax.commands.finetune import read_task, require_task, resolved, start_state, task_batches
-from bertjax.commands.init_from import begin_from, require_folder
-from bertjax.commands.workdir import claim, has_checkpoints
-from bertjax.report.journal import Journal
+from bertjax.config import parse, parse_objective
+from bertjax.data import corpora
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.init_from import begin_from, require_folder
+from bertjax.experiment.workdir import claim, has_checkpoints
+from bertjax.report.probe_log import Journal
 from bertjax.report.render import render
-from bertjax.training.rate_finder import Suggestions, has_diverged, rates, suggestions
-from bertjax.training.run import Batches
+from bertjax.training.lr_finder import Suggestions, has_diverged, rates, suggestions
+from bertjax.training.run_context import Batches
 from bertjax.training.sharding import make_mesh, own_rows, put_batch
 from bertjax.training.state import TrainState
-from bertjax.types import UserError
 
 _RULES = {
     "valley": "the middle of the longest fall",
@@ -101,7 +103,7 @@ def rising(cfg: ConfigDict, tried: Range) -> ConfigDict:
 
 def _pretraining_trial(cfg: ConfigDict, tried: Range) -> Trial:
     cfg = rising(cfg, tried)
-    check.check(cfg)
+    parse.check(cfg)
     if cfg.objective.name == "distill":
         raise UserError("find-rate knows no teacher: set objective.name to another objective")
     require_folder(cfg)
@@ -117,8 +119,8 @@ def _pretraining_trial(cfg: ConfigDict, tried: Range) -> Trial:
 def _task_trial(cfg: ConfigDict, workdir: Path, tried: Range) -> Trial:
     require_task(cfg)
     task = read_task(cfg, workdir)
-    batches = task_batches(cfg, task, make_mesh(check_objectives.mesh_config(cfg)))
+    batches = task_batches(cfg, task, make_mesh(parse_objective.mesh_config(cfg)))
     cfg = rising(resolved(cfg, task, batches), tried)
-    check.check(cfg)
+    parse.check(cfg)
     exp = build.experiment(cfg, task.tokenizer.vocabulary())
     return Trial(exp, start_state(exp, task), batches)

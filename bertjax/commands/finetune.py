@@ -15,30 +15,32 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build, check, check_objectives
-from bertjax.base_config import base_config
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.commands.export import export_params
-from bertjax.commands.given import Given, read_given, require_model
-from bertjax.commands.init_from import begin_from
-from bertjax.commands.watching import Scores, tell_taken, train_watched, watcher
-from bertjax.commands.workdir import changed_keys, claim, has_checkpoints, read_config, require_same_run
+from bertjax.config import parse, parse_objective
+from bertjax.config.defaults import base_config
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.task import HEADS
+from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
-from bertjax.distributed.processes import ALONE, Alone, Processes
-from bertjax.finetune.batches import EvalBatches, TaskBatches, row_length
-from bertjax.finetune.config import TaskConfig
-from bertjax.finetune.data import TaskData, task_data
-from bertjax.finetune.measure import Scored, measure
-from bertjax.finetune.objective import TaskObjective
-from bertjax.finetune.objective_config import HEADS
-from bertjax.finetune.readers.examples import Examples
-from bertjax.finetune.readers.read import label_names, read_examples
-from bertjax.finetune.silver_labels import kept_labels
-from bertjax.models.config import EncoderConfig
+from bertjax.errors import UserError, require_one_of
+from bertjax.experiment import build
+from bertjax.experiment.init_from import begin_from
+from bertjax.experiment.source_model import Given, read_given, require_model
+from bertjax.experiment.workdir import changed_keys, claim, has_checkpoints, read_config, require_same_run
+from bertjax.finetuning.batches import EvalBatches, TaskBatches, row_length
+from bertjax.finetuning.evaluate import Scored, measure
+from bertjax.finetuning.objective import TaskObjective
+from bertjax.finetuning.readers.examples import Examples
+from bertjax.finetuning.readers.load import label_names, read_examples
+from bertjax.finetuning.task_data import TaskData, task_data
+from bertjax.inference.pseudo_labels import kept_labels
 from bertjax.models.model import count_params
+from bertjax.report.training_callbacks import Scores, tell_taken, train_watched, watcher
+from bertjax.runtime.process_group import ALONE, Alone, Processes
 from bertjax.training.sharding import make_mesh, own_rows
 from bertjax.training.state import COUNTERS, TrainState
-from bertjax.types import Params, UserError, require_one_of
+from bertjax.types import Params
 
 _HEADS = {"sequence_classification": "sequence_head", "token_classification": "token_head"}
 _HEADS |= {"question_answering": "answer_head"}
@@ -111,12 +113,12 @@ def require_task(cfg: ConfigDict) -> None:
 
 def read_task(cfg: ConfigDict, workdir: Path) -> Task:
     """The model that is finetuned, or that of the run to take up again, and the data as it reads them."""
-    config = check_objectives.task_config(cfg)
+    config = parse_objective.task_config(cfg)
     given = None
     if has_checkpoints(workdir):
         stored = read_config(workdir)
         tokenizer = load_tokenizer(workdir / "tokenizer")
-        model = check_objectives.encoder_config(stored, tokenizer.vocabulary())
+        model = parse_objective.encoder_config(stored, tokenizer.vocabulary())
     else:
         require_model(Path(cfg.init_from).expanduser())
         given = read_given(cfg.init_from)
@@ -135,10 +137,10 @@ def train_task(
     cfg: ConfigDict, task: Task, workdir: Path, processes: Alone | Processes = ALONE, **alike: Any
 ) -> dict[str, float]:
     """`finetune` of data that are read; `alike` are rows and examples of a row, as `TaskBatches` takes them."""
-    mesh = make_mesh(check_objectives.mesh_config(cfg))
+    mesh = make_mesh(parse_objective.mesh_config(cfg))
     batches = task_batches(cfg, task, mesh, **alike)
     cfg = resolved(cfg, task, batches)
-    check.check(cfg)
+    parse.check(cfg)
     changes, resumes = processes.first(
         "the work folder", lambda: (changed_keys(workdir, cfg), has_checkpoints(workdir))
     )
@@ -233,10 +235,10 @@ def resolved(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigDict:
             cfg[group].interval_steps = each
     if cfg.train.log_interval_steps == default.train.log_interval_steps:
         cfg.train.log_interval_steps = -(-batches.num_steps // _LINES)
-    cfg.checkpoint.best_metric = check.best_metric(cfg)
+    cfg.checkpoint.best_metric = parse.best_metric(cfg)
     if cfg.task.unfreeze_epochs is not None:
         cfg.optimizer.unfreeze_every = max(1, round(cfg.task.unfreeze_epochs * batches.steps_per_epoch))
-    cfg.task.class_weights = class_weights(check_objectives.task_objective_config(cfg), task)
+    cfg.task.class_weights = class_weights(parse_objective.task_objective_config(cfg), task)
     return cfg
 
 

@@ -12,11 +12,12 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.text import Text
 
-from bertjax import build, corpora
-from bertjax.commands.teacher import read_teacher
+from bertjax.data import corpora
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.teacher import read_teacher
 from bertjax.training.state import purpose_key
-from bertjax.types import UserError
 
 _WEIGHTS = ("masked_weights", "next_weights")
 """Where predictions are counted: masked words, or (causal) every token that has a next one."""

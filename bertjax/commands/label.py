@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.commands.predict import Wishes, check_wishes, load_predictor, require_files
-from bertjax.commands.waiting import progress_bar
-from bertjax.commands.workdir import write_whole
-from bertjax.finetune.asked import ANYTHING, Asked, in_flags, read_asked
-from bertjax.finetune.config import TaskConfig
-from bertjax.finetune.predictions import Predictor
-from bertjax.finetune.readers.examples import TextExamples
-from bertjax.finetune.silver_labels import (
+from bertjax.config.task import TaskConfig
+from bertjax.errors import UserError
+from bertjax.experiment.workdir import write_whole
+from bertjax.finetuning.readers.examples import TextExamples
+from bertjax.inference.predict import Predictor
+from bertjax.inference.predict_inputs import ANYTHING, Asked, in_flags, read_asked
+from bertjax.inference.pseudo_labels import (
     NO_TEXT,
     Agreement,
     Answer,
@@ -28,8 +28,8 @@ from bertjax.finetune.silver_labels import (
     told,
     trust,
 )
-from bertjax.finetune.text_files import Record, read_records
-from bertjax.types import UserError
+from bertjax.inference.text_files import Record, read_records
+from bertjax.io.progress_bar import progress_bar
 
 ENDINGS = (".jsonl", ".tsv")
 

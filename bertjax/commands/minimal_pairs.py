@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.commands.loaded import batch_tokens, load_model, require_batch_tokens
-from bertjax.commands.waiting import progress_bar
-from bertjax.commands.workdir import write_whole
-from bertjax.finetune.pseudo_likelihood import likelihoods, usual_mode
-from bertjax.finetune.scorers.minimal_pairs import MinimalPairScores, PairScore, minimal_pair_scores
-from bertjax.finetune.text_files import Record, read_records
-from bertjax.types import UserError
+from bertjax.errors import UserError
+from bertjax.experiment.load_model import batch_tokens, load_model, require_batch_tokens
+from bertjax.experiment.workdir import write_whole
+from bertjax.inference.minimal_pairs import MinimalPairScores, PairScore, minimal_pair_scores
+from bertjax.inference.pseudo_likelihood import likelihoods, usual_mode
+from bertjax.inference.text_files import Record, read_records
+from bertjax.io.progress_bar import progress_bar
 
 GOOD, BAD = "sentence_good", "sentence_bad"
 GROUPS = ("phenomenon", "linguistics_term", "UID")

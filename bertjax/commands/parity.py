@@ -8,12 +8,12 @@ from pathlib import Path
 
 import jax
 
-from bertjax.commands.workdir import write_whole
-from bertjax.hub.parity.cases import Case
-from bertjax.hub.parity.families import CASES
-from bertjax.hub.parity.measure import DIRECTIONS, Measurement, library_versions, measure
-from bertjax.hub.parity.report import render
-from bertjax.types import UserError
+from bertjax.errors import UserError
+from bertjax.experiment.workdir import write_whole
+from bertjax.parity.cases import Case
+from bertjax.parity.families import CASES
+from bertjax.parity.measure import DIRECTIONS, Measurement, library_versions, measure
+from bertjax.parity.report import render
 
 
 def parity(families: Sequence[str], out: Path | None) -> bool:

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from bertjax.check_objectives import task_config
-from bertjax.commands.loaded import batch_tokens, load_model
-from bertjax.commands.waiting import progress_bar
-from bertjax.commands.workdir import read_config
-from bertjax.finetune.asked import WINDOW, Asked, read_asked
-from bertjax.finetune.config import TaskConfig
-from bertjax.finetune.predictions import Predictor, kind_of, task_of
-from bertjax.finetune.readers.examples import QaExamples, TextExamples
-from bertjax.finetune.text_files import STDIN, is_jsonl, read_records
-from bertjax.hub.folder import CONFIG, read_json
-from bertjax.types import UserError
+from bertjax.config.parse_objective import task_config
+from bertjax.config.task import TaskConfig
+from bertjax.errors import UserError
+from bertjax.experiment.load_model import batch_tokens, load_model
+from bertjax.experiment.workdir import read_config
+from bertjax.finetuning.readers.examples import QaExamples, TextExamples
+from bertjax.hf.safe_files import CONFIG, read_json
+from bertjax.inference.predict import Predictor, kind_of, task_of
+from bertjax.inference.predict_inputs import WINDOW, Asked, read_asked
+from bertjax.inference.text_files import STDIN, is_jsonl, read_records
+from bertjax.io.progress_bar import progress_bar
 
 
 class Wishes(NamedTuple):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertjax import corpora
-from bertjax.types import UserError
+from bertjax.data import corpora
+from bertjax.errors import UserError
 
 
 def train_tokenizer(cfg: ConfigDict, out: Path) -> None:

@@ -10,24 +10,27 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from bertjax import build, check, corpora
 from bertjax.checkpoint.manager import Checkpoints
-from bertjax.commands.common_text import prepare_once
 from bertjax.commands.export import export_params
-from bertjax.commands.init_from import begin_from, require_folder
-from bertjax.commands.teacher import Teacher, attach, begin_as_teacher, read_teacher, require_teacher
-from bertjax.commands.teacher_file import write_teacher
-from bertjax.commands.watching import train_watched, watcher
-from bertjax.commands.workdir import Change, changed_keys, claim, has_checkpoints, require_same_run
-from bertjax.corpora import Prepared
-from bertjax.distributed.processes import ALONE, Alone, Processes
-from bertjax.hub.fill_mask import fill_mask, masked_rows
-from bertjax.hub.load import PretrainedModel
+from bertjax.config import parse
+from bertjax.config.phases import amounts
+from bertjax.data import corpora
+from bertjax.data.corpora import Prepared
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.init_from import begin_from, require_folder
+from bertjax.experiment.prepare_text import prepare_once
+from bertjax.experiment.teacher import Teacher, attach, begin_as_teacher, read_teacher, require_teacher
+from bertjax.experiment.teacher_file import write_teacher
+from bertjax.experiment.workdir import Change, changed_keys, claim, has_checkpoints, require_same_run
+from bertjax.hf.load import PretrainedModel
+from bertjax.inference.fill_mask import fill_mask, masked_rows
 from bertjax.models.model import count_params
-from bertjax.stages import amounts
+from bertjax.report.training_callbacks import train_watched, watcher
+from bertjax.runtime.process_group import ALONE, Alone, Processes
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import COUNTERS, TrainState
-from bertjax.types import Params, UserError
+from bertjax.types import Params
 
 
 def pretrain(cfg: ConfigDict, workdir: Path, processes: Alone | Processes = ALONE) -> None:
@@ -158,7 +161,7 @@ def _schedule_change(exp: build.Experiment, step: int, changes: list[Change]) ->
         if key == "train.num_steps" or key.startswith("schedule."):
             group, leaf = key.split(".")
             old[group][leaf] = before
-    was = make_schedule(check.schedule_config(old))
+    was = make_schedule(parse.schedule_config(old))
     last = exp.cfg.train.num_steps - 1
     return (
         f"  learning rate of the next step: {float(was(step)):.3e} before, {float(exp.schedule(step)):.3e} now; "

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bertjax.errors import UserError
+from bertjax.report.comparability import contender, names_of
 from bertjax.report.compare import compare as compare_runs
-from bertjax.report.comparing import contender, names_of
-from bertjax.report.journal import Journal, Record
-from bertjax.report.records import RunRecord, read_run
+from bertjax.report.probe_log import Journal, Record
 from bertjax.report.render import render
-from bertjax.types import UserError
+from bertjax.report.run_record import RunRecord, read_run
 
 
 def report(workdir: Path, probe: bool) -> Path:
@@ -30,8 +30,8 @@ def report(workdir: Path, probe: bool) -> Path:
 def _look(workdir: Path) -> None:
     """What the newest checkpoint fills in, looks at and takes for alike, into the journal."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from bertjax.commands.runs import load_run
-    from bertjax.commands.watching import probes, run_facts
+    from bertjax.experiment.load_run import load_run
+    from bertjax.report.training_callbacks import probes, run_facts
 
     run = load_run(workdir)
     exp = run.experiment
@@ -78,9 +78,9 @@ def _known(workdir: Path) -> RunRecord:
 def _facts(workdir: Path) -> dict[str, Any] | None:
     """Parameters and FLOPs of a run that did not write them down; None where its folder does not suffice."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from bertjax.commands.runs import described
-    from bertjax.commands.watching import run_facts
     from bertjax.data.tokenizer import load_tokenizer
+    from bertjax.experiment.load_run import described
+    from bertjax.report.training_callbacks import run_facts
 
     try:
         facts = run_facts(described(workdir, load_tokenizer(workdir / "tokenizer")), None, None)

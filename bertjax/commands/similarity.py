@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertjax.commands.embed import Wishes, described, pooling_of
-from bertjax.commands.loaded import batch_tokens, load_model, require_batch_tokens
-from bertjax.finetune.config import TaskConfig
-from bertjax.finetune.embedding import Embedder
-from bertjax.finetune.readers.examples import TextExamples
-from bertjax.finetune.readers.read import read_examples
-from bertjax.finetune.scorers.similarity import SimilarityScores, similarity_scores
+from bertjax.config.task import TaskConfig
+from bertjax.experiment.load_model import batch_tokens, load_model, require_batch_tokens
+from bertjax.finetuning.readers.examples import TextExamples
+from bertjax.finetuning.readers.load import read_examples
+from bertjax.inference.embed import Embedder
+from bertjax.inference.similarity import SimilarityScores, similarity_scores
 
 
 def similarity(

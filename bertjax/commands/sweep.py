@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax import build, check, check_objectives
 from bertjax.commands.finetune import Task, read_task, require_task, task_batches, train_task
-from bertjax.commands.watching import tell_seeds
-from bertjax.commands.workdir import has_checkpoints, write_whole
-from bertjax.finetune.config import MAIN_FIGURE
-from bertjax.finetune.pack_batches import least_sizes
-from bertjax.overrides import apply_overrides
+from bertjax.config import parse, parse_objective
+from bertjax.config.overrides import apply_overrides
+from bertjax.config.task import MAIN_FIGURE
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.workdir import has_checkpoints, write_whole
+from bertjax.finetuning.pack_batches import least_sizes
+from bertjax.report.training_callbacks import tell_seeds
 from bertjax.training.sharding import make_mesh
-from bertjax.types import UserError, is_better
+from bertjax.types import is_better
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,7 @@ def sweep(cfg: ConfigDict, workdir: Path, seeds: Sequence[int], grid: Sequence[s
     points = list(grid_points(grid))
     configs = {point: _with(cfg, point.settings) for point in points}
     for own in configs.values():
-        check.check(own)
+        parse.check(own)
     build.check_devices(cfg)
     found: list[Found] = []
     for point, own in configs.items():
@@ -117,7 +119,7 @@ def _of_point(cfg: ConfigDict, folder: Path, point: Point, seeds: Sequence[int])
 
 def _alike(cfg: ConfigDict, task: Task, seeds: Sequence[int]) -> dict[str, Any]:
     """Rows, and examples of a row, that suffice for the batches of every seed: they share their compiled steps."""
-    mesh = make_mesh(check_objectives.mesh_config(cfg))
+    mesh = make_mesh(parse_objective.mesh_config(cfg))
     batches = [task_batches(_with(cfg, [("seed", seed)]), task, mesh) for seed in seeds]
     return {
         "sizes": least_sizes(np.concatenate([each.needed for each in batches]), batches[0].row_counts),

@@ -15,7 +15,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterator
 
-from bertjax.types import UserError
+from bertjax.errors import UserError
 
 _SKIPPED_FOLDERS = frozenset(
     "site-packages dist-packages __pycache__ test tests idlelib idle_test lib2to3 encodings turtledemo ensurepip "

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax.data.draws import IntArray
-from bertjax.data.readers import one_line
-from bertjax.types import UserError
+from bertjax.data.counter_rng import IntArray
+from bertjax.errors import UserError, one_line
 
 FORMAT_VERSION = 1  # raise it when the files or the way of tokenising change: old folders are then made again
 SPLITS = ("train", "eval")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.data.corpus import offsets
-from bertjax.data.draws import IntArray, permutation
-from bertjax.data.forms import Form
+from bertjax.data.counter_rng import IntArray, permutation
+from bertjax.data.formats import Form
 
 PERIOD = 4096  # rows after which the pattern of sources repeats; part of what a seed means
 

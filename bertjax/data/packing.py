@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.data.corpus import offsets
-from bertjax.data.draws import Draws, IntArray, WordArray
+from bertjax.data.counter_rng import Draws, IntArray, WordArray
 
 WINDOW = 1 << 20
 """Examples packed together, if nothing else is said: bounds memory, and is part of what a seed means."""

@@ -13,11 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.data.corpus import Corpus
-from bertjax.data.draws import IntArray
-from bertjax.data.forms import Form
+from bertjax.data.counter_rng import IntArray
+from bertjax.data.formats import Form
 from bertjax.data.mixture import Epochs, Mixture
-from bertjax.data.ranges import limits_of, require_inside, require_special_pieces
-from bertjax.types import Batch, UserError
+from bertjax.data.validate_ids import limits_of, require_inside, require_special_pieces
+from bertjax.errors import UserError
+from bertjax.types import Batch
 
 Rows = slice | IntArray
 """Some rows of a batch, in ascending order."""

@@ -23,12 +23,21 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import FORMAT_VERSION, SPLITS, SplitSize, find_damage, read_meta
-from bertjax.data.encode import CorpusTokenizer, DocumentFault, Encoded, Splitter, batches, encode_documents, id_type
-from bertjax.data.filters import DocumentFilter, FilterConfig
-from bertjax.data.parts import Parts, Workplace
+from bertjax.data.filters import DocumentFilter
+from bertjax.data.shards import Parts, Workplace
 from bertjax.data.split_writer import SplitWriter
-from bertjax.types import UserError
+from bertjax.data.tokenize_documents import (
+    CorpusTokenizer,
+    DocumentFault,
+    Encoded,
+    Splitter,
+    batches,
+    encode_documents,
+    id_type,
+)
+from bertjax.errors import UserError
 
 DOCUMENTS_PER_BATCH = 10_000
 MAX_DOCUMENT_TOKENS = 1 << 20  # longer documents are cut at sentence ends
@@ -90,7 +99,8 @@ def prepare_corpus(
 
     `source_digest` must change whenever the documents or `split_sentences` do; `confirm` tells it again at the end, for
     a source that changes while it is read. More than one of `workers` are processes of their own, which split sentences
-    by `bertjax.data.sentences`, whatever `split_sentences` is. `progress` is told (documents, UTF-8 bytes) done so far.
+    by `bertjax.data.sentence_splitter`, whatever `split_sentences` is. `progress` is told
+    (documents, UTF-8 bytes) done so far.
     `read_facts` gives counts of the reader for the facts. A damaged folder is made again with a warning. Raises
     `UserError` for an empty corpus, a document that cannot be tokenised and a process that died.
     """

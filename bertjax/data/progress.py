@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from bertjax.config.sources import Source, source_files
 from bertjax.data.readers import Reading
-from bertjax.data.sources import Source, source_files
 
 _SECONDS_BETWEEN_LINES = 15.0
 _SECONDS_BETWEEN_LOOKS = 0.2

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bertjax.types import UserError
+from bertjax.errors import UserError, one_line
 
 LONGEST_DOCUMENT = 1 << 24  # characters, for files bytes; longer ones are cut at a blank or the end of a line
 LONGEST_RECORD = 1 << 30  # bytes of a JSON line, which must be read as a whole
@@ -231,9 +231,3 @@ def checked(value: Any, place: str, field: str | None, errors: str, reading: Rea
             reading.invalid_lines += 1
             return value.encode(errors="replace").decode()
     return value
-
-
-def one_line(error: object) -> str:
-    """What an error says, on one line of bounded length."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:200] + "…"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.data.corpus import SplitSize, offsets
-from bertjax.data.parts import SplitPart
+from bertjax.data.shards import SplitPart
 
 
 class SplitWriter:

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.families import FAMILIES, ROLES, Family, family_of
+from bertjax.data.special_tokens import FAMILIES, ROLES, Family, family_of
 from bertjax.data.tokenizer_backends import Backend
-from bertjax.data.word_memo import Flat
-from bertjax.types import UserError, Vocabulary, padded_vocab_size, require_one_of
+from bertjax.data.word_cache import Flat
+from bertjax.errors import UserError, require_one_of
+from bertjax.types import Vocabulary, padded_vocab_size
 
 __all__ = ["FAMILIES", "Tokenizer", "load_tokenizer", "train_tokenizer"]
 
@@ -75,7 +76,7 @@ class Tokenizer:
         Punctuation opens a word in WordPiece and ALBERT (and whatever has no English letter in ALBERT), as in the
         authors' code; in byte-level BPE and the other unigram families it belongs to the word before it.
         """
-        from bertjax.data.tokenizer_words import opens_word
+        from bertjax.data.word_boundaries import opens_word
 
         starts = np.fromiter((opens_word(piece, self) for piece in self.pieces), bool, self.size)
         starts[list(self.special_ids)] = True

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.families import Family
-from bertjax.data.word_memo import Flat, WordMemo, flat, treats_words_alone
-from bertjax.types import UserError
+from bertjax.data.special_tokens import Family
+from bertjax.data.word_cache import Flat, WordMemo, flat, treats_words_alone
+from bertjax.errors import UserError
 
 _SPACE = "▁"
 _CONTROL = 3  # the piece type of sentencepiece that never matches text

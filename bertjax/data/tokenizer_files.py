@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertjax.data.families import FAMILIES, family_of, guess_family
+from bertjax.data.special_tokens import FAMILIES, family_of, guess_family
 from bertjax.data.tokenizer_backends import Backend, RustBackend, SentencePieceBackend, with_pieces_appended
-from bertjax.types import UserError
+from bertjax.errors import UserError
 
 if TYPE_CHECKING:
     from bertjax.data.tokenizer import Tokenizer

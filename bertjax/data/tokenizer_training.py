@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bertjax.data.families import Family
+from bertjax.data.special_tokens import Family
 from bertjax.data.tokenizer_backends import RustBackend, SentencePieceBackend, add_special, with_pieces_appended
-from bertjax.types import UserError
+from bertjax.errors import UserError
 
 _COVERAGE = 0.9999  # share of the characters of a corpus that get pieces of their own; rarer ones are [UNK]
 _MIN_FREQUENCY = 2  # a merge that was seen once is no regularity

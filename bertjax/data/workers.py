@@ -25,7 +25,7 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
-from bertjax.data.encode import DocumentFault, Encoded, encode_documents, id_type
+from bertjax.data.tokenize_documents import DocumentFault, Encoded, encode_documents, id_type
 
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 _COMMAND = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from bertjax.data.workers import serve; serve()"
@@ -145,7 +145,7 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not come between the answers
     questions = sys.stdin.buffer
-    from bertjax.data.sentences import split_sentences
+    from bertjax.data.sentence_splitter import split_sentences
     from bertjax.data.tokenizer import load_tokenizer
 
     folder, digest = sys.argv[1:]

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from bertjax.models import fused
-from bertjax.models.config import EncoderConfig
-from bertjax.models.context import Context, sees_anything
+from bertjax.config.model import EncoderConfig
+from bertjax.models import attention_kernels
+from bertjax.models.attention_context import Context, sees_anything
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, layer_norm
 from bertjax.models.local_attention import block_size, from_blocks, pays, to_blocks
-from bertjax.models.positions import rotate
-from bertjax.models.tiled import tiled_attention
+from bertjax.models.rope import rotate
+from bertjax.models.tiled_attention import tiled_attention
 
 
 class SelfAttention(nnx.Module):
@@ -76,12 +76,12 @@ def attend(
     the same under splash, and is never to be read.
     """
     dropping = key is not None and config.attention_dropout > 0.0
-    implementation = fused.choose(config, context, q, k, dropping)
+    implementation = attention_kernels.choose(config, context, q, k, dropping)
     average = tiled_attention if implementation == "tiled" else _softmax_average
     if implementation == "cudnn":
-        out = fused.cudnn(q, k, v, context)
+        out = attention_kernels.cudnn(q, k, v, context)
     elif implementation in ("splash", "interpret"):
-        out = fused.splash(q, k, v, context, config.compute_dtype, implementation == "interpret")
+        out = attention_kernels.splash(q, k, v, context, config.compute_dtype, implementation == "interpret")
     elif context.mask is None and pays(q.shape[1], context.window):
         blocks = to_blocks(q, k, v, context, block_size(context.window))
         out = from_blocks(average(*blocks, config, key), *q.shape[:2])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, activation, dot, initializer, layer_norm
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, initializer, layer_norm
 from bertjax.models.mesh import whole_table
-from bertjax.models.positions import sinusoids
+from bertjax.models.rope import sinusoids
 
 
 class Embeddings(nnx.Module):

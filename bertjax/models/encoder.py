@@ -11,18 +11,19 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bertjax.models.config import EncoderConfig
-from bertjax.models.context import Context, make_context
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
+from bertjax.models.attention_context import Context, make_context
 from bertjax.models.convolution import Convolution
-from bertjax.models.disentangled import Relative, RelativeTable
+from bertjax.models.disentangled_attention import Relative, RelativeTable
 from bertjax.models.dropout import dropout
 from bertjax.models.embeddings import Embeddings
 from bertjax.models.layer import ATTENTION_PARTS, Layer
+from bertjax.models.layer_stack import Stacked, layer_at, run_layers, stacked_layers, stacked_norms
 from bertjax.models.linear import Key, initializer, layer_norm
 from bertjax.models.mesh import shard_batch
-from bertjax.models.relative import make_relative, seeing_itself
-from bertjax.models.stack import Stacked, layer_at, run_layers, stacked_layers, stacked_norms
-from bertjax.types import Params, UserError
+from bertjax.models.relative_attention import make_relative, seeing_itself
+from bertjax.types import Params
 
 
 class EncoderOutput(NamedTuple):

@@ -6,7 +6,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, activation, layer_norm
 

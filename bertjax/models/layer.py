@@ -6,14 +6,14 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
+from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import SelfAttention, visible_softmax
-from bertjax.models.config import EncoderConfig
-from bertjax.models.context import Context
-from bertjax.models.disentangled import DisentangledAttention
+from bertjax.models.attention_context import Context
+from bertjax.models.disentangled_attention import DisentangledAttention
 from bertjax.models.dropout import dropout
 from bertjax.models.feed_forward import FeedForward
 from bertjax.models.linear import Key
-from bertjax.models.relative import RelativeAttention
+from bertjax.models.relative_attention import RelativeAttention
 
 ATTENTIONS: dict[str, type[SelfAttention | DisentangledAttention | RelativeAttention]] = {
     "none": SelfAttention,

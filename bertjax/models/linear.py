@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
 
 Key = Array
 Activation = Callable[[Array], Array]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bertjax.models.context import Context, visibility
+from bertjax.models.attention_context import Context, visibility
 
 _SMALLEST = 64  # tokens: smaller blocks leave a matrix unit idle
 

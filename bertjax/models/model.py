@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from bertjax.models.config import EncoderConfig
-from bertjax.models.disentangled import at_positions
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
+from bertjax.models.disentangled_attention import at_positions
 from bertjax.models.encoder import Encoder, EncoderOutput
 from bertjax.models.heads import (
     MlmHead,
@@ -24,7 +25,7 @@ from bertjax.models.heads import (
     token_summaries,
 )
 from bertjax.models.linear import Key, Linear, initializer
-from bertjax.types import Params, UserError
+from bertjax.types import Params
 
 HEADS = (
     "pooler",

@@ -15,16 +15,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.models.config import EncoderConfig
-from bertjax.models.context import Context, make_context
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
+from bertjax.models.attention_context import Context, make_context
 from bertjax.models.dropout import dropout
 from bertjax.models.encoder import Encoder
 from bertjax.models.layer import Layer
+from bertjax.models.layer_stack import run_layers
 from bertjax.models.linear import Key
 from bertjax.models.mesh import shard_batch
-from bertjax.models.relative import make_relative, seeing_itself
-from bertjax.models.stack import run_layers
-from bertjax.types import UserError
+from bertjax.models.relative_attention import make_relative, seeing_itself
 
 
 class StreamsOutput(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 from jaxtyping import Array
 
-from bertjax.models.config import EncoderConfig
-from bertjax.objectives.config import ObjectiveConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import ObjectiveConfig
 from bertjax.types import Batch, Params, Sum
 
 Key = Array

@@ -15,15 +15,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.contrastive import ContrastiveConfig
+from bertjax.config.objectives.masking import MlmConfig
 from bertjax.models.heads import gather_positions
 from bertjax.models.linear import dot, initializer
 from bertjax.models.model import Model, bind, init_params
 from bertjax.objectives.base import Extra, Key, Network, Pass, encoder_inputs
-from bertjax.objectives.config import MlmConfig
-from bertjax.objectives.contrastive_config import ContrastiveConfig
 from bertjax.objectives.masking import hide_batch
-from bertjax.objectives.words import unigram_nll, word_sums
+from bertjax.objectives.vocab_loss import unigram_nll, word_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
 _PROJECTION_KEY = 0x517  # apart from the encoder's own parameters

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import CausalConfig
+from bertjax.config.objectives.mixture import Member, MixtureConfig, member_model
 from bertjax.objectives.base import Extra, Key, Network, Pass
-from bertjax.objectives.causal import CausalLanguageModel
-from bertjax.objectives.config import CausalConfig
-from bertjax.objectives.mixture_config import Member, MixtureConfig, member_model
+from bertjax.objectives.clm import CausalLanguageModel
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.types import Batch, Params, Sum, Vocabulary
 

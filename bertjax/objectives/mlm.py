@@ -8,14 +8,14 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import MlmConfig
 from bertjax.models.model import bind, init_params
 from bertjax.objectives.base import Extra, Key, Network, Pass, encoder_inputs
-from bertjax.objectives.config import MlmConfig
 from bertjax.objectives.masking import hide_batch
-from bertjax.objectives.pair import pair_sums
-from bertjax.objectives.span import span_sums, span_targets
-from bertjax.objectives.words import unigram_nll, word_sums
+from bertjax.objectives.sentence_pair import pair_sums
+from bertjax.objectives.span_boundary import span_sums, span_targets
+from bertjax.objectives.vocab_loss import unigram_nll, word_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
 

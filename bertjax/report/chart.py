@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.report.records import Series
+from bertjax.report.downsample import kept_points, smoothed
+from bertjax.report.run_record import Series
 from bertjax.report.scales import SPAN, Scale, number, scale_of
-from bertjax.report.thinning import kept_points, smoothed
 
 STYLES = 8
 """Colours and dashes in report.css; a further line begins anew."""

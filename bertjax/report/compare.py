@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from bertjax.report.about import objective_words, preset_of
 from bertjax.report.chart import Chart, Line, chart_html
-from bertjax.report.comparing import (
+from bertjax.report.comparability import (
     AXES,
     Contender,
     Group,
@@ -19,9 +18,10 @@ from bertjax.report.comparing import (
     held_out_names,
     value_at,
 )
-from bertjax.report.figures import baseline_of, word_losses
 from bertjax.report.page import Section, page, table, write_page
+from bertjax.report.run_header import objective_words, preset_of
 from bertjax.report.scales import NOTHING, number
+from bertjax.report.sections import baseline_of, word_losses
 
 NOT_COMPARABLE = (
     "Losses of different objectives, tokenizers or held-out rows are not comparable: a smaller number of one says "

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import jax
 import numpy as np
 
-from bertjax.hub.fill_mask import fill_mask
-from bertjax.hub.pretrained import Inputs, PretrainedModel, checked_inputs
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
+from bertjax.hf.pretrained import Inputs, PretrainedModel, checked_inputs
+from bertjax.inference.fill_mask import fill_mask
 from bertjax.models.model import bind
-from bertjax.types import Params, UserError
+from bertjax.types import Params
 
 MOST_TOKENS = 24
 """Of the sentence whose attention is shown: the maps grow with their square."""

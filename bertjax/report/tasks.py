@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from bertjax.report.chart import Chart, Line, chart_html
-from bertjax.report.journal import Record
 from bertjax.report.page import table
-from bertjax.report.records import RunRecord
+from bertjax.report.probe_log import Record
+from bertjax.report.run_record import RunRecord
 from bertjax.report.scales import NOTHING, number
 
 MOST_LABELS = 40

@@ -10,21 +10,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.training.best import Best
-from bertjax.training.config import LoopConfig
-from bertjax.training.dispatch import portions, steps_together
+from bertjax.config.training import LoopConfig
+from bertjax.errors import UserError
+from bertjax.training.anomalies import Fault, Jump, Ledger, NonFiniteLoss, RollBack, read_jumps, write_jumps
+from bertjax.training.data_wait import Waiting
+from bertjax.training.early_stopping import Best
 from bertjax.training.evaluate import set_names
-from bertjax.training.faults import Fault, Jump, Ledger, NonFiniteLoss, RollBack, read_jumps, write_jumps
-from bertjax.training.metrics import eval_line
+from bertjax.training.logging import eval_line
+from bertjax.training.metric_buffer import Window, due
+from bertjax.training.multi_step import portions, steps_together
 from bertjax.training.profiler import Profiler
-from bertjax.training.run import Run
+from bertjax.training.run_context import Run
 from bertjax.training.sharding import put_batch
 from bertjax.training.signals import Stopped, stop_signals
 from bertjax.training.state import COUNTERS, TrainState
 from bertjax.training.step import layer_names
-from bertjax.training.waiting import Waiting
-from bertjax.training.window import Window, due
-from bertjax.types import UserError
 
 
 def train(run: Run, state: TrainState) -> tuple[TrainState, dict[str, float]]:

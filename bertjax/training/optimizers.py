@@ -13,11 +13,12 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from bertjax.training.averages import track_average
-from bertjax.training.config import OptimizerConfig, Rules
-from bertjax.training.moments import keep_in_bfloat16
-from bertjax.training.tables import depth_rules, layer_rules, map_with_path, num_stacked, resolve_numbers
-from bertjax.types import Params, UserError
+from bertjax.config.training import OptimizerConfig, Rules
+from bertjax.errors import UserError
+from bertjax.training.bf16_moments import keep_in_bfloat16
+from bertjax.training.ema import track_average
+from bertjax.training.param_rules import depth_rules, layer_rules, map_with_path, num_stacked, resolve_numbers
+from bertjax.types import Params
 
 
 def make_optimizer(

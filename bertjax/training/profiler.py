@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from bertjax.training.run import Run
+from bertjax.training.run_context import Run
 
 HOW_TO_OPEN = (
     "a trace of updates {first} to {last} lies in {folder}: load its perfetto_trace.json.gz at https://ui.perfetto.dev "

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from bertjax.training.config import ScheduleConfig
+from bertjax.config.training import ScheduleConfig
 
 Share = Callable[[Array], Array]
 """float32 step -> share of the peak rate."""

@@ -11,10 +11,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bertjax.training.config import AXES, MeshConfig
+from bertjax.config.training import AXES, MeshConfig
+from bertjax.errors import UserError
+from bertjax.training.param_rules import map_with_path, match, num_stacked
 from bertjax.training.state import TrainState
-from bertjax.training.tables import map_with_path, match, num_stacked
-from bertjax.types import Batch, UserError
+from bertjax.types import Batch
 
 BATCH = PartitionSpec(("data", "fsdp"))
 

@@ -15,10 +15,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from bertjax.objectives.base import Extra, Objective
-from bertjax.training.accumulate import accumulate
+from bertjax.training.grad_accumulation import accumulate
+from bertjax.training.param_rules import leaf_paths, num_stacked, virtual_paths
 from bertjax.training.sharding import BATCH, state_shardings
 from bertjax.training.state import TrainState, new_state, purpose_key
-from bertjax.training.tables import leaf_paths, num_stacked, virtual_paths
 from bertjax.types import Batch, Params, Sum
 
 Metrics = dict[str, Any]

@@ -6,14 +6,15 @@
 
 Words and tags are the first and the last column of CoNLL files.
 `tokens.py:electra` takes the recipe of another family: bert, bert-small, roberta, albert, xlnet, electra,
-electra-large, deberta, deberta-large, finbert, finbert-code, ulmfit (bertjax/base_config/recipes.py has their sources).
+electra-large, deberta, deberta-large, finbert, finbert-code, ulmfit
+(bertjax/config/defaults/finetune_recipes.py has their sources).
 """
 
 from __future__ import annotations
 
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config, make_task
+from bertjax.config.defaults import base_config, make_task
 
 
 def get_config(recipe: str = "bert") -> ConfigDict:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.checkpoint.manifest import MANIFEST
-from bertjax.types import UserError
+from bertjax.errors import UserError
 
 STATE = {"params": {"kernel": jnp.arange(12.0).reshape(3, 4), "bias": jnp.ones(4, jnp.bfloat16)}, "step": jnp.int32(7)}
 ABSTRACT = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), STATE)

@@ -20,7 +20,7 @@ from kill_lab import kill_after_lines
 from bertjax.checkpoint import manager as manager_module
 from bertjax.checkpoint.manager import Checkpoints, kept_steps
 from bertjax.checkpoint.manifest import MANIFEST
-from bertjax.types import UserError
+from bertjax.errors import UserError
 
 
 class State(NamedTuple):

@@ -14,8 +14,8 @@ from bertjax.checkpoint.surgery import (
     topmost,
     with_leaves,
 )
-from bertjax.models.stack import STACKS
-from bertjax.types import UserError
+from bertjax.errors import UserError
+from bertjax.models.layer_stack import STACKS
 
 
 def table(rows: int, width: int = 3) -> np.ndarray:

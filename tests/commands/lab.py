@@ -13,7 +13,7 @@ NOUNS = ["cat", "dog", "bird", "house", "river", "teacher", "garden", "letter", 
 VERBS = ["sees", "likes", "finds", "leaves", "paints", "carries", "follows", "builds", "opens", "forgets"]
 
 CONFIG = """
-from bertjax.base_config import base_config
+from bertjax.config.defaults import base_config
 
 def get_config():
     config = base_config()

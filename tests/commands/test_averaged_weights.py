@@ -11,9 +11,9 @@ import pytest
 from lab import Finished, Lab
 from safetensors.numpy import load_file
 
-from bertjax.commands import watching
-from bertjax.training import metrics
-from bertjax.training.run import Run
+from bertjax.report import training_callbacks
+from bertjax.training import logging
+from bertjax.training.run_context import Run
 
 AVERAGED = ("--config.optimizer.ema_decay=0.5", "--config.optimizer.name=lamb")
 
@@ -40,15 +40,15 @@ def averaged(lab: Lab) -> Path:
 def test_a_resumed_average_is_that_of_the_run_that_was_never_stopped(
     lab: Lab, averaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workdir, advance = lab.folder / "averaged-resumed", metrics.Console.advance
+    workdir, advance = lab.folder / "averaged-resumed", logging.Console.advance
 
-    def crash(self: metrics.Console, step: int) -> None:
+    def crash(self: logging.Console, step: int) -> None:
         advance(self, step)
         if step == 5:
             raise Crash
 
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(metrics.Console, "advance", crash)
+        patch.setattr(logging.Console, "advance", crash)
         lab.run("pretrain", "--workdir", workdir, *AVERAGED)
     assert lab.run("pretrain", "--workdir", workdir, *AVERAGED) == 0
     assert same(exported(workdir / "export"), exported(averaged / "export"))
@@ -115,7 +115,7 @@ def untrained(run: Run, state: object) -> tuple:
 def test_a_loaded_run_begins_its_average_anew(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "train", untrained)
+    monkeypatch.setattr(training_callbacks, "train", untrained)
     arguments = ("--config.optimizer.ema_decay=0.5", f"--config.init_from={finished.workdir}")
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 0
     assert same(exported(tmp_path / "run" / "export"), exported(finished.workdir / "export"))
@@ -125,7 +125,7 @@ def test_a_run_may_go_on_with_another_schedule(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As ModernBERT, whose decay is a run of its own."""
-    monkeypatch.setattr(watching, "train", untrained)
+    monkeypatch.setattr(training_callbacks, "train", untrained)
     shutil.copytree(finished.workdir, tmp_path / "run")
     decay = ("--config.schedule.name=wsd", "--config.schedule.decay_steps=2", "--config.schedule.end_share=0.1")
     assert lab.run("pretrain", "--workdir", tmp_path / "run", "--config.train.num_steps=10", *decay) == 0

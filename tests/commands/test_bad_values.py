@@ -93,7 +93,7 @@ def test_a_bad_setting_is_answered_at_once(
 )
 def test_what_is_meant_beyond_doubt_is_taken(typed: str, key: str, value: Any, lab: Lab) -> None:
     from bertjax.cli import _checked_config
-    from bertjax.overrides import flatten
+    from bertjax.config.overrides import flatten
 
     found = flatten(_checked_config(str(lab.config), [typed]))[key]
     assert found == value and type(found) is type(value)

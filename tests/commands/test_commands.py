@@ -215,7 +215,7 @@ def test_a_folder_that_may_not_be_written(
     def refused(*_: object) -> str:
         raise PermissionError(errno.EACCES, "Permission denied", where)
 
-    monkeypatch.setattr("bertjax.corpora.content_digest", refused)
+    monkeypatch.setattr("bertjax.data.corpora.content_digest", refused)
     if where is None:
         with pytest.raises(PermissionError):
             lab.run("prepare")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from lab import Finished, Lab
 
-from bertjax.commands.runs import load_run
-from bertjax.hub.load import load_pretrained
+from bertjax.experiment.load_run import load_run
+from bertjax.hf.load import load_pretrained
 
 ARGUMENTS = (
     "--config.objective.name=contrastive",

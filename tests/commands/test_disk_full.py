@@ -21,7 +21,7 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.checkpoint.manifest import verify
-from bertjax.training.metrics import JsonLines, TensorBoard
+from bertjax.training.logging import JsonLines, TensorBoard
 
 # orbax's other writers, in the process of the tests; a process of its own is silent, which is tested.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -10,9 +10,9 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.commands import export as command
-from bertjax.hub import push
-from bertjax.hub.load import load_pretrained
-from bertjax.hub.sentence_transformers import Pooling, embed, read_pooling
+from bertjax.hf import push
+from bertjax.hf.load import load_pretrained
+from bertjax.hf.sentence_transformers import Pooling, embed, read_pooling
 
 
 def test_sentence_vectors(lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from lab import Lab
 
-from bertjax import machine
+from bertjax.config.overrides import load_config
+from bertjax.errors import UserError
 from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.overrides import load_config
-from bertjax.types import Sum, UserError
+from bertjax.runtime import platform
+from bertjax.types import Sum
 
 BAD = 5
 QUIET = ["--config.export.at_end=false", "--config.eval.fill_mask="]
@@ -99,16 +100,16 @@ def test_a_gpu_is_deterministic_only_if_xla_is_told(
     """P7: what cannot be vouched for does not start."""
     cfg = load_config(str(lab.config))
     monkeypatch.setenv("XLA_FLAGS", flags)
-    monkeypatch.setattr(machine.jax, "default_backend", lambda: "gpu")
-    machine.check_determinism(cfg)
+    monkeypatch.setattr(platform.jax, "default_backend", lambda: "gpu")
+    platform.check_determinism(cfg)
     cfg.deterministic = True
     if right:
-        machine.check_determinism(cfg)
+        platform.check_determinism(cfg)
     else:
         with pytest.raises(UserError, match=r"XLA_FLAGS=--xla_gpu_deterministic_ops=true"):
-            machine.check_determinism(cfg)
-    monkeypatch.setattr(machine.jax, "default_backend", lambda: "cpu")
-    machine.check_determinism(cfg)
+            platform.check_determinism(cfg)
+    monkeypatch.setattr(platform.jax, "default_backend", lambda: "cpu")
+    platform.check_determinism(cfg)
 
 
 def test_fast_random_bits_are_not_deterministic(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

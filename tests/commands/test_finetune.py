@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from lab import NOUNS, Finished, Lab
 
-from bertjax.base_config import base_config
 from bertjax.cli import main
 from bertjax.commands import finetune as command
-from bertjax.finetune.config import TaskConfig
-from bertjax.hub.load import load_pretrained
-from bertjax.report.records import read_run
+from bertjax.config.defaults import base_config
+from bertjax.config.task import TaskConfig
+from bertjax.hf.load import load_pretrained
+from bertjax.report.run_record import read_run
 from bertjax.training import loop
 
 CONFIG = """
-from bertjax.base_config import base_config
+from bertjax.config.defaults import base_config
 
 def get_config():
     config = base_config()

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bertjax.base_config import base_config
-from bertjax.commands.teacher_file import stored_teacher
-from bertjax.commands.workdir import changed_keys, claim, figures_at, read_config
+from bertjax.config.defaults import base_config
+from bertjax.config.overrides import flatten, to_json
 from bertjax.data.corpus import find_damage
 from bertjax.data.tokenizer import load_tokenizer
-from bertjax.overrides import flatten, to_json
-from bertjax.training.faults import read_jumps
-from bertjax.training.metrics import JsonLines
-from bertjax.types import UserError
+from bertjax.errors import UserError
+from bertjax.experiment.teacher_file import stored_teacher
+from bertjax.experiment.workdir import changed_keys, claim, figures_at, read_config
+from bertjax.training.anomalies import read_jumps
+from bertjax.training.logging import JsonLines
 
 LINES = [
     b'{"step": 3, "eval/loss": 1.5}\n',

@@ -16,22 +16,23 @@ from lab import Finished, Lab
 
 from bertjax.checkpoint.surgery import leaves_of, with_leaves
 from bertjax.commands import pretrain as pretraining
-from bertjax.commands import watching
-from bertjax.commands.given import Given, read_given
-from bertjax.commands.init_from import changed_maths, fill_network, fit
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.objectives.rtd import RtdConfig
+from bertjax.config.objectives.rtd_networks import TowersConfig
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
-from bertjax.data.tokenizer_match import match_pieces
-from bertjax.hub.pretrained import PretrainedModel
-from bertjax.models.config import EncoderConfig
-from bertjax.models.disentangled import row_of, span
+from bertjax.data.vocab_transfer import match_pieces
+from bertjax.errors import UserError
+from bertjax.experiment.init_from import changed_maths, fill_network, fit
+from bertjax.experiment.source_model import Given, read_given
+from bertjax.hf.pretrained import PretrainedModel
+from bertjax.models.disentangled_attention import row_of, span
 from bertjax.models.model import abstract_params
-from bertjax.models.towers_config import TowersConfig
-from bertjax.objectives.config import MaskingConfig
-from bertjax.objectives.rtd import ReplacedTokenDetection
-from bertjax.objectives.rtd_config import RtdConfig
-from bertjax.training.run import Run
+from bertjax.objectives.rtd.objective import ReplacedTokenDetection
+from bertjax.report import training_callbacks
+from bertjax.training.run_context import Run
 from bertjax.training.state import TrainState
-from bertjax.types import Params, UserError
+from bertjax.types import Params
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh"), "bad"]
 SMALL = EncoderConfig(
@@ -228,7 +229,7 @@ def test_other_pieces_other_length_other_objective(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Masked words and pairs of WordPiece in 32 tokens, then masked words alone of byte-level BPE in 80."""
-    monkeypatch.setattr(watching, "train", only_evaluated)
+    monkeypatch.setattr(training_callbacks, "train", only_evaluated)
     other = ["objective.pair=none", "data.form=block", "data.tokenizer=bpe", "data.tokenizer_family=roberta"]
     other += ["data.vocab_size=400", "data.seq_len=80", "model.max_position_embeddings=80"]
     other += ["eval.fill_mask=", "export.at_end=false"]

@@ -16,8 +16,8 @@ from lab import Finished
 
 from bertjax.cli import main
 from bertjax.data.tokenizer import load_tokenizer
-from bertjax.hub.load import load_pretrained
-from bertjax.hub.sentence_transformers import Pooling, save_sentence_transformers
+from bertjax.hf.load import load_pretrained
+from bertjax.hf.sentence_transformers import Pooling, save_sentence_transformers
 
 Capture = pytest.CaptureFixture[str]
 SENTENCES = ["The cat sees the dog.", "the river", "The teacher paints the garden."]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from lab import Lab
 
-from bertjax.training import metrics
+from bertjax.training import logging
 
 HALF = "--config.optimizer.moments_dtype=bfloat16"
 
@@ -29,15 +29,15 @@ def test_a_killed_run_goes_on_with_the_same_rounding(
     """P1: saved in bfloat16, rounded by the number of the update and not by a generator of the process."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert lab.run("pretrain", "--workdir", whole, HALF) == 0
-    advance = metrics.Console.advance
+    advance = logging.Console.advance
 
-    def crash(self: metrics.Console, reached: int) -> None:
+    def crash(self: logging.Console, reached: int) -> None:
         advance(self, reached)
         if reached == 5:
             raise Crash
 
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(metrics.Console, "advance", crash)
+        patch.setattr(logging.Console, "advance", crash)
         lab.run("pretrain", "--workdir", stopped, HALF)
     assert lab.run("pretrain", "--workdir", stopped, HALF) == 0
     assert "resuming at step" in capsys.readouterr().out

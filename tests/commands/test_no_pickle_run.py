@@ -34,11 +34,12 @@ except AssertionError:
     pass
 
 from pathlib import Path
-from bertjax import corpora, load_pretrained
-from bertjax.commands.given import read_given
-from bertjax.commands.runs import load_run
-from bertjax.commands.workdir import read_config
-from bertjax.training.faults import read_jumps
+from bertjax import load_pretrained
+from bertjax.data import corpora
+from bertjax.experiment.source_model import read_given
+from bertjax.experiment.load_run import load_run
+from bertjax.experiment.workdir import read_config
+from bertjax.training.anomalies import read_jumps
 
 workdir = Path(sys.argv[1])
 cfg = read_config(workdir)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from lab import load_script
 
-from bertjax.check import check
-from bertjax.overrides import apply_overrides, load_config
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.config.parse import check
 
 FIGURES = {
     "tokens_per_second": {"median": 550e3},

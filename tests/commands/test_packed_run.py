@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from lab import Lab
 
-from bertjax.training import metrics
+from bertjax.training import logging
 
 PACKED = ["--config.data.packing=best_fit", "--config.train.num_steps=18", "--config.train.batch_size=24"]
 RARELY = ["--config.eval.interval_steps=18", "--config.checkpoint.interval_steps=3", "--config.data.dupe_factor=2"]
@@ -20,14 +20,14 @@ class Crash(BaseException):
 
 
 def crash_after(patch: pytest.MonkeyPatch, step: int) -> None:
-    advance = metrics.Console.advance
+    advance = logging.Console.advance
 
-    def crash(self: metrics.Console, reached: int) -> None:
+    def crash(self: logging.Console, reached: int) -> None:
         advance(self, reached)
         if reached == step:
             raise Crash
 
-    patch.setattr(metrics.Console, "advance", crash)
+    patch.setattr(logging.Console, "advance", crash)
 
 
 def weights(workdir: Path) -> str:

@@ -12,10 +12,10 @@ pytest.importorskip("transformers")
 
 from bertjax.cli import main
 from bertjax.commands import parity as command
-from bertjax.hub.parity.cases import Case
-from bertjax.hub.parity.families.bert import CASES as BERT
-from bertjax.hub.parity.measure import CONFIG, NAMES, Measurement
-from bertjax.hub.parity.report import render, rows
+from bertjax.parity.cases import Case
+from bertjax.parity.families.bert import CASES as BERT
+from bertjax.parity.measure import CONFIG, NAMES, Measurement
+from bertjax.parity.report import render, rows
 
 SMALL = dataclasses.replace(BERT[1], classes=("BertForMaskedLM",))
 

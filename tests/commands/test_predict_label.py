@@ -15,13 +15,13 @@ import pytest
 from lab import Finished, sentences
 
 from bertjax.cli import main
+from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import load_tokenizer
-from bertjax.finetune.config import TaskConfig
-from bertjax.finetune.readers.read import read_examples
-from bertjax.hub.load import load_pretrained
-from bertjax.hub.parity.measure import random_params
-from bertjax.hub.pretrained import PretrainedModel
-from bertjax.hub.save import save_pretrained
+from bertjax.finetuning.readers.load import read_examples
+from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import PretrainedModel
+from bertjax.hf.save import save_pretrained
+from bertjax.parity.measure import random_params
 
 Capture = pytest.CaptureFixture[str]
 LABELS = ("animal", "thing")
@@ -264,7 +264,7 @@ def test_refused_in_one_line(
 
 
 TASK = """
-from bertjax.base_config import base_config
+from bertjax.config.defaults import base_config
 
 def get_config():
     config = base_config()

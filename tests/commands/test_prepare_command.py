@@ -9,9 +9,9 @@ import pytest
 from lab import Lab
 
 import bertjax.data.progress as progress_module
+from bertjax.config.sources import parse_source
 from bertjax.data.progress import Progress
 from bertjax.data.readers import Reading
-from bertjax.data.sources import parse_source
 
 DIRTY = """the cat sees the dog. the dog sees the cat.
 

@@ -13,7 +13,7 @@ import pytest
 from lab import Finished, Lab, sentences
 
 import bertjax
-from bertjax.training import metrics
+from bertjax.training import logging
 
 
 def weights_digest(workdir: Path) -> str:
@@ -84,14 +84,14 @@ class Crash(RuntimeError):
 
 
 def crash_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    advance = metrics.Console.advance
+    advance = logging.Console.advance
 
-    def crash(self: metrics.Console, reached: int) -> None:
+    def crash(self: logging.Console, reached: int) -> None:
         advance(self, reached)
         if reached == step:
             raise Crash
 
-    monkeypatch.setattr(metrics.Console, "advance", crash)
+    monkeypatch.setattr(logging.Console, "advance", crash)
 
 
 def test_a_resumed_run_is_the_run_that_was_never_stopped(
@@ -141,15 +141,15 @@ def test_sigterm_saves_and_the_same_command_resumes(
     lab: Lab, finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workdir = lab.folder / "terminated"
-    advance = metrics.Console.advance
+    advance = logging.Console.advance
 
-    def terminate(self: metrics.Console, step: int) -> None:
+    def terminate(self: logging.Console, step: int) -> None:
         advance(self, step)
         if step == 3:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(metrics.Console, "advance", terminate)
+        patch.setattr(logging.Console, "advance", terminate)
         assert lab.run("pretrain", "--workdir", workdir) == 143
     assert "saved at step 3" in capsys.readouterr().err
     assert lab.run("pretrain", "--workdir", workdir) == 0

@@ -11,7 +11,7 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.cli import main
-from bertjax.commands import watching
+from bertjax.report import training_callbacks
 
 
 def kinds(workdir: Path) -> list[tuple[int, str]]:
@@ -76,7 +76,7 @@ def test_a_broken_report_stops_no_run(
     def broken(*_: Any) -> Any:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(watching, "memory", broken)
+    monkeypatch.setattr(training_callbacks, "memory", broken)
     assert lab.run("pretrain", "--workdir", tmp_path / "run") == 0
     printed = capsys.readouterr().out
     assert printed.count("warning: looking into the model failed (RuntimeError: out of memory)") == 1

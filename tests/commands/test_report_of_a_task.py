@@ -9,13 +9,13 @@ import pytest
 from lab import NOUNS, Finished, Lab
 
 from bertjax.cli import main
-from bertjax.commands.watching import Scores, tell_seeds, tell_taken
-from bertjax.finetune.measure import Scored
-from bertjax.finetune.scorers.classification import classification_scores
-from bertjax.report.records import read_run
+from bertjax.finetuning.evaluate import Scored
+from bertjax.finetuning.metrics.classification import classification_scores
+from bertjax.report.run_record import read_run
+from bertjax.report.training_callbacks import Scores, tell_seeds, tell_taken
 
 CONFIG = """
-from bertjax.base_config import base_config
+from bertjax.config.defaults import base_config
 
 def get_config():
     config = base_config()

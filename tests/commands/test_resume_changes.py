@@ -12,10 +12,10 @@ import pytest
 from lab import Finished, Lab
 from ml_collections import ConfigDict
 
-from bertjax.base_config import base_config
-from bertjax.commands.workdir import changed_keys, claim, require_same_run
-from bertjax.overrides import apply_overrides, flatten, load_config
-from bertjax.types import UserError
+from bertjax.config.defaults import base_config
+from bertjax.config.overrides import apply_overrides, flatten, load_config
+from bertjax.errors import UserError
+from bertjax.experiment.workdir import changed_keys, claim, require_same_run
 
 # How the same run is computed, watched, kept and told: not what it is. All else makes another run. There is no third
 # class of changes that need a flag.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 from lab import Finished, Lab
 
-from bertjax.types import UserError
+from bertjax.errors import UserError
 
 PEER_TIMEOUT = 8
 """Seconds until a silent process is taken for dead; a busy machine may keep one waiting for a few."""
@@ -262,9 +262,9 @@ def test_two_processes_go_back_together_and_give_up_together(launch: Launch, tmp
 
 def test_a_cache_that_is_not_shared_is_named(lab: Lab) -> None:
     """What the others say when the first process's folders are not there."""
-    from bertjax.commands.common_text import prepare_once
-    from bertjax.distributed.processes import Processes
-    from bertjax.overrides import load_config
+    from bertjax.config.overrides import load_config
+    from bertjax.experiment.prepare_text import prepare_once
+    from bertjax.runtime.process_group import Processes
 
     class Second(Processes):
         index, count = 1, 2

@@ -18,7 +18,7 @@ from lab import Finished, Lab
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.commands import pretrain
-from bertjax.training import loop, metrics, window
+from bertjax.training import logging, loop, metric_buffer
 
 
 def weights_digest(workdir: Path) -> str:
@@ -48,8 +48,8 @@ def signalling(number: int, function: Callable, before: bool = True, at: int = 1
 # What is interrupted, by which signal, and the step that is on the disk when the process has ended. The run goes on
 # from one to the next; saves are due at 2, 4, 6, 8, evaluations at 4 and 8.
 MOMENTS = [
-    ("before the first step", window.Window, "enter", True, 1, signal.SIGTERM, 1),
-    ("in a step", metrics.Console, "advance", False, 1, signal.SIGINT, 2),
+    ("before the first step", metric_buffer.Window, "enter", True, 1, signal.SIGTERM, 1),
+    ("in a step", logging.Console, "advance", False, 1, signal.SIGINT, 2),
     ("in an evaluation", loop, "_evaluate", True, 1, signal.SIGTERM, 5),
     ("before a save", Checkpoints, "save", True, 1, signal.SIGINT, 7),
 ]
@@ -81,14 +81,14 @@ def test_a_signal_at_any_moment_saves_and_the_next_run_goes_on(
 INTERRUPTED_WHILE_COLLECTING = """
 import gc, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell has sent to the background
-import bertjax.check
+import bertjax.config.parse
 from bertjax.cli import main
 
 def check(cfg):
     gc.callbacks.append(lambda *_: signal.raise_signal(signal.SIGINT))
     gc.collect()
 
-bertjax.check.check = check
+bertjax.config.parse.check = check
 main()
 print("went on")
 """

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from lab import Finished, Lab
 
-from bertjax.commands.runs import load_run
-from bertjax.commands.teacher import read_teacher
-from bertjax.commands.teacher_file import stored_teacher
-from bertjax.commands.workdir import read_config
 from bertjax.data.tokenizer import load_tokenizer
-from bertjax.hub.load import load_pretrained
+from bertjax.experiment.load_run import load_run
+from bertjax.experiment.teacher import read_teacher
+from bertjax.experiment.teacher_file import stored_teacher
+from bertjax.experiment.workdir import read_config
+from bertjax.hf.load import load_pretrained
 
 
 class Taught(NamedTuple):

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.filters import FilterConfig
+from bertjax.config.filters import FilterConfig
 from bertjax.data.prepare import PreparedCorpus, Recipe, prepare_corpus
-from bertjax.data.sentences import split_sentences
+from bertjax.data.sentence_splitter import split_sentences
 from bertjax.data.sources import is_held_out
 from bertjax.data.tokenizer import Tokenizer, train_tokenizer
 

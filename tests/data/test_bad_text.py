@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import bertjax.data.readers as readers
+from bertjax.config.sources import parse_source
 from bertjax.data.readers import Reading
-from bertjax.data.sources import iter_documents, parse_source
-from bertjax.types import UserError
+from bertjax.data.sources import iter_documents
+from bertjax.errors import UserError
 
 
 def read(text: str, errors: str = "strict") -> tuple[list[str], dict[str, int]]:
@@ -94,7 +95,8 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from prepare_lab import prepare, tokenizer
 from bertjax.data.readers import Reading
-from bertjax.data.sources import iter_documents, parse_source
+from bertjax.data.sources import iter_documents
+from bertjax.config.sources import parse_source
 import datasets
 tokenizer()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

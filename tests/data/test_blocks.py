@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bertjax.data.corpus import Corpus, offsets
-from bertjax.data.forms import make_form
-from bertjax.types import UserError
+from bertjax.data.formats import make_form
+from bertjax.errors import UserError
 
 PAD, CLS, SEP = 0, 2, 3
 SPECIAL_IDS = types.SimpleNamespace(pad_id=PAD, cls_id=CLS, sep_id=SEP)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from bertjax.config.sources import parse_source
 from bertjax.data import builtin
 from bertjax.data.builtin import clean_paragraphs, is_prose, module_texts, python_docs
-from bertjax.data.sources import iter_documents, parse_source
-from bertjax.types import UserError
+from bertjax.data.sources import iter_documents
+from bertjax.errors import UserError
 
 DOCSTRING = """Return the *first* item of ``things``, or :class:`None`
 if there is none of them.

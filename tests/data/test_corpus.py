@@ -5,8 +5,8 @@ import pytest
 
 from bertjax.data.corpus import Corpus, offsets, open_corpus
 from bertjax.data.prepare import Recipe, prepare_corpus
-from bertjax.data.word_memo import flat
-from bertjax.types import UserError
+from bertjax.data.word_cache import flat
+from bertjax.errors import UserError
 
 
 class Letters:

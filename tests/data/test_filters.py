@@ -14,9 +14,10 @@ from prepare_lab import documents, prepare, tokenizer
 
 import bertjax.data.filters as filters_module
 import bertjax.data.prepare as prepare_module
-from bertjax.data.filters import SCRIPTS, DocumentFilter, FilterConfig, script_share
-from bertjax.data.sentences import split_sentences
-from bertjax.types import UserError
+from bertjax.config.filters import SCRIPTS, FilterConfig
+from bertjax.data.filters import DocumentFilter, script_share
+from bertjax.data.sentence_splitter import split_sentences
+from bertjax.errors import UserError
 
 
 def kept(texts: list[str], batch: int = 1000, **settings: object) -> tuple[list[str], dict[str, int]]:

@@ -19,11 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prepare_lab import documents, prepare, tokenizer
 
+from bertjax.config.sources import parse_source
 from bertjax.data.corpus import Corpus, find_damage, open_corpus
-from bertjax.data.parts import Parts
 from bertjax.data.readers import Reading
-from bertjax.data.sources import iter_documents, parse_source
-from bertjax.types import UserError
+from bertjax.data.shards import Parts
+from bertjax.data.sources import iter_documents
+from bertjax.errors import UserError
 
 FAST = settings(
     max_examples=60,

@@ -16,7 +16,7 @@ import pytest
 from prepare_lab import documents, prepare, tokenizer
 
 from bertjax.data.corpus import open_corpus
-from bertjax.data.forms import make_form
+from bertjax.data.formats import make_form
 from bertjax.data.pipeline import Pipeline, Source
 from bertjax.data.workers import Workers
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from bertjax.data.corpus import Corpus, offsets
-from bertjax.data.draws import Draws
-from bertjax.data.forms import SINGLE, make_form, packed
-from bertjax.data.forms.base import FormSettings, lay_out
+from bertjax.data.counter_rng import Draws
+from bertjax.data.formats import SINGLE, make_form, packed
+from bertjax.data.formats.base import FormSettings, lay_out
 from bertjax.data.pipeline import Pipeline, Source
-from bertjax.types import UserError
+from bertjax.errors import UserError
 
 PAD, CLS, SEP = 1, 2, 3
 SPECIAL_IDS = types.SimpleNamespace(pad_id=PAD, cls_id=CLS, sep_id=SEP)

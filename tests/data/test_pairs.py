@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import bertjax.data.forms.pairs as pairs_module
+import bertjax.data.formats.pairs as pairs_module
 from bertjax.data.corpus import Corpus, offsets
-from bertjax.data.draws import Draws
-from bertjax.data.forms import make_form
-from bertjax.data.forms.pairs import PairPlan, count_pairs, plan_pairs
+from bertjax.data.counter_rng import Draws
+from bertjax.data.formats import make_form
+from bertjax.data.formats.pairs import PairPlan, count_pairs, plan_pairs
 
 PAD, CLS, SEP = 0, 2, 3
 SPECIAL_IDS = types.SimpleNamespace(pad_id=PAD, cls_id=CLS, sep_id=SEP)

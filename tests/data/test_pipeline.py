@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from bertjax.data.corpus import Corpus, offsets
-from bertjax.data.draws import Draws
-from bertjax.data.forms import make_form
+from bertjax.data.counter_rng import Draws
+from bertjax.data.formats import make_form
 from bertjax.data.pipeline import Pipeline, Prefetcher, Source
-from bertjax.types import UserError
+from bertjax.errors import UserError
 
 SPECIAL_IDS = types.SimpleNamespace(pad_id=1, cls_id=2, sep_id=3)
 FIRST_ID = 10

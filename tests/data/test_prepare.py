@@ -8,13 +8,13 @@ import datasets
 import numpy as np
 import pytest
 
-import bertjax.data.encode as encode_module
 import bertjax.data.prepare as prepare_module
+import bertjax.data.tokenize_documents as encode_module
+from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import open_corpus
-from bertjax.data.filters import FilterConfig
 from bertjax.data.prepare import Recipe, prepare_corpus
-from bertjax.data.word_memo import flat
-from bertjax.types import UserError
+from bertjax.data.word_cache import flat
+from bertjax.errors import UserError
 
 
 class Words:

@@ -17,8 +17,8 @@ from test_pairs import (
     summary,
 )
 
-from bertjax.data.forms import make_form
-from bertjax.data.forms.pairs import count_pairs, plan_pairs
+from bertjax.data.formats import make_form
+from bertjax.data.formats.pairs import count_pairs, plan_pairs
 
 
 def form_of(documents, seq_len=20, short_seq_prob=0.1, dupe_factor=1, seed=1, strict=False):

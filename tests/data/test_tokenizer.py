@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from bertjax.data.builtin import clean_paragraphs
-from bertjax.data.families import FAMILIES
+from bertjax.data.special_tokens import FAMILIES
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from bertjax.data.tokenizer_training import sample_documents
-from bertjax.types import UserError
+from bertjax.errors import UserError
 
 CHINESE = ["我们今天去北京大学学习。", "北京大学的学生今天学习中文。", "今天的天气很好，我们去学习中文！"]
 TEXTS = [

@@ -18,10 +18,10 @@ from prepare_lab import digest, documents, prepare, tokenizer
 
 import bertjax.data.prepare as prepare_module
 import bertjax.data.workers as workers_module
-from bertjax.data.encode import DocumentFault, encode_documents
-from bertjax.data.sentences import split_sentences
+from bertjax.data.sentence_splitter import split_sentences
+from bertjax.data.tokenize_documents import DocumentFault, encode_documents
 from bertjax.data.workers import Workers
-from bertjax.types import UserError
+from bertjax.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -95,9 +95,9 @@ def test_a_document_that_cannot_be_tokenised_is_named(tmp_path: Path) -> None:
 
 def test_a_worker_that_raises_names_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault crosses the pipe, and the process goes on."""
-    broken = "from bertjax.data import encode, sentences, workers\n" + (
+    broken = "from bertjax.data import sentence_splitter, tokenize_documents, workers\n" + (
         "def split(text):\n    assert 'bad' not in text, 'no\\nwords'\n    return [text]\n"
-        "sentences.split_sentences = split\nworkers.serve()"
+        "sentence_splitter.split_sentences = split\nworkers.serve()"
     )
     command = workers_module._COMMAND.replace("from bertjax.data.workers import serve; serve()", "")
     monkeypatch.setattr(workers_module, "_COMMAND", command + "\n" + broken)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
 from bertjax.models.model import init_params
 from bertjax.types import Params
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import SelfAttention
-from bertjax.models.config import EncoderConfig
-from bertjax.models.context import Context, attention_mask
+from bertjax.models.attention_context import Context, attention_mask
 from bertjax.models.model import bind
 from bertjax.types import Params
 

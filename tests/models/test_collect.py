@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.hub.load import load_pretrained
-from bertjax.models.config import EncoderConfig
-from bertjax.models.context import attention_mask
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
+from bertjax.hf.load import load_pretrained
+from bertjax.models.attention_context import attention_mask
 from bertjax.models.layer import ATTENTION_PARTS
 from bertjax.models.model import bind, init_params
-from bertjax.types import UserError
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 S = 12

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
 from bertjax.models.heads import gather_positions
 from bertjax.models.model import abstract_params, bind, init_params
-from bertjax.types import Params, UserError
+from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 ALL = ("pooler", "mlm", "pair")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Linear, activation, dot, initializer, layer_norm
 

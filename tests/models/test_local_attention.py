@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.config.model import EncoderConfig
 from bertjax.models import attention as attention_module
 from bertjax.models.attention import attend
-from bertjax.models.config import EncoderConfig
-from bertjax.models.context import Context, attention_mask, sees_anything
+from bertjax.models.attention_context import Context, attention_mask, sees_anything
 from bertjax.models.encoder import Encoder
 from bertjax.models.local_attention import block_size, from_blocks, pays, to_blocks
 from bertjax.models.model import bind, init_params

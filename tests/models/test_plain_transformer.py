@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
 from bertjax.models.model import abstract_params, bind
-from bertjax.models.positions import rotate, rotation, sinusoids
+from bertjax.models.rope import rotate, rotation, sinusoids
 from bertjax.types import Params
 
 torch = pytest.importorskip("torch")

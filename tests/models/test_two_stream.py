@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
 from bertjax.models.model import bind, init_params
 from bertjax.models.two_stream import StreamsOutput, run_streams
-from bertjax.types import Params, UserError
+from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 B, S, T = 2, 10, 4

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.objectives.config import MaskingConfig
+from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.objectives.masking import hide_tokens
 from bertjax.types import Vocabulary
 

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.plm import PlmConfig
 from bertjax.objectives.base import Extra
-from bertjax.objectives.plm import PermutationLanguageModel
-from bertjax.objectives.plm_config import PlmConfig
+from bertjax.objectives.plm.objective import PermutationLanguageModel
 from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import build, check, check_objectives
+from bertjax.config import parse, parse_objective
+from bertjax.config.overrides import load_config
 from bertjax.data.corpus import Corpus, offsets
-from bertjax.data.forms import make_form
+from bertjax.data.formats import make_form
+from bertjax.experiment import build
 from bertjax.models.model import init_params
 from bertjax.objectives.base import Network, Objective
-from bertjax.overrides import load_config
 from bertjax.types import Vocabulary
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -60,10 +61,10 @@ def objective_of(
     cfg.model.embedding_size = 8 if name == "albert" else cfg.model.embedding_size
     for rate in ("hidden_dropout", "attention_dropout", "attention_output_dropout", "activation_dropout"):
         cfg.model[rate] = dropout
-    check._check_packing(cfg)
+    parse._check_packing(cfg)
     if cfg.objective.name != "distill":
         objective: Any = build.make_objective(cfg, vocabulary)
         return objective.members[member] if member else objective, cfg.data.form, {}
-    config = check_objectives.encoder_config(cfg, vocabulary)
+    config = parse_objective.encoder_config(cfg, vocabulary)
     objective = build.make_objective(cfg, vocabulary, Network(config, ("mlm",)))
     return objective, cfg.data.form, objective.frozen(init_params(config, ("mlm",), jax.random.key(7)))

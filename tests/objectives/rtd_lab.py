@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.config.objectives.rtd_networks import TowersConfig
 from bertjax.models.model import bind
-from bertjax.models.towers import init_towers
-from bertjax.models.towers_config import TowersConfig
 from bertjax.objectives.base import Extra, encoder_inputs
-from bertjax.objectives.rtd import ReplacedTokenDetection
+from bertjax.objectives.rtd.networks import init_towers
+from bertjax.objectives.rtd.objective import ReplacedTokenDetection
 from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import CausalConfig, MaskingConfig, MlmConfig
+from bertjax.errors import UserError
 from bertjax.models.model import bind
-from bertjax.objectives import causal
+from bertjax.objectives import clm as objective_module
 from bertjax.objectives.base import Extra
-from bertjax.objectives.causal import CausalLanguageModel, chunked_word_sums
-from bertjax.objectives.config import CausalConfig, MaskingConfig, MlmConfig
-from bertjax.types import Params, Sum, UserError, Vocabulary
+from bertjax.objectives.clm import CausalLanguageModel, chunked_word_sums
+from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 S = 13
@@ -97,7 +98,7 @@ def test_chunks_change_neither_sums_nor_gradients(params: Params, batch: dict, m
         return chunked_word_sums("clm", model, hidden, batch["next_ids"], batch["next_weights"])["clm"].value
 
     whole = jax.value_and_grad(value)(hidden)
-    monkeypatch.setattr(causal, "_CHUNK_TOKENS", 12)
+    monkeypatch.setattr(objective_module, "_CHUNK_TOKENS", 12)
     for one, other in zip(whole, jax.value_and_grad(value)(hidden), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.contrastive import ContrastiveConfig
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.errors import UserError
 from bertjax.models.model import bind
 from bertjax.objectives.base import Extra
-from bertjax.objectives.config import MaskingConfig
 from bertjax.objectives.contrastive import Contrastive, contrastive_sums, uniformity
-from bertjax.objectives.contrastive_config import ContrastiveConfig
-from bertjax.types import Params, UserError, Vocabulary
+from bertjax.types import Params, Vocabulary
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -13,19 +13,20 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.distillation import DistillConfig
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.errors import UserError
 from bertjax.models.model import bind, init_params
-from bertjax.objectives import relations, soft_targets
 from bertjax.objectives.base import Extra, Network
-from bertjax.objectives.config import MaskingConfig
-from bertjax.objectives.distill import Distillation
-from bertjax.objectives.distill_config import DistillConfig
-from bertjax.objectives.hidden_states import cosine_distance
-from bertjax.objectives.relations import relation_divergence, relation_heads
-from bertjax.objectives.soft_targets import divergence, soft_sum
+from bertjax.objectives.distillation import relations, soft_targets
+from bertjax.objectives.distillation.hidden_states import cosine_distance
+from bertjax.objectives.distillation.objective import Distillation
+from bertjax.objectives.distillation.relations import relation_divergence, relation_heads
+from bertjax.objectives.distillation.soft_targets import divergence, soft_sum
 from bertjax.training.state import new_state
 from bertjax.training.step import train_step
-from bertjax.types import Params, Sum, UserError, Vocabulary
+from bertjax.types import Params, Sum, Vocabulary
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
 from bertjax.models.model import bind
 from bertjax.objectives.base import Extra
-from bertjax.objectives.config import MaskingConfig, MlmConfig
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.types import Params, Vocabulary
 

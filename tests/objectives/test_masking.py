@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from masking_lab import CLS, CONTINUATION, MASK, PAD, SEP, UNK, chosen_of, jit, keys_of, noise_of, words_of
 
-from bertjax.models.config import EncoderConfig
-from bertjax.objectives.config import MaskingConfig, MlmConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
 from bertjax.objectives.masking import budgets, gather_chosen, hide_tokens
 from bertjax.objectives.masking.tokens import ORDER
 from bertjax.objectives.mlm import MaskedLanguageModel

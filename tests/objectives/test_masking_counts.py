@@ -22,10 +22,10 @@ from masking_lab import (
     words_of,
 )
 
-from bertjax.check import check
-from bertjax.check_objectives import masking_config
-from bertjax.objectives.config import MaskingConfig, most_predictions
-from bertjax.overrides import load_config
+from bertjax.config.objectives.masking import MaskingConfig, most_predictions
+from bertjax.config.overrides import load_config
+from bertjax.config.parse import check
+from bertjax.config.parse_objective import masking_config
 from bertjax.types import Vocabulary
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -10,16 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import CausalConfig, MaskingConfig, MlmConfig
+from bertjax.config.objectives.mixture import Member, MixtureConfig, parse_mixture
+from bertjax.config.training import MeshConfig
+from bertjax.errors import UserError
 from bertjax.models.model import bind
 from bertjax.objectives.base import Extra, encoder_inputs
-from bertjax.objectives.config import CausalConfig, MaskingConfig, MlmConfig
 from bertjax.objectives.mixture import MixtureOfObjectives, part_of
-from bertjax.objectives.mixture_config import Member, MixtureConfig, parse_mixture
-from bertjax.training.accounting import flops_per_token, training_flops
-from bertjax.training.config import MeshConfig
+from bertjax.training.flops import flops_per_token, training_flops
 from bertjax.training.sharding import make_mesh, put_batch
-from bertjax.types import Params, UserError, Vocabulary
+from bertjax.types import Params, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 S, ROWS = 24, 8

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
 from bertjax.models.model import bind
 from bertjax.objectives.base import Extra
-from bertjax.objectives.config import MaskingConfig, MlmConfig
 from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.objectives.pair import pair_sums
-from bertjax.objectives.words import word_sums
+from bertjax.objectives.sentence_pair import pair_sums
+from bertjax.objectives.vocab_loss import word_sums
 from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from bertjax.objectives.config import MaskingConfig, MlmConfig
-from bertjax.types import UserError
+from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
+from bertjax.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from recipes_lab import CONFIGS, epoch_of, objective_of
 
-from bertjax import check
+from bertjax.config import parse
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.overrides import load_config
+from bertjax.errors import UserError
 from bertjax.objectives.base import Extra
-from bertjax.objectives.config import MaskingConfig
-from bertjax.objectives.masking.budgets import budgets, row_room
-from bertjax.overrides import load_config
-from bertjax.types import Params, Sum, UserError, Vocabulary
+from bertjax.objectives.masking.num_predictions import budgets, row_room
+from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 RECIPES = [
@@ -110,4 +111,4 @@ def test_what_cannot_be_packed_is_refused_with_the_reason(recipe: str, form: str
     cfg = load_config(f"{CONFIGS / recipe}.py:smoke")
     cfg.data.packing, cfg.data.form = "best_fit", form
     with pytest.raises(UserError, match=re.escape(why)):
-        check.check(cfg)
+        parse.check(cfg)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from masking_lab import assert_distribution, assert_share, runs_of
 
-from bertjax.objectives.permutation import DRAWS, Part, draw_order, may_see, sample_mask
-from bertjax.objectives.plm_config import PlmConfig
-from bertjax.types import UserError
+from bertjax.config.objectives.plm import PlmConfig
+from bertjax.errors import UserError
+from bertjax.objectives.plm.permutation import DRAWS, Part, draw_order, may_see, sample_mask
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 P, GOAL = 256, 43

@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 from plm_lab import CLS, CONFIG, MODEL, SEP, B, R, Rows, S, corrupted, drawn_rows, jit, losses
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.plm import PlmConfig
+from bertjax.errors import UserError
 from bertjax.models.model import bind
 from bertjax.models.two_stream import run_streams
 from bertjax.objectives.base import Extra
-from bertjax.objectives.permutation import may_see
-from bertjax.objectives.plm import PermutationLanguageModel
-from bertjax.objectives.plm_config import PlmConfig
-from bertjax.types import Params, UserError, Vocabulary
+from bertjax.objectives.plm.objective import PermutationLanguageModel
+from bertjax.objectives.plm.permutation import may_see
+from bertjax.types import Params, Vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -272,9 +273,9 @@ def test_models_that_do_not_fit_are_refused(changes: dict[str, Any], form: str, 
 
 
 def checked(*overrides: str) -> PlmConfig:
-    from bertjax.check import check
-    from bertjax.check_objectives import plm_config
-    from bertjax.overrides import apply_overrides, load_config
+    from bertjax.config.overrides import apply_overrides, load_config
+    from bertjax.config.parse import check
+    from bertjax.config.parse_objective import plm_config
 
     cfg = load_config(f"{Path(__file__).parents[2]}/configs/xlnet.py:base")
     cfg = apply_overrides(cfg, [f"--config.{each}" for each in overrides])

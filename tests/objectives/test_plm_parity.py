@@ -15,11 +15,11 @@ from plm_lab import CLS, CONFIG, SEP, B, R, Rows, S, corrupted, drawn_rows, loss
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from bertjax.hub.keymap import to_huggingface  # noqa: E402
-from bertjax.hub.keymaps import FAMILIES  # noqa: E402
-from bertjax.hub.load import load_pretrained  # noqa: E402
-from bertjax.objectives.permutation import may_see  # noqa: E402
-from bertjax.objectives.plm import PermutationLanguageModel  # noqa: E402
+from bertjax.hf.keymap import to_huggingface  # noqa: E402
+from bertjax.hf.keymaps import FAMILIES  # noqa: E402
+from bertjax.hf.load import load_pretrained  # noqa: E402
+from bertjax.objectives.plm.objective import PermutationLanguageModel  # noqa: E402
+from bertjax.objectives.plm.permutation import may_see  # noqa: E402
 from bertjax.types import Vocabulary  # noqa: E402
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from masking_lab import assert_share, chosen_of, jit, runs_of
 
-from bertjax.check_objectives import masking_config
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.overrides import load_config
+from bertjax.config.parse_objective import masking_config
 from bertjax.data.builtin import python_docs
 from bertjax.data.tokenizer import train_tokenizer
-from bertjax.objectives.config import MaskingConfig
 from bertjax.objectives.masking import hide_batch
-from bertjax.overrides import load_config
 from bertjax.types import Vocabulary
 
 CONFIGS = Path(__file__).parents[2] / "configs"

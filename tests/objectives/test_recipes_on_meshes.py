@@ -16,8 +16,8 @@ import optax
 import pytest
 from recipes_lab import epoch_of, objective_of
 
+from bertjax.config.training import MeshConfig
 from bertjax.objectives.base import Extra, Objective
-from bertjax.training.config import MeshConfig
 from bertjax.training.sharding import make_mesh, put_batch, state_shardings
 from bertjax.training.step import compile_train_step, init_state
 from bertjax.types import Params, Vocabulary

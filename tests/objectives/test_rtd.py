@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from rtd_lab import NOTHING, assert_finite_differences, assert_same, by_part, jit, joined, random_params, total
 
-from bertjax.hub.save import save_pretrained
-from bertjax.models.config import EncoderConfig
-from bertjax.models.towers_config import TowersConfig
-from bertjax.models.zoo import preset
-from bertjax.objectives.config import MaskingConfig
-from bertjax.objectives.rtd import ReplacedTokenDetection, replaced, rtd_sums
-from bertjax.objectives.rtd_config import RtdConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.objectives.rtd import RtdConfig
+from bertjax.config.objectives.rtd_networks import TowersConfig
+from bertjax.config.presets import preset
+from bertjax.hf.save import save_pretrained
+from bertjax.objectives.rtd.objective import ReplacedTokenDetection, replaced, rtd_sums
 from bertjax.types import Params, Vocabulary
 
 MASK, S = 4, 40

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from bertjax import check, check_objectives
-from bertjax.base_config import base_config
-from bertjax.models.config import EncoderConfig, differences
-from bertjax.models.zoo import preset
-from bertjax.objectives.config import MaskingConfig
-from bertjax.objectives.rtd_config import RtdConfig
-from bertjax.overrides import apply_overrides, load_config
-from bertjax.types import UserError
+from bertjax.config import parse, parse_objective
+from bertjax.config.defaults import base_config
+from bertjax.config.model import EncoderConfig, differences
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.objectives.rtd import RtdConfig
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.config.presets import preset
+from bertjax.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -27,39 +27,39 @@ def config(*overrides: str, model: str = "electra-base") -> ConfigDict:
 
 @pytest.mark.parametrize("size", ["small", "base", "large"])
 def test_electras_generators_are_those_of_the_paper(size: str) -> None:
-    found = check_objectives.generator_config(load_config(f"{CONFIGS}/electra.py:{size}"))
+    found = parse_objective.generator_config(load_config(f"{CONFIGS}/electra.py:{size}"))
     assert differences(found, EncoderConfig(**preset(f"electra-{size}-generator"))) == []
 
 
 def test_the_released_small_generator_is_as_wide_as_its_discriminator() -> None:
     cfg = apply_overrides(load_config(f"{CONFIGS}/electra.py:small"), ["--config.generator.width_share=1.0"])
-    assert check_objectives.generator_config(cfg) == EncoderConfig(**preset("electra-small-generator-released"))
+    assert parse_objective.generator_config(cfg) == EncoderConfig(**preset("electra-small-generator-released"))
 
 
 @pytest.mark.parametrize(("size", "layers"), [("xsmall", 6), ("small", 3), ("base", 6), ("large", 12)])
 def test_debertas_generators_are_half_as_deep(size: str, layers: int) -> None:
     """The four files rtd_*.json of microsoft/DeBERTa:experiments/language_model."""
     cfg = load_config(f"{CONFIGS}/deberta.py:v3-{size}")
-    found, model = check_objectives.generator_config(cfg), check_objectives.encoder_config(cfg)
+    found, model = parse_objective.generator_config(cfg), parse_objective.encoder_config(cfg)
     assert found.num_layers == layers and differences(found, model) == ["num_layers"]
     assert found.enhanced_decoder and model.rtd_head == "summary" and cfg.objective.sharing == "gdes"
 
 
 def test_own_values_come_before_those_of_the_model() -> None:
     cfg = config("generator.width_share=0.5", "generator.num_layers=3", "generator.hidden_act=relu")
-    found = check_objectives.generator_config(cfg)
+    found = parse_objective.generator_config(cfg)
     assert (found.hidden_size, found.num_layers, found.num_heads, found.intermediate_size) == (384, 3, 6, 1536)
     assert (found.hidden_act, found.embedding_size, found.mlm_act) == ("relu", 768, "gelu")
-    narrow = check_objectives.generator_config(config("generator.hidden_size=96"))
+    narrow = parse_objective.generator_config(config("generator.hidden_size=96"))
     assert (narrow.num_heads, narrow.head_dim, narrow.intermediate_size) == (1, 96, 384)
-    own_table = check_objectives.generator_config(config("generator.hidden_size=96", "objective.sharing=none"))
+    own_table = parse_objective.generator_config(config("generator.hidden_size=96", "objective.sharing=none"))
     assert own_table.embedding_dim == 96 and own_table.embedding_size is None
 
 
 def test_a_preset_is_fitted_to_the_tables_that_it_shares() -> None:
-    found = check_objectives.generator_config(config("generator.preset=bert-mini", model="bert-base"))
+    found = parse_objective.generator_config(config("generator.preset=bert-mini", model="bert-base"))
     assert (found.hidden_size, found.embedding_size, found.num_layers, found.vocab_size) == (256, 768, 4, 30522)
-    alone = check_objectives.generator_config(
+    alone = parse_objective.generator_config(
         config("generator.preset=bert-mini", "objective.sharing=none", model="bert-base")
     )
     assert alone.embedding_size is None
@@ -98,14 +98,14 @@ def test_a_preset_is_fitted_to_the_tables_that_it_shares() -> None:
 )
 def test_what_does_not_fit_is_refused_with_the_reason(settings: tuple[str, ...], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        check.check(config(*settings))
+        parse.check(config(*settings))
 
 
 def test_towers_of_any_sizes_pass() -> None:
-    check.check(config("generator.preset=distilbert", "objective.sharing=none"))
-    check.check(config("generator.preset=deberta-v3-small", "objective.sharing=none", model="modernbert-base"))
-    check.check(config("objective.sharing=all"))
-    check.check(config("generator.depth_share=0.5", "objective.sharing=embeddings", model="deberta-v3-base"))
+    parse.check(config("generator.preset=distilbert", "objective.sharing=none"))
+    parse.check(config("generator.preset=deberta-v3-small", "objective.sharing=none", model="modernbert-base"))
+    parse.check(config("objective.sharing=all"))
+    parse.check(config("generator.depth_share=0.5", "objective.sharing=embeddings", model="deberta-v3-base"))
 
 
 def test_streams_are_refused() -> None:

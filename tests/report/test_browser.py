@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import pytest
 from workdirs import EVIL, attention, config, task_probes, usual_lines, usual_probes, write_workdir
 
+from bertjax.report.comparability import contender
 from bertjax.report.compare import compare
-from bertjax.report.comparing import contender
 from bertjax.report.render import render
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "chromium.py"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from workdirs import EVIL, Document, config, eval_line, train_line, usual_lines, write_workdir
 
+from bertjax.report.comparability import Contender, by_seed, common_end, contender, grouped, names_of, value_at
 from bertjax.report.compare import NOT_COMPARABLE, compare
-from bertjax.report.comparing import Contender, by_seed, common_end, contender, grouped, names_of, value_at
 
 FACTS = {"step": 0, "kind": "run", "parameters": {"model": 1000}, "stages": [{"start": 0, "slots": 256, "flops": 1e6}]}
 

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.hub.pretrained import PretrainedModel
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.presets import preset
+from bertjax.hf.pretrained import PretrainedModel
 from bertjax.models.model import init_params
-from bertjax.models.zoo import preset
 from bertjax.report.probes import Probes, Wanted, attention_of, by_itself, is_look, memory, neighbours_of
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cats", "dogs", "birds", "##s", "of", "houses"]

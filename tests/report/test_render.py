@@ -27,8 +27,8 @@ from workdirs import (
 )
 
 from bertjax.report.page import write_page
-from bertjax.report.records import RunRecord, columns, read_run
 from bertjax.report.render import render, report_page
+from bertjax.report.run_record import RunRecord, columns, read_run
 
 
 def rendered(folder: Path) -> tuple[str, Document]:

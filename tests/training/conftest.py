@@ -11,10 +11,10 @@ import optax
 import pytest
 from jax.sharding import Mesh
 
-from bertjax.models.config import EncoderConfig
-from bertjax.objectives.config import MaskingConfig, MlmConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
+from bertjax.config.training import MeshConfig
 from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.training.config import MeshConfig
 from bertjax.training.sharding import make_mesh, put_batch, state_shardings
 from bertjax.training.state import TrainState, new_state, purpose_key
 from bertjax.training.step import abstract_state, compile_train_step

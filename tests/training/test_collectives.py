@@ -13,13 +13,13 @@ from pathlib import Path
 import jax
 import pytest
 
-from bertjax.ahead.collectives import Collective
-from bertjax.ahead.step import Compiled, compile_step
-from bertjax.check import check
-from bertjax.overrides import apply_overrides, load_config
-from bertjax.training.accounting import bytes_per_device
+from bertjax.aot.collectives import Collective
+from bertjax.aot.compile import Compiled, compile_step
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.config.parse import check
+from bertjax.training.flops import bytes_per_device
+from bertjax.training.param_rules import leaf_paths
 from bertjax.training.sharding import state_shardings
-from bertjax.training.tables import leaf_paths
 
 CONFIG = Path(__file__).parents[2] / "configs" / "bert.py:smoke"
 LAYERS, WIDTH, INNER, VOCABULARY, POSITIONS = 3, 64, 192, 384, 40  # no two the same, in parts neither

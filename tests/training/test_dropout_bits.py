@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bertjax.base_config import base_config
+from bertjax.config.defaults import base_config
 from bertjax.models.dropout import dropout
 from bertjax.training.state import purpose_key
 

@@ -14,10 +14,10 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from bertjax.checkpoint.manager import Checkpoints
-from bertjax.models.config import EncoderConfig
-from bertjax.objectives.config import MaskingConfig, MlmConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
+from bertjax.config.training import AXES
 from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.training.config import AXES
 from bertjax.training.sharding import host_copy, own_rows, put_batch, put_tree, state_shardings
 from bertjax.training.state import TrainState, new_state
 from bertjax.training.step import compile_train_step, init_state

@@ -15,17 +15,18 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from bertjax.config.training import LoopConfig
+from bertjax.errors import UserError
 from bertjax.objectives.base import Extra
 from bertjax.training import loop
-from bertjax.training.config import LoopConfig
+from bertjax.training.anomalies import NonFiniteLoss
 from bertjax.training.evaluate import held_out
-from bertjax.training.faults import NonFiniteLoss
+from bertjax.training.logging import Console
 from bertjax.training.loop import train
-from bertjax.training.metrics import Console
-from bertjax.training.run import Run, Stage
+from bertjax.training.run_context import Run, Stage
 from bertjax.training.signals import Stopped
 from bertjax.training.state import TrainState
-from bertjax.types import Sum, UserError
+from bertjax.types import Sum
 
 TOKENS = 6
 

@@ -10,11 +10,12 @@ import optax
 import pytest
 from descent import SCHEDULE, Flat, apart, assert_same, gradients, jit, nested, start, trained
 
-from bertjax.training.config import OptimizerConfig
+from bertjax.config.training import OptimizerConfig
+from bertjax.errors import UserError
 from bertjax.training.optimizers import make_optimizer
+from bertjax.training.param_rules import leaf_paths
 from bertjax.training.schedules import make_schedule
-from bertjax.training.tables import leaf_paths
-from bertjax.types import Params, UserError
+from bertjax.types import Params
 
 
 def reference(config: OptimizerConfig, consistent_rms: float | None = 0.2, beta: float = 0.95) -> Flat:

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
 from bertjax.objectives.base import Extra
-from bertjax.objectives.config import MaskingConfig, MlmConfig
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.training.evaluate import means
 from bertjax.training.step import weighted_loss

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import build, machine
-from bertjax.models.config import EncoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.overrides import load_config
+from bertjax.experiment import build
 from bertjax.objectives.base import Extra, Objective
-from bertjax.overrides import load_config
+from bertjax.runtime import platform
 from bertjax.training.step import weighted_loss
 from bertjax.types import Params, Sum, Vocabulary
 
@@ -49,7 +50,7 @@ def objective_of(recipe: str, dtype: str, vocabulary: Vocabulary, monkeypatch: p
             model, compute_dtype=dtype, result_dtype=dtype, attention_implementation=kernel or "xla"
         )
 
-    monkeypatch.setattr(machine, "computed_here", computed_here)
+    monkeypatch.setattr(platform, "computed_here", computed_here)
     return build.make_objective(cfg, vocabulary)
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from bertjax.training.config import MeshConfig
+from bertjax.config.training import MeshConfig
+from bertjax.errors import UserError
+from bertjax.training.param_rules import leaf_paths
 from bertjax.training.sharding import make_mesh, put_batch, state_shardings
 from bertjax.training.state import TrainState
-from bertjax.training.tables import leaf_paths
-from bertjax.types import UserError
 
 
 def specs(state: TrainState, mesh: jax.sharding.Mesh) -> dict[str, PartitionSpec]:

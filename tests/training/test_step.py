@@ -12,14 +12,14 @@ import numpy as np
 import optax
 import pytest
 
+from bertjax.config.training import OptimizerConfig
 from bertjax.objectives.base import Extra
 from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.training.config import OptimizerConfig
 from bertjax.training.optimizers import make_optimizer
+from bertjax.training.param_rules import leaf_paths
 from bertjax.training.sharding import put_batch
 from bertjax.training.state import TrainState, new_state, purpose_key
 from bertjax.training.step import compile_eval_step, compile_train_step, eval_step, init_state, weighted_loss
-from bertjax.training.tables import leaf_paths
 from bertjax.types import Params, Sum
 
 QUICK = {"xla_backend_optimization_level": 0}  # compiling is the cost

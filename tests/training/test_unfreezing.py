@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from descent import jit
 
-from bertjax.training.averages import average_of
-from bertjax.training.config import OptimizerConfig
+from bertjax.config.training import OptimizerConfig
+from bertjax.errors import UserError
+from bertjax.training.ema import average_of
 from bertjax.training.optimizers import make_optimizer, rate_rules
-from bertjax.training.tables import leaf_paths, match
-from bertjax.types import Params, UserError
+from bertjax.training.param_rules import leaf_paths, match
+from bertjax.types import Params
 
 LAYERS = 3
 

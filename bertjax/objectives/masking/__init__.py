@@ -7,7 +7,7 @@ position in the example): the same on any device, in any row, packed or alone.
 and `spans.py` choose them, and `replace.py` says what stands in their place.
 """
 
-from bertjax.objectives.masking.budgets import budgets, mask_rate_at
-from bertjax.objectives.masking.hide import gather_chosen, hide_batch, hide_tokens
+from bertjax.objectives.masking.corrupt import gather_chosen, hide_batch, hide_tokens
+from bertjax.objectives.masking.num_predictions import budgets, mask_rate_at
 
 __all__ = ["budgets", "gather_chosen", "hide_batch", "hide_tokens", "mask_rate_at"]

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.objectives.config import MaskingConfig
-from bertjax.objectives.masking.greedy import Order, room_of
+from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.objectives.masking.tokens import WINDOWS, Tokens, Words, uniforms
+from bertjax.objectives.masking.whole_word import Order, room_of
 
 NGRAM_PASSES = 10
 """Passes over a row; most rows are settled after four."""

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from bertjax.objectives.config import MaskingConfig
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.errors import UserError
 from bertjax.objectives.masking.tokens import DECISION, PIECE, Tokens, keys_at, uniform
-from bertjax.types import UserError, Vocabulary
+from bertjax.types import Vocabulary
 
 
 def replacements(

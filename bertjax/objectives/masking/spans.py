@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bertjax.objectives.masking.greedy import Order, room_of
 from bertjax.objectives.masking.ngrams import ahead, behind
 from bertjax.objectives.masking.tokens import Tokens, Words
+from bertjax.objectives.masking.whole_word import Order, room_of
 
 SPAN_PASSES = 12
 """Passes over a row, two for every link of a chain of spans that begin inside each other: few chains are longer than

@@ -1,0 +1,168 @@
+"""How the authors of every family finetune, for configs of `configs/finetune/`; where they say nothing, BERT's way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from bertjax.errors import require_one_of
+
+KINDS = ("classification", "regression", "tokens", "qa")
+Values = dict[str, Any]
+
+_QA: Values = {"task.max_len": 384, "task.doc_stride": 128, "task.max_question_len": 64}
+# RoBERTa, ALBERT and DeBERTa were trained with Adam as torch has it; BERT and ELECTRA without its bias correction.
+_CORRECTED: Values = {"optimizer.bias_correction": True, "schedule.name": "linear"}
+
+# family -> what all of its tasks share, and what a kind has of its own; `warmup` is a share of the run.
+RECIPES: dict[str, dict[str, Values]] = {
+    # google-research/bert: run_classifier.py, run_squad.py; of the paper's 2e-5, 3e-5, 5e-5 x 16, 32 x 2 to 4 epochs
+    "bert": {
+        "all": {"optimizer.learning_rate": 2e-5, "task.batch_size": 32, "task.epochs": 3.0, "warmup": 0.1},
+        "tokens": {"optimizer.learning_rate": 5e-5},
+        "qa": {**_QA, "optimizer.learning_rate": 3e-5, "task.batch_size": 12, "task.epochs": 2.0},
+    },
+    # google-research/bert, the 24 smaller models: the best of 3e-4, 1e-4, 5e-5, 3e-5 x 8 to 128, 4 epochs
+    "bert-small": {
+        "all": {"optimizer.learning_rate": 1e-4, "task.batch_size": 32, "task.epochs": 4.0, "warmup": 0.1},
+        "qa": _QA,
+    },
+    # arXiv:1907.11692, tables 10: 1e-5, 2e-5, 3e-5 x 16, 32, up to 10 epochs; SQuAD 1.5e-5 x 48, 2 epochs
+    "roberta": {
+        "all": {
+            **_CORRECTED,
+            "optimizer.learning_rate": 2e-5,
+            "optimizer.b2": 0.98,
+            "optimizer.weight_decay": 0.1,
+            "task.batch_size": 16,
+            "task.epochs": 10.0,
+            "warmup": 0.06,
+        },
+        "qa": {
+            **_QA,
+            "optimizer.learning_rate": 1.5e-5,
+            "optimizer.weight_decay": 0.01,
+            "task.batch_size": 48,
+            "task.epochs": 2.0,
+        },
+    },
+    # google-research/albert: SST-2 1e-5 x 32, 20,935 updates of which 1,256 warm up; SQuAD 1.1 5e-5 x 48, 3,649 updates
+    "albert": {
+        "all": {
+            **_CORRECTED,
+            "optimizer.learning_rate": 1e-5,
+            "task.batch_size": 32,
+            "task.epochs": 10.0,
+            "warmup": 0.06,
+            "model.classifier_dropout": 0.1,
+        },
+        "qa": {
+            **_QA,
+            "optimizer.learning_rate": 5e-5,
+            "task.batch_size": 48,
+            "task.epochs": 2.0,
+            "warmup": 0.1,
+        },
+    },
+    # zihangdai/xlnet: scripts/tpu_squad_large.sh, 3e-5 x 48, 8,000 updates of which 1,000 warm up, to 0
+    "xlnet": {
+        "all": {
+            **_CORRECTED,
+            "optimizer.learning_rate": 3e-5,
+            "optimizer.weight_decay": 0.0,
+            "task.batch_size": 48,
+            "task.epochs": 4.0,
+            "warmup": 0.125,
+        },
+        "qa": {"task.max_len": 512, "task.doc_stride": 384},
+    },
+    # google-research/electra: configure_finetuning.py; 10 epochs for RTE and STS, 2 for SQuAD; set task.swap_pairs for
+    # MRPC and STS
+    "electra": {
+        "all": {
+            "optimizer.learning_rate": 1e-4,
+            "optimizer.layer_decay": 0.8,
+            "optimizer.layer_decay_top": 2,
+            "schedule.name": "electra",
+            "task.batch_size": 32,
+            "task.epochs": 3.0,
+            "warmup": 0.1,
+        },
+        "regression": {"task.epochs": 10.0},
+        "qa": {**_QA, "task.max_len": 512, "task.epochs": 2.0},
+    },
+    "electra-large": {"all": {"optimizer.learning_rate": 5e-5, "optimizer.layer_decay": 0.9}},
+    # microsoft/DeBERTa, MNLI: v3-base 1.5e-5 x 64, 3 epochs, 1,000 updates of warm-up; v3-large 7e-6, 2 epochs
+    "deberta": {
+        "all": {
+            **_CORRECTED,
+            "optimizer.learning_rate": 1.5e-5,
+            "task.batch_size": 64,
+            "task.epochs": 3.0,
+            "warmup": 0.05,
+        },
+        "qa": _QA,
+    },
+    "deberta-large": {"all": {"optimizer.learning_rate": 7e-6, "task.epochs": 2.0, "model.classifier_dropout": 0.3}},
+    # FinBERT (arXiv:1908.10063): unfreezing by a third of an epoch, rates that shrink by 0.85, roots as class weights
+    "finbert": {
+        "all": {
+            "optimizer.learning_rate": 2e-5,
+            "optimizer.layer_decay": 0.85,
+            "optimizer.layer_decay_top": 1,
+            "schedule.name": "linear",
+            "task.batch_size": 64,
+            "task.epochs": 6.0,
+            "task.max_len": 64,
+            "task.unfreeze_epochs": 1 / 3,
+            "warmup": 0.2,
+        },
+        "classification": {"task.class_weights": ("sqrt",)},
+        "qa": {**_QA, "task.batch_size": 12},
+    },
+    # ProsusAI/finbert: finbert/finbert.py, which differs from the paper
+    "finbert-code": {
+        "all": {"optimizer.layer_decay": 1 / 1.2, "task.batch_size": 32, "task.epochs": 4.0},
+        "classification": {"task.class_weights": ("balanced",)},
+    },
+    # ULMFiT (arXiv:1801.06146): one group an epoch, each layer 2.6 times as slow as the next, slanted triangles
+    "ulmfit": {
+        "all": {
+            "optimizer.learning_rate": 1e-4,
+            "optimizer.b1": 0.7,
+            "optimizer.b2": 0.99,
+            "optimizer.bias_correction": True,
+            "optimizer.layer_decay": 1 / 2.6,
+            "optimizer.layer_decay_top": 0,
+            "schedule.name": "slanted_triangular",
+            "task.batch_size": 64,
+            "task.epochs": 8.0,
+            "task.unfreeze_epochs": 1.0,
+            "warmup": 0.1,
+        },
+        "qa": {**_QA, "task.batch_size": 12},
+    },
+}
+_AFTER = {"electra-large": "electra", "deberta-large": "deberta", "finbert-code": "finbert"}
+
+
+def make_task(config: ConfigDict, kind: str, family: str = "bert") -> ConfigDict:
+    """Makes a base config one for a task of this kind, by the recipe of a family."""
+    require_one_of("the kind of a task", kind, KINDS)
+    require_one_of("the recipe", family, tuple(RECIPES))
+    values: Values = {}
+    for name in (_AFTER.get(family), family):
+        if name is not None:
+            values |= RECIPES[name].get("all", {}) | RECIPES[name].get(kind, {})
+    config.objective.name, config.task.kind = "task", kind
+    if kind == "tokens":
+        config.task.max_len = 256
+    warmup = values.pop("warmup")
+    for key, value in values.items():
+        group, leaf = key.split(".")
+        config[group][leaf] = value
+    config.schedule.warmup_steps = (config.train.get_ref("num_steps") * warmup + 0.5).to_int()
+    config.checkpoint.keep = 1
+    config.export.at_end = True
+    return config

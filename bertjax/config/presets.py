@@ -1,0 +1,256 @@
+"""Published models as values, each family citing where its sizes come from. Needs no jax.
+
+A preset holds what its authors' code computes (Google's BERT has the tanh GELU although its files on the hub say
+"gelu", for example); what a Hugging Face folder says is read from the folder, not from here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertjax.errors import UserError
+
+Values = dict[str, Any]
+
+
+def _sizes(layers: int, hidden: int, heads: int | None = None, intermediate: int | None = None) -> Values:
+    return {
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_heads": hidden // 64 if heads is None else heads,
+        "intermediate_size": 4 * hidden if intermediate is None else intermediate,
+    }
+
+
+# google-research/bert:README.md, "Smaller BERT Models" table (arXiv:1908.08962): L in {2..12} x H in {128..768},
+# A = H / 64, F = 4 H; base and large: arXiv:1810.04805, section 3.
+_BERT: dict[str, Values] = {
+    "bert-tiny": _sizes(2, 128),
+    "bert-mini": _sizes(4, 256),
+    "bert-small": _sizes(4, 512),
+    "bert-medium": _sizes(8, 512),
+    "bert-base": _sizes(12, 768),
+    "bert-large": _sizes(24, 1024),
+    **{
+        f"bert-{layers}x{hidden}": _sizes(layers, hidden)
+        for layers in (2, 4, 6, 8, 10, 12)
+        for hidden in (128, 256, 512, 768)
+    },
+}
+
+# SpanBERT is BERT with the erf GELU and plain normal draws (facebookresearch/SpanBERT:pretraining/fairseq/models).
+_SPANBERT = {"hidden_act": "gelu", "initializer": "normal"}
+
+# facebookresearch/fairseq:fairseq/models/roberta/model.py; sizes: arXiv:1907.11692, table 9. Two rows of the position
+# table come before the first position; DistilRoBERTa: huggingface/transformers-research-projects:distillation.
+_ROBERTA = {
+    "family": "roberta",
+    "position_offset": 2,
+    "pad_token_id": 1,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+    "hidden_act": "gelu",
+    "mlm_act": "gelu",
+    "initializer": "normal",
+    "summary_dense": "own",
+}
+
+# princeton-nlp/DinkyTrain, arXiv:2202.08005: a large RoBERTa with norms before the blocks.
+_PRE_NORM = {"family": "roberta-prelayernorm", "norm_placement": "pre"}
+
+# google-research/albert:modeling.py and README.md (arXiv:1909.11942, table 1); xlarge was released with 16 heads.
+# The second versions were trained without dropout (google-research/albert issue 23), as was the first xxlarge.
+_ALBERT = {"family": "albert", "embedding_size": 128, "num_groups": 1, "classifier_dropout": 0.1}
+_NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+_ALBERT_SIZES = {
+    "base": _sizes(12, 768),
+    "large": _sizes(24, 1024),
+    "xlarge": _sizes(24, 2048, 16),
+    "xxlarge": _sizes(12, 4096),
+}
+
+# huggingface/transformers:models/distilbert/modeling_distilbert.py; no dropout behind the attention's output.
+_DISTILBERT = {
+    "family": "distilbert",
+    "type_vocab_size": 0,
+    "hidden_act": "gelu",
+    "mlm_act": "gelu",
+    "attention_output_dropout": 0.0,
+    "classifier_dropout": 0.2,
+    "summary_dense": "own",
+    "summary_act": "relu",
+    "initializer": "normal",
+}
+
+# google-research/electra:configure_pretraining.py, util/training_utils.py (arXiv:2003.10555, table 6). The generators
+# keep the depth and the embeddings of their discriminators; the released small one is as wide, too.
+_ELECTRA = {
+    "family": "electra",
+    "hidden_act": "gelu",
+    "mlm_act": "gelu",
+    "summary_dense": "own",
+    "summary_act": "gelu",
+}
+
+# microsoft/DeBERTa:DeBERTa/deberta/{bert,disentangled_attention}.py and README.md (arXiv:2006.03654, 2111.09543).
+_DEBERTA = {
+    "family": "deberta",
+    "position_embedding": "none",
+    "type_vocab_size": 0,
+    "attention_position": "disentangled",
+    "attention_bias": "query_value",
+    "embedding_norm": "after",
+    "mask_embeddings": True,
+    "embedding_projection_bias": False,
+    "enhanced_decoder": True,
+    "layer_norm_eps": 1e-7,
+    "hidden_act": "gelu",
+    "initializer": "normal",
+    "summary_dense": "own",
+    "summary_act": "gelu",
+}
+_DEBERTA_V2 = _DEBERTA | {
+    "family": "deberta-v2",
+    "attention_bias": "all",
+    "relative_share_key": True,
+    "relative_buckets": 256,
+    "relative_max_distance": 512,
+    "relative_norm": True,
+    "head_size": 64,
+}
+_DEBERTA_V2_CONV = _DEBERTA_V2 | {"conv_kernel_size": 3, "conv_act": "gelu"}
+_DEBERTA_V3 = _DEBERTA_V2 | {"rtd_head": "summary"}
+
+# zihangdai/xlnet:modeling.py, README.md (arXiv:1906.08237, appendix A.4.1).
+_XLNET = {
+    "family": "xlnet",
+    "position_embedding": "none",
+    "type_vocab_size": 0,
+    "attention_position": "relative",
+    "relative_segments": True,
+    "attention_bias": "none",
+    "embedding_norm": "none",
+    "activation_dropout": 0.1,
+    "output_dropout": 0.1,
+    "mlm_head": "bias",
+    "summary": "last",
+    "summary_dense": "own",
+    "initializer": "normal",
+    "pad_token_id": 5,
+}
+
+# AnswerDotAI/ModernBERT:yamls/modernbert (arXiv:2412.13663, table 4), as released: after the extension to 8192 tokens.
+_MODERNBERT = {
+    "family": "modernbert",
+    "position_embedding": "none",
+    "max_position_embeddings": 8192,
+    "type_vocab_size": 0,
+    "attention_position": "rotary",
+    "rotary_base": 160_000.0,
+    "rotary_local_base": 10_000.0,
+    "window": 128,
+    "global_every": 3,
+    "attention_bias": "none",
+    "feed_forward": "glu",
+    "feed_forward_bias": False,
+    "hidden_act": "gelu",
+    "norm_placement": "pre",
+    "norm_bias": False,
+    "first_attention_norm": False,
+    "layer_norm_eps": 1e-5,
+    **_NO_DROPOUT,
+    "attention_output_dropout": 0.1,
+    "scale_residual_init": True,
+    "pad_token_id": 50283,
+    "head_dense_bias": False,
+    "summary": "mean",
+    "summary_dense": "own",
+    "summary_act": "gelu",
+    "summary_norm": True,
+    "token_dense": True,
+}
+
+# openai/gpt-2:src/model.py, model_card.md; the decoder that encoders are compared with.
+_GPT2 = {
+    "family": "gpt2",
+    "causal": True,
+    "max_position_embeddings": 1024,
+    "type_vocab_size": 0,
+    "embedding_norm": "none",
+    "norm_placement": "pre",
+    "layer_norm_eps": 1e-5,
+    "mlm_head": "tied",
+    "initializer": "normal",
+    "scale_residual_init": True,
+    "pad_token_id": 50256,
+    "summary": "last",
+    "summary_dense": "none",
+}
+
+# The encoder of arXiv:1706.03762, table 3 (tensorflow/tensor2tensor:models/transformer.py, transformer_base_v1 and
+# transformer_big), its output table tied as there.
+_TRANSFORMER = {
+    "family": "bertjax",
+    "position_embedding": "sinusoidal",
+    "type_vocab_size": 0,
+    "embedding_norm": "none",
+    "embedding_scale": True,
+    "hidden_act": "relu",
+    "layer_norm_eps": 1e-6,
+    "mlm_head": "bias",
+    "summary_dense": "none",
+}
+
+PRESETS: dict[str, Values] = {
+    **_BERT,
+    "spanbert-base": _sizes(12, 768) | _SPANBERT,
+    "spanbert-large": _sizes(24, 1024) | _SPANBERT,
+    "roberta-base": _sizes(12, 768) | _ROBERTA,
+    "roberta-large": _sizes(24, 1024) | _ROBERTA,
+    "distilroberta": _sizes(6, 768) | _ROBERTA,
+    "roberta-prelayernorm": _sizes(24, 1024) | _ROBERTA | _PRE_NORM,
+    **{
+        f"albert-{size}-v1": sizes | _ALBERT | (_NO_DROPOUT if size == "xxlarge" else {})
+        for size, sizes in _ALBERT_SIZES.items()
+    },
+    **{f"albert-{size}-v2": sizes | _ALBERT | _NO_DROPOUT for size, sizes in _ALBERT_SIZES.items()},
+    "distilbert": _sizes(6, 768) | _DISTILBERT,
+    "electra-small": _sizes(12, 256) | {"embedding_size": 128} | _ELECTRA,
+    "electra-base": _sizes(12, 768) | _ELECTRA,
+    "electra-large": _sizes(24, 1024) | _ELECTRA,
+    "electra-small-generator": _sizes(12, 64) | {"embedding_size": 128} | _ELECTRA,
+    "electra-small-generator-released": _sizes(12, 256) | {"embedding_size": 128} | _ELECTRA,
+    "electra-base-generator": _sizes(12, 256) | {"embedding_size": 768} | _ELECTRA,
+    "electra-large-generator": _sizes(24, 256) | {"embedding_size": 1024} | _ELECTRA,
+    "deberta-base": _sizes(12, 768) | _DEBERTA,
+    "deberta-large": _sizes(24, 1024) | _DEBERTA,
+    "deberta-xlarge": _sizes(48, 1024) | _DEBERTA,
+    "deberta-v2-xlarge": _sizes(24, 1536) | _DEBERTA_V2_CONV,
+    "deberta-v2-xxlarge": _sizes(48, 1536) | _DEBERTA_V2_CONV,
+    "deberta-v3-xsmall": _sizes(12, 384) | _DEBERTA_V3,
+    "deberta-v3-small": _sizes(6, 768) | _DEBERTA_V3,
+    "deberta-v3-base": _sizes(12, 768) | _DEBERTA_V3,
+    "deberta-v3-large": _sizes(24, 1024) | _DEBERTA_V3,
+    "xlnet-base": _sizes(12, 768) | _XLNET,
+    "xlnet-large": _sizes(24, 1024) | _XLNET,
+    "modernbert-base": _sizes(22, 768, 12, 1152) | _MODERNBERT,
+    "modernbert-large": _sizes(28, 1024, 16, 2624) | _MODERNBERT,
+    "gpt2": _sizes(12, 768) | _GPT2,
+    "gpt2-medium": _sizes(24, 1024) | _GPT2,
+    "gpt2-large": _sizes(36, 1280) | _GPT2,
+    "gpt2-xl": _sizes(48, 1600) | _GPT2,
+    "transformer-base": _sizes(6, 512) | _TRANSFORMER,
+    "transformer-big": _sizes(6, 1024) | _TRANSFORMER | {"hidden_dropout": 0.3},
+}
+
+
+def preset(name: str) -> Values:
+    """The values of a published model, none of "none"; an unknown name lists those there are."""
+    if name == "none":
+        return {}
+    if name not in PRESETS:
+        named = [key for key in PRESETS if not key.startswith("bert-") or "x" not in key]
+        raise UserError(
+            f"unknown model preset {name!r}; there are {', '.join(named)} and bert-LxH for L in 2..12, H in 128..768"
+        )
+    return dict(PRESETS[name])

@@ -1,0 +1,374 @@
+"""Text made ready for a config: the tokenizer, the prepared corpora and the pipelines, all cached by their content."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax.config import parse, parse_objective
+from bertjax.config.phases import stages
+from bertjax.config.sources import Source, source_files
+from bertjax.data import builtin
+from bertjax.data.filters import DocumentFilter
+from bertjax.data.readers import Reading
+from bertjax.data.sources import is_held_out, iter_documents, source_digest
+from bertjax.errors import UserError
+from bertjax.types import Batch, Vocabulary
+
+if TYPE_CHECKING:
+    from bertjax.data.phased_pipeline import StagedPipeline
+    from bertjax.data.pipeline import Pipeline, Share
+    from bertjax.data.prepare import PreparedCorpus, Recipe
+    from bertjax.data.tokenizer import Tokenizer
+
+Say = Callable[[str], None]
+
+_TEXT_VERSION = 2
+"""Raised when reading, sentence splitting or the extraction of the built-in text changes what comes out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A tokenizer and the corpora tokenised with it; `digests` name both in checkpoints."""
+
+    tokenizer: Tokenizer
+    vocabulary: Vocabulary
+    training: dict[str, PreparedCorpus]
+    held_out: dict[str, PreparedCorpus]
+    weights: dict[str, float | None]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        corpora = self.training | {f"eval:{name}": corpus for name, corpus in self.held_out.items()}
+        return {"tokenizer": self.tokenizer.digest} | {name: corpus.digest for name, corpus in corpora.items()}
+
+
+def prepare(cfg: ConfigDict, say: Say = print) -> Prepared:
+    """The tokenizer and corpora of a config, from the cache where they are there."""
+    from bertjax.data.corpus import open_corpus
+
+    training, held_out = parse.sources(cfg), parse.eval_sources(cfg)
+    tokenizer = load_or_train_tokenizer(cfg, say)
+    fraction = 0.0 if held_out else cfg.data.eval_fraction
+    named = dict(zip(source_names(training), training, strict=True))
+    corpora = {name: _prepare_one(cfg, source, tokenizer, fraction, say) for name, source in named.items()}
+    counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in corpora.values()], axis=0)
+    held_named = dict(zip(source_names(held_out), held_out, strict=True))
+    held = {name: _prepare_one(cfg, source, tokenizer, 1.0, say) for name, source in held_named.items()} or corpora
+    return Prepared(
+        tokenizer=tokenizer,
+        vocabulary=tokenizer.vocabulary(counts),
+        training=corpora,
+        held_out=held,
+        weights={name: source.weight for name, source in named.items()},
+    )
+
+
+def load_or_train_tokenizer(cfg: ConfigDict, say: Say = print) -> Tokenizer:
+    """The tokenizer that the config names, trained on its training documents when no trained one is cached."""
+    from bertjax.data.tokenizer import load_tokenizer, train_tokenizer
+
+    data, folder = cfg.data, tokenizer_folder(cfg)
+    if folder is None:
+        bare = data.tokenizer.endswith((".txt", ".model"))  # such a file does not say whether it is lower-cased
+        tokenizer = load_tokenizer(data.tokenizer, lowercase=data.lowercase if bare else None)
+        if tokenizer.size > data.vocab_size:
+            raise UserError(
+                f"the tokenizer {data.tokenizer} has {tokenizer.size} pieces, more than the model's "
+                f"data.vocab_size={data.vocab_size}; set --config.data.vocab_size={tokenizer.size}"
+            )
+        return _with_pieces(tokenizer, cfg)
+    if not folder.exists():
+        say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} pieces")
+        tokenizer = train_tokenizer(
+            _training_documents(cfg),
+            model=data.tokenizer,
+            family=data.tokenizer_family,
+            vocab_size=data.vocab_size,
+            lowercase=data.lowercase,
+        )
+        if tokenizer.size < data.vocab_size:
+            say(f"the corpus gives only {tokenizer.size:,} of {data.vocab_size:,} pieces")
+        tokenizer.save(folder)
+    return _with_pieces(load_tokenizer(folder), cfg)
+
+
+def _with_pieces(tokenizer: Tokenizer, cfg: ConfigDict) -> Tokenizer:
+    """The tokenizer, if it has the special pieces that rows and objective need; causal models hide nothing."""
+    needed = ("pad", "cls", "sep") if cfg.objective.name == "clm" else ("pad", "cls", "sep", "mask")
+    absent = [role for role in needed if getattr(tokenizer, f"{role}_id") < 0]
+    if absent:
+        raise UserError(
+            f"the tokenizer has no {', '.join(absent)} piece; objective.name={cfg.objective.name} needs them"
+        )
+    return tokenizer
+
+
+def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: Share | None = None) -> StagedPipeline:
+    """The endless batches of the training split; a stage whose rows are like those before it goes on behind them.
+
+    `share` tells which rows of them are read ahead here; None = all.
+    """
+    from bertjax.data.phased_pipeline import Leg, StagedPipeline
+    from bertjax.data.pipeline import every_row
+
+    legs: list[Leg] = []
+    used: dict[str, int] = {}  # rows that every kind of row has given so far
+    kind, rows = "", 0
+    for start, own in stages(cfg):
+        if legs:
+            used[kind] += (start - legs[-1].start) * rows
+        kind, rows = str(own.data), own.train.batch_size
+        pipeline = _pipeline(own, prepared, prepared.training, "train", prepared.weights, rows, cfg.seed)
+        legs.append(Leg(start, used.setdefault(kind, 0), pipeline))
+    return StagedPipeline(legs, share or every_row)
+
+
+def eval_sets(cfg: ConfigDict, prepared: Prepared, share: Share | None = None) -> dict[str, list[Batch]]:
+    """Held-out batches of every source that has any: the same rows for every seed, so that runs compare.
+
+    `share` tells which rows of each; None = all.
+    """
+    require_held_out(prepared)
+    sets = {}
+    for name, corpus in prepared.held_out.items():
+        if corpus.splits["eval"].tokens == 0:
+            continue
+        pipeline = _pipeline(cfg, prepared, {name: corpus}, "eval", {name: None}, cfg.eval.batch_size, seed=0)
+        rows = slice(None) if share is None else share(cfg.eval.batch_size)
+        sets[name] = list(pipeline.eval_batches(cfg.eval.num_batches, rows))
+    return sets
+
+
+def require_held_out(prepared: Prepared) -> None:
+    """Raises `UserError` when there is nothing to evaluate on, before a run finds it out at its first evaluation."""
+    if not any(corpus.splits["eval"].tokens for corpus in prepared.held_out.values()):
+        raise UserError("no document is held out: raise data.eval_fraction, or give data.eval_sources")
+
+
+def _pipeline(
+    cfg: ConfigDict,
+    prepared: Prepared,
+    corpora: dict[str, PreparedCorpus],
+    split: str,
+    weights: dict[str, float | None],
+    batch_size: int,
+    seed: int,
+) -> Pipeline:
+    from bertjax.data.corpus import open_corpus
+    from bertjax.data.formats import make_form
+    from bertjax.data.pipeline import Pipeline
+    from bertjax.data.pipeline import Source as Part
+
+    data = cfg.data
+    model = parse_objective.encoder_config(cfg)
+    parts = []
+    for name, prepared_corpus in corpora.items():
+        corpus = open_corpus(prepared_corpus.folder)[split]
+        form = make_form(
+            data.form,
+            corpus,
+            seq_len=data.seq_len,
+            seed=seed,
+            special_ids=prepared.vocabulary,
+            short_seq_prob=data.short_seq_prob,
+            dupe_factor=data.dupe_factor,
+            sop_strict=data.sop_strict,
+            batch_size=batch_size,
+            reuse_len=parse_objective.reuse_len(cfg),
+            bi_data=model.bi_data,
+            end_id=_document_end(prepared.tokenizer),
+            packing=data.packing,
+            pack_window=data.pack_window,
+            max_examples=parse_objective.pack_examples(cfg),
+        )
+        parts.append(Part(name, form, weights[name], corpus))
+    return Pipeline(parts, batch_size=batch_size, seed=seed, vocab_size=prepared.vocabulary.size)
+
+
+def _document_end(tokenizer: Tokenizer) -> int:
+    """The piece behind every document of a stream, -1 where the tokenizer has none (XLNet's has)."""
+    found = [index for index in tokenizer.special_ids if tokenizer.pieces[index] == "<eod>"]
+    return found[0] if found else -1
+
+
+def source_names(sources: Sequence[Source]) -> list[str]:
+    """A short name for every source, for figures: `text:data/enwiki/train.txt.gz` is `enwiki-train`; made unique."""
+    names: list[str] = []
+    for source in sources:
+        parts = [part for part in Path(source.where).parts[-2:] if part not in ("/", ".", "..")]
+        stem = "-".join(part.split(".")[0] for part in parts) if source.kind != "builtin" else source.where
+        name = "".join(char if char.isalnum() or char in "-_" else "-" for char in stem).strip("-") or source.kind
+        names.append(name if name not in names else f"{name}-{len(names) + 1}")
+    return names
+
+
+def cache_folder(cfg: ConfigDict) -> Path:
+    return Path(cfg.data.cache_dir).expanduser().absolute()
+
+
+def _training_documents(cfg: ConfigDict) -> Iterator[str]:
+    """What a tokenizer learns from: the training split alone, so that held-out text stays unseen."""
+    fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
+    for source in parse.sources(cfg):
+        kept = DocumentFilter(parse.filter_config(cfg)).each(iter_documents(source, cfg.data.errors))
+        yield from (document for document in kept if not (fraction and is_held_out(document, fraction)))
+
+
+def tokenizer_folder(cfg: ConfigDict) -> Path | None:
+    """Where the trained tokenizer of a config is cached; None when the config gives one."""
+    from importlib.metadata import version
+
+    data = cfg.data
+    if data.tokenizer not in parse.TOKENIZER_MODELS:
+        return None
+    library = "sentencepiece" if data.tokenizer == "unigram" else "tokenizers"
+    parts = [
+        _TEXT_VERSION,
+        [content_digest(source, cfg) for source in parse.sources(cfg)],
+        0.0 if data.eval_sources else data.eval_fraction,
+        [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase],
+        [library, version(library)],
+        *parse.filter_config(cfg).fingerprint,
+    ]
+    return cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def rows_if_prepared(cfg: ConfigDict) -> int | None:
+    """Rows of an epoch, or None while tokenizer or corpora are not in the cache; prepares nothing."""
+    from bertjax.data.prepare import corpus_digest
+
+    folder = tokenizer_folder(cfg)
+    if folder is not None and not folder.exists():
+        return None
+    tokenizer = load_or_train_tokenizer(cfg)
+    fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
+    wanted = [(source, fraction) for source in parse.sources(cfg)] + [
+        (source, 1.0) for source in parse.eval_sources(cfg)
+    ]
+    folders = [
+        cache_folder(cfg)
+        / "corpora"
+        / corpus_digest(content_digest(source, cfg), tokenizer.digest, _recipe(cfg, share))
+        for source, share in wanted
+    ]
+    if not all(found.exists() for found in folders):
+        return None
+    return sum(training_pipeline(cfg, prepare(cfg)).rows_per_epoch.values())
+
+
+def _prepare_one(
+    cfg: ConfigDict, source: Source, tokenizer: Tokenizer, eval_fraction: float, say: Say
+) -> PreparedCorpus:
+    from bertjax.data.prepare import prepare_corpus
+    from bertjax.data.progress import Progress
+    from bertjax.data.sentence_splitter import split_sentences
+
+    reading = Reading()
+    with Progress(source, reading, say) as progress:
+        corpus = prepare_corpus(
+            iter_documents(source, cfg.data.errors, reading),
+            source_name=source.text,
+            source_digest=content_digest(source, cfg),
+            tokenizer=tokenizer,
+            split_sentences=split_sentences,
+            recipe=_recipe(cfg, eval_fraction),
+            is_held_out=is_held_out,
+            cache_dir=cache_folder(cfg) / "corpora",
+            workers=cfg.data.workers or _cores(),
+            confirm=lambda: content_digest(source, cfg),
+            progress=progress,
+            read_facts=reading.facts,
+        )
+    if not corpus.reused:
+        parts = [
+            f"{size.tokens:,} tokens in {size.documents:,} documents ({split})"
+            for split, size in corpus.splits.items()
+            if size.documents
+        ]
+        say(f"tokenised {source.text}: {', '.join(parts)}")
+        for line in losses(corpus):
+            say(f"  {line}")
+    return corpus
+
+
+def _cores() -> int:
+    """Processor cores that this process may use; not every system can tell."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _recipe(cfg: ConfigDict, eval_fraction: float) -> Recipe:
+    from bertjax.data.prepare import Recipe
+
+    return Recipe(eval_fraction, parse.filter_config(cfg))
+
+
+LOSSES = {
+    "empty": "empty documents",
+    "duplicates": "documents left out, whose text came before (data.deduplicate)",
+    "too_short": "documents left out, shorter than data.min_chars",
+    "too_long": "documents left out, longer than data.max_chars",
+    "other_script": "documents left out, mostly in other scripts than data.scripts",
+    "cut": "gigantic documents cut into several",
+    "invalid_lines": "lines with invalid UTF-8, replaced by U+FFFD",
+    "control_characters": "control characters removed",
+}
+
+
+def losses(corpus: PreparedCorpus) -> list[str]:
+    """What of its source a prepared corpus does not hold as it was, a line each."""
+    lines = [f"{corpus.facts[name]:,} {text}" for name, text in LOSSES.items() if corpus.facts.get(name)]
+    dropped = sum(size.dropped_documents for size in corpus.splits.values())
+    return lines + ([f"{dropped:,} documents left out, without a token"] if dropped else [])
+
+
+def content_digest(source: Source, cfg: ConfigDict) -> str:
+    """`source_digest` with how the text is read; remembered while size and time of every file stay as they are.
+
+    Hashing a large corpus takes minutes, and every start of a run asks for it.
+    """
+    how = f"{_TEXT_VERSION}:{cfg.data.errors}"
+    if source.kind == "hub":
+        return _hash(how, source_digest(source))
+    # The built-in text comes from the interpreter's own library, by the rules of our module.
+    files = [builtin.__file__] if source.kind == "builtin" else source_files(source)
+    stamps = [(os.path.abspath(name), stat.st_size, stat.st_mtime_ns) for name in files for stat in (os.stat(name),)]
+    memory = cache_folder(cfg) / "digests" / _hash(how, source.kind, source.field, sys.version, sys.prefix, stamps)
+    try:
+        return memory.read_text()
+    except FileNotFoundError:
+        digest = _hash(how, source_digest(source))
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        temporary = memory.with_suffix(f".{os.getpid()}")
+        temporary.write_text(digest)
+        temporary.replace(memory)
+        return digest
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def total_tokens(prepared: Prepared) -> int:
+    """Tokens of the training split of all sources."""
+    return int(np.sum([corpus.splits["train"].tokens for corpus in prepared.training.values()]))
+
+
+def few_rows_warning(cfg: ConfigDict, prepared: Prepared, rows: int) -> list[str]:
+    """A line where most of the text finds no place in any row of an epoch."""
+    reached = rows * cfg.data.seq_len / total_tokens(prepared)
+    if reached >= 0.5:
+        return []
+    return [
+        f"warning: the rows of an epoch have room for only {100 * reached:.0f} % of the tokens. Sentence pairs need "
+        "documents of several sentences: is every sentence a document of its own (text: splits at blank lines)?"
+    ]

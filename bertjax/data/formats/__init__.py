@@ -1,0 +1,90 @@
+"""Forms: how text becomes rows. The host knows forms, never losses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from bertjax.data.corpus import Corpus
+from bertjax.data.formats.base import Examples, Form, FormSettings, SpecialIds
+from bertjax.data.formats.blocks import Blocks
+from bertjax.data.formats.packed import Packed
+from bertjax.data.formats.pairs import Pairs
+from bertjax.data.formats.whole_sentences import Sentences
+from bertjax.data.formats.xlnet_segments import Segments, Stream
+from bertjax.data.packing import WINDOW
+from bertjax.errors import UserError
+
+SINGLE: dict[str, Callable[[Corpus, FormSettings], Examples]] = {
+    "block": Blocks,
+    "full_sentences": functools.partial(Sentences, crossing=True),
+    "doc_sentences": functools.partial(Sentences, crossing=False),
+    "nsp_pairs": functools.partial(Pairs, rule="nsp"),
+    "sop_pairs": functools.partial(Pairs, rule="sop"),
+}
+"""Forms of single examples, which can be packed."""
+
+FORMS: dict[str, Callable[[Corpus, FormSettings], Form]] = {
+    **SINGLE,
+    "segments": Segments,
+    "stream": Stream,
+}
+
+__all__ = ["FORMS", "Form", "FormSettings", "SpecialIds", "make_form"]
+
+
+def make_form(
+    name: str,
+    corpus: Corpus,
+    *,
+    seq_len: int,
+    seed: int,
+    special_ids: SpecialIds,
+    short_seq_prob: float = 0.1,
+    dupe_factor: int = 1,
+    sop_strict: bool = False,
+    batch_size: int = 1,
+    reuse_len: int = 0,
+    bi_data: bool = False,
+    end_id: int = -1,
+    packing: str = "none",
+    pack_window: int = WINDOW,
+    max_examples: int = 1,
+) -> Form:
+    """The form `name` over a corpus; `special_ids` is a tokenizer or `Vocabulary`; raises `UserError`.
+
+    With `packing` "best_fit" rows hold up to `max_examples` examples, out of `pack_window` that are packed together.
+    """
+    if name not in FORMS:
+        raise UserError(f"data.form {name!r} is unknown; known are {', '.join(sorted(FORMS))}")
+    for role in ("pad_id", "cls_id", "sep_id"):
+        if getattr(special_ids, role) < 0:
+            raise UserError(f"data.form {name} needs a tokenizer with a {role[:3]} piece; this one has none")
+    if dupe_factor < 1:
+        raise UserError(f"dupe_factor must be at least 1, not {dupe_factor}")
+    if not 0 <= short_seq_prob <= 1:
+        raise UserError(f"short_seq_prob must lie in [0, 1], not {short_seq_prob}")
+    settings = FormSettings(
+        seq_len=seq_len,
+        seed=seed,
+        pad_id=special_ids.pad_id,
+        cls_id=special_ids.cls_id,
+        sep_id=special_ids.sep_id,
+        short_seq_prob=short_seq_prob,
+        dupe_factor=dupe_factor,
+        sop_strict=sop_strict,
+        batch_size=batch_size,
+        reuse_len=reuse_len,
+        bi_data=bi_data,
+        end_id=end_id,
+        max_examples=1 if packing == "none" else max_examples,
+    )
+    if packing == "none":
+        return FORMS[name](corpus, settings)
+    if packing != "best_fit":
+        raise UserError(f"data.packing must be none or best_fit, not {packing!r}")
+    if name not in SINGLE:
+        raise UserError(f"data.packing=best_fit packs {', '.join(SINGLE)}: rows of {name} are full, set none")
+    if min(max_examples, pack_window) < 1:
+        raise UserError(f"data.pack_examples and data.pack_window must be at least 1: {max_examples}, {pack_window}")
+    return Packed(SINGLE[name](corpus, settings), pack_window)

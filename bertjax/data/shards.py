@@ -1,0 +1,188 @@
+"""What is done of a corpus while it is being prepared: finished parts on the disk, so that a killed process goes on.
+
+A part is one file, written under a temporary name and renamed; its checksums (those of a zip archive) are looked at
+before anything is built on it. Which documents make a part depends on the documents alone, so a corpus that was
+interrupted ends as the same files as one that was not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from bertjax.data.corpus import SPLITS, offsets
+from bertjax.data.counter_rng import IntArray
+from bertjax.data.tokenize_documents import Encoded
+
+CHARACTERS_PER_PART = 1 << 25  # lost at most when a process is killed: seconds of work
+_LOCK = "lock"
+
+
+class SplitPart(NamedTuple):
+    """Stored documents of one split: ids end to end, tokens of sentences, sentences of documents; and how many
+    documents are not there because they gave no token.
+    """
+
+    ids: np.ndarray
+    sentence_lengths: np.ndarray
+    document_sentences: np.ndarray
+    dropped: int
+
+
+class Parts:
+    """The finished parts of one corpus, in a folder of their own; `documents` are those that they were made of."""
+
+    def __init__(self, folder: Path, max_document_tokens: int) -> None:
+        self.folder = folder
+        self._max_document_tokens = max_document_tokens
+        self._waiting: list[tuple[Encoded, np.ndarray]] = []
+        self._characters = 0
+        self.documents = self._count = 0
+        for unfinished in folder.glob("*.tmp"):
+            unfinished.unlink()
+        while (documents := _documents_of(self._path(self._count))) is not None:
+            self.documents += documents
+            self._count += 1
+        for path in folder.glob("*.npz"):  # broken, or behind a broken one
+            if int(path.stem) >= self._count:
+                path.unlink()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, encoded: Encoded, held_out: np.ndarray, characters: int) -> None:
+        """Take in a batch; `held_out` bool [documents] sends each to eval or train."""
+        self._waiting.append((encoded, held_out))
+        self._characters += characters
+        if self._characters >= CHARACTERS_PER_PART:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits; only the last part is shorter than the others."""
+        if not self._waiting:
+            return
+        encoded = Encoded(*(np.concatenate(arrays) for arrays in zip(*(e for e, _ in self._waiting), strict=True)))
+        held_out = np.concatenate([held for _, held in self._waiting])
+        arrays: dict[str, Any] = {"documents": np.array(len(held_out))}
+        for name, chosen in (("train", ~held_out), ("eval", held_out)):
+            split = _chosen(encoded, chosen, self._max_document_tokens)
+            arrays |= {f"{name}_{field}": np.asarray(value) for field, value in split._asdict().items()}
+        path = self._path(self._count)
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)
+        os.replace(temporary, path)
+        self.documents += len(held_out)
+        self._count += 1
+        self._waiting, self._characters = [], 0
+
+    def __iter__(self) -> Iterator[dict[str, SplitPart]]:
+        """The splits of one part after the other."""
+        for number in range(self._count):
+            with np.load(self._path(number), allow_pickle=False) as file:
+                yield {
+                    name: SplitPart(
+                        file[f"{name}_ids"],
+                        file[f"{name}_sentence_lengths"],
+                        file[f"{name}_document_sentences"],
+                        int(file[f"{name}_dropped"]),
+                    )
+                    for name in SPLITS
+                }
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:08d}.npz"
+
+
+def _documents_of(path: Path) -> int | None:
+    """How many documents went into a part; None for one that is not there or not whole."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                return None
+        with np.load(path, allow_pickle=False) as file:
+            return int(file["documents"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError):
+        return None
+
+
+def _chosen(encoded: Encoded, chosen: np.ndarray, max_document_tokens: int) -> SplitPart:
+    """The stored documents of those that are `chosen`; too long ones become several."""
+    document = np.repeat(np.arange(len(chosen)), encoded.document_sentences)
+    here = chosen[document]
+    lengths = encoded.sentence_lengths[here]
+    ids = encoded.ids[np.repeat(here, encoded.sentence_lengths)]
+    pieces = _pieces(document[here], lengths, max_document_tokens)
+    sentences = np.bincount(pieces)[1:] if len(pieces) else np.zeros(0, np.int64)
+    return SplitPart(ids, lengths, sentences, int((chosen & (encoded.document_sentences == 0)).sum()))
+
+
+def _pieces(document: IntArray, lengths: np.ndarray, max_document_tokens: int) -> IntArray:
+    """Numbers the stored document of each sentence from 1."""
+    begins = offsets(lengths)[:-1]
+    first = np.searchsorted(document, document)  # the document's first sentence
+    piece = (begins - begins[first]) // max_document_tokens if len(document) else begins
+    new = (np.diff(document, prepend=-1) != 0) | (np.diff(piece, prepend=-1) != 0)
+    return np.cumsum(new)
+
+
+class Workplace:
+    """A folder for parts that outlives its process, held by one process at a time; use it in a `with`.
+
+    Where another process has it, `folder` is a private one, which goes with its process: both do the same work, and the
+    first to finish wins.
+    """
+
+    def __init__(self, shared: Path, private: Path) -> None:
+        self._shared, self._private = shared, private
+        self._lock: IO[str] | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        return self._lock is not None
+
+    @property
+    def folder(self) -> Path:
+        return self._shared if self.is_shared else self._private
+
+    def remove(self) -> None:
+        """The work is done, or nothing of it is worth keeping."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Workplace:
+        self._lock = _locked(self._shared)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.is_shared or not any(self.folder.glob("*.npz")):
+            self.remove()
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _locked(folder: Path) -> IO[str] | None:
+    """The open lock of a folder, None where another process holds it; the kernel frees it when a process dies."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = (folder / _LOCK).open("w")
+    except FileNotFoundError:  # removed in this moment
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock.fileno()).st_nlink:  # else its folder went before we had it
+            return lock
+    except OSError:  # held, or a file system without locks
+        pass
+    lock.close()
+    return None

@@ -1,0 +1,127 @@
+"""Documents to token ids: sentences are found, encoded and counted. The work that preparing a corpus consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from bertjax.data.counter_rng import IntArray
+from bertjax.errors import UserError, one_line
+
+CHARACTERS_PER_BATCH = 1 << 20  # of documents: a second of work for a process
+CHARACTERS_PER_CALL = 1 << 18  # of the sentences of one tokenizer call: what a processor's cache holds
+CHARACTERS_PER_SENTENCE = 1 << 18  # longer ones are cut: tokenizers need memory in proportion, or worse
+
+Splitter = Callable[[str], list[str]]
+
+
+class CorpusTokenizer(Protocol):
+    """What preparation asks of a tokenizer; `encode_flat` adds no special pieces.
+
+    It gives the token counts of the texts int64 [n], and all their ids end to end. With `save` other processes help.
+    """
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def digest(self) -> str: ...
+    def encode_flat(self, texts: list[str], /) -> tuple[np.ndarray, np.ndarray]: ...
+
+
+class Encoded(NamedTuple):
+    """Documents, tokenised: `document_sentences` int32 [documents], 0 where a document has no token,
+    `sentence_lengths` int32 [their sum] in tokens, and `ids` uint16 or int32 of all of them end to end.
+    """
+
+    document_sentences: np.ndarray
+    sentence_lengths: np.ndarray
+    ids: np.ndarray
+
+
+class DocumentFault(Exception):
+    """Document number `index` of a batch cannot be tokenised; `reason` is one line."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(index, reason)
+        self.index, self.reason = index, reason
+
+
+def id_type(vocab_size: int) -> np.dtype:
+    """The smallest type that holds the ids of a corpus."""
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
+
+
+def encode_documents(documents: Sequence[str], tokenizer: CorpusTokenizer, split_sentences: Splitter) -> Encoded:
+    """The documents of a batch; raises `DocumentFault` naming the one that cannot be done."""
+    try:
+        return _encode(documents, tokenizer, split_sentences)
+    except Exception:
+        for index, document in enumerate(documents):
+            try:
+                _encode([document], tokenizer, split_sentences)
+            except UserError as error:
+                raise DocumentFault(index, str(error)) from error
+            except Exception as error:  # of tokenizer libraries, which have no type of their own
+                raise DocumentFault(index, f"{type(error).__name__}: {one_line(error)}") from error
+        raise
+
+
+def _encode(documents: Sequence[str], tokenizer: CorpusTokenizer, split_sentences: Splitter) -> Encoded:
+    sentences = [_cut(split_sentences(document)) for document in documents]
+    counts = np.fromiter(map(len, sentences), np.int64, len(sentences))
+    lengths, ids = _flat([sentence for group in sentences for sentence in group], tokenizer)
+    document = np.repeat(np.arange(len(documents)), counts)[lengths > 0]
+    return Encoded(
+        np.bincount(document, minlength=len(documents)).astype(np.int32),
+        lengths[lengths > 0].astype(np.int32),
+        ids.astype(id_type(tokenizer.size), copy=False),
+    )
+
+
+def _flat(sentences: list[str], tokenizer: CorpusTokenizer) -> tuple[IntArray, np.ndarray]:
+    """The token counts of the sentences, and all their ids end to end, none outside the vocabulary."""
+    parts = batches(sentences, len(sentences), CHARACTERS_PER_CALL)
+    found = [tokenizer.encode_flat(part) for part in parts]
+    if not found:
+        return np.zeros(0, np.int64), np.zeros(0, np.int32)
+    ids = np.concatenate([ids for _, ids in found])
+    if ids.size and not 0 <= ids.min() <= ids.max() < tokenizer.size:
+        wrong = int(ids.min()) if ids.min() < 0 else int(ids.max())
+        raise UserError(
+            f"the tokenizer gave id {wrong}, outside its own vocabulary of {tokenizer.size} pieces; its files do not "
+            "belong together"
+        )
+    return np.concatenate([lengths for lengths, _ in found]), ids
+
+
+def batches(texts: Iterable[str], most: int, most_characters: int | None = None) -> Iterator[list[str]]:
+    """Groups of at most `most` texts and, unless a single text is longer, `most_characters`; None = a million."""
+    most_characters = CHARACTERS_PER_BATCH if most_characters is None else most_characters
+    group: list[str] = []
+    characters = 0
+    for text in texts:
+        if group and (len(group) == most or characters + len(text) > most_characters):
+            yield group
+            group, characters = [], 0
+        group.append(text)
+        characters += len(text)
+    if group:
+        yield group
+
+
+def _cut(sentences: list[str]) -> list[str]:
+    """Cuts gigantic sentences (texts without any punctuation), at a space where there is one."""
+    if all(len(sentence) <= CHARACTERS_PER_SENTENCE for sentence in sentences):
+        return sentences
+    parts: list[str] = []
+    for sentence in sentences:
+        begin = 0
+        while len(sentence) - begin > CHARACTERS_PER_SENTENCE:
+            end = sentence.rfind(" ", begin + 1, begin + CHARACTERS_PER_SENTENCE)
+            end = begin + CHARACTERS_PER_SENTENCE if end < 0 else end
+            parts.append(sentence[begin:end])
+            begin = end
+        parts.append(sentence[begin:])
+    return parts

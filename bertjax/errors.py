@@ -1,0 +1,27 @@
+"""Errors that the user can fix, and checks that raise them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+
+
+class UserError(Exception):
+    """Something the user can mend: the command line prints the message as one line and exits with 2."""
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())  # it may quote text of the user's that holds newlines
+
+
+def require_one_of(key: str, value: str, allowed: Collection[str]) -> None:
+    """Raises `UserError`, which names the nearest, when `value` is none of the values that `key` may have."""
+    if value not in allowed:
+        near = difflib.get_close_matches(str(value), allowed, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UserError(f"{key} must be one of {', '.join(allowed)}, not {value!r}{hint}")
+
+
+def one_line(error: object) -> str:
+    """What an error says, on one line of bounded length."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:200] + "…"

@@ -1,0 +1,352 @@
+"""Where a ConfigDict becomes objects: the objective, the compiled steps, the run. Sees all rooms."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+
+from bertjax.checkpoint.manager import Checkpoints
+from bertjax.config import parse, parse_objective
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.rtd_networks import TowersConfig
+from bertjax.config.overrides import flatten
+from bertjax.config.phases import stages
+from bertjax.data import corpora
+from bertjax.data.corpora import Prepared
+from bertjax.errors import UserError
+from bertjax.finetuning.objective import TaskObjective
+from bertjax.objectives.base import Network, Objective
+from bertjax.objectives.clm import CausalLanguageModel
+from bertjax.objectives.contrastive import Contrastive
+from bertjax.objectives.distillation.objective import Distillation
+from bertjax.objectives.mixture import MixtureOfObjectives
+from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.plm.objective import PermutationLanguageModel
+from bertjax.objectives.rtd.objective import ReplacedTokenDetection
+from bertjax.runtime import platform
+from bertjax.runtime.process_group import ALONE, Alone, Processes
+from bertjax.training.ema import average_of
+from bertjax.training.evaluate import held_out
+from bertjax.training.flops import peak_flops, training_flops
+from bertjax.training.logging import Console, JsonLines, TensorBoard, WeightsAndBiases, Writer
+from bertjax.training.optimizers import make_optimizer
+from bertjax.training.param_rules import map_with_path
+from bertjax.training.run_context import Batches, Run, Stage, no_portions
+from bertjax.training.schedules import make_schedule
+from bertjax.training.sharding import host_copy, make_mesh, own_rows, state_shardings
+from bertjax.training.state import TrainState
+from bertjax.training.step import SeededStep, abstract_state, compile_eval_step, compile_train_step, init_state
+from bertjax.types import Params, Vocabulary
+
+OBJECTIVES: dict[str, Any] = {
+    "mlm": MaskedLanguageModel,
+    "clm": CausalLanguageModel,
+    "plm": PermutationLanguageModel,
+    "distill": Distillation,
+    "contrastive": Contrastive,
+    "rtd": ReplacedTokenDetection,
+    "mixture": MixtureOfObjectives,
+    "task": TaskObjective,
+}
+EVAL_SEED = 0
+"""Held-out rows and masks are the same whatever the run's seed: runs compare."""
+
+
+@dataclasses.dataclass
+class Part:
+    """What a stage of the run computes: the batches from `start` on."""
+
+    start: int
+    cfg: ConfigDict
+    objective: Objective
+    train_step: SeededStep
+    train_steps: Any  # the same of several batches
+    eval_step: Any
+
+
+@dataclasses.dataclass
+class Experiment:
+    """What a config describes, ready to run on the devices there are."""
+
+    cfg: ConfigDict
+    mesh: jax.sharding.Mesh
+    schedule: optax.Schedule
+    optimizer: optax.GradientTransformation
+    parts: list[Part]
+    frozen: Any = dataclasses.field(default_factory=dict)  # on the mesh; what objectives read and nobody trains
+    digests: dict[str, str] = dataclasses.field(default_factory=dict)  # of `frozen`, for checkpoints
+
+    @property
+    def objective(self) -> Objective:
+        """That of the end of the run; those of earlier stages have the same parameters."""
+        return self.parts[-1].objective
+
+    @property
+    def network(self) -> Network:
+        """What an export holds."""
+        return next(iter(self.objective.networks.values()))
+
+    @property
+    def model(self) -> EncoderConfig:
+        return self.network.config
+
+    @property
+    def train_step(self) -> Any:
+        return self.parts[-1].train_step
+
+    @property
+    def eval_step(self) -> Any:
+        return self.parts[-1].eval_step
+
+    def init_state(self) -> TrainState:
+        with jax.set_mesh(self.mesh):
+            return init_state(
+                self.mesh, self.objective, self.optimizer, self.cfg.seed, self.parts[-1].cfg.train.batch_size
+            )
+
+    def abstract_state(self) -> TrainState:
+        """Shapes, types and shardings of the train state, nothing allocated."""
+        state = abstract_state(self.objective, self.optimizer, self.parts[-1].cfg.train.batch_size)
+        return jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            state,
+            state_shardings(state, self.mesh),
+        )
+
+    def chosen_params(self, state: TrainState) -> Params:
+        """The weights to evaluate and export: the average, where there is one and the config does not decline it."""
+        average = average_of(state.opt_state) if self.cfg.eval.use_ema else None
+        return state.params if average is None else average
+
+
+def experiment(
+    cfg: ConfigDict,
+    vocabulary: Vocabulary,
+    teacher: Network | None = None,
+    own: Sequence[jax.Device] | None = None,
+) -> Experiment:
+    """The objective, optimizer and jitted steps of a checked config; nothing is compiled or allocated yet.
+
+    `teacher` describes the network that a student learns from, at its true vocabulary. `own` are devices of this
+    process, for what it does without the others.
+    """
+    check_devices(cfg, own)
+    mesh = make_mesh(parse_objective.mesh_config(cfg), own)
+    schedule = make_schedule(parse.schedule_config(cfg))
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # its platform counts, not that of this machine
+        found = [(start, part, make_objective(part, vocabulary, teacher)) for start, part in stages(cfg)]
+    _require_same_state(found)
+    params = jax.eval_shape(found[-1][2].init, jax.random.key(0))
+    optimizer = make_optimizer(parse.optimizer_config(cfg), schedule, params, cfg.seed)
+    parts = [_part(start, part, objective, optimizer, mesh) for start, part, objective in found]
+    return Experiment(cfg, mesh, schedule, optimizer, parts)
+
+
+def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | None = None) -> Objective:
+    """The objective of a checked config, its networks computed as suits the platform."""
+    model = platform.computed_here(cfg, parse_objective.encoder_config(cfg, vocabulary))
+    if cfg.objective.name == "distill":
+        return _distillation(cfg, model, teacher, vocabulary)
+    if cfg.objective.name == "rtd":
+        return _replaced_token_detection(cfg, model, vocabulary)
+    return OBJECTIVES[cfg.objective.name](parse_objective.objective_config(cfg), model, vocabulary)
+
+
+def _replaced_token_detection(cfg: ConfigDict, model: EncoderConfig, vocabulary: Vocabulary) -> ReplacedTokenDetection:
+    generator = platform.computed_here(cfg, parse_objective.generator_config(cfg, vocabulary))
+    if cfg.generator.unroll is not None:
+        generator = dataclasses.replace(generator, unroll=cfg.generator.unroll)
+    towers = TowersConfig(generator, model, cfg.objective.sharing)
+    return ReplacedTokenDetection(parse_objective.rtd_config(cfg), towers, vocabulary)
+
+
+def _distillation(
+    cfg: ConfigDict, model: EncoderConfig, teacher: Network | None, vocabulary: Vocabulary
+) -> Distillation:
+    if teacher is None:
+        raise UserError("objective.name=distill needs a teacher: set --config.objective.teacher=FOLDER")
+    config = parse_objective.distill_config(cfg)
+    config.check_teacher(model, teacher.config, teacher.heads, cfg.data.seq_len)
+    computed = dataclasses.replace(
+        platform.computed_here(cfg, teacher.config),
+        padded_vocab_size=model.padded_vocab_size,
+        attention_implementation=model.attention_implementation,
+        remat="none",
+    )
+    return Distillation(config, model, Network(computed, teacher.heads), vocabulary)
+
+
+def _part(
+    start: int, cfg: ConfigDict, objective: Objective, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh
+) -> Part:
+    compiled = functools.partial(
+        compile_train_step,
+        mesh,
+        objective,
+        optimizer,
+        rows=cfg.train.batch_size,
+        microbatches=cfg.train.microbatches,
+        seed=cfg.seed,
+        dropout_impl=None if cfg.train.dropout_prng == "threefry" else cfg.train.dropout_prng,
+        skip_faults=cfg.train.on_fault == "skip",
+    )
+    evaluated = compile_eval_step(mesh, objective, EVAL_SEED)
+    together = compiled(together=True) if cfg.train.steps_per_dispatch > 1 else no_portions
+    return Part(start, cfg, objective, compiled(), together, evaluated)
+
+
+def _require_same_state(found: list[tuple[int, ConfigDict, Objective]]) -> None:
+    """Raises `UserError` for stages that cannot hand their parameters, or what they carry, to one another."""
+
+    def state(cfg: ConfigDict, objective: Objective) -> Any:
+        of = jax.eval_shape(
+            lambda key: (objective.init(key), objective.new_carry(cfg.train.batch_size)), jax.random.key(0)
+        )
+        return jax.tree_util.tree_structure(of), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(of)]
+
+    if len(found) == 1:
+        return
+    last = state(*found[-1][1:])
+    for start, cfg, objective in found[:-1]:
+        if state(cfg, objective) != last:
+            raise UserError(
+                f"the stage of the run from update {start} on has other parameters than the last one, or carries a "
+                "memory of other rows; train.phases and train.batch_start must leave both as they are"
+            )
+
+
+def check_devices(cfg: ConfigDict, own: Sequence[jax.Device] | None = None) -> None:
+    """Raises `UserError` when the devices there are do not suffice for the platform, the mesh or the batch."""
+    platform.use_platform(cfg.platform)
+    platform.use_compile_cache(cfg)
+    platform.check_determinism(cfg)
+    mesh = make_mesh(parse_objective.mesh_config(cfg), own)
+    parse.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
+
+
+class Feed(NamedTuple):
+    """What a run reads: its batches, how its held-out rows are measured, and what checkpoints say of both."""
+
+    batches: Batches
+    measure: Callable[[Part], Callable[[Params, Any], Mapping[str, float]]]
+    digests: dict[str, str]
+    tokens: int
+
+
+def corpus_feed(exp: Experiment, prepared: Prepared) -> Feed:
+    """The batches of prepared corpora; of several processes, each reads its share."""
+    share = functools.partial(own_rows, mesh=exp.mesh)
+
+    def measure(part: Part) -> Callable[[Params, Any], Mapping[str, float]]:
+        rows = functools.partial(corpora.eval_sets, part.cfg, prepared, share)
+        return held_out(part.eval_step, rows, part.objective, exp.mesh)
+
+    batches = corpora.training_pipeline(exp.cfg, prepared, share)
+    return Feed(batches, measure, prepared.digests | exp.digests, corpora.total_tokens(prepared))
+
+
+def run(
+    exp: Experiment,
+    feed: Feed,
+    workdir: Path,
+    checkpoints: Checkpoints,
+    step: int,
+    past: dict[str, Any] | None = None,
+    processes: Alone | Processes = ALONE,
+) -> Run:
+    """Everything that the loop works with, from update `step` on; `past` is the meta of the checkpoint it is from."""
+    cfg = exp.cfg
+    peak = peak_flops(exp.mesh.devices.flat[0].device_kind)
+    return Run(
+        config=parse.loop_config(cfg),
+        stages=[_stage(part, feed) for part in exp.parts],
+        frozen=exp.frozen,
+        schedule=exp.schedule,
+        mesh=exp.mesh,
+        batches=feed.batches,
+        checkpoints=checkpoints,
+        meta={"config": flatten(cfg), "data": feed.digests, "tokens": feed.tokens},
+        writers=_writers(cfg, workdir, step),
+        console=Console(step, cfg.train.num_steps),
+        workdir=workdir,
+        peak_flops=None if peak is None else peak * exp.mesh.size,
+        chosen_params=exp.chosen_params,
+        past=past,
+        processes=processes,
+    )
+
+
+def _stage(part: Part, feed: Feed) -> Stage:
+    rows, length = part.cfg.train.batch_size, part.cfg.data.seq_len
+    return Stage(
+        start=part.start,
+        objective=part.objective,
+        train_step=part.train_step,
+        train_steps=part.train_steps,
+        measure=feed.measure(part),
+        flops_per_token=lambda filled: training_flops(part.objective, filled * length),
+        title=f"from update {part.start} on: {rows} rows of {length} tokens in a batch",
+    )
+
+
+def open_checkpoints(
+    cfg: ConfigDict, workdir: Path, read_only: bool = False, processes: Alone | Processes = ALONE
+) -> Checkpoints:
+    settings = cfg.checkpoint
+    return Checkpoints(
+        workdir / "checkpoints",
+        keep=settings.keep,
+        keep_every=settings.keep_every,
+        best_metric=settings.best_metric,
+        read_only=read_only,
+        first=processes.first,
+    )
+
+
+def _writers(cfg: ConfigDict, workdir: Path, step: int) -> list[Writer]:
+    if jax.process_index() != 0:
+        return []
+    writers: list[Writer] = [JsonLines(workdir / "metrics.jsonl", step)]
+    if cfg.logging.tensorboard:
+        writers.append(TensorBoard(workdir / "tensorboard", step))
+    if cfg.logging.wandb_project is not None:
+        writers.append(WeightsAndBiases(cfg.logging.wandb_project, workdir, flatten(cfg)))
+    return writers
+
+
+def true_size_params(params: Params, config: EncoderConfig) -> Params:
+    """Host copies of the parameters, without the rows that pad the vocabulary; of all processes, if several."""
+    return _map_vocabulary(host_copy(params), lambda leaf: leaf[: config.vocab_size])
+
+
+def float32_config(config: EncoderConfig) -> EncoderConfig:
+    """The same model at its true vocabulary, computed in float32: what is exported and looked at."""
+    return dataclasses.replace(
+        config, padded_vocab_size=None, compute_dtype="float32", result_dtype="float32", remat="none", unroll=1
+    )
+
+
+def padded_params(params: Params, config: EncoderConfig) -> Params:
+    """The other way: zero rows behind the true vocabulary, whose logits are masked anyway."""
+
+    def pad(leaf: np.ndarray) -> np.ndarray:
+        return np.pad(leaf, [(0, config.table_size - leaf.shape[0]), *[(0, 0)] * (leaf.ndim - 1)])
+
+    return _map_vocabulary(params, pad)
+
+
+HAS_VOCABULARY = re.compile(r"(.*/)?(word_embeddings/(embedding|delta)|(mlm|span)_head/bias)")
+
+
+def _map_vocabulary(params: Params, function: Callable[[np.ndarray], np.ndarray]) -> Params:
+    """The parameters with `function` applied to those whose first axis is the vocabulary."""
+    return map_with_path(lambda path, leaf: function(leaf) if HAS_VOCABULARY.fullmatch(path) else leaf, params)

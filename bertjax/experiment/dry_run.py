@@ -1,0 +1,104 @@
+"""`--config.dry_run=true`: what a run would cost, from the compiled step, without a single update."""
+
+from __future__ import annotations
+
+import jax
+from ml_collections import ConfigDict
+
+from bertjax.config import parse
+from bertjax.config.phases import amounts
+from bertjax.data import corpora
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.abstract_inputs import abstract_batch, stand_in_vocabulary
+from bertjax.experiment.teacher import attach, read_teacher
+from bertjax.models.model import count_params
+from bertjax.training.flops import bytes_per_device, peak_flops, training_flops
+from bertjax.training.optimizers import rate_rules
+from bertjax.training.param_rules import describe
+from bertjax.training.sharding import RULES
+from bertjax.types import Vocabulary
+
+
+def dry_run(cfg: ConfigDict) -> None:
+    """Prints parameters, FLOPs and memory per device, tokens and epochs; writes nothing."""
+    vocabulary, known = _vocabulary(cfg)
+    teacher = read_teacher(cfg, corpora.load_or_train_tokenizer(cfg)) if cfg.objective.name == "distill" else None
+    exp = build.experiment(cfg, vocabulary, None if teacher is None else teacher.network)
+    attach(exp, teacher)
+    model = exp.model
+    state = exp.abstract_state()
+    print(f"vocabulary        {model.vocab_size:,} pieces{'' if known else ' (as configured: not trained yet)'}")
+    for name, network in exp.objective.networks.items():
+        print(f"{name:<17} {count_params(*network):,} parameters at the true vocabulary size")
+    print(f"tokens            {amounts(cfg, cfg.train.num_steps)[1]:,} at most")
+    print(f"epochs            {_epochs(cfg)}")
+    _print_peak(exp, _print_flops(exp))
+    held = bytes_per_device(state, exp.mesh)
+    print(f"state             {_mib(held)} per device ({exp.mesh.size} devices: {dict(exp.mesh.shape)})")
+    if teacher is not None:
+        given = bytes_per_device(exp.frozen, exp.mesh)
+        held += given
+        print(f"teacher           {_mib(given)} per device")
+    memory = max(_compiled_memory(exp, part, state) for part in exp.parts)
+    print(f"step              {_mib(memory)} of activations and buffers per device, from the compiled step")
+    print(f"memory            {_mib(held + memory)} per device")
+    config = parse.optimizer_config(cfg)
+    rates = rate_rules(config, state.params)
+    for rules, name in ((config.decay_rules, "weight decay"), (rates, "rate"), (RULES, "sharding")):
+        for line in describe(rules, state.params, name):
+            print(f"  {line}")
+
+
+def _vocabulary(cfg: ConfigDict) -> tuple[Vocabulary, bool]:
+    """The real vocabulary if there is one, else a stand-in of the configured size."""
+    folder = corpora.tokenizer_folder(cfg)
+    if folder is None or folder.exists():
+        return corpora.load_or_train_tokenizer(cfg).vocabulary(), True
+    return stand_in_vocabulary(cfg.data.vocab_size), False
+
+
+def _epochs(cfg: ConfigDict) -> str:
+    rows = corpora.rows_if_prepared(cfg)
+    if rows is None:
+        return "unknown until the corpus is prepared (bertjax prepare)"
+    seen, _ = amounts(cfg, cfg.train.num_steps)
+    return f"{seen / rows:.2f} of {rows:,} rows"
+
+
+def _print_flops(exp: build.Experiment) -> float:
+    """A line a stage of the run; returns the FLOPs of all of it, rows taken to be full."""
+    total = 0.0
+    ends = [part.start for part in exp.parts[1:]] + [exp.cfg.train.num_steps]
+    for part, end in zip(exp.parts, ends, strict=True):
+        rows, length = part.cfg.train.batch_size, part.cfg.data.seq_len
+        flops = training_flops(part.objective, length)
+        step, steps = flops * rows * length, end - part.start
+        print(
+            f"model FLOPs       {flops:.3e} a token, {step:.3e} a step, {step * steps:.3e} in all "
+            f"({steps:,} steps x {rows} rows x {length})"
+        )
+        total += step * steps
+    return total
+
+
+def _print_peak(exp: build.Experiment, flops: float) -> None:
+    kind = exp.mesh.devices.flat[0].device_kind
+    peak = peak_flops(kind)
+    if peak is not None:
+        hours = flops / (peak * exp.mesh.size) / 3600
+        print(f"time              {hours / 0.4:.2f} h at 40 % of the peak of {exp.mesh.size} x {kind} (an assumption)")
+
+
+def _compiled_memory(exp: build.Experiment, part: build.Part, state: object) -> int:
+    """Bytes that one device needs beside the state while the step runs."""
+    with jax.set_mesh(exp.mesh):
+        compiled = part.train_step.lower(state, exp.frozen, abstract_batch(exp, part)).compile()
+    analysis = compiled.memory_analysis()
+    if analysis is None:
+        raise UserError("this backend does not tell the memory of a compiled step")
+    return analysis.temp_size_in_bytes
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"

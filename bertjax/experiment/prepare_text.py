@@ -1,0 +1,78 @@
+"""Text that one process prepares and all open: the tokenizer and the corpora, by the folders that they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax.config import parse
+from bertjax.data import corpora
+from bertjax.data.corpora import Prepared
+from bertjax.data.corpus import open_corpus
+from bertjax.data.prepare import describe_corpus
+from bertjax.data.tokenizer import load_tokenizer
+from bertjax.errors import UserError
+from bertjax.runtime.process_group import Alone, Processes
+
+
+def prepare_once(cfg: ConfigDict, processes: Alone | Processes) -> Prepared:
+    """The tokenizer and corpora of a config, made by the first process alone; raises `UserError` where they are not.
+
+    The others do not look at the sources: the folders are named by what they hold.
+    """
+    if processes.count == 1:
+        return corpora.prepare(cfg)
+    made: list[Prepared] = []
+
+    def describe() -> dict[str, Any]:
+        made.append(corpora.prepare(cfg))
+        return _description(cfg, made[0])
+
+    told = processes.first("the prepared text", describe)
+    if made:
+        return made[0]
+    folders = [told["tokenizer"], *told["training"].values(), *told["held_out"].values()]
+    for folder in folders:
+        if not Path(folder).exists():
+            raise UserError(
+                f"process {processes.index} does not see {folder}, which the first process has prepared; "
+                "data.cache_dir and data.tokenizer must be on a disk that all hosts share, under the same path"
+            )
+    opened = _opened(cfg, told)
+    if opened.digests != told["digests"]:
+        raise UserError(
+            f"process {processes.index} reads another tokenizer or corpus than the first one at the same paths "
+            f"({', '.join(folders)}); they must be on a disk that all hosts share"
+        )
+    return opened
+
+
+def _description(cfg: ConfigDict, prepared: Prepared) -> dict[str, Any]:
+    """Where everything lies."""
+    given = corpora.tokenizer_folder(cfg)
+    return {
+        "tokenizer": str(cfg.data.tokenizer if given is None else given),
+        "training": {name: str(corpus.folder) for name, corpus in prepared.training.items()},
+        "held_out": {name: str(corpus.folder) for name, corpus in prepared.held_out.items()},
+        "digests": prepared.digests,
+    }
+
+
+def _opened(cfg: ConfigDict, told: Mapping[str, Any]) -> Prepared:
+    """What the first process has prepared."""
+    named = cfg.data.tokenizer not in parse.TOKENIZER_MODELS
+    tokenizer = corpora.load_or_train_tokenizer(cfg) if named else load_tokenizer(told["tokenizer"])
+    training = {name: describe_corpus(Path(folder)) for name, folder in told["training"].items()}
+    counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in training.values()], axis=0)
+    weights = zip(training, (source.weight for source in parse.sources(cfg)), strict=True)
+    return Prepared(
+        tokenizer=tokenizer,
+        vocabulary=tokenizer.vocabulary(counts),
+        training=training,
+        held_out={name: describe_corpus(Path(folder)) for name, folder in told["held_out"].items()},
+        weights=dict(weights),
+    )

@@ -1,0 +1,146 @@
+"""`objective.teacher`: a trained model that a student learns from, read, compared, and put onto the mesh."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax.checkpoint.surgery import leaves_of, with_leaves
+from bertjax.config.model import EncoderConfig
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.load_run import StoredRun
+from bertjax.experiment.source_model import read_given, require_model
+from bertjax.hf import native_format
+from bertjax.objectives.base import Network, Objective
+from bertjax.objectives.distillation.init_student import start_from_teacher
+from bertjax.objectives.distillation.objective import Distillation
+from bertjax.training.ema import restart_average
+from bertjax.training.sharding import host_copy, put_tree, state_shardings
+from bertjax.training.state import TrainState
+from bertjax.training.step import compile_eval_step
+from bertjax.types import Params
+
+
+class Teacher(NamedTuple):
+    """A network at the size of the student's vocabulary, its parameters on the host, and what names it."""
+
+    network: Network
+    params: Params
+    digest: str
+
+
+def require_teacher(cfg: ConfigDict) -> None:
+    """Raises `UserError` early, before hours of tokenising, when a teacher is needed and there can be none."""
+    if cfg.objective.name != "distill":
+        return
+    if cfg.objective.teacher is None:
+        raise UserError(
+            "objective.name=distill needs a teacher: set --config.objective.teacher to a Hugging Face folder, an "
+            "export or a work folder"
+        )
+    require_model(Path(cfg.objective.teacher).expanduser())
+    if cfg.init_from is not None and cfg.objective.teacher_layers is not None:
+        raise UserError("init_from and objective.teacher_layers both say what the student starts from: use one of them")
+
+
+def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:
+    """The teacher that a config names, None where it needs none; raises `UserError` for one with other pieces."""
+    if cfg.objective.name != "distill":
+        return None
+    require_teacher(cfg)
+    folder = Path(cfg.objective.teacher).expanduser()
+    given = read_given(folder)
+    if given.tokenizer.pieces != tokenizer.pieces:
+        raise UserError(
+            f"objective.teacher={folder} has other pieces than data.tokenizer: it would read other words than the "
+            f"student; set --config.data.tokenizer={folder} (of a work folder {folder}/tokenizer)"
+        )
+    config = dataclasses.replace(given.config, vocab_size=tokenizer.size, padded_vocab_size=None)
+    rows = {
+        path: np.asarray(leaf)[: tokenizer.size]  # tables may have rows that no piece has
+        for path, leaf in leaves_of(given.params)
+        if build.HAS_VOCABULARY.fullmatch(path)
+    }
+    params = with_leaves(given.params, rows)
+    return Teacher(Network(config, given.heads), params, _digest(config, given.heads, params))
+
+
+def attach(exp: build.Experiment, teacher: Teacher | None) -> None:
+    """Puts the teacher's parameters onto the mesh, laid out as a student's would be."""
+    if teacher is None:
+        return
+    objective = _distillation(exp.objective)
+    run = objective.frozen(teacher.params)["teacher"]
+    padded = build.padded_params(run, objective.teacher.config)
+    exp.frozen = {"teacher": put_tree(padded, state_shardings(padded, exp.mesh))}
+    exp.digests = {"teacher": teacher.digest}
+
+
+def begin_as_teacher(exp: build.Experiment, teacher: Teacher | None, state: TrainState) -> TrainState:
+    """The fresh state with the layers that `objective.teacher_layers` names; as it is where it names none."""
+    if teacher is None:
+        return state
+    config, student = _distillation(exp.objective).config, exp.model
+    if config.teacher_layers is None:
+        return state
+    fresh = host_copy(state.params)
+    true = build.true_size_params(fresh, student)
+    started = start_from_teacher(student, true, teacher.network.config, teacher.params, config.teacher_layers)
+    params = build.padded_params(started, student)
+    print(f"the student starts as layers {', '.join(map(str, config.teacher_layers))} of {exp.cfg.objective.teacher}")
+    laid = jax.tree.map(lambda leaf: leaf.sharding, state.params)
+    return state._replace(params=put_tree(params, laid), opt_state=restart_average(state.opt_state, params))
+
+
+class Judged(NamedTuple):
+    """What held-out figures are made with."""
+
+    objective: Objective
+    eval_step: Callable
+    params: Params
+
+
+def judged(exp: build.Experiment, run: StoredRun) -> Judged:
+    """A run's objective with its teacher or, where that is gone or another one now, the student by itself."""
+    if not isinstance(exp.objective, Distillation):
+        return Judged(exp.objective, exp.eval_step, run.params)
+    folder = exp.cfg.objective.teacher
+    try:
+        teacher = read_teacher(exp.cfg, run.tokenizer)
+        reason = f"{folder} is another model now"
+    except UserError as error:
+        teacher, reason = None, str(error)
+    if teacher is not None and teacher.digest == run.meta["data"].get("teacher"):
+        attach(exp, teacher)
+        return Judged(exp.objective, exp.eval_step, run.params)
+    alone = exp.objective.alone()
+    if alone is None:
+        raise UserError(f"without its teacher there is nothing to measure of this student: {reason}")
+    print(f"the student by itself, for want of its teacher: {reason}")
+    eval_step = compile_eval_step(exp.mesh, alone, build.EVAL_SEED)
+    return Judged(alone, eval_step, exp.objective.network_params(run.params, "model"))
+
+
+def _distillation(objective: Objective) -> Distillation:
+    assert isinstance(objective, Distillation)
+    return objective
+
+
+def _digest(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> str:
+    """Names what the teacher computes: its parameters and what they mean."""
+    found = hashlib.blake2b(json.dumps(native_format.fields(config, heads), sort_keys=True).encode(), digest_size=16)
+    for path, leaf in sorted(leaves_of(params), key=lambda pair: pair[0]):
+        array = np.ascontiguousarray(leaf)
+        found.update(f"{path} {array.dtype} {array.shape}".encode())
+        found.update(array.data)
+    return found.hexdigest()

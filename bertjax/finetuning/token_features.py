@@ -1,0 +1,125 @@
+"""Sentences of words to pieces and back: a label on the first piece of every word, none on the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.config.task import TaskConfig
+from bertjax.data.corpus import offsets as ends_of
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.word_cache import Flat, flat
+from bertjax.finetuning.features import Features, cut_note, require_tokens
+from bertjax.finetuning.readers.examples import WordExamples
+from bertjax.finetuning.readers.load import label_numbers
+from bertjax.finetuning.templates import TEXTS_PER_CALL, Part, joined, part_places, put_together, runs, template_of
+
+OUTSIDE = "O"
+_BLANKS = ("Ġ", "▁")  # how byte-level BPE and sentencepiece write the blank before a word
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TokenData:
+    """Features of sentences, one window each, and where their words are.
+
+    words: the words of every sentence · word_offsets int64 [n + 1], where each sentence begins in the words of all ·
+    first_piece int64 [words], the place in `features.tokens` of the piece that speaks for a word, -1 where none was
+    kept (cut off, or a word without pieces) · labels: the names · ids: of the sentences · notes: what there is to say.
+    """
+
+    features: Features
+    words: list[list[str]]
+    word_offsets: np.ndarray
+    first_piece: np.ndarray
+    labels: tuple[str, ...]
+    ids: list[str]
+    notes: tuple[str, ...]
+
+    def predicted_tags(self, predictions: np.ndarray) -> list[list[str]]:
+        """The tag of every word, by the numbers int [total] predicted for `features.tokens`.
+
+        Words that the model did not see are O, or the first label where there is no O.
+        """
+        default = self.labels.index(OUTSIDE) if OUTSIDE in self.labels else 0
+        seen = self.first_piece >= 0
+        numbers = np.full(len(self.first_piece), default)
+        numbers[seen] = np.asarray(predictions)[self.first_piece[seen]]
+        names = [self.labels[number] for number in numbers.tolist()]
+        ends = self.word_offsets.tolist()
+        return [names[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+def token_data(config: TaskConfig, examples: WordExamples, tokenizer: Tokenizer, labels: Sequence[str]) -> TokenData:
+    """The features of token classification; a sentence beyond `task.max_len` loses its last words.
+
+    Raises `UserError` for unknown tags.
+    """
+    template = template_of(tokenizer, is_pair=False)
+    lengths, ids = encode_words(tokenizer, list(itertools.chain.from_iterable(examples.words)))
+    word_offsets = ends_of(list(map(len, examples.words)))
+    piece_begins = ends_of(lengths)
+    part = Part(ids, piece_begins[word_offsets[:-1]], np.diff(piece_begins[word_offsets]))
+    whole, part = part, part.cut(np.minimum(part.lengths, config.max_len - template.num_special))
+    tokens, offsets, types, summary = put_together(template, [part])
+    require_tokens(offsets, np.arange(len(examples)), examples.places)
+
+    sentence = np.repeat(np.arange(len(examples)), np.diff(word_offsets))
+    place = piece_begins[:-1] - part.starts[sentence]  # of the first piece of every word, in its text
+    is_seen = (lengths > 0) & (place < part.lengths[sentence])
+    begin = offsets[:-1] + part_places(template, [part], 0)
+    first_piece = np.where(is_seen, begin[sentence] + place, -1)
+
+    values = {}
+    if examples.tags is not None:
+        numbers = label_numbers(
+            labels, itertools.chain.from_iterable(examples.tags), examples.places, sentence.tolist()
+        )
+        values["token_labels"] = np.full(len(tokens), -1, np.int32)
+        values["token_labels"][first_piece[is_seen]] = numbers[is_seen]
+    notes = [*examples.notes, *_cut_notes(config, whole, part, lengths, is_seen)]
+    features = Features(tokens, offsets, types, np.arange(len(examples), dtype=np.int32), summary, values)
+    return TokenData(features, examples.words, word_offsets, first_piece, tuple(labels), examples.ids, tuple(notes))
+
+
+def _cut_notes(config: TaskConfig, whole: Part, part: Part, lengths: np.ndarray, is_seen: np.ndarray) -> list[str]:
+    num_empty = int((lengths == 0).sum())
+    num_lost = int((~is_seen).sum()) - num_empty
+    num_cut = int((part.lengths < whole.lengths).sum())
+    why = f"task.max_len={config.max_len}; {num_lost:,} words are not seen"
+    notes = cut_note(num_cut, len(part.lengths), why, "sentences")
+    if num_empty:
+        notes.append(f"{num_empty:,} words have no pieces (the tokenizer drops their characters) and no prediction")
+    return notes
+
+
+def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> Flat:
+    """The pieces of words that stand in sentences: their numbers int64 [n], and the ids int32 end to end.
+
+    Every word is encoded by itself, as transformers does with `is_split_into_words`: no piece goes over the end of a
+    word. Byte-level BPE takes it with a blank in front (transformers: `add_prefix_space=True`), so that words look as
+    they do inside a text. Words that come again are asked for once.
+    """
+    places: dict[str, int] = {}
+    which = np.fromiter((places.setdefault(word, len(places)) for word in words), np.int64, len(words))
+    blank = " " if _needs_blank(tokenizer) else ""
+    found = []
+    distinct = list(places)
+    for begin in range(0, len(distinct), TEXTS_PER_CALL):
+        group = [[blank + word] for word in distinct[begin : begin + TEXTS_PER_CALL]]
+        encodings = tokenizer.engine.encode_batch_fast(group, is_pretokenized=True, add_special_tokens=False)
+        found.append(flat([encoding.ids for encoding in encodings]))
+    lengths, ids = joined(found)
+    begins = ends_of(lengths)[:-1]
+    return lengths[which], ids[runs(begins[which], lengths[which])]
+
+
+def _needs_blank(tokenizer: Tokenizer) -> bool:
+    """Whether a word without a blank before it would be taken for the rest of another one."""
+    splitter = tokenizer.engine.pre_tokenizer
+    if splitter is None:
+        return False
+    bare, behind_blank = (splitter.pre_tokenize_str(text)[0][0] for text in ("a", " a"))
+    return behind_blank.startswith(_BLANKS) and not bare.startswith(_BLANKS)

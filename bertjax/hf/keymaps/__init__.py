@@ -1,0 +1,31 @@
+"""The families that can be loaded and saved. To add one: a module with a `FAMILY` here, and its name in the list."""
+
+from __future__ import annotations
+
+import importlib
+
+from bertjax.hf.keymaps.family import Family
+
+_MODULES = (
+    "bert",
+    "roberta",
+    "roberta_prelayernorm",
+    "albert",
+    "distilbert",
+    "electra",
+    "deberta",
+    "deberta_v2",
+    "modernbert",
+    "gpt2",
+    "xlnet",
+)  # fmt: skip
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (importlib.import_module(f"bertjax.hf.keymaps.{module}").FAMILY for module in _MODULES)
+}
+
+
+def family_of_type(model_type: str) -> Family | None:
+    """The family that reads config.json files with this `model_type`."""
+    return next((family for family in FAMILIES.values() if family.model_type == model_type), None)

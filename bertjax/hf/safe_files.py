@@ -1,0 +1,153 @@
+"""The files of a folder from a stranger: JSON and safetensors, read or refused.
+
+Nothing is executed, nothing is unpickled, nothing is fetched, nothing outside the folder is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.hf.keymap import Tensors
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLED = (
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "model.pt",
+    "model.pth",
+    "tf_model.h5",
+    "flax_model.msgpack",
+)
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "spm.model",
+)
+_FLOATS = ("F32", "F16", "BF16", "F64")
+# Ending of a class name -> the class of transformers that finds it by its config.json; the first that fits.
+_AUTO = {
+    "ForPreTraining": "AutoModelForPreTraining",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+    "ForNextSentencePrediction": "AutoModelForNextSentencePrediction",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForTokenClassification": "AutoModelForTokenClassification",
+    "ForQuestionAnswering": "AutoModelForQuestionAnswering",
+    "ForQuestionAnsweringSimple": "AutoModelForQuestionAnswering",
+    "ForMultipleChoice": "AutoModelForMultipleChoice",
+}
+
+
+def auto_class(architecture: str) -> str:
+    """The Auto class of `transformers` that loads a class with all of its weights."""
+    return next((auto for ending, auto in _AUTO.items() if architecture.endswith(ending)), "AutoModel")
+
+
+def read_json(folder: Path, name: str) -> dict[str, Any]:
+    """The JSON object of a file; raises `UserError`."""
+    path = inside(folder, name)
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not readable JSON: {_first_line(error)}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold a JSON object")
+    return values
+
+
+def read_tensors(folder: Path, architecture: str = "") -> tuple[Tensors, str]:
+    """(tensors by name, the file to name in messages); refuses pickled weights and paths that leave the folder.
+
+    `architecture` is the class that the folder says it holds: how pickled weights are converted depends on it.
+    """
+    if (folder / WEIGHTS).exists():
+        return read_file(folder, WEIGHTS), f"{folder / WEIGHTS}"
+    if (folder / INDEX).exists():
+        return _read_shards(folder), f"{folder / INDEX}"
+    pickled = [name for name in PICKLED if (folder / name).exists()]
+    if pickled:
+        raise UserError(
+            f"{folder} holds {pickled[0]}, which is not read (it can run code); convert it where torch is installed: "
+            f"transformers.{auto_class(architecture)}.from_pretrained(DIR).save_pretrained(OUT)"
+        )
+    raise UserError(f"{folder} holds neither {WEIGHTS} nor {INDEX}")
+
+
+def read_tokenizer_files(folder: Path) -> dict[str, bytes]:
+    """The tokenizer's files, as they are; they are carried, not parsed."""
+    return {name: inside(folder, name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
+
+
+def _read_shards(folder: Path) -> Tensors:
+    where = folder / INDEX
+    table = read_json(folder, INDEX).get("weight_map")
+    if not isinstance(table, dict) or not all(isinstance(file, str) for file in table.values()) or not table:
+        raise UserError(f"{where}: weight_map must map tensor names to file names")
+    tensors: Tensors = {}
+    for file in sorted(set(table.values())):
+        if not file.endswith(".safetensors"):
+            raise UserError(f"{where}: {file!r} is not a safetensors file")
+        shard = read_file(folder, file)
+        twice = shard.keys() & tensors.keys()
+        if twice:
+            raise UserError(f"{where}: {min(twice)} is in two files")
+        astray = sorted(name for name in shard if table.get(name) != file)
+        if astray:
+            raise UserError(f"{where}: {astray[0]} lies in {file}; the index puts it in {table.get(astray[0], 'none')}")
+        tensors |= shard
+    missing = table.keys() - tensors.keys()
+    if missing:
+        raise UserError(f"{where}: no file holds {', '.join(sorted(missing)[:4])}")
+    return tensors
+
+
+def read_file(folder: Path, name: str) -> Tensors:
+    """Every tensor of a file; numbers that are not floats are left to `KeyMap.canonical` to ignore by name."""
+    from safetensors import SafetensorError, safe_open
+
+    path = inside(folder, name)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (not a dict)
+            odd = [name for name, kind in kinds.items() if kind not in _FLOATS and not kind.startswith(("I", "U", "B"))]
+            if odd:
+                raise UserError(f"{path}: {odd[0]} has type {kinds[odd[0]]}; supported are {', '.join(_FLOATS)}")
+            return {name: _widened(file.get_tensor(name), kinds[name]) for name in kinds}
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is not a readable safetensors file: {_first_line(error)}") from None
+
+
+def _widened(array: np.ndarray, kind: str) -> np.ndarray:
+    return array.astype(np.float32, copy=False) if kind in _FLOATS else array
+
+
+def inside(folder: Path, name: str) -> Path:
+    """`folder/name`, if that is a plain file below the folder, or a link of the Hugging Face cache to its own blobs."""
+    parts = PurePosixPath(name)
+    path = folder / name
+    if not name or parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name:
+        raise UserError(f"{folder}: {name!r} is not a plain file name below the folder")
+    if not path.is_file():
+        raise UserError(f"{path} is missing")
+    root, real = folder.resolve(), path.resolve()
+    allowed = [root] + ([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])
+    if not any(real.is_relative_to(place) for place in allowed):
+        raise UserError(f"{path} is a link to {real}, outside the folder; it is not followed")
+    return path
+
+
+def _first_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,275 @@
+"""What a finetuned model says of texts, words and questions, as records to write down; the same pass that scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from bertjax.config.objectives.task import HEADS, TaskObjectiveConfig
+from bertjax.config.task import TaskConfig
+from bertjax.config.training import MeshConfig
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
+from bertjax.finetuning.batches import EvalBatches
+from bertjax.finetuning.evaluate import Pass, Scored, probabilities, score
+from bertjax.finetuning.features import TextData
+from bertjax.finetuning.metrics.entities import are_entity_tags, find_entities
+from bertjax.finetuning.objective import TaskObjective
+from bertjax.finetuning.qa_answers import Answer, Span, best_answers
+from bertjax.finetuning.qa_features import QaData
+from bertjax.finetuning.readers.examples import Examples, QaExamples
+from bertjax.finetuning.task_data import TaskData, task_data
+from bertjax.finetuning.token_features import TokenData
+from bertjax.hf.export_plan import HEAD_OF
+from bertjax.hf.pretrained import PretrainedModel, longest_row
+from bertjax.inference.predict_inputs import ANYTHING, Asked, in_flags
+from bertjax.training.sharding import make_mesh
+
+TOKENS = 8192
+"""Of a batch of the longest rows, padding included."""
+LONGEST = {"qa": 384}  # tokens of a window where nothing says how many
+_LONGEST = 512
+_SHAPES = 5  # row lengths: max_len, its half, its quarter, ...
+_DIGITS = 6
+
+Record = dict[str, Any]
+
+
+def kind_of(model: PretrainedModel, asked: str | None = None) -> str:
+    """The kind of task that a model was made for, by its heads; raises `UserError` where none or several fit.
+
+    A head for classes with one label gives a number: regression.
+    """
+    of_sequence = "regression" if model.config.num_labels == 1 else "classification"
+    by_head = {"sequence_classification": of_sequence, "token_classification": "tokens", "question_answering": "qa"}
+    found = [kind for head, kind in by_head.items() if head in model.heads]
+    if asked is not None:
+        if HEADS[asked] not in model.heads:
+            raise UserError(f"--kind {asked}: the model has no such head (it has {_listed(model.heads)})")
+        if asked == "regression" and model.config.num_labels != 1:
+            raise UserError(f"--kind regression: the head has {model.config.num_labels} labels, a number needs one")
+        return asked
+    if len(found) != 1:
+        what = "the model has the heads of several tasks; choose one with --kind" if found else "the model has no task"
+        hint = "" if found else "; finetune it first (`bertjax finetune`)"
+        raise UserError(f"{what} (heads: {_listed(model.heads)}){hint}")
+    return found[0]
+
+
+def _listed(heads: Sequence[str]) -> str:
+    return ", ".join(heads) or "none"
+
+
+def task_of(model: PretrainedModel, kind: str, trained: TaskConfig | None = None, **wishes: Any) -> TaskConfig:
+    """How a model reads what it is asked: as it was `trained`, else by what it can; wishes of None do not count.
+
+    Raises `UserError` for a length beyond the model's positions.
+    """
+    told = {name: value for name, value in wishes.items() if value is not None}
+    longest = longest_row(model.config)
+    if longest is not None and told.get("max_len", 0) > longest:
+        raise UserError(f"--max-length {told['max_len']} is beyond the {longest} tokens that the model can read")
+    values: dict[str, Any] = {"kind": kind, "train": (ANYTHING,), "eval": (), "labels": (), "swap_pairs": False}
+    try:
+        if trained is None or trained.kind != kind:
+            trained = TaskConfig(kind, (ANYTHING,), max_len=4096, max_question_len=64)
+            told.setdefault("max_len", min(LONGEST.get(kind, _LONGEST), longest or _LONGEST))
+        if kind == "qa" and "max_len" in told:  # room for the context, however short the windows
+            values["doc_stride"] = min(trained.doc_stride, told["max_len"] // 3)
+            values["max_question_len"] = min(trained.max_question_len, told["max_len"] // 4)
+        return dataclasses.replace(trained, **values, **told)
+    except UserError as error:
+        raise in_flags(error) from None
+
+
+class Predicted(NamedTuple):
+    """Of some examples one record each, in their order, and, for texts, the scores of the head float32 [n, K]."""
+
+    records: list[Record]
+    scores: np.ndarray
+    data: TaskData
+
+
+class Predictor:
+    """Examples to records; `notes` says what was cut, over all examples that it has seen.
+
+    classification  label, score, probabilities {label: p} · regression  score · tokens  tags and tag_scores of words,
+    entities [{entity, text, first, last, score}] by the numbers of their words, or with start and end, characters of
+    the text, where words were cut here · qa  answer, start, end, score, probability, best [{...}]; no answer is "" with
+    start and end None, no_answer_margin its score over that of the best answer.
+    """
+
+    def __init__(
+        self,
+        model: PretrainedModel,
+        tokenizer: Tokenizer,
+        config: TaskConfig,
+        tokens: int = TOKENS,
+        top: int | None = None,
+    ) -> None:
+        own = dataclasses.replace(model.config, bi_data=False)  # half of a batch would be read backwards
+        self.config, self.labels, self._tokenizer, self._top = config, model.config.labels, tokenizer, top
+        self._objective = TaskObjective(TaskObjectiveConfig(config.kind), own, tokenizer.vocabulary())
+        kept = {
+            name: leaf for name, leaf in model.params.items() if HEAD_OF.get(name) in (None, *self._objective.heads)
+        }
+        self._params = kept
+        self._mesh = make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1])
+        self._pass = Pass(self._objective, self._mesh, labelled=False)
+        self._seq_len = -(-config.max_len // 8) * 8
+        self._rows = max(1, tokens // self._seq_len)
+        self.num_cut, self.num_words_unseen = 0, 0
+
+    @property
+    def notes(self) -> list[str]:
+        """What there is to say of texts that were too long."""
+        found = []
+        if self.num_cut:
+            found.append(f"{self.num_cut:,} were longer than {self.config.max_len:,} tokens, and cut (--max-length)")
+        if self.num_words_unseen:
+            found.append(
+                f"{self.num_words_unseen:,} words are beyond {self.config.max_len:,} tokens of their sentence: O"
+            )
+        return found
+
+    def __call__(self, asked: Asked) -> Predicted:
+        """The records of some examples; raises `UserError` where one has no token, or its label is unknown."""
+        try:
+            data = self._data(asked.examples)
+        except UserError as error:
+            raise in_flags(error) from None
+        scores = self._scores(data)
+        if isinstance(data, TokenData):
+            found = self._tagged(asked, data, scores)
+        elif isinstance(data, QaData):
+            found = self._answered(data, scores)
+        else:
+            found = self._labelled(data, scores)
+        return Predicted([{"id": name, **record} for name, record in zip(asked.ids, found, strict=True)], scores, data)
+
+    def score(self, asked: Asked, predicted: Predicted) -> Scored:
+        """The figures of examples that were read with their gold labels."""
+        found = score(self.config, asked.examples, predicted.data, predicted.scores, self.labels)
+        return found
+
+    def _data(self, examples: Examples) -> TaskData:
+        if not isinstance(examples, QaExamples):
+            data = task_data(self.config, examples, self._tokenizer, self.labels)
+            if isinstance(data, TextData):
+                self.num_cut += data.num_cut
+            elif isinstance(data, TokenData):
+                self.num_words_unseen += int((data.first_piece < 0).sum())
+            return data
+        if self.config.no_answer is False and any(not each.texts for each in examples.answers or ()):
+            raise UserError("a question has no gold answer; give --no-answer, if the model knows such questions")
+        asked = dataclasses.replace(examples, answers=None)  # gold answers need not say where they stand
+        found = task_data(self.config, asked, self._tokenizer)
+        assert isinstance(found, QaData)
+        return dataclasses.replace(found, examples=examples)
+
+    def _scores(self, data: TaskData) -> np.ndarray:
+        features = data.features
+        rows = min(self._rows, 1 << (len(features) - 1).bit_length())
+        batches = EvalBatches(
+            features,
+            rows=rows,
+            pad_id=self._tokenizer.pad_id,
+            vocab_size=self._objective.model.vocab_size,
+            seq_len=self._seq_len,
+            packing=False,
+            num_lengths=_SHAPES,
+            name="in",
+        )
+        with jax.set_mesh(self._mesh), jax.default_matmul_precision("float32"):
+            scores = self._pass(self._params, batches).scores
+        if not np.isfinite(scores).all():
+            raise UserError("the model says what is no number: its weights are broken, or its training diverged")
+        return scores
+
+    def _labelled(self, data: TextData, scores: np.ndarray) -> Iterator[Record]:
+        if self.config.kind == "regression":
+            yield from ({"score": _float32(value)} for value in scores[:, 0])
+            return
+        shares = probabilities(scores)
+        for row in shares:
+            order = np.argsort(-row, kind="stable")
+            kept = range(len(row)) if self._top is None else order[: self._top]
+            yield {
+                "label": self.labels[order[0]],
+                "score": _rounded(row[order[0]]),
+                "probabilities": {self.labels[place]: _rounded(row[place]) for place in kept},
+            }
+
+    def _tagged(self, asked: Asked, data: TokenData, scores: np.ndarray) -> Iterator[Record]:
+        tags = data.predicted_tags(scores.argmax(axis=1))
+        seen = data.first_piece >= 0
+        best = np.zeros(len(seen))
+        best[seen] = probabilities(scores[data.first_piece[seen]]).max(axis=1)
+        begins = data.word_offsets
+        are_entities = are_entity_tags(data.labels)
+        for index, (words, own, cut) in enumerate(zip(data.words, tags, asked.cut_texts, strict=True)):
+            shares = best[begins[index] : begins[index + 1]]
+            record: Record = {"words": words, "tags": own, "tag_scores": [_rounded(share) for share in shares]}
+            if are_entities:
+                record["entities"] = [
+                    {
+                        "entity": entity.kind,
+                        "text": " ".join(words[entity.first : entity.last + 1]),
+                        "first": entity.first,
+                        "last": entity.last,
+                        "score": _rounded(shares[entity.first : entity.last + 1].mean()),
+                    }
+                    for entity in find_entities(own)
+                ]
+            if cut is not None:
+                _place(record, *cut)
+            yield record
+
+    def _answered(self, data: QaData, scores: np.ndarray) -> Iterator[Record]:
+        answers = best_answers(self.config, data, scores[:, 0], scores[:, 1])
+        for number, answer in enumerate(answers):
+            yield _answer_record(answer, data.examples.contexts[data.examples.context_of[number]], self._top or 5)
+
+
+def _place(record: Record, text: str, cut: Any) -> None:
+    """Characters of the text for words and entities that were cut from it."""
+    record["spans"] = [list(span) for span in cut.spans]
+    for entity in record.get("entities", ()):
+        begin, end = cut.spans[entity.pop("first")][0], cut.spans[entity.pop("last")][1]
+        entity |= {"text": text[begin:end], "start": begin, "end": end}
+
+
+def _answer_record(answer: Answer, context: str, top: int) -> Record:
+    best = next((span for span in answer.spans if span.text == answer.text), None)
+    record = _span_record(best, context) if best is not None else _nothing(answer.text)
+    record["best"] = [_span_record(span, context) for span in answer.spans[:top]]
+    if answer.null_margin is not None:
+        record["no_answer_margin"] = _float32(answer.null_margin) if math.isfinite(answer.null_margin) else None
+    return record
+
+
+def _nothing(text: str) -> Record:
+    return {"answer": text, "start": None, "end": None, "score": None, "probability": None}
+
+
+def _span_record(span: Span, context: str) -> Record:
+    """Places of the answer without the blanks around it."""
+    found: Record = _nothing(span.text)
+    if span.text:
+        start = span.begin + context[span.begin : span.end].index(span.text)
+        found |= {"start": start, "end": start + len(span.text)}
+    return found | {"score": _float32(span.score), "probability": _rounded(span.probability)}
+
+
+def _rounded(share: float) -> float:
+    return round(float(share), _DIGITS)
+
+
+def _float32(value: float) -> float:
+    """The shortest number that is this float32."""
+    return float(str(np.float32(value)))

@@ -1,0 +1,38 @@
+"""Whether near vectors belong to texts that people call alike (STS; arXiv:1708.00055)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.finetuning.metrics.regression import regression_scores
+from bertjax.finetuning.metrics.sklearn_compat import require_as_many
+
+
+class SimilarityScores(NamedTuple):
+    """Correlation of cosines with gold similarities; nan where undefined (`RegressionScores`)."""
+
+    pearson: float
+    spearman: float
+
+    def figures(self) -> dict[str, float]:
+        return self._asdict()
+
+
+def similarity_scores(first: np.ndarray, second: np.ndarray, gold: Sequence[float] | np.ndarray) -> SimilarityScores:
+    """Of n pairs of vectors [n, D] and their gold similarities, on any scale; raises `UserError` where sizes differ."""
+    require_as_many(len(gold), len(first), "similarities")
+    scores = regression_scores(gold, cosines(first, second))
+    return SimilarityScores(scores.pearson, scores.spearman)
+
+
+def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """float64 [n]; a vector of zeros is like nothing: 0."""
+    one, other = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    if one.ndim != 2 or one.shape != other.shape:
+        raise UserError(f"vectors must come in pairs [n, D], not as {list(one.shape)} and {list(other.shape)}")
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    return np.einsum("nd,nd->n", one, other) / np.where(lengths > 0, lengths, 1.0)

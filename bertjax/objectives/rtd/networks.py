@@ -1,0 +1,71 @@
+"""Two encoders that learn together: the generator and the discriminator of ELECTRA and DeBERTa v3.
+
+Whatever both read is one array with one owner, which gets the gradients that it should get, one optimizer state, and
+one row in every table of names; the other tower is completed with it when it is bound.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.config.objectives.rtd_networks import TowersConfig
+from bertjax.models.linear import Key
+from bertjax.models.model import init_params
+from bertjax.types import Params
+
+GENERATOR_HEADS, DISCRIMINATOR_HEADS = ("mlm",), ("rtd",)
+
+
+def init_towers(config: TowersConfig, key: Key) -> Params:
+    """Freshly drawn `generator` and `discriminator`, each without what it borrows from the other.
+
+    "embeddings" and "all": the discriminator owns what is shared. "gdes": the generator owns the tables, and in their
+    place the discriminator has `delta`, what it adds to them, which starts at zero.
+    """
+    first, second = jax.random.split(key)
+    generator = init_params(config.generator, GENERATOR_HEADS, first)
+    discriminator = init_params(config.discriminator, DISCRIMINATOR_HEADS, second)
+    if config.sharing == "all":
+        generator = {name: part for name, part in generator.items() if name != "encoder"}
+    if config.sharing == "embeddings":
+        parts = generator["encoder"]["embeddings"]
+        own = {name: part for name, part in parts.items() if name not in config.shared_embeddings}
+        generator = _with_embeddings(generator, own)
+    if config.sharing == "gdes":
+        parts = discriminator["encoder"]["embeddings"]
+        deltas = {name: {"delta": jnp.zeros_like(parts[name]["embedding"])} for name in config.shared_embeddings}
+        discriminator = _with_embeddings(discriminator, {**parts, **deltas})
+    return {"generator": generator, "discriminator": discriminator}
+
+
+def generator_params(config: TowersConfig, params: Params) -> Params:
+    """The generator by itself, as `bind` and an export want it."""
+    generator, discriminator = params["generator"], params["discriminator"]
+    if config.sharing == "all":
+        return {**generator, "encoder": discriminator["encoder"]}
+    if config.sharing != "embeddings":
+        return generator
+    lent = {name: discriminator["encoder"]["embeddings"][name] for name in config.shared_embeddings}
+    return _with_embeddings(generator, {**generator["encoder"].get("embeddings", {}), **lent})
+
+
+def discriminator_params(config: TowersConfig, params: Params) -> Params:
+    """The discriminator by itself, as `bind` and an export want it.
+
+    With "gdes" its tables are sums, through which the generator learns nothing (arXiv:2111.09543, section 3.2).
+    """
+    discriminator = params["discriminator"]
+    if config.sharing != "gdes":
+        return discriminator
+    parts, theirs = (params[name]["encoder"]["embeddings"] for name in ("discriminator", "generator"))
+    tables = {
+        name: {"embedding": jax.lax.stop_gradient(theirs[name]["embedding"]) + parts[name]["delta"]}
+        for name in config.shared_embeddings
+    }
+    return _with_embeddings(discriminator, {**parts, **tables})
+
+
+def _with_embeddings(params: Params, embeddings: Params) -> Params:
+    encoder = {name: part for name, part in params["encoder"].items() if name != "embeddings"}
+    return {**params, "encoder": {**encoder, "embeddings": embeddings} if embeddings else encoder}

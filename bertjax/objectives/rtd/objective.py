@@ -1,0 +1,149 @@
+"""Replaced token detection: a generator fills masks, a discriminator finds its words (ELECTRA, arXiv:2003.10555).
+
+With `sharing="gdes"` and towers of one width this is DeBERTa v3 (arXiv:2111.09543). Its released code updates the
+generator first and the discriminator afterwards, from words drawn before that update: as nothing flows back from the
+words and the discriminator leaves the generator's tables alone, both get the same gradients here, in one step. Only the
+tables below its `delta` are one update older.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from bertjax.config.objectives.rtd import RtdConfig
+from bertjax.config.objectives.rtd_networks import TowersConfig
+from bertjax.models.model import Model, bind
+from bertjax.objectives.base import Extra, Key, Network, Pass, encoder_inputs, example_keys
+from bertjax.objectives.masking import hide_batch
+from bertjax.objectives.masking.tokens import SAMPLE, keys_at, tokens_of, uniforms
+from bertjax.objectives.rtd.gumbel import sample_words
+from bertjax.objectives.rtd.networks import (
+    DISCRIMINATOR_HEADS,
+    GENERATOR_HEADS,
+    discriminator_params,
+    generator_params,
+    init_towers,
+)
+from bertjax.objectives.vocab_loss import unigram_nll, word_sums
+from bertjax.types import Batch, Params, Sum, Vocabulary
+
+_MOST_REPEATS = 3
+"""Samples for a position that was drawn several times; more than three draws of one come once in 50,000 tokens."""
+
+
+class Guesses(NamedTuple):
+    """The generator's logits [B, M, V], the rows with its words [B, S], and what the discriminator makes of them.
+
+    `scores` [B, S] are positive where a token looks replaced.
+    """
+
+    logits: Array
+    input_ids: Array
+    scores: Array
+
+
+class ReplacedTokenDetection:
+    """Generator and discriminator in one step; the discriminator is what a run is for."""
+
+    def __init__(self, config: RtdConfig, towers: TowersConfig, vocabulary: Vocabulary):
+        self.config, self.towers, self.vocabulary = config, towers, vocabulary
+        self.weights = {"mlm": config.mlm_weight, "rtd": config.disc_weight}
+        self.networks = {
+            "discriminator": Network(towers.discriminator, DISCRIMINATOR_HEADS),
+            "generator": Network(towers.generator, GENERATOR_HEADS),
+        }
+        masking = config.masking
+        predicted = (masking.mask_rate + masking.last_rate) / 2.0
+        self.passes = (Pass(towers.generator, predicted), Pass(towers.discriminator, 0.0))
+        self.unigram_nll = unigram_nll(vocabulary)
+
+    def init(self, key: Key) -> Params:
+        return init_towers(self.towers, key)
+
+    def new_carry(self, rows: int) -> dict:
+        return {}
+
+    def network_params(self, params: Params, name: str) -> Params:
+        complete = {"generator": generator_params, "discriminator": discriminator_params}[name]
+        return complete(self.towers, params)
+
+    def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
+        """Hides words for the generator, and adds the random numbers `sample_noise` [B, M, R, 2] that its words take.
+
+        They belong to the tokens, like those that chose them, and are new at every cursor even where masks repeat.
+        """
+        hidden = hide_batch(batch, key, cursor, self.config.masking, self.vocabulary)
+        keys = example_keys(jax.random.fold_in(key, cursor), batch)
+        tokens = tokens_of(batch, keys, self.vocabulary, mask_specials=True, mask_unknown=True)
+        places = hidden["masked_positions"]
+        repeats = _MOST_REPEATS if self.config.average_repeats else 1
+        noise = uniforms(keys_at(tokens, places), SAMPLE, 2 * repeats)
+        return {**hidden, "sample_noise": noise.reshape(*places.shape, repeats, 2)}
+
+    def counts(self, batch: Batch) -> dict[str, Array]:
+        """Draws of masked words, and all real tokens: the discriminator judges [CLS] and [SEP], too."""
+        real = (batch["segment_ids"] > 0).astype(jnp.float32)
+        return {"mlm": batch["masked_weights"].sum(), "rtd": real.sum()}
+
+    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], dict]:
+        guesses = self.guess(params, batch, key if train else None)
+        sums = word_sums("mlm", guesses.logits, batch["masked_ids"], batch["masked_weights"])
+        if not train:
+            baseline = jnp.asarray(self.unigram_nll)[batch["masked_ids"]] * batch["masked_weights"]
+            sums["unigram_loss"] = Sum(baseline.sum(), sums["mlm"].count)
+        # By comparison: a word that the generator got right is an original one.
+        is_replaced = guesses.input_ids != batch["original_ids"]
+        return sums | rtd_sums(guesses.scores, is_replaced, batch["segment_ids"]), extra.carry
+
+    def guess(self, params: Params, batch: Batch, key: Key | None = None) -> Guesses:
+        """Both towers on a corrupted batch; `key` switches dropout on."""
+        first, second = (None, None) if key is None else jax.random.split(key)
+        logits = self._generate(self._network(params, "generator"), batch, first)
+        model, seen = self._network(params, "discriminator"), replaced(batch, self._words(logits, batch))
+        hidden = model.encode(**{**encoder_inputs(batch), "input_ids": seen}, key=second).last_hidden_state
+        return Guesses(logits, seen, model.rtd_logits(hidden, batch["example_positions"], batch["segment_ids"]))
+
+    def _network(self, params: Params, name: str) -> Model:
+        network = self.networks[name]
+        return bind(network.config, network.heads, self.network_params(params, name))
+
+    def _generate(self, model: Model, batch: Batch, key: Key | None) -> Float[Array, "B M V"]:
+        encoded = model.encode(**encoder_inputs(batch), key=key)
+        places = batch["segment_ids"], batch["position_ids"]
+        return model.mlm_logits(model.masked_word_states(encoded, *places, batch["masked_positions"], key))
+
+    def _words(self, logits: Float[Array, "B M V"], batch: Batch) -> Int[Array, "B M"]:
+        """The generator's word for every masked position, also for those that masking left as they are."""
+        words = sample_words(logits, batch["sample_noise"], self.config.temperature, self.vocabulary.size)
+        if not self.config.average_repeats:
+            return words[..., 0]
+        times = jnp.clip(batch["masked_weights"].astype(jnp.int32), 1, words.shape[-1])
+        drawn = jnp.arange(words.shape[-1])[None, None, :] < times[..., None]
+        return jnp.where(drawn, words, 0).sum(axis=-1) // times
+
+
+def replaced(batch: Batch, words: Int[Array, "B M"]) -> Int[Array, "B S"]:
+    """The original rows with these words at the masked positions."""
+    original, there = batch["original_ids"], batch["masked_weights"] > 0
+    row, length = jnp.arange(len(words))[:, None], original.shape[1]
+    return original.at[row, jnp.where(there, batch["masked_positions"], length)].set(words, mode="drop")
+
+
+def rtd_sums(logits: Float[Array, "B S"], is_replaced: Array, segment_ids: Int[Array, "B S"]) -> dict[str, Sum]:
+    """Cross-entropy `rtd` over all real tokens, and how well the replaced ones are found."""
+    real = (segment_ids > 0).astype(jnp.float32)
+    losses = optax.sigmoid_binary_cross_entropy(logits, is_replaced.astype(jnp.float32))
+    said, true = (logits > 0.0) * real, is_replaced * real
+    count, found = real.sum(), (said * true).sum()
+    return {
+        "rtd": Sum((losses * real).sum(), count),
+        "rtd_accuracy": Sum(((said == true) * real).sum(), count),
+        "rtd_precision": Sum(found, said.sum()),
+        "rtd_recall": Sum(found, true.sum()),
+        "replaced_share": Sum(true.sum(), count),
+    }

@@ -1,0 +1,107 @@
+"""ModernBERT: `transformers.ModernBertConfig`."""
+
+from __future__ import annotations
+
+from bertjax.parity.cases import Case
+
+_HEADS = (
+    "ModernBertForMaskedLM",
+    "ModernBertForSequenceClassification",
+    "ModernBertForTokenClassification",
+    "ModernBertForQuestionAnswering",
+)
+# The bases of rotations under the names of transformers 4: 5 moves them into `rope_parameters`.
+_OLD_KEYS = ("global_rope_theta", "local_rope_theta")
+
+CASES = (
+    Case(
+        "modernbert",
+        "period 4, window 6, unequal bases, heads of 10, odd layers",
+        "ModernBertConfig",
+        {
+            "vocab_size": 97,
+            "hidden_size": 50,
+            "num_hidden_layers": 7,
+            "num_attention_heads": 5,
+            "intermediate_size": 37,
+            "max_position_embeddings": 80,
+            "local_attention": 6,
+            "layer_types": [("full" if layer % 4 == 0 else "sliding") + "_attention" for layer in range(7)],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 3_000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 70.0},
+            },
+            "pad_token_id": 1,
+            "classifier_pooling": "mean",
+        },
+        _HEADS,
+        length=41,
+        left_padding=True,
+        unwritten=_OLD_KEYS,
+    ),
+    Case(
+        "modernbert",
+        "every bias, old keys, pooling cls, odd window, other activations",
+        "ModernBertConfig",
+        {
+            "vocab_size": 64,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "intermediate_size": 60,
+            "max_position_embeddings": 40,
+            "local_attention": 5,
+            "global_attn_every_n_layers": 2,
+            "global_rope_theta": 500.0,
+            "local_rope_theta": 40.0,
+            "pad_token_id": 63,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "norm_bias": True,
+            "classifier_bias": True,
+            "decoder_bias": False,
+            "norm_eps": 1e-3,
+            "hidden_activation": "silu",
+            "classifier_activation": "relu",
+        },
+        (*_HEADS, "ModernBertModel"),
+        length=33,
+        unwritten=_OLD_KEYS,
+    ),
+    Case(
+        "modernbert",
+        "rows of blocks: longer than three windows and their blocks",
+        "ModernBertConfig",
+        {
+            "vocab_size": 50,
+            "hidden_size": 16,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "intermediate_size": 20,
+            "max_position_embeddings": 512,
+            "local_attention": 34,
+            "pad_token_id": 0,
+        },
+        ("ModernBertForMaskedLM",),
+        length=301,
+        left_padding=True,
+        unwritten=_OLD_KEYS,
+    ),
+    Case(
+        "modernbert",
+        "every layer global, one layer",
+        "ModernBertConfig",
+        {
+            "vocab_size": 50,
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "intermediate_size": 20,
+            "max_position_embeddings": 20,
+            "global_attn_every_n_layers": 1,
+            "pad_token_id": 0,
+        },
+        ("ModernBertModel",),
+        unwritten=_OLD_KEYS,
+    ),
+)

@@ -1,0 +1,263 @@
+"""Where figures go: `metrics.jsonl` always, TensorBoard and Weights & Biases if asked for, and the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from bertjax.errors import UserError
+
+Figures = Mapping[str, float]
+WORD_LOSSES = ("mlm", "clm", "plm", "span")
+
+
+class Writer(Protocol):
+    def write(self, step: int, figures: Figures) -> None: ...
+
+    def rewind(self, step: int) -> None:
+        """The run goes back to `step` and writes what came after it anew."""
+
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """One JSON object a line. A resumed run first drops the lines of steps that it is going to make again."""
+
+    def __init__(self, path: Path, step: int):
+        self._path = path
+        self._open(step)
+
+    def _open(self, step: int) -> None:
+        kept = [line for line in _lines(self._path) if (number := _step_of(line)) is not None and number <= step]
+        temporary = self._path.with_suffix(".tmp")
+        temporary.write_text("".join(kept), encoding="utf-8")
+        temporary.replace(self._path)
+        self._file = self._path.open("a", encoding="utf-8")
+
+    def rewind(self, step: int) -> None:
+        self._file.close()
+        self._open(step)
+
+    def write(self, step: int, figures: Figures) -> None:
+        # JSON has no NaN: a figure that is none is null.
+        finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+        self._file.write(json.dumps({"step": step, **finite}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # what a full disk did not take, `write` has told
+            self._file.close()
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
+
+
+def _step_of(line: str) -> int | None:
+    """The step of a line; None for one that a killed process did not finish."""
+    try:
+        return json.loads(line)["step"] if line.endswith("\n") else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+class TensorBoard:
+    """Event files below `folder`; a resumed run hides the events it is going to write again.
+
+    Written at once and by this thread: the library's own thread dies when the disk is full, and who fills its queue
+    then waits for ever.
+    """
+
+    def __init__(self, folder: Path, step: int):
+        self._folder = folder
+        self._open(step + 1 if step else None)
+
+    def _open(self, hidden_from: int | None) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        number = sum(1 for _ in self._folder.iterdir())  # two of the same second must not have the same name
+        self._events = EventsWriter(str(self._folder / "events"), f".{number}")
+        if hidden_from is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._events.write_event(Event(wall_time=time.time(), step=hidden_from, file_version="brain.Event:2"))
+            self._events.write_event(Event(wall_time=time.time(), step=hidden_from, session_log=start))
+        self._events.flush()
+
+    def write(self, step: int, figures: Figures) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import scalar
+
+        for name, value in figures.items():
+            self._events.write_event(Event(wall_time=time.time(), step=step, summary=scalar(name, value)))
+        self._events.flush()
+
+    def rewind(self, step: int) -> None:
+        self.close()
+        self._open(step + 1)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # what a full disk did not take, `write` has told
+            self._events.close()
+
+
+class WeightsAndBiases:
+    """One W&B run for a work folder, taken up again on resume."""
+
+    def __init__(self, project: str, workdir: Path, config: dict[str, Any]):
+        try:
+            import wandb
+        except ImportError:
+            raise UserError("logging.wandb_project is set but wandb is missing; pip install 'bertjax[wandb]'") from None
+        identity = workdir / "wandb_id"
+        if not identity.exists():
+            identity.write_text(wandb.util.generate_id())
+        self._run = wandb.init(
+            project=project, id=identity.read_text(), resume="allow", dir=str(workdir), name=workdir.name, config=config
+        )
+
+    def write(self, step: int, figures: Figures) -> None:
+        self._run.log(dict(figures), step=step)
+
+    def rewind(self, step: int) -> None:
+        """W&B takes no step twice: the figures up to where the run was go missing there, with its own warning."""
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class Clock:
+    """Seconds and real tokens since the last reading, with the time spent on other things taken out."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._out = 0.0
+
+    def exclude(self, seconds: float) -> None:
+        self._out += seconds
+
+    def lap(self) -> float:
+        now = time.monotonic()
+        seconds = max(now - self._since - self._out, 1e-9)
+        self._since, self._out = now, 0.0
+        return seconds
+
+
+class Console:
+    """A progress bar and the figures below it on a terminal, plain lines elsewhere (a log needs no escape codes)."""
+
+    def __init__(self, step: int, num_steps: int, interactive: bool | None = None):
+        self.num_steps = num_steps
+        self.interactive = sys.stdout.isatty() if interactive is None else interactive
+        self._progress, self._task, self._figures = None, None, "compiling"
+        if self.interactive:
+            self._progress, self._task = _progress_bar(step, num_steps, lambda: self._figures)
+
+    def print(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, flush=True)
+
+    def advance(self, step: int) -> None:
+        """Moves the bar; call it at every step."""
+        if self._progress is not None:
+            self._progress.update(self._task, completed=step)
+
+    def train(self, step: int, figures: Figures) -> None:
+        text = train_line(figures)
+        self._figures = text
+        if self._progress is not None:
+            self._progress.update(self._task, completed=step)
+        else:
+            print(f"step {step}/{self.num_steps}  {text}", flush=True)
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def _progress_bar(step: int, num_steps: int, figures: Callable[[], str]) -> tuple[Any, Any]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+    from rich.text import Text
+
+    class WithFigures(Progress):
+        """The bar, and below it what `figures` says: one line would be too long for most terminals."""
+
+        def get_renderables(self) -> Iterator[Any]:
+            yield self.make_tasks_table(self.tasks)
+            yield Text(figures(), style="dim")
+
+    progress = WithFigures(BarColumn(bar_width=40), MofNCompleteColumn(), TimeElapsedColumn())
+    progress.start()
+    return progress, progress.add_task("train", total=num_steps, completed=step)
+
+
+def train_line(figures: Figures) -> str:
+    """The figures of one window, short enough for a terminal."""
+    parts = [f"loss {figures['train/loss']:.3f}"]
+    for name in _losses(figures, "train"):
+        right = figures.get(f"train/{name}_accuracy")
+        parts.append(f"{name} {figures[f'train/{name}_loss']:.3f}" + ("" if right is None else f" acc {right:.3f}"))
+    parts.append(f"lr {figures['train/learning_rate']:.2e}")
+    if "train/tokens_per_second" in figures:
+        parts.append(f"{_thousands(figures['train/tokens_per_second'])} tokens/s")
+    parts.append(f"padding {100 * figures['train/padding']:.1f} %")
+    if "train/mfu" in figures:
+        parts.append(f"MFU {100 * figures['train/mfu']:.1f} %")
+    if "train/eta_seconds" in figures:
+        parts.append(f"ETA {duration(figures['train/eta_seconds'])}")
+    return "  ".join(parts)
+
+
+SCORES = ("accuracy", "exact_match", "f1", "macro_f1", "matthews", "pearson", "spearman")
+"""What tasks are scored by, under their own names."""
+
+
+def eval_line(figures: Figures, prefix: str = "eval") -> str:
+    """A held-out evaluation in words: a loss of words beside what guessing by frequency costs on the same tokens."""
+    parts = []
+    unigram = figures.get(f"{prefix}/unigram_loss")
+    for name in _losses(figures, prefix):
+        loss, right = figures[f"{prefix}/{name}_loss"], figures.get(f"{prefix}/{name}_accuracy")
+        if unigram is None or name not in WORD_LOSSES:
+            parts.append(f"{name} loss {loss:.3f}" + ("" if right is None else f", accuracy {right:.3f}"))
+            continue
+        verdict = f"{abs(unigram - loss):.3f} {'better' if loss < unigram else 'worse'} than guessing by frequency"
+        parts.append(f"{name} {loss:.3f} nats, {verdict} ({unigram:.3f})")
+        parts += [] if right is None else [f"accuracy {right:.3f}"]
+        unigram = None  # it was measured on the words of this loss
+    named = ((name, figures.get(f"{prefix}/{name}")) for name in SCORES)
+    parts += [f"{name} {value:.3f}" for name, value in named if value is not None]
+    return "  ".join(parts)
+
+
+def _losses(figures: Figures, prefix: str) -> list[str]:
+    """The names of the losses that figures hold, those of words first."""
+    ending = "_loss"
+    names = [
+        key.removeprefix(f"{prefix}/").removesuffix(ending)
+        for key in figures
+        if key.startswith(f"{prefix}/") and key.endswith(ending) and key.count("/") == prefix.count("/") + 1
+    ]
+    own = [name for name in names if not name.endswith("unigram")]
+    return sorted(own, key=lambda name: WORD_LOSSES.index(name) if name in WORD_LOSSES else len(WORD_LOSSES))
+
+
+def duration(seconds: float) -> str:
+    """1 h 02 m, 3 m 04 s, 5 s."""
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+    return f"{whole // 60} m {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+
+
+def _thousands(value: float) -> str:
+    return f"{value / 1e6:.2f}M" if value >= 1e6 else f"{value / 1e3:.1f}k" if value >= 1e3 else f"{value:.0f}"

@@ -1,0 +1,107 @@
+"""Turns that alternate, the examples a peer gets, and the lines that are printed."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.benchmark.bertjax_runner import examples_of
+from bertjax.benchmark.interleaved_timing import Turn, alternate, ratios, spread
+from bertjax.benchmark.report import parts_lines, peer_lines
+from bertjax.benchmark.torch_baseline import Peer, Recipe, Setting
+from bertjax.benchmark.torch_subprocess import PeerAway
+from bertjax.benchmark.trace import Part
+from bertjax.errors import UserError
+
+
+class Logged:
+    """A side that writes down when it had its turn."""
+
+    def __init__(self, name: str, log: list[str]):
+        self.name, self.log = name, log
+
+    def turn(self, steps: int) -> Turn:
+        self.log.append(self.name)
+        return Turn(steps, 2.0 * steps, 30 * steps, 40 * steps)
+
+
+def test_both_sides_take_turns() -> None:
+    log: list[str] = []
+    ours, theirs = alternate([Logged("a", log), Logged("b", log)], 3, 5)
+    assert log == ["a", "a", "b", "b"] * 3  # a step that does not count, and a turn
+    assert [turn.seconds_per_step for turn in ours] == [2.0] * 3 and theirs[0].tokens_per_second == 15.0
+
+
+def test_a_peer_that_cannot_train_is_an_explained_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(peer: Peer, steps: int) -> Turn:
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr(Peer, "turn", fails)
+    peer = Peer.__new__(Peer)
+    peer._examples = deque()
+    away = PeerAway.__new__(PeerAway)
+    away.versions = "transformers 5, torch 2"
+    monkeypatch.setattr(away, "_ask", lambda what, steps, setting: peer.trial(Setting(*setting))[1:])
+    with pytest.raises(UserError, match="torch 2 cannot train this model here: RuntimeError: no kernel"):
+        away.choose(with_compile=True)
+
+
+def test_a_peer_that_dies_is_an_explained_end(tmp_path: Path) -> None:
+    """Its process finds no model, and says so by an exit code; nobody waits for it."""
+    recipe = Recipe(1, True, 0.15, 1e-4, 0.0, 1.0, 0)
+    with pytest.raises(UserError, match=r"the peer's process ended \(exit code 1\)"):
+        PeerAway(tmp_path / "nothing", "BertForMaskedLM", iter([]), recipe)
+
+
+def test_ratios_are_taken_turn_by_turn() -> None:
+    ours = [Turn(1, 1.0, 100, 100), Turn(1, 2.0, 100, 100), Turn(1, 4.0, 100, 100)]
+    theirs = [Turn(1, 2.0, 100, 100), Turn(1, 6.0, 100, 100), Turn(1, 4.0, 100, 100)]
+    assert ratios(ours, theirs) == (2.0, 1.0, 3.0) and spread([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+
+
+def test_rows_fall_apart_into_their_examples() -> None:
+    batch = {
+        "input_ids": np.array([[2, 7, 3, 2, 8, 9, 3, 0], [2, 5, 6, 3, 0, 0, 0, 0], [0] * 8], np.int32),
+        "segment_ids": np.array([[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 1, 1, 0, 0, 0, 0], [0] * 8], np.int32),
+        "token_type_ids": np.array([[0, 0, 0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 0, 0, 0, 0], [0] * 8], np.int32),
+        "pair_labels": np.array([[1, 0], [1, 0], [0, 0]], np.int32),
+    }
+    found = list(examples_of(batch))
+    assert [example["input_ids"].tolist() for example in found] == [[2, 7, 3], [2, 8, 9, 3], [2, 5, 6, 3]]
+    assert [example["token_type_ids"].tolist() for example in found] == [[0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
+    assert [int(example["pair_labels"]) for example in found] == [1, 0, 1]
+
+
+def test_shares_of_parts_add_up() -> None:
+    parts = {Part("heads", "forward"): 1.0, Part("heads", "backward"): 2.0, Part("optimizer", "update"): 1.0}
+    _, heads, optimizer = parts_lines(parts)
+    assert heads.split() == ["heads", "75.0%", "25.0%", "50.0%"] and optimizer.split() == [
+        "optimizer",
+        "25.0%",
+        "25.0%",
+    ]
+    assert "names no operations" in parts_lines({})[0]
+
+
+def test_a_way_that_did_not_run_says_why() -> None:
+    spread_ = {"median": 0.05, "low": 0.04, "high": math.inf}
+    lines = peer_lines(
+        {
+            "versions": "transformers 5, torch 2",
+            "attention": "sdpa",
+            "setting": "float32, eager",
+            "trials": {"float32, eager": 0.5, "float32, compiled": "RuntimeError: no compiler"},
+            "seconds_per_step": spread_,
+            "tokens_per_second": {"median": 1234.5, "low": 1.0, "high": 2.0},
+            "padding": 0.25,
+            "waited": 0.1,
+            "ratio": {"median": 1.5, "low": 1.4, "high": 1.6},
+        }
+    )
+    text = "\n".join(lines)
+    assert "float32, eager               500 ms a step  <- taken" in text and "no compiler" in text
+    assert "50.0 ms (40.0 ms to never)" in text and "25.00 % of the places" in text and "1.50 in real tokens/s" in text

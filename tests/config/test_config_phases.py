@@ -1,0 +1,93 @@
+"""Phases and ramps: which config every batch has, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from ml_collections import ConfigDict
+
+from bertjax.config.defaults import base_config
+from bertjax.config.phases import amounts, stages
+from bertjax.errors import UserError
+
+
+@pytest.fixture
+def cfg() -> ConfigDict:
+    config = base_config()
+    config.train.num_steps = 1000
+    config.train.batch_size = 64
+    config.data.seq_len = 512
+    return config
+
+
+def table(cfg: ConfigDict) -> list[tuple[int, int, int]]:
+    return [(stage.start, stage.cfg.train.batch_size, stage.cfg.data.seq_len) for stage in stages(cfg)]
+
+
+def test_without_phases_the_config_is_the_only_stage(cfg: ConfigDict) -> None:
+    assert table(cfg) == [(0, 64, 512)]
+    assert amounts(cfg, 10) == (640, 640 * 512)
+
+
+def test_phases_follow_each_other_and_the_config_comes_last(cfg: ConfigDict) -> None:
+    cfg.train.phases = ("80%:data.seq_len=128,objective.max_predictions=20", "100:data.seq_len=256")
+    assert table(cfg) == [(0, 64, 128), (800, 64, 256), (900, 64, 512)]
+    assert [stage.cfg.objective.max_predictions for stage in stages(cfg)] == [20, None, None]
+    assert cfg.data.seq_len == 512 and cfg.objective.max_predictions is None
+    assert amounts(cfg, 850) == (850 * 64, 800 * 64 * 128 + 50 * 64 * 256)
+    cfg.train.num_steps = 100
+    cfg.train.phases = ("90%:data.seq_len=128",)
+    assert table(cfg) == [(0, 64, 128), (90, 64, 512)]  # a share follows the length of the run
+
+
+def test_a_comma_of_the_command_line_may_part_phases_or_settings(cfg: ConfigDict) -> None:
+    cfg.train.phases = ("80%:data.seq_len=128", "objective.max_predictions=20", "100:data.seq_len=256")
+    assert table(cfg) == [(0, 64, 128), (800, 64, 256), (900, 64, 512)]
+    assert stages(cfg)[0].cfg.objective.max_predictions == 20
+
+
+def test_phases_that_fill_the_run_leave_nothing_behind_them(cfg: ConfigDict) -> None:
+    cfg.train.phases = ("500:data.seq_len=128", "500:data.seq_len=256")
+    assert table(cfg) == [(0, 64, 128), (500, 64, 256)]
+
+
+def test_a_ramp_holds_every_size_equally_long(cfg: ConfigDict) -> None:
+    cfg.train.batch_start, cfg.train.batch_ramp_steps = 16, 300
+    assert table(cfg) == [(0, 16, 512), (100, 32, 512), (200, 48, 512), (300, 64, 512)]
+    assert amounts(cfg, 400)[0] == 100 * (16 + 32 + 48 + 64)
+    cfg.train.batch_ramp_steps = None
+    assert [start for start, *_ in table(cfg)] == [0, 33, 66, 100]  # a tenth of the run
+
+
+def test_ramp_and_phases_cross(cfg: ConfigDict) -> None:
+    cfg.train.batch_start, cfg.train.batch_ramp_steps = 32, 300
+    cfg.train.phases = ("90%:data.seq_len=128",)
+    assert table(cfg) == [(0, 32, 128), (300, 64, 128), (900, 64, 512)]
+
+
+def test_a_ramp_leads_to_the_rows_of_the_first_phase(cfg: ConfigDict) -> None:
+    cfg.train.batch_start, cfg.train.batch_ramp_steps = 32, 200
+    cfg.train.phases = ("90%:data.seq_len=128,train.batch_size=96",)
+    assert table(cfg) == [(0, 32, 128), (100, 64, 128), (200, 96, 128), (900, 64, 512)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"phases": ("data.seq_len=128",)}, "is not STEPS:KEY=VALUE"),
+        ({"phases": ("10:data.sources=x",)}, "data.sources cannot change during a run"),
+        ({"phases": ("10:objective.name=clm",)}, "objective.name cannot change"),
+        ({"phases": ("10:data.seq_len=short",)}, "train.phases: .*seq_len"),
+        ({"phases": ("1001:data.seq_len=128",)}, "1001 updates, more than train.num_steps=1000"),
+        ({"phases": ("0.01%:data.seq_len=128",)}, "less than one of the 1000 updates"),
+        ({"batch_start": 48}, "must divide train.batch_size=64"),
+        ({"batch_start": 1}, "makes 64 sizes"),
+        ({"batch_start": 16, "batch_ramp_steps": 2}, "must lie between 3"),
+        ({"batch_ramp_steps": 10}, "needs train.batch_start"),
+        ({"batch_start": 16, "phases": ("60:data.seq_len=64", "10:train.batch_size=32")}, "still grows at update 60"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(cfg: ConfigDict, settings: dict, message: str) -> None:
+    for key, value in settings.items():
+        cfg.train[key] = value
+    with pytest.raises(UserError, match=message):
+        stages(cfg)

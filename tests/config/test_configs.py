@@ -1,0 +1,86 @@
+"""Every config of `configs/`, every size: the whole train step by shapes alone, and the published parameter counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import runpy
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from bertjax.config.overrides import load_config
+from bertjax.config.parse import check
+from bertjax.config.parse_objective import encoder_config
+from bertjax.experiment import build
+from bertjax.experiment.dry_run import abstract_batch
+from bertjax.models.model import abstract_params, count_params
+from bertjax.objectives.base import Network
+from bertjax.objectives.distillation.objective import Distillation
+from bertjax.types import Vocabulary, padded_vocab_size
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SPECS = [
+    f"{path.name}:{size}" if size else path.name
+    for path in sorted(CONFIGS.glob("*.py"))
+    for size in runpy.run_path(str(path)).get("SIZES", ("",))
+]
+
+# ForPreTraining, tied weights once (google-research/bert:README.md sizes; counted with Hugging Face's classes).
+PUBLISHED = {
+    "tiny": 4_433_468,
+    "mini": 11_267_900,
+    "small": 29_058_876,
+    "medium": 41_668_412,
+    "base": 110_106_428,
+    "base-cased": 108_932_934,
+    "large": 336_226_108,
+    "large-cased": 334_661_958,
+}
+
+
+def vocabulary(size: int) -> Vocabulary:
+    ones = np.ones(size, bool)
+    return Vocabulary(size, padded_vocab_size(size), 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))
+
+
+def teacher_of(cfg: ConfigDict) -> Network | None:
+    """What recipes of distillation are taught by: BERT-base, or the run of configs/quickstart.py."""
+    if cfg.objective.name != "distill":
+        return None
+    name = "bert.py:base" if cfg.model.num_layers is None or cfg.data.seq_len > 32 else "quickstart.py"
+    return Network(
+        dataclasses.replace(encoder_config(load_config(f"{CONFIGS}/{name}")), vocab_size=cfg.data.vocab_size),
+        ("pooler", "mlm", "pair"),
+    )
+
+
+# Sizes that differ from another of their family in little but width and depth
+TWINS = r":\d+x\d+$|^(?!bert).*:(?!smoke$)|^shoot_out.py"
+EVERY = [pytest.param(spec, marks=pytest.mark.long) if re.search(TWINS, spec) else spec for spec in SPECS]
+
+
+@pytest.mark.parametrize("spec", EVERY)
+def test_the_whole_train_step_has_its_shapes(spec: str) -> None:
+    cfg = load_config(f"{CONFIGS}/{spec}")
+    check(cfg)
+    cfg.model.unroll = 1
+    experiment = build.experiment(cfg, vocabulary(cfg.data.vocab_size), teacher_of(cfg))
+    if isinstance(experiment.objective, Distillation):
+        experiment.frozen = {"teacher": abstract_params(*experiment.objective.teacher)}
+    state = experiment.abstract_state()
+    with jax.set_mesh(experiment.mesh):
+        new_state, metrics = jax.eval_shape(experiment.train_step, state, experiment.frozen, abstract_batch(experiment))
+    shapes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (state, new_state)]
+    assert shapes[0] == shapes[1]
+    assert metrics["loss"].shape == ()
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_parameter_counts_are_the_published_ones(size: str) -> None:
+    cfg = load_config(f"{CONFIGS}/bert.py:{size}")
+    experiment = build.experiment(cfg, vocabulary(cfg.data.vocab_size))
+    assert count_params(experiment.model, experiment.objective.heads) == PUBLISHED[size]

@@ -1,0 +1,49 @@
+"""Recipes of finetuning: all can be loaded and checked, and say what their authors say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertjax.config.defaults.finetune_recipes import KINDS, RECIPES
+from bertjax.config.overrides import load_config
+from bertjax.config.parse import check, optimizer_config, schedule_config
+from bertjax.config.parse_objective import task_config
+from bertjax.errors import UserError
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "finetune"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_of_every_kind(kind: str, recipe: str) -> None:
+    cfg = load_config(f"{CONFIGS / kind}.py:{recipe}")
+    cfg.task.train = ({"tokens": "conll", "qa": "squad"}.get(kind, "tsv") + ":train",)
+    cfg.train.num_steps = 1000
+    check(cfg)
+    assert task_config(cfg).kind == kind and cfg.objective.name == "task"
+    assert 0 < schedule_config(cfg).warmup_steps < 1000
+
+
+def test_what_authors_say() -> None:
+    """bert-family.md and modern-family.md, rows of finetuning."""
+    electra = load_config(f"{CONFIGS}/classification.py:electra-large")
+    assert (electra.optimizer.learning_rate, electra.optimizer.layer_decay, electra.optimizer.layer_decay_top) == (
+        5e-5,
+        0.9,
+        2,
+    )
+    squad = load_config(f"{CONFIGS}/qa.py:roberta")
+    assert (squad.optimizer.learning_rate, squad.task.batch_size, squad.optimizer.weight_decay) == (1.5e-5, 48, 0.01)
+    bert = load_config(f"{CONFIGS}/qa.py")
+    assert (bert.task.batch_size, bert.task.epochs, bert.task.max_len, bert.task.doc_stride) == (12, 2.0, 384, 128)
+    finbert = load_config(f"{CONFIGS}/classification.py:finbert")
+    finbert.train.num_steps = 100
+    assert (finbert.schedule.warmup_steps, finbert.task.class_weights, finbert.task.max_len) == (20, ("sqrt",), 64)
+    assert optimizer_config(finbert).layer_decay == 0.85 and finbert.task.unfreeze_epochs == pytest.approx(1 / 3)
+
+
+def test_an_unknown_recipe_is_refused() -> None:
+    with pytest.raises(UserError, match=r"the recipe must be one of bert, .*, not 'electro'; did you mean 'electra'"):
+        load_config(f"{CONFIGS}/tokens.py:electro")

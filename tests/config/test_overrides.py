@@ -1,0 +1,289 @@
+"""Config files and overrides: typing, references, friendly refusals, and config.json there and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ml_collections import ConfigDict, config_dict
+
+from bertjax.config.defaults import base_config
+from bertjax.config.overrides import apply_overrides, check_keys, differences, flatten, from_json, load_config, to_json
+from bertjax.errors import UserError
+
+
+def override(*arguments: str) -> ConfigDict:
+    return apply_overrides(base_config(), arguments)
+
+
+def refusal(*arguments: str) -> str:
+    with pytest.raises(UserError) as caught:
+        override(*arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def config_file(folder: Path, body: str, head: str = "def get_config():") -> str:
+    path = folder / "experiment.py"
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    path.write_text(f"from bertjax.config.defaults import base_config\n{head}\n    config = base_config()\n{lines}")
+    return str(path)
+
+
+def file_refusal(spec: str) -> str:
+    with pytest.raises(UserError) as caught:
+        load_config(spec)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("argument", "key", "expected"),
+    [
+        ("train.num_steps=5", "train.num_steps", 5),
+        ("train.num_steps=1e3", "train.num_steps", 1000),
+        ("mesh.data=-1", "mesh.data", -1),
+        ("optimizer.learning_rate=3", "optimizer.learning_rate", 3.0),
+        ("optimizer.learning_rate=1e-4", "optimizer.learning_rate", 1e-4),
+        ("dry_run=true", "dry_run", True),
+        ("dry_run=1", "dry_run", True),
+        ("logging.tensorboard=False", "logging.tensorboard", False),
+        ("data.tokenizer=tok=v1/", "data.tokenizer", "tok=v1/"),
+        ("data.sources=text:a.txt@0.5,hub:x:y#text", "data.sources", ("text:a.txt@0.5", "hub:x:y#text")),
+        (r"eval.fill_mask=Yes\, a [MASK].,No.", "eval.fill_mask", ("Yes, a [MASK].", "No.")),
+        ("data.sources=", "data.sources", ()),
+        ("model.num_layers=2", "model.num_layers", 2),
+        ("model.remat=none", "model.remat", "none"),  # a policy of that name, not None
+        ("data.tokenizer=None", "data.tokenizer", "None"),  # no placeholder: text
+    ],
+)
+def test_a_value_is_read_by_its_declared_type(argument: str, key: str, expected: object) -> None:
+    value = flatten(override(f"--config.{argument}"))[key]
+    expected = list(expected) if isinstance(expected, tuple) else expected
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+def test_only_keys_whose_default_is_none_take_none() -> None:
+    config = override("--config.model.num_layers=2", "--config.init_from=there")
+    apply_overrides(config, ["--config.model.num_layers=None", "--config.init_from=None"])
+    assert config.model.num_layers is None
+    assert config.init_from is None
+    assert refusal("--config.train.num_steps=None") == "train.num_steps expects a whole number, not 'None'"
+
+
+def test_derived_numbers_follow_and_can_be_set_themselves() -> None:
+    config = override("--config.train.num_steps=4000")
+    assert (config.schedule.warmup_steps, config.eval.interval_steps, config.train.log_interval_steps) == (40, 200, 20)
+    apply_overrides(config, ["--config.schedule.warmup_steps=7", "--config.eval.batch_size=3"])
+    assert (config.schedule.warmup_steps, config.train.num_steps) == (7, 4000)
+    assert (config.eval.batch_size, config.train.batch_size) == (3, 256)
+
+
+def test_the_last_of_several_counts() -> None:
+    assert override("--config.seed=1", "--config.seed=2").seed == 2
+
+
+def test_nothing_is_set_when_one_is_wrong() -> None:
+    config = base_config()
+    with pytest.raises(UserError):
+        apply_overrides(config, ["--config.seed=1", "--config.sed=2"])
+    assert config.seed == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("train.num_step", "train.num_steps"),
+        ("trian.batch_size", "train.batch_size"),
+        ("learning_rate", "optimizer.learning_rate"),
+        ("optimizer.lr", "optimizer.learning_rate"),
+        ("train.seq_len", "data.seq_len"),
+        ("warmup", "schedule.warmup_steps"),
+        ("batch_size", "eval.batch_size or task.batch_size or train.batch_size"),
+    ],
+)
+def test_a_misspelt_key_names_the_one_that_was_meant(key: str, meant: str) -> None:
+    assert refusal(f"--config.{key}=1") == f"unknown key {key}; did you mean {meant}?"
+
+
+@given(st.sampled_from(sorted(flatten(base_config()))), st.data())
+def test_one_wrong_letter_is_always_understood(key: str, data: st.DataObject) -> None:
+    place = data.draw(st.integers(len(key.rpartition(".")[0]) + 1, len(key) - 1))
+    wrong = key[:place] + "Z" + key[place + 1 :]
+    if len(key.rpartition(".")[2]) > 3:
+        assert key in refusal(f"--config.{wrong}=1")
+
+
+def test_a_key_like_no_other_lists_what_there_is() -> None:
+    assert refusal("--config.mesh.zzz=1") == "unknown key mesh.zzz; there are mesh.data, mesh.fsdp, mesh.tensor"
+    assert "there are checkpoint, compile_cache, data" in refusal("--config.zzz.zzz=1")
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("--config.train.num_steps=1.5", "train.num_steps expects a whole number, not '1.5'"),
+        ("--config.train.num_steps=true", "train.num_steps expects a whole number, not 'true'"),
+        ("--config.train.num_steps=", "train.num_steps expects a whole number, not ''"),
+        ("--config.optimizer.learning_rate=fast", "optimizer.learning_rate expects a number, not 'fast'"),
+        ("--config.optimizer.learning_rate=nan", "optimizer.learning_rate expects a number, not 'nan'"),
+        ("--config.dry_run=yes", "dry_run expects true or false, not 'yes'"),
+        ("--config.model.num_heads=x", "model.num_heads expects a whole number or None, not 'x'"),
+        ("--config.mesh=2", "mesh is a group of keys: set one of mesh.data, mesh.fsdp, mesh.tensor"),
+        ("--config.dry_run", "--config.dry_run has no value: write --config.dry_run=VALUE"),
+        ("config.seed=3", "config.seed=3: overrides start with two dashes, --config.seed=3"),
+        ("-config.seed=3", "-config.seed=3: overrides start with two dashes, --config.seed=3"),
+        ("--seed=3", "unknown argument --seed=3; a key of the config is set by --config.KEY=VALUE"),
+    ],
+)
+def test_a_refusal_says_key_value_and_what_was_expected(argument: str, expected: str) -> None:
+    assert refusal(argument) == expected
+
+
+def test_an_empty_item_of_a_tuple_is_refused() -> None:
+    assert "data.sources expects items separated by commas" in refusal("--config.data.sources=a,,b")
+
+
+def test_a_config_file_gets_its_argument(tmp_path: Path) -> None:
+    spec = config_file(tmp_path, "config.seed = int(number)\nreturn config", "def get_config(number='1'):")
+    assert load_config(spec).seed == 1
+    assert load_config(f"{spec}:7").seed == 7
+
+
+def test_a_config_file_is_read_afresh(tmp_path: Path) -> None:
+    assert load_config(config_file(tmp_path, "config.seed = 1\nreturn config")).seed == 1
+    assert load_config(config_file(tmp_path, "config.seed = 2\nreturn config")).seed == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["experiment.py"]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("config.train.num_step = 5", "unknown key train.num_step; did you mean train.num_steps?"),
+        ("config.sed = 5", "unknown key sed; did you mean seed?"),
+        ("model = config.model\nmodel.hiden_size = 5", "unknown key model.hiden_size; did you mean model.hidden_size?"),
+        ("config.seed = config.train.num_step", "unknown key train.num_step; did you mean train.num_steps?"),
+        ("config.train.num_steps = '5'", "train.num_steps expects a whole number: config.train.num_steps = '5'"),
+        ("config.seed = 1 // 0", "ZeroDivisionError: integer division or modulo by zero"),
+        ("if:", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_fault_in_a_config_file_is_one_line_with_its_place(tmp_path: Path, body: str, expected: str) -> None:
+    spec = config_file(tmp_path, f"{body}\nreturn config")
+    number = 3 + len(body.splitlines())
+    assert file_refusal(spec) == f"{spec}:{number}: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("config.unlock()\nconfig.train.num_step = 5", "unknown key train.num_step; did you mean train.num_steps?"),
+        ("config.mesh = {'data': 1, 'fsdp': 1}", "key mesh.tensor is missing: start the config from base_config()"),
+        ("config.train.num_steps = True", "train.num_steps expects a whole number, not True"),
+        ("config.mesh.data = None", "mesh.data expects a whole number, not None"),
+        ("config.data.sources = ('a', 1)", r"data.sources expects items separated by commas (\, is a comma inside"),
+        ("config = {}", "get_config() must return a ConfigDict, not dict"),
+    ],
+)
+def test_what_the_lock_lets_through_is_refused_too(tmp_path: Path, body: str, expected: str) -> None:
+    spec = config_file(tmp_path, f"{body}\nreturn config")
+    assert file_refusal(spec).startswith(f"{spec}: {expected}")
+
+
+def test_files_that_are_no_configs(tmp_path: Path) -> None:
+    spec = config_file(tmp_path, "return config")
+    assert file_refusal(f"{spec}:base") == f"{spec} takes no argument, but was given 'base': use --config {spec}"
+    missing = str(tmp_path / "absent.py")
+    assert file_refusal(missing) == f"cannot read config {missing}: No such file or directory; there are {spec}"
+    assert "is no config: give PATH.py" in file_refusal(str(tmp_path / "config.yaml"))
+    Path(spec).write_text("get_config = 3\n")
+    assert file_refusal(spec) == f"{spec} defines no function get_config()"
+    Path(spec).write_text("import nothing_of_this_name\n")
+    assert file_refusal(spec) == f"{spec}:1: ModuleNotFoundError: No module named 'nothing_of_this_name'"
+
+
+def test_a_config_files_own_refusal_passes_through(tmp_path: Path) -> None:
+    spec = config_file(tmp_path, "from bertjax.errors import UserError\nraise UserError('no such size')")
+    assert file_refusal(spec) == f"{spec}: no such size"
+
+
+def test_json_there_and_back() -> None:
+    config = override(
+        "--config.train.num_steps=300",
+        "--config.data.sources=lines:é.txt,text:b",
+        "--config.model.num_layers=2",
+        "--config.optimizer.clip_norm=0",
+    )
+    again = from_json(to_json(config))
+    assert flatten(again) == flatten(config)
+    assert to_json(again) == to_json(config)
+    assert again.data.sources == ("lines:é.txt", "text:b")
+    check_keys(again)
+    apply_overrides(again, ["--config.model.num_layers=None"])
+
+
+def test_stored_numbers_no_longer_follow_references() -> None:
+    stored = from_json(to_json(override("--config.train.num_steps=300")))
+    apply_overrides(stored, ["--config.train.num_steps=1000"])
+    assert stored.schedule.warmup_steps == 3
+
+
+def test_stored_configs_of_other_versions(tmp_path: Path) -> None:
+    assert from_json('{"seed": 3}').train.num_steps == 1_000_000
+    for text, expected in [
+        ('{"sed": 3}', "unknown key sed; did you mean seed? (was it written by another version of bertjax?)"),
+        ('{"seed": "3"}', "seed expects a whole number, not '3'"),
+        ('{"train": 3}', "train is a group of keys"),
+        ("[]", "the stored config is not a JSON object"),
+        ("{", "the stored config is not JSON"),
+    ]:
+        with pytest.raises(UserError) as caught:
+            from_json(text)
+        assert str(caught.value).startswith(expected)
+
+
+def test_from_json_leaves_its_reference_alone() -> None:
+    reference = base_config()
+    assert from_json('{"seed": 3}', reference).seed == 3
+    assert reference.seed == 0
+
+
+def test_differences_name_what_changed() -> None:
+    old = base_config()
+    assert differences(old, base_config()) == []
+    new = override("--config.seed=3", "--config.data.sources=text:a")
+    assert differences(old, new) == [
+        ("data.sources", ["builtin:python-docs"], ["text:a"]),
+        ("seed", 0, 3),
+    ]
+
+
+def test_another_reference_declares_other_keys() -> None:
+    reference = ConfigDict({"rate": config_dict.placeholder(float), "task": {"names": ("a",)}})
+    config = apply_overrides(ConfigDict(reference), ["--config.rate=1", "--config.task.names=b,c"], reference)
+    assert config.rate == 1.0
+    assert config.task.names == ("b", "c")
+    check_keys(config, reference)
+    with pytest.raises(UserError, match=r"did you mean task\.names"):
+        apply_overrides(config, ["--config.task.name=b"], reference)
+
+
+ITEM = st.text(st.characters(exclude_characters="\\", exclude_categories=("Cs",)), min_size=1)
+
+
+@given(st.lists(ITEM.map(str.strip).filter(bool), max_size=5))
+def test_any_items_can_be_written_on_the_command_line(items: list[str]) -> None:
+    text = ",".join(item.replace(",", "\\,") for item in items)
+    assert override(f"--config.eval.fill_mask={text}").eval.fill_mask == tuple(items)
+
+
+@given(st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False))
+def test_any_number_survives_exactly(whole: int, real: float) -> None:
+    config = override(f"--config.seed={whole}", f"--config.optimizer.eps={real!r}")
+    assert from_json(to_json(config)).seed == whole
+    assert from_json(to_json(config)).optimizer.eps == real

@@ -1,0 +1,127 @@
+"""Published sizes have the published numbers of parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import pytest
+
+from bertjax.config.model import EncoderConfig
+from bertjax.config.presets import PRESETS, preset
+from bertjax.errors import UserError
+from bertjax.models.model import abstract_params, count_params
+
+# As Hugging Face counts them, tied weights once: BertModel, BertForPreTraining, BertForMaskedLM.
+COUNTS = [
+    ("bert-tiny", 30522, 4_385_920, 4_433_468, 4_416_698),
+    ("bert-mini", 30522, 11_170_560, 11_267_900, 11_201_594),
+    ("bert-small", 30522, 28_763_648, 29_058_876, 28_795_194),
+    ("bert-medium", 30522, 41_373_184, 41_668_412, 41_404_730),
+    ("bert-base", 30522, 109_482_240, 110_106_428, 109_514_298),
+    ("bert-base", 28996, 108_310_272, 108_932_934, 108_340_804),
+    ("bert-large", 30522, 335_141_888, 336_226_108, 335_174_458),
+    ("bert-large", 28996, 333_579_264, 334_661_958, 333_610_308),
+]
+
+
+# (preset, vocabulary, heads) -> as Hugging Face counts the class with these heads
+OTHERS = [
+    ("bert-base", 30873, ("pooler",), 109_751_808),  # FinBERT uncased
+    ("spanbert-base", 28996, ("pooler",), 108_310_272),
+    ("spanbert-large", 28996, ("pooler",), 333_579_264),
+    ("roberta-base", 50265, ("mlm",), 124_697_433),
+    ("roberta-base", 50265, ("pooler",), 124_645_632),
+    ("roberta-base", 50265, (), 124_055_040),
+    ("roberta-large", 50265, ("mlm",), 355_412_057),
+    ("roberta-large", 50265, ("pooler",), 355_359_744),
+    ("roberta-large", 50265, (), 354_310_144),
+    ("distilroberta", 50265, ("mlm",), 82_170_201),
+    ("roberta-prelayernorm", 50265, ("mlm",), 355_414_105),  # roberta-large and one more norm
+    *(
+        (f"albert-{size}-{version}", 30000, heads, count)
+        for version in ("v1", "v2")
+        for size, counts in {
+            "base": (11_683_584, 11_813_810, 11_221_680),
+            "large": (17_683_968, 17_847_474, 16_795_824),
+            "xlarge": (58_724_864, 59_021_490, 54_821_040),
+            "xxlarge": (222_595_584, 223_158_450, 206_368_944),
+        }.items()
+        for heads, count in zip((("pooler",), ("pooler", "mlm", "pair"), ("mlm",)), counts, strict=True)
+    ),
+    ("distilbert", 30522, (), 66_362_880),
+    ("distilbert", 30522, ("mlm",), 66_985_530),
+    ("distilbert", 28996, (), 65_190_912),
+    ("distilbert", 28996, ("mlm",), 65_812_036),
+    ("electra-small", 30522, (), 13_483_008),
+    ("electra-small", 30522, ("rtd",), 13_549_057),
+    ("electra-base", 30522, ("rtd",), 109_483_009),
+    ("electra-large", 30522, ("rtd",), 335_142_913),
+    ("electra-small-generator", 30522, ("mlm",), 4_620_026),
+    ("electra-small-generator-released", 30522, ("mlm",), 13_546_682),
+    ("electra-base-generator", 30522, ("mlm",), 33_740_602),
+    ("electra-large-generator", 30522, ("mlm",), 51_295_290),
+    ("deberta-base", 50265, (), 138_601_728),
+    ("deberta-large", 50265, (), 405_163_008),
+    ("deberta-xlarge", 50265, (), 757_804_032),
+    ("deberta-v2-xlarge", 128100, (), 884_593_152),
+    ("deberta-v2-xxlarge", 128100, (), 1_564_549_632),
+    ("deberta-v3-xsmall", 128100, (), 70_682_112),
+    ("deberta-v3-small", 128100, (), 141_304_320),
+    ("deberta-v3-base", 128100, (), 183_831_552),
+    ("deberta-v3-large", 128100, (), 434_012_160),
+    ("xlnet-base", 32000, ("mlm",), 116_750_336),
+    ("xlnet-large", 32000, ("mlm",), 360_300_800),
+    ("modernbert-base", 50368, (), 149_014_272),
+    ("modernbert-base", 50368, ("mlm",), 149_655_232),
+    ("modernbert-large", 50368, ("mlm",), 395_881_664),
+    ("gpt2", 50257, ("mlm",), 124_439_808),
+    ("gpt2-medium", 50257, ("mlm",), 354_823_168),
+    ("gpt2-large", 50257, ("mlm",), 774_030_080),
+    ("gpt2-xl", 50257, ("mlm",), 1_557_611_200),
+]
+
+
+@pytest.mark.parametrize(("name", "vocab_size", "heads", "count"), OTHERS)
+def test_parameter_counts_of_every_family(name: str, vocab_size: int, heads: tuple[str, ...], count: int) -> None:
+    assert count_params(EncoderConfig(vocab_size=vocab_size, **preset(name)), heads) == count
+
+
+def test_every_published_size_is_counted() -> None:
+    counted = {name for name, *_ in COUNTS + OTHERS}
+    assert {name for name in PRESETS if not name.startswith(("bert-", "transformer-"))} <= counted
+
+
+@pytest.mark.parametrize(("name", "vocab_size", "bare", "pretraining", "masked_lm"), COUNTS)
+def test_parameter_counts(name: str, vocab_size: int, bare: int, pretraining: int, masked_lm: int) -> None:
+    config = EncoderConfig(vocab_size=vocab_size, **preset(name))
+    assert count_params(config, ("pooler",)) == bare
+    assert count_params(config, ("pooler", "mlm", "pair")) == pretraining
+    assert count_params(config, ("mlm",)) == masked_lm
+
+
+def test_padding_of_the_vocabulary_is_held_but_not_counted() -> None:
+    config = EncoderConfig(**preset("bert-tiny"))
+    padded = dataclasses.replace(config, padded_vocab_size=30528)
+    assert count_params(padded, ("mlm",)) == count_params(config, ("mlm",))
+    held = sum(leaf.size for leaf in jax.tree.leaves(abstract_params(padded, ("mlm",))))
+    assert held == count_params(config, ("mlm",)) + 6 * (128 + 1)  # six rows of the table, six biases
+
+
+def test_every_miniature_is_there_and_can_be_built() -> None:
+    grid = {f"bert-{layers}x{hidden}" for layers in (2, 4, 6, 8, 10, 12) for hidden in (128, 256, 512, 768)}
+    assert grid < set(PRESETS)
+    for name in grid:
+        assert EncoderConfig(**preset(name)).head_dim == 64
+        assert preset(name)["intermediate_size"] == 4 * preset(name)["hidden_size"]
+    assert preset("bert-12x768") == preset("bert-base")
+
+
+def test_a_preset_is_a_copy() -> None:
+    preset("bert-tiny")["num_layers"] = 99
+    assert preset("bert-tiny")["num_layers"] == 2
+
+
+def test_an_unknown_preset_lists_those_there_are() -> None:
+    with pytest.raises(UserError, match=r"unknown model preset 'bert-huge'.*bert-tiny.*bert-large"):
+        preset("bert-huge")

@@ -1,0 +1,59 @@
+"""Pipelines that follow each other: every leg begins where its stream has been left."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from bertjax.data.phased_pipeline import Leg, StagedPipeline
+from bertjax.data.pipeline import ALL_ROWS
+
+
+class Rows:
+    """Stands for a pipeline: batch n of b rows holds the numbers of its rows."""
+
+    def __init__(self, rows: int, kind: int) -> None:
+        self.rows, self.kind, self.batch_size = rows, kind, rows
+        self.rows_per_epoch = {"all": 100 * kind}
+
+    def batch(self, cursor: int, rows: slice = ALL_ROWS, first_row: int = 0) -> dict[str, np.ndarray]:
+        numbers = 1000 * self.kind + first_row + cursor * self.rows + np.arange(self.rows)
+        return {"input_ids": numbers[rows, None]}
+
+
+@pytest.fixture
+def staged() -> StagedPipeline:
+    return StagedPipeline([Leg(0, 0, Rows(2, 0)), Leg(3, 6, Rows(4, 0)), Leg(5, 0, Rows(3, 1))])
+
+
+def test_a_larger_batch_goes_on_behind_the_smaller_ones(staged: StagedPipeline) -> None:
+    seen = [staged.batch(cursor)["input_ids"][:, 0].tolist() for cursor in range(7)]
+    assert list(itertools.chain(*seen[:5])) == list(range(14))
+    assert seen[5:] == [[1000, 1001, 1002], [1003, 1004, 1005]]
+    assert staged.rows_per_epoch == {"all": 100}
+
+
+def test_any_batch_and_any_rows_of_it_can_be_asked_for(staged: StagedPipeline) -> None:
+    assert staged.batch(4, slice(1, 3))["input_ids"][:, 0].tolist() == [11, 12]
+    with staged.prefetch(2, 6) as batches:
+        got = [(cursor, batch["input_ids"][0, 0]) for cursor, batch in batches]
+    assert got == [(2, 4), (3, 6), (4, 10), (5, 1000)]
+
+
+def test_every_host_reads_its_share_whatever_the_size_of_the_batch() -> None:
+    """P19: four hosts, then two from cursor 4 on; every row once, and every batch as one host would have it."""
+    legs = [Leg(0, 0, Rows(4, 0)), Leg(3, 12, Rows(8, 0))]
+    whole = {cursor: StagedPipeline(legs).batch(cursor)["input_ids"][:, 0] for cursor in range(8)}
+    found: dict[int, list[int]] = {cursor: [] for cursor in whole}
+    for hosts, start, stop in ((4, 0, 4), (2, 4, 8)):
+        for host in range(hosts):
+            # a slice or numbers, as the mesh has it
+            shares = {0: lambda rows, n=hosts: slice(0, rows // n)}
+            share = shares.get(host, lambda rows, n=hosts, h=host: np.arange(h * rows // n, (h + 1) * rows // n))
+            with StagedPipeline(legs, share).prefetch(start, stop) as batches:
+                for cursor, batch in batches:
+                    found[cursor] += batch["input_ids"][:, 0].tolist()
+    assert found == {cursor: rows.tolist() for cursor, rows in whole.items()}
+    assert list(itertools.chain(*found.values())) == list(range(12 + 5 * 8))

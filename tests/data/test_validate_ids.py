@@ -1,0 +1,189 @@
+"""Numbers outside the tables of a model never reach it: the document is named, and the range (P26)."""
+
+from __future__ import annotations
+
+import re
+import timeit
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prepare_lab import documents, prepare, tokenizer
+
+from bertjax.data.corpus import Corpus, offsets, open_corpus
+from bertjax.data.formats import SINGLE, make_form
+from bertjax.data.formats.base import example_ids
+from bertjax.data.pipeline import Pipeline, Source
+from bertjax.data.prepare import PreparedCorpus
+from bertjax.data.validate_ids import limits_of, require_inside
+from bertjax.errors import UserError
+from bertjax.types import Batch
+
+V = 500
+IDS = types.SimpleNamespace(pad_id=0, cls_id=1, sep_id=2)
+
+
+def corpus_of(place: int | None = None, value: int = 0, dtype: type = np.int32) -> Corpus:
+    """Forty documents of three sentences of seven tokens in three chunks, one of them wrong."""
+    ids = np.random.default_rng(0).integers(3, V, 40 * 21).astype(dtype)
+    if place is not None:
+        ids[place] = value
+    chunks = np.split(ids, [21 * 9, 21 * 30])
+    lengths = np.full(120, 7)
+    return Corpus(chunks, lengths, offsets([3] * 40), np.zeros(0, np.int64), "toy", Path("cache/toy/train"))
+
+
+def pipeline_of(corpus: Corpus, form: str = "block", **settings: object) -> Pipeline:
+    given = {"seq_len": 24, "seed": 1, "special_ids": IDS, "dupe_factor": 1, "batch_size": 4} | settings
+    return Pipeline(
+        [Source("toys", make_form(form, corpus, **given), None, corpus)], batch_size=4, seed=0, vocab_size=V
+    )
+
+
+def an_epoch(pipeline: Pipeline) -> list[Batch]:
+    return [pipeline.batch(cursor) for cursor in range(-(-sum(pipeline.rows_per_epoch.values()) // 4))]
+
+
+@pytest.mark.parametrize("value", [V, V + 1, -1, -100])
+@pytest.mark.parametrize("form", [*SINGLE, "stream", "segments"])
+def test_an_id_outside_the_vocabulary_names_its_document(form: str, value: int) -> None:
+    more = {"reuse_len": 8} if form == "segments" else {}
+    with pytest.raises(UserError) as caught:
+        for epoch in range(3):  # pairs leave some text out
+            an_epoch(pipeline_of(corpus_of(21 * 33 + 5, value), form, seed=epoch, **more))
+    said = str(caught.value)
+    assert f"source toys holds token id {value} (example " in said and "500 pieces, ids 0 to 499" in said
+    assert f"token 6 of document 34 of {Path('cache/toy/train')}" in said and "prepare the corpus" in said
+
+
+@pytest.mark.parametrize(("value", "stored"), [(V, V), (V + 1, V + 1), (-1, 65535), (-100, 65436)])
+def test_packed_rows_and_narrow_ids_are_looked_at_too(value: int, stored: int) -> None:
+    """The example is the one of its row that holds the id."""
+    corpus = corpus_of(21 * 12, np.array(value).astype(np.uint16), np.uint16)
+    pipeline = pipeline_of(corpus, "nsp_pairs", packing="best_fit", max_examples=4, seq_len=48, short_seq_prob=1.0)
+    with pytest.raises(UserError, match=rf"token id {stored} \(example \d+\).*token 1 of document 13 of"):
+        an_epoch(pipeline)
+
+
+def begin_of(corpus: Corpus, example: int) -> int:
+    """The token that an example begins with, by looking at all of them."""
+    (token,) = np.flatnonzero(example_ids(corpus, np.arange(corpus.num_tokens)) == example)
+    return int(token)
+
+
+def test_the_example_that_is_named_holds_it() -> None:
+    place = 21 * 20 + 13
+    corpus = corpus_of(place, V)
+    with pytest.raises(UserError) as caught:
+        an_epoch(pipeline_of(corpus, packing="best_fit", max_examples=3, seq_len=30))
+    (example,) = re.findall(r"\(example (\d+)\)", str(caught.value))
+    assert 0 <= place - begin_of(corpus, int(example)) < 21
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    return pipeline_of(corpus_of(), "nsp_pairs", packing="best_fit", max_examples=4, seq_len=48).batch(0)
+
+
+@pytest.mark.parametrize("value", [2, 3, -1, -100])
+def test_a_label_outside_its_classes_names_the_document(batch: Batch, value: int) -> None:
+    """-100, torch's "no label", would be a NaN here, and -1 the last class."""
+    labels = batch["pair_labels"].copy()
+    labels[2, 1] = value
+    corpus = corpus_of()
+    settings = pipeline_of(corpus, "nsp_pairs", packing="best_fit", max_examples=4, seq_len=48).sources[0].form.settings
+    sources = [Source("toys", None, None, corpus)]  # type: ignore[arg-type]
+    with pytest.raises(UserError) as caught:
+        require_inside(batch | {"pair_labels": labels}, limits_of(settings, V), sources, np.zeros(4, int))
+    example = int(batch["example_ids"][2, 1])
+    document = begin_of(corpus, example) // 21 + 1
+    expected = f"pair_labels holds {value} (example {example}), outside 0 to 1; it begins in document {document} of"
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["segment_ids", "position_ids", "token_type_ids", "example_positions"])
+@pytest.mark.parametrize("value", [1 << 20, -1])
+def test_every_field_that_is_an_index_is_looked_at(batch: Batch, field: str, value: int) -> None:
+    broken = batch[field].copy()
+    broken[1, 1] = value
+    settings = pipeline_of(corpus_of(), packing="best_fit", max_examples=4, seq_len=48).sources[0].form.settings
+    sources = [Source("toys", None, None, None)]  # type: ignore[arg-type]
+    require_inside(batch, limits_of(settings, V), sources, np.zeros(4, int))
+    with pytest.raises(UserError, match=f"{field} holds {value} "):
+        require_inside(batch | {field: broken}, limits_of(settings, V), sources, np.zeros(4, int))
+
+
+def test_every_integer_of_a_batch_has_a_limit_or_is_an_identity(batch: Batch) -> None:
+    settings = pipeline_of(corpus_of()).sources[0].form.settings
+    free = {"example_ids", "example_draws"}
+    assert {name for name, array in batch.items() if array.dtype.kind in "iu"} == {*limits_of(settings, V), *free}
+
+
+@pytest.mark.parametrize("role", ["pad_id", "cls_id", "sep_id"])
+@pytest.mark.parametrize("value", [V, V + 1])
+def test_special_pieces_are_looked_at_before_anything_is_read(role: str, value: int) -> None:
+    special = types.SimpleNamespace(**(vars(IDS) | {role: value}))
+    with pytest.raises(UserError, match=rf"the tokenizer's {role} is {value}, but the vocabulary has only 500 pieces"):
+        pipeline_of(corpus_of(), special_ids=special)
+
+
+def test_the_piece_behind_a_document_is_looked_at_too() -> None:
+    with pytest.raises(UserError, match="the tokenizer's end_id is 500"):
+        pipeline_of(corpus_of(), "stream", end_id=V)
+
+
+def flipped(folder: Path, value: int) -> int:
+    """Sets one stored id of the training split to `value`, in the file itself; the document that holds it."""
+    corpus = open_corpus(folder)["train"]
+    begin, end = corpus.document_tokens[7:9]
+    old = corpus.read(np.array([begin]), np.array([end - begin]))[0].astype("<u2").tobytes()
+    (arrow,) = (folder / "train").glob("*.arrow")
+    whole = arrow.read_bytes()
+    assert whole.count(old) == 1
+    place = whole.index(old) + 4
+    arrow.write_bytes(whole[:place] + np.array(value).astype("<u2").tobytes() + whole[place + 2 :])
+    return 8
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> PreparedCorpus:
+    return prepare(tmp_path, documents(80))
+
+
+@pytest.mark.parametrize("excess", [0, 1, -1, -100])
+def test_a_bit_that_fell_over_in_a_prepared_corpus_is_named(prepared: PreparedCorpus, excess: int) -> None:
+    """The folder opens, since names, sizes and boundaries are right; the first batch with it ends the run."""
+    value = tokenizer().size + excess if excess >= 0 else excess
+    number = flipped(prepared.folder, value)
+    corpus = open_corpus(prepared.folder)["train"]
+    form = make_form("block", corpus, seq_len=32, seed=0, special_ids=tokenizer())
+    pipeline = Pipeline([Source("toys", form, None, corpus)], batch_size=8, seed=0, vocab_size=tokenizer().size)
+    with (
+        pipeline.prefetch(0, 100) as ahead,
+        pytest.raises(UserError, match=f"token 3 of document {number} of {prepared.folder}/train"),
+    ):
+        for _ in ahead:
+            pass
+
+
+@pytest.mark.parametrize("packing", ["none", "best_fit"])
+def test_looking_costs_little(packing: str, seconds_of: Callable[[Callable], float]) -> None:
+    """Against the reading of a batch of BERT-mini alone; its step is a hundred times as long at least."""
+    ids = np.random.default_rng(0).integers(3, 30_000, 400_000).astype(np.uint16)
+    corpus = Corpus([ids], np.full(20_000, 20), offsets([10] * 2000), np.zeros(0, np.int64), "large")
+    form = make_form("nsp_pairs", corpus, seq_len=128, seed=0, special_ids=IDS, packing=packing, max_examples=8)
+    source = Source("large", form, None, corpus)
+    pipeline = Pipeline([source], batch_size=64, seed=0, vocab_size=30_522)
+    batch, of_row = pipeline.batch(0), np.zeros(64, int)
+    limits = limits_of(form.settings, 30_522)
+    look = seconds_of(lambda: require_inside(batch, limits, [source], of_row))
+    read = seconds_of(lambda: pipeline.batch(1))
+    assert look < 0.2 * read  # 4 % on a quiet machine
+    assert look < 1e-4
+
+
+@pytest.fixture
+def seconds_of() -> Callable[[Callable], float]:
+    return lambda function: min(timeit.repeat(function, number=20, repeat=5)) / 20

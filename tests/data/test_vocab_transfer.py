@@ -1,0 +1,115 @@
+"""Which old pieces stand for a new one, across WordPiece, byte-level BPE and sentencepiece."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from bertjax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from bertjax.data.vocab_transfer import match_pieces
+
+BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TEXT = "the cat sat, then the cats played again and again near the theatre. a player plays (badly) in the playing field"
+
+
+def wordpiece(folder: Path, name: str, pieces: list[str], lowercase: bool = True) -> Tokenizer:
+    path = folder / f"{name}.txt"
+    path.write_text("".join(f"{piece}\n" for piece in [*BERT, *pieces]), encoding="utf-8")
+    return load_tokenizer(path, lowercase=lowercase)
+
+
+@functools.cache
+def trained(model: str, family: str) -> Tokenizer:
+    sizes = {"wordpiece": 90, "bpe": 300, "unigram": 60}
+    return train_tokenizer([TEXT] * 4, model=model, family=family, vocab_size=sizes[model], lowercase=True)
+
+
+def named(old: Tokenizer, new: Tokenizer, piece: str) -> list[str]:
+    return [old.pieces[index] for index in match_pieces(old, new).parts[new.pieces.index(piece)]]
+
+
+def test_another_vocabulary_of_the_same_kind(tmp_path: Path) -> None:
+    letters = [*"abcdefi", *(f"##{letter}" for letter in "abcdefi"), ",", "é"]
+    old = wordpiece(tmp_path, "old", [*letters, "cab", "##ab"])
+    new = wordpiece(tmp_path, "new", ["cab", "##ab", "cabba", "##abba", "Cab", "##e", ",", "xyz", "dé", "##f,e"], False)
+    found = match_pieces(old, new)
+    pieces = [[old.pieces[index] for index in parts] for parts in found.parts]
+    assert pieces[: len(BERT)] == [[piece] for piece in BERT]
+    assert pieces[len(BERT) :] == [
+        ["cab"],
+        ["##ab"],
+        ["cab", "##b", "##a"],  # as the old tokenizer cuts the word
+        ["##ab", "##b", "##a"],  # and as it goes on inside one
+        ["cab"],  # the old one knows no capitals
+        ["##e"],
+        [","],
+        [],  # a word with unknown letters is unknown
+        ["d", "##e"],  # accents are stripped, as it strips them
+        ["##f", ",", "e"],  # a mark ends the word
+    ]
+    assert (found.kept, found.composed, found.fresh) == (9, 5, 1)
+
+
+def test_equal_pieces_match_themselves(tmp_path: Path) -> None:
+    old = wordpiece(tmp_path, "same", ["a", "b"])
+    assert match_pieces(old, old).parts == [[index] for index in range(7)]
+
+
+def test_the_beginning_of_a_word_is_told_in_every_spelling() -> None:
+    words, byte_pairs, unigram = trained("wordpiece", "bert"), trained("bpe", "roberta"), trained("unigram", "albert")
+    for old, opened, inside in ((words, "the", "##s"), (byte_pairs, "Ġthe", "s"), (unigram, "▁the", "s")):
+        for new, theirs, within in ((words, "the", "##s"), (byte_pairs, "Ġthe", "s"), (unigram, "▁the", "s")):
+            assert named(old, new, theirs) == [opened] and named(old, new, within) == [inside]
+
+
+def test_special_pieces_are_matched_by_their_part() -> None:
+    bert, roberta = trained("wordpiece", "bert"), trained("bpe", "roberta")
+    for new, old, pairs in (
+        (roberta, bert, {"<s>": "[CLS]", "</s>": "[SEP]", "<pad>": "[PAD]", "<unk>": "[UNK]", "<mask>": "[MASK]"}),
+        (bert, roberta, {"[CLS]": "<s>", "[SEP]": "</s>", "[PAD]": "<pad>", "[UNK]": "<unk>", "[MASK]": "<mask>"}),
+        (trained("unigram", "xlnet"), bert, {"<cls>": "[CLS]", "<s>": "[CLS]", "</s>": "[SEP]"}),
+        (bert, trained("bpe", "gpt2"), {"[CLS]": "<|endoftext|>", "[PAD]": "<|endoftext|>"}),
+    ):
+        assert {piece: named(old, new, piece) for piece in pairs} == {new: [old] for new, old in pairs.items()}
+    assert named(bert, trained("unigram", "xlnet"), "<eod>") == []  # nothing there has its part
+    assert named(trained("bpe", "gpt2"), bert, "[MASK]") == []
+
+
+def test_marks_are_words_of_their_own_only_in_wordpiece() -> None:
+    words, byte_pairs = trained("wordpiece", "bert"), trained("bpe", "roberta")
+    assert "Ġ(" in byte_pairs.pieces and "(" in byte_pairs.pieces
+    assert named(byte_pairs, words, "(") == ["("]  # which mostly stands right behind something
+    assert named(words, byte_pairs, "(") == ["("] and named(words, byte_pairs, "Ġ(") == ["("]
+
+
+def test_bytes_that_are_no_text_match_only_bytes() -> None:
+    byte_pairs = trained("bpe", "roberta")
+    assert named(trained("bpe", "modernbert"), byte_pairs, "Ã") == ["Ã"]
+    assert named(trained("wordpiece", "bert"), byte_pairs, "Ã") == []
+    accents = train_tokenizer(["é è ê ë ú ó í á à ù"] * 9, model="bpe", family="roberta", vocab_size=270)
+    assert "ĠÃ" in accents.pieces and named(byte_pairs, accents, "ĠÃ") == ["Ġ", "Ã"]  # half a letter behind a space
+
+
+def test_a_blank_alone_says_nothing_of_a_word() -> None:
+    unigram, words = trained("unigram", "albert"), trained("wordpiece", "bert")
+    assert "▁" in unigram.pieces and ">" not in "".join(unigram.pieces[5:])
+    assert unigram.pieces[match_pieces(unigram, words).parts[words.pieces.index("cat")][0]].startswith("▁")
+    new = train_tokenizer(["> > > a b c d e f"] * 9, model="wordpiece", family="bert", vocab_size=30)
+    assert named(unigram, new, ">") == []
+
+
+@pytest.mark.parametrize(
+    "old", [("wordpiece", "bert"), ("bpe", "roberta"), ("bpe", "modernbert"), ("unigram", "albert")], ids=str
+)
+@pytest.mark.parametrize("new", [("wordpiece", "electra"), ("bpe", "deberta"), ("unigram", "deberta-v2")], ids=str)
+def test_parts_spell_the_piece(old: tuple[str, str], new: tuple[str, str]) -> None:
+    """Whatever is composed writes the text of the piece."""
+    before, after = trained(*old), trained(*new)
+    found = match_pieces(before, after)
+    assert found.kept + found.composed + found.fresh == after.size and found.kept > 20
+    for piece, parts in zip(after.pieces, found.parts, strict=True):
+        if len(parts) > 1 and piece.isascii():
+            written = "".join(before.pieces[part].removeprefix("##").strip("Ġ▁") for part in parts)
+            assert written == piece.removeprefix("##").strip("Ġ▁"), piece

@@ -1,0 +1,86 @@
+"""Whatever stands in a file, readers give examples or one `UserError`, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bertjax.config.task import SOURCES_OF, TaskConfig
+from bertjax.errors import UserError
+from bertjax.finetuning.readers.load import label_names, read_examples
+
+CASES = [(kind, source) for kind, sources in SOURCES_OF.items() for source in sources if source != "hub"]
+GOOD = {
+    "tsv": b"text\tlabel\nthe cat\t1\nsat on\t0\n",
+    "csv": b'text,label\n"the, cat",1\nsat on,0\n',
+    "conll": b"-DOCSTART- O\n\nEU I-ORG\nsaid O\n\nBonn B-LOC\n",
+}
+ROWS: dict[str, dict[str, Any]] = {
+    "classification": {"text": "cat", "label": 1},
+    "regression": {"text": "cat", "label": 1.5},
+    "tokens": {"tokens": ["EU", "said"], "tags": ["B-ORG", "O"]},
+    "qa": {"id": "1", "question": "?", "context": "a cat", "answers": {"text": ["cat"], "answer_start": [2]}},
+}
+SQUAD = {"data": [{"paragraphs": [{"context": "a cat", "qas": [{"id": "q", "question": "?", "answers": []}]}]}]}
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def good(kind: str, source: str) -> bytes:
+    if source == "squad":
+        return json.dumps(SQUAD).encode()
+    return GOOD.get(source) or (json.dumps(ROWS[kind]) + "\n").encode()
+
+
+def read(kind: str, source: str, content: bytes, errors: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "data")
+        path.write_bytes(content)
+        config = TaskConfig(kind, (f"{source}:{path}",), max_len=384, no_answer=True)
+        try:
+            examples = read_examples(config, errors=errors)
+            label_names(config, examples)
+        except UserError as error:
+            assert "\n" not in str(error)
+            return
+        assert len(examples) == len(examples.places) == len(examples.ids) > 0
+
+
+@pytest.mark.parametrize(("kind", "source"), CASES)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_bytes_of_all_kinds(kind: str, source: str, data: st.DataObject) -> None:
+    content = bytearray(good(kind, source))
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(content)))
+        content[at : at + data.draw(st.integers(0, 4))] = data.draw(
+            st.sampled_from([b"\t", b"\n", b'"', b"\x00", b"\xff", b"\\ud800", b"[", b"}", b"-1", b"null"])
+        )
+    read(kind, source, bytes(content), data.draw(st.sampled_from(["strict", "replace"])))
+
+
+@pytest.mark.parametrize("kind", list(ROWS))
+@settings(max_examples=25)
+@given(data=st.data())
+def test_json_of_all_kinds(kind: str, data: st.DataObject) -> None:
+    row = dict(ROWS[kind])
+    row[data.draw(st.sampled_from(list(row)))] = data.draw(JUNK)
+    read(kind, "jsonl", json.dumps(row).encode(), "strict")
+    content: Any = json.loads(json.dumps(SQUAD))
+    place = content
+    for step in data.draw(
+        st.sampled_from([("data",), ("data", 0), ("data", 0, "paragraphs"), ("data", 0, "paragraphs", 0)])
+    ):
+        where, place = place, place[step]
+    where[step] = data.draw(JUNK)
+    if kind == "qa":
+        read(kind, "squad", json.dumps(content).encode(), "strict")

@@ -1,0 +1,106 @@
+"""Answers from scores: against a slow reading of what transformers' post-processing is described to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from test_qa_features import config, questions
+from tokens_lab import trained
+
+from bertjax.config.task import TaskConfig
+from bertjax.finetuning.qa_answers import Answer, best_answers
+from bertjax.finetuning.qa_features import QaData, qa_data
+
+
+def slow(task: TaskConfig, data: QaData, starts: np.ndarray, ends: np.ndarray, example: int) -> dict[str, Any]:
+    """One question at a time, one pair of places at a time."""
+    examples, features = data.examples, data.features
+    context = examples.contexts[examples.context_of[example]]
+    candidates: list[tuple[float, int, int]] = []
+    null = float("inf")
+    for window in np.flatnonzero(features.example == example):
+        here = slice(features.offsets[window], features.offsets[window + 1])
+        s, e = starts[here].astype(float), ends[here].astype(float)
+        null = min(null, s[features.summary[window]] + e[features.summary[window]])
+        for a in np.argsort(-s)[: task.n_best]:
+            for b in np.argsort(-e)[: task.n_best]:
+                first, last = a - data.context_place[window], b - data.context_place[window]
+                inside = 0 <= first <= last < data.context_length[window]
+                if inside and last - first + 1 <= task.max_answer_len:
+                    token = data.first_token[window]
+                    begin, end = data.contexts.begins[token + first], data.contexts.ends[token + last]
+                    candidates.append((s[a] + e[b], int(begin), int(end)))
+    if task.no_answer:
+        candidates.append((null, 0, 0))
+    kept = sorted(candidates, reverse=True)[: task.n_best]
+    if task.no_answer and (null, 0, 0) not in kept:
+        kept.append((null, 0, 0))
+    texts = [context[begin:end].strip() for _, begin, end in kept]
+    if not task.no_answer:
+        return {"text": texts[0] if texts else "", "texts": texts, "scores": [score for score, _, _ in kept]}
+    best = next((i for i, text in enumerate(texts) if text), None)
+    margin = float("inf") if best is None else null - kept[best][0]
+    text = "" if best is None or margin > task.null_threshold else texts[best]
+    return {"text": text, "texts": texts, "scores": [score for score, _, _ in kept], "margin": margin}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlnet"])
+@pytest.mark.parametrize(
+    ("no_answer", "n_best", "max_answer_len", "threshold"),
+    [(False, 20, 30, 0.0), (True, 20, 30, 0.0), (True, 3, 4, 0.0), (True, 1, 5, -1.5), (False, 1, 1, 0.0)],
+)
+def test_as_the_slow_reading(family: str, no_answer: bool, n_best: int, max_answer_len: int, threshold: float) -> None:
+    task = config(no_answer=no_answer, n_best=n_best, max_answer_len=max_answer_len, null_threshold=threshold)
+    data = qa_data(task, questions(60, seed=3), trained(family))
+    rng = np.random.default_rng(7)
+    starts, ends = rng.normal(size=(2, len(data.features.tokens))).astype(np.float32)
+    # No answer has a chance, in some windows more than in others.
+    place = data.features.offsets[:-1] + data.features.summary
+    starts[place] += rng.normal(1.5, 2, len(place)).astype(np.float32)
+    found = best_answers(task, data, starts, ends)
+    assert [answer.id for answer in found] == data.examples.ids
+    for example, answer in enumerate(found):
+        wanted = slow(task, data, starts, ends, example)
+        assert answer.text == wanted["text"]
+        assert [span.text for span in answer.spans] == wanted["texts"]
+        np.testing.assert_allclose([span.score for span in answer.spans], wanted["scores"])
+        assert (answer.null_margin is None) == (not no_answer)
+        if no_answer:
+            assert answer.null_margin == pytest.approx(wanted["margin"])
+        if answer.spans:
+            assert sum(span.probability for span in answer.spans) == pytest.approx(1.0)
+    if no_answer:
+        assert 0 < sum(not answer.text for answer in found) < 60
+
+
+def answers(starts: np.ndarray, ends: np.ndarray, data: QaData, **values: Any) -> list[Answer]:
+    return best_answers(config(**values), data, starts, ends)
+
+
+def test_the_right_scores_give_the_right_answers() -> None:
+    data = qa_data(config(), questions(), trained("bert"))
+    starts, ends = np.zeros((2, len(data.features.tokens)), np.float32)
+    offsets = data.features.offsets[:-1]
+    starts[offsets + data.features.labels["start_labels"]] = 9
+    ends[offsets + data.features.labels["end_labels"]] = 9
+    given = data.examples.answers
+    assert given is not None
+    found = answers(starts, ends, data, null_threshold=0.0)
+    for answer, wanted in zip(found, given, strict=True):
+        if wanted.texts:  # windows without the answer vote for none; the lowest such score counts
+            assert answer.spans[0].text == wanted.texts[0] or answer.spans[1].text == wanted.texts[0]
+        else:
+            assert answer.text == ""
+
+
+def test_a_question_without_any_possible_answer() -> None:
+    data = qa_data(config(), questions(), trained("bert"))
+    starts, ends = np.zeros((2, len(data.features.tokens)), np.float32)
+    first = data.features.offsets[:-1]
+    starts[first], ends[first] = 5, 5
+    found = answers(starts, ends, data, no_answer=False, n_best=1)
+    assert all(answer.text == "" and answer.spans == [] for answer in found)
+    found = answers(starts, ends, data, n_best=1)
+    assert all(answer.text == "" and answer.null_margin == np.inf and len(answer.spans) == 1 for answer in found)

@@ -1,0 +1,274 @@
+"""Batches of a task: every window once an epoch, in static shapes, wherever it stands; and back from them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertjax.errors import UserError
+from bertjax.finetuning.batches import EvalBatches, TaskBatches, eval_batches, token_values, window_values
+from bertjax.finetuning.features import Features
+from bertjax.finetuning.pack_batches import least_sizes, pack_batches
+
+VOCAB = 1000
+
+
+def windows(count: int, longest: int = 30, seed: int = 0, **labels: np.ndarray) -> Features:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, longest + 1, count)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    total = int(offsets[-1])
+    tokens = rng.integers(1, VOCAB, total).astype(np.int32)
+    summary = rng.integers(0, 3, count).astype(np.int32)
+    values = {
+        "class_labels": rng.integers(0, 5, count).astype(np.int32),
+        "score_labels": rng.normal(size=count).astype(np.float32),
+        "token_labels": rng.integers(-1, 4, total).astype(np.int32),
+        "start_labels": rng.integers(0, 3, count).astype(np.int32),
+        "end_labels": rng.integers(0, 3, count).astype(np.int32),
+    }
+    types = rng.integers(0, 3, total).astype(np.int8)
+    return Features(tokens, offsets, types, np.arange(count, dtype=np.int32), summary, values | labels)
+
+
+def batches(features: Features, **values: Any) -> TaskBatches:
+    return TaskBatches(
+        features, **{"batch_size": 8, "epochs": 2.0, "seed": 1, "pad_id": 7, "vocab_size": VOCAB} | values
+    )
+
+
+def check_batch(features: Features, batch: Any) -> list[int]:
+    """Everything in a batch is what the features say of the windows named in it; gives their numbers."""
+    numbers = batch["example_numbers"]
+    rows = len(batch["input_ids"])
+    seen = []
+    for row in range(rows):
+        column = 0
+        for slot, number in enumerate(numbers[row]):
+            if number < 0:
+                assert batch["example_weights"][row, slot] == 0
+                assert (numbers[row, slot:] == -1).all()
+                break
+            seen.append(int(number))
+            here = slice(features.offsets[number], features.offsets[number + 1])
+            length = here.stop - here.start
+            there = slice(column, column + length)
+            assert batch["input_ids"][row, there].tolist() == features.tokens[here].tolist()
+            assert batch["token_type_ids"][row, there].tolist() == features.token_types[here].tolist()
+            assert (batch["segment_ids"][row, there] == slot + 1).all()
+            assert batch["position_ids"][row, there].tolist() == list(range(length))
+            assert batch["token_labels"][row, there].tolist() == features.labels["token_labels"][here].tolist()
+            assert batch["example_positions"][row, slot] == column + features.summary[number]
+            assert batch["example_weights"][row, slot] == 1 and batch["example_ids"][row, slot] == number
+            for name in ("class_labels", "score_labels"):
+                assert batch[name][row, slot] == features.labels[name][number]
+            for name in ("start_labels", "end_labels"):
+                assert batch[name][row, slot] == column + features.labels[name][number]
+            column += length
+        assert (batch["input_ids"][row, column:] == 7).all() and (batch["token_labels"][row, column:] == -1).all()
+        for name in ("segment_ids", "position_ids", "token_type_ids"):
+            assert not batch[name][row, column:].any()
+    return seen
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_every_window_once_an_epoch(packing: bool) -> None:
+    features = windows(45)
+    found = batches(features, packing=packing)
+    assert (found.steps_per_epoch, found.num_steps) == (6, 12)
+    for epoch in range(2):
+        seen = []
+        for step in range(6):
+            batch = found.batch(6 * epoch + step)
+            numbers = check_batch(features, batch)
+            assert sorted(numbers) == sorted(found.numbers(6 * epoch + step).tolist())
+            assert len(numbers) == (8 if step < 5 else 5)
+            seen += numbers
+        assert sorted(seen) == list(range(45))
+    assert found.seq_len == 32 and found.rows == (found.rows if packing else 8)
+    assert found.max_examples == (found.max_examples if packing else 1)
+    assert found.rows_per_epoch == {"train": found.rows * 6}
+    assert found.padding == pytest.approx(1 - len(features.tokens) / (found.rows * 32 * 6))
+
+
+def test_shapes_and_types_are_static() -> None:
+    found = batches(windows(45), seq_len=64)
+    first = found.batch(0)
+    for cursor in range(1, found.num_steps):
+        batch = found.batch(cursor)
+        assert {n: (a.shape, a.dtype) for n, a in batch.items()} == {n: (a.shape, a.dtype) for n, a in first.items()}
+    assert first["input_ids"].shape == (found.rows, 64)
+    assert first["example_positions"].shape == first["class_labels"].shape == (found.rows, found.max_examples)
+    wanted = {
+        "example_weights": "float32",
+        "score_labels": "float32",
+        "example_ids": "uint32",
+        "example_draws": "uint32",
+    }
+    assert all(array.dtype == wanted.get(name, "int32") for name, array in first.items())
+
+
+def test_order_is_drawn_from_seed_and_epoch_or_given() -> None:
+    features = windows(45)
+    one, again, other = (batches(features, seed=seed) for seed in (1, 1, 2))
+    assert [one.numbers(c).tolist() for c in range(12)] == [again.numbers(c).tolist() for c in range(12)]
+    assert one.numbers(0).tolist() != other.numbers(0).tolist() and one.numbers(0).tolist() != one.numbers(6).tolist()
+    orders = [np.arange(45), np.arange(45)[::-1]]
+    given_orders = batches(features, orders=orders)
+    assert given_orders.numbers(0).tolist() == list(range(8)) and given_orders.numbers(6).tolist() == list(
+        range(44, 36, -1)
+    )
+    with pytest.raises(ValueError, match="orders were given for 1 epochs, 2 are needed"):
+        batches(features, orders=orders[:1])
+    with pytest.raises(ValueError, match="epoch 1 must hold each of 45 windows once"):
+        batches(features, orders=[orders[0], np.zeros(45, int)])
+
+
+def test_epochs_need_not_be_whole_and_go_round() -> None:
+    features = windows(45)
+    found = batches(features, epochs=1.5)
+    assert found.num_steps == 9
+    assert found.batch(12)["input_ids"].tolist() == found.batch(0)["input_ids"].tolist()  # behind skipped batches
+    assert batches(features, epochs=0.1).num_steps == 1
+
+
+def test_rows_are_the_least_that_suffice() -> None:
+    features = windows(45)
+    found = batches(features)
+    used = [int((found.batch(c)["segment_ids"][:, 0] > 0).sum()) for c in range(12)]
+    examples = [int((found.batch(c)["example_numbers"] >= 0).sum(axis=1).max()) for c in range(12)]
+    assert found.rows == max(used) < 8 and found.max_examples == max(examples) > 1
+    assert batches(features, row_multiple=4).rows == -(-max(used) // 4) * 4
+    more = batches(features, sizes=(10,), least_examples=11, row_multiple=2)
+    assert (more.rows, more.max_examples) == (10, 11)
+    assert sorted(check_batch(features, more.batch(3))) == sorted(more.numbers(3).tolist())
+
+
+def test_batches_of_several_sizes() -> None:
+    features = windows(300)
+    one, some = batches(features), batches(features, row_counts=3, row_multiple=2)
+    assert len(one.sizes) == 1 and len(some.sizes) == 3 and some.rows == -(-one.rows // 2) * 2
+    used = [int((one.batch(c)["segment_ids"][:, 0] > 0).sum()) for c in range(one.num_steps)]
+    for cursor, least in enumerate(used):
+        batch = some.batch(cursor)
+        assert len(batch["input_ids"]) == some.rows_of(cursor) == min(size for size in some.sizes if size >= least)
+        assert sorted(check_batch(features, batch)) == sorted(one.numbers(cursor).tolist())
+    assert some.rows_per_epoch["train"] == sum(some.rows_of(c) for c in range(some.steps_per_epoch))
+    assert some.padding < one.padding
+    assert batches(features, sizes=some.sizes, row_multiple=2).rows_per_epoch == some.rows_per_epoch
+    with pytest.raises(ValueError, match="do not suffice"):
+        batches(features, sizes=(one.rows - 1,))
+    with some.prefetch(0, 5) as made:
+        assert [len(batch["input_ids"]) for _, batch in made] == [some.rows_of(c) for c in range(5)]
+
+
+def test_sizes_are_those_with_the_least_sum() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        needed = rng.integers(1, 12, 30)
+        values = np.unique(needed)[:-1].tolist()
+        for count in (1, 2, 3):
+            chosen = [
+                (*own, int(needed.max())) for n in range(count) for own in itertools.combinations(values, n)
+            ]  # every way to choose them
+            costs = [sum(min(size for size in own if size >= each) for each in needed) for own in chosen]
+            sizes = least_sizes(needed, count)
+            assert len(sizes) <= count and sum(min(s for s in sizes if s >= each) for each in needed) == min(costs)
+
+
+@pytest.mark.parametrize("rows", [slice(2, 5), np.array([0, 3, 4])])
+def test_a_share_of_the_rows(rows: Any) -> None:
+    features = windows(45)
+    found = batches(features, sizes=(6,), share=lambda count: rows)
+    whole, own = found.batch(4), found.batch(4, rows)
+    assert all(np.array_equal(own[name], array[rows]) for name, array in whole.items())
+    with found.prefetch(4, 6) as made:
+        prefetched = list(made)
+    assert [cursor for cursor, _ in prefetched] == [4, 5]
+    assert all(np.array_equal(prefetched[0][1][name], array) for name, array in own.items())
+    shared = eval_batches(features, rows=6, pad_id=7, vocab_size=VOCAB, share=lambda count: rows)
+    alone = eval_batches(features, rows=6, pad_id=7, vocab_size=VOCAB)
+    for one, other in zip(shared, alone, strict=True):
+        assert all(np.array_equal(one[name], array[rows]) for name, array in other.items())
+
+
+@pytest.mark.parametrize(("packing", "num_lengths"), [(True, 1), (False, 1), (False, 3)])
+def test_evaluation_sees_every_window_once(packing: bool, num_lengths: int) -> None:
+    features = windows(45)
+    found = EvalBatches(features, rows=6, pad_id=7, vocab_size=VOCAB, packing=packing, num_lengths=num_lengths)
+    seen = [number for batch in found for number in check_batch(features, batch)]
+    assert sorted(seen) == list(range(45))
+    shapes = [batch["input_ids"].shape for batch in found]
+    assert {rows for rows, _ in shapes} == {6}
+    assert {length for _, length in shapes} == ({32, 16, 8} if num_lengths > 1 else {32})
+    assert len({batch["class_labels"].shape for batch in found}) == 1
+    if not packing:
+        lengths = features.lengths[seen]
+        assert (np.diff(lengths) <= 0).all()
+    assert len(found[1:]) == len(found) - 1 and np.array_equal(
+        found[-1]["input_ids"], found[len(found) - 1]["input_ids"]
+    )
+    with pytest.raises(IndexError):
+        found[len(found)]
+
+
+def test_what_a_model_says_comes_back() -> None:
+    features = windows(45)
+    tokens, by_window = np.zeros(len(features.tokens), np.int32), np.zeros((45, 2))
+    for batch in eval_batches(features, rows=4, pad_id=7, vocab_size=VOCAB):
+        token_values(features, batch, batch["input_ids"] * 2, tokens)
+        window_values(batch, np.stack([batch["class_labels"], batch["score_labels"]], -1), by_window)
+    assert (tokens == 2 * features.tokens).all()
+    assert (by_window[:, 0] == features.labels["class_labels"]).all()
+    assert np.allclose(by_window[:, 1], features.labels["score_labels"])
+
+
+def test_faults() -> None:
+    features = windows(45)
+    features.tokens[features.offsets[3] + 1] = VOCAB
+    for make in (batches, lambda f: eval_batches(f, rows=4, pad_id=7, vocab_size=VOCAB)):
+        with pytest.raises(UserError, match=r"example 3 holds token id 1000, but the model has 1000 pieces"):
+            make(features)
+    features.tokens[features.offsets[3] + 1] = -1
+    with pytest.raises(UserError, match=r"example 3 holds token id -1"):
+        batches(features)
+    with pytest.raises(UserError, match=r"task.max_len: a window has 30 tokens, but rows have 29"):
+        batches(windows(45), seq_len=29)
+    with pytest.raises(UserError, match=r"no examples left"):
+        batches(windows(0))
+    with pytest.raises(ValueError, match="cannot be negative"):
+        batches(windows(45)).batch(-1)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(st.integers(0, 20), min_size=7, max_size=7), min_size=1, max_size=5), st.integers(20, 50))
+def test_packing_of_many_batches(lengths: list[list[int]], seq_len: int) -> None:
+    """No row is overfull, and none is opened where the window still fitted: best fit decreasing, one by one."""
+    array = np.array(lengths, np.int32)
+    rows = pack_batches(array, seq_len)
+    for own, row in zip(lengths, rows.tolist(), strict=True):
+        rooms: list[int] = []
+        for place in np.argsort([-n for n in own], kind="stable").tolist():
+            length = own[place]
+            if not length:
+                continue  # no window
+            fitting = [index for index, room in enumerate(rooms) if room >= length]
+            wanted = min(fitting, key=lambda index: (rooms[index], index)) if fitting else len(rooms)
+            assert row[place] == wanted
+            rooms = [*rooms, seq_len] if wanted == len(rooms) else rooms
+            rooms[wanted] -= length
+
+
+def test_planning_is_fast() -> None:
+    """100,000 windows in 3 epochs of batches of 32."""
+    features = windows(100_000, longest=60, class_labels=np.zeros(100_000, np.int32))
+    began = time.process_time()
+    found = batches(features, batch_size=32, epochs=3.0, seq_len=128)
+    assert time.process_time() - began < 4.0  # half a second on a quiet machine
+    assert found.num_steps == 9375

@@ -1,0 +1,328 @@
+"""Labelled files of every format become examples; what is wrong with them is said with file and line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertjax.config.task import TaskConfig
+from bertjax.errors import UserError
+from bertjax.finetuning.readers.examples import Answers, QaExamples, TextExamples, WordExamples
+from bertjax.finetuning.readers.load import check_files, label_names, label_numbers, read_examples
+
+
+def texts(
+    path: Path | str, content: str | bytes, source: str = "tsv", labelled: bool = True, **values: Any
+) -> TextExamples:
+    data = content if isinstance(content, bytes) else content.encode()
+    Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)
+    config = TaskConfig(**{"kind": "classification", "train": (f"{source}:{path}",)} | values)
+    found = read_examples(config, labelled=labelled)
+    assert isinstance(found, TextExamples)
+    return found
+
+
+TSV = 'sentence\tlabel\nan "unpaired quote \t1\n\nlast\t0'
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a[1].tsv"])
+def test_tsv_has_no_quoting(tmp_path: Path, name: str) -> None:
+    found = texts(tmp_path / name, TSV, text="sentence")
+    assert found.texts == ['an "unpaired quote ', "last"] and found.labels == ["1", "0"]
+    assert found.ids == ["0", "1"] and found.pairs is None
+    assert [found.places[i] for i in range(2)] == [f"{tmp_path / name}:2", f"{tmp_path / name}:4"]
+
+
+def test_a_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
+    found = texts(tmp_path / "a", b"\xef\xbb\xbfQuality\t#1 String\t#2 String\r\n1\tx\ty\r\n0\tu\tv", label="Quality",
+                  text="#1 String", pair="#2 String")  # fmt: skip
+    assert (found.texts, found.pairs, found.labels) == (["x", "u"], ["y", "v"], ["1", "0"])
+
+
+def test_columns_by_number_without_a_header(tmp_path: Path) -> None:
+    found = texts(tmp_path / "a", "x\t1\tone\ny\t2\ttwo\n", header=False, text="0", label="-1", id="1")
+    assert (found.texts, found.labels, found.ids) == (["x", "y"], ["one", "two"], ["1", "2"])
+
+
+def test_csv_is_quoted(tmp_path: Path) -> None:
+    found = texts(tmp_path / "a", 'text,label\n"a, ""b""\nc",pos\nd,neg\n', "csv")
+    assert found.texts == ['a, "b"\nc', "d"] and found.labels == ["pos", "neg"]
+    assert found.places[1] == f"{tmp_path / 'a'}:4"
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    rows = [{"text": "a", "label": 1}, {"text": "b", "label": True}, {"text": "c", "label": "x "}]
+    found = texts(tmp_path / "a", "\n".join(map(json.dumps, rows)) + "\n \n", "jsonl")
+    assert found.labels == ["1", "true", "x"]
+
+
+def test_regression_reads_numbers(tmp_path: Path) -> None:
+    found = texts(tmp_path / "a", "text\tlabel\nx\t-2.5\ny\t3", kind="regression")
+    assert found.scores == [-2.5, 3.0] and found.labels is None
+
+
+def test_globs_are_sorted_and_labels_can_be_left(tmp_path: Path) -> None:
+    for name in "ba":
+        (tmp_path / f"{name}.tsv").write_text(f"text\n{name}\n")
+    config = TaskConfig("classification", (f"tsv:{tmp_path}/*.tsv",))
+    found = read_examples(config, labelled=False)
+    assert isinstance(found, TextExamples) and found.texts == ["a", "b"] and found.labels is None
+    assert read_examples(config, labelled=False, sources=[f"tsv:{tmp_path}/b.tsv"]).texts == ["b"]  # type: ignore[union-attr]
+
+
+def test_empty_texts_are_told(tmp_path: Path) -> None:
+    assert texts(tmp_path / "a", "text\tlabel\n \t1\nx\t0\n").notes == ["1 texts are empty"]
+
+
+BAD = [
+    ("tsv", "a\tlabel\nx\t1\n", {}, r"a:1: no column 'text' \(it has a, label\); set task.text to one of them"),
+    ("tsv", "text\tlabel\nx\t1\ny\n", {}, r"a:3: 1 columns, but line 1 has 2"),
+    ("tsv", "text\ttext\tlabel\nx\ty\t1\n", {}, r"a:1: two columns are named 'text'"),
+    ("tsv", "text\tlabel\nx\t \n", {}, r"a:2: no label in the column of task.label"),
+    ("tsv", "text\tlabel\n", {}, r"task.train: tsv:.*a holds no example"),
+    ("tsv", "", {}, r"holds no example"),
+    ("tsv", b"text\tlabel\nx\t1\ny\xff\t0\n", {}, r"a:3: invalid UTF-8"),
+    (
+        "tsv",
+        "text\tlabel\nx\tgood\n",
+        {"kind": "regression"},
+        r"a:2: task.kind=regression needs a finite number .*'good'",
+    ),
+    ("tsv", "text\tlabel\nx\tinf\n", {"kind": "regression"}, r"a:2: .* needs a finite number"),
+    ("tsv", "text\tlabel\tid\nx\t1\t7\ny\t0\t8\nz\t1\t7\n", {"id": "id"}, r"a:4: id '7' again, it is that of .*a:2"),
+    ("tsv", "x\t1\n", {"header": False, "text": "0", "label": "2"}, r"a:1: no column '2' \(it has 0, 1\)"),
+    ("csv", 'text,label\nx,1\n"y,0\n', {}, r"a:3: broken csv"),
+    ("jsonl", '{"text": "x", "label": 1}\n{"text": \n', {}, r"a:2: broken JSON"),
+    ("jsonl", "[1]\n", {}, r"a:1: a JSON list where an object is expected"),
+    ("jsonl", '{"txt": "x", "label": 1}\n', {}, r"a:1: no field 'text' \(it has txt, label\); set task.text to one"),
+    ("jsonl", '{"text": 3, "label": 1}\n', {}, r"a:1: field 'text' holds int where text is expected"),
+    ("jsonl", '{"text": "\\ud800", "label": 1}\n', {}, r"a:1: half a surrogate pair"),
+    ("jsonl", '{"text": "x", "label": null}\n', {}, r"a:1: no label"),
+]
+
+
+@pytest.mark.parametrize(("kind", "content", "values", "message"), BAD)
+def test_broken_tables(tmp_path: Path, kind: str, content: str | bytes, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        texts(tmp_path / "a", content, kind, **{"kind": "classification"} | values)
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    for where, message in (("none.tsv", "no such file"), ("*.tsv", "no file matches"), (".", "is a directory")):
+        with pytest.raises(UserError, match=f"task.eval: .*{message}"):
+            (tmp_path / "a").write_text("text\tlabel\n")
+            check_files(TaskConfig("classification", (f"tsv:{tmp_path}/a",), (f"tsv:{tmp_path}/{where}",)))
+
+
+def test_labels_are_sorted_or_given(tmp_path: Path) -> None:
+    def names(values: list[str], **options: Any) -> tuple[str, ...]:
+        found = texts(tmp_path / "a", "text\tlabel\n" + "".join(f"x\t{value}\n" for value in values))
+        return label_names(TaskConfig("classification", ("tsv:a",), **options), found)
+
+    assert names(["10", "9", "1", "-2"]) == ("-2", "1", "9", "10")
+    assert names(["no", "10", "Yes"]) == ("10", "Yes", "no")
+    assert names(["a", "b"], labels=("c", "a")) == ("c", "a")
+    with pytest.raises(UserError, match=r"numbers such as 0.5, 2 different ones: set task.kind=regression"):
+        names(["0.5", "1"])
+    with pytest.raises(UserError, match=r"every example has the label 'a'"):
+        names(["a", "a"])
+
+
+def test_labels_to_numbers(tmp_path: Path) -> None:
+    found = texts(tmp_path / "a", "text\tlabel\nx\tneg\ny\t1\nz\tpos\nz\tsomewhat\n")
+    assert found.labels is not None
+    assert label_numbers(("neg", "pos"), found.labels[:3], found.places).tolist() == [0, 1, 1]
+    with pytest.raises(UserError, match=r"a:5: unknown label 'somewhat'; known are neg, pos"):
+        label_numbers(("neg", "pos"), found.labels, found.places)
+    with pytest.raises(UserError, match=r"a:3: unknown label '1'"):  # "1" is a number here, not a place
+        label_numbers(("neg", "2"), found.labels[:2], found.places)
+
+
+CONLL = "-DOCSTART- -X- O\n\nEU NNP I-ORG\nsaid VBD O\n\n \nBonn NNP I-LOC\nParis NNP B-LOC\n-DOCSTART- -X- O\nHe PRP O"
+
+
+def words(path: Path, content: str, source: str = "conll", labelled: bool = True, **values: Any) -> WordExamples:
+    path.write_text(content)
+    found = read_examples(TaskConfig(**{"kind": "tokens", "train": (f"{source}:{path}",)} | values), labelled=labelled)
+    assert isinstance(found, WordExamples)
+    return found
+
+
+def test_conll_columns(tmp_path: Path) -> None:
+    found = words(tmp_path / "a", CONLL, tags="plain")
+    assert found.words == [["EU", "said"], ["Bonn", "Paris"], ["He"]]
+    assert found.tags == [["I-ORG", "O"], ["I-LOC", "B-LOC"], ["O"]] and not found.notes
+    assert [found.places[i] for i in range(3)] == [f"{tmp_path / 'a'}:{line}" for line in (3, 7, 10)]
+    assert words(tmp_path / "a", CONLL, label="1", tags="plain").tags == [["NNP", "VBD"], ["NNP", "NNP"], ["PRP"]]
+    assert words(tmp_path / "a", "New York\tB-LOC\nis\tO\n").words == [["New York", "is"]]
+    assert words(tmp_path / "a", "one\ntwo\n", labelled=False).words == [["one", "two"]]
+
+
+def test_tags_of_lists(tmp_path: Path) -> None:
+    row = {"tokens": ["EU", "said"], "tags": ["B-ORG", "O"], "n": 4}
+    found = words(tmp_path / "a", json.dumps(row), "jsonl", id="n")
+    assert (found.words, found.tags, found.ids) == ([["EU", "said"]], [["B-ORG", "O"]], ["4"])
+    assert words(tmp_path / "a", json.dumps(row | {"tags": [3, 0]}), "jsonl").tags == [["3", "0"]]
+
+
+BAD_WORDS = [
+    ("conll", "EU B-ORG\nsaid\n", {}, r"a:2: 1 columns, but the file begins with 2"),
+    ("conll", "EU\n", {}, r"a:1: words and tags are both read from column 0"),
+    ("conll", "EU O\n", {"label": "3"}, r"a:1: no column '3' \(it has 0, 1\); set task.label"),
+    ("conll", "EU O\n", {"id": "1"}, r"sentences of CoNLL files have no ids"),
+    ("conll", "-DOCSTART- O\n\n", {}, r"holds no example"),
+    ("jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', {}, r"a:1: 2 words, but 1 tags"),
+    ("jsonl", '{"tokens": "a b", "tags": ["O"]}', {}, r"a:1: field 'tokens' holds str where a list is expected"),
+    ("conll", "EU B-ORG\nX NN\n", {"tags": "iob2"}, r"a:1: tag 'NN' is neither O nor B-TYPE nor I-TYPE"),
+    ("conll", "a O\n\nb O\nc I-X\nd I-X\n\ne I-X\n", {"tags": "iob2"}, r"a:3: word 2 .* with 'I-X'.* \(2 such words"),
+]
+
+
+@pytest.mark.parametrize(("kind", "content", "values", "message"), BAD_WORDS)
+def test_broken_sentences(tmp_path: Path, kind: str, content: str, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        words(tmp_path / "a", content, kind, **values)
+
+
+IOB = [
+    ("I-PER I-PER O I-LOC", "B-PER I-PER O B-LOC"),
+    ("I-PER B-PER I-PER", "B-PER B-PER I-PER"),  # two of one type touch
+    ("I-PER I-LOC I-LOC", "B-PER B-LOC I-LOC"),
+    ("B-PER I-LOC", "B-PER B-LOC"),
+    ("O B-X I-X", "O B-X I-X"),
+]
+
+
+@pytest.mark.parametrize(("iob1", "iob2"), IOB)
+def test_iob1_becomes_iob2(tmp_path: Path, iob1: str, iob2: str) -> None:
+    lines = "".join(f"w {tag}\n" for tag in iob1.split())
+    count = sum(a != b for a, b in zip(iob1.split(), iob2.split(), strict=True))
+    for scheme in ("auto", "iob1"):
+        found = words(tmp_path / "a", lines, tags=scheme)
+        assert found.tags == [iob2.split()]
+        assert found.notes == [f"tags were IOB1: {count} entities that I- opened now begin with B- (IOB2)"] * (
+            count > 0
+        )
+
+
+def squad(path: Path, content: Any, source: str = "squad", labelled: bool = True, **values: Any) -> QaExamples:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    found = read_examples(
+        TaskConfig(**{"kind": "qa", "train": (f"{source}:{path}",), "max_len": 384} | values), labelled=labelled
+    )
+    assert isinstance(found, QaExamples)
+    return found
+
+
+def file_of(*paragraphs: Any) -> dict[str, Any]:
+    return {"version": "1.1", "data": [{"title": "t", "paragraphs": list(paragraphs)}]}
+
+
+def qas(name: str, *answers: tuple[str, int], **more: Any) -> dict[str, Any]:
+    return {"id": name, "question": f"{name}?", "answers": [{"text": t, "answer_start": s} for t, s in answers]} | more
+
+
+CONTEXT = "A cat sat."
+
+
+def test_squad(tmp_path: Path) -> None:
+    content = file_of(
+        {"context": CONTEXT, "qas": [qas("q1", ("cat", 2), ("A cat", 0)), qas("q2", ("sat", 6))]},
+        {"context": "B.", "qas": [qas("q3", is_impossible=True)]},
+        {"context": CONTEXT, "qas": [qas("q4", ("x", 0), is_impossible=True)]},
+    )
+    found = squad(tmp_path / "a", content, no_answer=True)
+    assert found.contexts == [CONTEXT, "B."] and found.context_of == [0, 0, 1, 0]
+    assert found.questions == ["q1?", "q2?", "q3?", "q4?"] and found.ids == ["q1", "q2", "q3", "q4"]
+    assert found.answers is not None and found.answers[0] == Answers(("cat", "A cat"), (2, 0))
+    assert found.answers[2:] == [Answers((), ())] * 2
+    assert (
+        squad(tmp_path / "a", file_of({"context": "B.", "qas": [{"id": "q", "question": "?"}]}), labelled=False).answers
+        is None
+    )
+
+
+def test_squad_as_json_lines(tmp_path: Path) -> None:
+    row = {"id": 5, "question": "q", "context": CONTEXT, "answers": {"text": ["cat"], "answer_start": [2]}}
+    other = row | {"id": "6", "answers": [{"text": "cat", "answer_start": 2}]}
+    found = squad(tmp_path / "a", f"{json.dumps(row)}\n{json.dumps(other)}", "jsonl")
+    assert found.answers == [Answers(("cat",), (2,))] * 2 and found.ids == ["5", "6"]
+    for answers in ({"text": "cat", "answer_start": [2]}, {"text": ["cat", "a"], "answer_start": [2]}, [{"text": 1}]):
+        with pytest.raises(
+            UserError, match=r"a:1: (answers must be texts, each with its answer_start|no 'answer_start')"
+        ):
+            squad(tmp_path / "a", json.dumps(row | {"answers": answers}), "jsonl")
+
+
+BAD_SQUAD = [
+    ('{"data": [', r"a: broken JSON"),
+    ({"paragraphs": []}, r"a: no 'data' where one is expected; squad: reads the JSON of SQuAD"),
+    (file_of({"context": "c", "qas": [{"id": "1", "answers": []}]}), r"a: question 1: no 'question'"),
+    (file_of({"context": "c", "qas": 3}), r"a: question 1: 'qas' is no list"),
+    (file_of({"context": CONTEXT, "qas": [qas("q", ("cat", -1))]}), r"question 1: answer_start must be a number"),
+    (
+        file_of({"context": CONTEXT, "qas": [qas("q")]}),
+        r"question 1: question 'q' has no answer; set task.no_answer=true",
+    ),
+    (file_of({"context": CONTEXT, "qas": [qas("q", ("cat", 2)), qas("q", ("sat", 6))]}), r"question 2: id 'q' again"),
+    (file_of(), r"holds no example"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_SQUAD)
+def test_broken_squad(tmp_path: Path, content: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        squad(tmp_path / "a", content)
+
+
+def test_invalid_utf8_in_squad_and_replaced(tmp_path: Path) -> None:
+    content = json.dumps(file_of({"context": CONTEXT + "?", "qas": [qas("q1", ("cat", 2))]}), indent=1)
+    (tmp_path / "a").write_bytes(content.encode().replace(b"?", b"\xff"))
+    config = TaskConfig("qa", (f"squad:{tmp_path}/a",), max_len=384)
+    with pytest.raises(UserError, match=r"a:8: invalid UTF-8"):
+        read_examples(config)
+    found = read_examples(config, errors="replace")
+    assert isinstance(found, QaExamples) and found.contexts == [CONTEXT + "\ufffd"]
+    (tmp_path / "a").write_bytes(b"text\tlabel\na\xff\t1\n")
+    table = read_examples(TaskConfig("classification", (f"tsv:{tmp_path}/a",)), errors="replace")
+    assert isinstance(table, TextExamples) and table.texts == ["a\ufffd"]
+
+
+def test_hub_data_sets(tmp_path: Path) -> None:
+    """A data set on the disk stands for one of the hub: numbers of classes become names."""
+    from unittest import mock
+
+    import datasets
+
+    tags = datasets.List(datasets.ClassLabel(names=["O", "B-X"]))
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["neg", "pos"]),
+            "tokens": datasets.List(datasets.Value("string")),
+            "tags": tags,
+        }
+    )
+    rows = {"text": ["a", "b"], "label": [1, 0], "tokens": [["u", "v"], ["w"]], "tags": [[0, 1], [1]]}
+    data = datasets.Dataset.from_dict(rows, features=features)
+    with mock.patch.object(datasets, "load_dataset", lambda name, config, split: data):
+        found = read_examples(TaskConfig("classification", ("hub:owner/name@train",)))
+        assert isinstance(found, TextExamples) and (found.texts, found.labels) == (["a", "b"], ["pos", "neg"])
+        assert found.places[1] == "hub data set owner/name@train, row 2"
+        sentences = read_examples(TaskConfig("tokens", ("hub:owner/name@train",)))
+        assert isinstance(sentences, WordExamples) and sentences.tags == [["O", "B-X"], ["B-X"]]
+        with pytest.raises(UserError, match=r"hub data set owner/name@train: no field 'sentence' \(it has text, label"):
+            read_examples(TaskConfig("classification", ("hub:owner/name@train",), text="sentence"))
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no\nnetwork")
+
+    with (
+        mock.patch.object(datasets, "load_dataset", fails),
+        pytest.raises(UserError, match=r"'owner/name'.*no network"),
+    ):
+        read_examples(TaskConfig("classification", ("hub:owner/name@train",)))

@@ -1,0 +1,136 @@
+"""Windows of texts and pairs are those that transformers' tokenizer of the family makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokens_lab import ALL_FAMILIES, sentences, theirs, trained
+
+from bertjax.config.task import TaskConfig
+from bertjax.config.task_sources import Places
+from bertjax.data.special_tokens import FAMILIES
+from bertjax.data.tokenizer import load_tokenizer
+from bertjax.errors import UserError
+from bertjax.finetuning.features import Features, cut_lengths, text_data
+from bertjax.finetuning.readers.examples import TextExamples
+from bertjax.finetuning.templates import template_of
+
+FIRST, SECOND = sentences(60, seed=1), sentences(60, seed=2)
+
+
+def examples(texts: list[str], pairs: list[str] | None = None, labels: list[str] | None = None) -> TextExamples:
+    places = Places()
+    for number in range(len(texts)):
+        places.add("file:", number + 1)
+    return TextExamples(texts, pairs, labels, None, list(map(str, range(len(texts)))), places)
+
+
+def config(**values: object) -> TaskConfig:
+    return TaskConfig(**{"kind": "classification", "train": ("tsv:a",)} | values)  # type: ignore[arg-type]
+
+
+def windows(features: Features, values: np.ndarray) -> list[list[int]]:
+    return [part.tolist() for part in np.split(values, features.offsets[1:-1])]
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+@pytest.mark.parametrize("cut", ["longest_first", "only_first", "only_second", "single"])
+def test_as_transformers(family: str, cut: str) -> None:
+    first, second = FIRST, SECOND
+    max_len = 24
+    if cut.startswith("only"):  # the other text must leave room
+        first, second = FIRST, [text[:4] for text in SECOND]
+        first, second = (first, second) if cut == "only_first" else (second, first)
+    if family == "gpt2":  # which has no piece for an empty text
+        first = [text or "cat" for text in first]
+    pairs = None if cut == "single" else second
+    rule = "longest_first" if cut == "single" else cut
+    found = text_data(
+        config(max_len=max_len, cut=rule, pair=pairs and "b"), examples(first, pairs), trained(family), ()
+    )
+    wanted = theirs(family)(first, pairs, truncation=rule, max_length=max_len)
+    features = found.features
+    assert windows(features, features.tokens) == wanted["input_ids"]
+    if FAMILIES[family].token_types:
+        assert windows(features, features.token_types) == wanted["token_type_ids"]
+    else:
+        assert not features.token_types.any()
+    whole = theirs(family)(first, pairs)["input_ids"]
+    num_cut = sum(len(ids) > max_len for ids in whole)
+    assert 0 < num_cut < 60
+    assert found.notes[-1].startswith(f"{num_cut} of 60 examples (") and f"task.cut={rule}" in found.notes[-1]
+    summary = features.tokens[features.offsets[:-1] + features.summary]
+    if family == "gpt2":
+        assert (features.summary == np.maximum(features.lengths - 1, 0)).all()
+    else:
+        assert (summary == trained(family).cls_id).all()
+        assert (features.summary == (features.lengths - 1 if family == "xlnet" else 0)).all()
+    assert features.tokens.dtype == features.summary.dtype == features.example.dtype == np.int32
+    assert features.token_types.dtype == np.int8 and features.offsets.dtype == np.int64
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "xlnet"])
+def test_special_pieces_in_a_text(family: str) -> None:
+    tokenizer = trained(family)
+    text = f"The cat {tokenizer.pieces[tokenizer.sep_id]} sat{tokenizer.pieces[tokenizer.mask_id]}"
+    found = text_data(config(), examples([text]), tokenizer, ())
+    assert found.features.tokens.tolist() == theirs(family)(text)["input_ids"]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlnet"])
+def test_a_file_without_a_layout_gets_the_familys(tmp_path: Path, family: str) -> None:
+    from tokenizers import Tokenizer
+
+    trained(family).save_huggingface(tmp_path, 64)
+    bare = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    bare.post_processor = None  # type: ignore[assignment]
+    bare.save(str(tmp_path / "bare.json"))
+    tokenizer = load_tokenizer(tmp_path / "bare.json", family=family)
+    for is_pair in (False, True):
+        assert template_of(tokenizer, is_pair) == template_of(trained(family), is_pair)
+
+
+def test_cut_lengths_of_every_pair() -> None:
+    """Token by token, as BERT's own loop does it: the longer text loses its last, the second where both are equal."""
+    room = 7
+    both = np.stack(np.meshgrid(np.arange(12), np.arange(12)), -1).reshape(-1, 2)
+    first, second = cut_lengths([both[:, 0], both[:, 1]], room, "longest_first")
+    for (a, b), new in zip(both.tolist(), zip(first.tolist(), second.tolist(), strict=True), strict=True):
+        assert sum(new) == min(a + b, room)
+        assert new[0] <= a and new[1] <= b
+        if a + b > room:
+            assert new == ((a, room - a) if a <= room // 2 else (room - b, b) if b <= room // 2 else new)
+            if min(a, b) > room // 2:
+                assert new == ((3, 4) if a <= b else (4, 3))
+
+
+def test_a_pair_that_cannot_be_cut() -> None:
+    for cut, pair in (
+        ("only_first", (FIRST[:1], ["The cat sat " * 5])),
+        ("only_second", (["The cat sat " * 5], ["a"])),
+        ("only_first", (["a"], [". . . . ."])),  # five tokens, and room for five
+    ):
+        with pytest.raises(UserError, match=rf"file:1: task.cut={cut} cannot make this pair fit task.max_len=8"):
+            text_data(config(max_len=8, cut=cut, pair="b"), examples(*pair), trained("bert"), ())
+
+
+def test_a_window_without_a_token() -> None:
+    with pytest.raises(UserError, match=r"file:2: the text has no token for this tokenizer"):
+        text_data(config(), examples(["cat", ""]), trained("gpt2"), ())
+    assert text_data(config(), examples(["cat", ""]), trained("bert"), ()).features.lengths[1] == 2
+
+
+def test_labels_and_swapped_pairs() -> None:
+    some = examples(["The cat", "sat on"], ["a mat", "the fence"], ["no", "yes"])
+    task = config(pair="b", swap_pairs=True, max_len=16)
+    once = text_data(task, some, trained("bert"), ("no", "yes")).features
+    assert once.labels["class_labels"].tolist() == [0, 1] and once.labels["class_labels"].dtype == np.int32
+    twice = text_data(task, some, trained("bert"), ("no", "yes"), training=True).features
+    assert twice.labels["class_labels"].tolist() == [0, 1, 0, 1] and twice.example.tolist() == [0, 1, 0, 1]
+    wanted = theirs("bert")([*some.texts, "a mat", "the fence"], ["a mat", "the fence", *some.texts])
+    assert windows(twice, twice.tokens) == wanted["input_ids"]
+    assert windows(twice, twice.token_types) == wanted["token_type_ids"]
+    with pytest.raises(UserError, match=r"file:2: unknown label 'yes'"):
+        text_data(task, some, trained("bert"), ("no", "maybe"))

@@ -1,0 +1,132 @@
+"""Every family's folders: there and back, and every kind of damage named. Needs neither torch nor transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bertjax.config.model import EncoderConfig
+from bertjax.config.presets import PRESETS, preset
+from bertjax.errors import UserError
+from bertjax.hf import save as save_module
+from bertjax.hf.export_plan import compare, layout
+from bertjax.hf.keymap import to_huggingface
+from bertjax.hf.keymaps import FAMILIES
+from bertjax.hf.keymaps.family import DEFAULT_LABELS, Family
+from bertjax.hf.load import load_pretrained
+from bertjax.hf.safe_files import auto_class
+from bertjax.hf.save import save_pretrained
+from bertjax.models.model import abstract_params
+from bertjax.parity.cases import Case
+from bertjax.parity.families import CASES
+from bertjax.types import Params
+
+FIRST = {
+    name: next(case for case in CASES if case.config_class == f"{list(family.architectures)[-1][:-5]}Config")
+    for name, family in FAMILIES.items()
+}
+
+
+def heads_of(family: Family) -> tuple[str, ...]:
+    """Of its class for masked words, or for whatever comes before the head of words in a bare encoder."""
+    return next((required for required in family.architectures.values() if required == ("mlm",)), ("mlm",))
+
+
+def config_of(name: str) -> EncoderConfig:
+    case: Case = FIRST[name]
+    return FAMILIES[name].read(json.loads(json.dumps(case.config)))
+
+
+def random_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
+    draw = np.random.default_rng(0).standard_normal
+    return jax.tree.map(lambda leaf: draw(leaf.shape).astype(leaf.dtype), abstract_params(config, heads))
+
+
+@pytest.fixture(params=list(FAMILIES))
+def family(request: pytest.FixtureRequest) -> Family:
+    return FAMILIES[request.param]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, family: Family, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(save_module, "verify_export", lambda *_, **__: None)
+    config, heads = config_of(family.name), heads_of(family)
+    save_pretrained(tmp_path / "out", random_params(config, heads), config, heads=heads)
+    return tmp_path / "out"
+
+
+def refused(path: Path, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        load_pretrained(path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 900
+
+
+def test_there_and_back(folder: Path, family: Family) -> None:
+    config, heads = config_of(family.name), heads_of(family)
+    model = load_pretrained(folder)
+    assert model.config == dataclasses.replace(config, labels=DEFAULT_LABELS) and model.heads == heads
+    jax.tree.map(np.testing.assert_array_equal, model.params, random_params(config, heads))
+    assert json.loads((folder / "config.json").read_text())["model_type"] == family.model_type
+
+
+def test_damage_is_named(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in sorted(tensors) if tensors[name].ndim == 2)
+    damages: list[tuple[dict[str, np.ndarray], str]] = [
+        ({key: value for key, value in tensors.items() if key != name}, f"missing: {name}"),
+        ({**tensors, name: tensors[name][1:]}, f"misshapen: {name}"),
+        ({**tensors, name: np.full_like(tensors[name], np.inf)}, f"not finite: {name}"),
+        ({**tensors, name: tensors[name].astype(np.int8)}, ""),  # numbers, if odd ones
+    ]
+    for broken, message in damages:
+        save_file(broken, path)
+        if message:
+            refused(folder, message)
+    path.unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+    architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
+    refused(folder, f"which is not read.*transformers.{auto_class(architecture)}.from_pretrained")
+
+
+def test_sizes_beyond_all_files_are_refused(folder: Path, family: Family) -> None:
+    values = json.loads((folder / "config.json").read_text())
+    held = family.read(values)
+    for key, value in values.items():
+        if type(value) is not int or value not in (held.num_layers, held.hidden_size, held.vocab_size):
+            continue
+        (folder / "config.json").write_text(json.dumps({**values, key: 10**12}))
+        try:
+            load_pretrained(folder)
+        except UserError as error:
+            assert "\n" not in str(error)
+        (folder / "config.json").write_text(json.dumps(values))
+    load_pretrained(folder)
+
+
+def test_no_two_tensors_of_one_class_share_a_name(family: Family) -> None:
+    config = config_of(family.name)
+    for architecture, required in family.architectures.items():
+        params = random_params(config, required)
+        plan = layout(config, required)
+        if plan.architecture == architecture:
+            assert plan.tensors(params)[0]
+        assert to_huggingface(family.keymap(config), params, config, required)
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith("transformer-")])
+def test_published_models_fit_the_classes_of_their_family(name: str) -> None:
+    """Nothing but what only side parts read is lost on the way through config.json."""
+    config: Any = EncoderConfig(**preset(name))
+    family = FAMILIES[config.family]
+    for architecture, heads in family.architectures.items():
+        held = family.read(family.render(config, architecture))
+        differing, beside = compare(config, held, heads, family.keymap(config), heads)
+        assert differing == beside, architecture

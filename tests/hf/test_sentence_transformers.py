@@ -1,0 +1,195 @@
+"""Sentence vectors and the folders of sentence-transformers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
+from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import PretrainedModel
+from bertjax.hf.save import save_pretrained
+from bertjax.hf.sentence_transformers import Pooling, bare, embed, read_pooling, save_sentence_transformers
+from bertjax.parity.measure import random_params
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["the", "cat", "dog", "sees", "likes", "a", "bird", "house"]]
+CONFIG = EncoderConfig(
+    vocab_size=len(WORDS), hidden_size=18, num_layers=2, num_heads=3, intermediate_size=20, max_position_embeddings=11
+)
+HEADS = ("pooler", "mlm")
+TEXTS = ["the cat sees a dog", "a bird", "the house likes the cat the dog the bird a house a cat a dog a bird"]
+
+
+def tokenizer_files() -> dict[str, bytes]:
+    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": 11,
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    return {"tokenizer.json": tokenizer.to_str().encode(), "tokenizer_config.json": json.dumps(settings).encode()}
+
+
+@pytest.fixture(scope="module")
+def model() -> PretrainedModel:
+    return PretrainedModel(CONFIG, random_params(CONFIG, HEADS), HEADS, tokenizer_files())
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    """Compiles without the dear passes."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def batch() -> tuple[np.ndarray, np.ndarray]:
+    ids = np.random.default_rng(0).integers(5, len(WORDS), (3, 7))
+    mask = np.ones_like(ids)
+    mask[0, 4:], mask[1, :6] = 0, 0  # padding behind, padding in front
+    return ids, mask
+
+
+def test_pooling_is_over_real_tokens(model: PretrainedModel) -> None:
+    ids, mask = batch()
+    hidden = np.asarray(model(ids, mask).last_hidden_state, np.float64)
+    means = np.stack([row[real > 0].mean(0) for row, real in zip(hidden, mask, strict=True)])
+    firsts = np.stack([hidden[0, 0], hidden[1, 6], hidden[2, 0]])
+    for mode, wanted in (("mean", means), ("cls", firsts)):
+        found = embed(model, ids, mask, pooling=Pooling(mode, normalize=False))
+        np.testing.assert_allclose(found, wanted, atol=2e-6)
+        scaled = wanted / np.linalg.norm(wanted, axis=1, keepdims=True)
+        np.testing.assert_allclose(embed(model, ids, mask, pooling=Pooling(mode)), scaled, atol=2e-6)
+
+
+def test_padding_does_not_move_a_vector(model: PretrainedModel) -> None:
+    ids, _ = batch()
+    alone = embed(model, ids[2:, :4])
+    padded = embed(model, ids[2:], np.array([[1, 1, 1, 1, 0, 0, 0]]))
+    np.testing.assert_allclose(alone, padded, atol=2e-6)
+
+
+def test_heads_are_not_computed(model: PretrainedModel) -> None:
+    encoder = bare(model)
+    assert encoder.heads == ("pooler",) and set(encoder.params) == {"encoder", "pooler"}
+    without = bare(PretrainedModel(CONFIG, {"encoder": model.params["encoder"]}, ()))
+    assert without.heads == ()
+
+
+@pytest.mark.parametrize("pooling", [Pooling(), Pooling("cls", False, 6), Pooling("mean", False)])
+def test_saved_and_read_back(model: PretrainedModel, tmp_path: Path, pooling: Pooling) -> None:
+    folder = tmp_path / "out"
+    save_sentence_transformers(folder, model, pooling)
+    back = read_pooling(folder)
+    assert (back.mode, back.normalize, back.max_length) == (pooling.mode, pooling.normalize, pooling.max_length or 11)
+    loaded = load_pretrained(folder)
+    assert loaded.heads == ("pooler",) and loaded.tokenizer_files == model.tokenizer_files
+    np.testing.assert_allclose(
+        embed(loaded, *batch(), pooling=back), embed(model, *batch(), pooling=pooling), atol=1e-6
+    )
+    card = (folder / "README.md").read_text()
+    assert "library_name: sentence-transformers" in card and "SentenceTransformer(" in card
+    with pytest.raises(UserError, match="overwrite"):
+        save_sentence_transformers(folder, model, pooling)
+    save_sentence_transformers(folder, model, pooling, overwrite=True)
+
+
+def test_refusals(model: PretrainedModel, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    for arguments in ({"mode": "max"}, {"max_length": 0}):
+        with pytest.raises(UserError):
+            Pooling(**arguments)
+    with pytest.raises(UserError, match="beyond the 11 tokens"):
+        save_sentence_transformers(folder, model, Pooling(max_length=12))
+    with pytest.raises(UserError, match="needs the tokenizer"):
+        save_sentence_transformers(folder, PretrainedModel(CONFIG, model.params, HEADS))
+    odd = EncoderConfig(
+        vocab_size=len(WORDS), hidden_size=18, num_layers=1, num_heads=3, intermediate_size=20, hidden_act="relu",
+        max_position_embeddings=11, attention_position="rotary", position_embedding="none", norm_placement="pre",
+    )  # fmt: skip
+    strange = PretrainedModel(odd, random_params(odd, ()), (), model.tokenizer_files)
+    with pytest.raises(UserError, match="transformers has no class"):
+        save_sentence_transformers(folder, strange)
+    assert not folder.exists()
+
+
+# What libraries of other versions write, or strangers.
+FOREIGN = {
+    "version 6": ([0, 1, 2], {"pooling_mode": "cls"}, "cls"),
+    "two modes": ([0, 1], {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls, mean"),
+    "max": ([0, 1], {"pooling_mode": "max"}, "not max"),
+    "none": ([0, 1], {"pooling_mode_mean_tokens": False}, "not nothing"),
+    "dense": ([0, 1, 3], {"pooling_mode": "mean"}, "not Transformer, Pooling, Dense"),
+    "no pooling": ([0], {}, "not Transformer"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_folders_of_others(tmp_path: Path, name: str) -> None:
+    chosen, pooling, expected = FOREIGN[name]
+    kinds = ["base.modules.transformer.Transformer", "modules.pooling.Pooling", "x.Normalize", "models.Dense"]
+    steps = [
+        {"idx": index, "path": "" if which == 0 else f"{which}_X", "type": f"sentence_transformers.{kinds[which]}"}
+        for index, which in enumerate(chosen)
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(steps))
+    (tmp_path / "1_X").mkdir()
+    (tmp_path / "1_X" / "config.json").write_text(json.dumps(pooling))
+    if expected == "cls":
+        assert read_pooling(tmp_path) == Pooling("cls", True, None)
+        return
+    with pytest.raises(UserError, match=expected):
+        read_pooling(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "[1]", "nonsense", '[{"idx": 0, "path": "../..", "type": "x.Transformer"}]']
+)
+def test_modules_of_strangers(tmp_path: Path, text: str) -> None:
+    (tmp_path / "modules.json").write_text(text)
+    with pytest.raises(UserError, match=r"modules\.json"):
+        read_pooling(tmp_path)
+
+
+def test_a_plain_export_has_no_pooling(model: PretrainedModel, tmp_path: Path) -> None:
+    save_pretrained(tmp_path / "m", model.params, CONFIG, heads=HEADS)
+    with pytest.raises(UserError, match=r"no modules\.json"):
+        read_pooling(tmp_path / "m")
+
+
+def test_a_row_without_tokens_is_finite() -> None:
+    from bertjax.hf.sentence_transformers import pool
+
+    vectors = pool(jnp.ones((1, 3, 4)), jnp.zeros((1, 3), jnp.int32), "mean", True)
+    assert np.isfinite(np.asarray(vectors)).all()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("sentence_transformers") is None, reason="an optional library")
+@pytest.mark.parametrize("pooling", [Pooling(), Pooling("cls", False, 6)])
+def test_the_library_gives_the_same_vectors(model: PretrainedModel, tmp_path: Path, pooling: Pooling) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    save_sentence_transformers(tmp_path / "out", model, pooling)
+    library = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    tokenizer = Tokenizer.from_str(model.tokenizer_files["tokenizer.json"].decode())
+    tokenizer.enable_truncation(pooling.max_length or 11)
+    tokenizer.enable_padding(pad_id=0)
+    rows = tokenizer.encode_batch(TEXTS)
+    ids, mask = np.array([row.ids for row in rows]), np.array([row.attention_mask for row in rows])
+    np.testing.assert_allclose(library.encode(TEXTS), embed(model, ids, mask, pooling=pooling), atol=1e-6)

@@ -1,0 +1,328 @@
+"""What `transformers` has no place for: side files where a class holds the rest, our own format where none does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from bertjax.config.model import HEAD_FIELDS, EncoderConfig
+from bertjax.errors import UserError
+from bertjax.hf import native_format
+from bertjax.hf import save as save_module
+from bertjax.hf.export_plan import HEAD_OF, OF_HEADS, layout
+from bertjax.hf.load import load_pretrained
+from bertjax.hf.save import save_pretrained
+from bertjax.models.model import HEADS, abstract_params, count_params
+from bertjax.types import Params
+
+SIZES: dict[str, Any] = dict(
+    vocab_size=30, hidden_size=12, num_layers=3, num_heads=2, intermediate_size=20, max_position_embeddings=10
+)
+CONFIG = EncoderConfig(**SIZES, padded_vocab_size=64, span_positions=7, span_position_size=5)
+SPAN_HEADS = ("mlm", "span_boundary")
+# No class of transformers: rotary positions, pre-norm and shared groups in a "bert".
+MIXTURE = EncoderConfig(
+    **{**SIZES, "num_layers": 4},
+    padded_vocab_size=64,
+    attention_position="rotary",
+    norm_placement="pre",
+    num_groups=2,
+    inner_layers=2,
+    embedding_size=8,
+    labels=("no", "yes", "maybe"),
+)
+
+
+def random_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
+    draw = np.random.default_rng(0).standard_normal
+    return jax.tree.map(lambda leaf: draw(leaf.shape).astype(leaf.dtype), abstract_params(config, heads))
+
+
+def without_padding(params: Params, size: int = 30) -> Params:
+    return jax.tree.map(lambda leaf: leaf[:size] if leaf.shape[0] == 64 else leaf, params)
+
+
+@pytest.fixture
+def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(save_module, "_compare_outputs", lambda *_: None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, unverified: None) -> Path:
+    save_pretrained(tmp_path / "out", random_params(CONFIG, SPAN_HEADS), CONFIG, heads=SPAN_HEADS)
+    return tmp_path / "out"
+
+
+def change(path: Path, **changes: Any) -> None:
+    values = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))
+
+
+def refused(path: Path, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        load_pretrained(path)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 900
+
+
+def test_every_head_has_its_paths() -> None:
+    config = dataclasses.replace(CONFIG, enhanced_decoder=True, position_embedding="none")
+    assert {HEAD_OF.get(path.split("/")[0], "") for path in native_format.leaf_shapes(config, HEADS)} == {"", *HEADS}
+
+
+def test_every_field_of_heads_has_its_readers() -> None:
+    assert OF_HEADS.keys() == HEAD_FIELDS and {head for heads in OF_HEADS.values() for head in heads} <= set(HEADS)
+
+
+# -- side files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_head_without_a_class_lies_beside_and_comes_back(folder: Path) -> None:
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "bertjax.json",
+        "bertjax.safetensors",
+        "config.json",
+        "model.safetensors",
+    ]
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+    beside = load_file(folder / "bertjax.safetensors")
+    assert all(name.startswith("span_head.") for name in beside) and beside["span_head.bias"].shape == (30,)
+    assert not any("span" in name for name in load_file(folder / "model.safetensors"))
+    model = load_pretrained(folder)
+    assert model.heads == SPAN_HEADS and model.config.span_positions == 7
+    expected = without_padding(random_params(CONFIG, SPAN_HEADS))
+    jax.tree.map(np.testing.assert_array_equal, model.params, expected)
+    card = (folder / "README.md").read_text()
+    assert "the span-boundary head" in card and "span_positions" in card and "ignores" in card
+    assert f"{count_params(CONFIG, SPAN_HEADS):,}" in card
+    model.save_pretrained(folder.parent / "again")
+    for name in ("bertjax.json", "bertjax.safetensors", "model.safetensors", "config.json", "README.md"):
+        assert (folder / name).read_bytes() == (folder.parent / "again" / name).read_bytes(), name
+
+
+def test_transformers_does_not_notice_the_side_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    capsys.readouterr()
+    _, info = transformers.AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(info.values()), info
+    assert not [text for text in capsys.readouterr() if "UNEXPECTED" in text or "span" in text]
+
+
+def test_plain_models_have_no_side_files(tmp_path: Path, unverified: None) -> None:
+    heads = ("pooler", "mlm", "pair")
+    save_pretrained(tmp_path / "out", random_params(CONFIG, heads), CONFIG, heads=heads)
+    assert not list((tmp_path / "out").glob("bertjax.*"))
+    assert "Beside" not in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_two_heads_of_one_name_both_come_back(tmp_path: Path, unverified: None) -> None:
+    heads = ("pooler", "sequence_classification", "token_classification")
+    params = random_params(CONFIG, heads)
+    save_pretrained(tmp_path / "out", params, CONFIG, heads=heads)
+    assert set(load_file(tmp_path / "out" / "bertjax.safetensors")) == {
+        "token_head.output.kernel",
+        "token_head.output.bias",
+    }
+    model = load_pretrained(tmp_path / "out")
+    assert model.heads == heads
+    jax.tree.map(np.testing.assert_array_equal, model.params, without_padding(params))
+
+
+def test_a_classifier_that_rides_along_keeps_its_labels(tmp_path: Path, unverified: None) -> None:
+    heads = ("pooler", "mlm", "pair", "sequence_classification")
+    config = dataclasses.replace(CONFIG, labels=("no", "yes", "maybe"))
+    save_pretrained(tmp_path / "out", random_params(config, heads), config, heads=heads)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["BertForPreTraining"]
+    model = load_pretrained(tmp_path / "out")
+    assert model.heads == heads and model.config.labels == ("no", "yes", "maybe")
+
+
+def test_a_parameter_of_the_encoder_without_a_name_is_an_error(tmp_path: Path) -> None:
+    params = random_params(CONFIG, SPAN_HEADS)
+    params["encoder"]["novelty"] = np.zeros(3, np.float32)
+    params["mlm_head"]["novelty"] = np.zeros(3, np.float32)
+    with pytest.raises(UserError, match="unexpected: encoder/novelty, mlm_head/novelty"):
+        save_pretrained(tmp_path / "out", params, CONFIG, heads=SPAN_HEADS)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        ("config.json", {"hidden_act": "relu"}, "contradicts config.json: hidden_act is 'gelu_new' here, 'relu' there"),
+        ("config.json", {"layer_norm_eps": 1e-5}, "contradicts config.json: layer_norm_eps.*remove bertjax.json"),
+        ("config.json", {"hidden_act": ...}, "contradicts config.json: hidden_act"),
+        ("bertjax.json", {"norm_placement": "pre"}, "contradicts config.json: norm_placement"),
+        ("bertjax.json", {"num_layers": 10**12}, "contradicts config.json: num_hidden_layers"),
+        ("bertjax.json", {"family": "roberta"}, "family = 'roberta'; config.json is of the family 'bert'"),
+        ("bertjax.json", {"span_positions": 8}, r"misshapen: span_head.position_embeddings.embedding \[7, 5\]"),
+        ("bertjax.json", {"span_positions": 10**15}, "misshapen: span_head.position_embeddings"),
+        ("bertjax.json", {"span_positions": "many"}, "span_positions must be int, not 'many'"),
+        ("bertjax.json", {"heads": ["mlm"]}, "unexpected: span_head"),
+        ("bertjax.json", {"heads": ["mlm", "span_boundary", "rtd"]}, "missing: rtd_head"),
+        ("bertjax.json", {"heads": ["mlm", "crystal_ball"]}, "heads must be a list of"),
+        ("bertjax.json", {"heads": None}, "heads must be a list of"),
+        ("bertjax.json", {"flux": 3}, "unknown key flux"),
+        ("bertjax.json", {"remat": "none"}, "unknown key remat"),
+    ],
+)
+def test_contradictions_and_nonsense(folder: Path, file: str, changes: dict[str, Any], message: str) -> None:
+    change(folder / file, **changes)
+    refused(folder, message)
+
+
+def test_what_changes_no_output_is_no_contradiction(folder: Path) -> None:
+    change(folder / "config.json", architectures=["BertModel"], dtype="bfloat16", hidden_dropout_prob=...)
+    assert load_pretrained(folder).heads == SPAN_HEADS
+
+
+def test_broken_side_files(folder: Path) -> None:
+    tensors = load_file(folder / "bertjax.safetensors")
+    save_file({**tensors, "span_head.bias": tensors["span_head.bias"] * np.nan}, folder / "bertjax.safetensors")
+    refused(folder, "bertjax.safetensors do not fit the config: not finite: span_head.bias")
+    (folder / "bertjax.safetensors").unlink()
+    refused(folder, "bertjax.safetensors is missing")
+    save_file(tensors, folder / "bertjax.safetensors")
+    (folder / "bertjax.json").unlink()
+    refused(folder, "bertjax.safetensors without bertjax.json")
+    (folder / "bertjax.safetensors").unlink()
+    assert load_pretrained(folder).heads == ("mlm",)
+
+
+def test_side_files_are_not_read_through_links(folder: Path) -> None:
+    (folder / "bertjax.safetensors").rename(folder.parent / "elsewhere")
+    (folder / "bertjax.safetensors").symlink_to(folder.parent / "elsewhere")
+    refused(folder, "outside the folder")
+
+
+# -- our own format ----------------------------------------------------------------------------------------------------
+
+
+def test_a_mixture_is_written_in_our_own_format(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    heads = ("pooler", "mlm", "sequence_classification")
+    params = random_params(MIXTURE, heads)
+    with caplog.at_level(logging.WARNING):
+        save_pretrained(tmp_path / "out", params, MIXTURE, heads=heads)  # with the comparison of outputs
+    assert "attention_position" in caplog.text and "norm_placement" in caplog.text
+    values = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert values["model_type"] == "bertjax" and values["num_groups"] == 2 and values["vocab_size"] == 30
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert tensors["encoder.groups.1.layers.0.attention.query.kernel"].shape == (12, 12)
+    assert tensors["encoder.embeddings.word_embeddings.embedding"].shape == (30, 8)
+    model = load_pretrained(tmp_path / "out")
+    assert model.heads == heads and model.config == dataclasses.replace(
+        MIXTURE, family="bertjax", padded_vocab_size=None
+    )
+    jax.tree.map(np.testing.assert_array_equal, model.params, without_padding(params))
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "bertjax.load_pretrained" in card and "attention_position" in card and "AutoModel" not in card
+    model.save_pretrained(tmp_path / "again")
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm_placement": "pre"},
+        {"attention_bias": "none"},
+        {"head_size": 5},
+        {"feed_forward": "glu"},
+        {"type_vocab_size": 0},
+        {"position_embedding": "sinusoidal"},
+        {"embedding_scale": True},
+        {"norm_bias": False},
+        {"causal": True},
+        {"window": 4, "global_every": 3},
+        {"position_embedding": "none", "attention_position": "disentangled"},
+        {"position_offset": 2},
+        {"pooler_act": "relu"},
+        {"mlm_head": "bias"},
+        {"mlm_act": "relu"},
+    ],
+)
+def test_what_bert_cannot_say_is_never_left_out(changes: dict[str, Any]) -> None:
+    plan = layout(EncoderConfig(**{**SIZES, **changes}), ("pooler", "mlm"))
+    assert plan.family is None
+    assert set(plan.lost) & set(changes) or "token_type_embeddings.weight would be empty" in plan.lost[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_dropout": 0.3, "activation_dropout": 0.2},
+        {"initializer_range": 0.5},
+        {"head_size": 6},
+        {"rotary_base": 7.0},
+        {"rtd_head": "summary"},
+        {"labels": ("a", "b", "c")},
+        {"compute_dtype": "bfloat16", "remat": "full"},
+        {"num_groups": None, "relative_buckets": 0},
+    ],
+)
+def test_what_changes_no_output_is_not_asked_of_bert(changes: dict[str, Any]) -> None:
+    plan = layout(EncoderConfig(**{**SIZES, **changes}), ("pooler", "mlm"))
+    assert plan.family is not None and not plan.has_side
+
+
+def test_an_unknown_family_is_named(tmp_path: Path) -> None:
+    config = EncoderConfig(**SIZES, family="brt")
+    with pytest.raises(UserError, match=r"model.family must be one of bert, .*, bertjax, not 'brt'"):
+        save_pretrained(tmp_path / "out", random_params(config, ()), config, heads=())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_layers": 10**12, "num_groups": None, "inner_layers": 1}, "1000000000000 layers are claimed"),
+        ({"num_groups": 4}, "missing: encoder.groups.2"),
+        ({"inner_layers": 10**12}, "layers are claimed"),
+        ({"vocab_size": 10**15}, "misshapen"),
+        ({"vocab_size": 10**30}, "no model has these sizes|misshapen"),
+        ({"hidden_size": "12"}, "hidden_size must be int, not '12'"),
+        ({"hidden_size": 13}, "not divisible"),
+        ({"labels": [1, 2]}, "labels must be tuple"),
+        ({"layer_norm_eps": "tiny"}, "layer_norm_eps must be float"),
+        ({"causal": 1}, "causal must be bool"),
+        ({"embedding_size": None}, "unexpected: encoder.embeddings.projection"),
+        ({"compute_dtype": "bfloat16"}, "unknown key compute_dtype"),
+        ({"auto_map": {}}, "never run"),
+    ],
+)
+def test_broken_folders_of_our_own(tmp_path: Path, unverified: None, changes: dict[str, Any], message: str) -> None:
+    save_pretrained(tmp_path / "out", random_params(MIXTURE, ("mlm",)), MIXTURE, heads=("mlm",))
+    change(tmp_path / "out" / "config.json", **changes)
+    refused(tmp_path / "out", message)
+
+
+# -- shards ------------------------------------------------------------------------------------------------------------
+
+
+def test_large_weights_are_split_and_read_by_both(tmp_path: Path, unverified: None) -> None:
+    params = random_params(CONFIG, ("mlm",))
+    save_pretrained(tmp_path / "out", params, CONFIG, heads=("mlm",), max_shard_bytes=3000)
+    files = sorted(path.name for path in (tmp_path / "out").glob("model-*"))
+    assert len(files) >= 3 and files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    for name in files:
+        shard = load_file(tmp_path / "out" / name)
+        assert sum(array.nbytes for array in shard.values()) <= 3000 or len(shard) == 1
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == 4 * count_params(CONFIG, ("mlm",))
+    jax.tree.map(np.testing.assert_array_equal, load_pretrained(tmp_path / "out").params, without_padding(params))
+
+
+def test_transformers_reads_our_shards(tmp_path: Path, unverified: None) -> None:
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    save_pretrained(tmp_path / "out", random_params(CONFIG, ("mlm",)), CONFIG, heads=("mlm",), max_shard_bytes=3000)
+    _, info = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(info.values()), info

@@ -1,0 +1,91 @@
+"""Vectors of texts beside `transformers`, and their batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from models_lab import quick_compilation, write_folder
+from tokens_lab import sentences
+
+from bertjax.data.tokenizer import load_tokenizer
+from bertjax.errors import UserError
+from bertjax.hf.load import load_pretrained
+from bertjax.hf.sentence_transformers import Pooling
+from bertjax.inference.embed import Embedder
+from bertjax.inference.text_batches import TextReader, batches
+
+TEXTS = [*sentences(3, seed=3, longest=20), "a", "The cat " * 40, "北京 <mask> naïve"]
+LONGEST = 24
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    with quick_compilation():
+        yield
+
+
+@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.long), "xlnet", "gpt2"])
+def test_vectors_as_transformers(family: str, tmp_path: Path) -> None:
+    model, tokenizer = write_folder(family, tmp_path)
+    states = []
+    for text in TEXTS:
+        encoded = tokenizer(text, return_tensors="pt", truncation=True, max_length=LONGEST)
+        with torch.no_grad():
+            states.append(model.base_model(**encoded).last_hidden_state[0].numpy())
+    place = -1 if family in ("xlnet", "gpt2") else 0
+    wanted = {"mean": [state.mean(0) for state in states], "cls": [state[place] for state in states]}
+    ours, pieces = load_pretrained(tmp_path), load_tokenizer(tmp_path)
+    for mode, vectors in wanted.items():
+        embedder = Embedder(ours, pieces, Pooling(mode, False, LONGEST), tokens=100)
+        np.testing.assert_allclose(embedder(TEXTS), vectors, atol=1e-5, err_msg=mode)
+        assert embedder.cut == sum(len(tokenizer(text)["input_ids"]) > LONGEST for text in TEXTS) > 0
+    scaled = Embedder(ours, pieces, Pooling("mean", True, LONGEST), tokens=100)(TEXTS)
+    lengths = np.linalg.norm(wanted["mean"], axis=1, keepdims=True)
+    np.testing.assert_allclose(scaled, wanted["mean"] / lengths, atol=1e-5)
+
+
+def test_texts_are_read_in_windows_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder("bert", tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    whole = TextReader(tokenizer, LONGEST)(TEXTS)
+    monkeypatch.setattr("bertjax.inference.text_batches._AT_ONCE", 3)
+    parts = TextReader(tokenizer, LONGEST)(TEXTS)
+    for name in ("ids", "types", "words", "offsets"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+    assert parts.cut == whole.cut and len(whole) == len(TEXTS) and whole.lengths.max() == LONGEST
+    assert tokenizer.engine.truncation is None, "the tokenizer itself must stay as it was"
+    assert len(TextReader(tokenizer)([])) == 0
+    empty = Embedder(load_pretrained(tmp_path), tokenizer)
+    assert empty([]).shape == (0, 18) and empty([""]).shape == (1, 18)
+
+
+def test_refused(tmp_path: Path) -> None:
+    write_folder("bert", tmp_path)
+    model, tokenizer = load_pretrained(tmp_path), load_tokenizer(tmp_path)
+    with pytest.raises(UserError, match="beyond the 512 tokens"):
+        Embedder(model, tokenizer, Pooling(max_length=513))
+    with pytest.raises(UserError, match="no room for text beside 2 special pieces"):
+        Embedder(model, tokenizer, Pooling(max_length=2))
+
+
+def test_batches_hold_every_text_once_in_few_shapes() -> None:
+    lengths = np.random.default_rng(0).integers(1, 301, 2000)
+    found = list(batches(lengths, 300, 2048))
+    members = np.concatenate([batch.members[: batch.real] for batch in found])
+    assert sorted(members.tolist()) == list(range(2000))
+    assert all((lengths[batch.members] <= batch.length).all() for batch in found)
+    assert all(len(batch.members) * batch.length <= 2048 for batch in found)
+    assert all(earlier.length >= later.length for earlier, later in itertools.pairwise(found))
+    shapes = {(len(batch.members), batch.length) for batch in found}
+    assert len(shapes) <= 25 and max(length for _, length in shapes) == 300
+    padding = 1 - lengths.sum() / sum(len(batch.members) * batch.length for batch in found)
+    assert padding < 0.25, f"{padding:.2f} of all places are padding"
+    assert all(rows.bit_count() == 1 for rows, _ in shapes), "rows of few numbers, too"
+    alone = list(batches(np.array([5000]), None, 2048))
+    assert [(len(batch.members), batch.length) for batch in alone] == [(1, 6144)]
+    assert [len(batch.members) for batch in batches(np.full(5, 10), None, 2048, most_rows=3)] == [2, 2, 1]

@@ -1,0 +1,157 @@
+"""Hidden words one place at a time give what a whole forward pass over masks gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
+from bertjax.hf.pretrained import PretrainedModel
+from bertjax.inference.fill_mask import fill_mask, fill_masks
+from bertjax.inference.mlm_inference import HowHidden, Rows, how_hidden, masked_word_log_probs, masked_word_logits
+from bertjax.parity.measure import random_params
+
+MASK = 3
+PLAIN = EncoderConfig(
+    vocab_size=30, hidden_size=12, num_layers=2, num_heads=2, intermediate_size=14, max_position_embeddings=20
+)
+ENHANCED = dataclasses.replace(
+    PLAIN, position_embedding="none", attention_position="disentangled", enhanced_decoder=True, type_vocab_size=0
+)
+RELATIVE = dataclasses.replace(
+    PLAIN, position_embedding="none", attention_position="relative", type_vocab_size=0, attention_bias="none"
+)
+CAUSAL = dataclasses.replace(PLAIN, causal=True)
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    """Compiles without the dear passes."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+def model_of(config: EncoderConfig, heads: tuple[str, ...] = ("mlm",)) -> PretrainedModel:
+    return PretrainedModel(config, random_params(config, heads), heads)
+
+
+def drawn() -> tuple[Rows, np.ndarray, np.ndarray]:
+    """Rows with padding, what is hidden of them, and the places of that."""
+    ids = np.random.default_rng(0).integers(4, 30, (3, 9)).astype(np.int32)
+    mask = np.ones_like(ids)
+    mask[1, 6:] = 0
+    positions = np.array([[2, 5], [1, 4], [0, 8]], np.int32)
+    hidden = np.zeros(ids.shape, bool)
+    np.put_along_axis(hidden, positions, True, axis=1)
+    return Rows(ids, mask, np.zeros_like(ids)), hidden, positions
+
+
+@pytest.mark.parametrize(
+    "config", [PLAIN, ENHANCED, RELATIVE], ids=["plain", "enhanced decoder", "relative, one stream"]
+)
+def test_as_a_forward_pass_over_masks(config: EncoderConfig) -> None:
+    rows, hidden, positions = drawn()
+    model = model_of(config)
+    out = model(np.where(hidden, MASK, rows.input_ids), rows.attention_mask)
+    wanted = np.take_along_axis(np.asarray(out.mlm_logits), positions[:, :, None], axis=1)
+    how = HowHidden(MASK, False)
+    assert how == how_hidden(model, MASK, two_streams=False)
+    found = np.asarray(masked_word_logits(model, rows, hidden, positions, how))
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    words = np.take_along_axis(rows.input_ids, positions, axis=1)
+    probs = np.exp(wanted) / np.exp(wanted).sum(-1, keepdims=True)
+    of_words = np.take_along_axis(probs, words[:, :, None], axis=2)[:, :, 0]
+    log_probs = masked_word_log_probs(model, rows, hidden, positions, words, how)
+    np.testing.assert_allclose(log_probs, np.log(of_words), atol=2e-5)
+
+
+def test_two_streams_are_those_of_an_order() -> None:
+    rows, hidden, positions = drawn()
+    model = model_of(RELATIVE)
+    how = how_hidden(model, MASK)
+    assert how.two_streams
+    perm_mask = np.broadcast_to(hidden[:, None], (3, 9, 9)).astype(np.int32)
+    out = model(rows.input_ids, rows.attention_mask, perm_mask=perm_mask, target_mapping=np.eye(9)[positions])
+    found = masked_word_logits(model, rows, hidden, positions, how)
+    np.testing.assert_allclose(found, out.mlm_logits, atol=2e-5)
+
+
+def test_a_hidden_word_is_never_read() -> None:
+    rows, hidden, positions = drawn()
+    other = rows._replace(input_ids=np.where(hidden, 29 - rows.input_ids % 7, rows.input_ids).astype(np.int32))
+    for config in (PLAIN, ENHANCED, RELATIVE):
+        model = model_of(config)
+        how = how_hidden(model, MASK)
+        found = [np.asarray(masked_word_logits(model, each, hidden, positions, how)) for each in (rows, other)]
+        np.testing.assert_array_equal(*found)
+
+
+def test_a_causal_place_predicts_the_next() -> None:
+    rows, hidden, positions = drawn()
+    model = model_of(CAUSAL)
+    words = np.take_along_axis(rows.input_ids, np.minimum(positions + 1, 8), axis=1)
+    logits = np.asarray(model(rows.input_ids, rows.attention_mask).mlm_logits)
+    chosen = np.take_along_axis(logits, positions[:, :, None], axis=1)
+    wanted = np.take_along_axis(chosen, words[:, :, None], axis=2)[:, :, 0] - np.log(np.exp(chosen).sum(-1))
+    found = masked_word_log_probs(model, rows, hidden, positions, words, None)
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+def test_refused() -> None:
+    with pytest.raises(UserError, match=r"no head for masked words \(it has none at all\)"):
+        how_hidden(model_of(PLAIN, ()), MASK)
+    with pytest.raises(UserError, match="the generator: bertjax export --network generator"):
+        how_hidden(model_of(PLAIN, ("rtd",)), MASK)
+    with pytest.raises(UserError, match="left to right only"):
+        how_hidden(model_of(CAUSAL), MASK)
+    with pytest.raises(UserError, match="no piece for masks"):
+        how_hidden(model_of(PLAIN), -1)
+    assert how_hidden(model_of(RELATIVE), -1).two_streams
+
+
+class Words:
+    """A tokenizer of blanks, with the piece for masks spelt as asked for."""
+
+    def __init__(self, mask: str) -> None:
+        from tokenizers import Tokenizer, models, pre_tokenizers
+
+        self.pieces = ["[PAD]", "[UNK]", "the", mask, *[f"w{number}" for number in range(26)]]
+        self.mask_id = MASK
+        self.engine = Tokenizer(models.WordLevel({each: index for index, each in enumerate(self.pieces)}, "[UNK]"))
+        self.engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        self.engine.add_special_tokens([mask])
+
+    def encode_with_specials(self, text: str) -> list[int]:
+        return list(self.engine.encode(text).ids)
+
+    def decode(self, ids: list[int]) -> str:
+        return self.engine.decode(ids, skip_special_tokens=False)
+
+
+@pytest.mark.parametrize("spelling", ["[MASK]", "<mask>"])
+def test_masks_are_known_by_either_spelling(spelling: str) -> None:
+    model, tokenizer = model_of(PLAIN), Words(spelling)
+    ways = [fill_masks(model, tokenizer, [f"w1 {mask} w2 {mask} the"], 3) for mask in ("[MASK]", "<mask>", "[mask]")]
+    assert ways[0] == ways[1] == ways[2] and [len(mask) for mask in ways[0][0]] == [3, 3]
+    assert fill_mask(model, tokenizer, ["w1 [MASK] w2 <mask> the"], 3) == [ways[0][0][0]]
+
+
+def test_any_number_of_sentences() -> None:
+    model, tokenizer = model_of(PLAIN), Words("[MASK]")
+    sentences = [f"w{number % 20} [MASK] " + "the " * (number % 5) for number in range(70)]
+    together = fill_masks(model, tokenizer, sentences, 2)
+    assert len(together) == 70
+    for number in (0, 33, 69):
+        alone = fill_masks(model, tokenizer, [sentences[number]], 2)[0]
+        assert [each.piece for each in alone[0]] == [each.piece for each in together[number][0]]
+        np.testing.assert_allclose(
+            [e.probability for e in alone[0]], [e.probability for e in together[number][0]], atol=1e-6
+        )
+    assert fill_masks(model, tokenizer, []) == []

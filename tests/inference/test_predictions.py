@@ -1,0 +1,242 @@
+"""What a finetuned model says, beside `transformers` on the same folder: probabilities, tags and answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from models_lab import MODELS, quick_compilation
+from tokens_lab import sentences, trained
+
+from bertjax.config.task import TaskConfig
+from bertjax.data.tokenizer import load_tokenizer
+from bertjax.errors import UserError
+from bertjax.finetuning.qa_answers import Answer, Span
+from bertjax.hf.load import load_pretrained
+from bertjax.inference.predict import Predictor, _answer_record, kind_of, task_of
+from bertjax.inference.predict_inputs import cut_words, read_asked
+from bertjax.parity.cases import Case
+from bertjax.parity.measure import random_model
+
+TEXTS = [*sentences(9, seed=5, longest=30), "The cat", "naïve 北京 cafés"]
+PAIRS = TEXTS[::-1]
+LONGEST = 24
+TAGS = ("O", "B-PER", "I-PER", "B-LOC")
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    with quick_compilation():
+        yield
+
+
+def write_folder(
+    folder: Path, head: str, labels: tuple[str, ...] = ("no", "yes", "maybe"), family: str = "bert"
+) -> Any:
+    """(model, tokenizer) of `transformers` with a head for a task, which lie in `folder` when this returns."""
+    from transformers import AutoTokenizer
+
+    tokenizer = trained(family)
+    config_class, _, keys = MODELS[family]
+    named = {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
+    sizes = {"vocab_size": tokenizer.size, "pad_token_id": tokenizer.pad_id}
+    stem = config_class.removesuffix("Config")
+    case = Case(family, "of a task", config_class, sizes | keys | named, (f"{stem}For{head}",))
+    model = random_model(case, case.classes[0], seed=4)
+    model.save_pretrained(folder)
+    tokenizer.save_huggingface(folder, max_length=120)
+    return model, AutoTokenizer.from_pretrained(folder)
+
+
+def predictor(folder: Path, tokens: int = 200, **wishes: Any) -> Predictor:
+    model, tokenizer = load_pretrained(folder), load_tokenizer(folder)
+    return Predictor(model, tokenizer, task_of(model, kind_of(model), **wishes), tokens)
+
+
+def ask(asked: Predictor, path: Path, records: list[dict[str, Any]], window: int = 4) -> list[dict[str, Any]]:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return [record for part in read_asked(asked.config, [str(path)], window=window) for record in asked(part).records]
+
+
+def softmax(scores: torch.Tensor) -> np.ndarray:
+    return torch.softmax(scores.double(), -1).numpy()
+
+
+@pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.long)])
+def test_probabilities_as_transformers(family: str, tmp_path: Path) -> None:
+    """Single texts and pairs of them, cut; in the order of the input though batches go by length."""
+    model, tokenizer = write_folder(tmp_path, "SequenceClassification", family=family)
+    for pairs in (None, PAIRS):
+        own = predictor(tmp_path, max_len=LONGEST, pair="pair" if pairs else None)
+        records: list[dict[str, Any]] = [{"id": f"n{i}", "text": text} for i, text in enumerate(TEXTS)]
+        for index, pair in enumerate(pairs or ()):
+            records[index]["pair"] = pair
+        found = ask(own, tmp_path / "in.jsonl", records)
+        assert [each["id"] for each in found] == [f"n{i}" for i in range(len(TEXTS))]
+        assert own.num_cut > 0
+        for index, (each, text) in enumerate(zip(found, TEXTS, strict=True)):
+            second = pairs[index] if pairs else None
+            encoded = tokenizer(text, second, return_tensors="pt", truncation="longest_first", max_length=LONGEST)
+            with torch.no_grad():
+                wanted = softmax(model(**encoded).logits[0])
+            np.testing.assert_allclose(list(each["probabilities"].values()), wanted, atol=1e-5)
+            assert list(each["probabilities"]) == ["no", "yes", "maybe"]
+            assert each["label"] == ("no", "yes", "maybe")[wanted.argmax()] and each["score"] == max(
+                each["probabilities"].values()
+            )
+
+
+def test_as_the_pipeline_of_texts(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model, tokenizer = write_folder(tmp_path, "SequenceClassification")
+    pipe = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
+    found = ask(predictor(tmp_path), tmp_path / "in.jsonl", [{"text": text} for text in TEXTS])
+    for each, theirs in zip(found, pipe(TEXTS), strict=True):
+        for label in theirs:
+            assert each["probabilities"][label["label"]] == pytest.approx(label["score"], abs=1e-5)
+
+
+def test_one_label_is_a_number(tmp_path: Path) -> None:
+    model, tokenizer = write_folder(tmp_path, "SequenceClassification", ("LABEL_0",))
+    own = predictor(tmp_path)
+    assert own.config.kind == "regression"
+    found = ask(own, tmp_path / "in.jsonl", [{"text": text} for text in TEXTS])
+    with torch.no_grad():
+        wanted = [model(**tokenizer(text, return_tensors="pt")).logits.item() for text in TEXTS]
+    np.testing.assert_allclose([each["score"] for each in found], wanted, atol=1e-5)
+    assert set(found[0]) == {"id", "score"}
+
+
+def test_tags_of_words_as_transformers(tmp_path: Path) -> None:
+    model, tokenizer = write_folder(tmp_path, "TokenClassification", TAGS)
+    words = [text.split() or ["a"] for text in TEXTS]
+    own = predictor(tmp_path, max_len=LONGEST)
+    found = ask(own, tmp_path / "in.jsonl", [{"words": each} for each in words])
+    assert own.num_words_unseen > 0
+    kinds = set()
+    for each, sentence in zip(found, words, strict=True):
+        encoded = tokenizer(
+            sentence, is_split_into_words=True, return_tensors="pt", truncation=True, max_length=LONGEST
+        )
+        with torch.no_grad():
+            shares = softmax(model(**encoded).logits[0])
+        tags, scores = ["O"] * len(sentence), [0.0] * len(sentence)
+        for place, word in reversed(list(enumerate(encoded.word_ids()))):
+            if word is not None:
+                tags[word], scores[word] = TAGS[shares[place].argmax()], shares[place].max()
+        assert each["tags"] == tags and each["words"] == sentence
+        np.testing.assert_allclose(each["tag_scores"], scores, atol=1e-5)
+        kinds |= {entity["entity"] for entity in each["entities"]}
+        for entity in each["entities"]:
+            assert entity["text"] == " ".join(sentence[entity["first"] : entity["last"] + 1])
+    assert kinds == {"PER", "LOC"}
+
+
+def test_entities_of_a_text_have_their_characters(tmp_path: Path) -> None:
+    write_folder(tmp_path, "TokenClassification", TAGS)
+    own = predictor(tmp_path)
+    text = "  The cat's (hungry) dog,  and cats in 北京."
+    (found,) = ask(own, tmp_path / "in.jsonl", [{"text": text}])
+    assert found["words"] == ["The", "cat", "'s", "(", "hungry", ")", "dog", ",", "and", "cats", "in", "北", "京", "."]
+    assert [text[begin:end] for begin, end in found["spans"]] == found["words"]
+    assert found["entities"]
+    for entity in found["entities"]:
+        assert text[entity["start"] : entity["end"]] == entity["text"] and "first" not in entity
+    (of_words,) = ask(own, tmp_path / "in.jsonl", [{"words": found["words"]}])
+    assert of_words["tags"] == found["tags"]
+
+
+def test_words_stay_together() -> None:
+    words = cut_words("U.S. state-of-the-art, $3.5 in Smith's café e.g. 你好ab").words
+    assert words == [
+        *["U.S", ".", "state-of-the-art", ",", "$", "3.5", "in", "Smith", "'s", "café", "e.g", "."],
+        *["你", "好", "ab"],
+    ]
+
+
+def test_answers_as_transformers(tmp_path: Path) -> None:
+    """In one window: the best pair of places in the context, as characters; in several: the text at those places."""
+    model, tokenizer = write_folder(tmp_path, "QuestionAnswering", ("LABEL_0", "LABEL_1"))
+    context, question = "  The cat sat on a mat while seventeen hungry dogs looked over the fence .", "who sat ?"
+    record = {"id": 7, "question": question, "context": context}
+    (found,) = ask(predictor(tmp_path, max_len=100), tmp_path / "in.jsonl", [record])
+    encoded = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
+    spans, inside = encoded.pop("offset_mapping")[0].tolist(), [each == 1 for each in encoded.sequence_ids(0)]
+    with torch.no_grad():
+        out = model(**encoded)
+    start, end = out.start_logits[0].numpy(), out.end_logits[0].numpy()
+    pairs = [
+        (start[i] + end[j], i, j)
+        for i in range(len(start))
+        for j in range(i, min(i + 30, len(end)))
+        if inside[i] and inside[j]
+    ]
+    score, first, last = max(pairs)
+    assert (found["id"], found["start"], found["end"]) == (7, spans[first][0], spans[last][1])
+    assert found["answer"] == context[found["start"] : found["end"]] and found["score"] == pytest.approx(
+        score, abs=1e-5
+    )
+    assert len(found["best"]) == 5 and found["best"][0] == {k: v for k, v in found.items() if k not in ("id", "best")}
+    long = [record, {"id": "b", "question": question, "context": " ".join(TEXTS)}]
+    several = ask(predictor(tmp_path, max_len=48, no_answer=True), tmp_path / "in.jsonl", long)
+    for each, asked in zip(several, long, strict=True):
+        assert each["id"] == asked["id"] and isinstance(each["no_answer_margin"], float)
+        for span in each["best"]:
+            if span["answer"]:
+                assert span["answer"] == asked["context"][span["start"] : span["end"]]
+            else:
+                assert span["start"] is None
+
+
+def test_numbers_go_on_over_windows_and_files(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n\nc\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "d"}\n{"text": "e", "id": "mine"}\n{"text": "f"}\n')
+    config = TaskConfig("classification", ("jsonl:-",))
+    found = list(read_asked(config, [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], window=2))
+    assert [part.ids for part in found] == [[0, 1], [2, 3], ["mine", 5]]
+    assert [text for part in found for text in part.examples.texts] == ["a", "", "c", "d", "e", "f"]  # type: ignore[union-attr]
+    assert found[2].examples.places[0] == f"{tmp_path}/b.jsonl:2"
+
+
+def test_places_of_an_answer_leave_out_the_blanks_around_it() -> None:
+    """Of tokenizers whose pieces hold the blank before a word."""
+    answer = Answer("q", "cat", [Span("", 0, 0, 2.0, 0.7), Span("cat", 3, 8, 1.5, 0.3)], -np.inf)
+    record = _answer_record(answer, "The cat sat", 1)
+    assert record == {
+        **{"answer": "cat", "start": 4, "end": 7, "score": 1.5, "probability": 0.3},
+        "best": [{"answer": "", "start": None, "end": None, "score": 2.0, "probability": 0.7}],
+        "no_answer_margin": None,
+    }
+
+
+@pytest.mark.parametrize("trained", [None, TaskConfig("qa", ("jsonl:a",), max_len=384, n_best=7)])
+def test_short_windows_leave_room_for_the_context(trained: TaskConfig | None, tmp_path: Path) -> None:
+    write_folder(tmp_path, "QuestionAnswering", ("LABEL_0", "LABEL_1"))
+    model = load_pretrained(tmp_path)
+    short, usual = task_of(model, "qa", trained, max_len=40), task_of(model, "qa", trained)
+    assert (short.max_len, short.doc_stride, short.max_question_len) == (40, 13, 10)
+    assert (usual.max_len, usual.doc_stride, usual.max_question_len) == (384, 128, 64)
+    assert usual.n_best == short.n_best == (7 if trained else 20)
+
+
+def test_which_task_a_model_is_for(tmp_path: Path) -> None:
+    write_folder(tmp_path, "SequenceClassification")
+    model = load_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"--kind qa: the model has no such head \(it has pooler, sequence"):
+        kind_of(model, "qa")
+    with pytest.raises(UserError, match="the head has 3 labels, a number needs one"):
+        kind_of(model, "regression")
+    with pytest.raises(UserError, match="--max-length 5000 is beyond the 512"):
+        task_of(model, "classification", max_len=5000)
+    model.heads = ("pooler", "sequence_classification", "token_classification")
+    with pytest.raises(UserError, match="heads of several tasks; choose one with --kind"):
+        kind_of(model)
+    assert kind_of(model, "tokens") == "tokens"
+    model.heads = ("pooler",)
+    with pytest.raises(UserError, match=r"the model has no task .*finetune it first"):
+        kind_of(model)

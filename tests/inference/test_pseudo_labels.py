@@ -1,0 +1,172 @@
+"""Labels from a larger model: what is kept, what is dropped, and how they agree with a gold sample."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn import metrics
+
+from bertjax.config.task import TaskConfig
+from bertjax.errors import UserError
+from bertjax.inference.pseudo_labels import (
+    NO_TEXT,
+    Answer,
+    agreement,
+    beside,
+    interval,
+    keep,
+    kept_labels,
+    read_label,
+    sort_answers,
+    spellings,
+    told,
+    trust,
+)
+
+LABELS = ("negative", "positive", "not sure")
+
+
+def answer(text: str, label: str, confidence: float | None = 0.9) -> Answer:
+    return Answer((text, None), label, confidence)
+
+
+@pytest.mark.parametrize(
+    ("said", "label"),
+    [
+        ("positive", "positive"),
+        ('  "Positive."', "positive"),
+        ("Label: **NEGATIVE**", "negative"),
+        ("The answer is not sure", "not sure"),
+        ("`positive`!", "positive"),
+        ("It is positive", None),
+        ("positive or negative", None),
+        ("not positive", None),
+        ("I cannot judge this text.", None),
+        ("", None),
+        (None, None),
+        (["positive"], None),
+        (1, None),
+    ],
+)
+def test_an_answer_is_a_label_or_none(said: object, label: str | None) -> None:
+    assert read_label(said, spellings(LABELS)) == label
+
+
+def test_numbers_and_truth_values_are_labels() -> None:
+    assert read_label(1, spellings(("0", "1"))) == "1" and read_label(True, spellings(("true", "false"))) == "true"
+    with pytest.raises(UserError, match="two labels differ in capitals alone"):
+        spellings(("A", "a"))
+
+
+def test_answers_are_sorted() -> None:
+    said = [
+        answer("a", "Positive", 0.9),
+        answer("a", "positive", 0.6),
+        answer("b", "positive"),
+        answer("b", "negative"),
+        answer("b", "positive"),
+        answer("c", "hm, hard to say"),
+        answer("d", "Hm"),
+        answer("e", "Hm"),
+        answer(" ", "positive"),
+        answer("gold", "negative"),
+        Answer(NO_TEXT, "negative", 0.9),
+        Answer(("a", "other"), "negative", 0.8),
+    ]
+    found = sort_answers(said, LABELS, {("gold", None): "positive"})
+    assert found.answers == [answer("a", "positive", 0.6), Answer(("a", "other"), "negative", 0.8)]
+    dropped = {"duplicates": 1, "conflicting": 3, "no_label": 3, "empty": 1, "no_text": 1, "gold": 1}
+    assert found.dropped() == dropped and len(said) == len(found.answers) + sum(dropped.values())
+    assert found.strange == [("Hm", 2), ("hm, hard to say", 1)]
+
+
+def test_what_is_kept() -> None:
+    answers = [answer(str(i), "negative" if i % 3 else "positive", (i * 7 % 10) / 10) for i in range(20)]
+    sure = keep(answers, 0.5)
+    assert sure == [each for each in answers if each.confidence is not None and each.confidence >= 0.5]
+    capped = keep(answers, 0.5, most=2)
+    assert Counter(each.label for each in capped) == {"negative": 2, "positive": 2}
+    assert capped == [each for each in answers if each in capped], "the order of the input"
+    for label in ("negative", "positive"):
+        kept = [each.confidence or 0 for each in capped if each.label == label]
+        left = [each.confidence or 0 for each in sure if each.label == label and each not in capped]
+        assert min(kept) >= max(left, default=0.0)
+    assert len(sure) > len(capped)
+    counts = Counter(each.label for each in sure)
+    assert Counter(each.label for each in keep(answers, 0.5, balance=True)) == dict.fromkeys(
+        counts, min(counts.values())
+    )
+    assert keep(answers, None) == answers
+    with pytest.raises(UserError, match="--confidence: 1 answers have no confidence"):
+        keep([answer("a", "positive", None)], 0.5)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS), st.sampled_from((0.3, 0.7, 0.9))),
+        min_size=1,
+        max_size=40,
+    ),
+    st.sampled_from((None, 0.7)),
+)
+def test_agreement_as_scikit_learn(drawn: list[tuple[str, str, float]], threshold: float | None) -> None:
+    answers = [answer(str(index), said, confidence) for index, (said, _, confidence) in enumerate(drawn)]
+    gold = {(str(index), None): right for index, (_, right, _) in enumerate(drawn)} | {("more", None): "negative"}
+    found = agreement(answers, gold, LABELS, threshold)
+    at = [(said, right) for said, right, confidence in drawn if threshold is None or confidence >= threshold]
+    assert (found.total, found.unanswered, found.at.examples) == (len(drawn) + 1, 1, len(at))
+    for level in found.levels:
+        there = [said == right for said, right, confidence in drawn if confidence >= level.confidence]
+        assert (level.examples, level.right) == (len(there), sum(there))
+    if not at:
+        return
+    said, right = zip(*at, strict=True)
+    assert found.at.agreement == pytest.approx(metrics.accuracy_score(right, said))
+    kappa = metrics.cohen_kappa_score(right, said) if len({*said, *right}) > 1 else None
+    assert found.kappa == (pytest.approx(kappa) if kappa is not None else None)
+    for label, row in found.rows.items():
+        assert (row["said"], row["gold"]) == (said.count(label), right.count(label))
+        precision = metrics.precision_score(right, said, labels=[label], average="micro", zero_division=0)
+        assert row["right"] / max(row["said"], 1) == pytest.approx(precision)
+
+
+@pytest.mark.parametrize(("right", "count"), [(0, 5), (5, 5), (37, 40), (1, 2)])
+def test_the_interval_is_wilsons(right: int, count: int) -> None:
+    wanted = stats.binomtest(right, count).proportion_ci(method="wilson")
+    assert interval(right, count) == pytest.approx((wanted.low, wanted.high), abs=1e-6)
+
+
+def test_no_gold_example_is_no_agreement() -> None:
+    gold = {("a", None): "negative"}
+    with pytest.raises(UserError, match="no text of the gold sample has an answer"):
+        agreement([answer("b", "positive")], gold, LABELS, None)
+    with pytest.raises(UserError, match="--gold: unknown label 'good'; known are negative"):
+        agreement([answer("a", "positive")], {("a", None): "good"}, LABELS, None)
+    found = agreement([answer("a", "positive", 0.5)], gold, LABELS, 0.9)
+    assert found.at.agreement is None and found.kappa is None
+    assert "nothing is known" in trust(found) and "nobody knows" in trust(None)
+
+
+def test_what_is_told_is_found_again(tmp_path: Path) -> None:
+    """Beside a training file, under its name; a file of that name that tells of another is passed over."""
+    answers = sort_answers([answer(str(i), "positive" if i % 4 else "negative") for i in range(8)], LABELS)
+    found = agreement(answers.answers, {("0", None): "negative", ("1", None): "negative"}, LABELS, 0.5)
+    facts = told("silver.jsonl", "teacher", LABELS, answers, answers.answers[:6], 0.5, found)
+    assert (facts["kept"], facts["of"], facts["agreement"]) == (6, 8, 0.5)
+    rows = {row["label"]: (row["kept"], row["of"], row["agreement"]) for row in facts["rows"]}
+    assert rows == {"negative": (2, 2, 1.0), "positive": (4, 6, 0.0), "not sure": (0, 0, None)}
+    for name in ("silver.jsonl", "own.tsv"):
+        (tmp_path / name).write_text("")
+        beside(tmp_path / name).write_text(json.dumps(facts))
+    assert beside(tmp_path / "a.b.jsonl.gz").name == "a.b.labels.json"
+    config = TaskConfig("classification", (f"jsonl:{tmp_path}/silver.jsonl", f"tsv:{tmp_path}/own.tsv"))
+    (shown,) = kept_labels(config)
+    assert set(shown) == {"kept", "of", "threshold", "agreement", "rows"} and shown["kept"] == 6
+    beside(tmp_path / "silver.jsonl").write_text("{")
+    assert kept_labels(config) == []

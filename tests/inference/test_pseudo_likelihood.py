@@ -1,0 +1,127 @@
+"""Pseudo-log-likelihoods beside `transformers`, one masked copy at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from models_lab import quick_compilation, write_folder
+from tokens_lab import sentences
+
+from bertjax.data.tokenizer import Tokenizer, load_tokenizer
+from bertjax.errors import UserError
+from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import PretrainedModel
+from bertjax.inference.pseudo_likelihood import likelihoods
+
+TEXTS = ["The catmat unbelievablyhungry dogsea.", "a", *sentences(1, seed=5, longest=7)]
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    with quick_compilation():
+        yield
+
+
+class Both(NamedTuple):
+    """The same model and tokenizer there and here."""
+
+    theirs: Any
+    their_tokenizer: Any
+    ours: PretrainedModel
+    tokenizer: Tokenizer
+
+
+@pytest.fixture(scope="module")
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Both:
+    folder = tmp_path_factory.mktemp(request.param)
+    theirs = write_folder(request.param, folder)
+    return Both(*theirs, load_pretrained(folder), load_tokenizer(folder))
+
+
+def of_all_families(*names: Any) -> Any:
+    return pytest.mark.parametrize("both", names, indirect=True)
+
+
+def their_log_probs(model: Any, **inputs: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.log_softmax(model(**inputs).logits, dim=-1)
+
+
+def their_score(pair: Both, text: str, within_word: bool) -> tuple[float, int]:
+    """Of one text: every token that the tokenizer has not added is hidden in a copy of its own."""
+    encoded = pair.their_tokenizer(text, return_tensors="pt", return_special_tokens_mask=True)
+    words, special = encoded.word_ids(), encoded.pop("special_tokens_mask")[0]
+    ids, total, count = encoded["input_ids"][0], 0.0, 0
+    for place in range(len(ids)):
+        if special[place]:
+            continue
+        behind = [other for other in range(place, len(ids)) if words[other] == words[place]] if within_word else [place]
+        if "XLNet" in type(pair.theirs).__name__:
+            hidden, target = torch.zeros(1, len(ids), len(ids)), torch.zeros(1, 1, len(ids))
+            hidden[:, :, behind], target[0, 0, place] = 1, 1
+            found = their_log_probs(pair.theirs, **encoded, perm_mask=hidden, target_mapping=target)[0, 0]
+        else:
+            copy = ids.clone()
+            copy[behind] = pair.their_tokenizer.mask_token_id
+            found = their_log_probs(pair.theirs, **{**encoded, "input_ids": copy[None]})[0, place]
+        total, count = total + float(found[ids[place]]), count + 1
+    return total, count
+
+
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("deberta-v2", "modernbert", "roberta")]
+
+
+@of_all_families("bert", "xlnet", *LONG)
+def test_pseudo_log_likelihoods_as_transformers(both: Both) -> None:
+    for mode in ("pll", "within-word"):
+        wanted = [their_score(both, text, mode == "within-word") for text in TEXTS]
+        found = likelihoods(both.ours, both.tokenizer, TEXTS, mode)
+        assert found.tokens.tolist() == [count for _, count in wanted] and found.tokens.max() > 4
+        np.testing.assert_allclose(found.totals, [total for total, _ in wanted], rtol=1e-5, err_msg=mode)
+    assert np.abs(likelihoods(both.ours, both.tokenizer, TEXTS, "pll").totals - found.totals).max() > 1e-3
+
+
+@of_all_families("gpt2")
+def test_log_likelihoods_as_transformers(both: Both) -> None:
+    """The first token follows the end of the text before."""
+    boundary, wanted = both.their_tokenizer.convert_tokens_to_ids("<|endoftext|>"), []
+    for text in TEXTS:
+        ids = torch.tensor([[boundary, *both.their_tokenizer(text)["input_ids"]]])
+        found = their_log_probs(both.theirs, input_ids=ids)[0, :-1]
+        wanted.append(float(found.gather(1, ids[0, 1:, None]).sum()))
+    found = likelihoods(both.ours, both.tokenizer, TEXTS)
+    np.testing.assert_allclose(found.totals, wanted, rtol=1e-5)
+    for mode in ("pll", "within-word"):
+        with pytest.raises(UserError, match="left to right"):
+            likelihoods(both.ours, both.tokenizer, TEXTS, mode)
+
+
+@of_all_families("bert")
+def test_neither_batches_nor_neighbours_change_a_score(both: Both) -> None:
+    texts = [TEXTS[0], "The cat " * 9]
+    alone = [likelihoods(both.ours, both.tokenizer, [text], "pll").totals[0] for text in texts]
+    told: list[tuple[int, int]] = []
+    small = likelihoods(
+        both.ours, both.tokenizer, texts, "pll", tokens=72, progress=lambda done, total: told.append((done, total))
+    )
+    np.testing.assert_allclose(small.totals, alone, rtol=1e-6)
+    assert told[-1][0] == told[-1][1] == small.tokens.sum() and len(told) > 5
+
+
+@of_all_families("bert")
+def test_refused(both: Both) -> None:
+    with pytest.raises(UserError, match="score must be one of pll, within-word, likelihood"):
+        likelihoods(both.ours, both.tokenizer, ["a"], "loglik")
+    with pytest.raises(UserError, match="no likelihood; take score=pll"):
+        likelihoods(both.ours, both.tokenizer, ["a"], "likelihood")
+    with pytest.raises(UserError, match=r"longer than the 512 that the model reads: 'cat cat"):
+        likelihoods(both.ours, both.tokenizer, ["a", "cat " * 600], "pll")
+    headless = PretrainedModel(both.ours.config, {"encoder": both.ours.params["encoder"]}, ())
+    with pytest.raises(UserError, match="no head for masked words"):
+        likelihoods(headless, both.tokenizer, ["a"], "pll")
+    assert likelihoods(both.ours, both.tokenizer, [], "pll").totals.shape == (0,)
+    assert likelihoods(both.ours, both.tokenizer, [""], "pll").totals.tolist() == [0.0]

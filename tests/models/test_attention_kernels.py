@@ -1,0 +1,176 @@
+"""Kernels give what the plain form gives, lower for their platform, and refuse what they cannot compute."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
+from bertjax.models import attention_kernels
+from bertjax.models.attention import attend
+from bertjax.models.attention_context import Context, attention_mask
+
+ROWS, LENGTH, HEADS, WIDTH = 4, 200, 2, 40  # neither the length nor the width is a multiple of 128
+PLAIN = EncoderConfig(
+    hidden_size=HEADS * WIDTH,
+    num_heads=HEADS,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+    attention_implementation="xla",
+)
+NARROW = dataclasses.replace(PLAIN, hidden_size=128, compute_dtype="bfloat16")
+KINDS = [pytest.param(0, False, id="whole"), pytest.param(0, True, id="causal"), pytest.param(30, False, id="window")]
+
+
+def with_implementation(config: EncoderConfig, name: str) -> EncoderConfig:
+    return dataclasses.replace(config, attention_implementation=name)
+
+
+def segments() -> jax.Array:
+    """Rows of several examples, of one that is short, full, and out of order."""
+    ids = np.zeros((ROWS, LENGTH), np.int32)
+    ids[0, :70], ids[0, 70:150], ids[0, 150:190] = 1, 2, 3
+    ids[1, :90], ids[2], ids[3, 20:] = 1, 1, 2
+    return jnp.asarray(ids)
+
+
+def values_and_gradients(config: EncoderConfig, window: int, causal: bool) -> list[np.ndarray]:
+    """The output at real tokens and the gradients of a function of it, by q, k, v."""
+    draw = np.random.default_rng(0).normal(size=(4, ROWS, LENGTH, HEADS, WIDTH))
+    *qkv, weights = (jnp.asarray(each, jnp.float32) for each in draw)
+    ids = segments()
+    real = (ids > 0)[:, :, None, None]
+
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        out = jnp.where(real, attend(q, k, v, Context(ids, window, causal), config, None), 0.0)
+        return (out * weights).sum(), out
+
+    (_, out), gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*qkv)
+    return [np.asarray(each) for each in (out, *gradients)]
+
+
+@pytest.mark.parametrize(("window", "causal"), KINDS)
+def test_splash_interpreted_is_the_plain_form(window: int, causal: bool) -> None:
+    expected = values_and_gradients(PLAIN, window, causal)
+    found = values_and_gradients(with_implementation(PLAIN, "interpret"), window, causal)
+    for name, mine, plain in zip(("out", "dq", "dk", "dv"), found, expected, strict=True):
+        assert np.abs(mine - plain).max() <= 3e-6, name
+
+
+def test_splash_runs_on_the_shards_of_a_mesh() -> None:
+    config = with_implementation(PLAIN, "interpret")
+    alone = values_and_gradients(config, 30, False)
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    q, ids = jnp.zeros((ROWS, LENGTH, HEADS, WIDTH)), segments()
+    with jax.set_mesh(mesh):
+        text = str(jax.make_jaxpr(lambda q: attend(q, q, q, Context(ids), config, None))(q))
+        shared = values_and_gradients(config, 30, False)
+    assert "shard_map" in text
+    for mine, plain in zip(shared, alone, strict=True):
+        assert np.abs(mine - plain).max() <= 1e-6
+
+
+def lowered(implementation: str, platform: str, window: int, causal: bool) -> str:
+    config = with_implementation(NARROW, implementation)
+
+    def loss(q: jax.Array, ids: jax.Array) -> jax.Array:
+        return attend(q, q, q, Context(ids, window, causal), config, None).astype(jnp.float32).sum()
+
+    q, ids = jax.ShapeDtypeStruct((2, 256, 2, 64), jnp.float32), jax.ShapeDtypeStruct((2, 256), jnp.int32)
+    return jax.jit(jax.grad(loss)).trace(q, ids).lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.mark.parametrize(("window", "causal"), KINDS)
+def test_splash_lowers_for_tpu_and_builds_no_matrix(window: int, causal: bool) -> None:
+    text = lowered("splash", "tpu", window, causal)
+    assert text.count("@tpu_custom_call") >= 3  # forward, and backward by queries and by keys
+    assert not re.search(r"tensor<(2x)?(\d+x)?256x256x", text)
+
+
+@pytest.mark.parametrize(("window", "causal"), KINDS)
+def test_cudnn_lowers_for_gpu_with_the_mask(monkeypatch: pytest.MonkeyPatch, window: int, causal: bool) -> None:
+    private = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
+    monkeypatch.setattr(private, "check_cudnn_version", lambda: 91000)
+    text = lowered("cudnn", "cuda", window, causal)
+    assert '__cudnn$fmhaScaleBiasSoftmax"' in text or "@__cudnn$fmhaScaleBiasSoftmax(" in text
+    assert "__cudnn$fmhaScaleBiasSoftmaxBackward" in text and "tensor<2x1x256x256xbf16>" in text
+
+
+def test_the_platform_is_that_of_the_default_device() -> None:
+    assert attention_kernels.platform() == "cpu"
+    with jax.default_device(jax.devices("cpu")[3]):
+        assert attention_kernels.platform() == "cpu"
+
+
+def test_the_platform_of_a_mesh_comes_first() -> None:
+    """Compiled ahead, a program suits the devices that it is for, not those of this machine."""
+    device = jax.sharding.AbstractDevice("TPU v5 lite", 1, "tpu")
+    mesh = jax.sharding.AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert attention_kernels.platform() == "tpu"
+
+
+def chosen(config: EncoderConfig, platform: str, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> str:
+    monkeypatch.setattr(attention_kernels, "platform", lambda: platform)
+    length = facts.pop("length", 256)
+    q = jnp.zeros((1, length, config.num_heads, config.head_dim))
+    k = jnp.zeros((1, facts.pop("keys", length), config.num_heads, config.head_dim))
+    dropping = facts.pop("dropping", False)
+    return attention_kernels.choose(config, Context(jnp.ones((1, length), jnp.int32), **facts), q, k, dropping)
+
+
+def test_auto_takes_a_kernel_only_where_it_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    auto = with_implementation(NARROW, "auto")
+    assert chosen(auto, "cuda", monkeypatch) == "cudnn"
+    assert chosen(auto, "tpu", monkeypatch) == "splash"
+    assert chosen(auto, "cpu", monkeypatch) == "tiled" and chosen(auto, "rocm", monkeypatch) == "xla"
+    for platform in ("cuda", "tpu"):
+        wide = dataclasses.replace(auto, compute_dtype="float32")
+        assert chosen(wide, platform, monkeypatch) == "xla"
+        assert chosen(auto, platform, monkeypatch, dropping=True) == "xla"
+        assert chosen(auto, platform, monkeypatch, keys=300) == "xla"
+        mask = attention_mask(jnp.ones((1, 256), jnp.int32))
+        assert chosen(auto, platform, monkeypatch, mask=mask) == "xla"
+    odd = dataclasses.replace(auto, hidden_size=40)
+    assert chosen(odd, "cuda", monkeypatch) == "xla" and chosen(odd, "tpu", monkeypatch) == "splash"
+    assert chosen(auto, "cuda", monkeypatch, length=255) == "xla"
+    # blocks of a window rather than its mask in full, where rows are long
+    assert chosen(auto, "cuda", monkeypatch, window=128, length=4096) == "xla"
+    assert chosen(auto, "cuda", monkeypatch, window=128, length=128) == "cudnn"
+    assert chosen(auto, "tpu", monkeypatch, window=128, length=4096) == "splash"
+
+
+@pytest.mark.parametrize(
+    ("implementation", "changes", "facts", "reason"),
+    [
+        ("cudnn", {"compute_dtype": "float32"}, {}, "compute_dtype"),
+        ("splash", {"compute_dtype": "float32"}, {}, "compute_dtype"),
+        ("cudnn", {"attention_dropout": 0.1}, {"dropping": True}, "attention_dropout must be 0 in training, not 0.1"),
+        ("interpret", {"attention_dropout": 0.1}, {"dropping": True}, "attention_dropout"),
+        ("cudnn", {"hidden_size": 40}, {}, "head size that is a multiple of 8 and at most 128, not 20"),
+        ("cudnn", {"hidden_size": 512}, {}, "at most 128, not 256"),
+        ("cudnn", {}, {"length": 255}, "even length, not 255"),
+        ("splash", {}, {"keys": 300}, "queries and keys of the same rows"),
+    ],
+)
+def test_what_a_kernel_cannot_do_is_refused(
+    monkeypatch: pytest.MonkeyPatch, implementation: str, changes: dict[str, Any], facts: dict[str, Any], reason: str
+) -> None:
+    config = dataclasses.replace(with_implementation(NARROW, implementation), **changes)
+    with pytest.raises(UserError, match=f"attention_implementation={implementation} .*{reason}.*; take xla or auto"):
+        chosen(config, "cpu", monkeypatch, **facts)
+
+
+@pytest.mark.parametrize("implementation", ["cudnn", "splash", "interpret"])
+def test_kernels_and_scores_with_terms_of_positions_are_refused(implementation: str) -> None:
+    for position in ("disentangled", "relative"):
+        with pytest.raises(UserError, match="the kernels know no terms of positions"):
+            EncoderConfig(attention_position=position, attention_bias="none", attention_implementation=implementation)

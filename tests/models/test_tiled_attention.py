@@ -1,0 +1,104 @@
+"""Attention in tiles: values, slopes and dropout of the plain form, on one device and on meshes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.config.model import EncoderConfig
+from bertjax.config.training import MeshConfig
+from bertjax.models import tiled_attention
+from bertjax.models.attention import attend
+from bertjax.models.attention_context import make_context
+from bertjax.models.tiled_attention import SCORES, Tiles
+from bertjax.training.sharding import make_mesh
+
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+PLAIN = EncoderConfig(
+    hidden_size=24, num_heads=6, attention_dropout=0.2, attention_implementation="xla", compute_dtype="float32"
+)
+SHAPES = {"rows": (8, 6), "one row": (6, 6), "heads": (3, 3), "one head": (1, 1)}  # scores of a tile, in heads
+
+
+def inputs(rows: int = 4, length: int = 10, heads: int = 6, width: int = 4) -> tuple[Any, ...]:
+    keys = jax.random.split(jax.random.key(0), 4)
+    q, k, v, grad = (jax.random.normal(key, (rows, length, heads, width)) for key in keys)
+    ids = np.repeat(np.array([[1] * 6 + [2] * 3 + [0]]), rows, axis=0).astype(np.int32)
+    ids[0] = 1
+    return q, k, v, grad, jnp.asarray(ids)
+
+
+def slopes(config: EncoderConfig, dropping: bool, *given: jax.Array) -> tuple:
+    """The output, and what a slope of it becomes in q, k and v."""
+    q, k, v, grad, ids = given
+    context = make_context(config, ids, jnp.broadcast_to(jnp.arange(q.shape[1])[None], ids.shape), config.window > 0)
+    key = jax.random.key(5) if dropping else None
+    out, back = jax.vjp(lambda *heads: attend(*heads, context, config, key), q, k, v)
+    return out, *back(grad.astype(out.dtype))
+
+
+@pytest.mark.parametrize("dropping", [False, True])
+@pytest.mark.parametrize("tile", SHAPES)
+def test_tiles_of_any_size_are_the_plain_form(monkeypatch: pytest.MonkeyPatch, tile: str, dropping: bool) -> None:
+    given = inputs()
+    heads, of_a_tile = SHAPES[tile]
+    monkeypatch.setattr(tiled_attention, "SCORES", heads * 100)
+    assert Tiles((4, 10, 6, 4), 10).heads == of_a_tile
+    wanted = jit(functools.partial(slopes, PLAIN, dropping))(*given)
+    config = dataclasses.replace(PLAIN, attention_implementation="tiled")
+    found = jit(functools.partial(slopes, config, dropping))(*given)
+    for own, plain in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(own, plain, rtol=0, atol=2e-6)
+    assert float(jnp.abs(wanted[1]).max()) > 0.01
+
+
+def test_windows_in_blocks_are_tiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiled_attention, "SCORES", 1 << 14)
+    keys = jax.random.split(jax.random.key(0), 4)
+    given = (*(jax.random.normal(key, (2, 400, 6, 4)) for key in keys), jnp.ones((2, 400), jnp.int32))
+    plain = dataclasses.replace(PLAIN, window=16, global_every=2)
+    config = dataclasses.replace(plain, attention_implementation="tiled")
+    found, wanted = (jit(functools.partial(slopes, each, True))(*given) for each in (config, plain))
+    for own, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(own, other, rtol=0, atol=2e-6)
+
+
+def test_products_read_the_narrow_type_and_slopes_come_back_in_theirs() -> None:
+    config = dataclasses.replace(PLAIN, attention_implementation="tiled", compute_dtype="bfloat16")
+    run = functools.partial(slopes, config, True)
+    products = [
+        line for line in str(jax.make_jaxpr(run)(*inputs())).splitlines() if "dot_general" in line and "= " in line
+    ]
+    assert len(products) == 7 and all("f32[" in line.split("=")[0] for line in products)
+    text = jax.jit(run).lower(*inputs()).as_text()
+    dots = [line for line in text.splitlines() if "dot_general" in line]
+    assert len(dots) == 7 and all(line.count("bf16>") == 2 for line in dots), dots
+    for own, plain in zip(jit(run)(*inputs()), jit(functools.partial(slopes, PLAIN, True))(*inputs()), strict=True):
+        assert own.dtype == jnp.float32
+        np.testing.assert_allclose(own, plain, rtol=0, atol=0.06)
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 2, 2)], ids=str)
+def test_devices_tile_their_own_rows_and_heads(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int]) -> None:
+    """And drop what one device drops; four rows on eight ways lie on every device in full."""
+    monkeypatch.setattr(tiled_attention, "SCORES", 100)
+    given, config = inputs(), dataclasses.replace(PLAIN, attention_implementation="tiled")
+    wanted = jit(functools.partial(slopes, config, True))(*given)
+    with jax.set_mesh(make_mesh(MeshConfig(*shape))):
+        found = jit(functools.partial(slopes, config, True))(*given)
+    for own, alone in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(own, alone, rtol=0, atol=1e-6)
+
+
+def test_a_tile_fits_the_cache_and_divides_the_heads() -> None:
+    """BERT-base at 512 tokens: three heads of a row; BERT-mini at 128: twelve rows do not divide 32, eight do."""
+    base, mini = Tiles((4, 512, 12, 64), 512), Tiles((32, 128, 4, 64), 128)
+    assert (base.rows, base.heads) == (1, 3) and (mini.rows, mini.heads) == (8, 4)
+    for tiles, scores in ((base, 512 * 512), (mini, 128 * 128)):
+        assert tiles.rows * tiles.heads * scores <= SCORES

@@ -1,0 +1,150 @@
+"""SpanBERT's span-boundary objective: what is asked, from which neighbours, its sums and its silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from masking_lab import CLS, PAD, SEP, chosen_of, examples_of, jit, runs_of
+
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
+from bertjax.models.model import bind
+from bertjax.objectives.base import Extra
+from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.training.step import weighted_loss
+from bertjax.types import Params, Vocabulary
+
+S, PLACES = 64, 4
+NOTHING = Extra(frozen={}, carry={})
+MASKING = MaskingConfig(unit="span", count="ceil", decision="span", mask_rate=0.3, max_predictions=20)
+ASKED = ("span_left_positions", "span_right_positions", "span_places", "span_weights")
+
+
+@pytest.fixture(scope="module")
+def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
+    model = EncoderConfig(
+        vocab_size=200,
+        padded_vocab_size=256,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=S,
+        span_positions=PLACES,
+        span_position_size=8,
+    )
+    return MaskedLanguageModel(MlmConfig(MASKING, pair="none", span_boundary=0.5), model, vocabulary)
+
+
+@pytest.fixture(scope="module")
+def params(objective: MaskedLanguageModel) -> Params:
+    shapes = jax.eval_shape(objective.init, jax.random.key(0))
+    rng = np.random.default_rng(0)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jnp.asarray(rng.normal(float(path[-1].key == "scale"), 0.2, leaf.shape), jnp.float32), shapes
+    )
+
+
+@pytest.fixture(scope="module")
+def corrupt(objective: MaskedLanguageModel) -> Callable:
+    return jit(objective.corrupt)
+
+
+@pytest.fixture(scope="module")
+def gradient(objective: MaskedLanguageModel) -> Callable[[Params, dict], tuple[tuple, Params]]:
+    """((loss, sums), gradient), without dropout."""
+
+    def loss(params: Params, batch: dict[str, Any]) -> tuple[jax.Array, dict]:
+        sums = objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0]
+        return weighted_loss(sums, objective.counts(batch), objective.weights), sums
+
+    return jit(jax.value_and_grad(loss, has_aux=True))
+
+
+@pytest.fixture(scope="module")
+def batch(pack: Callable, example: Callable) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return pack(
+        [[example(rng, n) for n in row] for row in ([20, 44], [64], [9, 30], [50])], S, [[3, 4], [5], [6, 8], [9]]
+    )
+
+
+def test_spans_are_asked_from_their_neighbours(corrupt: Callable, batch: dict) -> None:
+    asked_of_all = 0
+    for cursor in range(12):
+        hidden = jax.device_get(corrupt(batch, jax.random.key(0), np.int32(cursor)))
+        chosen, expected = chosen_of(hidden), {}
+        for row, _, own in examples_of(batch):
+            body = ~np.isin(batch["input_ids"][row, own], (CLS, SEP, PAD))
+            for first, last in runs_of(chosen[row, own]):
+                if body[first - 1] and body[last + 1]:  # there is always [CLS] before and [SEP] behind
+                    for place in range(min(PLACES, last - first + 1)):
+                        expected[row, own[first + place]] = (own[first - 1], own[last + 1], place, 1.0)
+        found = {}
+        for row, slot in zip(*np.nonzero(hidden["span_weights"]), strict=True):
+            found[row, hidden["masked_positions"][row, slot]] = tuple(hidden[name][row, slot] for name in ASKED)
+        assert found == expected
+        for name in ASKED:
+            assert not hidden[name][hidden["span_weights"] == 0].any()
+        asked_of_all += len(found) / hidden["masked_weights"].sum()
+    assert 0.3 < asked_of_all / 12 < 0.95
+
+
+def test_sums_are_those_of_plain_arithmetic(
+    objective: MaskedLanguageModel, corrupt: Callable, gradient: Callable, params: Params, batch: dict
+) -> None:
+    hidden = jax.device_get(corrupt(batch, jax.random.key(0), np.int32(0)))
+    (loss, sums), trained = gradient(params, hidden)
+    model = bind(objective.model, objective.heads, params)
+    names = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
+    states = model.encode(*(jnp.asarray(hidden[name]) for name in names)).last_hidden_state
+    total, right = 0.0, 0
+    for row, slot in zip(*np.nonzero(hidden["span_weights"]), strict=True):
+        left, after, place, _ = (hidden[name][row, slot] for name in ASKED)
+        logits = model.span_logits(
+            states[row, left][None, None], states[row, after][None, None], jnp.full((1, 1), place)
+        )
+        scores = np.asarray(jax.nn.log_softmax(logits[0, 0, :200]))
+        total -= scores[hidden["masked_ids"][row, slot]]
+        right += scores.argmax() == hidden["masked_ids"][row, slot]
+    count = hidden["span_weights"].sum()
+    np.testing.assert_allclose(sums["span"].value, total, rtol=1e-5)
+    assert (sums["span"].count, sums["span_accuracy"].value) == (count, right) and count > 5
+    assert objective.weights == {"mlm": 1.0, "span": 0.5}
+    assert float(objective.counts(jax.tree.map(jnp.asarray, hidden))["span"]) == count
+    np.testing.assert_allclose(loss, sums["mlm"].value / sums["mlm"].count + 0.5 * total / count, rtol=1e-5)
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(trained))
+
+
+def test_boundaries_never_see_the_answers(corrupt: Callable, gradient: Callable, params: Params, batch: dict) -> None:
+    hidden = jax.device_get(corrupt(batch, jax.random.key(0), np.int32(1)))
+    scrambled = {**hidden, "original_ids": np.zeros_like(hidden["original_ids"])}
+    np.testing.assert_array_equal(gradient(params, scrambled)[0][0], gradient(params, hidden)[0][0])
+    rows = np.nonzero(hidden["span_weights"])[0]
+    for name in ASKED[:2]:
+        assert not chosen_of(hidden)[rows, hidden[name][hidden["span_weights"] > 0]].any()
+
+
+def test_nothing_to_predict_is_finite_and_has_no_gradient(
+    objective: MaskedLanguageModel, corrupt: Callable, gradient: Callable, params: Params, pack: Callable
+) -> None:
+    """Rows of specials alone and of padding alone; then texts whose only span touches an edge."""
+    specials = np.array([CLS, SEP, SEP], np.int32)
+    hidden = corrupt(pack([[specials, specials], [], [specials], []], S, [[1, 2], [], [3], []], 2), *KEY)
+    (loss, sums), trained = gradient(params, hidden)
+    assert float(loss) == 0.0 and float(sums["mlm"].count) == 0.0 == float(sums["span"].count)
+    assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(trained))
+    edge = np.array([CLS, 9, 10, SEP], np.int32)
+    hidden = corrupt(pack([[edge, edge], [], [], []], S, [[1, 2], [], [], []], 2), *KEY)
+    (loss, sums), trained = gradient(params, hidden)
+    assert float(loss) > 0.0 and float(sums["mlm"].count) == 2.0 and float(sums["span"].count) == 0.0
+    assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(trained["span_head"]))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained))
+
+
+KEY = (jax.random.key(0), np.int32(0))

@@ -1,0 +1,73 @@
+"""The learning-rate finder: its rates, which losses it heeds, and what it suggests of curves with known answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bertjax.config.training import ScheduleConfig
+from bertjax.errors import UserError
+from bertjax.training.lr_finder import has_diverged, rates, smoothed, suggestions
+from bertjax.training.schedules import make_schedule
+
+
+@pytest.mark.parametrize(("linear", "name"), [(True, "rising_linear"), (False, "rising_exponential")])
+def test_the_schedule_has_the_rates_of_the_test(linear: bool, name: str) -> None:
+    expected = rates(1e-6, 1e-1, 50, linear)
+    schedule = make_schedule(ScheduleConfig(name, 1e-1, 0, 50, end_share=1e-5))
+    np.testing.assert_allclose([float(schedule(step)) for step in range(50)], expected, rtol=1e-4)
+    steps = np.diff(expected if linear else np.log(expected))
+    np.testing.assert_allclose(steps, steps[0])
+
+
+def test_means_are_unbiased() -> None:
+    np.testing.assert_allclose(smoothed([3.0] * 7), 3.0)
+    np.testing.assert_allclose(smoothed([1.0, 2.0], keep=0.5), [1.0, (0.25 + 1.0) / 0.75])
+
+
+def curve(tried: np.ndarray, best: float, explodes: float) -> np.ndarray:
+    """Flat, then falling around `best`, then rising without end from `explodes` on."""
+    x = np.log10(tried)
+    fall = 2.0 / (1.0 + np.exp(4.0 * (x - np.log10(best))))
+    return 1.0 + fall + np.where(tried > explodes, (tried / explodes) ** 2 - 1.0, 0.0)
+
+
+def test_suggestions_of_a_curve_that_falls_and_explodes() -> None:
+    tried = rates(1e-7, 1.0, 200, linear=False)
+    found = suggestions(tried, curve(tried, best=1e-3, explodes=3e-2).tolist())
+    assert found.valley is not None and found.steepest is not None and found.tenth is not None
+    assert 3e-5 < found.valley < 1e-2
+    assert 5e-4 < found.steepest < 1e-2  # smoothing comes late
+    assert 1e-3 < found.tenth < 1e-2
+
+
+def test_losses_that_only_rise_suggest_nothing() -> None:
+    tried = rates(1e-7, 1.0, 60, linear=False)
+    assert suggestions(tried, np.linspace(1, 5, 60).tolist()) == (None, None, None)
+    assert suggestions(tried[:3], [1.0, 2.0, float("nan")]) == (None, None, None)
+
+
+def test_a_loss_that_is_no_number_is_left_out() -> None:
+    tried = rates(1e-7, 1.0, 200, linear=False)
+    losses = curve(tried, best=1e-3, explodes=3e-2)[:150].tolist()
+    assert suggestions(tried[:151], [*losses, float("nan")]) == suggestions(tried[:150], losses)
+
+
+def test_diverged() -> None:
+    assert has_diverged([1.0, float("inf")]) and has_diverged([2.0] * 20 + [1e4])
+    assert not has_diverged([2.0, 100.0])  # too early to say
+    assert not has_diverged([2.0] * 20 + [7.0])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "steps", "said"),
+    [(1e-3, 1e-4, 100, "must rise"), (0.0, 1.0, 100, "must rise"), (1e-5, 1.0, 5, "--steps must be at least 20")],
+)
+def test_refused(low: float, high: float, steps: int, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        rates(low, high, steps, linear=False)
+
+
+def test_a_rise_begins_above_zero() -> None:
+    with pytest.raises(UserError, match=r"rises from schedule\.end_share, which must be above 0"):
+        ScheduleConfig("rising_linear", 1.0, 0, 10)

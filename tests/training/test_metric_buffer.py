@@ -1,0 +1,231 @@
+"""What is usual and what a spike is; when figures are read, and how soon a fault is known."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertjax.config.training import FaultConfig
+from bertjax.errors import UserError
+from bertjax.training.anomalies import Fault, Jump, Ledger, NonFiniteLoss, read_jumps, write_batch, write_jumps
+from bertjax.training.logging import Console
+from bertjax.training.metric_buffer import UNREAD, Window
+from bertjax.types import Sum
+
+
+def ledger(factor: float | None = 10.0, past: dict | None = None, **config: Any) -> Ledger:
+    return Ledger(FaultConfig(spike_factor=factor, **config), past or {}, [], 0, 0)
+
+
+def noisy(count: int, level: float, seed: int = 0) -> list[float]:
+    return (level + 0.1 * np.random.default_rng(seed).standard_normal(count)).tolist()
+
+
+def spikes(book: Ledger, losses: list[float]) -> list[int]:
+    """The places of those that are called spikes."""
+    return [place for place, loss in enumerate(losses) if book.spike(loss)]
+
+
+def test_noise_is_no_spike_and_a_planted_one_is_found() -> None:
+    losses = noisy(2000, 4.0)
+    losses[700], losses[1500] = 5.5, 4.0 + 30.0
+    book = ledger()
+    assert spikes(book, losses) == [700, 1500]
+    assert book.spikes == 2 and book.figures()["train/spikes"] == 2.0
+    assert re.fullmatch(r"loss 5.5 is a spike \(1\d\.\d deviations above (3.9|4.0)\d*\)", says(losses[:700], 5.5))
+
+
+def says(before: list[float], loss: float) -> str:
+    book = ledger()
+    assert not spikes(book, before)
+    return book.spike(loss)
+
+
+def test_a_falling_loss_and_a_fall_are_no_spikes() -> None:
+    falling = (10.0 * np.exp(-np.arange(600) / 100) + np.asarray(noisy(600, 2.0))).tolist()
+    assert not spikes(ledger(), falling) and not spikes(ledger(), noisy(200, 4.0) + noisy(200, 1.0))
+
+
+def test_a_loss_that_stays_high_becomes_usual() -> None:
+    """After half a window: then the median is among the new ones."""
+    found = spikes(ledger(), noisy(300, 4.0) + noisy(300, 7.0, seed=1))
+    assert found[0] == 300 and found[-1] < 300 + 70 and len(found) > 50
+
+
+def test_spikes_do_not_hide_those_that_follow() -> None:
+    """A mean and its deviation would: ten of them move the median by nothing to speak of."""
+    losses = noisy(200, 4.0)
+    places = list(range(100, 120, 2))
+    for place in places:
+        losses[place] = 40.0
+    assert spikes(ledger(), losses) == places
+
+
+def test_nothing_is_a_spike_before_anything_is_usual_and_rounding_never_is() -> None:
+    assert not spikes(ledger(), [1.0, 50.0, 2.0, 90.0] * 7)
+    assert not spikes(ledger(), [2.0] * 100 + [2.0 + 1e-6] * 100)
+    assert spikes(ledger(), [2.0] * 100 + [2.5]) == [100]
+
+
+def test_nobody_looks_unless_told_to() -> None:
+    book = ledger(None)
+    assert not spikes(book, [*noisy(100, 2.0), 1e9]) and not book.losses and "train/spikes" not in book.figures()
+
+
+def test_a_ledger_goes_on_from_what_was_saved() -> None:
+    losses = [*noisy(300, 4.0), 9.0, *noisy(100, 4.0), 9.0]
+    whole = ledger()
+    spikes(whole, losses)
+    first = ledger()
+    spikes(first, losses[:250])
+    second = ledger(past=first.record())
+    spikes(second, losses[250:])
+    assert second.record() == whole.record() and second.spikes == 2
+
+
+def test_the_journal_is_read_back_up_to_a_step(tmp_path: Path) -> None:
+    jumps = [Jump(4, 4, 7, "loss is nan"), Jump(8, 11, 15, "a spike")]
+    assert read_jumps(tmp_path, 100) == []
+    write_jumps(tmp_path, jumps)
+    assert (read_jumps(tmp_path, 3), read_jumps(tmp_path, 4), read_jumps(tmp_path, 8)) == ([], jumps[:1], jumps)
+    book = Ledger(FaultConfig(), {}, [*jumps, Jump(8, 11, 19, "again")], 0, 0)
+    assert [book.cursor_at(*place) for place in ((4, 4), (8, 11), (8, 12), (12, 19))] == [7, 19, 12, 19]
+    write_jumps(tmp_path, [])
+    assert read_jumps(tmp_path, 100) == []
+    (tmp_path / "faults" / "jumps.json").write_text("[{]")
+    with pytest.raises(UserError, match=r"jumps\.json cannot be read"):
+        read_jumps(tmp_path, 100)
+
+
+def test_a_batch_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "faults").write_text("a file where the folder should be")
+    fault = Fault(3, 2, "loss is nan", math.nan, math.inf, {"mlm": math.nan}, (), ())
+    assert write_batch(tmp_path, fault, {"input_ids": np.zeros((1, 1))}).startswith("its batch could not be written")
+
+
+# -- when figures are read ------------------------------------------------------------------------------------------
+
+
+class Reading:
+    """A number on the device: notes when somebody waits for it."""
+
+    def __init__(self, value: float, cursor: int, seen: list[int]):
+        self.value, self.cursor, self.seen = value, cursor, seen
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        self.seen.append(self.cursor)
+        return np.asarray(self.value)
+
+
+@pytest.fixture
+def window(tmp_path: Path) -> Callable[..., tuple[Window, Callable[[int, float], None], list[int], dict]]:
+    """`window(log=1000, on_fault="skip")` -> the window, `step(cursor, loss)`, the cursors read, what was written."""
+
+    def build(log: int = 1000, **config: Any) -> tuple:
+        seen: list[int] = []
+        written: dict[int, dict] = {}
+        stage = SimpleNamespace(objective=SimpleNamespace(weights={"mlm": 1.0}), title="first")
+        run = SimpleNamespace(
+            config=SimpleNamespace(faults=FaultConfig(**config), log_interval_steps=log, num_steps=10**6),
+            console=Console(0, 10**6, interactive=False),
+            write=lambda step, figures: written.update({step: figures}),
+            schedule=lambda step: 0.1,
+            peak_flops=None,
+            workdir=tmp_path,
+            batches=SimpleNamespace(prefetch=lambda start, stop: iter_of(start)),
+        )
+        waiting = SimpleNamespace(lap=lambda: 0.0, has_warned=False)
+        window = Window(run, stage, Ledger(run.config.faults, {}, [], 0, 0), ["kernel"], 0, waiting)
+
+        def step(cursor: int, loss: float = 2.0) -> None:
+            window.report_if_due()
+            metrics = {
+                "loss": Reading(loss, cursor, seen),
+                "sums": {"mlm": Sum(np.float32(loss), np.float32(1))},
+                "grad_norm": np.float32(1),
+                "grad_squares": np.ones(1),
+                "weight_sums": np.ones(1),
+                "real_tokens": np.int32(6),
+                "places": np.int32(8),
+                "applied": math.isfinite(loss),
+            }
+            window.add([cursor], metrics)
+
+        return window, step, seen, written
+
+    return build
+
+
+def iter_of(cursor: int) -> Any:
+    yield cursor, {"example_ids": np.full((1, 1), cursor)}
+
+
+def test_the_newest_steps_are_never_waited_for(window: Callable) -> None:
+    """Between reports, too, old figures are read: neither faults nor buffers pile up (P21)."""
+    _, step, seen, written = window(log=1000)
+    for cursor in range(500):
+        before = len(seen)
+        step(cursor)
+        assert seen[before:] in ([], list(range(before, before + UNREAD)))
+        assert all(cursor - each >= UNREAD for each in seen[before:])
+        assert cursor - len(seen) < 2 * UNREAD
+    assert not written
+
+
+def test_a_fault_is_known_long_before_the_next_report(window: Callable) -> None:
+    _, step, _, written = window(log=10**6)
+    with pytest.raises(NonFiniteLoss, match=r"loss is nan at step 4 \(batch 3;"):
+        for cursor in range(1000):
+            step(cursor, math.nan if cursor >= 3 else 1.0)
+    assert cursor < 3 + 2 * UNREAD
+    assert list(written) == [3] and written[3]["train/loss"] == 1.0
+
+
+def test_refused_steps_count_for_neither_steps_nor_means(window: Callable) -> None:
+    made, step, _, written = window(log=4, on_fault="skip", spike_factor=10.0)
+    losses = [1.0, math.nan, 3.0, 5.0, math.inf, 7.0, 9.0]
+    for cursor, loss in enumerate(losses):
+        step(cursor, loss)
+    made.settle()
+    assert made.step == 5 and list(written) == [4]
+    assert written[4]["train/loss"] == (1 + 3 + 5 + 7) / 4 and written[4]["train/skipped"] == 2.0
+    assert list(made.ledger.losses) == [1.0, 3.0, 5.0, 7.0, 9.0]
+
+
+def test_rows_of_another_kind_have_losses_of_their_own(window: Callable) -> None:
+    made, step, *_ = window(spike_factor=10.0)
+    for cursor in range(40):
+        step(cursor, 2.0)
+    made.enter(SimpleNamespace(title="longer rows"))
+    assert not made.ledger.losses and made.step == 40
+
+
+def test_batches_are_written_until_there_are_many(window: Callable, capsys: pytest.CaptureFixture[str]) -> None:
+    made, step, *_ = window(on_fault="skip", max_faults=100)
+    made.ledger.files_left = 2
+    for cursor in range(5):
+        step(cursor, math.nan)
+    made.settle()
+    folder = made.run.workdir / "faults"
+    assert sorted(path.name for path in folder.iterdir()) == ["step-1-batch-0.npz", "step-1-batch-1.npz"]
+    assert capsys.readouterr().out.count("not written: there are many already") == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"on_fault": "hope"}, "train.on_fault"),
+        ({"max_faults": 0}, "train.max_faults"),
+        ({"spike_factor": 0.0}, "spike"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(change: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        FaultConfig(**change)

@@ -1,0 +1,92 @@
+"""Several steps to the devices at once: the same run, in pieces that depend on the number of the update alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from bertjax.config.training import LoopConfig
+from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.training.multi_step import portions, steps_together
+from bertjax.training.param_rules import leaf_paths
+from bertjax.training.sharding import put_batch
+from bertjax.training.step import compile_train_step
+
+QUICK = {"xla_backend_optimization_level": 0}
+
+
+def sizes(config: LoopConfig, start: int = 0) -> list[int]:
+    found = []
+    while start + sum(found) < config.num_steps:
+        found.append(steps_together(config, start + sum(found)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("marks", "wanted"),
+    [
+        ({}, [4, 4, 4, 4, 4]),
+        ({"log_interval_steps": 8}, [4, 4, 4, 4, 4]),
+        ({"log_interval_steps": 6}, [4, 1, 1, 1, 1, 4, 4, 1, 1, 1, 1]),
+        ({"eval_interval_steps": 10}, [4, 4, 1, 1, 1, 1, 4, 4]),
+        ({"checkpoint_interval_steps": 2}, [1] * 20),
+        ({"num_steps": 18}, [4, 4, 4, 4, 1, 1]),
+        ({"profile_steps": "6:8"}, [4, 1, 1, 1, 1, 4, 4, 4]),
+        ({"profile_steps": "5:8"}, [4, 4, 4, 4, 4]),
+        ({"steps_per_dispatch": 1}, [1] * 20),
+    ],
+)
+def test_a_piece_ends_where_something_is_due(marks: dict, wanted: list[int]) -> None:
+    settings = {"num_steps": 20, "log_interval_steps": 20, "eval_interval_steps": 0, "checkpoint_interval_steps": 0}
+    config = LoopConfig(**{**settings, "checkpoint_interval_minutes": None, "steps_per_dispatch": 4, **marks})
+    assert sizes(config) == wanted
+    ends = np.cumsum(wanted).tolist()
+    for number, end in enumerate(ends[:-1]):  # stopped there, and gone on with
+        assert sizes(config, end) == wanted[number + 1 :]
+
+
+def test_portions_are_cut_as_they_are_asked_for() -> None:
+    asked = []
+
+    def size_at(cursor: int) -> int:
+        asked.append(cursor)
+        return 3 if cursor == 11 else 1
+
+    batches = [(cursor, str(cursor)) for cursor in (10, 11, 12, 13, 14)]
+    found = list(portions(batches, size_at))
+    assert found == [([10], ["10"]), ([11, 12, 13], ["11", "12", "13"]), ([14], ["14"])]
+    assert asked == [10, 11, 14]
+
+
+@pytest.mark.parametrize("shape", [pytest.param((1, 1, 1), marks=pytest.mark.long), (2, 2, 2)], ids=str)
+def test_steps_at_once_are_the_steps_one_by_one(
+    mesh_of: Callable, start_on: Callable, batch_of: Callable, objective: MaskedLanguageModel, shape: tuple
+) -> None:
+    """Weights, moments, cursor, and the figures of every step."""
+    mesh, optimizer = mesh_of(*shape), optax.adam(1e-3)
+    settings = {"microbatches": 1, "seed": 0}
+    with jax.set_mesh(mesh):
+        batches = [put_batch(batch_of(cursor), mesh) for cursor in range(3)]
+        state = start_on(mesh, optimizer)
+        step = compile_train_step(mesh, objective, optimizer, **settings).compile(state, {}, batches[0], QUICK)
+        wanted = []
+        for batch in batches:
+            state, metrics = step(state, {}, batch)
+            wanted.append(jax.device_get(metrics))
+        other = start_on(mesh, optimizer)
+        steps = compile_train_step(mesh, objective, optimizer, together=True, **settings)
+        found_state, found = steps.compile(other, {}, batches, QUICK)(other, {}, batches)
+    assert (int(found_state.step), int(found_state.cursor)) == (3, 3)
+    for place, metrics in enumerate(wanted):
+        jax.tree.map(
+            lambda own, alone, at=place: np.testing.assert_allclose(own[at], alone, rtol=1e-4, atol=1e-6),
+            jax.device_get(found),
+            metrics,
+        )
+    for (path, own), (_, alone) in zip(leaf_paths(found_state.params), leaf_paths(state.params), strict=True):
+        np.testing.assert_allclose(own, alone, rtol=0, atol=2e-5, err_msg=path)
+        assert own.sharding == alone.sharding
