@@ -119,22 +119,24 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--grid", action="append", default=[], metavar="KEY=VALUE,VALUE", help="runs for all of these (repeatable)"
     )
-    sub = command("find-rate", "try rising learning rates for a few updates, and suggest one", config=True)
+    sub = command("lr-find", "try rising learning rates for a few updates, and suggest one", config=True)
     sub.add_argument("--workdir", type=Path, required=True, help="new folder for the picture (report.html)")
-    sub.add_argument("--low", type=float, default=1e-7, help="first rate (default 1e-7)")
-    sub.add_argument("--high", type=float, default=1.0, help="last rate, unless losses explode before (default 1)")
+    sub.add_argument("--min-lr", type=float, default=1e-7, help="first rate (default 1e-7)")
+    sub.add_argument("--max-lr", type=float, default=1.0, help="last rate, unless losses explode before (default 1)")
     sub.add_argument("--steps", type=int, default=100, help="updates (default 100)")
     sub.add_argument("--linear", action="store_true", help="evenly spaced rates, as Smith's; else equal factors")
     sub = command("tokenizer", "train the tokenizer of a config on its corpus", config=True)
     sub.add_argument("--out", type=Path, required=True, help="new folder")
     command("prepare", "tokenise the corpus of a config once (cached by content)", config=True)
-    sub = command("inspect", "show what the model will see", config=True)
+    sub = command("inspect-data", "show what the model will see", config=True)
     sub.add_argument("--batches", type=int, default=1, help="how many batches (default 1)")
     sub.add_argument("--rows", type=int, default=4, help="rows of each batch to print (default 4)")
     sub.add_argument("--out", type=Path, help="an .npz file for the arrays")
     sub = command("benchmark", "measure the step of a config, and a peer's beside it", config=True)
-    sub.add_argument("--against", choices=("hf",), help="hf: transformers and PyTorch, same weights and text, in turns")
-    sub.add_argument("--turns", type=int, default=5, help="how often each side is measured (default 5)")
+    sub.add_argument(
+        "--baseline", choices=("hf",), help="hf: transformers and PyTorch, same weights and text, in turns"
+    )
+    sub.add_argument("--repeats", type=int, default=5, help="how often each side is measured (default 5)")
     sub.add_argument("--steps", type=int, default=10, help="steps of a turn (default 10)")
     sub.add_argument("--warmup", type=int, default=3, help="steps before the first turn (default 3)")
     sub.add_argument("--no-compile", action="store_true", help="do not try torch.compile for the peer")
@@ -154,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--sentence-transformers", action="store_true", help="pooled, for the library of that name")
     sub.add_argument("--pooling", choices=("mean", "cls"), help="of its sentence vectors (default mean)")
     sub.add_argument("--max-length", type=int, help="tokens it reads of a text (default: all that the model can)")
-    sub.add_argument("--push_to_hub", metavar="OWNER/NAME", help="upload the export to the Hugging Face Hub, private")
+    sub.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload the export to the Hugging Face Hub, private")
     sub.add_argument("--public", action="store_true", help="a repository that is new there is public")
     sub = command("parity", "compare every family with transformers, in both directions")
     sub.add_argument("--family", action="append", default=[], help="only this one (repeatable; default: all)")
@@ -164,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--step", type=int, help="of which checkpoint (default: the newest)")
     sub = command("report", "write the report.html of a run anew")
     sub.add_argument("workdir", type=Path)
-    sub.add_argument("--probe", action="store_true", help="look into the newest checkpoint first")
+    sub.add_argument("--with-probes", action="store_true", help="look into the newest checkpoint first")
     sub = command("compare", "runs side by side")
     sub.add_argument("runs", type=Path, nargs="+", metavar="WORKDIR")
     sub.add_argument("--out", type=Path, help="an .html file, beside the table that is printed")
@@ -189,18 +191,18 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         return _pretrain(cfg, options.workdir)
     if options.command == "finetune":
         return _finetune(cfg, options)
-    if options.command == "find-rate":
+    if options.command == "lr-find":
         _use_platform_early(cfg)
-        from bertjax.commands.find_rate import Range, find_rate
+        from bertjax.commands.lr_find import LrRange, lr_find
 
-        find_rate(cfg, options.workdir, Range(options.low, options.high, options.steps, options.linear))
+        lr_find(cfg, options.workdir, LrRange(options.min_lr, options.max_lr, options.steps, options.linear))
         return 0
     if options.command == "compile":
         _compile(cfg, options)
         return 0
     _use_platform_early(cfg)
-    if options.command == "inspect":
-        from bertjax.commands.inspect import inspect
+    if options.command == "inspect-data":
+        from bertjax.commands.inspect_data import inspect
 
         inspect(cfg, options.batches, options.out, options.rows)
     elif options.command == "benchmark":
@@ -217,12 +219,12 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _benchmark(cfg: ConfigDict, options: argparse.Namespace) -> None:
-    if options.against is not None:
+    if options.baseline is not None:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the peer needs memory, too
-    from bertjax.commands.benchmark import Amounts, benchmark
+    from bertjax.commands.benchmark import BenchmarkCounts, benchmark
 
-    amounts = Amounts(options.turns, options.steps, options.warmup)
-    benchmark(cfg, amounts, options.against, not options.no_compile, options.out)
+    amounts = BenchmarkCounts(options.repeats, options.steps, options.warmup)
+    benchmark(cfg, amounts, options.baseline, not options.no_compile, options.out)
 
 
 def _compile(cfg: ConfigDict, options: argparse.Namespace) -> None:
@@ -255,11 +257,11 @@ def _pretrain(cfg: ConfigDict, workdir: Path | None) -> int:
     changed_keys(workdir, cfg)  # refuses a foreign folder before anything heavy is imported
     from bertjax.commands.pretrain import pretrain
     from bertjax.config.parse import distributed_config
-    from bertjax.runtime.process_group import started
+    from bertjax.runtime.process_group import join_processes
     from bertjax.training.signals import Stopped
 
     try:
-        with started(distributed_config(cfg)) as processes:
+        with join_processes(distributed_config(cfg)) as processes:
             pretrain(cfg, workdir, processes)
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
@@ -274,7 +276,7 @@ def _finetune(cfg: ConfigDict, options: argparse.Namespace) -> int:
         raise UserError(f"--seeds {options.seeds} is not a list of whole numbers such as 0,1,2")
     from bertjax.commands.finetune import finetune
     from bertjax.config.parse import distributed_config
-    from bertjax.runtime.process_group import started
+    from bertjax.runtime.process_group import join_processes
     from bertjax.training.signals import Stopped
 
     try:
@@ -283,7 +285,7 @@ def _finetune(cfg: ConfigDict, options: argparse.Namespace) -> int:
 
             sweep(cfg, options.workdir, [int(seed) for seed in seeds], options.grid)
             return 0
-        with started(distributed_config(cfg)) as processes:
+        with join_processes(distributed_config(cfg)) as processes:
             finetune(cfg, options.workdir, processes)
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
@@ -308,7 +310,7 @@ def _export(options: argparse.Namespace) -> None:
     if (options.pooling or options.max_length is not None) and not options.sentence_transformers:
         raise UserError("--pooling and --max-length belong to --sentence-transformers, which is missing")
     if options.public and not options.push_to_hub:
-        raise UserError("--public belongs to --push_to_hub OWNER/NAME, which is missing")
+        raise UserError("--public belongs to --push-to-hub OWNER/NAME, which is missing")
     if options.average_last < 1:
         raise UserError(f"--average-last must be at least 1, not {options.average_last}")
     from bertjax.commands.export import Upload, export
@@ -334,7 +336,7 @@ def _pages(options: argparse.Namespace) -> int:
     from bertjax.commands.report import compare, report
 
     if options.command == "report":
-        report(options.workdir, options.probe)
+        report(options.workdir, options.with_probes)
     else:
         compare(options.runs, options.out)
     return 0

@@ -89,7 +89,7 @@ def training_step(options: argparse.Namespace, words: Vocabulary, batch: dict) -
     cfg = config_of("bert.py:mini", options)
     cfg.model.preset, cfg.objective.pair, cfg.data.form = options.model, "none", "block"
     parse.check(cfg)
-    exp = build.experiment(cfg, words)
+    exp = build.make_experiment(cfg, words)
     state = exp.init_state()
     step = exp.train_step
 

@@ -68,8 +68,8 @@ def milliseconds(function: Callable, arguments: tuple) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=15)
-    turns = max(1, parser.parse_args().turns)
+    parser.add_argument("--repeats", type=int, default=15)
+    turns = max(1, parser.parse_args().repeats)
     print(f"jax {jax.__version__}, {os.cpu_count()} processor cores, {turns} turns")
     print(f"{'':<20}{'jax, ms':>10}{'ours, ms':>10}{'ratio':>8}")
     for title, (theirs, ours, arguments) in pieces().items():

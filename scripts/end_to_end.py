@@ -1,6 +1,6 @@
 """From a text file to the n-th update: `bertjax pretrain` against `transformers`' Trainer, real tokens a second.
 
-    python scripts/end_to_end.py --text train.txt.gz --size mini --rows 32 --length 128 --steps 30 --turns 5
+    python scripts/end_to_end.py --text train.txt.gz --size mini --rows 32 --length 128 --steps 30 --repeats 5
 
 Everything that a user waits for counts: start of Python, imports, tokenising, compiling, and the updates, of which
 `real tokens` are those that are not padding. Both sides get the first `--bytes` of the text, the same WordPiece
@@ -167,7 +167,7 @@ def turns(job: Job) -> dict[str, list[Run]]:
     """Every way, in turns; the table is printed anew after each."""
     ways = [(form, dtype) for form in FORMS for dtype in ("float32", "bfloat16")]
     found: dict[str, list[Run]] = {name: [] for name in (COLD, WARM, *(title(*way) for way in ways))}
-    for turn in range(job.options.turns):
+    for turn in range(job.options.repeats):
         compiled = job.folder / f"compiled-{turn}"
         found[COLD].append(ours(job, f"cold-{turn}", compiled))
         for form, dtype in ways:
@@ -212,7 +212,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--vocab_size", type=int, default=8192, help="pieces of the vocabulary (default 8,192)")
     parser.add_argument("--platform", default="any", help="cpu, gpu, tpu or any, of our side")
     parser.add_argument("--peer_python", default=sys.executable, help="an interpreter with torch and accelerate")

@@ -85,14 +85,14 @@ def config_of(size: str, options: argparse.Namespace, overrides: Sequence[str]) 
 
 
 def state_bytes(cfg: ConfigDict) -> int:
-    exp = build.experiment(cfg, vocabulary(cfg.data.vocab_size))
+    exp = build.make_experiment(cfg, vocabulary(cfg.data.vocab_size))
     return bytes_per_device(exp.abstract_state(), exp.mesh)
 
 
 def measure(cfg: ConfigDict) -> Cell:
     """Compiles the step of a config for the device."""
     parse.check(cfg)
-    exp = build.experiment(cfg, vocabulary(cfg.data.vocab_size))
+    exp = build.make_experiment(cfg, vocabulary(cfg.data.vocab_size))
     with jax.set_mesh(exp.mesh):
         traced = exp.train_step.trace(exp.abstract_state(), exp.frozen, abstract_batch(exp))
         on_cpu = exp.mesh.devices.flat[0].platform == "cpu"

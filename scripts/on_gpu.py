@@ -86,7 +86,7 @@ class Plan:
         found = [Job("tests", pytest), Job("kernels", kernels)]
         found += [self._benchmark(name, model) for name, model in MODELS.items()]
         found += [
-            self._benchmark(f"{name}-against-hf", model, ratio_target=RATIO_TARGET, more=["--against", "hf"])
+            self._benchmark(f"{name}-against-hf", model, ratio_target=RATIO_TARGET, more=["--baseline", "hf"])
             for name, model in MODELS.items()
         ]
         for name in ("bert-base", "bert-large")[: 1 if self.options.smoke else 2]:
@@ -135,9 +135,9 @@ class Plan:
             values += [*SMOKE_MODEL, "data.vocab_size=1000"]
         elif options.vocab_size:
             values.append(f"data.vocab_size={options.vocab_size}")
-        amounts = ("1", "2", "1") if options.smoke else (str(options.turns), str(options.steps), "5")
+        amounts = ("1", "2", "1") if options.smoke else (str(options.repeats), str(options.steps), "5")
         command = [sys.executable, "-m", "bertjax", "benchmark", "--config", str(ROOT / "configs" / model.config)]
-        command += ["--turns", amounts[0], "--steps", amounts[1], "--warmup", amounts[2], *more]
+        command += ["--repeats", amounts[0], "--steps", amounts[1], "--warmup", amounts[2], *more]
         command += ["--no-compile"] if options.smoke and more else []
         command += ["--out", str(options.out / f"{name}.json"), *(f"--config.{value}" for value in values)]
         return Job(name, command, flags, model, ratio_target)
@@ -252,7 +252,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], help="names of jobs, or their beginnings")
     parser.add_argument("--again", nargs="+", default=[], help="names of jobs to do anew, or their beginnings")
     parser.add_argument("--list", action="store_true", help="print the names of the jobs and end")
-    parser.add_argument("--turns", type=int, default=5, help="turns of a benchmark (default 5)")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of a benchmark (default 5)")
     parser.add_argument("--steps", type=int, default=20, help="steps of a turn (default 20)")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds that a job may take (default 900)")
     options = parser.parse_args()

@@ -70,7 +70,7 @@ def seconds_to_compile(size: str, unroll: int | None, rows: int) -> tuple[float,
     values = ["compile_cache=false", "mesh.data=1", "train.phases=", "data.seq_len=512", f"train.batch_size={rows}"]
     values += [] if unroll is None else [f"model.unroll={unroll}"]
     cfg = apply_overrides(load_config(f"{ROOT / 'configs/bert.py'}:{size}"), [f"--config.{each}" for each in values])
-    exp = build.experiment(cfg, stand_in_vocabulary(cfg.data.vocab_size))
+    exp = build.make_experiment(cfg, stand_in_vocabulary(cfg.data.vocab_size))
     with jax.set_mesh(exp.mesh):
         inputs = exp.abstract_state(), exp.frozen, abstract_batch(exp)
         began = time.perf_counter()
@@ -98,15 +98,15 @@ def compile_times(sizes: list[str], turns: int, rows: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--compile", nargs="+", metavar="SIZE", help="compile the steps of these sizes instead")
     parser.add_argument("--rows", type=int, default=8, help="of the compiled steps (default 8)")
     options = parser.parse_args()
     try:
         if options.compile:
-            compile_times(options.compile, options.turns, options.rows)
+            compile_times(options.compile, options.repeats, options.rows)
         else:
-            start_ups(options.turns)
+            start_ups(options.repeats)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

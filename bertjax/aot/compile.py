@@ -58,7 +58,7 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> Compiled:
             "objective.name=distill learns from a model on the disk, which compiling ahead does not read; look at "
             "objective.name=mlm, or at bertjax pretrain --config.dry_run=true"
         )
-    exp = build.experiment(cfg, stand_in_vocabulary(cfg.data.vocab_size), own=devices)
+    exp = build.make_experiment(cfg, stand_in_vocabulary(cfg.data.vocab_size), devices=devices)
     part = exp.parts[-1]
     began = time.perf_counter()
     # The abstract mesh: nothing may be put on devices that are not there. What is compiled here suits another machine.

@@ -64,7 +64,7 @@ class Peer:
             import transformers
         except ImportError as error:
             raise UserError(
-                f"--against hf needs torch and transformers: pip install 'bertjax[benchmark]' ({error})"
+                f"--baseline hf needs torch and transformers: pip install 'bertjax[benchmark]' ({error})"
             ) from error
         self._torch, self._recipe = torch, recipe
         self.versions = f"transformers {transformers.__version__}, torch {torch.__version__}"

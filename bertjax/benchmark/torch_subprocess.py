@@ -45,7 +45,7 @@ class PeerAway:
             trials.append(self._try(Setting(fastest(trials).setting.bfloat16, True)))
         best = fastest(trials)
         if best.fault:
-            raise UserError(f"--against hf: {self.versions} cannot train this model here: {best.fault}")
+            raise UserError(f"--baseline hf: {self.versions} cannot train this model here: {best.fault}")
         self._ask("use", 0, list(best.setting))
         self.setting = best.setting
         return trials
@@ -80,7 +80,7 @@ class PeerAway:
 
     def _ended(self) -> NoReturn:
         code = self._process.wait(SECONDS_TO_END)
-        raise UserError(f"--against hf: the peer's process ended (exit code {code}); is there memory for both?")
+        raise UserError(f"--baseline hf: the peer's process ended (exit code {code}); is there memory for both?")
 
     def close(self) -> None:
         self._process.kill()

@@ -22,7 +22,7 @@ from bertjax.data import corpora
 from bertjax.data.corpora import Prepared
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.teacher import attach, read_teacher
+from bertjax.experiment.teacher import attach_teacher, read_teacher
 from bertjax.hf.export_plan import layout
 from bertjax.hf.safe_files import auto_class
 from bertjax.hf.save import save_pretrained
@@ -30,7 +30,7 @@ from bertjax.hf.save import save_pretrained
 TRACED_STEPS = 3
 
 
-class Amounts(NamedTuple):
+class BenchmarkCounts(NamedTuple):
     """How much is measured."""
 
     turns: int
@@ -38,7 +38,9 @@ class Amounts(NamedTuple):
     warmup: int
 
 
-def benchmark(cfg: ConfigDict, amounts: Amounts, against: str | None, with_compile: bool, out: Path | None) -> None:
+def benchmark(
+    cfg: ConfigDict, amounts: BenchmarkCounts, against: str | None, with_compile: bool, out: Path | None
+) -> None:
     """Measures, prints, and writes all figures to `out` as JSON; trains nothing that is kept."""
     for name, amount in amounts._asdict().items():
         if amount < 1:
@@ -49,8 +51,8 @@ def benchmark(cfg: ConfigDict, amounts: Amounts, against: str | None, with_compi
     peer_class = None if against is None else _peer_class(cfg)
     prepared = corpora.prepare(cfg)
     teacher = read_teacher(cfg, prepared.tokenizer)
-    exp = build.experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
-    attach(exp, teacher)
+    exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
+    attach_teacher(exp, teacher)
     with contextlib.closing(Ours(exp, prepared)) as ours:
         ours.turn(amounts.warmup)
         if peer_class is None:
@@ -88,7 +90,7 @@ def _peer_class(cfg: ConfigDict) -> str:
     if isinstance(objective, MlmConfig):
         if objective.pair not in ("none", "nsp") or objective.span_boundary or objective.predict_next:
             raise UserError(
-                "--against hf: transformers has no training with this second objective; set "
+                "--baseline hf: transformers has no training with this second objective; set "
                 "--config.objective.pair=none and --config.objective.span_boundary=0"
             )
         heads: tuple[str, ...] = ("mlm",) if objective.pair == "none" else ("pooler", "mlm", "pair")
@@ -96,12 +98,12 @@ def _peer_class(cfg: ConfigDict) -> str:
         heads = ("mlm",)
     else:
         raise UserError(
-            f"--against hf: transformers has no training for objective.name={cfg.objective.name}; mlm and clm can be "
+            f"--baseline hf: transformers has no training for objective.name={cfg.objective.name}; mlm and clm can be "
             "compared"
         )
     found = layout(model, heads)
     if found.family is None:
-        raise UserError(f"--against hf: no class of transformers holds this model ({', '.join(found.lost)})")
+        raise UserError(f"--baseline hf: no class of transformers holds this model ({', '.join(found.lost)})")
     return auto_class(found.architecture)
 
 
@@ -109,7 +111,7 @@ def _peer(exp: build.Experiment, prepared: Prepared, ours: Ours, folder: Path, p
     """The same network from the same first weights."""
     cfg, objective = exp.parts[-1].cfg, parse_objective.objective_config(exp.parts[-1].cfg)
     network = exp.network
-    params = build.true_size_params(exp.init_state().params, network.config)
+    params = build.unpadded_params(exp.init_state().params, network.config)
     save_pretrained(
         folder / "model",
         params,

@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.experiment.load_model import batch_tokens, load_model, require_batch_tokens
+from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
 from bertjax.experiment.workdir import read_config
 from bertjax.hf.sentence_transformers import MODULES, Pooling, read_pooling
 from bertjax.inference.embed import Embedder
@@ -25,7 +25,7 @@ _NO_LINES = (".json", ".csv", ".tsv", ".parquet", ".zst", ".xz", ".bz2", ".zip")
 _WINDOW = 8192  # texts that are sorted by length together, and held
 
 
-class Wishes(NamedTuple):
+class EmbedOptions(NamedTuple):
     """What the command line says of the vectors; None: as the model was made to be read."""
 
     pooling: str | None = None
@@ -34,7 +34,7 @@ class Wishes(NamedTuple):
     tokens: int | None = None
 
 
-def embed(folder: Path, source: str, out: Path, field: str, wishes: Wishes) -> None:
+def embed(folder: Path, source: str, out: Path, field: str, options: EmbedOptions) -> None:
     """Writes one vector for every line, or record with a `field`, of `source`, in its order.
 
     An .npz file holds them as `vectors` float32 [n, D], an .npy file alone, a .jsonl file beside their texts.
@@ -45,19 +45,21 @@ def embed(folder: Path, source: str, out: Path, field: str, wishes: Wishes) -> N
         raise UserError(f"no folder {out.parent} for --out; make it first")
     if source.lower().removesuffix(".gz").endswith(_NO_LINES):
         raise UserError(f"--in {source} is no file of lines: give one text a line, or .jsonl; plain or .gz")
-    require_batch_tokens(wishes.tokens)
-    pooling = pooling_of(folder, wishes)
+    require_batch_tokens(options.tokens)
+    pooling = pooling_of(folder, options)
     windows = _windows(source, field)
     first = next(windows, None)  # a broken file is told before the model is read
     if first is None:
         raise UserError(f"{source} holds no text")
     model, tokenizer, _ = load_model(folder)
-    embedder = Embedder(model, tokenizer, pooling, batch_tokens(wishes.tokens))
+    embedder = Embedder(model, tokenizer, pooling, batch_tokens(options.tokens))
     began = time.monotonic()
     with progress_bar("texts") as progress:
         count = _write(out, embedder, itertools.chain([first], windows), progress)
     took = time.monotonic() - began
-    print(f"{count:,} texts, {described(pooling)}, {model.config.hidden_size} numbers each, in {took:.1f} s: {out}")
+    print(
+        f"{count:,} texts, {describe_pooling(pooling)}, {model.config.hidden_size} numbers each, in {took:.1f} s: {out}"
+    )
     if embedder.cut:
         print(f"{embedder.cut:,} of them were longer than {embedder.max_length:,} tokens, and cut")
 
@@ -79,7 +81,7 @@ def _windows(source: str, field: str) -> Iterator[_Window]:
         yield _Window([text for text, _ in part], [record for _, record in part])
 
 
-def pooling_of(folder: Path, wishes: Wishes) -> Pooling:
+def pooling_of(folder: Path, options: EmbedOptions) -> Pooling:
     """As the command line says, else a folder of sentence-transformers or a contrastive run, else the mean."""
     own = Pooling(normalize=False)
     if (folder / MODULES).is_file():
@@ -88,7 +90,7 @@ def pooling_of(folder: Path, wishes: Wishes) -> Pooling:
         objective = read_config(folder).objective
         if objective.name == "contrastive":
             own = Pooling("cls" if objective.pooling == "first" else "mean", normalize=False)
-    told = {name: value for name, value in wishes._asdict().items() if value is not None and name != "tokens"}
+    told = {name: value for name, value in options._asdict().items() if value is not None and name != "tokens"}
     if "pooling" in told:
         told["mode"] = told.pop("pooling")
     return dataclasses.replace(own, **told)
@@ -126,6 +128,6 @@ def _write_lines(file: IO[bytes], records: Sequence[dict[str, Any]], vectors: np
         file.write(json.dumps({**record, "vector": numbers}, ensure_ascii=False).encode() + b"\n")
 
 
-def described(pooling: Pooling) -> str:
+def describe_pooling(pooling: Pooling) -> str:
     what = "the mean of the tokens" if pooling.mode == "mean" else "the summary token"
     return what + (", scaled to length one" if pooling.normalize else "")

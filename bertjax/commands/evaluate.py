@@ -8,9 +8,8 @@ import jax
 
 from bertjax.data import corpora
 from bertjax.experiment import build
-from bertjax.experiment.load_run import load_run
-from bertjax.experiment.teacher import judged
-from bertjax.experiment.teacher_file import stored_teacher
+from bertjax.experiment.load import load_run, stored_teacher
+from bertjax.experiment.teacher import eval_setup
 from bertjax.runtime import platform
 from bertjax.training.evaluate import evaluate as held_out_figures
 from bertjax.training.logging import eval_line
@@ -21,8 +20,8 @@ def evaluate(workdir: Path, step: int | None) -> dict[str, float]:
     run = load_run(workdir, step)
     platform.use_compile_cache(run.experiment.cfg)
     prepared = corpora.prepare(run.experiment.cfg)
-    exp = build.experiment(run.experiment.cfg, prepared.vocabulary, stored_teacher(workdir))
-    chosen = judged(exp, run)
+    exp = build.make_experiment(run.experiment.cfg, prepared.vocabulary, stored_teacher(workdir))
+    chosen = eval_setup(exp, run)
     sets = corpora.eval_sets(exp.cfg, prepared)
     with jax.set_mesh(exp.mesh):
         figures = held_out_figures(

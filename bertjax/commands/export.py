@@ -9,9 +9,9 @@ from typing import NamedTuple
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.load_run import load_run
+from bertjax.experiment.load import load_run
 from bertjax.experiment.model_card_facts import model_facts
-from bertjax.experiment.workdir import figures_at
+from bertjax.experiment.workdir import metrics_at
 from bertjax.hf.export_plan import layout
 from bertjax.hf.model_card import loader
 from bertjax.hf.pretrained import PretrainedModel
@@ -87,7 +87,7 @@ def export_params(
     config, heads = exp.objective.networks[name]
     config, params = build.float32_config(config), exp.objective.network_params(params, name)
     # what was measured at the last step was measured of other weights than an average over several
-    figures = {} if len(averaged) > 1 else figures_at(workdir, step)
+    figures = {} if len(averaged) > 1 else metrics_at(workdir, step)
     card = model_facts(exp.cfg, tokenizer, tokens, step, figures)
     origin = f"step {step}" if len(averaged) < 2 else f"the average of steps {', '.join(map(str, averaged))}"
     if len(averaged) > 1:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertjax.errors import UserError
-from bertjax.experiment.load_model import load_model
+from bertjax.experiment.load import load_model
 from bertjax.inference.fill_mask import Filling, fill_masks
 from bertjax.inference.mlm_inference import how_hidden
 from bertjax.inference.text_files import STDIN, read_lines
@@ -17,7 +17,7 @@ from bertjax.inference.text_files import STDIN, read_lines
 def fill_mask(folder: Path, sentences: Sequence[str], top: int, jsonl: bool) -> None:
     """Prints the `top` most likely pieces for every mask; no sentences, or "-": those of the standard input."""
     if top < 1:
-        raise UserError(f"--top must be at least 1, not {top}")
+        raise UserError(f"--top-k must be at least 1, not {top}")
     given = list(_sentences(sentences))
     if not given:
         raise UserError("no sentence: give one with [MASK] in it, or lines of them on the standard input")

@@ -25,9 +25,9 @@ from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
 from bertjax.errors import UserError, require_one_of
 from bertjax.experiment import build
-from bertjax.experiment.init_from import begin_from
-from bertjax.experiment.source_model import Given, read_given, require_model
-from bertjax.experiment.workdir import changed_keys, claim, has_checkpoints, read_config, require_same_run
+from bertjax.experiment.init_from import load_initial_weights
+from bertjax.experiment.load import SourceModel, load_source_model, require_model
+from bertjax.experiment.workdir import changed_keys, has_checkpoints, read_config, require_same_run, write_config
 from bertjax.finetuning.batches import EvalBatches, TaskBatches, row_length
 from bertjax.finetuning.evaluate import Scored, measure
 from bertjax.finetuning.objective import TaskObjective
@@ -36,7 +36,7 @@ from bertjax.finetuning.readers.load import label_names, read_examples
 from bertjax.finetuning.task_data import TaskData, task_data
 from bertjax.inference.pseudo_labels import kept_labels
 from bertjax.models.model import count_params
-from bertjax.report.training_callbacks import Scores, tell_taken, train_watched, watcher
+from bertjax.report.training_callbacks import TaskScoreRecorder, report_callback, train_with_callback, write_best_scores
 from bertjax.runtime.process_group import ALONE, Alone, Processes
 from bertjax.training.sharding import make_mesh, own_rows
 from bertjax.training.state import COUNTERS, TrainState
@@ -70,7 +70,7 @@ class Task:
     labels: tuple[str, ...]
     train: Split
     held_out: Split | None
-    given: Given | None
+    given: SourceModel | None
 
     @property
     def notes(self) -> list[str]:
@@ -121,7 +121,7 @@ def read_task(cfg: ConfigDict, workdir: Path) -> Task:
         model = parse_objective.encoder_config(stored, tokenizer.vocabulary())
     else:
         require_model(Path(cfg.init_from).expanduser())
-        given = read_given(cfg.init_from)
+        given = load_source_model(cfg.init_from)
         model, tokenizer = given.config, given.tokenizer
     examples = read_examples(config, "train", errors=cfg.data.errors)
     labels = label_names(config, examples)
@@ -139,16 +139,16 @@ def train_task(
     """`finetune` of data that are read; `alike` are rows and examples of a row, as `TaskBatches` takes them."""
     mesh = make_mesh(parse_objective.mesh_config(cfg))
     batches = task_batches(cfg, task, mesh, **alike)
-    cfg = resolved(cfg, task, batches)
+    cfg = resolve_config(cfg, task, batches)
     parse.check(cfg)
     changes, resumes = processes.first(
         "the work folder", lambda: (changed_keys(workdir, cfg), has_checkpoints(workdir))
     )
-    exp = build.experiment(cfg, task.tokenizer.vocabulary())
+    exp = build.make_experiment(cfg, task.tokenizer.vocabulary())
     if not resumes:
-        processes.first("the work folder", lambda: claim(workdir, cfg))
+        processes.first("the work folder", lambda: write_config(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
-    told = Scores(kept_labels(task.config))
+    told = TaskScoreRecorder(kept_labels(task.config))
     feed = task_feed(exp, task, batches, told)
     with contextlib.closing(checkpoints), processes.guarded():
         state, past = _resume_or_begin(exp, task, feed, checkpoints)
@@ -163,9 +163,9 @@ def train_task(
             with jax.set_mesh(exp.mesh):
                 figures = dict(feed.measure(exp.parts[-1])(params, exp.frozen))
         if step != int(state.step) and cfg.report.enabled:
-            processes.first("the report", lambda: tell_taken(workdir, int(state.step), step, told))
-    say_scores(cfg, step, figures)
-    host = build.true_size_params(params, exp.model)
+            processes.first("the report", lambda: write_best_scores(workdir, int(state.step), step, told))
+    print_scores(cfg, step, figures)
+    host = build.unpadded_params(params, exp.model)
     processes.first("the export", lambda: _export(exp, task, host, step, feed.tokens, workdir))
     return figures
 
@@ -214,7 +214,7 @@ def _row_length(task: Task) -> int:
     return max(row_length(split.data.features, None) for split in splits)
 
 
-def resolved(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigDict:
+def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigDict:
     """The config with what follows from model and data: sizes, labels, rows, updates, intervals, weights of classes."""
     cfg, default, kind = copy.deepcopy(cfg), base_config(), task.config.kind
     labels = {"regression": ("LABEL_0",), "qa": task.model.labels}.get(kind, task.labels)
@@ -312,20 +312,20 @@ def _resume_or_begin(
             )
         print(f"resuming at step {restored.step}")
         return restored.state, restored.meta
-    return start_state(exp, task), None
+    return initial_state(exp, task), None
 
 
-def start_state(exp: build.Experiment, task: Task) -> TrainState:
+def initial_state(exp: build.Experiment, task: Task) -> TrainState:
     """The weights of `init_from` under a fresh head, or all of them fresh."""
     state = exp.init_state()
     if exp.cfg.task.from_scratch:
         print(f"the architecture of {exp.cfg.init_from}, its weights drawn anew (task.from_scratch)")
         return state
     assert task.given is not None
-    return begin_from(exp, task.tokenizer, state, _without_other_heads(task.given, exp))
+    return load_initial_weights(exp, task.tokenizer, state, _without_other_heads(task.given, exp))
 
 
-def _without_other_heads(given: Given, exp: build.Experiment) -> Given:
+def _without_other_heads(given: SourceModel, exp: build.Experiment) -> SourceModel:
     """Heads of other tasks are left out, and so is that of this kind where its labels are others."""
     own = HEADS[exp.cfg.task.kind]
     kept = own if given.config.labels == exp.model.labels or own == "question_answering" else ""
@@ -335,7 +335,7 @@ def _without_other_heads(given: Given, exp: build.Experiment) -> Given:
 
 
 def _write_down(workdir: Path, cfg: ConfigDict, task: Task) -> None:
-    claim(workdir, cfg)
+    write_config(workdir, cfg)
     task.tokenizer.save(workdir / "tokenizer")
 
 
@@ -343,21 +343,21 @@ def _train(
     exp: build.Experiment,
     task: Task,
     feed: build.Feed,
-    told: Scores,
+    told: TaskScoreRecorder,
     workdir: Path,
     checkpoints: Checkpoints,
     state: TrainState,
     past: dict[str, Any] | None,
     processes: Alone | Processes,
 ) -> tuple[TrainState, dict[str, float]]:
-    run = build.run(exp, feed, workdir, checkpoints, int(state.step), past, processes)
+    run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), past, processes)
     for line in summary(exp, task, feed):
         run.console.print(line)
     counts = np.bincount(task.train.data.features.tokens, minlength=task.tokenizer.size)
     assert isinstance(feed.batches, TaskBatches)
     rows = feed.batches.mean_rows
-    onlooker = watcher(exp, task.tokenizer, counts, run, int(state.step), processes, told.findings, rows)
-    return train_watched(run, state, onlooker)
+    onlooker = report_callback(exp, task.tokenizer, counts, run, int(state.step), processes, told.findings, rows)
+    return train_with_callback(run, state, onlooker)
 
 
 def summary(exp: build.Experiment, task: Task, feed: build.Feed) -> list[str]:
@@ -388,7 +388,7 @@ def _taken(exp: build.Experiment, checkpoints: Checkpoints, state: TrainState) -
     return step, exp.chosen_params(state)
 
 
-def say_scores(cfg: ConfigDict, step: int, figures: Mapping[str, float]) -> None:
+def print_scores(cfg: ConfigDict, step: int, figures: Mapping[str, float]) -> None:
     if figures:
         shown = (f"{name.removeprefix('eval/')} {value:.4f}" for name, value in figures.items())
         print(f"held out, step {step}: {', '.join(shown)}")

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 from bertjax.config.parse_objective import task_config
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
-from bertjax.experiment.load_model import batch_tokens, load_model
+from bertjax.experiment.load import batch_tokens, load_model
 from bertjax.experiment.workdir import read_config
 from bertjax.finetuning.readers.examples import QaExamples, TextExamples
 from bertjax.hf.safe_files import CONFIG, read_json
@@ -24,7 +24,7 @@ from bertjax.inference.text_files import STDIN, is_jsonl, read_records
 from bertjax.io.progress_bar import progress_bar
 
 
-class Wishes(NamedTuple):
+class PredictOptions(NamedTuple):
     """What the command line says; None: as the model was finetuned, else as is usual."""
 
     kind: str | None = None
@@ -39,15 +39,17 @@ class Wishes(NamedTuple):
     tokens: int | None = None
 
 
-def predict(folder: Path, files: Sequence[str], out: str, wishes: Wishes, scored: bool, with_input: bool) -> None:
+def predict(
+    folder: Path, files: Sequence[str], out: str, options: PredictOptions, scored: bool, with_input: bool
+) -> None:
     """Writes one record an example, in the order of the input; `scored` also prints the figures against its labels.
 
     A file is written as the predictions come, under another name until it is whole; "-" is the standard output.
     """
-    check_wishes(wishes)
+    check_options(options)
     if out != STDIN and not Path(out).parent.is_dir():
         raise UserError(f"no folder {Path(out).parent} for --out; make it first")
-    predictor = load_predictor(folder, wishes, files)
+    predictor = load_predictor(folder, options, files)
     window = None if scored else WINDOW
     began, count = time.monotonic(), 0
     shown: IO[str] = sys.stderr if out == STDIN else sys.stdout
@@ -70,26 +72,26 @@ def predict(folder: Path, files: Sequence[str], out: str, wishes: Wishes, scored
         print(", ".join(f"{name} {value:.4f}" for name, value in figures.items()), file=shown)
 
 
-def check_wishes(wishes: Wishes) -> None:
+def check_options(options: PredictOptions) -> None:
     """Raises `UserError` for numbers that cannot be."""
-    for flag, value, least in (("--top", wishes.top, 1), ("--batch-tokens", wishes.tokens, 1)):
+    for flag, value, least in (("--top-k", options.top_k, 1), ("--batch-tokens", options.tokens, 1)):
         if value is not None and value < least:
             raise UserError(f"{flag} must be at least {least}, not {value}")
-    if wishes.max_length is not None and wishes.max_length < 8:
-        raise UserError(f"--max-length must be at least 8, not {wishes.max_length}")
+    if options.max_length is not None and options.max_length < 8:
+        raise UserError(f"--max-length must be at least 8, not {options.max_length}")
 
 
-def load_predictor(folder: Path, wishes: Wishes, files: Sequence[str]) -> Predictor:
+def load_predictor(folder: Path, options: PredictOptions, files: Sequence[str]) -> Predictor:
     """The model of a folder with how it reads; of a run that was finetuned, as it did then."""
     require_files(files)
     trained = trained_task(folder)
     require_one_label(folder)
     model, tokenizer, _ = load_model(folder)
-    kind = kind_of(model, wishes.kind or (trained.kind if trained else None))
-    told = {name: getattr(wishes, name) for name in ("text", "pair", "label", "id", "header", "no_answer")}
+    kind = kind_of(model, options.kind or (trained.kind if trained else None))
+    told = {name: getattr(options, name) for name in ("text", "pair", "label", "id", "header", "no_answer")}
     told["pair"] = told["pair"] or _pair_of(trained, kind, files)
-    config = task_of(model, kind, trained, max_len=wishes.max_length, **told)
-    return Predictor(model, tokenizer, config, batch_tokens(wishes.tokens), wishes.top)
+    config = task_of(model, kind, trained, max_len=options.max_length, **told)
+    return Predictor(model, tokenizer, config, batch_tokens(options.tokens), options.top_k)
 
 
 def require_one_label(folder: Path) -> None:

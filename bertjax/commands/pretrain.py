@@ -18,15 +18,15 @@ from bertjax.data import corpora
 from bertjax.data.corpora import Prepared
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.init_from import begin_from, require_folder
-from bertjax.experiment.prepare_text import prepare_once
-from bertjax.experiment.teacher import Teacher, attach, begin_as_teacher, read_teacher, require_teacher
-from bertjax.experiment.teacher_file import write_teacher
-from bertjax.experiment.workdir import Change, changed_keys, claim, has_checkpoints, require_same_run
+from bertjax.experiment.init_from import load_initial_weights, require_init_source
+from bertjax.experiment.load import write_teacher
+from bertjax.experiment.prepare_text import prepare_on_first_process
+from bertjax.experiment.teacher import Teacher, attach_teacher, init_student_layers, read_teacher, require_teacher
+from bertjax.experiment.workdir import ChangedKey, changed_keys, has_checkpoints, require_same_run, write_config
 from bertjax.hf.load import PretrainedModel
 from bertjax.inference.fill_mask import fill_mask, masked_rows
 from bertjax.models.model import count_params
-from bertjax.report.training_callbacks import train_watched, watcher
+from bertjax.report.training_callbacks import report_callback, train_with_callback
 from bertjax.runtime.process_group import ALONE, Alone, Processes
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import COUNTERS, TrainState
@@ -41,16 +41,16 @@ def pretrain(cfg: ConfigDict, workdir: Path, processes: Alone | Processes = ALON
     build.check_devices(cfg)  # before the corpus is tokenised, which may take hours
     changes, resumes = processes.first("the work folder", lambda: _look_into(workdir, cfg))
     if not resumes:
-        require_folder(cfg)
+        require_init_source(cfg)
     require_teacher(cfg)
-    prepared = prepare_once(cfg, processes)
+    prepared = prepare_on_first_process(cfg, processes)
     teacher = read_teacher(cfg, prepared.tokenizer)
-    exp = build.experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
-    attach(exp, teacher)
+    exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
+    attach_teacher(exp, teacher)
     _require_same_on_all(exp, processes)
     masked_rows(prepared.tokenizer, cfg.eval.fill_mask, exp.model.max_position_embeddings)
     if not resumes:
-        processes.first("the work folder", lambda: claim(workdir, cfg))
+        processes.first("the work folder", lambda: write_config(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
     with contextlib.closing(checkpoints), processes.guarded():
         state, past = _resume_or_begin(exp, prepared, teacher, checkpoints, changes)
@@ -61,11 +61,11 @@ def pretrain(cfg: ConfigDict, workdir: Path, processes: Alone | Processes = ALON
             print(f"step {step} of {cfg.train.num_steps} is reached: nothing is left to train")
         else:
             state = _train(exp, prepared, workdir, checkpoints, state, past, processes)
-    params = build.true_size_params(exp.chosen_params(state), exp.model)
+    params = build.unpadded_params(exp.chosen_params(state), exp.model)
     processes.first("the export", lambda: _finish(exp, prepared, workdir, int(state.step), params))
 
 
-def _look_into(workdir: Path, cfg: ConfigDict) -> tuple[list[Change], bool]:
+def _look_into(workdir: Path, cfg: ConfigDict) -> tuple[list[ChangedKey], bool]:
     """What changed since the checkpoints that lie there, and whether there are any."""
     return changed_keys(workdir, cfg), has_checkpoints(workdir)
 
@@ -82,7 +82,7 @@ def _require_same_on_all(exp: build.Experiment, processes: Alone | Processes) ->
 
 def _write_down(workdir: Path, cfg: ConfigDict, prepared: Prepared, teacher: Teacher | None) -> None:
     """What the work folder says of the run beside its checkpoints."""
-    claim(workdir, cfg)
+    write_config(workdir, cfg)
     if teacher is not None:
         write_teacher(workdir, teacher.network)
     prepared.tokenizer.save(workdir / "tokenizer")
@@ -99,11 +99,11 @@ def _train(
 ) -> TrainState:
     corpora.require_held_out(prepared)
     feed = build.corpus_feed(exp, prepared)
-    run = build.run(exp, feed, workdir, checkpoints, int(state.step), past, processes)
+    run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), past, processes)
     for line in summary(exp, prepared, sum(run.batches.rows_per_epoch.values())):
         run.console.print(line)
-    onlooker = watcher(exp, prepared.tokenizer, prepared.vocabulary.counts, run, int(state.step), processes)
-    state, _ = train_watched(run, state, onlooker)
+    onlooker = report_callback(exp, prepared.tokenizer, prepared.vocabulary.counts, run, int(state.step), processes)
+    state, _ = train_with_callback(run, state, onlooker)
     return state
 
 
@@ -137,13 +137,13 @@ def _resume_or_begin(
     prepared: Prepared,
     teacher: Teacher | None,
     checkpoints: Checkpoints,
-    changes: list[Change],
+    changes: list[ChangedKey],
 ) -> tuple[TrainState, dict[str, Any] | None]:
     """The newest checkpoint and its meta, else weights from `init_from` or of the teacher's layers, else fresh ones."""
     restored = checkpoints.restore(exp.abstract_state(), absent=COUNTERS)
     if restored is None:
-        state = begin_as_teacher(exp, teacher, exp.init_state())
-        return (state if exp.cfg.init_from is None else begin_from(exp, prepared.tokenizer, state)), None
+        state = init_student_layers(exp, teacher, exp.init_state())
+        return (state if exp.cfg.init_from is None else load_initial_weights(exp, prepared.tokenizer, state)), None
     require_same_run(checkpoints.directory.parent, restored.step, restored.meta, exp.cfg)
     _require_same_data(restored.meta["data"], prepared.digests | exp.digests)
     print(f"resuming at step {restored.step}")
@@ -154,7 +154,7 @@ def _resume_or_begin(
     return restored.state, restored.meta
 
 
-def _schedule_change(exp: build.Experiment, step: int, changes: list[Change]) -> str:
+def _schedule_change(exp: build.Experiment, step: int, changes: list[ChangedKey]) -> str:
     """What a change of length or schedule does to the learning rate."""
     old = exp.cfg.copy_and_resolve_references()
     for key, before, _ in changes:

@@ -30,7 +30,7 @@ def report(workdir: Path, probe: bool) -> Path:
 def _look(workdir: Path) -> None:
     """What the newest checkpoint fills in, looks at and takes for alike, into the journal."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from bertjax.experiment.load_run import load_run
+    from bertjax.experiment.load import load_run
     from bertjax.report.training_callbacks import probes, run_facts
 
     run = load_run(workdir)
@@ -79,11 +79,11 @@ def _facts(workdir: Path) -> dict[str, Any] | None:
     """Parameters and FLOPs of a run that did not write them down; None where its folder does not suffice."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from bertjax.data.tokenizer import load_tokenizer
-    from bertjax.experiment.load_run import described
+    from bertjax.experiment.load import stored_experiment
     from bertjax.report.training_callbacks import run_facts
 
     try:
-        facts = run_facts(described(workdir, load_tokenizer(workdir / "tokenizer")), None, None)
+        facts = run_facts(stored_experiment(workdir, load_tokenizer(workdir / "tokenizer")), None, None)
     except UserError as error:
         print(f"{workdir}: what a step costs is not known ({error})")
         return None

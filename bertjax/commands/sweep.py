@@ -23,13 +23,13 @@ from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.workdir import has_checkpoints, write_whole
 from bertjax.finetuning.pack_batches import least_sizes
-from bertjax.report.training_callbacks import tell_seeds
+from bertjax.report.training_callbacks import write_seed_scores
 from bertjax.training.sharding import make_mesh
 from bertjax.types import is_better
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One choice of the values of a grid; `name` is that of its folder."""
 
     settings: tuple[tuple[str, str], ...]
@@ -43,10 +43,10 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class SweepResult:
     """Figures of a point, seed by seed."""
 
-    point: Point
+    point: SweepPoint
     figures: Mapping[int, Mapping[str, float]]
 
     def mean(self, name: str) -> float:
@@ -58,7 +58,7 @@ class Found:
         return statistics.stdev(values) if len(values) > 1 else math.nan
 
 
-def sweep(cfg: ConfigDict, workdir: Path, seeds: Sequence[int], grid: Sequence[str]) -> list[Found]:
+def sweep(cfg: ConfigDict, workdir: Path, seeds: Sequence[int], grid: Sequence[str]) -> list[SweepResult]:
     """Finetunes every point with every seed, one after the other; the same command goes on where it was stopped.
 
     Runs lie in WORKDIR/POINT/seed-N. Prints a table, writes sweep.json. Raises `UserError` for a grid that cannot be.
@@ -74,7 +74,7 @@ def sweep(cfg: ConfigDict, workdir: Path, seeds: Sequence[int], grid: Sequence[s
     for own in configs.values():
         parse.check(own)
     build.check_devices(cfg)
-    found: list[Found] = []
+    found: list[SweepResult] = []
     for point, own in configs.items():
         found.append(_of_point(own, workdir / point.name if point.settings else workdir, point, chosen))
         write_whole(workdir / "sweep.json", json.dumps([_told(each) for each in found], indent=1))
@@ -87,7 +87,7 @@ def _with(cfg: ConfigDict, settings: Sequence[tuple[str, Any]]) -> ConfigDict:
     return apply_overrides(copy.deepcopy(cfg), [f"--config.{key}={value}" for key, value in settings])
 
 
-def grid_points(grid: Sequence[str]) -> Iterator[Point]:
+def grid_points(grid: Sequence[str]) -> Iterator[SweepPoint]:
     """The points of `KEY=VALUE,VALUE,...` texts; one empty point without any."""
     axes = []
     for text in grid:
@@ -98,10 +98,10 @@ def grid_points(grid: Sequence[str]) -> Iterator[Point]:
         axes.append([(key, value) for value in listed])
     if len({axis[0][0] for axis in axes}) < len(axes):
         raise UserError("--grid names a key twice: give all of its values at once")
-    yield from (Point(tuple(each)) for each in itertools.product(*axes))
+    yield from (SweepPoint(tuple(each)) for each in itertools.product(*axes))
 
 
-def _of_point(cfg: ConfigDict, folder: Path, point: Point, seeds: Sequence[int]) -> Found:
+def _of_point(cfg: ConfigDict, folder: Path, point: SweepPoint, seeds: Sequence[int]) -> SweepResult:
     figures: dict[int, dict[str, float]] = {}
     first = read_task(cfg, folder / f"seed-{seeds[0]}")
     alike = _alike(cfg, first, seeds)
@@ -113,8 +113,8 @@ def _of_point(cfg: ConfigDict, folder: Path, point: Point, seeds: Sequence[int])
         task = first if shared else read_task(own, where)  # the first has no weights to begin with, if it was taken up
         figures[seed] = train_task(own, task, where, **alike)
     if cfg.report.enabled and len(seeds) > 1:
-        tell_seeds({seed: folder / f"seed-{seed}" for seed in seeds}, figures)
-    return Found(point, figures)
+        write_seed_scores({seed: folder / f"seed-{seed}" for seed in seeds}, figures)
+    return SweepResult(point, figures)
 
 
 def _alike(cfg: ConfigDict, task: Task, seeds: Sequence[int]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _alike(cfg: ConfigDict, task: Task, seeds: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def table(found: Sequence[Found], main: str) -> list[str]:
+def table(found: Sequence[SweepResult], main: str) -> list[str]:
     """Mean and spread of every point, the best by `main` marked."""
     names = [name for name in found[0].figures[next(iter(found[0].figures))] if not name.endswith("loss")]
     best = found[0]
@@ -146,7 +146,7 @@ def table(found: Sequence[Found], main: str) -> list[str]:
     return lines
 
 
-def _told(found: Found) -> dict[str, Any]:
+def _told(found: SweepResult) -> dict[str, Any]:
     return {
         "settings": dict(found.point.settings),
         "seeds": {str(seed): dict(figures) for seed, figures in found.figures.items()},

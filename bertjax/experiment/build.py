@@ -128,19 +128,19 @@ class Experiment:
         return state.params if average is None else average
 
 
-def experiment(
+def make_experiment(
     cfg: ConfigDict,
     vocabulary: Vocabulary,
     teacher: Network | None = None,
-    own: Sequence[jax.Device] | None = None,
+    devices: Sequence[jax.Device] | None = None,
 ) -> Experiment:
     """The objective, optimizer and jitted steps of a checked config; nothing is compiled or allocated yet.
 
-    `teacher` describes the network that a student learns from, at its true vocabulary. `own` are devices of this
+    `teacher` describes the network that a student learns from, at its true vocabulary. `devices` are devices of this
     process, for what it does without the others.
     """
-    check_devices(cfg, own)
-    mesh = make_mesh(parse_objective.mesh_config(cfg), own)
+    check_devices(cfg, devices)
+    mesh = make_mesh(parse_objective.mesh_config(cfg), devices)
     schedule = make_schedule(parse.schedule_config(cfg))
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # its platform counts, not that of this machine
         found = [(start, part, make_objective(part, vocabulary, teacher)) for start, part in stages(cfg)]
@@ -224,12 +224,12 @@ def _require_same_state(found: list[tuple[int, ConfigDict, Objective]]) -> None:
             )
 
 
-def check_devices(cfg: ConfigDict, own: Sequence[jax.Device] | None = None) -> None:
+def check_devices(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) -> None:
     """Raises `UserError` when the devices there are do not suffice for the platform, the mesh or the batch."""
     platform.use_platform(cfg.platform)
     platform.use_compile_cache(cfg)
     platform.check_determinism(cfg)
-    mesh = make_mesh(parse_objective.mesh_config(cfg), own)
+    mesh = make_mesh(parse_objective.mesh_config(cfg), devices)
     parse.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
 
 
@@ -254,7 +254,7 @@ def corpus_feed(exp: Experiment, prepared: Prepared) -> Feed:
     return Feed(batches, measure, prepared.digests | exp.digests, corpora.total_tokens(prepared))
 
 
-def run(
+def make_run(
     exp: Experiment,
     feed: Feed,
     workdir: Path,
@@ -323,7 +323,7 @@ def _writers(cfg: ConfigDict, workdir: Path, step: int) -> list[Writer]:
     return writers
 
 
-def true_size_params(params: Params, config: EncoderConfig) -> Params:
+def unpadded_params(params: Params, config: EncoderConfig) -> Params:
     """Host copies of the parameters, without the rows that pad the vocabulary; of all processes, if several."""
     return _map_vocabulary(host_copy(params), lambda leaf: leaf[: config.vocab_size])
 

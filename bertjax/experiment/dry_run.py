@@ -11,7 +11,7 @@ from bertjax.data import corpora
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, stand_in_vocabulary
-from bertjax.experiment.teacher import attach, read_teacher
+from bertjax.experiment.teacher import attach_teacher, read_teacher
 from bertjax.models.model import count_params
 from bertjax.training.flops import bytes_per_device, peak_flops, training_flops
 from bertjax.training.optimizers import rate_rules
@@ -24,8 +24,8 @@ def dry_run(cfg: ConfigDict) -> None:
     """Prints parameters, FLOPs and memory per device, tokens and epochs; writes nothing."""
     vocabulary, known = _vocabulary(cfg)
     teacher = read_teacher(cfg, corpora.load_or_train_tokenizer(cfg)) if cfg.objective.name == "distill" else None
-    exp = build.experiment(cfg, vocabulary, None if teacher is None else teacher.network)
-    attach(exp, teacher)
+    exp = build.make_experiment(cfg, vocabulary, None if teacher is None else teacher.network)
+    attach_teacher(exp, teacher)
     model = exp.model
     state = exp.abstract_state()
     print(f"vocabulary        {model.vocab_size:,} pieces{'' if known else ' (as configured: not trained yet)'}")

@@ -27,7 +27,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import PieceMatch, match_pieces
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.source_model import Given, read_given, require_model
+from bertjax.experiment.load import SourceModel, load_source_model, require_model
 from bertjax.models.disentangled_attention import row_of, span
 from bertjax.objectives.base import Objective
 from bertjax.training.ema import restart_average
@@ -48,25 +48,25 @@ DELIBERATE = frozenset(
 _GELUS = {"gelu", "gelu_new"}
 
 
-def require_folder(cfg: ConfigDict) -> None:
+def require_init_source(cfg: ConfigDict) -> None:
     """Raises `UserError` early, before hours of tokenising, when `init_from` can hold no model."""
     if cfg.init_from is not None:
         require_model(Path(cfg.init_from).expanduser())
 
 
-def begin_from(
-    exp: build.Experiment, tokenizer: Tokenizer, state: TrainState, given: Given | None = None
+def load_initial_weights(
+    exp: build.Experiment, tokenizer: Tokenizer, state: TrainState, given: SourceModel | None = None
 ) -> TrainState:
     """The fresh state with the weights of `init_from`; step, optimizer and average begin anew. Says what it took.
 
     `given` is what was read there already.
     """
     cfg, folder = exp.cfg, Path(exp.cfg.init_from).expanduser()
-    given = read_given(folder) if given is None else given
+    given = load_source_model(folder) if given is None else given
     name, network = next(iter(exp.objective.networks.items()))
-    changed = changed_maths(folder, given.config, network.config)
+    changed = architecture_changes(folder, given.config, network.config)
     match = _matched(cfg, folder, given.tokenizer, tokenizer)
-    fitted = fit(given, network.config, match, cfg.init_positions)
+    fitted = resize_tables(given, network.config, match, cfg.init_positions)
     params, fresh = fill_network(exp.objective, host_copy(state.params), name, fitted)
     taken = {path for path, _ in leaves_of(exp.objective.network_params(params, name))}
     unused = topmost(fitted, {path for path, _ in leaves_of(fitted)} - taken)
@@ -77,7 +77,7 @@ def begin_from(
     return state._replace(params=put_tree(params, laid), opt_state=restart_average(state.opt_state, params))
 
 
-def changed_maths(folder: Path, given: EncoderConfig, wanted: EncoderConfig) -> list[str]:
+def architecture_changes(folder: Path, given: EncoderConfig, wanted: EncoderConfig) -> list[str]:
     """What the new model computes otherwise, on purpose; raises `UserError` where weights would mean nothing here."""
     names = differences(given, wanted, heads=False)
     if {given.hidden_act, wanted.hidden_act} == _GELUS:
@@ -103,7 +103,7 @@ def _matched(cfg: ConfigDict, folder: Path, old: Tokenizer, new: Tokenizer) -> P
     return match_pieces(old, new)
 
 
-def fit(given: Given, config: EncoderConfig, match: PieceMatch, how: str) -> Params:
+def resize_tables(given: SourceModel, config: EncoderConfig, match: PieceMatch, how: str) -> Params:
     """The given parameters with tables that have the rows of `config`: its pieces, positions, distances and types."""
 
     length = config.max_position_embeddings

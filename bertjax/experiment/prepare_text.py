@@ -19,7 +19,7 @@ from bertjax.errors import UserError
 from bertjax.runtime.process_group import Alone, Processes
 
 
-def prepare_once(cfg: ConfigDict, processes: Alone | Processes) -> Prepared:
+def prepare_on_first_process(cfg: ConfigDict, processes: Alone | Processes) -> Prepared:
     """The tokenizer and corpora of a config, made by the first process alone; raises `UserError` where they are not.
 
     The others do not look at the sources: the folders are named by what they hold.

@@ -18,8 +18,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.load_run import StoredRun
-from bertjax.experiment.source_model import read_given, require_model
+from bertjax.experiment.load import StoredRun, load_source_model, require_model
 from bertjax.hf import native_format
 from bertjax.objectives.base import Network, Objective
 from bertjax.objectives.distillation.init_student import start_from_teacher
@@ -59,7 +58,7 @@ def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:
         return None
     require_teacher(cfg)
     folder = Path(cfg.objective.teacher).expanduser()
-    given = read_given(folder)
+    given = load_source_model(folder)
     if given.tokenizer.pieces != tokenizer.pieces:
         raise UserError(
             f"objective.teacher={folder} has other pieces than data.tokenizer: it would read other words than the "
@@ -75,7 +74,7 @@ def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:
     return Teacher(Network(config, given.heads), params, _digest(config, given.heads, params))
 
 
-def attach(exp: build.Experiment, teacher: Teacher | None) -> None:
+def attach_teacher(exp: build.Experiment, teacher: Teacher | None) -> None:
     """Puts the teacher's parameters onto the mesh, laid out as a student's would be."""
     if teacher is None:
         return
@@ -86,7 +85,7 @@ def attach(exp: build.Experiment, teacher: Teacher | None) -> None:
     exp.digests = {"teacher": teacher.digest}
 
 
-def begin_as_teacher(exp: build.Experiment, teacher: Teacher | None, state: TrainState) -> TrainState:
+def init_student_layers(exp: build.Experiment, teacher: Teacher | None, state: TrainState) -> TrainState:
     """The fresh state with the layers that `objective.teacher_layers` names; as it is where it names none."""
     if teacher is None:
         return state
@@ -94,7 +93,7 @@ def begin_as_teacher(exp: build.Experiment, teacher: Teacher | None, state: Trai
     if config.teacher_layers is None:
         return state
     fresh = host_copy(state.params)
-    true = build.true_size_params(fresh, student)
+    true = build.unpadded_params(fresh, student)
     started = start_from_teacher(student, true, teacher.network.config, teacher.params, config.teacher_layers)
     params = build.padded_params(started, student)
     print(f"the student starts as layers {', '.join(map(str, config.teacher_layers))} of {exp.cfg.objective.teacher}")
@@ -102,7 +101,7 @@ def begin_as_teacher(exp: build.Experiment, teacher: Teacher | None, state: Trai
     return state._replace(params=put_tree(params, laid), opt_state=restart_average(state.opt_state, params))
 
 
-class Judged(NamedTuple):
+class EvalSetup(NamedTuple):
     """What held-out figures are made with."""
 
     objective: Objective
@@ -110,10 +109,10 @@ class Judged(NamedTuple):
     params: Params
 
 
-def judged(exp: build.Experiment, run: StoredRun) -> Judged:
+def eval_setup(exp: build.Experiment, run: StoredRun) -> EvalSetup:
     """A run's objective with its teacher or, where that is gone or another one now, the student by itself."""
     if not isinstance(exp.objective, Distillation):
-        return Judged(exp.objective, exp.eval_step, run.params)
+        return EvalSetup(exp.objective, exp.eval_step, run.params)
     folder = exp.cfg.objective.teacher
     try:
         teacher = read_teacher(exp.cfg, run.tokenizer)
@@ -121,14 +120,14 @@ def judged(exp: build.Experiment, run: StoredRun) -> Judged:
     except UserError as error:
         teacher, reason = None, str(error)
     if teacher is not None and teacher.digest == run.meta["data"].get("teacher"):
-        attach(exp, teacher)
-        return Judged(exp.objective, exp.eval_step, run.params)
+        attach_teacher(exp, teacher)
+        return EvalSetup(exp.objective, exp.eval_step, run.params)
     alone = exp.objective.alone()
     if alone is None:
         raise UserError(f"without its teacher there is nothing to measure of this student: {reason}")
     print(f"the student by itself, for want of its teacher: {reason}")
     eval_step = compile_eval_step(exp.mesh, alone, build.EVAL_SEED)
-    return Judged(alone, eval_step, exp.objective.network_params(run.params, "model"))
+    return EvalSetup(alone, eval_step, exp.objective.network_params(run.params, "model"))
 
 
 def _distillation(objective: Objective) -> Distillation:

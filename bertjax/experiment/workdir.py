@@ -25,18 +25,18 @@ _CLAIMING = ".config.json.tmp"
 """All that is there of a run that was killed while it wrote its config.json."""
 
 # Where text lies: checkpoints hold the digests of what was read there.
-PLACES = {"data.sources", "data.eval_sources", "data.tokenizer"}
+LOCATION_KEYS = {"data.sources", "data.eval_sources", "data.tokenizer"}
 
-Change = tuple[str, Any, Any]
+ChangedKey = tuple[str, Any, Any]
 
 
-def claim(workdir: Path, cfg: ConfigDict) -> None:
+def write_config(workdir: Path, cfg: ConfigDict) -> None:
     """Makes the folder this run's own: from here on it has a config.json."""
     workdir.mkdir(parents=True, exist_ok=True)
     write_whole(workdir / "config.json", to_json(cfg))
 
 
-def changed_keys(workdir: Path, cfg: ConfigDict) -> list[Change]:
+def changed_keys(workdir: Path, cfg: ConfigDict) -> list[ChangedKey]:
     """The keys that changed since the folder's checkpoints were made; touches nothing.
 
     Raises `UserError` when the folder holds another experiment or foreign files.
@@ -74,7 +74,7 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def figures_at(workdir: Path, step: int) -> dict[str, float]:
+def metrics_at(workdir: Path, step: int) -> dict[str, float]:
     """The `eval/` figures that metrics.jsonl has for a step, none if it was not evaluated.
 
     A line that a killed process did not finish is passed over.
@@ -105,7 +105,7 @@ def require_same_run(workdir: Path, step: int, meta: Mapping[str, Any], cfg: Con
     """
     defaults = flatten(base_config())
     saved, now = meta.get("config", {}), flatten(cfg)
-    changes = [(key, saved.get(key, defaults[key]), value) for key, value in now.items() if key not in PLACES]
+    changes = [(key, saved.get(key, defaults[key]), value) for key, value in now.items() if key not in LOCATION_KEYS]
     refused = [change for change in changes if change[1] != change[2] and not MAY_CHANGE.fullmatch(change[0])]
     if saved and refused:
         raise UserError(
@@ -114,12 +114,12 @@ def require_same_run(workdir: Path, step: int, meta: Mapping[str, Any], cfg: Con
         )
 
 
-def _listed(changes: list[Change]) -> str:
+def _listed(changes: list[ChangedKey]) -> str:
     shown = "; ".join(f"{key}: {before} there, {now} here" for key, before, now in changes[:6])
     return shown + (f"; and {len(changes) - 6} more" if len(changes) > 6 else "")
 
 
-def _allowed_changes(workdir: Path, old: ConfigDict, new: ConfigDict) -> list[Change]:
+def _allowed_changes(workdir: Path, old: ConfigDict, new: ConfigDict) -> list[ChangedKey]:
     changes = differences(old, new)
     refused = [change for change in changes if not MAY_CHANGE.fullmatch(change[0])]
     if refused:

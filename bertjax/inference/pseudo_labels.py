@@ -144,7 +144,7 @@ def keep(
     """
     if threshold is not None and any(answer.confidence is None for answer in answers):
         count = sum(answer.confidence is None for answer in answers)
-        raise UserError(f"--confidence: {count:,} answers have no confidence; leave the flag out, or add the field")
+        raise UserError(f"--min-confidence: {count:,} answers have no confidence; leave the flag out, or add the field")
     sure = [each for each in answers if threshold is None or (each.confidence or 0.0) >= threshold]
     counts = Counter(each.label for each in sure)
     if balance and counts:
@@ -302,7 +302,7 @@ def beside(path: str | Path) -> Path:
 
 
 def kept_labels(config: TaskConfig) -> list[dict[str, Any]]:
-    """Of the training files of a task those that `bertjax label` has written, as a report shows them."""
+    """Of the training files of a task those that `bertjax pseudo-label` has written, as a report shows them."""
     found = []
     for source in config.sources("train"):
         for path in source_paths(source):

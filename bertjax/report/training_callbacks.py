@@ -33,7 +33,7 @@ TAKEN = "the weights taken"
 SEVERAL = "The run has several processes, whose weights are not gathered for a look."
 
 
-def watcher(
+def report_callback(
     exp: build.Experiment,
     tokenizer: Tokenizer,
     counts: np.ndarray,
@@ -58,13 +58,13 @@ def watcher(
     def seen(step: int, params: Params) -> list[Finding]:
         if processes.count > 1:
             return [memory(), *told(), *(("note", {"about": each, "text": SEVERAL}) for each in LOOKED_AT)]
-        return [memory(), *told(), *look()(step, build.true_size_params(params, exp.model))]
+        return [memory(), *told(), *look()(step, build.unpadded_params(params, exp.model))]
 
     run.watch = onlooker = Watcher(run.workdir, step, facts, seen, run.console.print)
     return onlooker
 
 
-def train_watched(run: Run, state: TrainState, onlooker: Watcher | None) -> tuple[TrainState, dict[str, float]]:
+def train_with_callback(run: Run, state: TrainState, onlooker: Watcher | None) -> tuple[TrainState, dict[str, float]]:
     """`training.loop.train`; console and writers are closed behind it, and the page has its last figures."""
     try:
         return train(run, state)
@@ -76,7 +76,7 @@ def train_watched(run: Run, state: TrainState, onlooker: Watcher | None) -> tupl
             onlooker.render()  # with the figures that came after the last evaluation
 
 
-class Scores:
+class TaskScoreRecorder:
     """What the last evaluation of a task told, for the report: `tell` of `finetune.measure` calls it.
 
     `labels_kept` tells of training labels that came from a larger model (`finetune.silver_labels.kept_labels`).
@@ -100,7 +100,7 @@ class Scores:
         return found
 
 
-def tell_taken(workdir: Path, step: int, taken: int, scores: Scores) -> None:
+def write_best_scores(workdir: Path, step: int, taken: int, scores: TaskScoreRecorder) -> None:
     """Writes what the chosen weights, those of update `taken`, got right into the report, beside the last ones'.
 
     `scores` have just been told of them. Said at every start that finds a finished run: never twice in the file.
@@ -114,7 +114,7 @@ def tell_taken(workdir: Path, step: int, taken: int, scores: Scores) -> None:
     render(workdir)
 
 
-def tell_seeds(folders: Mapping[int, Path], figures: Mapping[int, Mapping[str, float]]) -> None:
+def write_seed_scores(folders: Mapping[int, Path], figures: Mapping[int, Mapping[str, float]]) -> None:
     """Writes the held-out figures of all seeds of a task into the report of each, which is drawn anew."""
     rows = [
         {"seed": seed, "scores": {name.removeprefix("eval/"): value for name, value in found.items()}}

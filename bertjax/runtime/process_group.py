@@ -140,7 +140,7 @@ def is_of_the_network(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def started(config: DistributedConfig) -> Iterator[Alone | Processes]:
+def join_processes(config: DistributedConfig) -> Iterator[Alone | Processes]:
     """Joins the processes of this run, if there are several; nothing is started for one that is alone.
 
     All but the first print nothing. To be entered before jax has looked for its devices.

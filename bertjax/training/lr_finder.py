@@ -32,7 +32,7 @@ class Suggestions(NamedTuple):
 def rates(low: float, high: float, steps: int, linear: bool) -> np.ndarray:
     """float64 [steps]: the rates of the updates; evenly spaced (Smith, arXiv:1506.01186) or by equal factors."""
     if not 0.0 < low < high:
-        raise UserError(f"the rates of the test must rise: --low {low} must be above 0 and below --high {high}")
+        raise UserError(f"the rates of the test must rise: --min-lr {low} must be above 0 and below --max-lr {high}")
     if steps < _FEWEST:
         raise UserError(f"--steps must be at least {_FEWEST} to see anything, not {steps}")
     return np.linspace(low, high, steps) if linear else np.geomspace(low, high, steps)

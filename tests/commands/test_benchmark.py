@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from lab import Lab
 
-QUICK = ("--turns", "2", "--steps", "3", "--warmup", "1")
+QUICK = ("--repeats", "2", "--steps", "3", "--warmup", "1")
 
 
 def test_the_figures_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,7 +33,7 @@ def test_the_figures_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
 def test_a_peer_in_turns(lab: Lab, tmp_path: Path, pair: str, capsys: pytest.CaptureFixture[str]) -> None:
     form = "block" if pair == "none" else "nsp_pairs"
     keys = (f"--config.objective.pair={pair}", f"--config.data.form={form}")
-    arguments = (*QUICK, "--against", "hf", "--no-compile", "--out", tmp_path / "figures.json", *keys)
+    arguments = (*QUICK, "--baseline", "hf", "--no-compile", "--out", tmp_path / "figures.json", *keys)
     assert lab.run("benchmark", *arguments) == 0
     found, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
     peer = found["peer"]
@@ -48,14 +48,14 @@ def test_a_peer_in_turns(lab: Lab, tmp_path: Path, pair: str, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--turns", "0"], "--turns must be at least 1, not 0"),
+        (["--repeats", "0"], "--repeats must be at least 1, not 0"),
         (["--out", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
         (
-            ["--against", "hf", "--config.objective.name=rtd", "--config.objective.pair=none"],
+            ["--baseline", "hf", "--config.objective.name=rtd", "--config.objective.pair=none"],
             "no training for objective",
         ),
-        (["--against", "hf", "--config.objective.pair=sop", "--config.data.form=sop_pairs"], "second objective"),
-        (["--against", "hf", "--config.model.norm_placement=pre", "--config.objective.pair=none"], "no class of"),
+        (["--baseline", "hf", "--config.objective.pair=sop", "--config.data.form=sop_pairs"], "second objective"),
+        (["--baseline", "hf", "--config.model.norm_placement=pre", "--config.objective.pair=none"], "no class of"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from lab import Finished, Lab
 
-from bertjax.experiment.load_run import load_run
+from bertjax.experiment.load import load_run
 from bertjax.hf.load import load_pretrained
 
 ARGUMENTS = (

@@ -31,9 +31,9 @@ def test_sentence_vectors(lab: Lab, finished: Finished, tmp_path: Path, capsys: 
     [
         (["--pooling", "cls"], "--sentence-transformers, which is missing"),
         (["--max-length", "9"], "--sentence-transformers, which is missing"),
-        (["--public"], "--push_to_hub OWNER/NAME, which is missing"),
+        (["--public"], "--push-to-hub OWNER/NAME, which is missing"),
         (["--sentence-transformers", "--max-length", "999"], "beyond the 64 tokens"),
-        (["--push_to_hub", "nobody"], "OWNER/NAME"),
+        (["--push-to-hub", "nobody"], "OWNER/NAME"),
     ],
 )
 def test_bad_flags(
@@ -77,7 +77,7 @@ def test_push(
 ) -> None:
     hub, out = FakeHub(), tmp_path / "out"
     monkeypatch.setattr(push, "_hub_api", lambda: hub)
-    flags = ["--push_to_hub", "ada/engine", *(["--public"] if public else [])]
+    flags = ["--push-to-hub", "ada/engine", *(["--public"] if public else [])]
     assert lab.run("export", "--workdir", finished.workdir, "--out", out, *flags) == 0
     assert hub.calls == [("ada/engine", not public), (str(out), "Step 8, exported by bertjax")]
     assert "uploaded to https://huggingface.co/ada/engine" in capsys.readouterr().out
@@ -88,6 +88,6 @@ def test_a_repository_that_is_taken_is_found_before_the_export(
 ) -> None:
     monkeypatch.setattr(push, "_hub_api", FakeHub)
     monkeypatch.setattr(command, "load_run", lambda *_: pytest.fail("the checkpoint was read"))
-    flags = ["--push_to_hub", "ada/taken"]
+    flags = ["--push-to-hub", "ada/taken"]
     assert lab.run("export", "--workdir", finished.workdir, "--out", tmp_path / "out", *flags) == 2
     assert "exists on the Hub" in capsys.readouterr().err

@@ -196,7 +196,7 @@ def test_gradual_unfreezing_by_epochs(task: Task, tmp_path: Path) -> None:
     assert task("--workdir", tmp_path / "run", *more) == 0
     before = load_pretrained(tmp_path / "run" / "export").params["encoder"]
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    given = command.read_given(config["init_from"]).params["encoder"]
+    given = command.load_source_model(config["init_from"]).params["encoder"]
     kernel = [np.asarray(side["layers"]["attention"]["query"]["kernel"]) for side in (before, given)]
     np.testing.assert_array_equal(kernel[0][0], kernel[1][0])
     assert np.abs(kernel[0][1] - kernel[1][1]).max() > 1e-4
@@ -236,7 +236,7 @@ def test_seeds_and_a_grid(task: Task, tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.long
 def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For a task and for pretraining; the folder holds a picture and no checkpoint."""
-    assert lab.run("find-rate", "--workdir", tmp_path / "pretraining", "--steps", 30, "--high", 10) == 0
+    assert lab.run("lr-find", "--workdir", tmp_path / "pretraining", "--steps", 30, "--max-lr", 10) == 0
     out = capsys.readouterr().out
     assert out.startswith(("tokenised", "rate")) or "rate 1.00e-07" in out
     assert "valley" in out and (tmp_path / "pretraining" / "report.html").exists()

@@ -18,8 +18,8 @@ from bertjax.config.overrides import flatten, to_json
 from bertjax.data.corpus import find_damage
 from bertjax.data.tokenizer import load_tokenizer
 from bertjax.errors import UserError
-from bertjax.experiment.teacher_file import stored_teacher
-from bertjax.experiment.workdir import changed_keys, claim, figures_at, read_config
+from bertjax.experiment.load import stored_teacher
+from bertjax.experiment.workdir import changed_keys, metrics_at, read_config, write_config
 from bertjax.training.anomalies import read_jumps
 from bertjax.training.logging import JsonLines
 
@@ -85,7 +85,7 @@ def test_any_value_of_a_key_is_of_its_type_or_explained(value: Any) -> None:
 @example(BOMBS[0])
 def test_figures(raw: bytes) -> None:
     """Those of a process that was killed in the middle of a line, and of a disk that lost some."""
-    found = explained("metrics.jsonl", raw, lambda folder: figures_at(folder, 3))
+    found = explained("metrics.jsonl", raw, lambda folder: metrics_at(folder, 3))
     assert found is not None and all(key.startswith("eval/") for key in found)
     if raw.startswith(LINES[0]):
         assert found["eval/loss"] == 1.5
@@ -123,7 +123,7 @@ def test_the_metadata_of_a_prepared_corpus(raw: bytes) -> None:
 
 def test_a_folder_claimed_again_is_whole(tmp_path: Path) -> None:
     """A config.json that is not readable is never taken for one that allows a change."""
-    claim(tmp_path, base_config())
+    write_config(tmp_path, base_config())
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
     for raw in BOMBS:
         (tmp_path / "config.json").write_bytes(raw)

@@ -23,8 +23,8 @@ from bertjax.config.objectives.rtd_networks import TowersConfig
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
 from bertjax.data.vocab_transfer import match_pieces
 from bertjax.errors import UserError
-from bertjax.experiment.init_from import changed_maths, fill_network, fit
-from bertjax.experiment.source_model import Given, read_given
+from bertjax.experiment.init_from import architecture_changes, fill_network, resize_tables
+from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.models.disentangled_attention import row_of, span
 from bertjax.models.model import abstract_params
@@ -68,12 +68,14 @@ def wordpiece(folder: Path, pieces: list[str]) -> Tokenizer:
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Given:
-    return Given(SMALL, HEADS, random_params(SMALL, HEADS), wordpiece(tmp_path, PIECES))
+def given(tmp_path: Path) -> SourceModel:
+    return SourceModel(SMALL, HEADS, random_params(SMALL, HEADS), wordpiece(tmp_path, PIECES))
 
 
-def refitted(given: Given, config: EncoderConfig, tokenizer: Tokenizer | None = None, how: str = "tile") -> Params:
-    return fit(given, config, match_pieces(given.tokenizer, tokenizer or given.tokenizer), how)
+def refitted(
+    given: SourceModel, config: EncoderConfig, tokenizer: Tokenizer | None = None, how: str = "tile"
+) -> Params:
+    return resize_tables(given, config, match_pieces(given.tokenizer, tokenizer or given.tokenizer), how)
 
 
 def outputs(config: EncoderConfig, params: Params, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -81,7 +83,7 @@ def outputs(config: EncoderConfig, params: Params, ids: np.ndarray) -> tuple[np.
     return np.asarray(out.last_hidden_state), np.asarray(out.mlm_logits)
 
 
-def test_text_of_shared_pieces_is_read_as_before(given: Given, tmp_path: Path) -> None:
+def test_text_of_shared_pieces_is_read_as_before(given: SourceModel, tmp_path: Path) -> None:
     """The new tokenizer has the old pieces in another order, and others between them."""
     pieces = [*PIECES[:5], "dead", *reversed(PIECES[5:]), "##bed", "face"]
     new = wordpiece(tmp_path, pieces)
@@ -102,7 +104,7 @@ def test_text_of_shared_pieces_is_read_as_before(given: Given, tmp_path: Path) -
         assert np.allclose(bias[pieces.index(piece)], old_bias[ids].mean(), atol=1e-7)
 
 
-def test_a_tiled_table_leaves_short_rows_as_they_were(given: Given) -> None:
+def test_a_tiled_table_leaves_short_rows_as_they_were(given: SourceModel) -> None:
     long = dataclasses.replace(SMALL, max_position_embeddings=30)
     ids = np.random.default_rng(2).integers(0, len(PIECES), (2, 12))
     before, _ = outputs(SMALL, given.params, ids)
@@ -120,7 +122,7 @@ def test_positions_behind_an_offset_and_of_the_decoder(tmp_path: Path) -> None:
     offset = dataclasses.replace(SMALL, position_offset=2)
     decoder = dataclasses.replace(SMALL, position_embedding="none", enhanced_decoder=True)
     for config, path in ((offset, POSITIONS), (decoder, "decoder_positions/embedding")):
-        given = Given(config, heads, random_params(config, heads), wordpiece(tmp_path, PIECES))
+        given = SourceModel(config, heads, random_params(config, heads), wordpiece(tmp_path, PIECES))
         old = dict(leaves_of(given.params))[path]
         first = config.position_offset
         for length in (7, 20):
@@ -133,7 +135,7 @@ def test_far_distances_share_the_outermost_row(buckets: int, tmp_path: Path) -> 
     disentangled = {"attention_position": "disentangled", "position_embedding": "none", "relative_buckets": buckets}
     old = dataclasses.replace(SMALL, **disentangled, relative_max_distance=16)
     new = dataclasses.replace(old, relative_max_distance=40)
-    given = Given(old, ("mlm",), random_params(old, ("mlm",)), wordpiece(tmp_path, PIECES))
+    given = SourceModel(old, ("mlm",), random_params(old, ("mlm",)), wordpiece(tmp_path, PIECES))
     path = "encoder/relative/embedding"
     before, after = dict(leaves_of(given.params))[path], dict(leaves_of(refitted(given, new)))[path]
     assert np.array_equal(dict(leaves_of(refitted(given, old)))[path], before)
@@ -145,7 +147,7 @@ def test_far_distances_share_the_outermost_row(buckets: int, tmp_path: Path) -> 
     assert np.array_equal(after[row_of(ends, new)], before[row_of(ends, old)])
 
 
-def test_token_types_are_cut_or_drawn(given: Given) -> None:
+def test_token_types_are_cut_or_drawn(given: SourceModel) -> None:
     path = "encoder/embeddings/token_type_embeddings/embedding"
     old = dict(leaves_of(given.params))[path]
     fewer = dataclasses.replace(SMALL, type_vocab_size=1)
@@ -164,22 +166,22 @@ def test_token_types_are_cut_or_drawn(given: Given) -> None:
 def test_weights_that_would_mean_something_else_are_refused(field: str, value: object) -> None:
     wanted = dataclasses.replace(SMALL, **{field: value})
     with pytest.raises(UserError, match=f"init_from=there is another model: {field} ") as caught:
-        changed_maths(Path("there"), SMALL, wanted)
+        architecture_changes(Path("there"), SMALL, wanted)
     assert f"{field} {getattr(SMALL, field)} there, {value} here" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_what_may_change_is_said() -> None:
     wanted = dataclasses.replace(SMALL, causal=True, layer_norm_eps=1e-5, hidden_dropout=0.5, vocab_size=99)
-    assert changed_maths(Path("there"), SMALL, wanted) == [
+    assert architecture_changes(Path("there"), SMALL, wanted) == [
         "causal False there, True here",
         "layer_norm_eps 1e-12 there, 1e-05 here",
     ]
-    assert changed_maths(Path("there"), dataclasses.replace(SMALL, hidden_act="gelu"), SMALL) == []
+    assert architecture_changes(Path("there"), dataclasses.replace(SMALL, hidden_act="gelu"), SMALL) == []
 
 
 @pytest.mark.parametrize("sharing", ["embeddings", "gdes", "none", "all"])
-def test_the_first_of_several_networks_is_filled(sharing: str, given: Given) -> None:
+def test_the_first_of_several_networks_is_filled(sharing: str, given: SourceModel) -> None:
     """ELECTRA's discriminator from an encoder; the generator has what it shares with it, and else its own draw."""
     padded = dataclasses.replace(SMALL, padded_vocab_size=64)
     generator = padded if sharing == "all" else dataclasses.replace(padded, intermediate_size=8)
@@ -202,7 +204,7 @@ def test_the_first_of_several_networks_is_filled(sharing: str, given: Given) -> 
 
 
 def test_a_folder_and_its_run_are_the_same_model(finished: Finished, tmp_path: Path) -> None:
-    run, folder = read_given(finished.workdir), read_given(finished.workdir / "export")
+    run, folder = load_source_model(finished.workdir), load_source_model(finished.workdir / "export")
     assert run.heads == folder.heads and run.tokenizer.pieces == folder.tokenizer.pieces
     assert all(isinstance(leaf, np.ndarray) for _, leaf in leaves_of(run.params))
     assert all(
@@ -210,7 +212,7 @@ def test_a_folder_and_its_run_are_the_same_model(finished: Finished, tmp_path: P
         for (name, one), (other, two) in zip(leaves_of(run.params), leaves_of(folder.params), strict=True)
     )
     with pytest.raises(UserError, match="holds no model: give a Hugging Face folder"):
-        read_given(tmp_path)
+        load_source_model(tmp_path)
 
 
 FIRST: dict[str, float] = {}

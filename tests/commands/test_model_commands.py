@@ -1,4 +1,4 @@
-"""`fill-mask`, `embed`, `similarity` and `minimal-pairs` as a user types them, on a work folder and on its export."""
+"""Tests `fill-mask`, `embed`, `eval-sts` and `eval-minimal-pairs` on a work directory and on its export."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def export(finished: Finished) -> Path:
 def test_fill_mask_of_a_run_and_of_its_export(finished: Finished, export: Path, capsys: Capture) -> None:
     printed = []
     for folder in (finished.workdir, export):
-        assert run("fill-mask", "the cat [MASK] the dog.", "--model", folder, "a <mask> [mask]", "--top", 3) == 0
+        assert run("fill-mask", "the cat [MASK] the dog.", "--model", folder, "a <mask> [mask]", "--top-k", 3) == 0
         printed.append(capsys.readouterr().out)
     first, fillings, second, one, two = printed[0].splitlines()
     assert (first, second) == ("the cat [MASK] the dog.", "a <mask> [mask]")
@@ -53,7 +53,7 @@ def test_fill_mask_of_a_run_and_of_its_export(finished: Finished, export: Path, 
 
 def test_fill_mask_from_the_standard_input(export: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     say(monkeypatch, "The [MASK] sees naïve dogs.\r\n\nthe [MASK]\n".encode())
-    assert run("fill-mask", "--model", export, "--jsonl", "--top", 2) == 0
+    assert run("fill-mask", "--model", export, "--jsonl", "--top-k", 2) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["sentence"] for each in found] == ["The [MASK] sees naïve dogs.", "the [MASK]"]
     assert [[len(mask) for mask in each["masks"]] for each in found] == [[2], [2]]
@@ -65,7 +65,7 @@ def test_fill_mask_from_the_standard_input(export: Path, capsys: Capture, monkey
 def test_fill_mask_shows_what_the_network_says(export: Path, capsys: Capture) -> None:
     """Two masks in a sentence, all of its batch padded: the shares are those of a plain forward pass."""
     sentence = "the [MASK] sees the [MASK] ."
-    assert run("fill-mask", sentence, "the [MASK] " * 9, "--model", export, "--jsonl", "--top", 4) == 0
+    assert run("fill-mask", sentence, "the [MASK] " * 9, "--model", export, "--jsonl", "--top-k", 4) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[0])["masks"]
     model, tokenizer = load_pretrained(export), load_tokenizer(export)
     ids = np.array([tokenizer.encode_with_specials(sentence)])
@@ -81,7 +81,7 @@ BAD = {
     "no model": (["fill-mask", "a [MASK]", "--model", "nowhere"], "nowhere holds no model: give a Hugging Face folder"),
     "no mask": (["fill-mask", "nothing", "--model", "EXPORT"], "no [MASK] in 'nothing'"),
     "too long": (["fill-mask", "[MASK]" + " a" * 80, "--model", "EXPORT"], "a sentence of 83 pieces is longer"),
-    "top": (["fill-mask", "a [MASK]", "--model", "EXPORT", "--top", "0"], "--top must be at least 1"),
+    "top": (["fill-mask", "a [MASK]", "--model", "EXPORT", "--top-k", "0"], "--top-k must be at least 1"),
     "option": (["fill-mask", "a [MASK]", "--model", "EXPORT", "--topp", "3"], "unknown argument --topp"),
     "ending": (["embed", "--model", "EXPORT", "--in", "t.txt", "--out", "v.csv"], "--out v.csv must end in one of"),
     "no texts": (
@@ -115,28 +115,37 @@ BAD = {
         ["embed", "--model", "EXPORT", "--in", "t.txt", "--out", "v.npy", "--batch-tokens", "0"],
         "--batch-tokens",
     ),
-    "pair": (["minimal-pairs", "--model", "EXPORT", "--pairs", "half.jsonl"], "half.jsonl:2: no field 'sentence_bad'"),
+    "pair": (
+        ["eval-minimal-pairs", "--model", "EXPORT", "--pairs", "half.jsonl"],
+        "half.jsonl:2: no field 'sentence_bad'",
+    ),
     "blank": (
-        ["minimal-pairs", "--model", "EXPORT", "--pairs", "blank.jsonl"],
+        ["eval-minimal-pairs", "--model", "EXPORT", "--pairs", "blank.jsonl"],
         "blank.jsonl:1: sentence_good is blank",
     ),
-    "by": (["minimal-pairs", "--model", "EXPORT", "--pairs", "p.jsonl", "--by", "x"], "p.jsonl:1: no field 'x'"),
+    "by": (
+        ["eval-minimal-pairs", "--model", "EXPORT", "--pairs", "p.jsonl", "--group-by", "x"],
+        "p.jsonl:1: no field 'x'",
+    ),
     "no text": (
-        ["minimal-pairs", "--model", "EXPORT", "--pairs", "odd.jsonl"],
+        ["eval-minimal-pairs", "--model", "EXPORT", "--pairs", "odd.jsonl"],
         "odd.jsonl:1: a sentence holds nothing",
     ),
     "column": (
-        ["similarity", "--model", "EXPORT", "--pairs", "jsonl:p.jsonl", "--text", "sentence_good"],
+        ["eval-sts", "--model", "EXPORT", "--pairs", "jsonl:p.jsonl", "--text", "sentence_good"],
         "p.jsonl:1",
     ),
     "csv": (["embed", "--model", "EXPORT", "--in", "t.csv", "--out", "v.npy"], "--in t.csv is no file of lines"),
     "out": (
-        ["minimal-pairs", "--model", "EXPORT", "--pairs", "p.jsonl", "--out", "none/s.jsonl"],
+        ["eval-minimal-pairs", "--model", "EXPORT", "--pairs", "p.jsonl", "--out", "none/s.jsonl"],
         "no folder none for",
     ),
-    "no pairs": (["minimal-pairs", "--model", "EXPORT", "--pairs", "empty.txt"], "empty.txt: no pairs; a line looks"),
+    "no pairs": (
+        ["eval-minimal-pairs", "--model", "EXPORT", "--pairs", "empty.txt"],
+        "empty.txt: no pairs; a line looks",
+    ),
     "score": (
-        ["minimal-pairs", "--model", "EXPORT", "--pairs", "p.jsonl", "--score", "likelihood"],
+        ["eval-minimal-pairs", "--model", "EXPORT", "--pairs", "p.jsonl", "--score", "likelihood"],
         "both sides of a word",
     ),
 }
@@ -224,7 +233,7 @@ def test_similarity_is_that_of_the_vectors_that_embed_writes(export: Path, tmp_p
     ]
     (tmp_path / "p.tsv").write_text("\n".join(lines) + "\n")
     columns = ["--text", "left", "--pair", "right", "--label", "like", "--pooling", "cls"]
-    assert run("similarity", "--model", export, "--pairs", f"tsv:{tmp_path}/p.tsv", *columns) == 0
+    assert run("eval-sts", "--model", export, "--pairs", f"tsv:{tmp_path}/p.tsv", *columns) == 0
     told = capsys.readouterr().out
     vectors = []
     for side in (0, 1):
@@ -275,7 +284,7 @@ def test_minimal_pairs_by_group(finished: Finished, export: Path, tmp_path: Path
     for number, part in enumerate((pairs[:2], pairs[2:])):
         (tmp_path / f"{number}.jsonl").write_text("\n".join(map(json.dumps, part)) + "\n\n")
     files, out = ["--pairs", tmp_path / "0.jsonl", tmp_path / "1.jsonl"], tmp_path / "scores.jsonl"
-    assert run("minimal-pairs", "--model", export, *files, "--out", out) == 0
+    assert run("eval-minimal-pairs", "--model", export, *files, "--out", out) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("3 pairs, pseudo-log-likelihood, each token hidden in turn")
     table = {line[:20].strip(): line[20:].split() for line in told[1:] if not line.startswith("ties")}
@@ -285,11 +294,14 @@ def test_minimal_pairs_by_group(finished: Finished, export: Path, tmp_path: Path
     assert [line["n"] for line in scored] == [1, 2, 3] and scored[1]["score_good"] == scored[1]["score_bad"] < 0
     right = [line["score_good"] > line["score_bad"] for line in scored]
     assert table["all"][1] == f"{np.mean(right):.3f}"
-    assert run("minimal-pairs", "--model", finished.workdir, *files, "--out", tmp_path / "run.jsonl") == 0
+    assert run("eval-minimal-pairs", "--model", finished.workdir, *files, "--out", tmp_path / "run.jsonl") == 0
     again = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     np.testing.assert_allclose([line["score_bad"] for line in again], [line["score_bad"] for line in scored], rtol=1e-5)
     capsys.readouterr()
-    assert run("minimal-pairs", "--model", export, *files, "--score", "within-word", "--by", "sentence_good") == 0
+    assert (
+        run("eval-minimal-pairs", "--model", export, *files, "--score", "within-word", "--group-by", "sentence_good")
+        == 0
+    )
     assert "with the rest of its word" in capsys.readouterr().out
 
 

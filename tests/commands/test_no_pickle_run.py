@@ -36,8 +36,8 @@ except AssertionError:
 from pathlib import Path
 from bertjax import load_pretrained
 from bertjax.data import corpora
-from bertjax.experiment.source_model import read_given
-from bertjax.experiment.load_run import load_run
+from bertjax.experiment.load import read_given
+from bertjax.experiment.load import load_run
 from bertjax.experiment.workdir import read_config
 from bertjax.training.anomalies import read_jumps
 

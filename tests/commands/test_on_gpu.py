@@ -51,7 +51,7 @@ def test_the_config_of_every_benchmark_is_one(script: ModuleType, tmp_path: Path
 def test_jobs_run_once_a_failure_is_told_and_targets_stand_beside_figures(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    started: list[tuple[str, str]] = []
+    join_processes: list[tuple[str, str]] = []
 
     def start(command: list[str], **settings: Any) -> SimpleNamespace:
         if "-c" in command:  # the versions
@@ -60,7 +60,7 @@ def test_jobs_run_once_a_failure_is_told_and_targets_stand_beside_figures(
             settings["stdout"].write("no kernel here\n")
             return SimpleNamespace(returncode=3)
         out = Path(command[command.index("--out") + 1])
-        started.append((out.stem, settings["env"].get("XLA_FLAGS", "")))
+        join_processes.append((out.stem, settings["env"].get("XLA_FLAGS", "")))
         out.write_text(json.dumps(FIGURES))
         return SimpleNamespace(returncode=0)
 
@@ -68,8 +68,8 @@ def test_jobs_run_once_a_failure_is_told_and_targets_stand_beside_figures(
     monkeypatch.setattr(script.shutil, "which", lambda name: None)
     only = ["--only", "kernels", "bert-base-against", "bert-base-no-command"]
     assert run(script, monkeypatch, "--out", tmp_path, "--smoke", *only) == 1
-    assert [name for name, _ in started] == ["bert-base-against-hf", "bert-base-no-command-buffers"]
-    assert "--xla_gpu_enable_command_buffer=" in started[1][1] and "command_buffer" not in started[0][1]
+    assert [name for name, _ in join_processes] == ["bert-base-against-hf", "bert-base-no-command-buffers"]
+    assert "--xla_gpu_enable_command_buffer=" in join_processes[1][1] and "command_buffer" not in join_processes[0][1]
     table = (tmp_path / "table.md").read_text()
     assert (
         "| bert-base-against-hf | 550,000 | 500 k, 840 k | 1.10, 0.65 | 40.0 % | 120.0 | 0.10 % | 30 | 16.0 |" in table
@@ -78,11 +78,11 @@ def test_jobs_run_once_a_failure_is_told_and_targets_stand_beside_figures(
     assert "no figure says anything" in table
 
     run(script, monkeypatch, "--out", tmp_path, "--smoke", *only)
-    assert len(started) == 2  # what failed is tried again, what is done is not
+    assert len(join_processes) == 2  # what failed is tried again, what is done is not
     assert (
         run(script, monkeypatch, "--out", tmp_path, "--smoke", "--only", "bert-base-no", "--again", "bert-base-no") == 0
     )
-    assert len(started) > 2
+    assert len(join_processes) > 2
     capsys.readouterr()
     with pytest.raises(SystemExit):
         run(script, monkeypatch, "--out", tmp_path, "--only", "bert-huge")

@@ -1,4 +1,4 @@
-"""`predict` and `label` as a user types them: all forms of input, outputs that finetuning reads, errors in a line."""
+"""Tests `predict` and `pseudo-label`: input formats, outputs that finetuning reads, one-line errors."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_words_and_questions(finished: Finished, tmp_path: Path, capsys: Capture
     (tmp_path / "q.jsonl").write_text(
         json.dumps({**question, "answers": {"text": ["cat"], "answer_start": [4]}}) + "\n"
     )
-    more = ["--max-length", 40, "--top", 2]
+    more = ["--max-length", 40, "--top-k-k", 2]
     assert run("predict", "--model", reader, "--in", tmp_path / "q.jsonl", "--out", out, "--score", *more) == 0
     assert "exact_match" in capsys.readouterr().out
     (record,) = records(out)
@@ -149,8 +149,8 @@ def test_a_classifier_labels_and_a_task_reads_it(classifier: Path, tmp_path: Pat
     (tmp_path / "gold.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
     capsys.readouterr()
     out = tmp_path / "silver.jsonl"
-    more = ["--confidence", threshold, "--gold", tmp_path / "gold.tsv"]
-    assert run("label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", out, *more) == 0
+    more = ["--min-confidence", threshold, "--gold", tmp_path / "gold.tsv"]
+    assert run("pseudo-label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", out, *more) == 0
     wanted = [text for text in texts[20:] if said[text]["score"] >= threshold]
     kept = records(out)
     assert [record["text"] for record in kept] == wanted and 10 < len(wanted) < 90
@@ -165,7 +165,9 @@ def test_a_classifier_labels_and_a_task_reads_it(classifier: Path, tmp_path: Pat
     printed = capsys.readouterr().out
     assert f"of {len(at)} gold examples {right / len(at):.1%} agree" in printed and facts["trust"] in printed
     tsv = tmp_path / "silver.tsv"
-    assert run("label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", tsv, "--per-class", 3) == 0
+    assert (
+        run("pseudo-label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", tsv, "--max-per-class", 3) == 0
+    )
     assert "nobody knows how far to trust" in capsys.readouterr().out
     examples = read_examples(TaskConfig("classification", (f"tsv:{tsv}",)))
     assert len(examples) <= 6 and set(examples.labels) <= set(LABELS)  # type: ignore[union-attr,arg-type]
@@ -190,8 +192,8 @@ def test_answers_of_a_language_model(tmp_path: Path, capsys: Capture) -> None:
         '{"text": "text 6", "label": "negative"}\n{"text": "no", "label": "positive"}\n'
     )
     out = tmp_path / "silver.tsv"
-    more = ["--in", tmp_path / "corpus.jsonl", "--confidence", 0.5, "--gold", tmp_path / "gold.jsonl", "--out", out]
-    assert run("label", "--answers", tmp_path / "said.jsonl", *more) == 0
+    more = ["--in", tmp_path / "corpus.jsonl", "--min-confidence", 0.5, "--gold", tmp_path / "gold.jsonl", "--out", out]
+    assert run("pseudo-label", "--labels-file", tmp_path / "said.jsonl", *more) == 0
     assert out.read_text() == "text\tlabel\ntext 0\tpositive\ntext 1\tnegative\n"
     printed = capsys.readouterr().out
     assert printed.startswith("2 of 8 labels kept, confidence at least 0.5: ")
@@ -227,17 +229,26 @@ def test_several_labels_a_text_are_refused(classifier: Path, tmp_path: Path, cap
         ("predict --model {model} --in {txt} --out {out} --max-length 900", "--max-length 900 is beyond the 64 tokens"),
         ("predict --model {model} --in {txt} --out nowhere/out.jsonl", "no folder nowhere for --out"),
         ("predict --model {bare} --in {txt} --out {out}", "the model has no task"),
-        ("predict --model {model} --in {txt} --out {out} --top 0", "--top must be at least 1"),
-        ("label --in {txt} --out {out}", "give either --model FOLDER (a classifier) or --answers"),
-        ("label --model {model} --out {out}", "--in is missing"),
-        ("label --model {model} --in {txt} --out out.csv", "--out out.csv must end in .jsonl or .tsv"),
-        ("label --model {model} --in {txt} --out {out} --confidence 90", "--confidence must lie between 0 and 1"),
-        ("label --model {model} --in {txt} --out {out} --confidence 1", "no label is left to keep: 2 below"),
-        ("label --model {model} --in {txt} --out {out} --gold {tsv}", "--gold: unknown label 'plant'"),
-        ("label --answers {jsonl} --out {out}", "--labels is missing: name the labels"),
-        ("label --answers {jsonl} --out {out} --labels a,b", "no field 'label'; name the field"),
-        ("label --answers {bad} --out {out} --labels a,b", "confidence must be a number between 0 and 1, not 'high'"),
-        ("label --answers {noid} --out {out} --labels a,b", "an id without its text; give the texts with --in"),
+        ("predict --model {model} --in {txt} --out {out} --top-k 0", "--top-k must be at least 1"),
+        ("pseudo-label --in {txt} --out {out}", "give either --model FOLDER (a classifier) or --labels-file"),
+        ("pseudo-label --model {model} --out {out}", "--in is missing"),
+        ("pseudo-label --model {model} --in {txt} --out out.csv", "--out out.csv must end in .jsonl or .tsv"),
+        (
+            "pseudo-label --model {model} --in {txt} --out {out} --min-confidence 90",
+            "--min-confidence must lie between 0 and 1",
+        ),
+        ("pseudo-label --model {model} --in {txt} --out {out} --min-confidence 1", "no label is left to keep: 2 below"),
+        ("pseudo-label --model {model} --in {txt} --out {out} --gold {tsv}", "--gold: unknown label 'plant'"),
+        ("pseudo-label --labels-file {jsonl} --out {out}", "--labels is missing: name the labels"),
+        ("pseudo-label --labels-file {jsonl} --out {out} --labels a,b", "no field 'label'; name the field"),
+        (
+            "pseudo-label --labels-file {bad} --out {out} --labels a,b",
+            "confidence must be a number between 0 and 1, not 'high'",
+        ),
+        (
+            "pseudo-label --labels-file {noid} --out {out} --labels a,b",
+            "an id without its text; give the texts with --in",
+        ),
     ],
 )
 def test_refused_in_one_line(
@@ -294,7 +305,7 @@ def test_from_silver_labels_to_a_run_and_its_predictions(
     (tmp_path / "t.txt").write_text("\n".join(texts) + "\n")
     silver, gold = tmp_path / "silver.jsonl", tmp_path / "gold.tsv"
     gold.write_text("text\tlabel\n" + "".join(f"{text}\t{LABELS[i % 2]}\n" for i, text in enumerate(texts[:30])))
-    assert run("label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", silver, "--gold", gold) == 0
+    assert run("pseudo-label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", silver, "--gold", gold) == 0
     config = tmp_path / "task.py"
     config.write_text(TASK.format(model=finished.workdir, silver=silver, gold=gold))
     assert run("finetune", "--config", config, "--workdir", tmp_path / "run") == 0

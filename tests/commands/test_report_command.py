@@ -91,11 +91,11 @@ def test_the_command_draws_old_runs(finished: Finished, tmp_path: Path, capsys: 
     assert str(tmp_path / "old" / "report.html") in capsys.readouterr().out
     assert kinds(tmp_path / "old") == [(0, "run")], "what a step costs is worked out from the config"
     assert 'id="attention"' not in (tmp_path / "old" / "report.html").read_text()
-    assert main(["report", str(tmp_path / "old"), "--probe"]) == 0
+    assert main(["report", str(tmp_path / "old"), "--with-probes"]) == 0
     text = (tmp_path / "old" / "report.html").read_text()
     assert 'id="attention"' in text and 'id="fillings"' in text and "the cat" in text
     once = kinds(tmp_path / "old")
-    assert main(["report", str(tmp_path / "old"), "--probe"]) == 0
+    assert main(["report", str(tmp_path / "old"), "--with-probes"]) == 0
     assert kinds(tmp_path / "old") == once, "a second look replaces the first"
 
 

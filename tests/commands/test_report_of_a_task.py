@@ -12,7 +12,7 @@ from bertjax.cli import main
 from bertjax.finetuning.evaluate import Scored
 from bertjax.finetuning.metrics.classification import classification_scores
 from bertjax.report.run_record import read_run
-from bertjax.report.training_callbacks import Scores, tell_seeds, tell_taken
+from bertjax.report.training_callbacks import TaskScoreRecorder, write_best_scores, write_seed_scores
 
 CONFIG = """
 from bertjax.config.defaults import base_config
@@ -37,7 +37,7 @@ def get_config():
 
 
 def test_what_an_evaluation_told_is_what_the_report_shows() -> None:
-    scores = Scores()
+    scores = TaskScoreRecorder()
     assert scores.findings() == []
     of = classification_scores([0, 1, 1, 1], [0, 0, 1, 1], ("animal", "thing"))
     scores(Scored(of.figures(), of.per_class, of.labels, of.confusion))
@@ -49,11 +49,11 @@ def test_what_an_evaluation_told_is_what_the_report_shows() -> None:
 
 def test_the_chosen_weights_stand_beside_the_last_ones(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    scores = Scores()
+    scores = TaskScoreRecorder()
     of = classification_scores([0, 1, 1, 1], [0, 0, 1, 1], ("animal", "thing"))
     scores(Scored(of.figures(), of.per_class, of.labels, of.confusion))
     for _ in range(2):  # a finished run is started again
-        tell_taken(tmp_path, 30, 20, scores)
+        write_best_scores(tmp_path, 30, 20, scores)
         named = [
             (record["set"], record["of_step"])
             for kind in ("confusion", "classes")
@@ -69,7 +69,7 @@ def test_seeds_are_told_to_the_reports_of_all(tmp_path: Path) -> None:
     for folder in folders.values():
         folder.mkdir()
         (folder / "config.json").write_text("{}")
-    tell_seeds(folders, {seed: {"eval/accuracy": 0.5 + seed / 4} for seed in (0, 1)})
+    write_seed_scores(folders, {seed: {"eval/accuracy": 0.5 + seed / 4} for seed in (0, 1)})
     for folder in folders.values():
         text = (folder / "report.html").read_text()
         assert '<td>mean</td><td class="n">0.6250</td>' in text and '<td>spread</td><td class="n">0.1768</td>' in text

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from bertjax.config.defaults import base_config
 from bertjax.config.overrides import apply_overrides, flatten, load_config
 from bertjax.errors import UserError
-from bertjax.experiment.workdir import changed_keys, claim, require_same_run
+from bertjax.experiment.workdir import changed_keys, require_same_run, write_config
 
 # How the same run is computed, watched, kept and told: not what it is. All else makes another run. There is no third
 # class of changes that need a flag.
@@ -62,7 +62,7 @@ def another(key: str) -> str:
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a run that has saved something."""
     folder = tmp_path_factory.mktemp("run")
-    claim(folder, base_config())
+    write_config(folder, base_config())
     (folder / "checkpoints" / "3").mkdir(parents=True)
     return folder
 
@@ -134,7 +134,7 @@ def test_changes_that_no_array_shows_are_refused_from_the_command_line(
 def begun(lab: Lab, finished: Finished, tmp_path: Path) -> Path:
     """A work folder of another seed, which has no checkpoint yet."""
     cfg = apply_overrides(load_config(str(lab.config)), ["--config.seed=1"])
-    claim(tmp_path / "begun", cfg)
+    write_config(tmp_path / "begun", cfg)
     shutil.copytree(finished.workdir / "tokenizer", tmp_path / "begun" / "tokenizer")
     return tmp_path / "begun"
 

@@ -66,7 +66,7 @@ Launch = Callable[..., list[Member]]
 @pytest.fixture
 def launch(lab: Lab, tmp_path: Path) -> Iterator[Launch]:
     """`launch(workdir, 2, 4)` starts two processes with four devices each; whatever still runs at the end is killed."""
-    started: list[Member] = []
+    join_processes: list[Member] = []
 
     def start(workdir: Path, count: int, devices: int, *arguments: str) -> list[Member]:
         command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), "--workdir", str(workdir)]
@@ -80,7 +80,7 @@ def launch(lab: Lab, tmp_path: Path) -> Iterator[Launch]:
         cache |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
         members = []
         for index in range(count):
-            out, err = (tmp_path / f"{len(started)}.{kind}" for kind in ("out", "err"))
+            out, err = (tmp_path / f"{len(join_processes)}.{kind}" for kind in ("out", "err"))
             own = [f"--config.distributed.process_id={index}"] if count > 1 else []
             process = subprocess.Popen(
                 [*command, *own],
@@ -89,11 +89,11 @@ def launch(lab: Lab, tmp_path: Path) -> Iterator[Launch]:
                 env=os.environ | cache | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
             )
             members.append(Member(process, out, err))
-            started.append(members[-1])
+            join_processes.append(members[-1])
         return members
 
     yield start
-    for member in started:
+    for member in join_processes:
         if member.process.poll() is None:
             member.process.kill()
             member.process.wait()
@@ -263,7 +263,7 @@ def test_two_processes_go_back_together_and_give_up_together(launch: Launch, tmp
 def test_a_cache_that_is_not_shared_is_named(lab: Lab) -> None:
     """What the others say when the first process's folders are not there."""
     from bertjax.config.overrides import load_config
-    from bertjax.experiment.prepare_text import prepare_once
+    from bertjax.experiment.prepare_text import prepare_on_first_process
     from bertjax.runtime.process_group import Processes
 
     class Second(Processes):
@@ -275,4 +275,4 @@ def test_a_cache_that_is_not_shared_is_named(lab: Lab) -> None:
             return {"tokenizer": "/nowhere/tokenizer", "training": {}, "held_out": {}, "digests": {}}
 
     with pytest.raises(UserError, match=r"process 1 does not see /nowhere/tokenizer.*on a disk that all hosts share"):
-        prepare_once(load_config(str(lab.config)), Second())
+        prepare_on_first_process(load_config(str(lab.config)), Second())

@@ -13,9 +13,8 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.data.tokenizer import load_tokenizer
-from bertjax.experiment.load_run import load_run
+from bertjax.experiment.load import load_run, stored_teacher
 from bertjax.experiment.teacher import read_teacher
-from bertjax.experiment.teacher_file import stored_teacher
 from bertjax.experiment.workdir import read_config
 from bertjax.hf.load import load_pretrained
 
@@ -64,8 +63,12 @@ def test_a_student_is_trained_and_exported(taught: Taught, finished: Finished) -
     model = load_pretrained(taught.workdir / "export")
     assert model.config.num_layers == 1 and model.heads == ("mlm",)
     assert set(load_run(taught.workdir).params) == {"encoder", "mlm_head"}  # nothing of the teacher is kept
-    described = stored_teacher(taught.workdir)
-    assert described is not None and described.config.num_layers == 2 and described.heads == ("pooler", "mlm", "pair")
+    stored_experiment = stored_teacher(taught.workdir)
+    assert (
+        stored_experiment is not None
+        and stored_experiment.config.num_layers == 2
+        and stored_experiment.heads == ("pooler", "mlm", "pair")
+    )
 
 
 @pytest.mark.long
@@ -143,8 +146,8 @@ def test_teachers_of_other_pieces_are_refused(lab: Lab, taught: Taught, capsys: 
 def test_what_a_run_would_cost_and_see(lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab.run("pretrain", "--workdir", lab.folder / "y", *taught.arguments, "--config.dry_run=true") == 0
     assert "teacher           " in capsys.readouterr().out
-    assert lab.run("inspect", *taught.arguments, "--batches", 1) == 0
+    assert lab.run("inspect-data", *taught.arguments, "--batches", 1) == 0
     assert "predictions" in capsys.readouterr().out
     plain = ("--config.objective.masked_text=false", "--config.objective.mlm_weight=0")
-    assert lab.run("inspect", *taught.arguments, *plain, "--batches", 1) == 0
+    assert lab.run("inspect-data", *taught.arguments, *plain, "--batches", 1) == 0
     assert "predictions" not in capsys.readouterr().out

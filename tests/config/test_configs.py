@@ -68,7 +68,7 @@ def test_the_whole_train_step_has_its_shapes(spec: str) -> None:
     cfg = load_config(f"{CONFIGS}/{spec}")
     check(cfg)
     cfg.model.unroll = 1
-    experiment = build.experiment(cfg, vocabulary(cfg.data.vocab_size), teacher_of(cfg))
+    experiment = build.make_experiment(cfg, vocabulary(cfg.data.vocab_size), teacher_of(cfg))
     if isinstance(experiment.objective, Distillation):
         experiment.frozen = {"teacher": abstract_params(*experiment.objective.teacher)}
     state = experiment.abstract_state()
@@ -82,5 +82,5 @@ def test_the_whole_train_step_has_its_shapes(spec: str) -> None:
 @pytest.mark.parametrize("size", PUBLISHED)
 def test_parameter_counts_are_the_published_ones(size: str) -> None:
     cfg = load_config(f"{CONFIGS}/bert.py:{size}")
-    experiment = build.experiment(cfg, vocabulary(cfg.data.vocab_size))
+    experiment = build.make_experiment(cfg, vocabulary(cfg.data.vocab_size))
     assert count_params(experiment.model, experiment.objective.heads) == PUBLISHED[size]

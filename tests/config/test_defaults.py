@@ -57,7 +57,9 @@ SOURCES = sorted(Path(base_config_module.__file__).parent.glob("*.py"))
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in SOURCES if path.stem not in ("debug_size", "finetune_recipes")], ids=lambda path: path.stem
+    "path",
+    [path for path in SOURCES if path.stem not in ("debug_size", "finetune_recipes")],
+    ids=lambda path: path.stem,
 )
 def test_every_key_has_a_comment(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 from bertjax.config.model import EncoderConfig
 from bertjax.data.tokenizer import load_tokenizer, train_tokenizer
 from bertjax.errors import UserError
-from bertjax.experiment.source_model import read_given
+from bertjax.experiment.load import load_source_model
 from bertjax.hf import save as save_module
 from bertjax.hf.load import load_pretrained
 from bertjax.hf.save import save_pretrained
@@ -108,7 +108,7 @@ def edit(path: Path, **changes: Any) -> None:
 
 def test_the_plain_folder_loads(folder: Path) -> None:
     assert load_pretrained(folder).heads == ("mlm",)
-    assert read_given(folder).tokenizer.size <= 60
+    assert load_source_model(folder).tokenizer.size <= 60
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_name_of_a_repository_is_no_folder(name: str, tmp_path: Path, monkeypa
     with pytest.raises(UserError, match=r"no such folder: .*models are not downloaded"):
         load_pretrained(name)
     with pytest.raises(UserError, match="nothing is downloaded"):
-        read_given(name)
+        load_source_model(name)
     with pytest.raises(UserError, match="no such tokenizer"):
         load_tokenizer(name)
 

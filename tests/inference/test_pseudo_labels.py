@@ -103,7 +103,7 @@ def test_what_is_kept() -> None:
         counts, min(counts.values())
     )
     assert keep(answers, None) == answers
-    with pytest.raises(UserError, match="--confidence: 1 answers have no confidence"):
+    with pytest.raises(UserError, match="--min-confidence: 1 answers have no confidence"):
         keep([answer("a", "positive", None)], 0.5)
 
 

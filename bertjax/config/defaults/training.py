@@ -107,7 +107,7 @@ def schedule_group(train: ConfigDict) -> ConfigDict:
     # same decay times the warmup: no fall), "linear" (from the end of warmup), "polynomial", "cosine", "wsd" (constant,
     # then 1 - sqrt), "constant", "inverse_sqrt" (Noam), "step", "exponential", "cyclical" (triangles, without warmup),
     # "slanted_triangular" (ULMFiT: warmup is its rise, a tenth of the run in the paper). "rising_linear" and
-    # "rising_exponential" go up from `end_share` to the peak: range tests, which `bertjax find-rate` makes.
+    # "rising_exponential" go up from `end_share` to the peak: range tests, which `bertjax lr-find` makes.
     schedule.name = "bert"
     # Updates over which the rate rises from 0; 1 % of the run (10,000 of 1,000,000).
     schedule.warmup_steps = train.get_ref("num_steps") // 100

@@ -1,4 +1,4 @@
-"""`bertjax similarity`: do near vectors belong to texts that people call alike (STS)?"""
+"""`bertjax eval-sts`: do near vectors belong to texts that people call alike (STS)?"""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertjax.commands.embed import Wishes, described, pooling_of
+from bertjax.commands.embed import EmbedOptions, describe_pooling, pooling_of
 from bertjax.config.task import TaskConfig
-from bertjax.experiment.load_model import batch_tokens, load_model, require_batch_tokens
+from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.finetuning.readers.load import read_examples
 from bertjax.inference.embed import Embedder
@@ -16,24 +16,28 @@ from bertjax.inference.similarity import SimilarityScores, similarity_scores
 
 
 def similarity(
-    folder: Path, sources: Sequence[str], columns: tuple[str | None, str, str | None], header: bool, wishes: Wishes
+    folder: Path,
+    sources: Sequence[str],
+    columns: tuple[str | None, str, str | None],
+    header: bool,
+    options: EmbedOptions,
 ) -> SimilarityScores:
     """Prints and returns how cosines of pairs of texts agree with gold similarities, on whatever scale these are.
 
     `columns` are those of the two texts and of the similarity; None: as the readers of tasks name them.
     """
-    require_batch_tokens(wishes.tokens)
+    require_batch_tokens(options.tokens)
     text, pair, label = columns
     config = TaskConfig("regression", train=tuple(sources), text=text, pair=pair, label=label, header=header)
     examples = read_examples(config)
     assert isinstance(examples, TextExamples) and examples.pairs is not None and examples.scores is not None
-    pooling = pooling_of(folder, wishes)
+    pooling = pooling_of(folder, options)
     model, tokenizer, _ = load_model(folder)
-    embedder = Embedder(model, tokenizer, pooling, batch_tokens(wishes.tokens))
+    embedder = Embedder(model, tokenizer, pooling, batch_tokens(options.tokens))
     began = time.monotonic()
     first, second = embedder(examples.texts), embedder(examples.pairs)
     scores = similarity_scores(first, second, examples.scores)
-    print(f"{len(examples):,} pairs, cosines of {described(pooling)}, in {time.monotonic() - began:.1f} s")
+    print(f"{len(examples):,} pairs, cosines of {describe_pooling(pooling)}, in {time.monotonic() - began:.1f} s")
     print(f"spearman {scores.spearman:.4f}  pearson {scores.pearson:.4f}")
     if embedder.cut:
         print(f"{embedder.cut:,} texts were longer than {embedder.max_length:,} tokens, and cut")

@@ -1,4 +1,4 @@
-"""`bertjax minimal-pairs`: does the model prefer the right one of two sentences that differ a little?"""
+"""`bertjax eval-minimal-pairs`: does the model prefer the right one of two sentences that differ a little?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.experiment.load_model import batch_tokens, load_model, require_batch_tokens
+from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
 from bertjax.experiment.workdir import write_whole
 from bertjax.inference.minimal_pairs import MinimalPairScores, PairScore, minimal_pair_scores
 from bertjax.inference.pseudo_likelihood import likelihoods, usual_mode
@@ -80,7 +80,7 @@ def read_pairs(files: Sequence[str], by: str | None = None) -> Pairs:
                 sentences.append(sentence)
             pairs.records.append(record)
             if by is not None:
-                groups.append(record.text(by, "--by"))
+                groups.append(record.text(by, "--group-by"))
     if not pairs.records:
         raise UserError(f"{', '.join(files)}: no pairs; a line looks like {json.dumps({GOOD: '...', BAD: '...'})}")
     return pairs._replace(by=by, groups=groups if by is not None else None)

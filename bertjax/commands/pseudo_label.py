@@ -1,4 +1,4 @@
-"""`bertjax label`: labels of a larger model for texts without any, those to keep, and how far to trust them."""
+"""`bertjax pseudo-label`: labels of a larger model for texts without any, those to keep, and how far to trust them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.commands.predict import Wishes, check_wishes, load_predictor, require_files
+from bertjax.commands.predict import PredictOptions, check_options, load_predictor, require_files
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.experiment.workdir import write_whole
@@ -34,7 +34,7 @@ from bertjax.io.progress_bar import progress_bar
 ENDINGS = (".jsonl", ".tsv")
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """Which labels are kept."""
 
     confidence: float | None = None
@@ -42,7 +42,7 @@ class Choice(NamedTuple):
     balance: bool = False
 
 
-class Source(NamedTuple):
+class LabelSource(NamedTuple):
     """Where labels come from: a classifier, or the answers of a language model."""
 
     model: Path | None = None
@@ -50,18 +50,20 @@ class Source(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-def label(source: Source, files: Sequence[str], out: Path, gold: str | None, choice: Choice, wishes: Wishes) -> None:
+def label(
+    source: LabelSource, files: Sequence[str], out: Path, gold: str | None, choice: Selection, options: PredictOptions
+) -> None:
     """Writes the labels that are kept, as `task.train` reads them, and beside them what is known of them."""
     _check(source, files, out, choice)
-    check_wishes(wishes)
+    check_options(options)
     if source.model is not None:
-        predictor = _classifier(source.model, wishes, files)
+        predictor = _classifier(source.model, options, files)
         config, labels = predictor.config, predictor.labels
         gold_labels = _gold(config, gold, labels)
         said = list(_said_by_model(predictor, files, "texts"))
         on_gold = list(_said_by_model(predictor, [gold], "gold examples")) if gold is not None else []
     else:
-        config = _read_as(wishes)
+        config = _read_as(options)
         gold_labels = _gold(config, gold, source.labels)
         labels = source.labels or tuple(sorted(set(gold_labels.values())))
         if len(labels) < 2:
@@ -81,33 +83,33 @@ def label(source: Source, files: Sequence[str], out: Path, gold: str | None, cho
         print(line)
 
 
-def _check(source: Source, files: Sequence[str], out: Path, choice: Choice) -> None:
+def _check(source: LabelSource, files: Sequence[str], out: Path, choice: Selection) -> None:
     if (source.model is None) == (source.answers is None):
-        raise UserError("give either --model FOLDER (a classifier) or --answers FILE.jsonl (of a language model)")
+        raise UserError("give either --model FOLDER (a classifier) or --labels-file FILE.jsonl (of a language model)")
     if source.model is not None and not files:
         raise UserError("--in is missing: the texts to label")
     if source.model is not None and source.labels:
-        raise UserError("--labels belongs to --answers: a classifier has its own")
+        raise UserError("--labels belongs to --labels-file: a classifier has its own")
     if out.suffix not in ENDINGS:
         raise UserError(f"--out {out} must end in {' or '.join(ENDINGS)}")
     if not out.parent.is_dir():
         raise UserError(f"no folder {out.parent} for --out; make it first")
     if choice.confidence is not None and not 0.0 <= choice.confidence <= 1.0:
-        raise UserError(f"--confidence must lie between 0 and 1, not {choice.confidence}")
+        raise UserError(f"--min-confidence must lie between 0 and 1, not {choice.confidence}")
     if choice.per_class is not None and choice.per_class < 1:
-        raise UserError(f"--per-class must be at least 1, not {choice.per_class}")
+        raise UserError(f"--max-per-class must be at least 1, not {choice.per_class}")
 
 
-def _classifier(folder: Path, wishes: Wishes, files: Sequence[str]) -> Predictor:
-    predictor = load_predictor(folder, wishes, files)
+def _classifier(folder: Path, options: PredictOptions, files: Sequence[str]) -> Predictor:
+    predictor = load_predictor(folder, options, files)
     if predictor.config.kind != "classification":
         raise UserError(f"--model {folder} is a model of kind {predictor.config.kind}; labels come from a classifier")
     return predictor
 
 
-def _read_as(wishes: Wishes) -> TaskConfig:
+def _read_as(options: PredictOptions) -> TaskConfig:
     """How files are read where no model says so."""
-    names = {name: getattr(wishes, name) for name in ("text", "pair", "label", "id", "header")}
+    names = {name: getattr(options, name) for name in ("text", "pair", "label", "id", "header")}
     try:
         return TaskConfig(
             "classification", (ANYTHING,), **{key: name for key, name in names.items() if name is not None}
@@ -224,7 +226,7 @@ def _write(out: Path, kept: Sequence[Answer]) -> None:
     write_whole(out, "".join("\t".join(row) + "\n" for row in [names, *rows]))
 
 
-def _dropped(usable: Sorted, choice: Choice, kept: int) -> str:
+def _dropped(usable: Sorted, choice: Selection, kept: int) -> str:
     names = {
         "duplicates": "the same text and label again",
         "conflicting": "several labels for one text",
@@ -241,7 +243,9 @@ def _dropped(usable: Sorted, choice: Choice, kept: int) -> str:
     return "; ".join(parts) or "no answers"
 
 
-def _summary(out: Path, facts: Mapping[str, Any], usable: Sorted, choice: Choice, found: Agreement | None) -> list[str]:
+def _summary(
+    out: Path, facts: Mapping[str, Any], usable: Sorted, choice: Selection, found: Agreement | None
+) -> list[str]:
     asked = "" if choice.confidence is None else f", confidence at least {choice.confidence:g}"
     lines = [f"{facts['kept']:,} of {facts['of']:,} labels kept{asked}: {out}, and {beside(out).name} beside it"]
     if facts["kept"] < facts["of"]:
@@ -255,7 +259,7 @@ def _summary(out: Path, facts: Mapping[str, Any], usable: Sorted, choice: Choice
         lines += ["; ".join(each for each in (kappa, missing) if each)] if kappa or missing else []
     alone = {row["label"] for row in facts["rows"] if row["kept"]}
     if len(alone) == 1:
-        lines.append(f"every label kept is {alone.pop()!r}: a task needs two; lower --confidence, or add texts")
+        lines.append(f"every label kept is {alone.pop()!r}: a task needs two; lower --min-confidence, or add texts")
     width = max(len("label"), *(len(row["label"]) for row in facts["rows"]))
     lines.append(f"{'label':{width}}     kept       of" + (" agreement  examples" if found is not None else ""))
     for row in facts["rows"]:

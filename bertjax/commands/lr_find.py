@@ -1,4 +1,4 @@
-"""`bertjax find-rate`: a few updates under a rising learning rate, their losses, and what they suggest."""
+"""`bertjax lr-find`: a few updates under a rising learning rate, their losses, and what they suggest."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.commands.finetune import read_task, require_task, resolved, start_state, task_batches
+from bertjax.commands.finetune import initial_state, read_task, require_task, resolve_config, task_batches
 from bertjax.config import parse, parse_objective
 from bertjax.data import corpora
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.init_from import begin_from, require_folder
-from bertjax.experiment.workdir import claim, has_checkpoints
+from bertjax.experiment.init_from import load_initial_weights, require_init_source
+from bertjax.experiment.workdir import has_checkpoints, write_config
 from bertjax.report.probe_log import Journal
 from bertjax.report.render import render
 from bertjax.training.lr_finder import Suggestions, has_diverged, rates, suggestions
@@ -32,7 +32,7 @@ _RULES = {
 }
 
 
-class Range(NamedTuple):
+class LrRange(NamedTuple):
     """Which rates are tried, in how many updates, and how they are spaced."""
 
     low: float
@@ -41,7 +41,7 @@ class Range(NamedTuple):
     linear: bool
 
 
-class Trial(NamedTuple):
+class LrTrial(NamedTuple):
     """What the updates are made with."""
 
     exp: build.Experiment
@@ -49,7 +49,7 @@ class Trial(NamedTuple):
     batches: Batches
 
 
-def find_rate(cfg: ConfigDict, workdir: Path, tried: Range) -> Suggestions:
+def lr_find(cfg: ConfigDict, workdir: Path, tried: LrRange) -> Suggestions:
     """Prints and draws the losses into `workdir`/report.html; trains nothing that is kept."""
     if has_checkpoints(workdir):
         raise UserError(f"--workdir {workdir} holds a run; give another folder")
@@ -60,7 +60,7 @@ def find_rate(cfg: ConfigDict, workdir: Path, tried: Range) -> Suggestions:
     made = given[: len(losses)]
     found = suggestions(made, losses)
     _say(made, losses, found)
-    claim(workdir, trial.exp.cfg)
+    write_config(workdir, trial.exp.cfg)
     shown = np.isfinite(losses)
     Journal(workdir, 0).write(
         0, "rate_finder", rates=made[shown].tolist(), losses=np.array(losses)[shown].tolist(), suggestion=found.valley
@@ -69,7 +69,7 @@ def find_rate(cfg: ConfigDict, workdir: Path, tried: Range) -> Suggestions:
     return found
 
 
-def _losses(trial: Trial, steps: int) -> list[float]:
+def _losses(trial: LrTrial, steps: int) -> list[float]:
     """Of one update after the other, until they diverge."""
     exp, state, losses = trial.exp, trial.state, []
     with jax.set_mesh(exp.mesh), trial.batches.prefetch(0, steps) as batches:
@@ -89,7 +89,7 @@ def _say(tried: np.ndarray, losses: list[float], found: Suggestions) -> None:
         print(f"{name:<9} {'none: the losses did not fall' if rate is None else f'{rate:.2e}'}  ({words})")
 
 
-def rising(cfg: ConfigDict, tried: Range) -> ConfigDict:
+def lr_test_config(cfg: ConfigDict, tried: LrRange) -> ConfigDict:
     """The config under the rates of the test, without warm-up."""
     cfg = copy.deepcopy(cfg)
     for key in ("end_share", "power", "decay_steps", "period_steps", "factor"):
@@ -101,26 +101,26 @@ def rising(cfg: ConfigDict, tried: Range) -> ConfigDict:
     return cfg
 
 
-def _pretraining_trial(cfg: ConfigDict, tried: Range) -> Trial:
-    cfg = rising(cfg, tried)
+def _pretraining_trial(cfg: ConfigDict, tried: LrRange) -> LrTrial:
+    cfg = lr_test_config(cfg, tried)
     parse.check(cfg)
     if cfg.objective.name == "distill":
-        raise UserError("find-rate knows no teacher: set objective.name to another objective")
-    require_folder(cfg)
+        raise UserError("lr-find knows no teacher: set objective.name to another objective")
+    require_init_source(cfg)
     prepared = corpora.prepare(cfg)
-    exp = build.experiment(cfg, prepared.vocabulary)
+    exp = build.make_experiment(cfg, prepared.vocabulary)
     state = exp.init_state()
     if cfg.init_from is not None:
-        state = begin_from(exp, prepared.tokenizer, state)
+        state = load_initial_weights(exp, prepared.tokenizer, state)
     share: Any = functools.partial(own_rows, mesh=exp.mesh)
-    return Trial(exp, state, corpora.training_pipeline(cfg, prepared, share))
+    return LrTrial(exp, state, corpora.training_pipeline(cfg, prepared, share))
 
 
-def _task_trial(cfg: ConfigDict, workdir: Path, tried: Range) -> Trial:
+def _task_trial(cfg: ConfigDict, workdir: Path, tried: LrRange) -> LrTrial:
     require_task(cfg)
     task = read_task(cfg, workdir)
     batches = task_batches(cfg, task, make_mesh(parse_objective.mesh_config(cfg)))
-    cfg = rising(resolved(cfg, task, batches), tried)
+    cfg = lr_test_config(resolve_config(cfg, task, batches), tried)
     parse.check(cfg)
-    exp = build.experiment(cfg, task.tokenizer.vocabulary())
-    return Trial(exp, start_state(exp, task), batches)
+    exp = build.make_experiment(cfg, task.tokenizer.vocabulary())
+    return LrTrial(exp, initial_state(exp, task), batches)

@@ -1,4 +1,4 @@
-"""`bertjax inspect`: what the model will see, to look at and as arrays."""
+"""`bertjax inspect-data`: what the model will see, to look at and as arrays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def inspect(cfg: ConfigDict, num_batches: int, out: Path | None, rows: int) -> N
         raise UserError(f"--out {out} must end in .npz")
     prepared = corpora.prepare(cfg)
     teacher = read_teacher(cfg, prepared.tokenizer)
-    exp = build.experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
+    exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     pipeline = corpora.training_pipeline(cfg, prepared)
     corrupt = jax.jit(exp.parts[0].objective.corrupt)
     key = purpose_key(cfg.seed, "corrupt")
