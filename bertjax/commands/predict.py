@@ -35,7 +35,7 @@ class PredictOptions(NamedTuple):
     header: bool | None = None
     max_length: int | None = None
     no_answer: bool | None = None
-    top: int | None = None
+    top_k: int | None = None
     tokens: int | None = None
 
 
