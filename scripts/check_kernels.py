@@ -20,7 +20,7 @@ import numpy as np
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import attend
-from bertjax.models.attention_context import Context
+from bertjax.models.attention_context import AttentionContext
 
 KINDS = {"whole": (0, False), "causal": (0, True), "window": (128, False)}
 ROWS, WIDTH, REPEATS = 4, 64, 10
@@ -57,16 +57,16 @@ def check(implementation: str, name: str, length: int, heads: int) -> bool:
     return bool(errors[1] <= 4 * errors[0])
 
 
-def batch(name: str, length: int, heads: int) -> tuple[list[jax.Array], Context]:
+def batch(name: str, length: int, heads: int) -> tuple[list[jax.Array], AttentionContext]:
     """q, k, v, weights of the loss; three examples a row and an eighth of padding."""
     draw = np.random.default_rng(0).normal(size=(4, ROWS, length, heads, WIDTH))
     ids = np.zeros((ROWS, length), np.int32)
     for number, (start, stop) in enumerate(((0, 2), (2, 5), (5, 7)), 1):
         ids[:, start * length // 8 : stop * length // 8] = number
-    return [jnp.asarray(each, jnp.float32) for each in draw], Context(jnp.asarray(ids), *KINDS[name])
+    return [jnp.asarray(each, jnp.float32) for each in draw], AttentionContext(jnp.asarray(ids), *KINDS[name])
 
 
-def compiled(implementation: str, kind: str, heads: int, context: Context) -> Run:
+def compiled(implementation: str, kind: str, heads: int, context: AttentionContext) -> Run:
     """Output at real tokens, and the gradients of q, k, v."""
     config = EncoderConfig(
         hidden_size=heads * WIDTH,

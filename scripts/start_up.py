@@ -24,7 +24,7 @@ import jax
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.abstract_inputs import abstract_batch, stand_in_vocabulary
+from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
 
 ROOT = Path(__file__).parents[1]
 
@@ -70,7 +70,7 @@ def seconds_to_compile(size: str, unroll: int | None, rows: int) -> tuple[float,
     values = ["compile_cache=false", "mesh.data=1", "train.phases=", "data.seq_len=512", f"train.batch_size={rows}"]
     values += [] if unroll is None else [f"model.unroll={unroll}"]
     cfg = apply_overrides(load_config(f"{ROOT / 'configs/bert.py'}:{size}"), [f"--config.{each}" for each in values])
-    exp = build.make_experiment(cfg, stand_in_vocabulary(cfg.data.vocab_size))
+    exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size))
     with jax.set_mesh(exp.mesh):
         inputs = exp.abstract_state(), exp.frozen, abstract_batch(exp)
         began = time.perf_counter()

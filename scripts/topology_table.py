@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 os.environ["JAX_PLATFORMS"] = "cpu"  # nothing runs
 
 from bertjax.aot.compile import compile_step, estimate_step  # noqa: E402
-from bertjax.aot.report import figures_of  # noqa: E402
+from bertjax.aot.report import step_metrics  # noqa: E402
 from bertjax.aot.topology import tpu_devices  # noqa: E402
 from bertjax.config.overrides import apply_overrides, load_config  # noqa: E402
 from bertjax.config.parse import check  # noqa: E402
@@ -96,7 +96,7 @@ def measure(cell: Cell) -> dict[str, Any]:
     try:
         check(cfg)
         compiled = compile_step(cfg, devices)
-        return cell_facts | figures_of(compiled, estimate_step(cfg, devices) if cell.estimate else None)
+        return cell_facts | step_metrics(compiled, estimate_step(cfg, devices) if cell.estimate else None)
     except UserError as error:
         return cell_facts | {"fault": str(error), "seq_len": cell.length, "rows": cell.rows * len(devices)}
 

@@ -43,7 +43,7 @@ ARROWS: dict[str, set[str]] = {
     "parity": {*CORE},
     "aot": {*CORE, "objectives", "training", "finetuning", "experiment"},
     "report": {*CORE, "objectives", "training", "finetuning", "inference", "experiment"},
-    "benchmark": {*CORE, "objectives", "training", "finetuning", "experiment", "aot"},
+    "benchmark": {*CORE, "objectives", "training", "finetuning", "experiment"},
     "commands": {*CORE, *TOOLS, "objectives", "training", "finetuning", "inference", "experiment"},
 }
 ARROWS["cli"] = {*ARROWS["commands"], "commands", "bertjax"}

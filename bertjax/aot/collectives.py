@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.aot.hlo import Instruction, array_bytes, array_shapes, parse, runs
+from bertjax.runtime.hlo import Instruction, array_bytes, array_shapes, execution_counts, parse_hlo
 
 KINDS = (
     "all-reduce",
@@ -54,14 +54,14 @@ class Collective(NamedTuple):
         return None if self.groups is None else max(map(len, self.groups), default=1)
 
 
-def collectives(text: str, mesh: Mapping[str, int] | None = None) -> list[Collective]:
+def find_collectives(text: str, mesh: Mapping[str, int] | None = None) -> list[Collective]:
     """All that a program's text holds; `mesh` gives the sizes of its axes, in their order.
 
     A start and its end are one, and so are the pieces of one that the compiler runs beside other work. What has groups
     of one device is left out.
     """
-    program = parse(text)
-    counts = runs(program)
+    program = parse_hlo(text)
+    counts = execution_counts(program)
     scattering = _scattering(program.instructions())
     found: list[Collective] = []
     seen: set[tuple[str, str]] = set()
@@ -82,7 +82,7 @@ def collectives(text: str, mesh: Mapping[str, int] | None = None) -> list[Collec
     return found
 
 
-def by_kind(found: Iterable[Collective]) -> dict[tuple[str, tuple[str, ...]], tuple[int, int]]:
+def totals_by_kind(found: Iterable[Collective]) -> dict[tuple[str, tuple[str, ...]], tuple[int, int]]:
     """(kind, axes) -> how many run in a step, and the bytes of all of them; those in unknown loops count once."""
     totals: defaultdict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(lambda: [0, 0])
     for each in found:

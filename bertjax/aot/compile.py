@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
-from bertjax.aot.collectives import Collective, collectives
-from bertjax.aot.hlo import Program, parse, runs
-from bertjax.aot.topology import chip_of
+from bertjax.aot.collectives import Collective, find_collectives
+from bertjax.aot.topology import chip_spec
 from bertjax.config import parse_objective
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.abstract_inputs import abstract_batch, stand_in_vocabulary
+from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
 from bertjax.runtime import platform
+from bertjax.runtime.hlo import Program, execution_counts, parse_hlo
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
@@ -29,7 +29,7 @@ _NO_ROOM = re.compile(r"Ran out of memory.*")
 
 
 @dataclasses.dataclass(frozen=True)
-class Compiled:
+class CompiledStep:
     """A compiled step: what its text, its memory and its costs say.
 
     optimal_seconds  of XLA's cost analysis, the body of a loop counted once, what it does not know not at all; None
@@ -47,18 +47,18 @@ class Compiled:
     cycles: int
     custom_calls: Counter[str]
 
-    def collectives(self) -> list[Collective]:
-        return collectives(self.text, dict(self.exp.mesh.shape))
+    def find_collectives(self) -> list[Collective]:
+        return find_collectives(self.text, dict(self.exp.mesh.shape))
 
 
-def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> Compiled:
+def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> CompiledStep:
     """Of the last stage of a checked config; raises `UserError` when the devices have not the memory."""
     if cfg.objective.name == "distill":
         raise UserError(
             "objective.name=distill learns from a model on the disk, which compiling ahead does not read; look at "
             "objective.name=mlm, or at bertjax pretrain --config.dry_run=true"
         )
-    exp = build.make_experiment(cfg, stand_in_vocabulary(cfg.data.vocab_size), devices=devices)
+    exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size), devices=devices)
     part = exp.parts[-1]
     began = time.perf_counter()
     # The abstract mesh: nothing may be put on devices that are not there. What is compiled here suits another machine.
@@ -70,9 +70,9 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> Compiled:
             raise UserError(_no_room(str(error))) from error
     seconds = time.perf_counter() - began
     text = compiled.as_text()
-    program = parse(text)
+    program = parse_hlo(text)
     memory = compiled.memory_analysis()
-    return Compiled(
+    return CompiledStep(
         exp=exp,
         seconds=seconds,
         text=text,
@@ -84,20 +84,20 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> Compiled:
     )
 
 
-class Estimate(NamedTuple):
+class StepEstimate(NamedTuple):
     """Of a step whose layers are not scanned: XLA's `optimal_seconds`, and the cycles of its scheduler."""
 
     optimal_seconds: float
     cycles: float
 
 
-def estimate_step(cfg: ConfigDict, devices: Sequence[Any]) -> Estimate | None:
+def estimate_step(cfg: ConfigDict, devices: Sequence[Any]) -> StepEstimate | None:
     """The compiler's own estimates of all of a step, None where it makes none, or for several microbatches.
 
     Its analysis counts the body of a loop once, and what a scan keeps for the way back whole in every turn. Therefore
     from steps of few layers, without scans: what one period of layers more costs, as often as the model has it.
     """
-    if cfg.train.microbatches > 1 or chip_of(devices[0]) is None:
+    if cfg.train.microbatches > 1 or chip_spec(devices[0]) is None:
         return None
     depths = _depths(cfg)
     shown = {group: least for group, (least, _, _) in depths.items()}
@@ -106,7 +106,7 @@ def estimate_step(cfg: ConfigDict, devices: Sequence[Any]) -> Estimate | None:
     for group, (least, period, whole) in depths.items():
         more = _estimate_of(cfg, devices, shown | {group: least + period})
         times = (whole - least) / period
-        total = Estimate(*(sum_ + times * (b - a) for sum_, a, b in zip(total, first, more, strict=True)))
+        total = StepEstimate(*(sum_ + times * (b - a) for sum_, a, b in zip(total, first, more, strict=True)))
     return total
 
 
@@ -127,18 +127,18 @@ def _depth(config: EncoderConfig) -> tuple[int, int, int]:
     return min(least, config.num_layers), period, config.num_layers
 
 
-def _estimate_of(cfg: ConfigDict, devices: Sequence[Any], layers: Mapping[str, int]) -> Estimate:
+def _estimate_of(cfg: ConfigDict, devices: Sequence[Any], layers: Mapping[str, int]) -> StepEstimate:
     changed = ConfigDict(cfg.copy_and_resolve_references())
     for group, number in layers.items():
         changed[group].num_layers = changed[group].unroll = number
     compiled = compile_step(changed, devices)
     assert compiled.optimal_seconds is not None
-    return Estimate(compiled.optimal_seconds, compiled.cycles)
+    return StepEstimate(compiled.optimal_seconds, compiled.cycles)
 
 
 def estimated_cycles(program: Program) -> int:
     """Of all instructions that have such an estimate; loops of unknown length count once."""
-    counts = runs(program)
+    counts = execution_counts(program)
     total = 0
     for name, instructions in program.computations.items():
         times = counts[name]
@@ -150,7 +150,7 @@ def estimated_cycles(program: Program) -> int:
 
 def custom_calls(program: Program) -> Counter[str]:
     """Targets of custom calls and how often each runs; those that only name memory are left out."""
-    counts = runs(program)
+    counts = execution_counts(program)
     found: Counter[str] = Counter()
     for name, instructions in program.computations.items():
         for each in instructions:

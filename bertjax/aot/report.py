@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from bertjax.aot.collectives import Collective, by_kind
-from bertjax.aot.compile import Compiled, Estimate
-from bertjax.aot.topology import Chip, chip_of
+from bertjax.aot.collectives import Collective, totals_by_kind
+from bertjax.aot.compile import CompiledStep, StepEstimate
+from bertjax.aot.topology import ChipSpec, chip_spec
 from bertjax.config.model import EncoderConfig
 from bertjax.training.flops import FLOPS_FORMULA, peak_flops, training_flops
 
@@ -26,15 +26,15 @@ _ESTIMATES = {
 }
 
 
-def figures_of(compiled: Compiled, estimate: Estimate | None) -> dict[str, Any]:
+def step_metrics(compiled: CompiledStep, estimate: StepEstimate | None) -> dict[str, Any]:
     """All figures, a chip's unless said otherwise; `estimate` is the compiler's, unrolled, if it made one."""
     exp = compiled.exp
     cfg, device = exp.parts[-1].cfg, exp.mesh.devices.flat[0]
-    chip, peak = chip_of(device), peak_flops(device.device_kind)
+    chip, peak = chip_spec(device), peak_flops(device.device_kind)
     tokens = cfg.train.batch_size * cfg.data.seq_len
     flops = training_flops(exp.objective, cfg.data.seq_len)
     least = None if peak is None else flops * tokens / exp.mesh.size / peak
-    found = compiled.collectives()
+    found = compiled.find_collectives()
     splash = splash_seconds(compiled.custom_calls, exp.model, cfg.data.seq_len, tokens / exp.mesh.size, peak)
     seconds = {
         "as_compiled": None if chip is None or not compiled.cycles else compiled.cycles / chip.clock,
@@ -62,7 +62,7 @@ def figures_of(compiled: Compiled, estimate: Estimate | None) -> dict[str, Any]:
         "tokens_per_step": tokens,
         "collectives": _kinds(found),
         "unknown_loops": sum(each.times is None for each in found),
-        "wire_seconds": None if chip is None else wire_seconds(found, chip),
+        "wire_seconds": None if chip is None else collective_seconds(found, chip),
         "custom_calls": dict(compiled.custom_calls),
         "splash_seconds": splash,
         "estimated_seconds": seconds,
@@ -70,7 +70,7 @@ def figures_of(compiled: Compiled, estimate: Estimate | None) -> dict[str, Any]:
     }
 
 
-def wire_seconds(found: list[Collective], chip: Chip) -> float:
+def collective_seconds(found: list[Collective], chip: ChipSpec) -> float:
     """If each collective had one ring of chips to itself, both ways, and nothing ran beside it."""
     total = 0.0
     for each in found:
@@ -97,7 +97,7 @@ def splash_seconds(
     return 2.0 * _PRODUCTS * tokens * heads * keys / (SPLASH_RATE * peak)
 
 
-def lines_of(figures: Mapping[str, Any]) -> list[str]:
+def format_metrics(figures: Mapping[str, Any]) -> list[str]:
     chips = figures["devices"]
     state, more = figures["state_bytes"], figures["temporary_bytes"]
     whole = figures["memory_bytes"]
@@ -154,7 +154,7 @@ def _time_lines(figures: Mapping[str, Any]) -> list[str]:
 def _kinds(found: list[Collective]) -> list[dict[str, Any]]:
     return [
         {"kind": kind, "axes": list(axes), "count": count, "bytes": size}
-        for (kind, axes), (count, size) in by_kind(found).items()
+        for (kind, axes), (count, size) in totals_by_kind(found).items()
     ]
 
 

@@ -17,7 +17,7 @@ import jax
 from bertjax.errors import UserError
 
 
-class Chip(NamedTuple):
+class ChipSpec(NamedTuple):
     """What the makers say of a TPU (jax-ml/scaling-book:tpus.md), and how many dimensions its slices have.
 
     memory  bytes of HBM
@@ -34,10 +34,10 @@ class Chip(NamedTuple):
 
 
 CHIPS = {
-    "v4": Chip(32 << 30, 1.05e9, 4.5e10, 3, "cores"),
-    "v5p": Chip(95 << 30, 1.75e9, 9e10, 3, "cores"),
-    "v5e": Chip(16 << 30, 1.5e9, 4.5e10, 2, "chips"),
-    "v6e": Chip(32 << 30, 1.75e9, 9e10, 2, "chips"),
+    "v4": ChipSpec(32 << 30, 1.05e9, 4.5e10, 3, "cores"),
+    "v5p": ChipSpec(95 << 30, 1.75e9, 9e10, 3, "cores"),
+    "v5e": ChipSpec(16 << 30, 1.5e9, 4.5e10, 2, "chips"),
+    "v6e": ChipSpec(32 << 30, 1.75e9, 9e10, 2, "chips"),
 }
 KINDS = {
     "TPU v4": "v4",
@@ -52,13 +52,13 @@ _HOST = {2: (2, 2), 3: (2, 2, 1)}  # chips of the smallest slice
 _NAME = re.compile(r"(v\w+?)(?::(\d+(?:x\d+)+)|-(\d+))")
 
 
-def chip_of(device: Any) -> Chip | None:
+def chip_spec(device: Any) -> ChipSpec | None:
     """What is known of a device's kind; None for what is no TPU of the table."""
     name = KINDS.get(device.device_kind)
     return None if name is None else CHIPS[name]
 
 
-def topology_name(text: str) -> tuple[str, tuple[int, ...]]:
+def parse_topology(text: str) -> tuple[str, tuple[int, ...]]:
     """(chip, shape) of `v5e:4x4` or of a slice's name such as `v5e-16` or `v4-32`; raises `UserError`."""
     found = _NAME.fullmatch(text.strip().lower())
     if found is None or found[1] not in CHIPS:
@@ -77,7 +77,7 @@ def topology_name(text: str) -> tuple[str, tuple[int, ...]]:
 
 def tpu_devices(text: str) -> list[Any]:
     """The devices of a slice, which can be compiled for and nothing else; raises `UserError` without libtpu."""
-    name, shape = topology_name(text)
+    name, shape = parse_topology(text)
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
         raise UserError(
             f"--topology {text} needs libtpu, the compiler for TPUs, which works without any: pip install "
@@ -109,7 +109,7 @@ def virtual_devices(number: int) -> list[Any]:
     return devices[:number]
 
 
-def _shape_of_slice(text: str, number: int, chip: Chip) -> tuple[int, ...]:
+def _shape_of_slice(text: str, number: int, chip: ChipSpec) -> tuple[int, ...]:
     """As the cloud cuts them: the shortest dimension is doubled, of equal ones the last."""
     chips = number // 2 if chip.counts == "cores" else number
     shape = list(_HOST[chip.dimensions])

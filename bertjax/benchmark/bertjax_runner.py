@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.benchmark.interleaved_timing import Turn
-from bertjax.benchmark.trace import Part, seconds_by_part
+from bertjax.benchmark.interleaved_timing import TimedRun
+from bertjax.benchmark.trace import StepScope, seconds_by_scope
 from bertjax.data import corpora
 from bertjax.data.corpora import Prepared
 from bertjax.experiment import build
@@ -26,7 +26,7 @@ from bertjax.training.sharding import own_rows, put_batch
 from bertjax.types import Batch
 
 
-class Ours:
+class BertjaxRunner:
     """The last stage of a config's run, on its own text, from the first batch on. Close it at the end."""
 
     def __init__(self, exp: build.Experiment, prepared: Prepared):
@@ -64,7 +64,7 @@ class Ours:
         analysis = self.compiled.jitted.memory_analysis()
         return None if analysis is None else analysis.temp_size_in_bytes
 
-    def turn(self, steps: int) -> Turn:
+    def run(self, steps: int) -> TimedRun:
         """At least so many steps; whole portions of `train.steps_per_dispatch`."""
         self._waiting.lap()
         counts: list[Any] = []
@@ -81,13 +81,13 @@ class Ours:
         seconds = time.perf_counter() - began
         self.peak_bytes = self.peak_bytes or _peak_bytes(self.exp.mesh)  # later on, a peer may have been here
         real = int(np.sum(jax.device_get(counts)))
-        return Turn(len(counts) * self._together, seconds, real, slots, min(self._waiting.lap(), seconds))
+        return TimedRun(len(counts) * self._together, seconds, real, slots, min(self._waiting.lap(), seconds))
 
     def _step(self, batches: list[Batch]) -> Any:
         self._state, figures = self.compiled(self._state, self.exp.frozen, self._placed(batches))
         return figures
 
-    def parts(self, steps: int) -> dict[Part, float]:
+    def trace(self, steps: int) -> dict[StepScope, float]:
         """Seconds of the devices' work a step, by the part of the step that it belongs to."""
         portions = [self._next() for _ in range(-(-steps // self._together))]
         with tempfile.TemporaryDirectory(prefix="bertjax-trace-") as folder, jax.set_mesh(self.exp.mesh):
@@ -98,14 +98,14 @@ class Ours:
                 jax.block_until_ready(figures)
             finally:
                 jax.profiler.stop_trace()
-            found = seconds_by_part(folder, self.compiled.jitted.as_text())
+            found = seconds_by_scope(folder, self.compiled.jitted.as_text())
         made = len(portions) * self._together
         return {part: seconds / made for part, seconds in found.items()}
 
     def examples(self) -> Iterator[dict[str, np.ndarray]]:
         """Every example of the batches that follow, without its padding, as long as anybody asks."""
         for _, batch in self._rest:
-            yield from examples_of(batch)
+            yield from split_examples(batch)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -113,7 +113,7 @@ class Ours:
         self._waiting.close()
 
 
-def examples_of(batch: Batch) -> Iterator[dict[str, np.ndarray]]:
+def split_examples(batch: Batch) -> Iterator[dict[str, np.ndarray]]:
     """The examples of a batch's rows one by one: `input_ids`, `token_type_ids` and, if there is one, `pair_labels`."""
     for row, segments in enumerate(batch["segment_ids"]):
         for number in range(1, int(segments.max(initial=0)) + 1):

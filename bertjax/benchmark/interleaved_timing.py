@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
-class Turn(NamedTuple):
+class TimedRun(NamedTuple):
     """Steps one behind the other: seconds on the clock, from the first batch wanted to the last result there.
 
     `waited` are the seconds of them in which the step's batch was not there yet.
@@ -28,13 +28,13 @@ class Turn(NamedTuple):
         return self.real_tokens / self.seconds
 
 
-class Side(Protocol):
+class Runner(Protocol):
     """One that trains."""
 
-    def turn(self, steps: int) -> Turn: ...
+    def run(self, steps: int) -> TimedRun: ...
 
 
-class Spread(NamedTuple):
+class MedianRange(NamedTuple):
     """The middle one of several figures, the least and the greatest."""
 
     median: float
@@ -42,23 +42,25 @@ class Spread(NamedTuple):
     high: float
 
 
-def spread(values: Sequence[float]) -> Spread:
-    return Spread(statistics.median(values), min(values), max(values))
+def median_range(values: Sequence[float]) -> MedianRange:
+    return MedianRange(statistics.median(values), min(values), max(values))
 
 
-def alternate(sides: Sequence[Side], turns: int, steps: int) -> list[list[Turn]]:
+def interleave(sides: Sequence[Runner], turns: int, steps: int) -> list[list[TimedRun]]:
     """The turns of each side: all of them take one after the other, so that a slow minute slows all alike.
 
     One step before every turn is not counted: whoever waited finds its memory cold, or taken by the system meanwhile.
     """
-    found: list[list[Turn]] = [[] for _ in sides]
+    found: list[list[TimedRun]] = [[] for _ in sides]
     for _ in range(turns):
         for own, side in zip(found, sides, strict=True):
-            side.turn(1)
-            own.append(side.turn(steps))
+            side.run(1)
+            own.append(side.run(steps))
     return found
 
 
-def ratios(ours: Sequence[Turn], theirs: Sequence[Turn]) -> Spread:
+def speed_ratios(ours: Sequence[TimedRun], theirs: Sequence[TimedRun]) -> MedianRange:
     """Real tokens a second of ours over theirs, turn by turn."""
-    return spread([one.tokens_per_second / other.tokens_per_second for one, other in zip(ours, theirs, strict=True)])
+    return median_range(
+        [one.tokens_per_second / other.tokens_per_second for one, other in zip(ours, theirs, strict=True)]
+    )

@@ -9,18 +9,18 @@ from typing import Any
 
 import jax
 
-from bertjax.benchmark.bertjax_runner import Ours
-from bertjax.benchmark.interleaved_timing import Turn, ratios, spread
-from bertjax.benchmark.torch_baseline import Trial
-from bertjax.benchmark.torch_subprocess import PeerAway
-from bertjax.benchmark.trace import Part
+from bertjax.benchmark.bertjax_runner import BertjaxRunner
+from bertjax.benchmark.interleaved_timing import TimedRun, median_range, speed_ratios
+from bertjax.benchmark.torch_baseline import TrialResult
+from bertjax.benchmark.torch_subprocess import TorchProcess
+from bertjax.benchmark.trace import StepScope
 from bertjax.experiment import build
 from bertjax.training.flops import FLOPS_FORMULA, peak_flops, training_flops
 
 WAYS = ("forward", "backward", "update")
 
 
-def own_figures(exp: build.Experiment, ours: Ours, turns: Sequence[Turn]) -> dict[str, Any]:
+def bertjax_metrics(exp: build.Experiment, ours: BertjaxRunner, turns: Sequence[TimedRun]) -> dict[str, Any]:
     """Of our side; FLOPs and MFU count real tokens alone."""
     cfg, mesh = exp.parts[-1].cfg, exp.mesh
     kind = mesh.devices.flat[0].device_kind
@@ -49,7 +49,7 @@ def own_figures(exp: build.Experiment, ours: Ours, turns: Sequence[Turn]) -> dic
     }
 
 
-def own_lines(figures: Mapping[str, Any]) -> list[str]:
+def format_bertjax(figures: Mapping[str, Any]) -> list[str]:
     step = figures["seconds_per_step"]
     kind, mfu = figures["device_kind"], figures["mfu"]
     share = f"no MFU: the peak of {kind} is not known"
@@ -75,7 +75,7 @@ def own_lines(figures: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def parts_lines(parts: Mapping[Part, float]) -> list[str]:
+def format_scopes(parts: Mapping[StepScope, float]) -> list[str]:
     """A table of where the work of a step is; `parts` in seconds."""
     total = sum(parts.values())
     if not total:
@@ -85,14 +85,14 @@ def parts_lines(parts: Mapping[Part, float]) -> list[str]:
         titles[part.title] = titles.get(part.title, 0.0) + seconds
     lines = [f"{'share of the work in a traced step':<36} {'all':>7} {'forward':>9} {'backward':>9} {'neither':>9}"]
     for title, seconds in sorted(titles.items(), key=lambda item: -item[1]):
-        shares = [100 * parts.get(Part(title, way), 0.0) / total for way in WAYS]
+        shares = [100 * parts.get(StepScope(title, way), 0.0) / total for way in WAYS]
         cells = " ".join(f"{share:8.1f}%" if share >= 0.05 else " " * 9 for share in shares)
         lines.append(f"  {title:<34} {100 * seconds / total:6.1f}% {cells}".rstrip())
     return lines
 
 
-def peer_figures(
-    peer: PeerAway, trials: Sequence[Trial], ours: Sequence[Turn], theirs: Sequence[Turn]
+def torch_metrics(
+    peer: TorchProcess, trials: Sequence[TrialResult], ours: Sequence[TimedRun], theirs: Sequence[TimedRun]
 ) -> dict[str, Any]:
     """Of the other side, and the ratio of real tokens a second."""
     return _of_turns(theirs) | {
@@ -100,11 +100,11 @@ def peer_figures(
         "attention": peer.attention,
         "setting": str(peer.setting),
         "trials": {str(trial.setting): trial.fault or trial.seconds for trial in trials},
-        "ratio": ratios(ours, theirs)._asdict(),
+        "ratio": speed_ratios(ours, theirs)._asdict(),
     }
 
 
-def peer_lines(figures: Mapping[str, Any]) -> list[str]:
+def format_torch(figures: Mapping[str, Any]) -> list[str]:
     step, ratio = figures["seconds_per_step"], figures["ratio"]
     lines = [f"against {figures['versions']}: {figures['attention']} attention, fused AdamW, in turns with ours"]
     for setting, found in figures["trials"].items():
@@ -119,15 +119,15 @@ def peer_lines(figures: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _of_turns(turns: Sequence[Turn]) -> dict[str, Any]:
-    seconds = sum(turn.seconds for turn in turns)
+def _of_turns(turns: Sequence[TimedRun]) -> dict[str, Any]:
+    seconds = sum(run.seconds for run in turns)
     return {
         "turns": len(turns),
         "steps_per_turn": turns[0].steps,
-        "seconds_per_step": spread([turn.seconds_per_step for turn in turns])._asdict(),
-        "tokens_per_second": spread([turn.tokens_per_second for turn in turns])._asdict(),
-        "padding": 1.0 - sum(turn.real_tokens for turn in turns) / sum(turn.slots for turn in turns),
-        "waited": sum(turn.waited for turn in turns) / seconds,
+        "seconds_per_step": median_range([run.seconds_per_step for run in turns])._asdict(),
+        "tokens_per_second": median_range([run.tokens_per_second for run in turns])._asdict(),
+        "padding": 1.0 - sum(run.real_tokens for run in turns) / sum(run.slots for run in turns),
+        "waited": sum(run.waited for run in turns) / seconds,
     }
 
 

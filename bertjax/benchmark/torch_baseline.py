@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.benchmark.interleaved_timing import Turn
+from bertjax.benchmark.interleaved_timing import TimedRun
 from bertjax.errors import UserError
 
 WARMUP_STEPS, TRIAL_STEPS = 2, 3
 
 
-class Recipe(NamedTuple):
+class BaselineConfig(NamedTuple):
     """What the step needs of a config; `weight_decay` and the rate are constant."""
 
     rows: int
@@ -31,7 +31,7 @@ class Recipe(NamedTuple):
     seed: int
 
 
-class Setting(NamedTuple):
+class RunMode(NamedTuple):
     """One way to run the step."""
 
     bfloat16: bool
@@ -41,24 +41,24 @@ class Setting(NamedTuple):
         return f"{'bfloat16 autocast' if self.bfloat16 else 'float32'}, {'compiled' if self.compiled else 'eager'}"
 
 
-class Trial(NamedTuple):
+class TrialResult(NamedTuple):
     """How long a setting's step took, or why it did not run."""
 
-    setting: Setting
+    setting: RunMode
     seconds: float
     fault: str = ""
 
 
-def fastest(trials: Sequence[Trial]) -> Trial:
+def fastest_trial(trials: Sequence[TrialResult]) -> TrialResult:
     return min(trials, key=lambda trial: trial.seconds)
 
 
-class Peer:
+class TorchBaseline:
     """A model of `transformers` from a folder that we exported; it trains on what it is fed."""
 
     STEPS_OF_A_TRIAL = WARMUP_STEPS + TRIAL_STEPS
 
-    def __init__(self, folder: Path, auto_class: str, recipe: Recipe):
+    def __init__(self, folder: Path, auto_class: str, recipe: BaselineConfig):
         try:
             import torch
             import transformers
@@ -83,27 +83,27 @@ class Peer:
         )
         self._examples: deque[dict[str, Any]] = deque()
         self._compiled: Any = None
-        self.setting = Setting(False, False)
+        self.setting = RunMode(False, False)
 
     def feed(self, examples: Iterable[dict[str, Any]]) -> None:
         """Examples for the steps to come."""
         self._examples.extend(examples)
 
-    def use(self, setting: Setting) -> None:
+    def use(self, setting: RunMode) -> None:
         """From now on steps run in this way."""
         self.setting = setting
 
-    def trial(self, setting: Setting) -> Trial:
+    def trial(self, setting: RunMode) -> TrialResult:
         """Takes `STEPS_OF_A_TRIAL` steps in one way."""
         self.setting = setting
         try:
-            self.turn(WARMUP_STEPS)  # compiles, warms up
-            return Trial(setting, self.turn(TRIAL_STEPS).seconds_per_step)
+            self.run(WARMUP_STEPS)  # compiles, warms up
+            return TrialResult(setting, self.run(TRIAL_STEPS).seconds_per_step)
         except Exception as error:  # no compiler, an operation without a kernel: whatever it is, this way is closed
             self._examples.clear()
-            return Trial(setting, float("inf"), f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
+            return TrialResult(setting, float("inf"), f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
 
-    def turn(self, steps: int) -> Turn:
+    def run(self, steps: int) -> TimedRun:
         """As a turn of ours; making a batch is part of the step, as in their loop."""
         real = slots = 0
         waited = 0.0
@@ -117,7 +117,7 @@ class Peer:
             self._step({name: value.to(self.device) for name, value in batch.items()})
         if self.device == "cuda":
             self._torch.cuda.synchronize()
-        return Turn(steps, time.perf_counter() - began, real, slots, waited)
+        return TimedRun(steps, time.perf_counter() - began, real, slots, waited)
 
     def _batch(self) -> Any:
         examples = []

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from bertjax.benchmark.interleaved_timing import Turn
-from bertjax.benchmark.torch_baseline import Peer, Recipe, Setting, Trial, fastest
+from bertjax.benchmark.interleaved_timing import TimedRun
+from bertjax.benchmark.torch_baseline import BaselineConfig, RunMode, TorchBaseline, TrialResult, fastest_trial
 from bertjax.errors import UserError
 
 Example = dict[str, np.ndarray]
@@ -28,37 +28,37 @@ _COMMAND = (
 )
 
 
-class PeerAway:
-    """`Peer`, elsewhere. Close it at the end."""
+class TorchProcess:
+    """`TorchBaseline`, elsewhere. Close it at the end."""
 
-    def __init__(self, folder: Path, auto_class: str, examples: Iterator[Example], recipe: Recipe):
+    def __init__(self, folder: Path, auto_class: str, examples: Iterator[Example], recipe: BaselineConfig):
         self._examples, self._rows = examples, recipe.rows
         command = [sys.executable, "-c", _COMMAND, str(folder), auto_class, json.dumps(recipe._asdict())]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.versions, self.device, self.attention = self._answer()
-        self.setting = Setting(False, False)
+        self.setting = RunMode(False, False)
 
-    def choose(self, with_compile: bool) -> list[Trial]:
+    def choose(self, with_compile: bool) -> list[TrialResult]:
         """Tries the ways to run, keeps the fastest, and returns what was found."""
-        trials = [self._try(Setting(False, False)), self._try(Setting(True, False))]
+        trials = [self._try(RunMode(False, False)), self._try(RunMode(True, False))]
         if with_compile:
-            trials.append(self._try(Setting(fastest(trials).setting.bfloat16, True)))
-        best = fastest(trials)
+            trials.append(self._try(RunMode(fastest_trial(trials).setting.bfloat16, True)))
+        best = fastest_trial(trials)
         if best.fault:
             raise UserError(f"--baseline hf: {self.versions} cannot train this model here: {best.fault}")
         self._ask("use", 0, list(best.setting))
         self.setting = best.setting
         return trials
 
-    def _try(self, setting: Setting) -> Trial:
-        seconds, fault = self._ask("trial", Peer.STEPS_OF_A_TRIAL, list(setting))
-        return Trial(setting, seconds, fault)
+    def _try(self, setting: RunMode) -> TrialResult:
+        seconds, fault = self._ask("trial", TorchBaseline.STEPS_OF_A_TRIAL, list(setting))
+        return TrialResult(setting, seconds, fault)
 
-    def turn(self, steps: int) -> Turn:
-        return Turn(*self._ask("turn", steps, steps))
+    def run(self, steps: int) -> TimedRun:
+        return TimedRun(*self._ask("run", steps, steps))
 
     def _ask(self, what: str, steps: int, argument: Any) -> Any:
-        """The answer to a call of `Peer`, given what `steps` steps need."""
+        """The answer to a call of `TorchBaseline`, given what `steps` steps need."""
         taken = itertools.islice(self._examples, steps * self._rows)
         examples = [{name: np.asarray(value).tolist() for name, value in example.items()} for example in taken]
         assert self._process.stdin is not None
@@ -97,7 +97,7 @@ def serve() -> None:
         print(json.dumps({kind: value}), file=answers, flush=True)
 
     try:
-        peer = Peer(Path(folder), auto_class, Recipe(**json.loads(recipe)))
+        peer = TorchBaseline(Path(folder), auto_class, BaselineConfig(**json.loads(recipe)))
     except UserError as error:
         answer("fault", str(error))
         return
@@ -105,10 +105,10 @@ def serve() -> None:
     for line in sys.stdin:
         what, examples, argument = json.loads(line)
         peer.feed(examples)
-        if what == "turn":
-            answer("is", peer.turn(argument))
+        if what == "run":
+            answer("is", peer.run(argument))
         elif what == "trial":
-            answer("is", peer.trial(Setting(*argument))[1:])
+            answer("is", peer.trial(RunMode(*argument))[1:])
         else:
-            peer.use(Setting(*argument))
+            peer.use(RunMode(*argument))
             answer("is", None)

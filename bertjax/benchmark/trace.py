@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from bertjax.aot.hlo import Instruction, Program, parse
+from bertjax.runtime.hlo import Instruction, Program, parse_hlo
 
 SCOPES = {
     "corruption": "hiding tokens",
@@ -34,27 +34,27 @@ _SCOPE = re.compile(rf"(?<![A-Za-z_])({'|'.join(SCOPES)})(?![A-Za-z_])")
 _CONTAINERS = ("while", "conditional", "call")  # what they hold is in the trace, too
 
 
-class Part(NamedTuple):
+class StepScope(NamedTuple):
     """A part of the step and which way: `forward`, `backward`, or `update` where nothing is differentiated."""
 
     title: str
     way: str
 
 
-def part_of(op_name: str) -> Part:
+def scope_of(op_name: str) -> StepScope:
     """By the innermost scope of an operation's name, such as jit(train_step)/transpose(jvp())/attention/dot_general."""
     found = _SCOPE.findall(op_name)
     way = "backward" if "transpose(" in op_name else "forward" if "jvp(" in op_name else "update"
-    return Part(SCOPES[found[-1]] if found else OTHER, way)
+    return StepScope(SCOPES[found[-1]] if found else OTHER, way)
 
 
-def parts_by_instruction(hlo: str) -> dict[str, Part]:
+def scopes_by_instruction(hlo: str) -> dict[str, StepScope]:
     """The part of every instruction of a compiled program's text, but for those that only hold others."""
-    program = parse(hlo)
-    parts: dict[str, Part] = {}
+    program = parse_hlo(hlo)
+    parts: dict[str, StepScope] = {}
     for each in program.instructions():
         if each.opcode not in _CONTAINERS:
-            parts[each.name] = part_of(each.op_name or _most_common(program, each))
+            parts[each.name] = scope_of(each.op_name or _most_common(program, each))
     return parts
 
 
@@ -67,18 +67,18 @@ def _most_common(program: Program, instruction: Instruction) -> str:
     return found.most_common(1)[0][0] if found else ""
 
 
-def seconds_by_part(folder: str | Path, hlo: str) -> dict[Part, float]:
+def seconds_by_scope(folder: str | Path, hlo: str) -> dict[StepScope, float]:
     """Seconds of work in the newest trace below `folder`, summed over all threads or devices; `hlo` is its program."""
-    parts = parts_by_instruction(hlo)
-    total: defaultdict[Part, float] = defaultdict(float)
+    parts = scopes_by_instruction(hlo)
+    total: defaultdict[StepScope, float] = defaultdict(float)
     for line in _device_lines(folder):
-        for name, seconds in own_seconds(line):
+        for name, seconds in self_times(line):
             if name in parts:
                 total[parts[name]] += seconds
     return dict(total)
 
 
-def own_seconds(events: Iterable[tuple[str, float, float]]) -> Iterator[tuple[str, float]]:
+def self_times(events: Iterable[tuple[str, float, float]]) -> Iterator[tuple[str, float]]:
     """Of (name, start, end) of one thread: the time of each without that of the events inside it."""
     stack: list[list[Any]] = []  # name, end, seconds of its own
 

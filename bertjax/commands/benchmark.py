@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from bertjax.benchmark.bertjax_runner import Ours
-from bertjax.benchmark.interleaved_timing import Turn, alternate
-from bertjax.benchmark.report import own_figures, own_lines, parts_lines, peer_figures, peer_lines
-from bertjax.benchmark.torch_baseline import Recipe
-from bertjax.benchmark.torch_subprocess import PeerAway
+from bertjax.benchmark.bertjax_runner import BertjaxRunner
+from bertjax.benchmark.interleaved_timing import TimedRun, interleave
+from bertjax.benchmark.report import bertjax_metrics, format_bertjax, format_scopes, format_torch, torch_metrics
+from bertjax.benchmark.torch_baseline import BaselineConfig
+from bertjax.benchmark.torch_subprocess import TorchProcess
 from bertjax.config import parse_objective
 from bertjax.config.objectives.masking import CausalConfig, MlmConfig
 from bertjax.data import corpora
@@ -53,31 +53,31 @@ def benchmark(
     teacher = read_teacher(cfg, prepared.tokenizer)
     exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     attach_teacher(exp, teacher)
-    with contextlib.closing(Ours(exp, prepared)) as ours:
-        ours.turn(amounts.warmup)
+    with contextlib.closing(BertjaxRunner(exp, prepared)) as ours:
+        ours.run(amounts.warmup)
         if peer_class is None:
-            figures = _own(exp, ours, alternate([ours], amounts.turns, amounts.steps)[0])
+            figures = _own(exp, ours, interleave([ours], amounts.turns, amounts.steps)[0])
         else:
             with (
                 tempfile.TemporaryDirectory(prefix="bertjax-peer-") as folder,
                 contextlib.closing(_peer(exp, prepared, ours, Path(folder), peer_class)) as peer,
             ):
                 trials = peer.choose(with_compile)
-                turns, theirs = alternate([ours, peer], amounts.turns, amounts.steps)
+                turns, theirs = interleave([ours, peer], amounts.turns, amounts.steps)
             figures = _own(exp, ours, turns)
-            figures["peer"] = peer_figures(peer, trials, turns, theirs)
-            print("\n".join(peer_lines(figures["peer"])))
+            figures["peer"] = torch_metrics(peer, trials, turns, theirs)
+            print("\n".join(format_torch(figures["peer"])))
     if out is not None:
         out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
         print(f"all figures: {out}")
 
 
-def _own(exp: build.Experiment, ours: Ours, turns: Sequence[Turn]) -> dict[str, Any]:
+def _own(exp: build.Experiment, ours: BertjaxRunner, turns: Sequence[TimedRun]) -> dict[str, Any]:
     """Prints our side; returns its figures."""
-    figures = own_figures(exp, ours, turns)
-    print("\n".join(own_lines(figures)))
-    parts = ours.parts(TRACED_STEPS)
-    print("\n".join(parts_lines(parts)))
+    figures = bertjax_metrics(exp, ours, turns)
+    print("\n".join(format_bertjax(figures)))
+    parts = ours.trace(TRACED_STEPS)
+    print("\n".join(format_scopes(parts)))
     found: dict[str, dict[str, float]] = {}
     for part, seconds in parts.items():
         found.setdefault(part.title, {})[part.way] = seconds
@@ -107,7 +107,9 @@ def _peer_class(cfg: ConfigDict) -> str:
     return auto_class(found.architecture)
 
 
-def _peer(exp: build.Experiment, prepared: Prepared, ours: Ours, folder: Path, peer_class: str) -> PeerAway:
+def _peer(
+    exp: build.Experiment, prepared: Prepared, ours: BertjaxRunner, folder: Path, peer_class: str
+) -> TorchProcess:
     """The same network from the same first weights."""
     cfg, objective = exp.parts[-1].cfg, parse_objective.objective_config(exp.parts[-1].cfg)
     network = exp.network
@@ -119,7 +121,7 @@ def _peer(exp: build.Experiment, prepared: Prepared, ours: Ours, folder: Path, p
         heads=network.heads,
         tokenizer=prepared.tokenizer,
     )
-    recipe = Recipe(
+    recipe = BaselineConfig(
         rows=cfg.train.batch_size,
         masked=isinstance(objective, MlmConfig),
         mask_rate=objective.masking.mask_rate if isinstance(objective, MlmConfig) else 0.0,
@@ -128,4 +130,4 @@ def _peer(exp: build.Experiment, prepared: Prepared, ours: Ours, folder: Path, p
         clip_norm=cfg.optimizer.clip_norm,
         seed=cfg.seed,
     )
-    return PeerAway(folder / "model", peer_class, ours.examples(), recipe)
+    return TorchProcess(folder / "model", peer_class, ours.examples(), recipe)

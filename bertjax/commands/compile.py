@@ -8,7 +8,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from bertjax.aot.compile import compile_step, estimate_step
-from bertjax.aot.report import figures_of, lines_of
+from bertjax.aot.report import format_metrics, step_metrics
 from bertjax.aot.topology import tpu_devices, virtual_devices
 from bertjax.errors import UserError
 
@@ -24,8 +24,8 @@ def compile_ahead(
     cfg.platform = "any"  # that of the topology, whatever this machine is
     found = tpu_devices(topology) if topology is not None else virtual_devices(devices or 0)
     compiled = compile_step(cfg, found)
-    figures = figures_of(compiled, estimate_step(cfg, found) if estimate else None)
-    print("\n".join(lines_of(figures)))
+    figures = step_metrics(compiled, estimate_step(cfg, found) if estimate else None)
+    print("\n".join(format_metrics(figures)))
     if out is not None:
         out.write_text(json.dumps({"topology": topology} | figures, indent=2) + "\n", encoding="utf-8")
         print(f"all figures: {out}")

@@ -11,14 +11,14 @@ import jax
 from bertjax.errors import UserError
 from bertjax.experiment.workdir import write_whole
 from bertjax.parity.cases import Case
+from bertjax.parity.compare import DIRECTIONS, Measurement, compare, library_versions
 from bertjax.parity.families import CASES
-from bertjax.parity.measure import DIRECTIONS, Measurement, library_versions, measure
 from bertjax.parity.report import render
 
 
 def parity(families: Sequence[str], out: Path | None) -> bool:
     """Measures, prints the table, writes it to `out`; True when everything agrees."""
-    cases = chosen(families)
+    cases = select_cases(families)
     device = jax.devices()[0]
     versions = {"jax": jax.__version__, **library_versions(), "on": device.device_kind}
     found: list[Measurement] = []
@@ -35,7 +35,7 @@ def parity(families: Sequence[str], out: Path | None) -> bool:
     return all(each.agrees for each in found)
 
 
-def chosen(families: Sequence[str]) -> list[Case]:
+def select_cases(families: Sequence[str]) -> list[Case]:
     """The cases of the families that were named, of all where none was; raises `UserError` for an unknown name."""
     known = list(dict.fromkeys(case.family for case in CASES))
     for family in families:
@@ -48,7 +48,7 @@ def _measured(case: Case) -> list[Measurement]:
     found: list[Measurement] = []
     for model_class in case.classes:
         for direction in DIRECTIONS:
-            found += measure(case, model_class, direction)
+            found += compare(case, model_class, direction)
     misses = [each for each in found if not each.agrees]
     verdict = "agrees" if not misses else f"DIFFERS in {len(misses)} of {len(found)} quantities"
     print(f"{case.family}: {case.name}: {verdict}", file=sys.stderr, flush=True)

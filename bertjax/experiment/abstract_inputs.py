@@ -13,7 +13,7 @@ from bertjax.training.sharding import BATCH
 from bertjax.types import Vocabulary, padded_vocab_size
 
 
-def stand_in_vocabulary(size: int) -> Vocabulary:
+def placeholder_vocabulary(size: int) -> Vocabulary:
     """As many pieces as the config asks for, each a word; no tokenizer was trained."""
     ones = np.ones(size, bool)
     return Vocabulary(size, padded_vocab_size(size), 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))

@@ -10,7 +10,7 @@ from bertjax.config.phases import amounts
 from bertjax.data import corpora
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.abstract_inputs import abstract_batch, stand_in_vocabulary
+from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
 from bertjax.experiment.teacher import attach_teacher, read_teacher
 from bertjax.models.model import count_params
 from bertjax.training.flops import bytes_per_device, peak_flops, training_flops
@@ -55,7 +55,7 @@ def _vocabulary(cfg: ConfigDict) -> tuple[Vocabulary, bool]:
     folder = corpora.tokenizer_folder(cfg)
     if folder is None or folder.exists():
         return corpora.load_or_train_tokenizer(cfg).vocabulary(), True
-    return stand_in_vocabulary(cfg.data.vocab_size), False
+    return placeholder_vocabulary(cfg.data.vocab_size), False
 
 
 def _epochs(cfg: ConfigDict) -> str:

@@ -28,7 +28,7 @@ from bertjax.data.vocab_transfer import PieceMatch, match_pieces
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.load import SourceModel, load_source_model, require_model
-from bertjax.models.disentangled_attention import row_of, span
+from bertjax.models.disentangled_attention import attention_span, distance_bucket
 from bertjax.objectives.base import Objective
 from bertjax.training.ema import restart_average
 from bertjax.training.sharding import host_copy, put_tree
@@ -130,16 +130,19 @@ def _distance_rows(old: EncoderConfig, new: EncoderConfig) -> np.ndarray:
     go on sharing its outermost rows, so that rows of any length compute what they did.
     """
     if (old.relative_buckets, old.max_distance) == (new.relative_buckets, new.max_distance):
-        return np.arange(2 * span(new))
+        return np.arange(2 * attention_span(new))
     if not new.relative_buckets and not old.relative_buckets:
-        return row_of(np.arange(-span(new), span(new)), old)
-    reach = max(new.max_distance, span(new))
+        return distance_bucket(np.arange(-attention_span(new), attention_span(new)), old)
+    reach = max(new.max_distance, attention_span(new))
     distances = np.arange(-reach, reach)
-    rows = row_of(distances, new)
-    middle = [int(np.median(distances[rows == row])) if (rows == row).any() else None for row in range(2 * span(new))]
+    rows = distance_bucket(distances, new)
+    middle = [
+        int(np.median(distances[rows == row])) if (rows == row).any() else None
+        for row in range(2 * attention_span(new))
+    ]
     known = [place for place, distance in enumerate(middle) if distance is not None]
     nearest = [middle[min(known, key=lambda other: abs(other - place))] for place in range(len(middle))]
-    return row_of(np.array(nearest), old)
+    return distance_bucket(np.array(nearest), old)
 
 
 def fill_network(objective: Objective, params: Params, name: str, given: Params) -> tuple[Params, list[str]]:

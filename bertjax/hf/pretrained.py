@@ -18,7 +18,7 @@ from bertjax.errors import UserError
 from bertjax.hf.xlnet_inputs import Streams, checked_streams
 from bertjax.models.encoder import EncoderOutput
 from bertjax.models.model import Model, bind
-from bertjax.models.two_stream import run_streams
+from bertjax.models.two_stream import run_two_streams
 from bertjax.types import Params
 
 Inputs = dict[str, Array]
@@ -127,7 +127,7 @@ def _forward_streams(
 ) -> ModelOutput:
     model = bind(config, heads, params)
     collect = ("hidden_states",) if output_hidden_states else ()
-    out = run_streams(model.encoder, **inputs, **streams, collect=collect)
+    out = run_two_streams(model.encoder, **inputs, **streams, collect=collect)
     last = out.content if out.targets is None else out.targets
     heads = heads if out.targets is None else tuple(head for head in heads if head == "mlm")
     outputs = _head_outputs(model, heads, EncoderOutput(last), inputs)
@@ -149,7 +149,7 @@ def _head_outputs(model: Model, heads: tuple[str, ...], encoded: EncoderOutput, 
     if "pooler" in heads:
         found["pooler_output"] = model.pooled(hidden, positions, segment_ids)[:, 0]
     if "mlm" in heads:
-        states = model.masked_word_states(encoded, segment_ids, inputs["position_ids"])
+        states = model.mlm_hidden_states(encoded, segment_ids, inputs["position_ids"])
         found["mlm_logits"] = model.mlm_logits(states)[..., : model.config.vocab_size]
     if "pair" in heads:
         found["pair_logits"] = model.pair_logits(found["pooler_output"])

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models.two_stream import check_streams
+from bertjax.models.two_stream import check_two_streams
 
 Streams = dict[str, Array]
 
@@ -18,11 +18,11 @@ Streams = dict[str, Array]
 def checked_streams(
     config: EncoderConfig, shape: tuple[int, ...], memory: Any, perm_mask: Any, target_mapping: Any
 ) -> Streams:
-    """Keyword arguments of `run_streams` for rows of `shape` [B, S]; raises `UserError`.
+    """Keyword arguments of `run_two_streams` for rows of `shape` [B, S]; raises `UserError`.
 
     memory [L, B, M, D]   perm_mask [B, S, S], 1 = hidden   target_mapping [B, T, S], a single 1 in every row
     """
-    check_streams(config, memory is not None)
+    check_two_streams(config, memory is not None)
     found: Streams = {}
     if memory is not None:
         found["memory"] = _memory(config, shape[0], memory)

@@ -14,7 +14,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import Inputs, PretrainedModel, checked_inputs
 from bertjax.models.model import bind
-from bertjax.models.two_stream import run_streams
+from bertjax.models.two_stream import run_two_streams
 from bertjax.types import Params
 
 
@@ -100,13 +100,13 @@ def _scores(
     model = bind(config, heads, params)
     if how is not None and how.two_streams:
         seen = jnp.broadcast_to(~hidden[:, None, :], (*hidden.shape, hidden.shape[1]))
-        states = run_streams(model.encoder, **inputs, visible=seen, targets=positions).targets
+        states = run_two_streams(model.encoder, **inputs, visible=seen, targets=positions).targets
         assert states is not None
     else:
         if how is not None:
             inputs = inputs | {"input_ids": jnp.where(hidden, how.mask_id, inputs["input_ids"])}
         encoded = model.encode(**inputs)
-        states = model.masked_word_states(encoded, inputs["segment_ids"], inputs["position_ids"], positions)
+        states = model.mlm_hidden_states(encoded, inputs["segment_ids"], inputs["position_ids"], positions)
     return model.mlm_logits(states)[..., : config.vocab_size]
 
 

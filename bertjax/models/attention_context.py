@@ -11,7 +11,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.models.rope import Rotation, rotation
 
 
-class Context(NamedTuple):
+class AttentionContext(NamedTuple):
     """Made once a batch for the layers that see the whole row, and once for those with a window.
 
     segment_ids, window, causal
@@ -45,12 +45,12 @@ def make_context(
     position_ids: Int[Array, "B S"],
     local: bool,
     relative: Any = None,
-) -> Context:
+) -> AttentionContext:
     """The context of the layers that are `local`, or of those that are not."""
     turn = None
     if config.attention_position == "rotary":
         turn = rotation(position_ids, config.head_dim, config.rotary_local_base if local else config.rotary_base)
-    return Context(segment_ids, config.window if local else 0, config.causal, None, turn, relative)
+    return AttentionContext(segment_ids, config.window if local else 0, config.causal, None, turn, relative)
 
 
 def attention_mask(segment_ids: Int[Array, "B S"], window: int = 0, causal: bool = False) -> Bool[Array, "B 1 S S"]:
@@ -60,11 +60,11 @@ def attention_mask(segment_ids: Int[Array, "B S"], window: int = 0, causal: bool
     Padding queries look at every real key in reach, which nobody reads: it makes them equal to Hugging Face's.
     """
     place = jnp.arange(segment_ids.shape[1])
-    rule = visibility(segment_ids, segment_ids, place[None], place[None], window, causal)
+    rule = visibility_mask(segment_ids, segment_ids, place[None], place[None], window, causal)
     return rule[:, None]
 
 
-def visibility(
+def visibility_mask(
     query_ids: Int[Array, "*b Q"],
     key_ids: Int[Array, "*b K"],
     query_places: Int[Array, "*c Q"],
@@ -81,7 +81,7 @@ def visibility(
     return mask & ((jnp.abs(distance) <= window // 2) if window else distance >= 0)
 
 
-def sees_anything(segment_ids: Int[Array, "B S"], window: int = 0, causal: bool = False) -> Bool[Array, "B S"]:
+def has_visible_key(segment_ids: Int[Array, "B S"], window: int = 0, causal: bool = False) -> Bool[Array, "B S"]:
     """False for queries to which `attention_mask` shows no key: padding out of reach of every real token."""
     length = segment_ids.shape[1]
     real = jnp.cumsum(segment_ids > 0, axis=1)

@@ -19,39 +19,41 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models.attention_context import Context
-from bertjax.models.local_attention import pays
-from bertjax.models.mesh import on_each_device, platform
+from bertjax.models.attention_context import AttentionContext
+from bertjax.models.local_attention import should_block
+from bertjax.models.mesh import per_device, target_platform
 
-EXACT = ("xla", "tiled")  # whatever is asked of attention, no kernel of others
+BUILTIN = ("xla", "tiled")  # whatever is asked of attention, no kernel of others
 LANES = 128  # width of a TPU vector register: what splash's sizes are multiples of
 _BLOCKS = (512, 256, 128)
 _CUDNN_HEAD = 128  # cuDNN's limit before Hopper (there 256)
 
 
-def choose(config: EncoderConfig, context: Context, q: Array, k: Array, dropping: bool) -> str:
+def choose_kernel(config: EncoderConfig, context: AttentionContext, q: Array, k: Array, dropping: bool) -> str:
     """`xla`, `tiled`, `cudnn`, `splash` or `interpret`; `dropping` = probabilities are about to be dropped.
 
     A kernel that was asked for by name and cannot be exact raises `UserError`; `auto` takes one only where it can, and
     prefers blocks to a kernel that would need the window as a matrix.
     """
     wanted = config.attention_implementation
-    if wanted in EXACT:
+    if wanted in BUILTIN:
         return wanted
     if wanted == "auto":
-        kernel = {"cpu": "tiled", "cuda": "cudnn", "tpu": "splash"}.get(platform(), "xla")
-        if kernel in EXACT:
+        kernel = {"cpu": "tiled", "cuda": "cudnn", "tpu": "splash"}.get(target_platform(), "xla")
+        if kernel in BUILTIN:
             return kernel
-        if obstacle(kernel, config, context, q, k, dropping):
+        if kernel_limitation(kernel, config, context, q, k, dropping):
             return "xla"
-        return "xla" if kernel == "cudnn" and pays(q.shape[1], context.window) else kernel
-    reason = obstacle(wanted, config, context, q, k, dropping)
+        return "xla" if kernel == "cudnn" and should_block(q.shape[1], context.window) else kernel
+    reason = kernel_limitation(wanted, config, context, q, k, dropping)
     if reason:
         raise UserError(f"attention_implementation={wanted} {reason}; take xla or auto")
     return wanted
 
 
-def obstacle(kernel: str, config: EncoderConfig, context: Context, q: Array, k: Array, dropping: bool) -> str:
+def kernel_limitation(
+    kernel: str, config: EncoderConfig, context: AttentionContext, q: Array, k: Array, dropping: bool
+) -> str:
     """Why this kernel cannot compute this attention; empty if it can."""
     if dropping:
         return f"cannot drop probabilities: attention_dropout must be 0 in training, not {config.attention_dropout}"
@@ -68,8 +70,8 @@ def obstacle(kernel: str, config: EncoderConfig, context: Context, q: Array, k: 
     return ""
 
 
-def cudnn(
-    q: Float[Array, "B S N H"], k: Float[Array, "B S N H"], v: Float[Array, "B S N H"], context: Context
+def cudnn_attention(
+    q: Float[Array, "B S N H"], k: Float[Array, "B S N H"], v: Float[Array, "B S N H"], context: AttentionContext
 ) -> Float[Array, "B S N H"]:
     """cuDNN's flash attention, operands bfloat16, visibility as a mask [B, 1, S, S] that all heads share.
 
@@ -81,11 +83,11 @@ def cudnn(
     return jax.nn.dot_product_attention(q, k, v, mask=context.visible(), implementation="cudnn")
 
 
-def splash(
+def splash_attention(
     q: Float[Array, "B S N H"],
     k: Float[Array, "B S N H"],
     v: Float[Array, "B S N H"],
-    context: Context,
+    context: AttentionContext,
     dtype: Any,
     interpret: bool,
 ) -> Float[Array, "B S N H"]:
@@ -105,7 +107,7 @@ def splash(
     scaled = q.astype(jnp.float32) / math.sqrt(width)  # the kernel does not scale
     segments = jnp.pad(context.segment_ids, ((0, 0), (0, padded - length)))
     run = functools.partial(_run_splash, padded, context.window, context.causal, interpret)
-    out = on_each_device(run, (1, 1, 1, None), 1, lay(scaled), lay(k), lay(v), segments)  # no compiler splits a kernel
+    out = per_device(run, (1, 1, 1, None), 1, lay(scaled), lay(k), lay(v), segments)  # no compiler splits a kernel
     return out.transpose(0, 2, 1, 3)[:, :length]
 
 

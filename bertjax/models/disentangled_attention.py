@@ -30,14 +30,14 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.attention import mix
-from bertjax.models.attention_context import Context, visibility
+from bertjax.models.attention import average_values
+from bertjax.models.attention_context import AttentionContext, visibility_mask
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, initializer, layer_norm
-from bertjax.models.relative_shift import narrow_einsum, of_places, of_tokens
+from bertjax.models.relative_shift import distance_scores, distance_scores_at, einsum
 
 
-class Relative(NamedTuple):
+class DisentangledPositions(NamedTuple):
     """What disentangled layers must know of a batch.
 
     table     the distances that rows of this length have, normed, before dropout; one row a bucket
@@ -48,19 +48,19 @@ class Relative(NamedTuple):
     queries: Int[Array, "B M"] | None = None
 
 
-def at_positions(context: Context, positions: Int[Array, "B M"]) -> Context:
+def restrict_queries(context: AttentionContext, positions: Int[Array, "B M"]) -> AttentionContext:
     """The context of queries that stand at these places only, for keys of the whole row."""
     ids = jnp.take_along_axis(context.segment_ids, positions, axis=1)
     places = jnp.broadcast_to(jnp.arange(context.segment_ids.shape[1])[None], context.segment_ids.shape)
-    mask = visibility(ids, context.segment_ids, positions, places, context.window, context.causal)
+    mask = visibility_mask(ids, context.segment_ids, positions, places, context.window, context.causal)
     return context._replace(mask=mask[:, None], relative=context.relative._replace(queries=positions))
 
 
-class RelativeTable(nnx.Module):
+class DistanceEmbeddings(nnx.Module):
     """The table of distances, [2 * span, D], that all layers share."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        shape = 2 * span(config), config.hidden_size
+        shape = 2 * attention_span(config), config.hidden_size
         self.embedding = nnx.Param(initializer(config)(rngs.params(), shape, jnp.float32))
         if config.relative_norm:
             self.norm = layer_norm(config.hidden_size, config, rngs)
@@ -68,7 +68,7 @@ class RelativeTable(nnx.Module):
 
     def __call__(self, seq_len: int) -> Float[Array, "U D"]:
         """The rows that a text of this length uses."""
-        used, _ = table_rows(self.config, seq_len)
+        used, _ = used_buckets(self.config, seq_len)
         low, high = int(used[0]), int(used[-1])
         rows = self.embedding[low : high + 1]
         if len(used) < len(rows):  # coarse buckets leave rows out
@@ -76,7 +76,7 @@ class RelativeTable(nnx.Module):
         return (self.norm(rows) if self.config.relative_norm else rows).astype(self.config.result_dtype)
 
 
-def span(config: EncoderConfig) -> int:
+def attention_span(config: EncoderConfig) -> int:
     """Rows of the table on either side of distance 0."""
     return config.relative_buckets or config.max_distance
 
@@ -94,17 +94,17 @@ def log_bucket(distances: Int[np.ndarray, "*d"], buckets: int, max_distance: int
     return np.where(np.abs(distances) <= middle, distances, np.sign(distances) * far.astype(np.int64))
 
 
-def row_of(distances: Int[np.ndarray, "*d"], config: EncoderConfig) -> Int[np.ndarray, "*d"]:
+def distance_bucket(distances: Int[np.ndarray, "*d"], config: EncoderConfig) -> Int[np.ndarray, "*d"]:
     """The row of the table for distances query - key."""
     if config.relative_buckets:
         distances = log_bucket(distances, config.relative_buckets, config.max_distance)
-    return np.clip(distances + span(config), 0, 2 * span(config) - 1)
+    return np.clip(distances + attention_span(config), 0, 2 * attention_span(config) - 1)
 
 
 @functools.lru_cache(maxsize=64)
-def table_rows(config: EncoderConfig, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
+def used_buckets(config: EncoderConfig, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
     """(rows of the table in use, ascending; which of those every distance seq_len - 1, ..., 1 - seq_len has)."""
-    rows = row_of(np.arange(seq_len - 1, -seq_len, -1), config)
+    rows = distance_bucket(np.arange(seq_len - 1, -seq_len, -1), config)
     return np.unique(rows, return_inverse=True)
 
 
@@ -119,7 +119,7 @@ class DisentangledAttention(nnx.Module):
         self.query = Linear(config.hidden_size, inner, config, rngs, bias != "none")
         self.key = Linear(config.hidden_size, inner, config, rngs, bias == "all")
         self.value = Linear(config.hidden_size, inner, config, rngs, bias != "none")
-        self.output = Linear(inner, config.hidden_size, config, rngs, bias != "none", ends_block=True)
+        self.output = Linear(inner, config.hidden_size, config, rngs, bias != "none", residual_output=True)
         self.norm = layer_norm(config.hidden_size, config, rngs) if norm else None
         self.config = config
         if not config.relative_share_key and "c2p" in config.relative_terms:
@@ -129,28 +129,32 @@ class DisentangledAttention(nnx.Module):
 
     @jax.named_scope("attention")
     def __call__(
-        self, x: Float[Array, "B S D"], context: Context, key: Key | None, source: Float[Array, "B K D"] | None = None
+        self,
+        x: Float[Array, "B S D"],
+        context: AttentionContext,
+        key: Key | None,
+        source: Float[Array, "B K D"] | None = None,
     ) -> Float[Array, "B S D"]:
         """`source` is what keys and values are made of; `x` are its own tokens, or those at `relative.queries`."""
         keys = (None, None) if key is None else jax.random.split(key)
         q, k, v = self.project(x, context, source)
         scores = self.scores(q, k, context, keys[0])
-        return self.output(mix(scores, v, context, self.config, keys[1]).reshape(*x.shape[:2], -1))
+        return self.output(average_values(scores, v, context, self.config, keys[1]).reshape(*x.shape[:2], -1))
 
     def project(
-        self, x: Float[Array, "B S D"], context: Context, source: Float[Array, "B K D"] | None = None
+        self, x: Float[Array, "B S D"], context: AttentionContext, source: Float[Array, "B K D"] | None = None
     ) -> tuple[Float[Array, "B S N H"], Float[Array, "B K N H"], Float[Array, "B K N H"]]:
         """Queries, keys and values by head."""
         source = x if source is None else source
         return self._heads(self.query(x)), self._heads(self.key(source)), self._heads(self.value(source))
 
     def scores(
-        self, q: Float[Array, "B S N H"], k: Float[Array, "B K N H"], context: Context, key: Key | None = None
+        self, q: Float[Array, "B S N H"], k: Float[Array, "B K N H"], context: AttentionContext, key: Key | None = None
     ) -> Float[Array, "B N S K"]:
         """The sum of all terms, float32, before anything is made invisible; `key` drops parts of the distances."""
         config, relative = self.config, context.relative
-        table = dropout(relative.table, config.hidden_dropout, key, by_row=False)
-        scores = narrow_einsum("bqnh,bknh->bnqk", q, k, config)
+        table = dropout(relative.table, config.hidden_dropout, key, batched=False)
+        scores = einsum("bqnh,bknh->bnqk", q, k, config)
         if "c2p" in config.relative_terms:
             rows = self._distances(self.key if config.relative_share_key else self.position_key, table, k.shape[1])
             scores = scores + content_to_position(q, rows, relative.queries, config)
@@ -168,11 +172,11 @@ class DisentangledAttention(nnx.Module):
         Far distances share rows: then a product, for the gradient of a look-up would add in no fixed order.
         """
         rows = self._heads(project(table))
-        _, places = table_rows(self.config, seq_len)
+        _, places = used_buckets(self.config, seq_len)
         if len(rows) == len(places):
             return rows[::-1]
         chosen = jax.nn.one_hot(places, len(rows), dtype=rows.dtype)
-        return narrow_einsum("wu,unh->wnh", chosen, rows, self.config).astype(rows.dtype)
+        return einsum("wu,unh->wnh", chosen, rows, self.config).astype(rows.dtype)
 
 
 def content_to_position(
@@ -184,8 +188,8 @@ def content_to_position(
     """q_i rows[i - j] for every key j, `rows` by falling distance; the queries are all tokens or those at `queries`."""
     seq_len = (rows.shape[0] + 1) // 2
     if queries is None:
-        return of_tokens(q, rows[None], seq_len, config)
-    return of_places(q, rows[None], queries, seq_len, config)
+        return distance_scores(q, rows[None], seq_len, config)
+    return distance_scores_at(q, rows[None], queries, seq_len, config)
 
 
 def position_to_content(
@@ -195,5 +199,5 @@ def position_to_content(
     config: EncoderConfig,
 ) -> Float[Array, "B N Q S"]:
     """k_j rows[i - j], in the same order: seen from the keys, the distances rise."""
-    scores = of_tokens(k, rows[::-1][None], k.shape[1], config).swapaxes(2, 3)
+    scores = distance_scores(k, rows[::-1][None], k.shape[1], config).swapaxes(2, 3)
     return scores if queries is None else jnp.take_along_axis(scores, queries[:, None, :, None], axis=2)

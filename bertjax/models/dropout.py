@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend.random import threefry2x32_p
 from jaxtyping import Array
 
-from bertjax.models.mesh import parts_by_hand, platform
+from bertjax.models.mesh import manual_batch_shard, target_platform
 
 Key = Array
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -18,44 +18,44 @@ _PARITY = 0x1BD11BDA
 
 
 @jax.named_scope("dropout")
-def dropout(x: Array, rate: float, key: Key | None, by_row: bool = True) -> Array:
+def dropout(x: Array, rate: float, key: Key | None, batched: bool = True) -> Array:
     """Zeroes a share `rate` of the elements and scales the rest; `key=None` means none is dropped.
 
-    `by_row`: the first axis counts rows of the batch; else all rows share `x`, and what is dropped of it.
+    `batched`: the first axis counts rows of the batch; else all rows share `x`, and what is dropped of it.
 
     Sixteen random bits an element (the rate is exact to 2^-17): random numbers are a large part of a small model's
     step, and one threefry word serves two elements.
     """
     if key is None or rate == 0.0:
         return x
-    keep, scale = kept(key, rate, x.shape, by_row)
+    keep, scale = keep_mask(key, rate, x.shape, batched)
     return jnp.where(keep, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
 
 
 @jax.named_scope("dropout")
-def kept(key: Key, rate: float, shape: tuple[int, ...], by_row: bool = True) -> tuple[Array, float]:
+def keep_mask(key: Key, rate: float, shape: tuple[int, ...], batched: bool = True) -> tuple[Array, float]:
     """Which elements dropout leaves there, and what they are multiplied by."""
     threshold = round(rate * 65536)
-    return _random_uint16(key, shape, by_row) >= threshold, 65536 / (65536 - threshold)
+    return _random_uint16(key, shape, batched) >= threshold, 65536 / (65536 - threshold)
 
 
-def _random_uint16(key: Key, shape: tuple[int, ...], by_row: bool) -> Array:
+def _random_uint16(key: Key, shape: tuple[int, ...], batched: bool) -> Array:
     if shape[-1] % 2:
-        return random_bits(key, shape, by_row).astype(jnp.uint16)
-    words = random_bits(key, (*shape[:-1], shape[-1] // 2), by_row)
+        return random_bits(key, shape, batched).astype(jnp.uint16)
+    words = random_bits(key, (*shape[:-1], shape[-1] // 2), batched)
     return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(shape)
 
 
-def random_bits(key: Key, shape: tuple[int, ...], by_row: bool = False) -> Array:
+def random_bits(key: Key, shape: tuple[int, ...], batched: bool = False) -> Array:
     """uint32 of this shape, as `jax.random.bits` gives them; of rows that were split by hand, those of the whole.
 
     threefry numbers every word by its place, so that it does not matter where it is made.
     """
-    axis, ways = parts_by_hand() if by_row else ("", 1)
+    axis, ways = manual_batch_shard() if batched else ("", 1)
     part = jax.lax.axis_index(axis) if axis else None
     if str(jax.random.key_impl(key)) != "threefry2x32":  # promises nothing of meshes
         return jax.random.bits(key if part is None else jax.random.fold_in(key, part), shape, jnp.uint32)
-    on_cpu = platform() == "cpu"
+    on_cpu = target_platform() == "cpu"
     if part is None and (not on_cpu or math.prod(shape) >= 1 << 32):
         return jax.random.bits(key, shape, jnp.uint32)
     low = _places(shape)

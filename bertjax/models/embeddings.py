@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, initializer, layer_norm
-from bertjax.models.mesh import whole_table
+from bertjax.models.mesh import unshard_table
 from bertjax.models.rope import sinusoids
 
 
@@ -66,7 +66,7 @@ class Embeddings(nnx.Module):
 
     def _summed(self, input_ids: Array, position_ids: Array, token_type_ids: Array) -> Array:
         config = self.config
-        x = jnp.take(whole_table(self.word_embeddings.embedding[...]), input_ids, axis=0)
+        x = jnp.take(unshard_table(self.word_embeddings.embedding[...]), input_ids, axis=0)
         if config.embedding_scale:
             x = x * math.sqrt(config.embedding_dim)
         if config.position_embedding == "learned":

@@ -13,16 +13,16 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models.attention_context import Context, make_context
+from bertjax.models.attention_context import AttentionContext, make_context
 from bertjax.models.convolution import Convolution
-from bertjax.models.disentangled_attention import Relative, RelativeTable
+from bertjax.models.disentangled_attention import DisentangledPositions, DistanceEmbeddings
 from bertjax.models.dropout import dropout
 from bertjax.models.embeddings import Embeddings
-from bertjax.models.layer import ATTENTION_PARTS, Layer
-from bertjax.models.layer_stack import Stacked, layer_at, run_layers, stacked_layers, stacked_norms
+from bertjax.models.layer import ATTENTION_TENSORS, Layer
+from bertjax.models.layer_stack import Stacked, get_layer, init_attention_norms, init_layers, run_layers
 from bertjax.models.linear import Key, initializer, layer_norm
 from bertjax.models.mesh import shard_batch
-from bertjax.models.relative_attention import make_relative, seeing_itself
+from bertjax.models.relative_attention import allow_self, make_relative_positions
 from bertjax.types import Params
 
 
@@ -32,13 +32,13 @@ class EncoderOutput(NamedTuple):
     last_hidden_state  [B, S, D]
     hidden_states      [L + 1, B, S, D], embeddings first
     before_last        [B, S, D]
-    layers             parts of the attention of single layers by the names that asked for them: see `attention_parts`
+    attention_tensors  parts of the attention of single layers by the names that asked for them: see `attention_tensors`
     """
 
     last_hidden_state: Array
     hidden_states: Array | None = None
     before_last: Array | None = None
-    layers: Mapping[str, Array] = {}
+    attention_tensors: Mapping[str, Array] = {}
 
 
 class Encoder(nnx.Module):
@@ -47,13 +47,13 @@ class Encoder(nnx.Module):
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         self.embeddings = Embeddings(config, rngs)
         if config.num_groups is None:
-            self.layers = stacked_layers(config, rngs)
+            self.layers = init_layers(config, rngs)
         else:
-            self.groups = Stacked(stacked_layers(config, rngs))
+            self.groups = Stacked(init_layers(config, rngs))
         if not config.first_attention_norm and config.num_layers > 1:
-            self.attention_norms = Stacked(stacked_norms(config, rngs))
+            self.attention_norms = Stacked(init_attention_norms(config, rngs))
         if config.attention_position == "disentangled":
-            self.relative = RelativeTable(config, rngs)
+            self.relative = DistanceEmbeddings(config, rngs)
         if config.attention_position == "relative":  # what a second stream begins with: see two_stream.py
             self.mask_embedding = nnx.Param(initializer(config)(rngs.params(), (config.hidden_size,), jnp.float32))
         if config.conv_kernel_size:
@@ -74,7 +74,7 @@ class Encoder(nnx.Module):
         """Hidden states of every token; `key` switches dropout on.
 
         `collect` names what to keep besides the last: `hidden_states` of all layers; `before_last`, what the last layer
-        reads; `layers/3/query` and its like, a part of `Layer.attention_parts`. These parts are made once more from
+        reads; `layers/3/query` and its like, a part of `Layer.attention_tensors`. These parts are made once more from
         what the layer reads: the layers themselves run as ever, in kernels that hold no scores.
         """
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
@@ -109,12 +109,12 @@ class Encoder(nnx.Module):
         return EncoderOutput(last, jnp.concatenate([hidden[:-1], last[None]]), before_last, layers)
 
     def _attention_parts(
-        self, read: Mapping[int, Array], contexts: Mapping[bool, Context], collect: tuple[str, ...]
+        self, read: Mapping[int, Array], contexts: Mapping[bool, AttentionContext], collect: tuple[str, ...]
     ) -> dict[str, Array]:
         """What `collect` names of single layers, made from what these layers read."""
         found: dict[str, Array] = {}
         for layer, names in _parts_by_layer(self.config, collect).items():
-            parts = self.layer(layer).attention_parts(read[layer], contexts[self.config.is_local(layer)])
+            parts = self.layer(layer).attention_tensors(read[layer], contexts[self.config.is_local(layer)])
             found |= {f"layers/{layer}/{name}": parts[name] for name in names}
         return found
 
@@ -135,7 +135,7 @@ class Encoder(nnx.Module):
         position_ids: Int[Array, "B S"],
         token_type_ids: Int[Array, "B S"],
         key: Key | None = None,
-    ) -> dict[bool, Context]:
+    ) -> dict[bool, AttentionContext]:
         """What the layers know of the batch: those that see the whole row (False) and those with a window (True).
 
         `key` drops parts of relative attention's sinusoids.
@@ -143,12 +143,12 @@ class Encoder(nnx.Module):
         kinds = {self.config.is_local(layer) for layer in range(self.config.num_layers)}
         relative: Any = None
         if self.config.attention_position == "disentangled":
-            relative = Relative(self.relative(segment_ids.shape[1]))
+            relative = DisentangledPositions(self.relative(segment_ids.shape[1]))
         if self.config.attention_position == "relative":
-            relative = make_relative(self.config, token_type_ids, key)
+            relative = make_relative_positions(self.config, token_type_ids, key)
         found = {local: make_context(self.config, segment_ids, position_ids, local, relative) for local in kinds}
         if self.config.attention_position == "relative":
-            return {local: each._replace(mask=seeing_itself(each.visible())) for local, each in found.items()}
+            return {local: each._replace(mask=allow_self(each.visible())) for local, each in found.items()}
         return found
 
     def finish(self, x: Float[Array, "B S D"], key: Key | None) -> Float[Array, "B S D"]:
@@ -159,7 +159,7 @@ class Encoder(nnx.Module):
 
     def layer(self, index: int) -> Layer:
         """One layer, to run by itself; shared or not, it must be one in its group."""
-        return layer_at(self.config, self.weights(), index)
+        return get_layer(self.config, self.weights(), index)
 
     def weights(self) -> dict[str, Params]:
         """The stacks by name."""
@@ -180,10 +180,10 @@ def _parts_by_layer(config: EncoderConfig, collect: tuple[str, ...]) -> dict[int
         if not name.startswith("layers/"):
             continue
         _, layer, part = name.split("/")
-        if int(layer) not in range(config.num_layers) or part not in ATTENTION_PARTS:
+        if int(layer) not in range(config.num_layers) or part not in ATTENTION_TENSORS:
             raise UserError(
                 f"cannot collect {name}: there are layers 0 to {config.num_layers - 1}, each with "
-                f"{', '.join(ATTENTION_PARTS)}"
+                f"{', '.join(ATTENTION_TENSORS)}"
             )
         if config.inner_layers > 1:
             raise UserError(f"cannot collect {name}: each of model.num_groups has inner_layers={config.inner_layers}")

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, activation, dot, initializer, layer_norm
-from bertjax.models.mesh import shard_batch, whole_table
+from bertjax.models.mesh import shard_batch, unshard_table
 
 
 class Pooler(nnx.Module):
@@ -53,7 +53,7 @@ def tied_logits(
     hidden: Float[Array, "*b D"], table: Float[Array, "V D"], bias: nnx.Param | None, config: EncoderConfig
 ) -> Float[Array, "*b V"]:
     """Float32 scores against the word table; the padding of the vocabulary gets the lowest number there is."""
-    logits = dot(hidden, whole_table(table), config.compute_dtype, "float32", True)
+    logits = dot(hidden, unshard_table(table), config.compute_dtype, "float32", True)
     if bias is not None:
         logits = logits + jnp.expand_dims(bias[...], range(logits.ndim - 1))
     if config.table_size > config.vocab_size:
@@ -142,7 +142,7 @@ def gather_positions(hidden: Float[Array, "B S D"], positions: Int[Array, "B M"]
     return shard_batch(jnp.take_along_axis(hidden, positions[:, :, None], axis=1))
 
 
-def summary_vectors(
+def pool_examples(
     hidden: Float[Array, "B S D"], positions: Int[Array, "B E"], segment_ids: Int[Array, "B S"], config: EncoderConfig
 ) -> Float[Array, "B E D"]:
     """The vector that stands for each example: its token at `positions`, or the mean of its tokens."""
@@ -154,7 +154,7 @@ def summary_vectors(
     return (total / jnp.maximum(own.sum(-1, keepdims=True), 1.0)).astype(hidden.dtype)
 
 
-def token_summaries(
+def summary_per_token(
     hidden: Float[Array, "B S D"], positions: Int[Array, "B E"], segment_ids: Int[Array, "B S"]
 ) -> Float[Array, "B S D"]:
     """For every token the summary token of its own example."""

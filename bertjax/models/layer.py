@@ -7,21 +7,43 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.attention import SelfAttention, visible_softmax
-from bertjax.models.attention_context import Context
+from bertjax.models.attention import SelfAttention, masked_softmax
+from bertjax.models.attention_context import AttentionContext
 from bertjax.models.disentangled_attention import DisentangledAttention
 from bertjax.models.dropout import dropout
-from bertjax.models.feed_forward import FeedForward
-from bertjax.models.linear import Key
+from bertjax.models.linear import Key, Linear, activation, layer_norm
 from bertjax.models.relative_attention import RelativeAttention
 
-ATTENTIONS: dict[str, type[SelfAttention | DisentangledAttention | RelativeAttention]] = {
+ATTENTION_CLASSES: dict[str, type[SelfAttention | DisentangledAttention | RelativeAttention]] = {
     "none": SelfAttention,
     "rotary": SelfAttention,
     "disentangled": DisentangledAttention,
     "relative": RelativeAttention,
 }
-ATTENTION_PARTS = ("query", "key", "value", "scores", "probabilities")
+ATTENTION_TENSORS = ("query", "key", "value", "scores", "probabilities")
+
+
+class FeedForward(nnx.Module):
+    """dense -> activation -> dense, or the gated form act(gate(x)) * intermediate(x) -> dense (arXiv:2002.05202).
+
+    The norm is the layer's to apply.
+    """
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        sizes, bias = (config.hidden_size, config.intermediate_size), config.feed_forward_bias
+        if config.feed_forward == "glu":
+            self.gate = Linear(*sizes, config, rngs, bias)
+        self.intermediate = Linear(*sizes, config, rngs, bias)
+        self.output = Linear(*sizes[::-1], config, rngs, bias, residual_output=True)
+        self.norm = layer_norm(config.hidden_size, config, rngs)
+        self.config = config
+
+    @jax.named_scope("feed_forward")
+    def __call__(self, x: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S D"]:
+        act = activation(self.config.hidden_act)
+        inner = self.intermediate(x)
+        inner = act(self.gate(x)) * inner if self.config.feed_forward == "glu" else act(inner)
+        return self.output(dropout(inner, self.config.activation_dropout, key))
 
 
 class Layer(nnx.Module):
@@ -31,7 +53,7 @@ class Layer(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, attention_norm: bool = True):
-        self.attention = ATTENTIONS[config.attention_position](config, rngs, attention_norm)
+        self.attention = ATTENTION_CLASSES[config.attention_position](config, rngs, attention_norm)
         self.feed_forward = FeedForward(config, rngs)
         self.config = config
 
@@ -39,7 +61,7 @@ class Layer(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B S D"],
-        context: Context,
+        context: AttentionContext,
         key: Key | None,
         source: Float[Array, "B K D"] | None = None,
     ) -> Float[Array, "B S D"]:
@@ -58,8 +80,8 @@ class Layer(nnx.Module):
         fed = self.feed_forward(self.feed_forward.norm(x), keys[3])
         return x + dropout(fed, after_feed_forward, keys[2])
 
-    def attention_parts(self, x: Float[Array, "B S D"], context: Context) -> dict[str, Array]:
-        """`ATTENTION_PARTS` of the attention that reads `x`, nothing dropped; under `jit` only what is used is made.
+    def attention_tensors(self, x: Float[Array, "B S D"], context: AttentionContext) -> dict[str, Array]:
+        """`ATTENTION_TENSORS` of the attention that reads `x`, nothing dropped; under `jit` only what is used is made.
 
         `query`, `key`, `value` [B, S, N, H]; `scores` [B, N, S, S] before the softmax, float32, of which those of keys
         that are not `context.visible()` mean nothing; `probabilities` [B, N, S, S], their softmax.
@@ -67,8 +89,8 @@ class Layer(nnx.Module):
         norm = self.attention.norm if self.config.norm_placement == "pre" else None
         q, k, v = self.attention.project(x if norm is None else norm(x), context)
         scores = self.attention.scores(q, k, context)
-        found = q, k, v, scores, visible_softmax(scores, context.visible())
-        return dict(zip(ATTENTION_PARTS, found, strict=True))
+        found = q, k, v, scores, masked_softmax(scores, context.visible())
+        return dict(zip(ATTENTION_TENSORS, found, strict=True))
 
 
 def _identity(x: Array) -> Array:

@@ -63,7 +63,7 @@ dot.defvjp(_dot_forward, _dot_backward)
 class Linear(nnx.Module):
     """`x @ kernel + bias`, kernel [in, out]; `bias=False` has none.
 
-    `ends_block` marks what is added to the residual stream: some families draw it narrower.
+    `residual_output` marks what is added to the residual stream: some families draw it narrower.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Linear(nnx.Module):
         config: EncoderConfig,
         rngs: nnx.Rngs,
         bias: bool = True,
-        ends_block: bool = False,
+        residual_output: bool = False,
     ):
-        draw = initializer(config, ends_block and config.scale_residual_init)
+        draw = initializer(config, residual_output and config.scale_residual_init)
         self.kernel = nnx.Param(draw(rngs.params(), (in_size, out_size), jnp.float32))
         self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if bias else None
         self.compute, self.result = config.compute_dtype, config.result_dtype

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bertjax.models.attention_context import Context, visibility
+from bertjax.models.attention_context import AttentionContext, visibility_mask
 
 _SMALLEST = 64  # tokens: smaller blocks leave a matrix unit idle
 
@@ -30,12 +30,12 @@ def block_size(window: int, smallest: int = _SMALLEST) -> int:
     return -(-max(window // 2, smallest) // 8) * 8
 
 
-def pays(length: int, window: int) -> bool:
+def should_block(length: int, window: int) -> bool:
     """Whether blocks are less work than whole rows, with a margin for the copies that they need."""
     return window > 0 and length > 3 * block_size(window)
 
 
-def to_blocks(q: Array, k: Array, v: Array, context: Context, block: int) -> Blocks:
+def split_blocks(q: Array, k: Array, v: Array, context: AttentionContext, block: int) -> Blocks:
     """Queries, and for each block of them the keys and values in reach."""
     rows, length = q.shape[:2]
     count = -(-length // block)
@@ -55,12 +55,12 @@ def to_blocks(q: Array, k: Array, v: Array, context: Context, block: int) -> Blo
 
     ids = cut(context.segment_ids)
     place = jnp.arange(3 * block)  # the same in every block: only distances are asked for
-    mask = visibility(
+    mask = visibility_mask(
         ids, with_neighbours(ids), place[None, None, block:-block], place[None, None], context.window, False
     )
     return Blocks(merge(cut(q)), merge(with_neighbours(cut(k))), merge(with_neighbours(cut(v))), merge(mask)[:, None])
 
 
-def from_blocks(x: Float[Array, "C Q N H"], rows: int, length: int) -> Float[Array, "B S N H"]:
+def merge_blocks(x: Float[Array, "C Q N H"], rows: int, length: int) -> Float[Array, "B S N H"]:
     """The rows of which these are the blocks of queries."""
     return x.reshape(rows, -1, *x.shape[2:])[:, :length]

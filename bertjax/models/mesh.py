@@ -10,10 +10,10 @@ import jax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-ROW_AXES = ("data", "fsdp")
+BATCH_AXES = ("data", "fsdp")
 
 
-def platform() -> str:
+def target_platform() -> str:
     """`cpu`, `tpu`, `cuda` or another: of the mesh in use, else of the device on which computations land by default.
 
     The mesh may be of devices that this machine has not: a program compiled ahead for them must suit them.
@@ -27,16 +27,16 @@ def platform() -> str:
     return "cuda" if device.platform == "gpu" and "cuda" in device.client.platform_version else device.platform
 
 
-def row_axes() -> tuple[str, ...]:
+def batch_axes() -> tuple[str, ...]:
     """The axes that the compiler still splits rows along: not those that `jax.shard_map` has split by hand."""
     mesh = jax.sharding.get_abstract_mesh()
-    return tuple(name for name in ROW_AXES if name in mesh.axis_names and name not in mesh.manual_axes)
+    return tuple(name for name in BATCH_AXES if name in mesh.axis_names and name not in mesh.manual_axes)
 
 
-def row_ways() -> int:
+def num_batch_shards() -> int:
     """Among how many devices the compiler splits the rows."""
     mesh = jax.sharding.get_abstract_mesh()
-    return math.prod(mesh.shape[name] for name in row_axes())
+    return math.prod(mesh.shape[name] for name in batch_axes())
 
 
 def shard_batch(x: Array, axis: int = 0) -> Array:
@@ -44,11 +44,11 @@ def shard_batch(x: Array, axis: int = 0) -> Array:
 
     `axis` is that of the rows.
     """
-    axes = row_axes()
+    axes = batch_axes()
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*[None] * axis, axes)) if axes else x
 
 
-def whole_table(table: Array) -> Array:
+def unshard_table(table: Array) -> Array:
     """A word table as it is read: its rows split over `tensor` alone, put together along the axes that split the batch.
 
     Left to the compiler, devices look up the words of all rows of their group, or score them, and send activations
@@ -61,15 +61,15 @@ def whole_table(table: Array) -> Array:
     return jax.lax.with_sharding_constraint(table, PartitionSpec("tensor" if splits else None))
 
 
-def parts_by_hand() -> tuple[str, int]:
+def manual_batch_shard() -> tuple[str, int]:
     """(axis, size) along which `jax.shard_map` has handed this device its own rows; ("", 1) if none has."""
     mesh = jax.sharding.get_abstract_mesh()
-    split = [name for name in ROW_AXES if name in mesh.manual_axes]
+    split = [name for name in BATCH_AXES if name in mesh.manual_axes]
     assert len(split) < 2, split
     return (split[0], mesh.shape[split[0]]) if split else ("", 1)
 
 
-def on_each_device(function: Callable, heads: Sequence[int | None], out_heads: int, *arrays: Array) -> Array:
+def per_device(function: Callable, heads: Sequence[int | None], out_heads: int, *arrays: Array) -> Array:
     """`function(*arrays)` by every device for its own rows and heads, where the compiler should not or cannot split it.
 
     `heads` names the axis of heads of each array, None where there is none; `out_heads` that of the result. Rows are
@@ -86,7 +86,7 @@ def on_each_device(function: Callable, heads: Sequence[int | None], out_heads: i
         return present if present and size % math.prod(mesh.shape[name] for name in present) == 0 else None
 
     first, axis = next((array, axis) for array, axis in zip(arrays, heads, strict=True) if axis is not None)
-    rows, own_heads = share(first.shape[0], ROW_AXES), share(first.shape[axis], ("tensor",))
+    rows, own_heads = share(first.shape[0], BATCH_AXES), share(first.shape[axis], ("tensor",))
 
     def spec(axis: int | None) -> PartitionSpec:
         return PartitionSpec(rows) if axis is None else PartitionSpec(rows, *[None] * (axis - 1), own_heads)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models.disentangled_attention import at_positions
+from bertjax.models.disentangled_attention import restrict_queries
 from bertjax.models.encoder import Encoder, EncoderOutput
 from bertjax.models.heads import (
     MlmHead,
@@ -21,8 +21,8 @@ from bertjax.models.heads import (
     ScoreHead,
     SpanBoundaryHead,
     gather_positions,
-    summary_vectors,
-    token_summaries,
+    pool_examples,
+    summary_per_token,
 )
 from bertjax.models.linear import Key, Linear, initializer
 from bertjax.types import Params
@@ -82,7 +82,7 @@ class Model(nnx.Module):
             collect = (*collect, "before_last")
         return self.encoder(input_ids, segment_ids, position_ids, token_type_ids, key, collect)
 
-    def masked_word_states(
+    def mlm_hidden_states(
         self,
         encoded: EncoderOutput,
         segment_ids: Int[Array, "B S"],
@@ -113,7 +113,7 @@ class Model(nnx.Module):
         context = self.encoder.contexts(segment_ids, position_ids, no_types)[self.config.is_local(last)]
         x = hidden + self.decoder_positions(position_ids).astype(hidden.dtype)
         if positions is not None and self.config.attention_position == "disentangled":
-            x, context, positions = gather_positions(x, positions), at_positions(context, positions), None
+            x, context, positions = gather_positions(x, positions), restrict_queries(context, positions), None
         layer = self.encoder.layer(last)
         for step_key in keys:
             x = layer(x, context, step_key, hidden)
@@ -121,9 +121,9 @@ class Model(nnx.Module):
 
     def mlm_logits(self, hidden: Float[Array, "*b D"]) -> Float[Array, "*b V"]:
         """Vocabulary logits of the given hidden states (gather the positions first: this is the dear product)."""
-        return self.mlm_head(hidden, self.word_table())
+        return self.mlm_head(hidden, self.word_embedding_table())
 
-    def word_table(self) -> Float[Array, "V D"]:
+    def word_embedding_table(self) -> Float[Array, "V D"]:
         return self.encoder.embeddings.word_embeddings.embedding[...]
 
     def pooled(
@@ -141,14 +141,14 @@ class Model(nnx.Module):
         """One score a token, positive where it looks replaced; `positions` of the examples' summary tokens."""
         summaries = None
         if self.config.rtd_head == "summary":
-            summaries = token_summaries(hidden, positions, segment_ids)
+            summaries = summary_per_token(hidden, positions, segment_ids)
         return self.rtd_head(hidden, summaries)
 
     def span_logits(
         self, left: Float[Array, "B M D"], right: Float[Array, "B M D"], places: Int[Array, "B M"]
     ) -> Float[Array, "B M V"]:
         """Vocabulary logits from a span's outer neighbours and the word's place in it."""
-        return self.span_head(left, right, places, self.word_table())
+        return self.span_head(left, right, places, self.word_embedding_table())
 
     def sequence_logits(
         self,
@@ -175,7 +175,7 @@ class Model(nnx.Module):
             if self.config.summary == "mean":
                 raise ValueError("summary=mean needs segment_ids")
             segment_ids = jnp.ones(hidden.shape[:2], "int32")
-        return summary_vectors(hidden, positions, segment_ids, self.config)
+        return pool_examples(hidden, positions, segment_ids, self.config)
 
 
 def check_heads(config: EncoderConfig, heads: tuple[str, ...]) -> None:
@@ -191,14 +191,14 @@ def check_heads(config: EncoderConfig, heads: tuple[str, ...]) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def graph(config: EncoderConfig, heads: tuple[str, ...]) -> nnx.GraphDef:
-    """The structure of a model without its numbers: `nnx.merge(graph(...), params)` is the model."""
+def graphdef(config: EncoderConfig, heads: tuple[str, ...]) -> nnx.GraphDef:
+    """The structure of a model without its numbers: `nnx.merge(graphdef(...), params)` is the model."""
     return nnx.graphdef(nnx.eval_shape(lambda: Model(config, heads, nnx.Rngs(0))))
 
 
 def bind(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> Model:
     """The model with these parameters."""
-    return nnx.merge(graph(config, heads), params)
+    return nnx.merge(graphdef(config, heads), params)
 
 
 def init_params(config: EncoderConfig, heads: tuple[str, ...], key: Key) -> Params:

@@ -23,15 +23,15 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.attention import mix
-from bertjax.models.attention_context import Context
+from bertjax.models.attention import average_values
+from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, initializer, layer_norm
-from bertjax.models.relative_shift import narrow_einsum, of_places, of_tokens
+from bertjax.models.relative_shift import distance_scores, distance_scores_at, einsum
 from bertjax.models.rope import sinusoids
 
 
-class Relative(NamedTuple):
+class RelativePositions(NamedTuple):
     """What relative layers must know of a batch.
 
     waves     sinusoids of the distances K - 1, ..., 1 - S: W = K + S - 1 of them; a second set has the signs turned
@@ -55,7 +55,7 @@ class RelativeAttention(nnx.Module):
         self.key = Linear(config.hidden_size, inner, config, rngs, False)
         self.value = Linear(config.hidden_size, inner, config, rngs, False)
         self.position = Linear(config.hidden_size, inner, config, rngs, False)
-        self.output = Linear(inner, config.hidden_size, config, rngs, False, ends_block=True)
+        self.output = Linear(inner, config.hidden_size, config, rngs, False, residual_output=True)
 
         def drawn(*shape: int) -> nnx.Param:
             return nnx.Param(initializer(config)(rngs.params(), shape, jnp.float32))
@@ -68,26 +68,30 @@ class RelativeAttention(nnx.Module):
 
     @jax.named_scope("attention")
     def __call__(
-        self, x: Float[Array, "B Q D"], context: Context, key: Key | None, source: Float[Array, "B K D"] | None = None
+        self,
+        x: Float[Array, "B Q D"],
+        context: AttentionContext,
+        key: Key | None,
+        source: Float[Array, "B K D"] | None = None,
     ) -> Float[Array, "B Q D"]:
         """`source` is what keys and values are made of: memory, then the row; `x` is the row, then targets if any."""
         q, k, v = self.project(x, context, source)
-        mixed = mix(self.scores(q, k, context), v, context, self.config, key)
+        mixed = average_values(self.scores(q, k, context), v, context, self.config, key)
         return self.output(mixed.reshape(*x.shape[:2], -1))
 
     def project(
-        self, x: Float[Array, "B Q D"], context: Context, source: Float[Array, "B K D"] | None = None
+        self, x: Float[Array, "B Q D"], context: AttentionContext, source: Float[Array, "B K D"] | None = None
     ) -> tuple[Float[Array, "B Q N H"], Float[Array, "B K N H"], Float[Array, "B K N H"]]:
         """Queries (without the learned biases of the scores), keys and values by head."""
         source = x if source is None else source
         return self._heads(self.query(x)), self._heads(self.key(source)), self._heads(self.value(source))
 
     def scores(
-        self, q: Float[Array, "B Q N H"], k: Float[Array, "B K N H"], context: Context, key: Key | None = None
+        self, q: Float[Array, "B Q N H"], k: Float[Array, "B K N H"], context: AttentionContext, key: Key | None = None
     ) -> Float[Array, "B N Q K"]:
         """The sum of all terms, float32, before anything is made invisible."""
         relative = context.relative
-        scores = narrow_einsum("bqnh,bknh->bnqk", _biased(q, self.content_bias), k, self.config)
+        scores = einsum("bqnh,bknh->bnqk", _biased(q, self.content_bias), k, self.config)
         scores = scores + self._distance_scores(_biased(q, self.position_bias), relative, k.shape[1])
         if relative.types is not None:
             scores = scores + self._segment_scores(_biased(q, self.segment_bias), *relative.types)
@@ -96,37 +100,37 @@ class RelativeAttention(nnx.Module):
     def _heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b N H"]:
         return x.reshape(*x.shape[:-1], self.config.num_heads, self.config.head_dim)
 
-    def _distance_scores(self, q: Array, relative: Relative, num_keys: int) -> Float[Array, "B N Q K"]:
+    def _distance_scores(self, q: Array, relative: RelativePositions, num_keys: int) -> Float[Array, "B N Q K"]:
         """q_i r[i - j], the tokens' own queries first."""
         rows = self._heads(self.position(relative.waves))
         rows = rows if relative.backward is None else _by_row(rows, relative.backward)
         length = relative.waves.shape[1] - num_keys + 1
-        scores = of_tokens(q[:, :length], rows, num_keys, self.config)
+        scores = distance_scores(q[:, :length], rows, num_keys, self.config)
         if relative.targets is None:
             return scores
-        behind = of_places(q[:, length:], rows, relative.targets, num_keys, self.config)
+        behind = distance_scores_at(q[:, length:], rows, relative.targets, num_keys, self.config)
         return jnp.concatenate([scores, behind], axis=2)
 
     def _segment_scores(self, q: Array, query_types: Array, key_types: Array) -> Float[Array, "B N Q K"]:
         same, other = self.segment_embeddings[...]
-        difference = narrow_einsum("bqnh,nh->bnq", q, other - same, self.config)
+        difference = einsum("bqnh,nh->bnq", q, other - same, self.config)
         differs = query_types[:, None, :, None] != key_types[:, None, None, :]
         return jnp.where(differs, difference[..., None], 0.0)
 
 
-def seeing_itself(mask: Bool[Array, "B 1 S S"]) -> Bool[Array, "B 1 S S"]:
+def allow_self(mask: Bool[Array, "B 1 S S"]) -> Bool[Array, "B 1 S S"]:
     """Every token of the row sees itself, padding too: that makes its outputs equal to Hugging Face's."""
     return mask | jnp.eye(mask.shape[-1], dtype=bool)[None, None]
 
 
-def make_relative(
+def make_relative_positions(
     config: EncoderConfig,
     token_type_ids: Int[Array, "B S"],
     key: Key | None,
     memory_length: int = 0,
     targets: Int[Array, "B T"] | None = None,
     backward: Bool[Array, "B"] | None = None,
-) -> Relative:
+) -> RelativePositions:
     """What all layers know of rows with a memory of this length in front of them.
 
     `backward` = None: no row, or the second half of the batch where the config says `bi_data`.
@@ -141,9 +145,9 @@ def make_relative(
         distances = jnp.clip(distances, -config.relative_clamp, config.relative_clamp)
     both = distances[None] if backward is None else jnp.stack([distances, -distances])
     waves = sinusoids(both, config.hidden_size).astype(config.result_dtype)
-    waves = dropout(waves, config.rate("embedding_dropout"), key, by_row=False)
+    waves = dropout(waves, config.rate("embedding_dropout"), key, batched=False)
     types = _types(token_type_ids, memory_length, targets) if config.relative_segments else None
-    return Relative(waves, backward, types, targets)
+    return RelativePositions(waves, backward, types, targets)
 
 
 def _types(token_type_ids: Array, memory_length: int, targets: Array | None) -> tuple[Array, Array]:

@@ -21,7 +21,7 @@ from bertjax.config.model import EncoderConfig
 _BLOCK = 64  # tokens that are multiplied together: (K + 64) / K of the products that are needed
 
 
-def of_tokens(
+def distance_scores(
     q: Float[Array, "B S N H"], rows: Float[Array, "G W N H"], num_keys: int, config: EncoderConfig
 ) -> Float[Array, "B N S K"]:
     """q_i rows[i - j] for queries that are the last S of the K tokens; `rows` by falling distance from K - 1 to 1 - S.
@@ -31,17 +31,17 @@ def of_tokens(
     """
     batch, length, heads, size = q.shape
     if rows.shape[0] > 1:
-        scores = narrow_einsum("bqnh,bwnh->bnqw", q, rows, config).astype(config.result_dtype)
-        return shear(scores, num_keys).astype(jnp.float32)
+        scores = einsum("bqnh,bwnh->bnqw", q, rows, config).astype(config.result_dtype)
+        return relative_shift(scores, num_keys).astype(jnp.float32)
     block = block_size(length)
     starts = range(length - block, -1, -block)
     of_blocks = jnp.stack([rows[0, start : start + num_keys + block - 1] for start in starts])
     in_blocks = q.reshape(batch, len(starts), block, heads, size)
-    scores = narrow_einsum("bcqnh,cwnh->bncqw", in_blocks, of_blocks, config).astype(config.result_dtype)
-    return shear(scores, num_keys).reshape(batch, heads, length, num_keys).astype(jnp.float32)
+    scores = einsum("bcqnh,cwnh->bncqw", in_blocks, of_blocks, config).astype(config.result_dtype)
+    return relative_shift(scores, num_keys).reshape(batch, heads, length, num_keys).astype(jnp.float32)
 
 
-def of_places(
+def distance_scores_at(
     q: Float[Array, "B T N H"],
     rows: Float[Array, "G W N H"],
     places: Int[Array, "B T"],
@@ -52,7 +52,7 @@ def of_places(
     spec = "btnh,bwnh->btnw"
     if rows.shape[0] == 1:
         spec, rows = "btnh,wnh->btnw", rows[0]
-    scores = narrow_einsum(spec, q, rows, config)
+    scores = einsum(spec, q, rows, config)
     starts = scores.shape[-1] - num_keys - places
 
     def own(scores: Array, start: Array) -> Array:
@@ -61,7 +61,7 @@ def of_places(
     return jax.vmap(jax.vmap(own))(scores, starts).swapaxes(1, 2)
 
 
-def shear(x: Float[Array, "*b Q W"], length: int) -> Float[Array, "*b Q K"]:
+def relative_shift(x: Float[Array, "*b Q W"], length: int) -> Float[Array, "*b Q K"]:
     """out[i, j] = x[i, Q - 1 - i + j], j < `length` = W - Q + 1: read on, rows of W - 1 lie as they are wanted.
 
     Turns scores by distance into scores by key.
@@ -78,7 +78,7 @@ def block_size(length: int) -> int:
     return next((size for size in range(_BLOCK, _BLOCK // 2 - 1, -1) if length % size == 0), length)
 
 
-def narrow_einsum(spec: str, a: Array, b: Array, config: EncoderConfig) -> Array:
+def einsum(spec: str, a: Array, b: Array, config: EncoderConfig) -> Array:
     """Operands in the type of products, sums in float32."""
     narrow = jnp.dtype(config.compute_dtype)
     return jnp.einsum(spec, a.astype(narrow), b.astype(narrow), preferred_element_type=jnp.float32)

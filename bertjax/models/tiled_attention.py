@@ -18,11 +18,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.dropout import kept
+from bertjax.models.dropout import keep_mask
 from bertjax.models.linear import Key
-from bertjax.models.mesh import on_each_device
+from bertjax.models.mesh import per_device
 
-SCORES = 3 << 18
+MAX_TILE_SCORES = 3 << 18
 """Of a tile, at most: 3 MiB in float32."""
 
 
@@ -38,10 +38,10 @@ def tiled_attention(
     narrow, rate = config.compute_dtype, config.attention_dropout
     if key is None or rate == 0.0:
         run: Callable = functools.partial(_attention, narrow, 1.0)
-        return on_each_device(lambda q, k, v, mask: run(q, k, v, mask, None), (2, 2, 2, None), 2, q, k, v, mask)
-    keep, scale = kept(key, rate, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
+        return per_device(lambda q, k, v, mask: run(q, k, v, mask, None), (2, 2, 2, None), 2, q, k, v, mask)
+    keep, scale = keep_mask(key, rate, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
     run = functools.partial(_attention, narrow, scale)
-    return on_each_device(run, (2, 2, 2, None, 1), 2, q, k, v, mask, keep)
+    return per_device(run, (2, 2, 2, None, 1), 2, q, k, v, mask, keep)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -130,8 +130,10 @@ class Tiles:
     def __init__(self, shape: tuple[int, ...], keys: int):
         self.whole, self.length, self.all_heads, self.width = shape
         of_head = self.length * keys
-        self.heads = _most(self.all_heads, SCORES // of_head)
-        self.rows = 1 if self.heads < self.all_heads else _most(self.whole, SCORES // (of_head * self.all_heads))
+        self.heads = _most(self.all_heads, MAX_TILE_SCORES // of_head)
+        self.rows = (
+            1 if self.heads < self.all_heads else _most(self.whole, MAX_TILE_SCORES // (of_head * self.all_heads))
+        )
         self.groups = self.all_heads // self.heads  # tiles of a row
 
     def cut(self, x: Array) -> Array:

@@ -17,17 +17,17 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models.attention_context import Context, make_context
+from bertjax.models.attention_context import AttentionContext, make_context
 from bertjax.models.dropout import dropout
 from bertjax.models.encoder import Encoder
 from bertjax.models.layer import Layer
 from bertjax.models.layer_stack import run_layers
 from bertjax.models.linear import Key
 from bertjax.models.mesh import shard_batch
-from bertjax.models.relative_attention import make_relative, seeing_itself
+from bertjax.models.relative_attention import allow_self, make_relative_positions
 
 
-class StreamsOutput(NamedTuple):
+class TwoStreamOutput(NamedTuple):
     """What two streams return.
 
     content        [B, S, D], last hidden states of the tokens
@@ -43,7 +43,7 @@ class StreamsOutput(NamedTuple):
     target_states: Array | None = None
 
 
-def run_streams(
+def run_two_streams(
     encoder: Encoder,
     input_ids: Int[Array, "B S"],
     segment_ids: Int[Array, "B S"],
@@ -56,7 +56,7 @@ def run_streams(
     memory: Float[Array, "L B M D"] | None = None,
     backward: Bool[Array, "B"] | None = None,
     collect: tuple[str, ...] = (),
-) -> StreamsOutput:
+) -> TwoStreamOutput:
     """Runs the encoder over rows that go on from a memory, with targets at places of the row.
 
     visible   True where token i (second axis) may look at token j, besides what the config and `segment_ids` rule; a
@@ -70,14 +70,14 @@ def run_streams(
     Raises `UserError` for an encoder that cannot run so.
     """
     config, length = encoder.config, input_ids.shape[1]
-    check_streams(config, memory is not None)
+    check_two_streams(config, memory is not None)
     keys = (None,) * 5 if key is None else jax.random.split(key, 5)
     x = encoder.embeddings(input_ids, position_ids, token_type_ids, segment_ids, keys[0])
     if targets is not None:
         x = jnp.concatenate([x, _first_states(encoder, targets, keys[3]).astype(x.dtype)], axis=1)
     x = shard_batch(x)
     remembered = 0 if memory is None else memory.shape[2]
-    relative = make_relative(config, token_type_ids, keys[4], remembered, targets, backward)
+    relative = make_relative_positions(config, token_type_ids, keys[4], remembered, targets, backward)
     contexts = {
         local: _seen(make_context(config, segment_ids, position_ids, local, relative), visible, remembered)
         for local in {config.is_local(layer) for layer in range(config.num_layers)}
@@ -93,16 +93,16 @@ def run_streams(
     last, states = run_layers(config, encoder.weights(), x, apply, keys[1], per_layer=memory, keep=keep)
     states = jnp.concatenate([keep(x)[None], states])
     last = encoder.finish(last, keys[2])
-    new_memory = remember(config, states[:-1, :, : min(kept_length, length)], memory)
+    new_memory = update_memory(config, states[:-1, :, : min(kept_length, length)], memory)
     behind = None if targets is None else last[:, length:]
     if "hidden_states" not in collect:
-        return StreamsOutput(last[:, :length], behind, new_memory)
+        return TwoStreamOutput(last[:, :length], behind, new_memory)
     states = jnp.concatenate([states[:-1], last[None]])
     of_targets = None if targets is None else states[:, :, length:]
-    return StreamsOutput(last[:, :length], behind, new_memory, states[:, :, :length], of_targets)
+    return TwoStreamOutput(last[:, :length], behind, new_memory, states[:, :, :length], of_targets)
 
 
-def remember(
+def update_memory(
     config: EncoderConfig, inputs: Float[Array, "L B R D"], memory: Float[Array, "L B M D"] | None
 ) -> Float[Array, "L B M2 D"]:
     """The memory with what the layers read of the row's reusable tokens behind it, its last `mem_len` tokens.
@@ -113,7 +113,7 @@ def remember(
     return jax.lax.stop_gradient(joined if config.mem_len is None else joined[:, :, -config.mem_len :])
 
 
-def check_streams(config: EncoderConfig, with_memory: bool) -> None:
+def check_two_streams(config: EncoderConfig, with_memory: bool) -> None:
     """Raises `UserError` for encoders that have no relative positions, or parts that know one stream only."""
     if config.attention_position != "relative":
         raise UserError(
@@ -134,12 +134,12 @@ def _first_states(encoder: Encoder, targets: Array, key: Key | None) -> Float[Ar
     return dropout(states, encoder.config.rate("embedding_dropout"), key)
 
 
-def _seen(context: Context, visible: Bool[Array, "B S S"] | None, remembered: int) -> Context:
+def _seen(context: AttentionContext, visible: Bool[Array, "B S S"] | None, remembered: int) -> AttentionContext:
     """The context with its mask [B, 1, S + T, M + S]: tokens see themselves, targets may not, all see the memory."""
     rule = context.visible()
     if visible is not None:
         rule = rule & visible[:, None]
-    mask, targets = seeing_itself(rule), context.relative.targets
+    mask, targets = allow_self(rule), context.relative.targets
     if targets is not None:
         mask = jnp.concatenate([mask, jnp.take_along_axis(rule, targets[:, None, :, None], axis=2)], axis=2)
     return context._replace(mask=jnp.pad(mask, ((0, 0), (0, 0), (0, 0), (remembered, 0)), constant_values=True))

@@ -104,7 +104,7 @@ class Contrastive:
     def _words(self, model: Model, batch: Batch, key: Key | None, train: bool) -> dict[str, Sum]:
         encoded = model.encode(**encoder_inputs(batch), key=key)
         places = batch["segment_ids"], batch["position_ids"]
-        logits = model.mlm_logits(model.masked_word_states(encoded, *places, batch["masked_positions"], key))
+        logits = model.mlm_logits(model.mlm_hidden_states(encoded, *places, batch["masked_positions"], key))
         sums = word_sums("mlm", logits, batch["masked_ids"], batch["masked_weights"])
         if not train:
             baseline = jnp.asarray(self.unigram_nll)[batch["masked_ids"]] * batch["masked_weights"]

@@ -60,7 +60,7 @@ class MaskedLanguageModel:
         encoded = model.encode(**encoder_inputs(batch), key=dropout_key)
         places = batch["segment_ids"], batch["position_ids"]
         states = batch["state_positions" if self.config.predict_next else "masked_positions"]
-        words = model.masked_word_states(encoded, *places, states, dropout_key)
+        words = model.mlm_hidden_states(encoded, *places, states, dropout_key)
         logits = model.mlm_logits(words)
         sums = word_sums("mlm", logits, batch["masked_ids"], batch["masked_weights"])
         if not train:

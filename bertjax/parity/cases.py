@@ -13,7 +13,7 @@ Arrays = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Call:
+class ExtraCall:
     """A further call of both models on the same batch, for inputs that only some families have.
 
     Each function gets the model and the batch (`input_ids`, `attention_mask` and, where the model has types,
@@ -60,7 +60,7 @@ class Case:
     compare_padding: bool = True
     states_per_layer: int = 1
     unwritten: tuple[str, ...] = ()
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ExtraCall, ...] = ()
 
     @property
     def paddings(self) -> tuple[str, ...]:

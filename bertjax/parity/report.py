@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from bertjax.parity.cases import Case
-from bertjax.parity.measure import EXACT, Measurement
+from bertjax.parity.compare import EXACT, Measurement
 
 _HEADER = ("family", "class", "direction", "cases", "hidden states", "outputs", "names", "tolerance", "verdict")
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class TableRow:
     """One line of the table: the worst of every case of a class in a direction.
 
     hidden, outputs  largest absolute difference of any hidden state, and of logits and pooled vectors; None = none
@@ -30,7 +30,7 @@ class Row:
     agrees: bool
 
 
-def rows(measurements: Iterable[Measurement]) -> list[Row]:
+def table_rows(measurements: Iterable[Measurement]) -> list[TableRow]:
     """The table's lines, in the order in which the measurements first name them."""
     groups: dict[tuple[str, str, str], list[Measurement]] = {}
     for each in measurements:
@@ -38,13 +38,13 @@ def rows(measurements: Iterable[Measurement]) -> list[Row]:
     return [_row(*key, found) for key, found in groups.items()]
 
 
-def _row(family: str, model_class: str, direction: str, found: Sequence[Measurement]) -> Row:
+def _row(family: str, model_class: str, direction: str, found: Sequence[Measurement]) -> TableRow:
     exact = [each for each in found if each.quantity in EXACT]
     numbers = [each for each in found if each.quantity not in EXACT]
     # A further call names its own: "memory: hidden_states[2]".
     hidden = [each.max_abs_diff for each in numbers if "hidden_states[" in each.quantity]
     outputs = [each.max_abs_diff for each in numbers if "hidden_states[" not in each.quantity]
-    return Row(
+    return TableRow(
         family,
         model_class,
         direction,
@@ -59,7 +59,7 @@ def _row(family: str, model_class: str, direction: str, found: Sequence[Measurem
 
 def render(measurements: Sequence[Measurement], cases: Sequence[Case], versions: Mapping[str, str]) -> str:
     """The report in Markdown, its table aligned so that it can be read as plain text, too."""
-    lines = rows(measurements)
+    lines = table_rows(measurements)
     misses = [each for each in measurements if not each.agrees]
     heading = ", ".join(f"{name} {version}" for name, version in versions.items())
     parts = [
@@ -79,7 +79,7 @@ def render(measurements: Sequence[Measurement], cases: Sequence[Case], versions:
     return "\n\n".join(parts) + "\n"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: TableRow) -> tuple[str, ...]:
     names = {None: "", True: "same", False: "differ"}[row.names]
     verdict = "agrees" if row.agrees else "DIFFERS"
     numbers = (_number(row.hidden), _number(row.outputs), names, f"{row.tolerance:.0e}")

@@ -178,7 +178,7 @@ def _shares(params: Params, inputs: Inputs, config: EncoderConfig, heads: tuple[
     """[layers, B, N, S, S], float32."""
     names = tuple(f"layers/{layer}/probabilities" for layer in range(layers))
     encoded = bind(config, heads, params).encode(**inputs, collect=names)
-    return jax.numpy.stack([encoded.layers[name] for name in names])
+    return jax.numpy.stack([encoded.attention_tensors[name] for name in names])
 
 
 def neighbours_of(table: np.ndarray, tokenizer: Pieces, pieces: Sequence[str], counts: np.ndarray) -> list[Finding]:

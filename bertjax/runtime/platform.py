@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from bertjax.config.model import EncoderConfig
 from bertjax.data import corpora
 from bertjax.errors import UserError
-from bertjax.models.mesh import platform
+from bertjax.models.mesh import target_platform
 
 
 def use_platform(wanted: str) -> None:
@@ -90,7 +90,7 @@ def computed_here(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
     its scan copies what the backward pass needs: unrolled is 1.4 times as fast, but `remat` then saves nothing, for XLA
     finds what is computed twice. Accelerators keep the activations in bfloat16, too, and compile one layer.
     """
-    on_cpu = platform() == "cpu"
+    on_cpu = target_platform() == "cpu"
     compute = cfg.train.compute_dtype
     if compute == "auto":
         compute = "bfloat16" if not on_cpu or _cpu_multiplies_bfloat16() else "float32"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from bertjax.aot.collectives import Collective, by_kind, collectives
-from bertjax.aot.hlo import array_bytes, array_shapes, parse, runs
+from bertjax.aot.collectives import Collective, find_collectives, totals_by_kind
+from bertjax.runtime.hlo import array_bytes, array_shapes, execution_counts, parse_hlo
 
 LOOPS = """
 HloModule jit_step, is_scheduled=true
@@ -93,11 +93,11 @@ MESH = {"data": 2, "fsdp": 2, "tensor": 2}
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Collective]:
-    return {each.name: each for each in collectives(LOOPS, MESH)}
+    return {each.name: each for each in find_collectives(LOOPS, MESH)}
 
 
 def test_computations_run_as_often_as_the_loops_around_them() -> None:
-    counts = runs(parse(LOOPS))
+    counts = execution_counts(parse_hlo(LOOPS))
     assert counts["main.1_spmd"] == 1
     assert counts["outer_body"] == 3 and counts["inner_body"] == 36  # noted; 0, 2, ... below 23
     assert counts["inner_condition"] == 39
@@ -147,7 +147,7 @@ def test_names_and_shapes(found: dict[str, Collective]) -> None:
 
 
 def test_totals_by_kind_count_every_run(found: dict[str, Collective]) -> None:
-    totals = by_kind(found.values())
+    totals = totals_by_kind(found.values())
     assert totals["all-reduce", ("fsdp", "tensor")] == (36, 36 * 138)
     assert totals["all-gather", ("tensor",)] == (2, 16 * 4 * 4 + 16 * 4 * 2)  # the unknown loop counts once
 
@@ -167,7 +167,7 @@ def test_totals_by_kind_count_every_run(found: dict[str, Collective]) -> None:
 )
 def test_groups_in_every_spelling(written: str, groups: tuple) -> None:
     line = f"  %r = f32[4]{{0}} all-reduce(%p), channel_id=1, replica_groups={written}, to_apply=%add"
-    [own] = collectives(f"ENTRY %main (p: f32[4]) -> f32[4] {{\n{line}\n}}\n")
+    [own] = find_collectives(f"ENTRY %main (p: f32[4]) -> f32[4] {{\n{line}\n}}\n")
     assert own.groups == groups
 
 
@@ -191,6 +191,6 @@ def test_what_xla_writes_is_read() -> None:
     x = jax.ShapeDtypeStruct((5, 64, 24), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(None, "data")))
     w = jax.ShapeDtypeStruct((24, 24), jnp.float32, sharding=whole)
     compiled = jax.jit(work, out_shardings=whole).lower(x, w).compile({"xla_backend_optimization_level": 0})
-    [own] = collectives(compiled.as_text(), {"data": 8})
+    [own] = find_collectives(compiled.as_text(), {"data": 8})
     assert (own.kind, own.bytes, own.times, own.axes) == ("all-reduce", 24 * 24 * 4, 5, ("data",))
     assert own.groups is None or np.sort(np.concatenate(own.groups)).tolist() == list(range(8))

@@ -10,11 +10,11 @@ import pytest
 
 from bertjax.aot.collectives import Collective
 from bertjax.aot.compile import custom_calls, estimated_cycles
-from bertjax.aot.hlo import parse
-from bertjax.aot.report import SPLASH_RATE, splash_seconds, wire_seconds
-from bertjax.aot.topology import CHIPS, topology_name, tpu_devices, virtual_devices
+from bertjax.aot.report import SPLASH_RATE, collective_seconds, splash_seconds
+from bertjax.aot.topology import CHIPS, parse_topology, tpu_devices, virtual_devices
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.runtime.hlo import parse_hlo
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from bertjax.errors import UserError
 )
 def test_slices_have_the_shapes_of_the_cloud(text: str, shape: tuple[int, ...]) -> None:
     """cloud.google.com/tpu/docs: v5e, v6e, v4, v5p, accelerator types and their topologies."""
-    assert topology_name(text) == (text[:3].rstrip("-:"), shape)
+    assert parse_topology(text) == (text[:3].rstrip("-:"), shape)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_slices_have_the_shapes_of_the_cloud(text: str, shape: tuple[int, ...]) 
 )
 def test_what_is_no_slice_is_refused(text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        topology_name(text)
+        parse_topology(text)
 
 
 def test_virtual_devices_are_those_of_this_process() -> None:
@@ -93,7 +93,7 @@ ENTRY %main (p: f32[4]) -> f32[4] {
 
 
 def test_cycles_and_kernels_count_as_often_as_they_run() -> None:
-    program = parse(CYCLES)
+    program = parse_hlo(CYCLES)
     assert estimated_cycles(program) == 5 * 100 + 7
     assert custom_calls(program) == {"tpu_custom_call": 5}
 
@@ -103,10 +103,10 @@ def test_time_on_the_wire_is_that_of_a_ring() -> None:
         return Collective(kind, size, (), ((0, 1, 2, 3),), (), times, "", "")
 
     chip = CHIPS["v5e"]
-    gathered = wire_seconds([one("all-gather", 900, 2)], chip)
+    gathered = collective_seconds([one("all-gather", 900, 2)], chip)
     assert gathered == pytest.approx(2 * 900 * 3 / 4 / (2 * chip.link))
-    assert wire_seconds([one("all-reduce", 900, 2)], chip) == pytest.approx(2 * gathered)
-    assert wire_seconds([one("reduce-scatter", 900, None)], chip) == pytest.approx(gathered / 2)
+    assert collective_seconds([one("all-reduce", 900, 2)], chip) == pytest.approx(2 * gathered)
+    assert collective_seconds([one("reduce-scatter", 900, None)], chip) == pytest.approx(gathered / 2)
 
 
 def test_splash_is_counted_with_its_repeated_products() -> None:

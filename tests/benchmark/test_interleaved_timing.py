@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.benchmark.bertjax_runner import examples_of
-from bertjax.benchmark.interleaved_timing import Turn, alternate, ratios, spread
-from bertjax.benchmark.report import parts_lines, peer_lines
-from bertjax.benchmark.torch_baseline import Peer, Recipe, Setting
-from bertjax.benchmark.torch_subprocess import PeerAway
-from bertjax.benchmark.trace import Part
+from bertjax.benchmark.bertjax_runner import split_examples
+from bertjax.benchmark.interleaved_timing import TimedRun, interleave, median_range, speed_ratios
+from bertjax.benchmark.report import format_scopes, format_torch
+from bertjax.benchmark.torch_baseline import BaselineConfig, RunMode, TorchBaseline
+from bertjax.benchmark.torch_subprocess import TorchProcess
+from bertjax.benchmark.trace import StepScope
 from bertjax.errors import UserError
 
 
@@ -24,43 +24,43 @@ class Logged:
     def __init__(self, name: str, log: list[str]):
         self.name, self.log = name, log
 
-    def turn(self, steps: int) -> Turn:
+    def run(self, steps: int) -> TimedRun:
         self.log.append(self.name)
-        return Turn(steps, 2.0 * steps, 30 * steps, 40 * steps)
+        return TimedRun(steps, 2.0 * steps, 30 * steps, 40 * steps)
 
 
 def test_both_sides_take_turns() -> None:
     log: list[str] = []
-    ours, theirs = alternate([Logged("a", log), Logged("b", log)], 3, 5)
+    ours, theirs = interleave([Logged("a", log), Logged("b", log)], 3, 5)
     assert log == ["a", "a", "b", "b"] * 3  # a step that does not count, and a turn
-    assert [turn.seconds_per_step for turn in ours] == [2.0] * 3 and theirs[0].tokens_per_second == 15.0
+    assert [run.seconds_per_step for run in ours] == [2.0] * 3 and theirs[0].tokens_per_second == 15.0
 
 
 def test_a_peer_that_cannot_train_is_an_explained_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(peer: Peer, steps: int) -> Turn:
+    def fails(peer: TorchBaseline, steps: int) -> TimedRun:
         raise RuntimeError("no kernel")
 
-    monkeypatch.setattr(Peer, "turn", fails)
-    peer = Peer.__new__(Peer)
+    monkeypatch.setattr(TorchBaseline, "run", fails)
+    peer = TorchBaseline.__new__(TorchBaseline)
     peer._examples = deque()
-    away = PeerAway.__new__(PeerAway)
+    away = TorchProcess.__new__(TorchProcess)
     away.versions = "transformers 5, torch 2"
-    monkeypatch.setattr(away, "_ask", lambda what, steps, setting: peer.trial(Setting(*setting))[1:])
+    monkeypatch.setattr(away, "_ask", lambda what, steps, setting: peer.trial(RunMode(*setting))[1:])
     with pytest.raises(UserError, match="torch 2 cannot train this model here: RuntimeError: no kernel"):
         away.choose(with_compile=True)
 
 
 def test_a_peer_that_dies_is_an_explained_end(tmp_path: Path) -> None:
     """Its process finds no model, and says so by an exit code; nobody waits for it."""
-    recipe = Recipe(1, True, 0.15, 1e-4, 0.0, 1.0, 0)
+    recipe = BaselineConfig(1, True, 0.15, 1e-4, 0.0, 1.0, 0)
     with pytest.raises(UserError, match=r"the peer's process ended \(exit code 1\)"):
-        PeerAway(tmp_path / "nothing", "BertForMaskedLM", iter([]), recipe)
+        TorchProcess(tmp_path / "nothing", "BertForMaskedLM", iter([]), recipe)
 
 
 def test_ratios_are_taken_turn_by_turn() -> None:
-    ours = [Turn(1, 1.0, 100, 100), Turn(1, 2.0, 100, 100), Turn(1, 4.0, 100, 100)]
-    theirs = [Turn(1, 2.0, 100, 100), Turn(1, 6.0, 100, 100), Turn(1, 4.0, 100, 100)]
-    assert ratios(ours, theirs) == (2.0, 1.0, 3.0) and spread([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
+    ours = [TimedRun(1, 1.0, 100, 100), TimedRun(1, 2.0, 100, 100), TimedRun(1, 4.0, 100, 100)]
+    theirs = [TimedRun(1, 2.0, 100, 100), TimedRun(1, 6.0, 100, 100), TimedRun(1, 4.0, 100, 100)]
+    assert speed_ratios(ours, theirs) == (2.0, 1.0, 3.0) and median_range([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0)
 
 
 def test_rows_fall_apart_into_their_examples() -> None:
@@ -70,26 +70,30 @@ def test_rows_fall_apart_into_their_examples() -> None:
         "token_type_ids": np.array([[0, 0, 0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 0, 0, 0, 0], [0] * 8], np.int32),
         "pair_labels": np.array([[1, 0], [1, 0], [0, 0]], np.int32),
     }
-    found = list(examples_of(batch))
+    found = list(split_examples(batch))
     assert [example["input_ids"].tolist() for example in found] == [[2, 7, 3], [2, 8, 9, 3], [2, 5, 6, 3]]
     assert [example["token_type_ids"].tolist() for example in found] == [[0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
     assert [int(example["pair_labels"]) for example in found] == [1, 0, 1]
 
 
 def test_shares_of_parts_add_up() -> None:
-    parts = {Part("heads", "forward"): 1.0, Part("heads", "backward"): 2.0, Part("optimizer", "update"): 1.0}
-    _, heads, optimizer = parts_lines(parts)
+    parts = {
+        StepScope("heads", "forward"): 1.0,
+        StepScope("heads", "backward"): 2.0,
+        StepScope("optimizer", "update"): 1.0,
+    }
+    _, heads, optimizer = format_scopes(parts)
     assert heads.split() == ["heads", "75.0%", "25.0%", "50.0%"] and optimizer.split() == [
         "optimizer",
         "25.0%",
         "25.0%",
     ]
-    assert "names no operations" in parts_lines({})[0]
+    assert "names no operations" in format_scopes({})[0]
 
 
 def test_a_way_that_did_not_run_says_why() -> None:
     spread_ = {"median": 0.05, "low": 0.04, "high": math.inf}
-    lines = peer_lines(
+    lines = format_torch(
         {
             "versions": "transformers 5, torch 2",
             "attention": "sdpa",

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bertjax.benchmark.trace import Part, own_seconds, part_of, parts_by_instruction, seconds_by_part
+from bertjax.benchmark.trace import StepScope, scope_of, scopes_by_instruction, seconds_by_scope, self_times
 
 
 @pytest.mark.parametrize(
@@ -16,17 +16,17 @@ from bertjax.benchmark.trace import Part, own_seconds, part_of, parts_by_instruc
     [
         (
             "jit(train_step)/jvp()/closed_call/layer/attention/dot_general",
-            Part("attention: products, layout", "forward"),
+            StepScope("attention: products, layout", "forward"),
         ),
-        ("jit(train_step)/transpose(jvp())/layer/attention/softmax/exp", Part("attention: softmax", "backward")),
-        ("jit(train_step)/transpose(jvp(embeddings))/dropout/select_n", Part("dropout", "backward")),
-        ("jit(train_step)/optimizer/mul", Part("clipping and optimizer", "update")),
-        ("jit(train_step)/jvp()/closed_call/jit(_threefry_split)/stacked_layers/while", Part("other", "forward")),
-        ("", Part("other", "update")),
+        ("jit(train_step)/transpose(jvp())/layer/attention/softmax/exp", StepScope("attention: softmax", "backward")),
+        ("jit(train_step)/transpose(jvp(embeddings))/dropout/select_n", StepScope("dropout", "backward")),
+        ("jit(train_step)/optimizer/mul", StepScope("clipping and optimizer", "update")),
+        ("jit(train_step)/jvp()/closed_call/jit(_threefry_split)/stacked_layers/while", StepScope("other", "forward")),
+        ("", StepScope("other", "update")),
     ],
 )
-def test_an_operation_belongs_to_its_innermost_scope(name: str, part: Part) -> None:
-    assert part_of(name) == part
+def test_an_operation_belongs_to_its_innermost_scope(name: str, part: StepScope) -> None:
+    assert scope_of(name) == part
 
 
 def test_time_inside_others_is_counted_once() -> None:
@@ -37,7 +37,7 @@ def test_time_inside_others_is_counted_once() -> None:
         ("second", 5.0, 6.0),
         ("next", 10.0, 12.0),
     ]
-    found = dict(own_seconds(reversed(events)))
+    found = dict(self_times(reversed(events)))
     assert found == {"outer": 6.0, "first": 2.0, "inner": 1.0, "second": 1.0, "next": 2.0}
     assert sum(found.values()) == 12.0
 
@@ -54,13 +54,13 @@ def test_a_trace_finds_where_a_program_spends_its_time(tmp_path: Path) -> None:
     compiled = jax.jit(work).lower(x).compile()
     text = compiled.as_text()
     assert {"attention: products, layout", "feed-forward"} <= {
-        part.title for part in parts_by_instruction(text).values()
+        part.title for part in scopes_by_instruction(text).values()
     }
     jax.block_until_ready(compiled(x))
     jax.profiler.start_trace(str(tmp_path))
     jax.block_until_ready(compiled(x))
     jax.profiler.stop_trace()
-    found = seconds_by_part(tmp_path, text)
-    loop = found[Part("feed-forward", "update")]
-    assert loop > found[Part("attention: products, layout", "update")] > 0.0
+    found = seconds_by_scope(tmp_path, text)
+    loop = found[StepScope("feed-forward", "update")]
+    assert loop > found[StepScope("attention: products, layout", "update")] > 0.0
     assert loop > 0.5 * sum(found.values())

@@ -26,7 +26,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.init_from import architecture_changes, fill_network, resize_tables
 from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.models.disentangled_attention import row_of, span
+from bertjax.models.disentangled_attention import attention_span, distance_bucket
 from bertjax.models.model import abstract_params
 from bertjax.objectives.rtd.objective import ReplacedTokenDetection
 from bertjax.report import training_callbacks
@@ -139,12 +139,12 @@ def test_far_distances_share_the_outermost_row(buckets: int, tmp_path: Path) -> 
     path = "encoder/relative/embedding"
     before, after = dict(leaves_of(given.params))[path], dict(leaves_of(refitted(given, new)))[path]
     assert np.array_equal(dict(leaves_of(refitted(given, old)))[path], before)
-    assert len(after) == 2 * span(new)
+    assert len(after) == 2 * attention_span(new)
     # with a row a distance, every one; with buckets, those that have rows of their own in both tables
     near = np.arange(-40, 40) if not buckets else np.arange(-4, 5)
-    assert np.array_equal(after[row_of(near, new)], before[row_of(near, old)])
+    assert np.array_equal(after[distance_bucket(near, new)], before[distance_bucket(near, old)])
     ends = np.array([-39, 39])
-    assert np.array_equal(after[row_of(ends, new)], before[row_of(ends, old)])
+    assert np.array_equal(after[distance_bucket(ends, new)], before[distance_bucket(ends, old)])
 
 
 def test_token_types_are_cut_or_drawn(given: SourceModel) -> None:

@@ -13,9 +13,9 @@ pytest.importorskip("transformers")
 from bertjax.cli import main
 from bertjax.commands import parity as command
 from bertjax.parity.cases import Case
+from bertjax.parity.compare import CONFIG, NAMES, Measurement
 from bertjax.parity.families.bert import CASES as BERT
-from bertjax.parity.measure import CONFIG, NAMES, Measurement
-from bertjax.parity.report import render, rows
+from bertjax.parity.report import render, table_rows
 
 SMALL = dataclasses.replace(BERT[1], classes=("BertForMaskedLM",))
 
@@ -67,11 +67,11 @@ def test_a_row_is_the_worst_of_its_cases() -> None:
         dataclasses.replace(measurement(NAMES, 0.0), tolerance=0.0),
         dataclasses.replace(measurement(CONFIG, 0.0), tolerance=0.0),
     ]
-    (row,) = rows(found)
+    (row,) = table_rows(found)
     assert (row.cases, row.hidden, row.outputs, row.names, row.agrees) == (2, 3e-4, 4e-5, True, True)
     worse = [*found, dataclasses.replace(measurement(NAMES, float("inf")), tolerance=0.0)]
-    (row,) = rows(worse)
+    (row,) = table_rows(worse)
     assert row.names is False and not row.agrees
     assert "names inf" in render(worse, [SMALL], {}) and "because" in render(worse, [SMALL], {})
-    (row,) = rows([measurement("mlm_logits", float("nan"))])
+    (row,) = table_rows([measurement("mlm_logits", float("nan"))])
     assert not row.agrees

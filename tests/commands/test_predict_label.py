@@ -21,7 +21,7 @@ from bertjax.finetuning.readers.load import read_examples
 from bertjax.hf.load import load_pretrained
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.save import save_pretrained
-from bertjax.parity.measure import random_params
+from bertjax.parity.compare import random_params
 
 Capture = pytest.CaptureFixture[str]
 LABELS = ("animal", "thing")

@@ -11,7 +11,7 @@ import jax
 from tokens_lab import trained
 
 from bertjax.parity.cases import Case
-from bertjax.parity.measure import random_model
+from bertjax.parity.compare import random_transformers_model
 
 _BERT = {"hidden_size": 18, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
 _XLNET = {"d_model": 18, "n_layer": 2, "n_head": 3, "d_inner": 20, "ff_activation": "gelu"}
@@ -57,7 +57,7 @@ def write_folder(family: str, folder: Path) -> tuple[Any, Any]:
     case = Case(
         family, "with a tokenizer", config_class, {"vocab_size": tokenizer.size, **special, **keys}, (model_class,)
     )
-    model = random_model(case, model_class)
+    model = random_transformers_model(case, model_class)
     model.save_pretrained(folder)
     tokenizer.save_huggingface(folder, max_length=120)
     return model, AutoTokenizer.from_pretrained(folder)

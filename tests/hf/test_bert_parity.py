@@ -16,8 +16,8 @@ from bertjax.config.model import EncoderConfig  # noqa: E402
 from bertjax.hf.load import PretrainedModel, load_pretrained  # noqa: E402
 from bertjax.hf.save import save_pretrained  # noqa: E402
 from bertjax.parity.cases import TOLERANCE, Arrays, draw_batch  # noqa: E402
+from bertjax.parity.compare import random_params, random_transformers_model, run_transformers  # noqa: E402
 from bertjax.parity.families.bert import CASES  # noqa: E402
-from bertjax.parity.measure import random_model, random_params, run_theirs  # noqa: E402
 
 CASE = CASES[0]
 SIZES = CASE.config
@@ -28,7 +28,7 @@ def batch() -> Arrays:
 
 
 def assert_agree(ours: PretrainedModel, theirs: Any, inputs: Arrays) -> None:
-    expected = run_theirs(theirs, inputs, output_hidden_states=True).hidden_states[-1].numpy()
+    expected = run_transformers(theirs, inputs, output_hidden_states=True).hidden_states[-1].numpy()
     found = np.asarray(ours(**inputs).last_hidden_state)
     assert np.abs(found - expected).max() <= TOLERANCE
 
@@ -45,7 +45,7 @@ def test_auto_classes_find_their_way(tmp_path: Path) -> None:
 
 
 def test_position_ids_are_used(tmp_path: Path) -> None:
-    model = random_model(CASE, "BertForMaskedLM")
+    model = random_transformers_model(CASE, "BertForMaskedLM")
     model.save_pretrained(tmp_path)
     inputs = batch()
     inputs["position_ids"] = np.random.default_rng(3).integers(0, 19, inputs["input_ids"].shape)
@@ -53,7 +53,7 @@ def test_position_ids_are_used(tmp_path: Path) -> None:
 
 
 def test_shards_and_half_precision_of_theirs(tmp_path: Path) -> None:
-    model = random_model(CASE, "BertForPreTraining")
+    model = random_transformers_model(CASE, "BertForPreTraining")
     model.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
     assert (tmp_path / "shards" / "model.safetensors.index.json").exists()
     assert_agree(load_pretrained(tmp_path / "shards"), model, batch())
@@ -64,7 +64,7 @@ def test_shards_and_half_precision_of_theirs(tmp_path: Path) -> None:
 
 
 def test_a_head_we_do_not_have_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model = random_model(CASE, "BertForMultipleChoice")
+    model = random_transformers_model(CASE, "BertForMultipleChoice")
     model.save_pretrained(tmp_path)
     ours = load_pretrained(tmp_path)
     assert ours.heads == ("pooler",)
@@ -89,5 +89,5 @@ def test_a_spanbert_keeps_its_span_boundary_head(tmp_path: Path) -> None:
     assert type(model).__name__ == "BertForMaskedLM" and not any(info.values())
     inputs = {"input_ids": np.arange(12)[None] + 3, "attention_mask": np.ones((1, 12), np.int64)}
     found = np.asarray(back(**inputs).mlm_logits)
-    assert np.abs(found - run_theirs(model.eval(), inputs).logits.numpy()).max() <= TOLERANCE
+    assert np.abs(found - run_transformers(model.eval(), inputs).logits.numpy()).max() <= TOLERANCE
     assert "span-boundary head" in (tmp_path / "m" / "README.md").read_text()

@@ -32,7 +32,7 @@ from bertjax.hf.keymaps import FAMILIES  # noqa: E402
 from bertjax.hf.load import load_pretrained  # noqa: E402
 from bertjax.hf.save import save_pretrained  # noqa: E402
 from bertjax.models.disentangled_attention import log_bucket  # noqa: E402
-from bertjax.parity.measure import random_params  # noqa: E402
+from bertjax.parity.compare import random_params  # noqa: E402
 
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,

@@ -19,7 +19,7 @@ from bertjax.hf.load import load_pretrained
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.save import save_pretrained
 from bertjax.hf.sentence_transformers import Pooling, bare, embed, read_pooling, save_sentence_transformers
-from bertjax.parity.measure import random_params
+from bertjax.parity.compare import random_params
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["the", "cat", "dog", "sees", "likes", "a", "bird", "house"]]
 CONFIG = EncoderConfig(

@@ -21,9 +21,9 @@ from bertjax.errors import UserError  # noqa: E402
 from bertjax.hf.load import PretrainedModel, load_pretrained  # noqa: E402
 from bertjax.hf.xlnet_inputs import target_places  # noqa: E402
 from bertjax.models.model import bind  # noqa: E402
-from bertjax.models.two_stream import run_streams  # noqa: E402
-from bertjax.parity.families.xlnet import drawn_order  # noqa: E402
-from bertjax.parity.measure import random_params  # noqa: E402
+from bertjax.models.two_stream import run_two_streams  # noqa: E402
+from bertjax.parity.compare import random_params  # noqa: E402
+from bertjax.parity.families.xlnet import draw_order  # noqa: E402
 from bertjax.types import Params  # noqa: E402
 
 SIZES: dict[str, Any] = {"vocab_size": 37, "d_model": 14, "n_layer": 3, "n_head": 2, "d_inner": 11, "mem_len": 6}
@@ -51,7 +51,7 @@ def test_gradients_of_the_permutation_loss_are_torchs(tmp_path: Path) -> None:
     """Of the mean over all targets, with a memory from the rows before."""
     hf, before, batch = theirs(clamp_len=6), drawn_batch(), drawn_batch(1)
     ours = loaded(hf, tmp_path)
-    order = drawn_order(batch)
+    order = draw_order(batch)
     labels = np.random.default_rng(2).integers(0, 37, (B, T))
 
     def tensors(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def test_gradients_of_the_permutation_loss_are_torchs(tmp_path: Path) -> None:
 
     def loss(params: Params) -> jax.Array:
         network = bind(ours.config, ours.heads, params)
-        states = run_streams(network.encoder, **inputs, **streams).targets
+        states = run_two_streams(network.encoder, **inputs, **streams).targets
         scores = jax.nn.log_softmax(network.mlm_logits(states))
         return -jnp.take_along_axis(scores, jnp.asarray(labels)[..., None], axis=-1).mean()
 
@@ -98,7 +98,7 @@ def test_targets_have_logits_and_no_other_head_does(model: PretrainedModel) -> N
     batch = drawn_batch()
     config, heads = model.config, ("mlm", "token_classification", "sequence_classification")
     params = random_params(config, heads)
-    out = PretrainedModel(config, params, heads)(**batch, **drawn_order(batch), output_hidden_states=True)
+    out = PretrainedModel(config, params, heads)(**batch, **draw_order(batch), output_hidden_states=True)
     assert out.mlm_logits.shape == (B, T, 37) and out.last_hidden_state.shape == (B, T, 14)
     assert out.hidden_states.shape == (4, B, S, 14) and out.target_hidden_states.shape == (4, B, T, 14)
     assert out.token_logits is None and out.sequence_logits is None

@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import fill_mask, fill_masks
 from bertjax.inference.mlm_inference import HowHidden, Rows, how_hidden, masked_word_log_probs, masked_word_logits
-from bertjax.parity.measure import random_params
+from bertjax.parity.compare import random_params
 
 MASK = 3
 PLAIN = EncoderConfig(

@@ -21,7 +21,7 @@ from bertjax.hf.load import load_pretrained
 from bertjax.inference.predict import Predictor, _answer_record, kind_of, task_of
 from bertjax.inference.predict_inputs import cut_words, read_asked
 from bertjax.parity.cases import Case
-from bertjax.parity.measure import random_model
+from bertjax.parity.compare import random_transformers_model
 
 TEXTS = [*sentences(9, seed=5, longest=30), "The cat", "naïve 北京 cafés"]
 PAIRS = TEXTS[::-1]
@@ -47,7 +47,7 @@ def write_folder(
     sizes = {"vocab_size": tokenizer.size, "pad_token_id": tokenizer.pad_id}
     stem = config_class.removesuffix("Config")
     case = Case(family, "of a task", config_class, sizes | keys | named, (f"{stem}For{head}",))
-    model = random_model(case, case.classes[0], seed=4)
+    model = random_transformers_model(case, case.classes[0], seed=4)
     model.save_pretrained(folder)
     tokenizer.save_huggingface(folder, max_length=120)
     return model, AutoTokenizer.from_pretrained(folder)

@@ -12,13 +12,13 @@ from flax import nnx
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import SelfAttention
-from bertjax.models.attention_context import Context, attention_mask
+from bertjax.models.attention_context import AttentionContext, attention_mask
 from bertjax.models.model import bind
 from bertjax.types import Params
 
 
-def seeing(segments: jax.Array) -> Context:
-    return Context(segments)
+def seeing(segments: jax.Array) -> AttentionContext:
+    return AttentionContext(segments)
 
 
 @pytest.fixture(scope="module")

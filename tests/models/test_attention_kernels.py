@@ -16,7 +16,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.models import attention_kernels
 from bertjax.models.attention import attend
-from bertjax.models.attention_context import Context, attention_mask
+from bertjax.models.attention_context import AttentionContext, attention_mask
 
 ROWS, LENGTH, HEADS, WIDTH = 4, 200, 2, 40  # neither the length nor the width is a multiple of 128
 PLAIN = EncoderConfig(
@@ -50,7 +50,7 @@ def values_and_gradients(config: EncoderConfig, window: int, causal: bool) -> li
     real = (ids > 0)[:, :, None, None]
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-        out = jnp.where(real, attend(q, k, v, Context(ids, window, causal), config, None), 0.0)
+        out = jnp.where(real, attend(q, k, v, AttentionContext(ids, window, causal), config, None), 0.0)
         return (out * weights).sum(), out
 
     (_, out), gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*qkv)
@@ -71,7 +71,7 @@ def test_splash_runs_on_the_shards_of_a_mesh() -> None:
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
     q, ids = jnp.zeros((ROWS, LENGTH, HEADS, WIDTH)), segments()
     with jax.set_mesh(mesh):
-        text = str(jax.make_jaxpr(lambda q: attend(q, q, q, Context(ids), config, None))(q))
+        text = str(jax.make_jaxpr(lambda q: attend(q, q, q, AttentionContext(ids), config, None))(q))
         shared = values_and_gradients(config, 30, False)
     assert "shard_map" in text
     for mine, plain in zip(shared, alone, strict=True):
@@ -82,7 +82,7 @@ def lowered(implementation: str, platform: str, window: int, causal: bool) -> st
     config = with_implementation(NARROW, implementation)
 
     def loss(q: jax.Array, ids: jax.Array) -> jax.Array:
-        return attend(q, q, q, Context(ids, window, causal), config, None).astype(jnp.float32).sum()
+        return attend(q, q, q, AttentionContext(ids, window, causal), config, None).astype(jnp.float32).sum()
 
     q, ids = jax.ShapeDtypeStruct((2, 256, 2, 64), jnp.float32), jax.ShapeDtypeStruct((2, 256), jnp.int32)
     return jax.jit(jax.grad(loss)).trace(q, ids).lower(lowering_platforms=(platform,)).as_text()
@@ -105,9 +105,9 @@ def test_cudnn_lowers_for_gpu_with_the_mask(monkeypatch: pytest.MonkeyPatch, win
 
 
 def test_the_platform_is_that_of_the_default_device() -> None:
-    assert attention_kernels.platform() == "cpu"
+    assert attention_kernels.target_platform() == "cpu"
     with jax.default_device(jax.devices("cpu")[3]):
-        assert attention_kernels.platform() == "cpu"
+        assert attention_kernels.target_platform() == "cpu"
 
 
 def test_the_platform_of_a_mesh_comes_first() -> None:
@@ -115,16 +115,18 @@ def test_the_platform_of_a_mesh_comes_first() -> None:
     device = jax.sharding.AbstractDevice("TPU v5 lite", 1, "tpu")
     mesh = jax.sharding.AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,), abstract_device=device)
     with jax.sharding.use_abstract_mesh(mesh):
-        assert attention_kernels.platform() == "tpu"
+        assert attention_kernels.target_platform() == "tpu"
 
 
 def chosen(config: EncoderConfig, platform: str, monkeypatch: pytest.MonkeyPatch, **facts: Any) -> str:
-    monkeypatch.setattr(attention_kernels, "platform", lambda: platform)
+    monkeypatch.setattr(attention_kernels, "target_platform", lambda: platform)
     length = facts.pop("length", 256)
     q = jnp.zeros((1, length, config.num_heads, config.head_dim))
     k = jnp.zeros((1, facts.pop("keys", length), config.num_heads, config.head_dim))
     dropping = facts.pop("dropping", False)
-    return attention_kernels.choose(config, Context(jnp.ones((1, length), jnp.int32), **facts), q, k, dropping)
+    return attention_kernels.choose_kernel(
+        config, AttentionContext(jnp.ones((1, length), jnp.int32), **facts), q, k, dropping
+    )
 
 
 def test_auto_takes_a_kernel_only_where_it_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.load import load_pretrained
 from bertjax.models.attention_context import attention_mask
-from bertjax.models.layer import ATTENTION_PARTS
+from bertjax.models.layer import ATTENTION_TENSORS
 from bertjax.models.model import bind, init_params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -90,7 +90,7 @@ def test_the_parts_are_those_of_transformers(tmp_path: Any) -> None:
             output_attentions=True,
         )
     ours = load_pretrained(tmp_path)
-    wanted = tuple(f"layers/1/{part}" for part in ATTENTION_PARTS)
+    wanted = tuple(f"layers/1/{part}" for part in ATTENTION_TENSORS)
     found = jit(lambda params: bind(ours.config, (), params).encode(**rows, collect=wanted).layers)(
         {"encoder": ours.params["encoder"]}
     )
@@ -124,10 +124,14 @@ def test_the_probabilities_average_the_values_as_the_layer_does(variant: str) ->
 
     encoded, also, plain, output = run(params)
     np.testing.assert_allclose(encoded.last_hidden_state, plain.last_hidden_state, atol=1e-5)
-    assert plain.layers == {} and set(encoded.layers) == {name for name in wanted if name.startswith("layers")}
-    for name in encoded.layers:
-        np.testing.assert_allclose(also.layers[name], encoded.layers[name], atol=1e-4, err_msg=name)
-    shares, values = encoded.layers["layers/2/probabilities"], encoded.layers["layers/2/value"]
+    assert plain.attention_tensors == {} and set(encoded.attention_tensors) == {
+        name for name in wanted if name.startswith("layers")
+    }
+    for name in encoded.attention_tensors:
+        np.testing.assert_allclose(
+            also.attention_tensors[name], encoded.attention_tensors[name], atol=1e-4, err_msg=name
+        )
+    shares, values = encoded.attention_tensors["layers/2/probabilities"], encoded.attention_tensors["layers/2/value"]
     seen = attention_mask(rows["segment_ids"], config.window if config.is_local(2) else 0)
     real = np.asarray(rows["segment_ids"]) > 0
     assert not np.where(seen, 0.0, shares).swapaxes(1, 2)[real].any()

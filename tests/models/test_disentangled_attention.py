@@ -17,10 +17,10 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.models.disentangled_attention import (
     content_to_position,
+    distance_bucket,
     log_bucket,
     position_to_content,
-    row_of,
-    table_rows,
+    used_buckets,
 )
 from bertjax.models.model import Model, abstract_params, bind
 from bertjax.types import Params
@@ -91,7 +91,7 @@ def runner(config: EncoderConfig) -> Callable:
     def run(params: Params, batch: dict[str, jax.Array], positions: jax.Array | None = None) -> tuple[Any, Any]:
         model = bind(config, ("mlm",), params)
         encoded = model.encode(*(batch[name] for name in NAMES), collect=("hidden_states",))
-        words = model.masked_word_states(encoded, batch["segment_ids"], batch["position_ids"], positions)
+        words = model.mlm_hidden_states(encoded, batch["segment_ids"], batch["position_ids"], positions)
         return encoded.hidden_states, words
 
     return run
@@ -109,16 +109,16 @@ def test_buckets_of_the_released_models() -> None:
     distances = np.arange(-511, 512)
     buckets = log_bucket(distances, 256, 512)
     assert (buckets == -log_bucket(-distances, 256, 512)).all() and (np.diff(buckets) >= 0).all()
-    assert set(row_of(distances, dataclasses.replace(V1, relative_buckets=256, relative_max_distance=512))) == set(
-        range(1, 512)
-    )
+    assert set(
+        distance_bucket(distances, dataclasses.replace(V1, relative_buckets=256, relative_max_distance=512))
+    ) == set(range(1, 512))
 
 
 def test_rows_of_the_table() -> None:
-    assert row_of(np.arange(-7, 8), V1).tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 9]
-    used, places = table_rows(V1, 8)
+    assert distance_bucket(np.arange(-7, 8), V1).tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 9]
+    used, places = used_buckets(V1, 8)
     assert used.tolist() == list(range(10))
-    assert used[places].tolist() == row_of(np.arange(7, -8, -1), V1).tolist()
+    assert used[places].tolist() == distance_bucket(np.arange(7, -8, -1), V1).tolist()
 
 
 # lengths of one block and several, odd and even; 24 has blocks of 24, 81 one of 81, 144 three of 48
@@ -173,7 +173,7 @@ def layer_by_definition(
     attention, terms = weights["attention"], config.relative_terms
     of_keys, of_queries = ("key", "query") if config.relative_share_key else ("position_key", "position_query")
     distances = np.arange(len(source))[:, None] - np.arange(len(source))[None, :]
-    rows = row_of(distances, config)
+    rows = distance_bucket(distances, config)
 
     def heads(x: np.ndarray) -> np.ndarray:
         return x.reshape(*x.shape[:-1], config.num_heads, config.head_dim)
@@ -272,7 +272,7 @@ def test_the_decoder_reads_positions_and_neighbours_but_no_other_query(batch: di
     @jit
     def read(table: jax.Array, before_last: jax.Array) -> jax.Array:
         moved = bind(CONFIG, ("mlm",), params | {"decoder_positions": {"embedding": table}})
-        return moved.masked_word_states(encoded._replace(before_last=before_last), *places, asked)
+        return moved.mlm_hidden_states(encoded._replace(before_last=before_last), *places, asked)
 
     table, before = params["decoder_positions"]["embedding"], encoded.before_last
     words = read(table, before)
@@ -292,7 +292,7 @@ def test_unrolled_and_rematerialised_are_the_same(batch: dict[str, jax.Array]) -
             model = bind(config, ("mlm",), params)
             encoded = model.encode(*(batch[name] for name in NAMES))
             places = batch["segment_ids"], batch["position_ids"], jnp.asarray([[1, 5], [10, 3], [0, 7]], jnp.int32)
-            logits = model.mlm_logits(model.masked_word_states(encoded, *places))
+            logits = model.mlm_logits(model.mlm_hidden_states(encoded, *places))
             return jax.nn.log_softmax(logits)[..., 7].mean()
 
         return run(params)
@@ -312,7 +312,7 @@ def test_dropout_and_narrow_types(batch: dict[str, jax.Array]) -> None:
     def words(config: EncoderConfig, key: jax.Array | None) -> jax.Array:
         model = bind(config, ("mlm",), params)
         places = batch["segment_ids"], batch["position_ids"]
-        return model.masked_word_states(model.encode(*(batch[name] for name in NAMES), key), *places, key=key)
+        return model.mlm_hidden_states(model.encode(*(batch[name] for name in NAMES), key), *places, key=key)
 
     exact, narrow = words(CONFIG, None), words(noisy, None)
     one, again, two = (words(noisy, jax.random.key(seed)) for seed in (1, 1, 2))

@@ -13,9 +13,9 @@ import pytest
 from bertjax.config.model import EncoderConfig
 from bertjax.models import attention as attention_module
 from bertjax.models.attention import attend
-from bertjax.models.attention_context import Context, attention_mask, sees_anything
+from bertjax.models.attention_context import AttentionContext, attention_mask, has_visible_key
 from bertjax.models.encoder import Encoder
-from bertjax.models.local_attention import block_size, from_blocks, pays, to_blocks
+from bertjax.models.local_attention import block_size, merge_blocks, should_block, split_blocks
 from bertjax.models.model import bind, init_params
 
 QUICK = {"xla_backend_optimization_level": 0}  # compiling is the cost
@@ -40,8 +40,8 @@ def packed_ids(rows: int, length: int) -> jax.Array:
 def test_blocks_are_the_whole_row(window: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients, at padding too."""
     q, k, v, weights = draw(2, length, 4)
-    context = Context(packed_ids(2, length), window)
-    assert pays(length, window)
+    context = AttentionContext(packed_ids(2, length), window)
+    assert should_block(length, window)
     found = []
     for whole in (False, True):
         monkeypatch.setattr(attention_module, "pays", lambda *_, whole=whole: not whole)
@@ -61,23 +61,23 @@ def test_blocks_are_the_whole_row(window: int, length: int, monkeypatch: pytest.
 @pytest.mark.parametrize("block", [8, 16, 24])
 def test_any_block_that_the_window_reaches_over_once_is_exact(block: int) -> None:
     q, k, v = draw(2, 50, 3)
-    context = Context(packed_ids(2, 50), 16)
-    blocks = to_blocks(q, k, v, context, block)
+    context = AttentionContext(packed_ids(2, 50), 16)
+    blocks = split_blocks(q, k, v, context, block)
     assert blocks.mask.shape == (2 * -(-50 // block), 1, block, 3 * block)
-    counts = from_blocks(jnp.swapaxes(blocks.mask.sum(-1), 1, 2)[..., None].astype(jnp.float32), 2, 50)[:, :, 0, 0]
+    counts = merge_blocks(jnp.swapaxes(blocks.mask.sum(-1), 1, 2)[..., None].astype(jnp.float32), 2, 50)[:, :, 0, 0]
     np.testing.assert_array_equal(counts, attention_mask(context.segment_ids, 16)[:, 0].sum(-1))
 
 
 def test_blocks_reach_over_the_window_and_fill_a_matrix_unit() -> None:
     assert [block_size(window) for window in (1, 128, 129, 256, 1000)] == [64, 64, 64, 128, 504]
-    assert not pays(512, 0) and not pays(192, 128) and pays(193, 128)
+    assert not should_block(512, 0) and not should_block(192, 128) and should_block(193, 128)
 
 
 def test_dropout_in_blocks_keeps_the_mean() -> None:
     """Equal values: every query's output is the share of probability that is left, one on average."""
     config = dataclasses.replace(WIDE, attention_dropout=0.3)
     q, k, _ = draw(2, 300, 3)
-    context = Context(jnp.ones((2, 300), jnp.int32), 40)
+    context = AttentionContext(jnp.ones((2, 300), jnp.int32), 40)
     run = jax.jit(lambda key: attend(q, k, jnp.ones_like(q), context, config, key))
     out = np.asarray(run(jax.random.key(0)))
     assert abs(out.mean() - 1.0) < 0.01 and out.std() > 0.05
@@ -87,9 +87,9 @@ def test_dropout_in_blocks_keeps_the_mean() -> None:
 def test_queries_that_see_nothing_are_known_without_the_matrix(window: int, causal: bool) -> None:
     ids = jnp.asarray(np.random.default_rng(0).choice([0, 0, 0, 0, 0, 0, 1, 2], (6, 40)), jnp.int32).at[5].set(0)
     expected = attention_mask(ids, window, causal)[:, 0].any(-1)
-    np.testing.assert_array_equal(sees_anything(ids, window, causal), expected)
+    np.testing.assert_array_equal(has_visible_key(ids, window, causal), expected)
     q, k, v = draw(6, 40, 3)
-    out = np.abs(attend(q, k, v, Context(ids, window, causal), WIDE, None)).sum((2, 3))
+    out = np.abs(attend(q, k, v, AttentionContext(ids, window, causal), WIDE, None)).sum((2, 3))
     np.testing.assert_array_equal(out > 0, expected)
 
 

@@ -13,9 +13,9 @@ from flax import nnx
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models.attention_context import Context
+from bertjax.models.attention_context import AttentionContext
 from bertjax.models.model import bind, init_params
-from bertjax.models.relative_attention import RelativeAttention, make_relative
+from bertjax.models.relative_attention import RelativeAttention, make_relative_positions
 from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
@@ -87,9 +87,9 @@ def test_scores_are_those_of_the_formula(clamp: int, remembered: int) -> None:
     targets, backward = jnp.asarray([[4, 0], [5, 2]]), jnp.asarray([True, False])
     x, source = draw(2, S + 2, 10), draw(2, remembered + S, 10, seed=1)
     types = jnp.asarray([[0, 0, 1, 1, 2, 2], [3, 0, 0, 1, 1, 1]])
-    relative = make_relative(config, types, None, remembered, targets, backward)
+    relative = make_relative_positions(config, types, None, remembered, targets, backward)
     mask = jnp.ones((2, 1, S + 2, remembered + S), bool)
-    context = Context(jnp.ones((2, S), jnp.int32), mask=mask, relative=relative)
+    context = AttentionContext(jnp.ones((2, S), jnp.int32), mask=mask, relative=relative)
     found = jit(lambda x, source: layer(x, context, None, source))(x, source)
     for row in range(2):
         own = np.asarray(types[row])
@@ -102,8 +102,8 @@ def test_scores_are_those_of_the_formula(clamp: int, remembered: int) -> None:
 
 def test_half_of_a_batch_is_backward_where_the_config_says_so() -> None:
     types = jnp.zeros((4, S), jnp.int32)
-    assert make_relative(CONFIG, types, None).backward is None
-    relative = make_relative(dataclasses.replace(CONFIG, bi_data=True), types, None)
+    assert make_relative_positions(CONFIG, types, None).backward is None
+    relative = make_relative_positions(dataclasses.replace(CONFIG, bi_data=True), types, None)
     np.testing.assert_array_equal(relative.backward, [False, False, True, True])
     sines, cosines = jnp.split(relative.waves, 2, axis=-1)
     np.testing.assert_allclose(sines[0], -sines[1], atol=1e-6)
@@ -132,8 +132,8 @@ def test_dropout_reaches_the_sinusoids(params: Params) -> None:
     """At a rate of embeddings alone, rows of one token repeated differ by nothing but what the distances are."""
     config = dataclasses.replace(CONFIG, embedding_dropout=0.5)
     zeros = jnp.zeros((1, S), jnp.int32)
-    whole = make_relative(config, zeros, None).waves
-    dropped = make_relative(config, zeros, jax.random.key(0)).waves
+    whole = make_relative_positions(config, zeros, None).waves
+    dropped = make_relative_positions(config, zeros, jax.random.key(0)).waves
     kept = np.asarray(dropped != 0)
     assert 0.3 < kept.mean() < 0.7
     np.testing.assert_allclose(np.asarray(dropped)[kept], 2 * np.asarray(whole)[kept], rtol=1e-6)

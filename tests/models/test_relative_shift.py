@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.relative_shift import block_size, of_places, of_tokens, shear
+from bertjax.models.relative_shift import block_size, distance_scores, distance_scores_at, relative_shift
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 CONFIG = EncoderConfig()
@@ -33,20 +33,20 @@ def looked_up(q: np.ndarray, rows: np.ndarray, places: np.ndarray, keys: int, le
 @pytest.mark.parametrize("sets", [1, 2])
 def test_scores_are_the_looked_up_ones(length: int, keys: int, sets: int) -> None:
     q, rows = draw(2, length, 2, 3), draw(sets, keys + length - 1, 2, 3)
-    found = jit(lambda q, rows: of_tokens(q, rows, keys, CONFIG))(q, rows)
+    found = jit(lambda q, rows: distance_scores(q, rows, keys, CONFIG))(q, rows)
     everywhere = np.tile(np.arange(length), (2, 1))
     np.testing.assert_allclose(found, looked_up(q, rows, everywhere, keys, length), atol=2e-6)
     places = np.random.default_rng(0).integers(0, length, (2, 3))
     some = draw(2, 3, 2, 3)
-    found = jit(lambda q, rows, places: of_places(q, rows, places, keys, CONFIG))(some, rows, places)
+    found = jit(lambda q, rows, places: distance_scores_at(q, rows, places, keys, CONFIG))(some, rows, places)
     np.testing.assert_allclose(found, looked_up(some, rows, places, keys, length), atol=2e-6)
 
 
 def test_shear_reads_rows_one_step_further_each() -> None:
     x = np.arange(2 * 3 * 6, dtype=np.float32).reshape(2, 3, 6)
     expected = np.stack([x[:, i, 2 - i : 6 - i] for i in range(3)], axis=1)
-    np.testing.assert_array_equal(shear(jnp.asarray(x), 4), expected)
-    np.testing.assert_array_equal(shear(jnp.asarray(x[:, :1]), 6), x[:, :1])
+    np.testing.assert_array_equal(relative_shift(jnp.asarray(x), 4), expected)
+    np.testing.assert_array_equal(relative_shift(jnp.asarray(x[:, :1]), 6), x[:, :1])
 
 
 def test_blocks_divide_the_row() -> None:

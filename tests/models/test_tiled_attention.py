@@ -16,7 +16,7 @@ from bertjax.config.training import MeshConfig
 from bertjax.models import tiled_attention
 from bertjax.models.attention import attend
 from bertjax.models.attention_context import make_context
-from bertjax.models.tiled_attention import SCORES, Tiles
+from bertjax.models.tiled_attention import MAX_TILE_SCORES, Tiles
 from bertjax.training.sharding import make_mesh
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -48,7 +48,7 @@ def slopes(config: EncoderConfig, dropping: bool, *given: jax.Array) -> tuple:
 def test_tiles_of_any_size_are_the_plain_form(monkeypatch: pytest.MonkeyPatch, tile: str, dropping: bool) -> None:
     given = inputs()
     heads, of_a_tile = SHAPES[tile]
-    monkeypatch.setattr(tiled_attention, "SCORES", heads * 100)
+    monkeypatch.setattr(tiled_attention, "MAX_TILE_SCORES", heads * 100)
     assert Tiles((4, 10, 6, 4), 10).heads == of_a_tile
     wanted = jit(functools.partial(slopes, PLAIN, dropping))(*given)
     config = dataclasses.replace(PLAIN, attention_implementation="tiled")
@@ -59,7 +59,7 @@ def test_tiles_of_any_size_are_the_plain_form(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_windows_in_blocks_are_tiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiled_attention, "SCORES", 1 << 14)
+    monkeypatch.setattr(tiled_attention, "MAX_TILE_SCORES", 1 << 14)
     keys = jax.random.split(jax.random.key(0), 4)
     given = (*(jax.random.normal(key, (2, 400, 6, 4)) for key in keys), jnp.ones((2, 400), jnp.int32))
     plain = dataclasses.replace(PLAIN, window=16, global_every=2)
@@ -87,7 +87,7 @@ def test_products_read_the_narrow_type_and_slopes_come_back_in_theirs() -> None:
 @pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 2, 2)], ids=str)
 def test_devices_tile_their_own_rows_and_heads(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int]) -> None:
     """And drop what one device drops; four rows on eight ways lie on every device in full."""
-    monkeypatch.setattr(tiled_attention, "SCORES", 100)
+    monkeypatch.setattr(tiled_attention, "MAX_TILE_SCORES", 100)
     given, config = inputs(), dataclasses.replace(PLAIN, attention_implementation="tiled")
     wanted = jit(functools.partial(slopes, config, True))(*given)
     with jax.set_mesh(make_mesh(MeshConfig(*shape))):
@@ -101,4 +101,4 @@ def test_a_tile_fits_the_cache_and_divides_the_heads() -> None:
     base, mini = Tiles((4, 512, 12, 64), 512), Tiles((32, 128, 4, 64), 128)
     assert (base.rows, base.heads) == (1, 3) and (mini.rows, mini.heads) == (8, 4)
     for tiles, scores in ((base, 512 * 512), (mini, 128 * 128)):
-        assert tiles.rows * tiles.heads * scores <= SCORES
+        assert tiles.rows * tiles.heads * scores <= MAX_TILE_SCORES

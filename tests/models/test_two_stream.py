@@ -15,7 +15,7 @@ import pytest
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind, init_params
-from bertjax.models.two_stream import StreamsOutput, run_streams
+from bertjax.models.two_stream import TwoStreamOutput, run_two_streams
 from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
@@ -64,16 +64,16 @@ def order(rows: int = B, length: int = S, seed: int = 0) -> dict[str, jax.Array]
     return {"visible": jnp.asarray(visible), "targets": jnp.asarray(targets, jnp.int32)}
 
 
-def runner(config: EncoderConfig = CONFIG, **fixed: Any) -> Callable[..., StreamsOutput]:
+def runner(config: EncoderConfig = CONFIG, **fixed: Any) -> Callable[..., TwoStreamOutput]:
     @jit
-    def run(params: Params, batch: Batch, more: dict[str, jax.Array]) -> StreamsOutput:
-        return run_streams(bind(config, HEADS, params).encoder, **batch, **more, **fixed)
+    def run(params: Params, batch: Batch, more: dict[str, jax.Array]) -> TwoStreamOutput:
+        return run_two_streams(bind(config, HEADS, params).encoder, **batch, **more, **fixed)
 
     return run
 
 
 @pytest.fixture(scope="module")
-def run() -> Callable[..., StreamsOutput]:
+def run() -> Callable[..., TwoStreamOutput]:
     return runner()
 
 
@@ -155,7 +155,7 @@ def test_no_gradient_flows_into_the_rows_before(params: Params) -> None:
     @jit
     @jax.grad
     def slope(params: Params) -> jax.Array:
-        return run_streams(bind(CONFIG, HEADS, params).encoder, **batch, **given).memory.sum()
+        return run_two_streams(bind(CONFIG, HEADS, params).encoder, **batch, **given).memory.sum()
 
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(slope(params))) == 0.0
 
@@ -188,7 +188,7 @@ def gradient_of(config: EncoderConfig, batch: Batch, given: dict) -> Callable:
     @jit
     @jax.value_and_grad
     def run(params: Params) -> jax.Array:
-        out = run_streams(bind(config, HEADS, params).encoder, **batch, **given)
+        out = run_two_streams(bind(config, HEADS, params).encoder, **batch, **given)
         return (out.targets**3).sum() + (out.content**3).sum()
 
     return run
@@ -235,7 +235,7 @@ def test_other_stacks_run_two_streams_too(changes: dict) -> None:
 def test_dropout_falls_on_targets_and_tokens(params: Params) -> None:
     config = dataclasses.replace(CONFIG, hidden_dropout=0.2, attention_dropout=0.2, output_dropout=0.5)
     batch, given = make_batch(), order()
-    run = jit(lambda key: run_streams(bind(config, HEADS, params).encoder, **batch, key=key, **given))
+    run = jit(lambda key: run_two_streams(bind(config, HEADS, params).encoder, **batch, key=key, **given))
     first, again, other = (run(jax.random.key(seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first.targets, again.targets)
     for one, two in ((first.targets, other.targets), (first.content, other.content)):
@@ -253,7 +253,7 @@ def test_dropout_falls_on_targets_and_tokens(params: Params) -> None:
     ],
 )
 def test_encoders_that_cannot_are_refused(config: EncoderConfig, with_memory: bool, words: str) -> None:
-    from bertjax.models.two_stream import check_streams
+    from bertjax.models.two_stream import check_two_streams
 
     with pytest.raises(UserError, match=words):
-        check_streams(config, with_memory)
+        check_two_streams(config, with_memory)

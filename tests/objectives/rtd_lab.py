@@ -48,7 +48,7 @@ def by_part(objective: ReplacedTokenDetection, batch: dict, seen: jax.Array) -> 
     def of_generator(params: Params) -> jax.Array:
         model = bind(*first, params)
         encoded = model.encode(**encoder_inputs(batch))
-        states = model.masked_word_states(encoded, batch["segment_ids"], batch["position_ids"])
+        states = model.mlm_hidden_states(encoded, batch["segment_ids"], batch["position_ids"])
         states = jnp.take_along_axis(states, batch["masked_positions"][..., None], axis=1)
         logs = jax.nn.log_softmax(model.mlm_logits(states))
         chosen = jnp.take_along_axis(logs, batch["masked_ids"][..., None], axis=-1)[..., 0]

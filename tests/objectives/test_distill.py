@@ -140,7 +140,7 @@ class Parts:
         own = objective.network_params(params, "model"), objective.frozen(given)["teacher"]
         for network, part in zip((objective.networks["model"], objective.teacher), own, strict=True):
             encoded, logits = run(network, part)
-            tensors = {name: torch.tensor(np.array(value)) for name, value in encoded.layers.items()}
+            tensors = {name: torch.tensor(np.array(value)) for name, value in encoded.attention_tensors.items()}
             tensors["states"] = torch.tensor(np.array(encoded.hidden_states))
             tensors["logits"] = None if logits is None else torch.tensor(np.array(logits)[..., :SIZE])
             self.sides.append(tensors)

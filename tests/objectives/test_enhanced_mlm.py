@@ -90,7 +90,7 @@ def test_the_loss_is_read_from_the_decoder(
     def everywhere(params: Params) -> jax.Array:
         model = bind(objective.model, objective.heads, params)
         encoded = model.encode(*(hidden[n] for n in ("input_ids", "segment_ids", "position_ids", "token_type_ids")))
-        states = model.masked_word_states(encoded, hidden["segment_ids"], hidden["position_ids"])
+        states = model.mlm_hidden_states(encoded, hidden["segment_ids"], hidden["position_ids"])
         return jax.nn.log_softmax(model.mlm_logits(states))
 
     scores, there = np.asarray(everywhere(params)), np.asarray(hidden["masked_weights"])

@@ -18,7 +18,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.plm import PlmConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind
-from bertjax.models.two_stream import run_streams
+from bertjax.models.two_stream import run_two_streams
 from bertjax.objectives.base import Extra
 from bertjax.objectives.plm.objective import PermutationLanguageModel
 from bertjax.objectives.plm.permutation import may_see
@@ -54,7 +54,7 @@ def logits_of(objective: PermutationLanguageModel) -> Callable[[Params, Rows], t
         model = bind(objective.model, objective.heads, params)
         functional = (batch["input_ids"] == CLS) | (batch["input_ids"] == SEP)
         names = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
-        streams = run_streams(
+        streams = run_two_streams(
             model.encoder,
             **{name: batch[name] for name in names},
             visible=may_see(batch["order"], functional, objective.config.parts),

@@ -17,11 +17,11 @@ from bertjax.hf import save as save_module
 from bertjax.hf.load import load_pretrained
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.save import save_pretrained
-from bertjax.parity import measure as measure_module
+from bertjax.parity import compare as compare_module
 from bertjax.parity.cases import Case
+from bertjax.parity.compare import DIRECTIONS, compare
 from bertjax.parity.families import CASES
 from bertjax.parity.families.bert import CASES as BERT
-from bertjax.parity.measure import DIRECTIONS, measure
 
 EVERY = [  # all classes are read; of those that a case writes, the ordinary suite has the first
     pytest.param(
@@ -45,7 +45,7 @@ def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("case", "model_class", "direction"), EVERY)
 def test_parity(case: Case, model_class: str, direction: str) -> None:
-    found = measure(case, model_class, direction)
+    found = compare(case, model_class, direction)
     assert not [str(each) for each in found if not each.agrees]
     quantities = {each.quantity for each in found}
     layers = sum(quantity.startswith("hidden_states[") for quantity in quantities)
@@ -57,7 +57,7 @@ def test_names_are_unique() -> None:
 
 
 def misses(direction: str) -> set[str]:
-    found = measure(BERT[1], "BertForMaskedLM", direction)
+    found = compare(BERT[1], "BertForMaskedLM", direction)
     return {each.quantity for each in found if not each.agrees}
 
 
@@ -68,7 +68,7 @@ def test_a_swapped_name_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         attention["query"]["bias"], attention["key"]["bias"] = attention["key"]["bias"], attention["query"]["bias"]
         return model
 
-    monkeypatch.setattr(measure_module, "load_pretrained", swapped)
+    monkeypatch.setattr(compare_module, "load_pretrained", swapped)
     assert misses(DIRECTIONS[0]) == {"hidden_states[1]", "mlm_logits"}
 
 
@@ -81,7 +81,7 @@ def test_what_is_written_wrongly_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
         values = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(values | {"layer_norm_eps": 0.5, "torch_dtype": "float32"}))
 
-    monkeypatch.setattr(measure_module, "save_pretrained", spoiled)
+    monkeypatch.setattr(compare_module, "save_pretrained", spoiled)
     assert misses(DIRECTIONS[1]) == {"names", "config", "loaded"}
 
 
@@ -92,9 +92,9 @@ def test_another_class_and_a_refusal_are_findings(monkeypatch: pytest.MonkeyPatc
     def refused(folder: Path) -> PretrainedModel:
         raise UserError(f"{folder} is refused")
 
-    monkeypatch.setattr(measure_module, "save_pretrained", headless)
-    found = measure(BERT[1], "BertForMaskedLM", DIRECTIONS[1])
+    monkeypatch.setattr(compare_module, "save_pretrained", headless)
+    found = compare(BERT[1], "BertForMaskedLM", DIRECTIONS[1])
     assert [(each.quantity, each.note) for each in found] == [("names", "the class written is BertModel")]
-    monkeypatch.setattr(measure_module, "load_pretrained", refused)
-    (miss,) = measure(BERT[1], "BertForMaskedLM", DIRECTIONS[0])
+    monkeypatch.setattr(compare_module, "load_pretrained", refused)
+    (miss,) = compare(BERT[1], "BertForMaskedLM", DIRECTIONS[0])
     assert miss.quantity == "loaded" and "is refused" in str(miss)

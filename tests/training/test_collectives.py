@@ -14,7 +14,7 @@ import jax
 import pytest
 
 from bertjax.aot.collectives import Collective
-from bertjax.aot.compile import Compiled, compile_step
+from bertjax.aot.compile import CompiledStep, compile_step
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.config.parse import check
 from bertjax.training.flops import bytes_per_device
@@ -57,7 +57,7 @@ both_ways = pytest.mark.parametrize(
 
 
 @functools.cache
-def step(mesh: str, unroll: int = 1, microbatches: int = 1) -> Compiled:
+def step(mesh: str, unroll: int = 1, microbatches: int = 1) -> CompiledStep:
     settings = SETTINGS | dict(zip(("mesh.data", "mesh.fsdp", "mesh.tensor"), MESHES[mesh], strict=True))
     settings |= {"model.unroll": unroll, "train.microbatches": microbatches}
     cfg = apply_overrides(load_config(str(CONFIG)), [f"--config.{key}={value}" for key, value in settings.items()])
@@ -65,11 +65,11 @@ def step(mesh: str, unroll: int = 1, microbatches: int = 1) -> Compiled:
     return compile_step(cfg, jax.devices("cpu")[:8])
 
 
-def sent(compiled: Compiled, *axes: str, kind: str = "") -> list[Collective]:
+def sent(compiled: CompiledStep, *axes: str, kind: str = "") -> list[Collective]:
     """What goes along exactly these axes (none given: any), without the whole numbers that hiding tokens moves."""
     return [
         each
-        for each in compiled.collectives()
+        for each in compiled.find_collectives()
         if (not axes or each.axes == axes) and kind in each.kind and "corruption/scatter" not in each.op_name
     ]
 
@@ -79,7 +79,7 @@ def total(found: list[Collective]) -> int:
     return sum((each.times or 0) * each.bytes for each in found)
 
 
-def parameter_bytes(compiled: Compiled) -> int:
+def parameter_bytes(compiled: CompiledStep) -> int:
     return sum(4 * math.prod(leaf.shape) for _, leaf in leaf_paths(compiled.exp.abstract_state().params))
 
 
@@ -164,7 +164,7 @@ def test_on_three_axes_every_axis_has_its_own(unroll: int) -> None:
     assert {each.kind for each in along_data} == {"all-reduce"}
 
 
-def bytes_of_parameters_here(compiled: Compiled) -> int:
+def bytes_of_parameters_here(compiled: CompiledStep) -> int:
     return bytes_per_device(compiled.exp.abstract_state().params, compiled.exp.mesh)
 
 

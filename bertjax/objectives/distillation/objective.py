@@ -46,7 +46,7 @@ class Side(NamedTuple):
 
     def words(self, batch: Batch, positions: Array | None) -> Float[Array, "B T D"]:
         """What its masked-word head reads at these places; None = everywhere."""
-        return self.model.masked_word_states(
+        return self.model.mlm_hidden_states(
             self.encoded, batch["segment_ids"], batch["position_ids"], positions, self.key
         )
 
@@ -151,7 +151,7 @@ class Distillation:
         layers = self.model.num_layers - 1, self.config.relation_layer_of(self.teacher.config)
         visible, total = self._visible(batch), jnp.zeros(batch["segment_ids"].shape, jnp.float32)
         ours, theirs = (
-            {part: side.encoded.layers[f"layers/{layer}/{part}"] for part in self.config.relation_parts}
+            {part: side.encoded.attention_tensors[f"layers/{layer}/{part}"] for part in self.config.relation_parts}
             for side, layer in zip((student, teacher), layers, strict=True)
         )
         if "attention" in self.config.relations:
@@ -183,8 +183,8 @@ class Distillation:
         visible = self._visible(batch)
         errors = (
             score_error(
-                student.encoded.layers[f"layers/{one}/scores"],
-                teacher.encoded.layers[f"layers/{other}/scores"],
+                student.encoded.attention_tensors[f"layers/{one}/scores"],
+                teacher.encoded.attention_tensors[f"layers/{other}/scores"],
                 visible,
             )
             for one, other in attention_layers(self.model, self.teacher.config)

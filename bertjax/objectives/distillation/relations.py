@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from bertjax.models.mesh import row_ways
+from bertjax.models.mesh import num_batch_shards
 
 _CHUNK_SCORES = 2**27
 """Scores of one side that a device holds at once."""
@@ -36,7 +36,7 @@ def relation_divergence(
         ours, theirs = (_scaled_product(*side) for side in parts)
         return distribution_divergence(ours, theirs, visible)
 
-    together = min(heads, max(1, _CHUNK_SCORES * row_ways() // (rows * length * length)))
+    together = min(heads, max(1, _CHUNK_SCORES * num_batch_shards() // (rows * length * length)))
     return jax.lax.map(one_head, (student, teacher), batch_size=together).mean(axis=0)
 
 

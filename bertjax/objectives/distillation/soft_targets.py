@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bertjax.models.mesh import row_ways
+from bertjax.models.mesh import num_batch_shards
 
 _CHUNK_TOKENS = 4096
 """Tokens whose two sets of logits a device holds at once."""
@@ -41,7 +41,7 @@ def soft_sum(
     Logits are made, and made again in the backward pass, a slice of the rows at a time: [B, T, V] never exists.
     """
     rows, length = weights.shape
-    width = min(length, max(1, _CHUNK_TOKENS * row_ways() // rows))
+    width = min(length, max(1, _CHUNK_TOKENS * num_batch_shards() // rows))
     short = -length % width
 
     def chunks(x: Array) -> Array:

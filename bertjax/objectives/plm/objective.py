@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.plm import PlmConfig
 from bertjax.models.model import bind, init_params
-from bertjax.models.two_stream import run_streams
+from bertjax.models.two_stream import run_two_streams
 from bertjax.objectives.base import Extra, Key, Network, Pass, encoder_inputs, example_keys
 from bertjax.objectives.masking.corrupt import gather_chosen
 from bertjax.objectives.plm.permutation import DRAWS, Part, draw_order, may_see, sample_mask
@@ -86,7 +86,7 @@ class PermutationLanguageModel:
     def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], dict]:
         model = bind(self.model, self.heads, params)
         memory = extra.carry.get("memory")
-        streams = run_streams(
+        streams = run_two_streams(
             model.encoder,
             **encoder_inputs(batch),
             key=key if train else None,

@@ -115,7 +115,7 @@ class ReplacedTokenDetection:
     def _generate(self, model: Model, batch: Batch, key: Key | None) -> Float[Array, "B M V"]:
         encoded = model.encode(**encoder_inputs(batch), key=key)
         places = batch["segment_ids"], batch["position_ids"]
-        return model.mlm_logits(model.masked_word_states(encoded, *places, batch["masked_positions"], key))
+        return model.mlm_logits(model.mlm_hidden_states(encoded, *places, batch["masked_positions"], key))
 
     def _words(self, logits: Float[Array, "B M V"], batch: Batch) -> Int[Array, "B M"]:
         """The generator's word for every masked position, also for those that masking left as they are."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.parity.cases import Arrays, Call, Case
+from bertjax.parity.cases import Arrays, Case, ExtraCall
 
 CLASSES = (
     "XLNetLMHeadModel",
@@ -18,7 +18,7 @@ CLASSES = (
 _TARGETS = 4
 
 
-def drawn_order(batch: Arrays) -> Arrays:
+def draw_order(batch: Arrays) -> Arrays:
     """`perm_mask` [B, S, S] of a random order of prediction, and `target_mapping` [B, T, S] of its last tokens.
 
     A token that is not hidden sees no target; a target sees the targets before it. A target may stand in the padding,
@@ -62,10 +62,10 @@ def _numbered(name: str, states: Any) -> Arrays:
 
 
 def _run_theirs(model: Any, batch: Arrays, **more: Any) -> Any:
-    from bertjax.parity.measure import run_theirs
+    from bertjax.parity.compare import run_transformers
 
     options = {name: more.pop(name) for name in ("mems",) if name in more}
-    return run_theirs(model, batch | more, output_hidden_states=True, use_mems=True, **options)
+    return run_transformers(model, batch | more, output_hidden_states=True, use_mems=True, **options)
 
 
 def _run_ours(model: Any, batch: Arrays, **more: Any) -> Arrays:
@@ -84,25 +84,25 @@ def _our_second(model: Any, batch: Arrays, **more: Any) -> Arrays:
 
 
 def _without_targets(batch: Arrays) -> Arrays:
-    return {"perm_mask": drawn_order(batch)["perm_mask"]}
+    return {"perm_mask": draw_order(batch)["perm_mask"]}
 
 
 CALLS = (
-    Call(
+    ExtraCall(
         "order",
         lambda model, batch: their_arrays(_run_theirs(model, batch, **_without_targets(batch))),
         lambda model, batch: _run_ours(model, batch, **_without_targets(batch)),
     ),
-    Call(
+    ExtraCall(
         "order and targets",
-        lambda model, batch: their_arrays(_run_theirs(model, batch, **drawn_order(batch))),
-        lambda model, batch: _run_ours(model, batch, **drawn_order(batch)),
+        lambda model, batch: their_arrays(_run_theirs(model, batch, **draw_order(batch))),
+        lambda model, batch: _run_ours(model, batch, **draw_order(batch)),
     ),
-    Call("memory", _their_second, _our_second),
-    Call(
+    ExtraCall("memory", _their_second, _our_second),
+    ExtraCall(
         "memory, order and targets",
-        lambda model, batch: _their_second(model, batch, **drawn_order(batch)),
-        lambda model, batch: _our_second(model, batch, **drawn_order(batch)),
+        lambda model, batch: _their_second(model, batch, **draw_order(batch)),
+        lambda model, batch: _our_second(model, batch, **draw_order(batch)),
     ),
 )
 

@@ -54,7 +54,7 @@ class Program(NamedTuple):
             yield from instructions
 
 
-def parse(text: str) -> Program:
+def parse_hlo(text: str) -> Program:
     """Of `compiled.as_text()`."""
     computations: dict[str, list[Instruction]] = {}
     entry, current = "", None
@@ -67,7 +67,7 @@ def parse(text: str) -> Program:
     return Program(computations, entry)
 
 
-def runs(program: Program) -> dict[str, int | None]:
+def execution_counts(program: Program) -> dict[str, int | None]:
     """How often every computation runs in one call of the program; None where a loop's length is not known.
 
     Of the branches of a conditional each is counted, though one runs.

@@ -28,7 +28,7 @@ EXACT = NAMES, CONFIG, REFUSED = "names", "config", "loaded"
 _VOCABULARY_PADDING = 37  # rows that training would add, and an export must not hold
 
 # Ending of a class name -> {field of its output: our output}. The first that fits is taken.
-READINGS: dict[str, dict[str, str]] = {
+OUTPUT_FIELDS: dict[str, dict[str, str]] = {
     "ForPreTraining": {
         "prediction_logits": "mlm_logits",
         "seq_relationship_logits": "pair_logits",
@@ -71,7 +71,7 @@ class Measurement:
         return f"{where}: {self.quantity} {self.max_abs_diff:.2g} > {self.tolerance:.0e} {self.note}".rstrip()
 
 
-def measure(case: Case, model_class: str, direction: str) -> list[Measurement]:
+def compare(case: Case, model_class: str, direction: str) -> list[Measurement]:
     """Every quantity of one class in one direction, on padded and unpadded rows."""
     _transformers()  # its absence is the user's to mend; a folder that is refused is a finding
     with tempfile.TemporaryDirectory() as scratch, _quick_compilation():
@@ -104,14 +104,14 @@ def _refusals_found(found: Found) -> Found:
 
 def _theirs_to_ours(case: Case, model_class: str, scratch: Path) -> Found:
     """They save, we load."""
-    model = random_model(case, model_class)
+    model = random_transformers_model(case, model_class)
     model.save_pretrained(scratch)
     yield from _compare(case, load_pretrained(scratch), model)
 
 
 def _ours_to_theirs(case: Case, model_class: str, scratch: Path) -> Found:
     """We save, they load and save again: the same names, the same tensors, the same config."""
-    random_model(case, model_class).save_pretrained(scratch / "sample")
+    random_transformers_model(case, model_class).save_pretrained(scratch / "sample")
     sample = load_pretrained(scratch / "sample")
     config = dataclasses.replace(sample.config, padded_vocab_size=sample.config.vocab_size + _VOCABULARY_PADDING)
     params = random_params(config, sample.heads)
@@ -133,7 +133,7 @@ def _ours_to_theirs(case: Case, model_class: str, scratch: Path) -> Found:
     yield from _compare(case, load_pretrained(scratch / "ours"), loaded.eval())
 
 
-def random_model(case: Case, model_class: str, seed: int = 0) -> Any:
+def random_transformers_model(case: Case, model_class: str, seed: int = 0) -> Any:
     """A model of `transformers` with no parameter at its initial value: zeros and ones would hide a swapped name."""
     torch, transformers = _torch(), _transformers()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -156,7 +156,7 @@ def random_params(config: EncoderConfig, heads: tuple[str, ...], seed: int = 2) 
     return jax.tree_util.tree_map_with_path(random, abstract_params(config, heads))
 
 
-def run_theirs(model: Any, inputs: Arrays, **options: Any) -> Any:
+def run_transformers(model: Any, inputs: Arrays, **options: Any) -> Any:
     """The output of a model of `transformers` for numpy inputs."""
     torch = _torch()
     with torch.no_grad():
@@ -187,8 +187,8 @@ def _batch(case: Case, padding: str, config: EncoderConfig) -> Arrays:
 
 
 def _their_arrays(model: Any, batch: Arrays, case: Case) -> Arrays:
-    out = run_theirs(model, batch, output_hidden_states=True)
-    reading = next(fields for ending, fields in READINGS.items() if type(model).__name__.endswith(ending))
+    out = run_transformers(model, batch, output_hidden_states=True)
+    reading = next(fields for ending, fields in OUTPUT_FIELDS.items() if type(model).__name__.endswith(ending))
     found = {ours: out[theirs].numpy() for theirs, ours in reading.items() if out.get(theirs) is not None}
     kept = out.hidden_states[:: case.states_per_layer]
     states = {f"hidden_states[{index}]": state.numpy() for index, state in enumerate(kept)}
