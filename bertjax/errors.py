@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 
 class UserError(Exception):
@@ -19,6 +19,18 @@ def require_one_of(key: str, value: str, allowed: Collection[str]) -> None:
         near = difflib.get_close_matches(str(value), allowed, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UserError(f"{key} must be one of {', '.join(allowed)}, not {value!r}{hint}")
+
+
+def comma_list(items: Iterable[object], limit: int | None = None) -> str:
+    """Returns the items separated by commas, "none" where there are none.
+
+    Args:
+        items: what to list, by its `str`.
+        limit: only that many are named; the others are counted.
+    """
+    texts = list(map(str, items))
+    more = len(texts) - len(texts[:limit])
+    return (", ".join(texts[:limit]) or "none") + (f" and {more} more" if more else "")
 
 
 def one_line(error: object) -> str:

@@ -16,7 +16,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ import orbax.checkpoint as ocp
 
 from bertjax.checkpoint.manifest import Damaged, read_manifest, verify, write_manifest
 from bertjax.checkpoint.retention import best_step, kept_steps
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.types import HIGHER_IS_BETTER
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class Checkpoints:
         """The `meta` saved with a step; raises `UserError` if there is no such step."""
         body = self._manifest(step)
         if body is None:
-            raise UserError(f"no checkpoint of step {step} in {self.directory}; there are: {_listed(self.steps())}")
+            raise UserError(f"no checkpoint of step {step} in {self.directory}; there are: {comma_list(self.steps())}")
         return body["meta"]
 
     def drop_after(self, step: int) -> None:
@@ -177,11 +177,11 @@ class Checkpoints:
             self.wait()
         chosen = self._first("a checkpoint that is whole", lambda: self._choose(step))
         if chosen == _NOT_THERE:
-            raise UserError(f"no checkpoint of step {step} in {self.directory}; there are: {_listed(self.steps())}")
+            raise UserError(f"no checkpoint of step {step} in {self.directory}; there are: {comma_list(self.steps())}")
         if chosen == _NONE:
             return None
         if chosen == _ALL_DAMAGED:
-            which = f"step {step} is" if step is not None else f"steps {_listed(self._numbered())} are all"
+            which = f"step {step} is" if step is not None else f"steps {comma_list(self._numbered())} are all"
             raise UserError(
                 f"checkpoints in {self.directory}: {which} damaged (see the warnings above); nothing was changed. "
                 "Restore them from a copy, or start in another work folder"
@@ -316,7 +316,7 @@ class Checkpoints:
             (self.directory / str(step)).rename(target)
             log.warning("moved the damaged step %d to %s", step, target)
         if damaged:
-            log.warning("using the checkpoint of step %d instead of %s", used, _listed(damaged))
+            log.warning("using the checkpoint of step %d instead of %s", used, comma_list(damaged))
 
     def _require_same_leaves(self, step: int, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
         """Orbax would cast types in silence, and its message for the rest is a page long."""
@@ -328,11 +328,9 @@ class Checkpoints:
             if name in stored and stored[name] != wanted[name]
         ]
         if faults:
-            more = f"; and {len(faults) - _NAMED_AT_MOST} more" if len(faults) > _NAMED_AT_MOST else ""
             raise UserError(
                 f"the checkpoint of step {step} in {self.directory} does not fit this run's model or optimizer: "
-                + "; ".join(faults[:_NAMED_AT_MOST])
-                + more
+                + comma_list(faults, _NAMED_AT_MOST)
             )
 
 
@@ -382,7 +380,3 @@ def _reason(error: BaseException) -> str:
     if full or any(sign in text for sign in ("No space left", "ENOSPC", "quota exceeded")):
         return "no space left on the device; free some, earlier checkpoints are intact"
     return f"{type(error).__name__}: {text[:300]}; earlier checkpoints are intact"
-
-
-def _listed(steps: Iterable[int]) -> str:
-    return ", ".join(map(str, steps)) or "none"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from bertjax.io import atomic
 
 MANIFEST = "bertjax.json"
 
@@ -30,12 +31,7 @@ def write_manifest(folder: Path, item: str, body: dict[str, Any]) -> None:
         for path, digest in zip(files, digests, strict=True)
     }
     body = {**body, "files": table}
-    temporary = folder / f"{MANIFEST}.tmp"
-    with temporary.open("w", encoding="utf-8") as handle:
-        json.dump({"sha256": _body_digest(body), "body": body}, handle, indent=1, sort_keys=True)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(temporary, folder / MANIFEST)
+    atomic.write_json(folder / MANIFEST, {"sha256": _body_digest(body), "body": body}, sort_keys=True, fsync=True)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from bertjax.experiment.load import batch_tokens, load_model, require_batch_toke
 from bertjax.experiment.workdir import read_config
 from bertjax.hf.sentence_transformers import MODULES, Pooling, read_pooling
 from bertjax.inference.embed import Embedder
-from bertjax.inference.text_files import is_jsonl, read_lines, read_records
-from bertjax.io.progress_bar import progress_bar
+from bertjax.inference.text_files import is_jsonl, read_records, read_texts
+from bertjax.io.atomic import atomic_file
+from bertjax.io.progress_bar import ProgressBar
 
 ENDINGS = (".npz", ".npy", ".jsonl")
 _NO_LINES = (".json", ".csv", ".tsv", ".parquet", ".zst", ".xz", ".bz2", ".zip")
@@ -54,7 +55,7 @@ def embed(folder: Path, source: str, out: Path, field: str, options: EmbedOption
     model, tokenizer, _ = load_model(folder)
     embedder = Embedder(model, tokenizer, pooling, batch_tokens(options.tokens))
     began = time.monotonic()
-    with progress_bar("texts") as progress:
+    with ProgressBar("texts") as progress:
         count = _write(out, embedder, itertools.chain([first], windows), progress)
     took = time.monotonic() - began
     print(
@@ -76,7 +77,7 @@ def _windows(source: str, field: str) -> Iterator[_Window]:
             (record.text(field, "--field"), record.values) for record in read_records(source)
         )
     else:
-        found = ((line, {"text": line}) for _, line in read_lines(source))
+        found = ((line, {"text": line}) for _, line in read_texts(source))
     while part := list(itertools.islice(found, _WINDOW)):
         yield _Window([text for text, _ in part], [record for _, record in part])
 
@@ -96,12 +97,11 @@ def pooling_of(folder: Path, options: EmbedOptions) -> Pooling:
     return dataclasses.replace(own, **told)
 
 
-def _write(out: Path, embedder: Embedder, windows: Iterator[_Window], progress: Any) -> int:
+def _write(out: Path, embedder: Embedder, windows: Iterator[_Window], progress: ProgressBar) -> int:
     """Writes a file that is never seen half-written; returns how many vectors it holds."""
-    temporary, count = out.with_name(f".{out.name}.tmp"), 0
-    vectors: list[np.ndarray] = []
+    count, vectors = 0, list[np.ndarray]()
     try:
-        with temporary.open("wb") as file:
+        with atomic_file(out) as file:
             for window in windows:
                 found = embedder(window.texts)
                 if out.suffix == ".jsonl":
@@ -109,16 +109,13 @@ def _write(out: Path, embedder: Embedder, windows: Iterator[_Window], progress: 
                 else:
                     vectors.append(found)
                 count += len(found)
-                progress(count, None)
+                progress.update(count)
             if out.suffix == ".npz":
                 np.savez(file, vectors=np.concatenate(vectors))
             elif out.suffix == ".npy":
                 np.save(file, np.concatenate(vectors))
-        temporary.replace(out)
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
     return count
 
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
-from bertjax.experiment.workdir import write_whole
 from bertjax.inference.minimal_pairs import MinimalPairScores, PairScore, minimal_pair_scores
 from bertjax.inference.pseudo_likelihood import likelihoods, usual_mode
 from bertjax.inference.text_files import Record, read_records
-from bertjax.io.progress_bar import progress_bar
+from bertjax.io import atomic
+from bertjax.io.progress_bar import ProgressBar
 
 GOOD, BAD = "sentence_good", "sentence_bad"
 GROUPS = ("phenomenon", "linguistics_term", "UID")
@@ -48,10 +48,16 @@ def minimal_pairs(
     model, tokenizer, two_streams = load_model(folder, head="mlm")
     mode = score or usual_mode(model)
     began = time.monotonic()
-    with progress_bar("rows") as progress:
+    with ProgressBar("rows") as progress:
         texts = [*pairs.good, *pairs.bad]
         found = likelihoods(
-            model, tokenizer, texts, mode, two_streams=two_streams, tokens=batch_tokens(tokens), progress=progress
+            model,
+            tokenizer,
+            texts,
+            mode,
+            two_streams=two_streams,
+            tokens=batch_tokens(tokens),
+            progress=progress.update,
         )
     for record, *scored in zip(pairs.records, *np.split(found.tokens, 2), strict=True):
         if not all(scored):
@@ -105,6 +111,6 @@ def _write(out: Path, pairs: Pairs, good: np.ndarray, bad: np.ndarray) -> None:
         {**record.values, "score_good": round(right, 6), "score_bad": round(wrong, 6)} for record, right, wrong in both
     ]
     try:
-        write_whole(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        atomic.write_text(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error.strerror or error}") from None

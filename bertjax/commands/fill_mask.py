@@ -11,7 +11,8 @@ from bertjax.errors import UserError
 from bertjax.experiment.load import load_model
 from bertjax.inference.fill_mask import Filling, fill_masks
 from bertjax.inference.mlm_inference import how_hidden
-from bertjax.inference.text_files import STDIN, read_lines
+from bertjax.inference.text_files import read_texts
+from bertjax.io.jsonl import STDIN
 
 
 def fill_mask(folder: Path, sentences: Sequence[str], top: int, jsonl: bool) -> None:
@@ -32,7 +33,7 @@ def _sentences(given: Sequence[str]) -> list[str]:
         print("reading sentences, one a line; end with Ctrl-D", file=sys.stderr)
     found = []
     for sentence in given or [STDIN]:
-        found += [line for _, line in read_lines(STDIN) if line.strip()] if sentence == STDIN else [sentence]
+        found += [line for _, line in read_texts(STDIN) if line.strip()] if sentence == STDIN else [sentence]
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.teacher import read_teacher
+from bertjax.io.atomic import atomic_file
 from bertjax.training.state import purpose_key
 
 _WEIGHTS = ("masked_weights", "next_weights")
@@ -122,12 +122,9 @@ def _heading(batch: dict[str, Any], row: int, example: int) -> str:
 def write_arrays(out: Path, batches: list[dict[str, np.ndarray]]) -> None:
     """An npz with every array of the batches under the contract's names, rows behind each other."""
     arrays = {name: np.concatenate([np.asarray(batch[name]) for batch in batches]) for name in batches[0]}
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.npz")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(temporary, allow_pickle=False, **arrays)
-        temporary.replace(out)
+        with atomic_file(out) as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

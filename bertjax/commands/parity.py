@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 
 from bertjax.errors import UserError
-from bertjax.experiment.workdir import write_whole
+from bertjax.io import atomic
 from bertjax.parity.cases import Case
 from bertjax.parity.compare import DIRECTIONS, Measurement, compare, library_versions
 from bertjax.parity.families import CASES
@@ -29,7 +29,7 @@ def parity(families: Sequence[str], out: Path | None) -> bool:
     if out is not None:
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(out, text)
+            atomic.write_text(out, text)
         except OSError as error:
             raise UserError(f"cannot write {out}: {error.strerror or error}") from error
     return all(each.agrees for each in found)

@@ -20,8 +20,10 @@ from bertjax.finetuning.readers.examples import QaExamples, TextExamples
 from bertjax.hf.safe_files import CONFIG, read_json
 from bertjax.inference.predict import Predictor, kind_of, task_of
 from bertjax.inference.predict_inputs import WINDOW, Asked, read_asked
-from bertjax.inference.text_files import STDIN, is_jsonl, read_records
-from bertjax.io.progress_bar import progress_bar
+from bertjax.inference.text_files import is_jsonl, read_records
+from bertjax.io.atomic import atomic_file
+from bertjax.io.jsonl import STDIN
+from bertjax.io.progress_bar import ProgressBar
 
 
 class PredictOptions(NamedTuple):
@@ -53,7 +55,7 @@ def predict(
     window = None if scored else WINDOW
     began, count = time.monotonic(), 0
     shown: IO[str] = sys.stderr if out == STDIN else sys.stdout
-    with progress_bar("examples") as progress, _written(out) as write:
+    with ProgressBar("examples") as progress, _written(out) as write:
         for asked in read_asked(predictor.config, files, gold=scored, window=window):
             found = predictor(asked)
             for index, record in enumerate(found.records):
@@ -61,7 +63,7 @@ def predict(
             if scored:
                 figures = predictor.score(asked, found).figures
             count += len(found.records)
-            progress(count, None)
+            progress.update(count)
         if not count:
             raise UserError(f"--in {' '.join(files)} holds no example")
     took = time.monotonic() - began
@@ -145,16 +147,11 @@ def _written(out: str) -> Iterator[Callable[[dict[str, Any]], object]]:
     if out == STDIN:
         yield lambda record: sys.stdout.write(_line(record))
         return
-    path = Path(out)
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with atomic_file(Path(out), "w") as file:
             yield lambda record: file.write(_line(record))
-        temporary.replace(path)
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error.strerror or error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _line(record: dict[str, Any]) -> str:

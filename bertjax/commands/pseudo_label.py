@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from bertjax.commands.predict import PredictOptions, check_options, load_predictor, require_files
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
-from bertjax.experiment.workdir import write_whole
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.inference.predict import Predictor
 from bertjax.inference.predict_inputs import ANYTHING, Asked, in_flags, read_asked
@@ -29,7 +28,8 @@ from bertjax.inference.pseudo_labels import (
     trust,
 )
 from bertjax.inference.text_files import Record, read_records
-from bertjax.io.progress_bar import progress_bar
+from bertjax.io import atomic
+from bertjax.io.progress_bar import ProgressBar
 
 ENDINGS = (".jsonl", ".tsv")
 
@@ -78,7 +78,7 @@ def label(
         raise UserError(f"no label is left to keep: {_dropped(usable, choice, 0)}")
     _write(out, kept)
     facts = told(out.name, str(source.model or source.answers), labels, usable, kept, choice.confidence, found)
-    write_whole(beside(out), json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    atomic.write_json(beside(out), facts, ensure_ascii=False)
     for line in _summary(out, facts, usable, choice, found):
         print(line)
 
@@ -152,13 +152,13 @@ def _gold(config: TaskConfig, file: str | None, labels: Sequence[str]) -> dict[K
 
 def _said_by_model(predictor: Predictor, files: Sequence[str], what: str) -> Iterator[Answer]:
     count = 0
-    with progress_bar(what) as progress:
+    with ProgressBar(what) as progress:
         for asked in read_asked(predictor.config, files):
             found = predictor(asked).records
             for key, record in zip(_keys(asked), found, strict=True):
                 yield Answer(key, record["label"], record["score"], record["id"])
             count += len(found)
-            progress(count, None)
+            progress.update(count)
     if not count:
         raise UserError(f"--in {' '.join(files)} holds no example")
 
@@ -216,14 +216,14 @@ def _write(out: Path, kept: Sequence[Answer]) -> None:
         sure = {} if each.confidence is None else {"confidence": each.confidence}
         records.append({"id": each.id, "text": each.key[0], **pair, "label": each.label, **sure})
     if out.suffix == ".jsonl":
-        write_whole(out, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+        atomic.write_text(out, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
         return
     names = ["text", *(["pair"] if kept[0].key[1] is not None else []), "label"]
     rows = [[str(record[name]) for name in names] for record in records]
     broken = next((row for row in rows if any(sign in cell for cell in row for sign in "\t\r\n")), None)
     if broken is not None:
         raise UserError(f"--out {out}: a text holds a tab or a line break, give .jsonl: {broken[0][:60]!r}")
-    write_whole(out, "".join("\t".join(row) + "\n" for row in [names, *rows]))
+    atomic.write_text(out, "".join("\t".join(row) + "\n" for row in [names, *rows]))
 
 
 def _dropped(usable: Sorted, choice: Selection, kept: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +20,9 @@ from bertjax.config.overrides import apply_overrides
 from bertjax.config.task import MAIN_FIGURE
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.workdir import has_checkpoints, write_whole
+from bertjax.experiment.workdir import has_checkpoints
 from bertjax.finetuning.pack_batches import least_sizes
+from bertjax.io import atomic
 from bertjax.report.training_callbacks import write_seed_scores
 from bertjax.training.sharding import make_mesh
 from bertjax.types import is_better
@@ -77,7 +77,7 @@ def sweep(cfg: ConfigDict, workdir: Path, seeds: Sequence[int], grid: Sequence[s
     found: list[SweepResult] = []
     for point, own in configs.items():
         found.append(_of_point(own, workdir / point.name if point.settings else workdir, point, chosen))
-        write_whole(workdir / "sweep.json", json.dumps([_told(each) for each in found], indent=1))
+        atomic.write_json(workdir / "sweep.json", [_told(each) for each in found])
     for line in table(found, f"eval/{MAIN_FIGURE[cfg.task.kind]}"):
         print(line)
     return found

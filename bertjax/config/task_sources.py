@@ -7,10 +7,10 @@ import difflib
 import glob
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bertjax.errors import UserError, one_line
+from bertjax.errors import UserError, comma_list, one_line
 
 KINDS = {
     "tsv": "columns between tabs, without quoting",
@@ -149,14 +149,14 @@ def column_of(name: str, header: list[str], key: str, where: str) -> int:
     except ValueError:
         number = len(header)
     if not -len(header) <= number < len(header):
-        raise UserError(f"{where}: no column {name!r} (it has {_listed(header)}); set {key} to one of them")
+        raise UserError(f"{where}: no column {name!r} (it has {_columns(header)}); set {key} to one of them")
     return number % len(header)
 
 
 def field_of(record: Mapping[str, Any], name: str, key: str, where: str) -> Any:
     """A field of a JSON object or of a row of the hub; raises `UserError`, naming those that there are."""
     if name not in record:
-        raise UserError(f"{where}: no field {name!r} (it has {_listed(list(map(str, record)))}); set {key} to one")
+        raise UserError(f"{where}: no field {name!r} (it has {_columns(record)}); set {key} to one")
     return record[name]
 
 
@@ -175,6 +175,5 @@ def text_of(value: Any, name: str, where: str, errors: str = "strict") -> str:
     return value
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-    return one_line(shown) if names else "none"
+def _columns(names: Iterable[object]) -> str:
+    return one_line(comma_list(names, 12))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertjax.errors import UserError, require_one_of
+from bertjax.errors import UserError, comma_list, require_one_of
 
 OPTIMIZERS = ("adamw", "lamb", "stable_adamw", "muon")
 MOMENT_DTYPES = ("float32", "bfloat16")
@@ -275,7 +275,7 @@ class MeshConfig:
         for name, size in (("model.num_heads", num_heads), ("model.intermediate_size", intermediate_size)):
             if self.tensor > 0 and size % self.tensor:
                 fits = [ways for ways in range(1, min(size, 64) + 1) if size % ways == 0]
-                raise UserError(f"mesh.tensor={self.tensor} does not divide {name}={size}; {_listed(fits)} do")
+                raise UserError(f"mesh.tensor={self.tensor} does not divide {name}={size}; {comma_list(fits)} do")
 
 
 def check_rows(key: str, rows: int, microbatches: int, ways: int) -> None:
@@ -283,7 +283,7 @@ def check_rows(key: str, rows: int, microbatches: int, ways: int) -> None:
     unit = microbatches * ways
     if rows < 1 or rows % unit:
         below = rows // unit * unit
-        nearest = _listed(size for size in (below, below + unit) if size > 0)
+        nearest = comma_list(size for size in (below, below + unit) if size > 0)
         raise UserError(
             f"{key}={rows} is not divisible by {unit}: train.microbatches={microbatches} times the {ways} devices "
             f"that share the rows (mesh.data * mesh.fsdp); nearest that are: {nearest}"
@@ -391,7 +391,3 @@ class LoopConfig:
                 f"profile.steps={self.profile_steps!r} is not FIRST:LAST, two updates counted from 1, such as 10:15"
             )
         return range(int(match[1]), int(match[2]) + 1)
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))

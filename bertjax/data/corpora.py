@@ -22,6 +22,7 @@ from bertjax.data.filters import DocumentFilter
 from bertjax.data.readers import Reading
 from bertjax.data.sources import is_held_out, iter_documents, source_digest
 from bertjax.errors import UserError
+from bertjax.io import atomic
 from bertjax.types import Batch, Vocabulary
 
 if TYPE_CHECKING:
@@ -270,11 +271,11 @@ def _prepare_one(
     cfg: ConfigDict, source: Source, tokenizer: Tokenizer, eval_fraction: float, say: Say
 ) -> PreparedCorpus:
     from bertjax.data.prepare import prepare_corpus
-    from bertjax.data.progress import Progress
+    from bertjax.data.progress import TokenizingProgress
     from bertjax.data.sentence_splitter import split_sentences
 
     reading = Reading()
-    with Progress(source, reading, say) as progress:
+    with TokenizingProgress(source, reading, say) as progress:
         corpus = prepare_corpus(
             iter_documents(source, cfg.data.errors, reading),
             source_name=source.text,
@@ -348,9 +349,7 @@ def content_digest(source: Source, cfg: ConfigDict) -> str:
     except FileNotFoundError:
         digest = _hash(how, source_digest(source))
         memory.parent.mkdir(parents=True, exist_ok=True)
-        temporary = memory.with_suffix(f".{os.getpid()}")
-        temporary.write_text(digest)
-        temporary.replace(memory)
+        atomic.write_text(memory, digest)
         return digest
 
 

@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import os
 import shutil
 import time
 import uuid
@@ -38,6 +37,7 @@ from bertjax.data.tokenize_documents import (
     id_type,
 )
 from bertjax.errors import UserError
+from bertjax.io.atomic import atomic_folder
 
 DOCUMENTS_PER_BATCH = 10_000
 MAX_DOCUMENT_TOKENS = 1 << 20  # longer documents are cut at sentence ends
@@ -121,21 +121,20 @@ def prepare_corpus(
     }
     cache_dir.mkdir(parents=True, exist_ok=True)
     _sweep(cache_dir)
-    temporary = cache_dir / f".{digest}.{uuid.uuid4().hex}.tmp"
-    with Workplace(cache_dir / f".{digest}.parts", temporary.with_suffix(".parts.tmp")) as place:
+    private = cache_dir / f".{digest}.{uuid.uuid4().hex}.parts.tmp"
+    with Workplace(cache_dir / f".{digest}.parts", private) as place:
         if _is_there(folder):  # another process had the place until now
             place.remove()
             return describe_corpus(folder)
-        try:
-            parts = Parts(place.folder, recipe.max_document_tokens)
-            filter_ = DocumentFilter(recipe.filters)
-            encoder = _Encoder(tokenizer, split_sentences, workers, source_name)
-            held_out = _held_out_rule(recipe, is_held_out)
-            _fill(parts, documents, filter_, encoder, held_out, progress)
-            if confirm is not None and confirm() != source_digest:
-                place.remove()
-                raise UserError(f"the text of {source_name} changed while it was being tokenised; start again")
-            temporary.mkdir()
+        parts = Parts(place.folder, recipe.max_document_tokens)
+        filter_ = DocumentFilter(recipe.filters)
+        encoder = _Encoder(tokenizer, split_sentences, workers, source_name)
+        held_out = _held_out_rule(recipe, is_held_out)
+        _fill(parts, documents, filter_, encoder, held_out, progress)
+        if confirm is not None and confirm() != source_digest:
+            place.remove()
+            raise UserError(f"the text of {source_name} changed while it was being tokenised; start again")
+        with atomic_folder(folder, replace=False) as temporary:
             splits, counts = _write(temporary, parts, tokenizer, digest)
             facts = {**read_facts(), **filter_.left_out, "kept": parts.documents}
             if not splits["eval" if recipe.eval_fraction >= 1 else "train"].tokens:
@@ -144,10 +143,9 @@ def prepare_corpus(
             np.save(temporary / "counts.npy", counts)
             sizes = {name: size._asdict() for name, size in splits.items()}
             _write_meta(temporary, made_of | {"splits": sizes, "facts": facts})
-            _publish(temporary, folder)
-            place.remove()
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            if folder.exists() and find_damage(folder) is not None:
+                shutil.rmtree(folder)
+        place.remove()
     return describe_corpus(folder, reused=False)
 
 
@@ -298,19 +296,6 @@ def _sweep(cache_dir: Path) -> None:
             written = [path.stat().st_mtime for path in (folder, *folder.rglob("*")) if path.exists()]
             if written and time.time() - max(written) > seconds:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _publish(temporary: Path, folder: Path) -> None:
-    """Give the finished folder its name; if another process was faster, its folder stands and ours goes."""
-    if folder.exists() and find_damage(folder) is not None:
-        aside = temporary.with_suffix(".damaged")
-        os.rename(folder, aside)
-        shutil.rmtree(aside, ignore_errors=True)
-    try:
-        os.rename(temporary, folder)
-    except OSError:
-        if find_damage(folder) is not None:
-            raise
 
 
 def _write_meta(folder: Path, meta: dict[str, Any]) -> None:

@@ -7,35 +7,28 @@ a cache first, and reports invalid UTF-8 without the file and the line, which is
 from __future__ import annotations
 
 import dataclasses
-import functools
-import gzip
-import io
-import json
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from bertjax.errors import UserError, one_line
+from bertjax.io import jsonl
 
 LONGEST_DOCUMENT = 1 << 24  # characters, for files bytes; longer ones are cut at a blank or the end of a line
-LONGEST_RECORD = 1 << 30  # bytes of a JSON line, which must be read as a whole
-LINES_BETWEEN_LOOKS = 256  # at how far the file has been read
+REPLACE_ERRORS = ", or set data.errors='replace'"
 # All but whitespace: they say nothing, and no two families of tokenizers do the same with them.
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
 
 
 @dataclasses.dataclass
-class Reading:
+class Reading(jsonl.ReadStats):
     """What reading a source has come upon so far; `bytes` are those of its files, as they lie on the disk."""
 
     documents: int = 0
     empty: int = 0
     cut: int = 0
-    invalid_lines: int = 0
     control_characters: int = 0
-    bytes: int = 0
 
     def facts(self) -> dict[str, int]:
         """What is worth telling when all is read."""
@@ -70,71 +63,14 @@ def clean_documents(found: Iterator[str], reading: Reading) -> Iterator[str]:
             yield cleaned
 
 
-def text_lines(path: str, errors: str, reading: Reading, longest: int | None = None) -> Iterator[tuple[int, str]]:
-    """(line number from 1, line with its newline) of a plain or gzipped UTF-8 file; a gigantic line comes in pieces.
-
-    Raises `UserError` for what cannot be read, and where a line has more than `longest` bytes.
-    """
-    number, before, rest, begins = 0, reading.bytes, b"", True
-    try:
-        with open(path, "rb") as raw, _opened(path, raw) as file:
-            size = os.fstat(raw.fileno()).st_size
-            for part in iter(functools.partial(file.readline, longest or LONGEST_DOCUMENT), b""):
-                number += begins
-                begins, line, rest = part.endswith(b"\n"), rest + part, b""
-                if number == 1 and line.startswith(b"\xef\xbb\xbf"):
-                    line = line[3:]  # the mark that some editors write in front of UTF-8
-                if not begins and len(part) == (longest or LONGEST_DOCUMENT):
-                    if longest:
-                        raise UserError(f"{path}:{number}: a line of more than {longest:,} bytes; is it one per line?")
-                    line, rest = _cut_line(line)
-                if not number % LINES_BETWEEN_LOOKS:
-                    reading.bytes = before + raw.tell()
-                yield number, _decoded(line, errors, reading)
-            if rest:
-                yield number, _decoded(rest, errors, reading)
-            reading.bytes = before + size
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}:{number}: invalid UTF-8 (byte 0x{error.object[error.start]:02x} at column {error.start + 1}); "
-            "convert the file to UTF-8, or set data.errors='replace'"
-        ) from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: broken gzip after line {number} ({error}); copy or compress it again") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _opened(path: str, raw: Any) -> Any:
-    # The buffer around it has a `readline` in C.
-    return io.BufferedReader(gzip.GzipFile(fileobj=raw), 1 << 17) if path.lower().endswith(".gz") else raw
-
-
-def _cut_line(line: bytes) -> tuple[bytes, bytes]:
-    """The beginning of a gigantic line up to its last blank, else to the last whole character; and the rest."""
-    end = line.rfind(b" ")
-    if end <= 0:
-        end = len(line)
-        while end > len(line) - 4 and line[end - 1] & 0xC0 == 0x80:
-            end -= 1
-        end -= end < len(line) or line[-1] >= 0xC0
-    return line[:end], line[end:]
-
-
-def _decoded(line: bytes, errors: str, reading: Reading) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError:
-        if errors == "strict":
-            raise
-        reading.invalid_lines += 1
-        return line.decode(errors="replace")
+def _text_lines(path: str, errors: str, reading: Reading) -> Iterator[tuple[int, str]]:
+    return jsonl.read_lines(path, errors, reading, max_bytes=LONGEST_DOCUMENT, split_long=True, advice=REPLACE_ERRORS)
 
 
 def read_blocks(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
     block: list[str] = []
     size = 0
-    for _, line in text_lines(path, errors, reading):
+    for _, line in _text_lines(path, errors, reading):
         if line.isspace() or size + len(line) > LONGEST_DOCUMENT:
             if block:
                 yield "".join(block)
@@ -149,7 +85,7 @@ def read_blocks(path: str, field: str | None, errors: str, reading: Reading) -> 
 
 def read_lines(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
     last = 0
-    for number, line in text_lines(path, errors, reading):
+    for number, line in _text_lines(path, errors, reading):
         reading.cut += number == last
         last = number
         yield line
@@ -158,7 +94,7 @@ def read_lines(path: str, field: str | None, errors: str, reading: Reading) -> I
 def read_whole(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
     lines: list[str] = []
     size = 0
-    for _, line in text_lines(path, errors, reading):
+    for _, line in _text_lines(path, errors, reading):
         if lines and size + len(line) > LONGEST_DOCUMENT:
             yield "".join(lines)
             reading.cut += 1
@@ -169,16 +105,8 @@ def read_whole(path: str, field: str | None, errors: str, reading: Reading) -> I
 
 
 def read_jsonl(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
-    for number, line in text_lines(path, errors, reading, longest=LONGEST_RECORD):
-        if line.isspace():
-            continue
+    for number, record in jsonl.read_jsonl(path, errors, reading, advice=REPLACE_ERRORS):
         place = f"{path}:{number}"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{place}: broken JSON ({error}); one object per line is expected") from error
-        if not isinstance(record, dict):
-            raise UserError(f"{place}: a JSON {type(record).__name__} where an object is expected")
         if field not in record:
             keys = one_line(", ".join(map(str, list(record)[:8])))
             raise UserError(f"{place}: no field {field!r} (it has {keys}); name yours with #FIELD")

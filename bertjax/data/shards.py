@@ -19,6 +19,7 @@ import numpy as np
 from bertjax.data.corpus import SPLITS, offsets
 from bertjax.data.counter_rng import IntArray
 from bertjax.data.tokenize_documents import Encoded
+from bertjax.io.atomic import atomic_file
 
 CHARACTERS_PER_PART = 1 << 25  # lost at most when a process is killed: seconds of work
 _LOCK = "lock"
@@ -74,10 +75,8 @@ class Parts:
             split = _chosen(encoded, chosen, self._max_document_tokens)
             arrays |= {f"{name}_{field}": np.asarray(value) for field, value in split._asdict().items()}
         path = self._path(self._count)
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
+        with atomic_file(path) as file:
             np.savez(file, **arrays)
-        os.replace(temporary, path)
         self.documents += len(held_out)
         self._count += 1
         self._waiting, self._characters = [], 0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bertjax.data.special_tokens import FAMILIES, family_of, guess_family
 from bertjax.data.tokenizer_backends import Backend, RustBackend, SentencePieceBackend, with_pieces_appended
 from bertjax.errors import UserError
+from bertjax.io.atomic import atomic_file, atomic_folder
 
 if TYPE_CHECKING:
     from bertjax.data.tokenizer import Tokenizer
@@ -190,16 +190,13 @@ def write_files(folder: Path, files: dict[str, bytes]) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; name a folder for the tokenizer")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
-            whole = Path(scratch) / "files"
-            whole.mkdir()
-            for name, content in files.items():
-                (whole / name).write_bytes(content)
-            if folder.is_dir():
-                for name in files:
-                    os.replace(whole / name, folder / name)
-            else:
-                os.rename(whole, folder)
+        if folder.is_dir():
+            with contextlib.ExitStack() as stack:  # no file is replaced before all are written
+                for name, content in files.items():
+                    stack.enter_context(atomic_file(folder / name)).write(content)
+        else:
+            with atomic_folder(folder) as temporary:
+                for name, content in files.items():
+                    (temporary / name).write_bytes(content)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error

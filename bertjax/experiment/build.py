@@ -24,6 +24,7 @@ from bertjax.data import corpora
 from bertjax.data.corpora import Prepared
 from bertjax.errors import UserError
 from bertjax.finetuning.objective import TaskObjective
+from bertjax.io.jsonl import JsonlLog
 from bertjax.objectives.base import Network, Objective
 from bertjax.objectives.clm import CausalLanguageModel
 from bertjax.objectives.contrastive import Contrastive
@@ -37,7 +38,7 @@ from bertjax.runtime.process_group import ALONE, Alone, Processes
 from bertjax.training.ema import average_of
 from bertjax.training.evaluate import held_out
 from bertjax.training.flops import peak_flops, training_flops
-from bertjax.training.logging import Console, JsonLines, TensorBoard, WeightsAndBiases, Writer
+from bertjax.training.logging import Console, TensorBoard, WeightsAndBiases, Writer
 from bertjax.training.optimizers import make_optimizer
 from bertjax.training.param_rules import map_with_path
 from bertjax.training.run_context import Batches, Run, Stage, no_portions
@@ -315,7 +316,7 @@ def open_checkpoints(
 def _writers(cfg: ConfigDict, workdir: Path, step: int) -> list[Writer]:
     if jax.process_index() != 0:
         return []
-    writers: list[Writer] = [JsonLines(workdir / "metrics.jsonl", step)]
+    writers: list[Writer] = [JsonlLog(workdir / "metrics.jsonl", step)]
     if cfg.logging.tensorboard:
         writers.append(TensorBoard(workdir / "tensorboard", step))
     if cfg.logging.wandb_project is not None:

@@ -25,7 +25,7 @@ from bertjax.checkpoint.surgery import (
 from bertjax.config.model import EncoderConfig, differences
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import PieceMatch, match_pieces
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.load import SourceModel, load_source_model, require_model
 from bertjax.models.disentangled_attention import attention_span, distance_bucket
@@ -70,7 +70,8 @@ def load_initial_weights(
     params, fresh = fill_network(exp.objective, host_copy(state.params), name, fitted)
     taken = {path for path, _ in leaves_of(exp.objective.network_params(params, name))}
     unused = topmost(fitted, {path for path, _ in leaves_of(fitted)} - taken)
-    print(f"weights from {folder}" + _listed("fresh", fresh) + _listed("left out", unused))
+    notes = [f"{what}: {comma_list(paths)}" for what, paths in (("fresh", fresh), ("left out", unused)) if paths]
+    print("; ".join([f"weights from {folder}", *notes]))
     for line in [*_tables(given.config, network.config, match, cfg.init_positions), *changed]:
         print(f"  {line}")
     laid = jax.tree.map(lambda leaf: leaf.sharding, state.params)
@@ -171,10 +172,6 @@ def fill_network(objective: Objective, params: Params, name: str, given: Params)
     if lacking:
         raise UserError(f"init_from: objective {type(objective).__name__} cannot take over {', '.join(lacking)}")
     return built, topmost(params, set(shapes) - set(filled))
-
-
-def _listed(word: str, paths: list[str]) -> str:
-    return f"; {word}: {', '.join(paths)}" if paths else ""
 
 
 def _tables(old: EncoderConfig, new: EncoderConfig, match: PieceMatch, how: str) -> list[str]:

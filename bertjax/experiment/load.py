@@ -14,12 +14,13 @@ from bertjax.checkpoint.surgery import average_params
 from bertjax.config.defaults import base_config
 from bertjax.config.model import EncoderConfig
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
-from bertjax.experiment.workdir import read_config, require_same_run, write_whole
+from bertjax.experiment.workdir import read_config, require_same_run
 from bertjax.hf import native_format
 from bertjax.hf.load import load_pretrained
 from bertjax.hf.pretrained import PretrainedModel
+from bertjax.io import atomic
 from bertjax.objectives.base import Network
 from bertjax.runtime import platform
 from bertjax.training.state import COUNTERS
@@ -81,18 +82,14 @@ def _last_steps(checkpoints: Checkpoints, step: int | None, count: int) -> list[
     """The last `count` steps up to `step`, oldest first; `UserError` when fewer are kept."""
     kept = checkpoints.steps()
     if step is not None and step not in kept:
-        raise UserError(f"no checkpoint of step {step} in {checkpoints.directory}; there are: {_listed(kept)}")
+        raise UserError(f"no checkpoint of step {step} in {checkpoints.directory}; there are: {comma_list(kept)}")
     reached = [each for each in kept if step is None or each <= step]
     if len(reached) < count:
         raise UserError(
             f"--average-last {count} needs {count} checkpoints{'' if step is None else f' up to step {step}'}, but "
-            f"{checkpoints.directory} holds {len(reached)} ({_listed(reached)}); a run keeps checkpoint.keep of them"
+            f"{checkpoints.directory} holds {len(reached)} ({comma_list(reached)}); a run keeps checkpoint.keep of them"
         )
     return reached[-count:]
-
-
-def _listed(steps: list[int]) -> str:
-    return ", ".join(map(str, steps)) or "none"
 
 
 class SourceModel(NamedTuple):
@@ -184,9 +181,7 @@ TEACHER_FILE = "teacher.json"
 
 
 def write_teacher(workdir: Path, teacher: Network) -> None:
-    write_whole(
-        workdir / TEACHER_FILE, json.dumps(native_format.fields(teacher.config, teacher.heads), indent=1) + "\n"
-    )
+    atomic.write_json(workdir / TEACHER_FILE, native_format.fields(teacher.config, teacher.heads))
 
 
 def stored_teacher(workdir: Path) -> Network | None:

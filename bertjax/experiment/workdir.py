@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,9 @@ from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
 from bertjax.config.overrides import differences, flatten, from_json, to_json
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
+from bertjax.io import atomic
+from bertjax.io.jsonl import read_log
 
 # Keys that may change when a run is taken up again; a change of any other key would make it another run.
 MAY_CHANGE = re.compile(
@@ -21,7 +22,7 @@ MAY_CHANGE = re.compile(
     r"|(schedule|eval|checkpoint|mesh|distributed|export|logging|report|profile)\..*|dry_run|platform|deterministic|compile_cache|init_(from|embeddings|positions)"
 )
 
-_CLAIMING = ".config.json.tmp"
+_CLAIMING = ".config.json.*.tmp"
 """All that is there of a run that was killed while it wrote its config.json."""
 
 # Where text lies: checkpoints hold the digests of what was read there.
@@ -33,7 +34,9 @@ ChangedKey = tuple[str, Any, Any]
 def write_config(workdir: Path, cfg: ConfigDict) -> None:
     """Makes the folder this run's own: from here on it has a config.json."""
     workdir.mkdir(parents=True, exist_ok=True)
-    write_whole(workdir / "config.json", to_json(cfg))
+    for unfinished in workdir.glob(_CLAIMING):
+        unfinished.unlink()
+    atomic.write_text(workdir / "config.json", to_json(cfg))
 
 
 def changed_keys(workdir: Path, cfg: ConfigDict) -> list[ChangedKey]:
@@ -45,7 +48,7 @@ def changed_keys(workdir: Path, cfg: ConfigDict) -> list[ChangedKey]:
         raise UserError(f"--workdir {workdir} is a file; give a folder")
     if (workdir / "config.json").exists():
         return _allowed_changes(workdir, read_config(workdir), cfg) if has_checkpoints(workdir) else []
-    if workdir.exists() and any(entry.name != _CLAIMING for entry in workdir.iterdir()):
+    if workdir.exists() and any(not entry.match(_CLAIMING) for entry in workdir.iterdir()):
         raise UserError(f"--workdir {workdir} holds files but no run (no config.json); give a new or an empty folder")
     return []
 
@@ -63,32 +66,16 @@ def read_config(workdir: Path) -> ConfigDict:
         raise UserError(f"{stored}: {error}") from None
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file that is never seen half-written."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def metrics_at(workdir: Path, step: int) -> dict[str, float]:
     """The `eval/` figures that metrics.jsonl has for a step, none if it was not evaluated.
 
     A line that a killed process did not finish is passed over.
     """
     path = workdir / "metrics.jsonl"
-    found: dict[str, float] = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict) and record.get("step") == step:
-            found |= {key: value for key, value in record.items() if key.startswith("eval/") and value is not None}
-    return found
+    records = [record for record in read_log(path) if record["step"] == step]
+    return {
+        key: value for each in records for key, value in each.items() if key.startswith("eval/") and value is not None
+    }
 
 
 def has_checkpoints(workdir: Path) -> bool:
@@ -109,14 +96,13 @@ def require_same_run(workdir: Path, step: int, meta: Mapping[str, Any], cfg: Con
     refused = [change for change in changes if change[1] != change[2] and not MAY_CHANGE.fullmatch(change[0])]
     if saved and refused:
         raise UserError(
-            f"the checkpoint of step {step} in {workdir} belongs to another run ({_listed(refused)}); take it away, or "
-            "give another --workdir"
+            f"the checkpoint of step {step} in {workdir} belongs to another run ({_describe(refused)}); take it away, "
+            "or give another --workdir"
         )
 
 
-def _listed(changes: list[ChangedKey]) -> str:
-    shown = "; ".join(f"{key}: {before} there, {now} here" for key, before, now in changes[:6])
-    return shown + (f"; and {len(changes) - 6} more" if len(changes) > 6 else "")
+def _describe(changes: list[ChangedKey]) -> str:
+    return comma_list((f"{key}: {before} there, {now} here" for key, before, now in changes), 6)
 
 
 def _allowed_changes(workdir: Path, old: ConfigDict, new: ConfigDict) -> list[ChangedKey]:
@@ -124,7 +110,7 @@ def _allowed_changes(workdir: Path, old: ConfigDict, new: ConfigDict) -> list[Ch
     refused = [change for change in changes if not MAY_CHANGE.fullmatch(change[0])]
     if refused:
         raise UserError(
-            f"{workdir} holds another experiment, which this config cannot resume ({_listed(refused)}); "
+            f"{workdir} holds another experiment, which this config cannot resume ({_describe(refused)}); "
             "give another --workdir, or take its weights alone with --config.init_from"
         )
     return changes

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.config.model import EncoderConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.hf.transforms import TRANSFORMS
 from bertjax.types import Params
 
@@ -222,8 +222,7 @@ class Faults:
             return
         texts = []
         for kind, names in self.found.items():
-            more = f" and {len(names) - _NAMED_AT_MOST} more" if len(names) > _NAMED_AT_MOST else ""
-            texts.append(f"{kind}: {', '.join(names[:_NAMED_AT_MOST])}{more}")
+            texts.append(f"{kind}: {comma_list(names, _NAMED_AT_MOST)}")
         raise UserError(f"{where} do not fit the config: {'; '.join(texts)}")
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import logging
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from bertjax.hf.load import load_pretrained, read_config
 from bertjax.hf.model_card import MARKER, model_card
 from bertjax.hf.pretrained import ModelOutput, PretrainedModel, longest_row
 from bertjax.hf.safe_files import CONFIG, INDEX, TOKENIZER_FILES, WEIGHTS, read_file, read_tensors, read_tokenizer_files
+from bertjax.io.atomic import atomic_folder
 from bertjax.models.model import HEADS
 from bertjax.types import Params
 
@@ -87,24 +87,18 @@ def save_pretrained(
             config.family,
             ", ".join(plan.lost),
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.parent / f".{folder.name}.writing-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        temporary.mkdir()
-        _write_weights(temporary, tensors, max_shard_bytes)
-        sidecar_files.write(temporary, plan, beside)
-        _write_rest(temporary, plan, sum(array.size for array in (*tensors.values(), *beside.values())), card)
-        _write_tokenizer(temporary, tokenizer, config)
-        for name, text in (extra_files or {}).items():
-            (temporary / name).parent.mkdir(exist_ok=True)
-            (temporary / name).write_text(text, encoding="utf-8")
-        verify_export(temporary, params, config, heads=heads, tokenizer=tokenizer)
-        _move_into_place(temporary, folder)
+        with atomic_folder(folder) as temporary:
+            _write_weights(temporary, tensors, max_shard_bytes)
+            sidecar_files.write(temporary, plan, beside)
+            _write_rest(temporary, plan, sum(array.size for array in (*tensors.values(), *beside.values())), card)
+            _write_tokenizer(temporary, tokenizer, config)
+            for name, text in (extra_files or {}).items():
+                (temporary / name).parent.mkdir(exist_ok=True)
+                (temporary / name).write_text(text, encoding="utf-8")
+            verify_export(temporary, params, config, heads=heads, tokenizer=tokenizer)
     except OSError as error:
         raise UserError(f"cannot write the export to {folder}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def verify_export(
@@ -205,21 +199,6 @@ def _require_free(folder: Path, overwrite: bool) -> None:
         raise UserError(f"{folder} is not empty and not an export of bertjax; name another folder")
     if not overwrite:
         raise UserError(f"{folder} already holds an export; remove it, name another folder, or ask for overwrite")
-
-
-def _move_into_place(temporary: Path, folder: Path) -> None:
-    """Renames over an empty folder; an export that is there is moved away first and removed last."""
-    if not folder.exists() or not any(folder.iterdir()):
-        os.replace(temporary, folder)
-        return
-    old = folder.parent / f".{folder.name}.replaced-{os.getpid()}"
-    os.rename(folder, old)
-    try:
-        os.rename(temporary, folder)
-    except OSError:
-        os.rename(old, folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _compare_tensors(file: str, wanted: Tensors, found: Tensors) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,7 @@ from bertjax.config.objectives.task import HEADS, TaskObjectiveConfig
 from bertjax.config.task import TaskConfig
 from bertjax.config.training import MeshConfig
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.finetuning.batches import EvalBatches
 from bertjax.finetuning.evaluate import Pass, Scored, probabilities, score
 from bertjax.finetuning.features import TextData
@@ -50,19 +50,15 @@ def kind_of(model: PretrainedModel, asked: str | None = None) -> str:
     found = [kind for head, kind in by_head.items() if head in model.heads]
     if asked is not None:
         if HEADS[asked] not in model.heads:
-            raise UserError(f"--kind {asked}: the model has no such head (it has {_listed(model.heads)})")
+            raise UserError(f"--kind {asked}: the model has no such head (it has {comma_list(model.heads)})")
         if asked == "regression" and model.config.num_labels != 1:
             raise UserError(f"--kind regression: the head has {model.config.num_labels} labels, a number needs one")
         return asked
     if len(found) != 1:
         what = "the model has the heads of several tasks; choose one with --kind" if found else "the model has no task"
         hint = "" if found else "; finetune it first (`bertjax finetune`)"
-        raise UserError(f"{what} (heads: {_listed(model.heads)}){hint}")
+        raise UserError(f"{what} (heads: {comma_list(model.heads)}){hint}")
     return found[0]
-
-
-def _listed(heads: Sequence[str]) -> str:
-    return ", ".join(heads) or "none"
 
 
 def task_of(model: PretrainedModel, kind: str, trained: TaskConfig | None = None, **wishes: Any) -> TaskConfig:

@@ -14,7 +14,8 @@ from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import Answers, Examples, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.load import read_examples
 from bertjax.finetuning.readers.text_classification import READERS
-from bertjax.inference.text_files import STDIN, Record, is_jsonl, read_lines, read_records, records_of
+from bertjax.inference.text_files import Record, is_jsonl, read_records, read_texts, records_of
+from bertjax.io.jsonl import STDIN
 
 WINDOW = 8192
 """Examples that are held, and sorted by length, together."""
@@ -120,7 +121,7 @@ def _of_file(config: TaskConfig, file: str, gold: bool) -> Iterator[_Example]:
 
 
 def _of_stdin(config: TaskConfig, gold: bool) -> Iterator[_Example]:
-    lines = read_lines(STDIN)
+    lines = read_texts(STDIN)
     first = next(lines, None)
     if first is None:
         return iter(())
@@ -131,7 +132,7 @@ def _of_stdin(config: TaskConfig, gold: bool) -> Iterator[_Example]:
 
 
 def _of_lines(config: TaskConfig, file: str, gold: bool) -> Iterator[_Example]:
-    return _texts_of(config, f"{file}:", read_lines(file), gold)
+    return _texts_of(config, f"{file}:", read_texts(file), gold)
 
 
 def _texts_of(config: TaskConfig, prefix: str, lines: Iterator[tuple[int, str]], gold: bool) -> Iterator[_Example]:

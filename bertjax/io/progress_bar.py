@@ -1,22 +1,100 @@
-"""A bar on the terminal while something takes long; nothing anywhere else."""
+"""Progress bar on a terminal."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import IO, Any
 
 
-@contextlib.contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
-    """A function to be called with (done, of how many; None = not known); the bar is on stderr, and gone at the end."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+class ProgressBar:
+    """Progress bar of rich with an optional line of text below it; does nothing where there is no terminal.
 
-    columns = (BarColumn(bar_width=30), MofNCompleteColumn(), TextColumn(what), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    It is drawn at the first `update`, so that work which turns out to be done already draws none.
+    """
+
+    def __init__(
+        self,
+        title: str = "",
+        total: int | None = None,
+        *,
+        file: IO[str] | None = None,
+        percent: bool = False,
+        keep: bool = False,
+        interactive: bool | None = None,
+    ) -> None:
+        """Configures the bar.
+
+        Args:
+            title: shown before the bar.
+            total: number that means 100 %; None if unknown.
+            file: where the bar is drawn; standard error by default.
+            percent: show a percentage instead of "done/total".
+            keep: leave the bar on the screen at the end.
+            interactive: draw the bar; by default when `file` is a terminal.
+        """
+        self._file = sys.stderr if file is None else file
+        self.interactive = self._file.isatty() if interactive is None else interactive
+        self._title, self._total, self._percent, self._keep = title, total, percent, keep
+        self.text = ""
+        self._bar: Any = None
+
+    def update(self, done: int, total: int | None = None, text: str | None = None) -> None:
+        """Moves the bar.
+
+        Args:
+            done: how much is done by now.
+            total: a new total, once it is known.
+            text: new text below the bar.
+        """
+        self.text = self.text if text is None else text
+        if not self.interactive:
+            return
+        if self._bar is None:
+            self._bar = self._start()
+        self._bar.update(self._bar.tasks[0].id, completed=done, **({} if total is None else {"total": total}))
+
+    def print(self, text: str) -> None:
+        """Prints a line above the bar."""
+        if self._bar is None:
+            print(text, file=self._file, flush=True)
+        else:
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Ends the drawing."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self) -> Any:
+        from rich import progress
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.text import Text
+
+        bar = self
+
+        class WithText(progress.Progress):
+            def get_renderables(self) -> Iterator[Any]:
+                yield self.make_tasks_table(self.tasks)
+                if bar.text:
+                    yield Text(bar.text, style="dim")
+
+        drawn = WithText(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=30),
+            progress.TaskProgressColumn() if self._percent else progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+            console=Console(file=self._file),
+            transient=not self._keep,
+        )
+        drawn.start()
+        drawn.add_task(escape(self._title), total=self._total)
+        return drawn

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config.model import EncoderConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.hf.load import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import abstract_params
@@ -244,8 +244,7 @@ def _config_faults(ours: Path, theirs: Path, unwritten: tuple[str, ...]) -> list
 
 
 def _some(names: Any, most: int = 4) -> str:
-    names = sorted(map(str, names))
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return comma_list(sorted(map(str, names)), most)
 
 
 class _quick_compilation:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
+
+from bertjax.io import atomic
 
 _ASSETS = Path(__file__).parent / "assets"
 
@@ -80,9 +81,4 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence
 
 def write_page(path: Path, text: str) -> None:
     """Replaces the file in one go: who reads it sees the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    atomic.write_text(path, text, errors="replace")

@@ -18,12 +18,12 @@ Every line has `step` and `kind`; what else it has, its kind says:
 
 from __future__ import annotations
 
-import json
-import math
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from bertjax.io import atomic
+from bertjax.io.jsonl import read_log, to_line
 
 FILE = "probes.jsonl"
 Record = dict[str, Any]
@@ -51,48 +51,17 @@ class Journal:
             self._keep(step)
         self._last = max(self._last, step)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(_line({"step": step, "kind": kind, **fields}))
+            file.write(to_line({"step": step, "kind": kind, **fields}))
 
     def _keep(self, step: int, facts: Mapping[str, Any] | None = None) -> None:
         """Drops the lines behind `step`, and one that was not finished; the `run` line stays, or is replaced."""
         before = self._path.read_bytes() if self._path.exists() else b""
-        records = read_records(self._path)
+        records = read_log(self._path)
         first = [record for record in records if record.get("kind") == "run"][-1:]
         if facts is not None:
             first = [{"step": 0, "kind": "run", **facts}]
         kept = first + [record for record in records if record.get("kind") != "run" and record["step"] <= step]
         self._last = max((record["step"] for record in kept), default=0)
-        after = "".join(map(_line, kept)).encode()
+        after = "".join(map(to_line, kept)).encode()
         if after != before:
-            temporary = self._path.with_name(f".{FILE}.tmp")
-            temporary.write_bytes(after)
-            os.replace(temporary, self._path)
-
-
-def _line(record: Record) -> str:
-    return json.dumps(_finite(record), allow_nan=False, separators=(",", ":")) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: a number that is none is null."""
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def read_records(path: Path) -> list[Record]:
-    """The finished lines of a file of records with a `step`, in their order; what cannot be read is passed over."""
-    return list(_records(path)) if path.is_file() else []
-
-
-def _records(path: Path) -> Iterator[Record]:
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        step = record.get("step") if isinstance(record, dict) else None
-        if isinstance(step, int) and not isinstance(step, bool):
-            yield record
+            atomic.write_bytes(self._path, after)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.report.probe_log import FILE, Record, read_records
+from bertjax.io.jsonl import read_log
+from bertjax.report.probe_log import FILE, Record
 
 
 class Series(NamedTuple):
@@ -77,8 +78,8 @@ def read_run(workdir: Path) -> RunRecord:
     return RunRecord(
         name=workdir.resolve().name,
         config=config,
-        figures=columns(read_records(metrics)),
-        probes=read_records(workdir / FILE),
+        figures=columns(read_log(metrics)),
+        probes=read_log(workdir / FILE),
         jumps=[each for each in jumps if isinstance(each, dict)] if isinstance(jumps, list) else [],
         written=written,
     )

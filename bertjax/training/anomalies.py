@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +13,8 @@ import jax
 import numpy as np
 
 from bertjax.config.training import FaultConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
+from bertjax.io import atomic
 from bertjax.types import Batch
 
 FOLDER = "faults"
@@ -50,14 +49,9 @@ class Fault(NamedTuple):
         """All of it in one line."""
         sums = ", ".join(f"{name} {value:.4g}" for name, value in self.sums.items())
         # Clipping spreads what is wrong with one gradient over all weights: they tell nothing then.
-        where = _listed("gradient", self.gradients) or _listed("weight", self.weights)
+        kind, paths = ("gradient", self.gradients) if self.gradients else ("weight", self.weights)
+        where = f"; {kind} not finite: {comma_list(paths, _NAMED_AT_MOST)}" if paths else ""
         return f"{self.reason} at step {self.step} (batch {self.cursor}; sums: {sums}{where})"
-
-
-def _listed(kind: str, paths: Sequence[str]) -> str:
-    more = len(paths) - _NAMED_AT_MOST
-    shown = ", ".join(paths[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
-    return f"; {kind} not finite: {shown}" if paths else ""
 
 
 class RollBack(Exception):
@@ -89,16 +83,12 @@ def write_batch(workdir: Path, fault: Fault, batch: Batch) -> str:
     """Writes the batch, and `report` in JSON, to `faults/step-N-batch-C.npz`, whole or not at all; says where it is."""
     own = f"-process-{jax.process_index()}" if jax.process_count() > 1 else ""  # each has its own rows
     path = workdir / FOLDER / f"step-{fault.step}-batch-{fault.cursor}{own}.npz"
-    temporary = path.with_name(f".{path.name}.tmp")
+    arrays: dict[str, Any] = {**batch, "report": _as_json(fault)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            arrays: dict[str, Any] = {**batch, "report": _as_json(fault)}
+        with atomic.atomic_file(path) as file:
             np.savez(file, **arrays)
-        os.replace(temporary, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         return f"its batch could not be written: {error.strerror}"
     return f"its batch is in {path}"
 
@@ -143,11 +133,9 @@ def write_jumps(workdir: Path, jumps: Iterable[Jump]) -> None:
     if not entries:
         path.unlink(missing_ok=True)
         return
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        atomic.write_json(path, entries)
     except OSError as error:
         raise UserError(f"{path} could not be written: {error.strerror}; the same command resumes") from error
 

@@ -3,68 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from bertjax.errors import UserError
+from bertjax.io.progress_bar import ProgressBar
 
 Figures = Mapping[str, float]
 WORD_LOSSES = ("mlm", "clm", "plm", "span")
 
 
 class Writer(Protocol):
-    def write(self, step: int, figures: Figures) -> None: ...
+    def write(self, step: int, metrics: Figures, /) -> None: ...
 
     def rewind(self, step: int) -> None:
         """The run goes back to `step` and writes what came after it anew."""
 
     def close(self) -> None: ...
-
-
-class JsonLines:
-    """One JSON object a line. A resumed run first drops the lines of steps that it is going to make again."""
-
-    def __init__(self, path: Path, step: int):
-        self._path = path
-        self._open(step)
-
-    def _open(self, step: int) -> None:
-        kept = [line for line in _lines(self._path) if (number := _step_of(line)) is not None and number <= step]
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text("".join(kept), encoding="utf-8")
-        temporary.replace(self._path)
-        self._file = self._path.open("a", encoding="utf-8")
-
-    def rewind(self, step: int) -> None:
-        self._file.close()
-        self._open(step)
-
-    def write(self, step: int, figures: Figures) -> None:
-        # JSON has no NaN: a figure that is none is null.
-        finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
-        self._file.write(json.dumps({"step": step, **finite}) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # what a full disk did not take, `write` has told
-            self._file.close()
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
-
-
-def _step_of(line: str) -> int | None:
-    """The step of a line; None for one that a killed process did not finish."""
-    try:
-        return json.loads(line)["step"] if line.endswith("\n") else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 class TensorBoard:
@@ -155,49 +113,24 @@ class Console:
 
     def __init__(self, step: int, num_steps: int, interactive: bool | None = None):
         self.num_steps = num_steps
-        self.interactive = sys.stdout.isatty() if interactive is None else interactive
-        self._progress, self._task, self._figures = None, None, "compiling"
-        if self.interactive:
-            self._progress, self._task = _progress_bar(step, num_steps, lambda: self._figures)
+        self._bar = ProgressBar(total=num_steps, file=sys.stdout, keep=True, interactive=interactive)
+        self._bar.update(step, text="compiling")
 
     def print(self, text: str) -> None:
-        if self._progress is not None:
-            self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
-        else:
-            print(text, flush=True)
+        self._bar.print(text)
 
     def advance(self, step: int) -> None:
         """Moves the bar; call it at every step."""
-        if self._progress is not None:
-            self._progress.update(self._task, completed=step)
+        self._bar.update(step)
 
     def train(self, step: int, figures: Figures) -> None:
         text = train_line(figures)
-        self._figures = text
-        if self._progress is not None:
-            self._progress.update(self._task, completed=step)
-        else:
-            print(f"step {step}/{self.num_steps}  {text}", flush=True)
+        self._bar.update(step, text=text)
+        if not self._bar.interactive:
+            self._bar.print(f"step {step}/{self.num_steps}  {text}")
 
     def close(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-
-def _progress_bar(step: int, num_steps: int, figures: Callable[[], str]) -> tuple[Any, Any]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
-    from rich.text import Text
-
-    class WithFigures(Progress):
-        """The bar, and below it what `figures` says: one line would be too long for most terminals."""
-
-        def get_renderables(self) -> Iterator[Any]:
-            yield self.make_tasks_table(self.tasks)
-            yield Text(figures(), style="dim")
-
-    progress = WithFigures(BarColumn(bar_width=40), MofNCompleteColumn(), TimeElapsedColumn())
-    progress.start()
-    return progress, progress.add_task("train", total=num_steps, completed=step)
+        self._bar.close()
 
 
 def train_line(figures: Figures) -> str:

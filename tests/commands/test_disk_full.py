@@ -21,7 +21,8 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.checkpoint.manifest import verify
-from bertjax.training.logging import JsonLines, TensorBoard
+from bertjax.io.jsonl import JsonlLog
+from bertjax.training.logging import TensorBoard
 
 # orbax's other writers, in the process of the tests; a process of its own is silent, which is tested.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -179,7 +180,7 @@ def test_no_room_for_the_prepared_text_or_the_export(
 
 def test_figures_that_find_no_room_are_an_error_and_closing_is_none(tmp_path: Path, short_files: None) -> None:
     """P13: a writer with a thread of its own would be waited for, for ever."""
-    for writer in (JsonLines(tmp_path / "metrics.jsonl", 0), TensorBoard(tmp_path / "events", 0)):
+    for writer in (JsonlLog(tmp_path / "metrics.jsonl", 0), TensorBoard(tmp_path / "events", 0)):
         with pytest.raises(OSError, match="too large"):
             for step in range(1, 100):
                 writer.write(step, {"train/loss": 1.0})
@@ -190,6 +191,6 @@ def test_a_run_that_was_killed_while_it_claimed_its_folder_begins(lab: Lab, fini
     """P1: all that is there is half a config.json under another name."""
     workdir = tmp_path / "run"
     workdir.mkdir()
-    (workdir / ".config.json.tmp").write_text('{"seed"')
+    (workdir / ".config.json.0a1b2c3d.tmp").write_text('{"seed"')
     assert lab.run("pretrain", "--workdir", workdir) == 0
-    assert digest(workdir) == digest(finished.workdir) and not (workdir / ".config.json.tmp").exists()
+    assert digest(workdir) == digest(finished.workdir) and not (workdir / ".config.json.0a1b2c3d.tmp").exists()

@@ -20,8 +20,8 @@ from bertjax.data.tokenizer import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment.load import stored_teacher
 from bertjax.experiment.workdir import changed_keys, metrics_at, read_config, write_config
+from bertjax.io.jsonl import JsonlLog
 from bertjax.training.anomalies import read_jumps
-from bertjax.training.logging import JsonLines
 
 LINES = [
     b'{"step": 3, "eval/loss": 1.5}\n',
@@ -91,7 +91,7 @@ def test_figures(raw: bytes) -> None:
         assert found["eval/loss"] == 1.5
 
     def goes_on(folder: Path) -> list[str]:
-        writer = JsonLines(folder / "metrics.jsonl", 3)
+        writer = JsonlLog(folder / "metrics.jsonl", 3)
         writer.write(4, {"train/loss": 2.0})
         writer.close()
         return (folder / "metrics.jsonl").read_text().splitlines()

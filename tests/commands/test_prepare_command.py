@@ -10,7 +10,7 @@ from lab import Lab
 
 import bertjax.data.progress as progress_module
 from bertjax.config.sources import parse_source
-from bertjax.data.progress import Progress
+from bertjax.data.progress import TokenizingProgress
 from bertjax.data.readers import Reading
 
 DIRTY = """the cat sees the dog. the dog sees the cat.
@@ -66,12 +66,12 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(
     (tmp_path / "a.txt").write_text("x" * 1000)
     source, reading, lines = parse_source(f"text:{tmp_path}/a.txt"), Reading(bytes=250), []
     monkeypatch.setattr(progress_module, "_SECONDS_BETWEEN_LINES", 0.0)
-    monkeypatch.setattr(progress_module, "_SECONDS_BETWEEN_LOOKS", 0.0)
-    with Progress(source, reading, lines.append) as progress:
+    monkeypatch.setattr(progress_module, "_SECONDS_BETWEEN_UPDATES", 0.0)
+    with TokenizingProgress(source, reading, lines.append) as progress:
         progress(7, 3 << 20)
     assert lines == [f"tokenising {source.text}: 7 documents, 3 MiB so far (25 % of the files)"]
-    with Progress(source, reading, lines.append, interactive=True) as progress:
+    with TokenizingProgress(source, reading, lines.append, interactive=True) as progress:
         progress(7, 3 << 20)
-        assert progress._bar.tasks[0].percentage == 25.0
-        assert progress._bar.tasks[0].fields["figures"] == "7 documents, 3 MiB"
+        assert progress._bar._bar.tasks[0].percentage == 25.0
+        assert progress._bar.text == "7 documents, 3 MiB"
     assert len(lines) == 1

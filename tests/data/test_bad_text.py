@@ -16,6 +16,7 @@ from bertjax.config.sources import parse_source
 from bertjax.data.readers import Reading
 from bertjax.data.sources import iter_documents
 from bertjax.errors import UserError
+from bertjax.io import jsonl
 
 
 def read(text: str, errors: str = "strict") -> tuple[list[str], dict[str, int]]:
@@ -84,7 +85,7 @@ def test_a_gigantic_record_is_read_and_cut(small: int, tmp_path: Path, monkeypat
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' + json.dumps({"text": "word " * 100}) + "\n")
     found, facts = read(f"jsonl:{tmp_path}/a.jsonl")
     assert " ".join(found) == "x " + ("word " * 100).strip() and facts["cut"] == len(found) - 2
-    monkeypatch.setattr(readers, "LONGEST_RECORD", 400)
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 400)
     with pytest.raises(UserError, match=r"a.jsonl:2: a line of more than 400 bytes"):
         read(f"jsonl:{tmp_path}/a.jsonl")
 

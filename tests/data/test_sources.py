@@ -185,7 +185,7 @@ def test_jsonl(tmp_path: Path) -> None:
     ("line", "said"),
     [
         ('{"text": "x"', "broken JSON"),
-        ('["x"]', "a JSON list where an object"),
+        ('["x"]', "a list where a JSON object"),
         ('{"body": "x"}', r"no field 'text' \(it has body\)"),
         ('{"text": 3}', "holds int where text"),
         ('{"text": null}', "holds nothing where text"),

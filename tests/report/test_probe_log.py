@@ -10,12 +10,13 @@ import pytest
 from workdirs import config, usual_lines, write_workdir
 
 from bertjax.errors import UserError
-from bertjax.report.probe_log import Journal, read_records
+from bertjax.io.jsonl import read_log
+from bertjax.report.probe_log import Journal
 from bertjax.report.run_record import columns, read_run
 
 
 def seen(folder: Path) -> list[tuple[int, str]]:
-    return [(record["step"], record["kind"]) for record in read_records(folder / "probes.jsonl")]
+    return [(record["step"], record["kind"]) for record in read_log(folder / "probes.jsonl")]
 
 
 def test_a_run_that_goes_on_keeps_what_came_before(tmp_path: Path) -> None:
@@ -25,7 +26,7 @@ def test_a_run_that_goes_on_keeps_what_came_before(tmp_path: Path) -> None:
         journal.write(step, "fill_mask", sentence="a", pieces=[])
     Journal(tmp_path, 20).describe({"devices": "2 x cpu"})
     assert seen(tmp_path) == [(0, "run"), (10, "fill_mask"), (20, "fill_mask")]
-    assert read_records(tmp_path / "probes.jsonl")[0]["devices"] == "2 x cpu"
+    assert read_log(tmp_path / "probes.jsonl")[0]["devices"] == "2 x cpu"
     assert [path.name for path in tmp_path.iterdir()] == ["probes.jsonl"]
 
 
@@ -54,14 +55,14 @@ def test_a_line_that_was_not_finished_goes(tmp_path: Path) -> None:
 
 def test_numbers_that_are_none_and_any_text(tmp_path: Path) -> None:
     Journal(tmp_path, 0).write(1, "seeds", rows=[{"scores": {"f1": math.nan}}], text="\u2028 é \ud800")
-    (record,) = read_records(tmp_path / "probes.jsonl")
+    (record,) = read_log(tmp_path / "probes.jsonl")
     assert record["rows"] == [{"scores": {"f1": None}}]
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "[1]\n", '{"no": 1}\n', '{"step": true}\n', "\x00\xff\n", "[" * 10**5])
 def test_files_of_anything_are_read(tmp_path: Path, text: str) -> None:
     (tmp_path / "probes.jsonl").write_text(text, encoding="latin-1")
-    assert read_records(tmp_path / "probes.jsonl") == []
+    assert read_log(tmp_path / "probes.jsonl") == []
 
 
 def test_a_series_is_in_order_and_the_later_value_counts() -> None:

@@ -16,8 +16,9 @@ from jax.sharding import Mesh
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config.training import FaultConfig, LoopConfig, OptimizerConfig
+from bertjax.io.jsonl import JsonlLog
 from bertjax.objectives.base import Extra
-from bertjax.training.logging import Console, JsonLines
+from bertjax.training.logging import Console
 from bertjax.training.loop import train
 from bertjax.training.optimizers import make_optimizer
 from bertjax.training.run_context import Run, Stage
@@ -205,7 +206,7 @@ class Lab:
             for start in ([0, boundary] if boundary else [0])
         ]
         self.console = Laid(num_steps, crash_at)
-        writer = JsonLines(self.workdir / "metrics.jsonl", int(state.step))
+        writer = JsonlLog(self.workdir / "metrics.jsonl", int(state.step))
         try:
             state, _ = train(
                 Run(

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from bertjax.errors import UserError
+from bertjax.io.jsonl import JsonlLog
 from bertjax.training import logging
 from bertjax.training.logging import (
     Clock,
     Console,
-    JsonLines,
     TensorBoard,
     WeightsAndBiases,
     duration,
@@ -42,7 +42,7 @@ def lines(path: Path) -> list[dict]:
 
 def test_one_object_a_line_readable_at_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    writer = JsonLines(path, 0)
+    writer = JsonlLog(path, 0)
     writer.write(10, {"train/loss": 1.5})
     assert lines(path) == [{"step": 10, "train/loss": 1.5}]
     writer.write(20, {"train/loss": math.nan, "train/grad_norm": math.inf, "eval/loss": 2})
@@ -53,7 +53,7 @@ def test_one_object_a_line_readable_at_once(tmp_path: Path) -> None:
 def test_a_resumed_run_drops_the_steps_it_makes_again_and_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 10, "a": 1}\n{"step": 20, "a": 2}\n\n{"step": 30, "a": 3}\n{"step": 4')
-    writer = JsonLines(path, 20)
+    writer = JsonlLog(path, 20)
     writer.write(25, {"a": 9})
     writer.close()
     assert lines(path) == [{"step": 10, "a": 1}, {"step": 20, "a": 2}, {"step": 25, "a": 9}]
@@ -62,8 +62,8 @@ def test_a_resumed_run_drops_the_steps_it_makes_again_and_a_torn_line(tmp_path: 
 
 def test_a_torn_line_of_a_kept_step_is_dropped_too(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 10, "a": 1}\n{"step": 20, "a": 2}')
-    JsonLines(path, 20).close()
+    path.write_text('{"step": 10, "a": 1}\n{"step": 20, "a": 2')
+    JsonlLog(path, 20).close()
     assert lines(path) == [{"step": 10, "a": 1}]
 
 

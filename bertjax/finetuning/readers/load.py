@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.config.task import TaskConfig
 from bertjax.config.task_sources import Places, TaskSource, parse_task_source, source_paths
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.finetuning.readers.examples import Examples, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.squad import read_questions
 from bertjax.finetuning.readers.text_classification import read_texts
@@ -93,7 +93,7 @@ def label_numbers(
         return np.fromiter(map(numbers.__getitem__, found), np.int32, len(found))
     except KeyError:
         index = next(index for index, label in enumerate(found) if label not in numbers)
-        known = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        known = comma_list(names, 12)
         place = where[index if of is None else of[index]]
         raise UserError(
             f"{place}: unknown label {found[index]!r}; known are {known} (task.labels, or those of task.train)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,9 +19,10 @@ from bertjax.config.task_sources import (
     source_paths,
     text_of,
 )
-from bertjax.data.readers import LONGEST_RECORD, Reading, text_lines
+from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import TextExamples
+from bertjax.io.jsonl import read_jsonl, read_lines
 
 Columns = Sequence[tuple[str, str]]
 """(config key, name) of the columns to read, in order."""
@@ -110,7 +110,10 @@ def _score(value: Any, places: Places, index: int) -> float:
 def _tsv(source: TaskSource, columns: Columns, header: bool, errors: str) -> Rows:
     """No quoting: a double quote is a character like any other (GLUE's files hold unpaired ones)."""
     for path in source_paths(source):
-        lines = ((number, line.rstrip("\r\n").split("\t")) for number, line in text_lines(path, errors, Reading()))
+        lines = (
+            (number, line.rstrip("\r\n").split("\t"))
+            for number, line in read_lines(path, errors, advice=REPLACE_ERRORS)
+        )
         yield from _separated(path, lines, columns, header)
 
 
@@ -122,7 +125,7 @@ def _csv(source: TaskSource, columns: Columns, header: bool, errors: str) -> Row
 
 def _csv_lines(path: str, errors: str) -> Iterator[tuple[int, list[str]]]:
     """A quoted field may go on over several lines; the number is that of the first."""
-    reader = csv.reader((line for _, line in text_lines(path, errors, Reading())), strict=True)
+    reader = csv.reader((line for _, line in read_lines(path, errors, advice=REPLACE_ERRORS)), strict=True)
     while True:
         number = reader.line_num + 1
         try:
@@ -153,23 +156,9 @@ def _separated(path: str, lines: Iterator[tuple[int, list[str]]], columns: Colum
         yield prefix, number, [fields[column] for column in chosen]
 
 
-def json_lines(path: str, errors: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line, object) of a file of JSON lines; raises `UserError` for a broken one."""
-    for number, line in text_lines(path, errors, Reading(), longest=LONGEST_RECORD):
-        if line.isspace():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}:{number}: broken JSON ({error}); one object per line is expected") from error
-        if not isinstance(record, dict):
-            raise UserError(f"{path}:{number}: a JSON {type(record).__name__} where an object is expected")
-        yield number, record
-
-
 def jsonl_rows(source: TaskSource, columns: Columns, header: bool, errors: str) -> Rows:
     for path in source_paths(source):
-        for number, record in json_lines(path, errors):
+        for number, record in read_jsonl(path, errors, advice=REPLACE_ERRORS):
             yield f"{path}:", number, [field_of(record, name, key, f"{path}:{number}") for key, name in columns]
 
 

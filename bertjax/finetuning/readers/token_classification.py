@@ -7,11 +7,12 @@ from typing import Any
 
 from bertjax.config.task import TaskConfig
 from bertjax.config.task_sources import Places, TaskSource, column_of, source_paths, text_of
-from bertjax.data.readers import Reading, text_lines
+from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.bio_tags import read_tags
 from bertjax.finetuning.readers.examples import WordExamples
 from bertjax.finetuning.readers.text_classification import hub_columns, jsonl_rows, require_distinct
+from bertjax.io.jsonl import read_lines
 
 _DOCUMENT = "-DOCSTART-"
 Sentence = tuple[str, int, list[str], list[str] | None, str | None]
@@ -51,7 +52,7 @@ def _conll_file(config: TaskConfig, path: str, labelled: bool, errors: str) -> I
     width = word_column = tag_column = -1
     words: list[str] = []
     tags: list[str] = []
-    for number, line in text_lines(path, errors, Reading()):
+    for number, line in read_lines(path, errors, advice=REPLACE_ERRORS):
         fields = _fields(line)
         if not fields or fields[0] == _DOCUMENT:
             if words:
