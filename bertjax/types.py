@@ -32,7 +32,7 @@ Batch = Mapping[str, Any]
     backward          bool    [B]      streams with model.bi_data only: the row's text is reversed
 
 Objectives add what they hide: `original_ids`, `masked_positions`, `masked_ids`, `masked_weights` (and, for SpanBERT's
-span-boundary loss, `span_left_positions`, `span_right_positions`, `span_places`, `span_weights`; for XLNet's
+span-boundary loss, `span_left_positions`, `span_right_positions`, `span_position_ids`, `span_weights`; for XLNet's
 permutations, `order` [B, S]).
 """
 

@@ -17,7 +17,8 @@ from bertjax.benchmark.report import bertjax_metrics, format_bertjax, format_sco
 from bertjax.benchmark.torch_baseline import BaselineConfig
 from bertjax.benchmark.torch_subprocess import TorchProcess
 from bertjax.config import parse_objective
-from bertjax.config.objectives.masking import CausalConfig, MlmConfig
+from bertjax.config.objectives.clm import ClmConfig
+from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.data import corpora
 from bertjax.data.corpora import Prepared
 from bertjax.errors import UserError
@@ -94,7 +95,7 @@ def _peer_class(cfg: ConfigDict) -> str:
                 "--config.objective.pair=none and --config.objective.span_boundary=0"
             )
         heads: tuple[str, ...] = ("mlm",) if objective.pair == "none" else ("pooler", "mlm", "pair")
-    elif isinstance(objective, CausalConfig):
+    elif isinstance(objective, ClmConfig):
         heads = ("mlm",)
     else:
         raise UserError(

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from bertjax.config.distributed import DistributedConfig
 from bertjax.config.filters import FilterConfig
 from bertjax.config.objectives.mixture import MixtureConfig
-from bertjax.config.objectives.plm import STREAM_FORMS, PlmConfig
+from bertjax.config.objectives.plm import STREAM_FORMATS, PlmConfig
 from bertjax.config.overrides import check_keys
 from bertjax.config.parse_objective import encoder_config, mesh_config, objective_config, pack_examples
 from bertjax.config.phases import stages
@@ -71,7 +71,7 @@ def _check_stage(cfg: ConfigDict) -> None:
             "or to 0 for a model that does not tell them apart"
         )
     objective = objective_config(cfg)
-    objective.check_form(cfg.data.form)
+    objective.check_example_format(cfg.data.form)
     objective.check_model(model)
     mesh = mesh_config(cfg)
     mesh.check_model(model.num_heads, model.intermediate_size)
@@ -180,12 +180,12 @@ def _check_rows(cfg: ConfigDict) -> None:
     if not 0.0 <= cfg.data.short_seq_prob <= 1.0:
         raise UserError(f"data.short_seq_prob must lie in [0, 1], not {cfg.data.short_seq_prob}")
     _check_packing(cfg)
-    if cfg.data.form in STREAM_FORMS and len(cfg.data.sources) > 1:
+    if cfg.data.form in STREAM_FORMATS and len(cfg.data.sources) > 1:
         raise UserError(
             f"data.form={cfg.data.form}: rows go on from batch to batch, so there is one source, not "
             f"{len(cfg.data.sources)}; a pattern such as text:corpus/*.txt names many files"
         )
-    if cfg.data.form in STREAM_FORMS and encoder_config(cfg).bi_data:
+    if cfg.data.form in STREAM_FORMATS and encoder_config(cfg).bi_data:
         for key in ("train", "eval"):
             if cfg[key].batch_size % 2:
                 raise UserError(
@@ -201,7 +201,7 @@ def _check_packing(cfg: ConfigDict) -> None:
     objective = objective_config(cfg)
     members = [member.config for member in objective.members] if isinstance(objective, MixtureConfig) else [objective]
     reason = None
-    if cfg.data.form in STREAM_FORMS:
+    if cfg.data.form in STREAM_FORMATS:
         reason = f"rows of data.form={cfg.data.form} are full, and go on from batch to batch"
     elif any(isinstance(member, PlmConfig) for member in members):
         reason = f"objective.name={cfg.objective.name} permutes whole rows, so that examples would see each other"

@@ -9,13 +9,15 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.base import ObjectiveConfig
+from bertjax.config.objectives.clm import ClmConfig
 from bertjax.config.objectives.contrastive import ContrastiveConfig
-from bertjax.config.objectives.distillation import LOSSES, DistillConfig
-from bertjax.config.objectives.masking import CausalConfig, MaskingConfig, MlmConfig, ObjectiveConfig, most_predictions
+from bertjax.config.objectives.distillation import LOSSES, DistillationConfig
+from bertjax.config.objectives.masking import MaskingConfig, default_max_predictions
 from bertjax.config.objectives.mixture import Member, MixtureConfig, parse_mixture
-from bertjax.config.objectives.plm import STREAM_FORMS, PlmConfig
-from bertjax.config.objectives.rtd import RtdConfig
-from bertjax.config.objectives.rtd_networks import TowersConfig
+from bertjax.config.objectives.mlm import MlmConfig
+from bertjax.config.objectives.plm import STREAM_FORMATS, PlmConfig
+from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
 from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.presets import preset
 from bertjax.config.task import TaskConfig
@@ -65,7 +67,7 @@ def generator_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> E
         generator = EncoderConfig(**values | given)
     except UserError as error:
         raise UserError(f"the generator: {str(error).replace('model.', 'generator.')}") from None
-    TowersConfig(generator, model, sharing)
+    RtdNetworksConfig(generator, model, sharing)
     if generator.causal:
         raise UserError("objective.name=rtd reads both sides of a word: set model.causal and generator.causal to false")
     if cfg.data.seq_len > generator.max_position_embeddings:
@@ -102,8 +104,8 @@ def objective_config(cfg: ConfigDict) -> ObjectiveConfig:
     return OBJECTIVES[cfg.objective.name](cfg)
 
 
-def causal_config(cfg: ConfigDict) -> CausalConfig:
-    return CausalConfig()
+def causal_config(cfg: ConfigDict) -> ClmConfig:
+    return ClmConfig()
 
 
 def plm_config(cfg: ConfigDict) -> PlmConfig:
@@ -118,13 +120,13 @@ def plm_config(cfg: ConfigDict) -> PlmConfig:
         )
     return PlmConfig(
         form=form,
-        parts=(reused, length - reused) if form == "segments" else (length,),
+        part_lengths=(reused, length - reused) if form == "segments" else (length,),
         num_predict=max(length // 6, 1) if objective.num_predict is None else objective.num_predict,
         perm_size=(reused if form == "segments" else length) if objective.perm_size is None else objective.perm_size,
-        mem_len=remembered if form in STREAM_FORMS else 0,
+        mem_len=remembered if form in STREAM_FORMATS else 0,
         max_ngram=objective.max_ngram,
-        alpha=objective.mask_alpha,
-        beta=objective.mask_beta,
+        mask_alpha=objective.mask_alpha,
+        mask_beta=objective.mask_beta,
         whole_words=objective.ngram_words,
     )
 
@@ -166,14 +168,14 @@ def task_config(cfg: ConfigDict) -> TaskConfig:
     return TaskConfig(**{field.name: cfg.task[field.name] for field in dataclasses.fields(TaskConfig)})
 
 
-def distill_config(cfg: ConfigDict) -> DistillConfig:
+def distill_config(cfg: ConfigDict) -> DistillationConfig:
     objective = cfg.objective
     layers = objective.teacher_layers
     if layers is not None and not all(layer.isdecimal() for layer in layers):
         raise UserError(f"objective.teacher_layers must be whole numbers such as 0,2,4,7,9,11, not {','.join(layers)}")
     same = ["masked_text", "soft_temperature", "soft_positions", "relations", "relation_heads", "relation_layer"]
     same += [f"{loss}_weight" for loss in LOSSES]
-    return DistillConfig(
+    return DistillationConfig(
         masking_config(cfg),
         teacher_layers=None if layers is None else tuple(int(layer) for layer in layers),
         **{name: objective[name] for name in same},
@@ -197,16 +199,21 @@ def masking_config(cfg: ConfigDict) -> MaskingConfig:
     final, most = objective.mask_rate_final, objective.max_predictions
     if most is None:
         rate = min(max(objective.mask_rate, final or 0.0, 0.0), 1.0)
-        most = most_predictions(objective.masking, objective.mask_count, rate, cfg.data.seq_len)
-    same = ["dynamic", "mask_rate", "mask_rate_final", "mask_specials", "mask_unknown", "max_ngram", "max_span"]
-    same += ["span_p", "frequency_power", "mask_token_rate", "random_token_rate", "random_source", "random_first_id"]
+        most = default_max_predictions(objective.masking, objective.mask_count, rate, cfg.data.seq_len)
+    same = ["dynamic", "mask_rate", "mask_rate_final", "max_ngram", "max_span", "frequency_power"]
+    same += ["mask_token_rate", "random_token_rate"]
     return MaskingConfig(
-        unit=objective.masking,
+        mask_unit=objective.masking,
         schedule_steps=cfg.train.num_steps,
-        count=objective.mask_count,
+        mask_rounding=objective.mask_count,
         max_predictions=most,
+        allow_mask_special=objective.mask_specials,
+        allow_mask_unk=objective.mask_unknown,
         with_replacement=objective.mask_with_replacement,
-        decision=objective.mask_decision,
+        span_geometric_p=objective.span_p,
+        replacement_unit=objective.mask_decision,
+        random_token_distribution=objective.random_source,
+        min_random_id=objective.random_first_id,
         **{name: objective[name] for name in same},
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from bertjax.config import parse_objective
-from bertjax.config.objectives.plm import STREAM_FORMS
+from bertjax.config.objectives.plm import STREAM_FORMATS
 from bertjax.experiment import build
 from bertjax.training.sharding import BATCH
 from bertjax.types import Vocabulary, padded_vocab_size
@@ -30,7 +30,7 @@ def abstract_batch(exp: build.Experiment, part: build.Part | None = None) -> dic
     shapes |= {"example_ids": (examples, np.uint32), "example_draws": (examples, np.uint32)}
     if cfg.data.form in ("nsp_pairs", "sop_pairs"):
         shapes["pair_labels"] = (examples, np.int32)
-    if cfg.data.form in STREAM_FORMS and parse_objective.encoder_config(cfg).bi_data:
+    if cfg.data.form in STREAM_FORMATS and parse_objective.encoder_config(cfg).bi_data:
         shapes["backward"] = ((rows,), np.bool_)
     sharding = NamedSharding(exp.mesh, BATCH)
     return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in shapes.items()}

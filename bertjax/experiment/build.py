@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import parse, parse_objective
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.rtd_networks import TowersConfig
+from bertjax.config.objectives.rtd import RtdNetworksConfig
 from bertjax.config.overrides import flatten
 from bertjax.config.phases import stages
 from bertjax.data import corpora
@@ -166,7 +166,7 @@ def _replaced_token_detection(cfg: ConfigDict, model: EncoderConfig, vocabulary:
     generator = platform.computed_here(cfg, parse_objective.generator_config(cfg, vocabulary))
     if cfg.generator.unroll is not None:
         generator = dataclasses.replace(generator, unroll=cfg.generator.unroll)
-    towers = TowersConfig(generator, model, cfg.objective.sharing)
+    towers = RtdNetworksConfig(generator, model, cfg.objective.sharing)
     return ReplacedTokenDetection(parse_objective.rtd_config(cfg), towers, vocabulary)
 
 
@@ -210,7 +210,7 @@ def _require_same_state(found: list[tuple[int, ConfigDict, Objective]]) -> None:
 
     def state(cfg: ConfigDict, objective: Objective) -> Any:
         of = jax.eval_shape(
-            lambda key: (objective.init(key), objective.new_carry(cfg.train.batch_size)), jax.random.key(0)
+            lambda key: (objective.init(key), objective.init_carry(cfg.train.batch_size)), jax.random.key(0)
         )
         return jax.tree_util.tree_structure(of), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(of)]
 

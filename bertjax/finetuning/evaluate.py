@@ -94,7 +94,7 @@ def measure(
         said = forward(params, batches)
         scored = score(config, examples, data, said.scores, objective.model.labels)
         tell(scored)
-        found = means(said.sums, objective.weights) | scored.figures
+        found = means(said.sums, objective.loss_weights) | scored.figures
         return {f"eval/{name}": value for name, value in found.items() if name not in doubled}
 
     return figures

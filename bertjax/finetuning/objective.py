@@ -14,14 +14,14 @@ from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.errors import UserError
 from bertjax.models.model import Model, bind, init_params
-from bertjax.objectives.base import Extra, Key, Network, Pass, encoder_inputs
+from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
 _HEAD_KEY = 0x7A5C  # of the head's dropout, apart from the encoder's
 _LOWEST = float(np.finfo(np.float32).min)
 
 
-class TaskObjective:
+class TaskObjective(Objective):
     """Classification, regression, labels of words, or answers to questions.
 
     A batch is that of `finetune/batches.py`. The loss is a mean over examples (labelled words; the starts and ends of
@@ -29,12 +29,14 @@ class TaskObjective:
     `torch.nn.CrossEntropyLoss` takes.
     """
 
+    config: TaskObjectiveConfig
+
     def __init__(self, config: TaskObjectiveConfig, model: EncoderConfig, vocabulary: Vocabulary):
         self.config, self.model, self.vocabulary = config, model, vocabulary
         self.heads = config.heads(model)
-        self.weights = {config.kind: 1.0}
+        self.loss_weights = {config.kind: 1.0}
         self.networks = {"model": Network(model, self.heads)}
-        self.passes = (Pass(model, 0.0),)
+        self.flops_terms = (FlopsTerm(model, 0.0),)
         self._class_weights = np.asarray(config.numbers or [1.0] * model.num_labels, np.float32)
         if config.kind != "qa" and len(self._class_weights) != model.num_labels:
             raise UserError(
@@ -44,15 +46,6 @@ class TaskObjective:
 
     def init(self, key: Key) -> Params:
         return init_params(self.model, self.heads, key)
-
-    def new_carry(self, rows: int) -> dict:
-        return {}
-
-    def network_params(self, params: Params, name: str) -> Params:
-        return params
-
-    def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
-        return batch
 
     def counts(self, batch: Batch) -> dict[str, Array]:
         if self.config.kind == "tokens":
@@ -77,8 +70,10 @@ class TaskObjective:
             hidden, batch["example_positions"], batch["segment_ids"], key
         )
 
-    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], dict]:
-        return self.sums(self.scores(params, batch, key if train else None), batch), extra.carry
+    def loss(
+        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
+    ) -> tuple[dict[str, Sum], dict]:
+        return self.sums(self.scores(params, batch, key if train else None), batch), inputs.carry
 
     @jax.named_scope("head")
     def sums(self, scores: Array, batch: Batch) -> dict[str, Sum]:

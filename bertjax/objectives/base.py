@@ -1,24 +1,26 @@
-"""What the training step asks of an objective. One loss per file; all of it pure."""
+"""The protocol between an objective and the training step. All methods are pure."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import ObjectiveConfig
+from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.types import Batch, Params, Sum
 
 Key = Array
 
 
-class Extra(NamedTuple):
-    """What an objective is given beside its parameters.
+class StepInputs(NamedTuple):
+    """Inputs of a training step besides parameters and batch.
 
-    `frozen` is passed to the step undonated and never optimised (a teacher); `carry` belongs to the train state and its
-    checkpoints (a memory): a tree of arrays whose first axis is the rows of the batch, {} where nothing is carried.
+    Attributes:
+        frozen: arrays that are passed to every step, not donated and not optimised (the parameters of a teacher).
+        carry: arrays that belong to the train state and its checkpoints (a memory); the first axis of each is the
+            batch. `{}` where nothing is carried.
     """
 
     frozen: Any
@@ -26,71 +28,95 @@ class Extra(NamedTuple):
 
 
 class Network(NamedTuple):
-    """One of an objective's networks, that can be exported and looked at by itself."""
+    """A network of an objective that can be exported by itself."""
 
     config: EncoderConfig
     heads: tuple[str, ...]
 
 
-class Pass(NamedTuple):
-    """Tokens going through a network, for counting FLOPs.
+class FlopsTerm(NamedTuple):
+    """The computation of one network per token of the batch, for counting FLOPs.
 
-    For each token of the batch, `tokens` go through it and `predicted` are scored against the vocabulary; `trained`
-    says whether there is a backward pass.
+    Attributes:
+        config: the network.
+        predictions: tokens that are scored against the vocabulary, per token of the batch.
+        passes: forward passes per token of the batch.
+        trained: True if there is a backward pass.
     """
 
     config: EncoderConfig
-    predicted: float
-    tokens: float = 1.0
+    predictions: float
+    passes: float = 1.0
     trained: bool = True
 
 
-class Objective(Protocol):
-    """A pretraining objective that owns its networks and heads.
+class Objective:
+    """A pretraining objective, which owns its networks and heads.
 
-    The step minimises the sum over `weights` of weight * value / max(count, 1), with the counts of the whole global
-    batch taken first, so that microbatches and devices simply add. `networks` are named; the first is what an export
-    holds unless another is asked for. `passes` tell what a token of the batch costs.
+    The training step minimises the sum over `loss_weights` of weight * value / max(count, 1). The counts are those of
+    the whole global batch and are known before the forward pass, so that microbatches and devices simply add.
+
+    Attributes:
+        config: the objective's config.
+        loss_weights: the factor of every loss.
+        networks: the networks by name; an export holds the first unless told otherwise.
+        flops_terms: the computation per token of the batch.
     """
 
-    weights: dict[str, float]
+    config: ObjectiveConfig
+    loss_weights: dict[str, float]
     networks: dict[str, Network]
-
-    @property
-    def config(self) -> ObjectiveConfig:
-        """What it was told."""
-
-    @property
-    def passes(self) -> tuple[Pass, ...]:
-        """What a token of the batch goes through."""
+    flops_terms: tuple[FlopsTerm, ...]
 
     def init(self, key: Key) -> Params:
-        """Fresh parameters."""
+        """Returns freshly drawn parameters."""
+        raise NotImplementedError
 
-    def new_carry(self, rows: int) -> Any:
-        """What is carried into the first batch of `rows` rows; {} where nothing is."""
+    def init_carry(self, batch_size: int) -> Any:
+        """Returns what is carried into the first batch of `batch_size` sequences."""
+        return {}
 
     def network_params(self, params: Params, name: str) -> Params:
-        """The parameters of one of `networks`, complete, as `bind` wants them."""
+        """Returns the complete parameters of one of `networks`, as `bind` and an export need them."""
+        return params
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
-        """Hides what is to be predicted, on the whole global batch; `key` is the run's, the cursor folded in here."""
+        """Returns the global batch with tokens masked and targets added.
+
+        Args:
+            batch: the batch as it was read.
+            key: the key of the run; `cursor` is folded in here.
+            cursor: the index of the batch.
+        """
+        return batch
 
     def counts(self, batch: Batch) -> dict[str, Array]:
-        """The denominators of every weighted loss, known without a forward pass."""
+        """Returns the denominator of every weighted loss, known without a forward pass."""
+        raise NotImplementedError
 
-    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], Any]:
-        """Sums of the weighted losses and of whatever else is worth showing, and the new carry.
+    def loss(
+        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
+    ) -> tuple[dict[str, Sum], Any]:
+        """Computes the losses of a corrupted batch.
 
-        `train=False` means no dropout.
+        Args:
+            params: the trained parameters.
+            inputs: frozen arrays and the carry of the batch before.
+            batch: a batch, or microbatch, that `corrupt` returned.
+            key: the key of dropout.
+            train: False = no dropout, and metrics of held-out text.
+
+        Returns:
+            The sums of the weighted losses and of further metrics, and the new carry.
         """
+        raise NotImplementedError
 
 
 def example_keys(key: Key, batch: Batch) -> Array:
-    """A key for every example [B, E]: its identity folded into `key`, whatever row or device it stands on."""
+    """Returns a key per example [B, E]: its identity folded into `key`, whatever its sequence or device."""
     return jax.vmap(jax.vmap(lambda identity: jax.random.fold_in(key, identity)))(batch["example_ids"])
 
 
 def encoder_inputs(batch: Batch) -> Batch:
-    """What every encoder reads of a batch."""
+    """Returns the arrays of a batch that every encoder reads."""
     return {name: batch[name] for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}

@@ -17,32 +17,34 @@ from jaxtyping import Array, Float
 
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.contrastive import ContrastiveConfig
-from bertjax.config.objectives.masking import MlmConfig
+from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.heads import gather_positions
 from bertjax.models.linear import dot, initializer
 from bertjax.models.model import Model, bind, init_params
-from bertjax.objectives.base import Extra, Key, Network, Pass, encoder_inputs
-from bertjax.objectives.masking import hide_batch
-from bertjax.objectives.vocab_loss import unigram_nll, word_sums
+from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs
+from bertjax.objectives.masking import mask_batch
+from bertjax.objectives.vocab_loss import unigram_nll, vocab_loss_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
 _PROJECTION_KEY = 0x517  # apart from the encoder's own parameters
 _LEAST = 1e-8  # of a norm, as in torch's CosineSimilarity
 
 
-class Contrastive:
+class Contrastive(Objective):
     """An encoder whose summaries of equal texts are to be near, of others far; on request with a masked-word head."""
+
+    config: ContrastiveConfig
 
     def __init__(self, config: ContrastiveConfig, model: EncoderConfig, vocabulary: Vocabulary):
         self.config, self.model, self.vocabulary = config, model, vocabulary
-        self.weights = {"contrastive": 1.0}
+        self.loss_weights = {"contrastive": 1.0}
         self.heads = config.heads
         self.networks = {"model": Network(model, self.heads)}
-        self.passes: tuple[Pass, ...] = (Pass(model, 0.0, tokens=2.0),)
+        self.flops_terms = (FlopsTerm(model, 0.0, passes=2.0),)
         self.unigram_nll = unigram_nll(vocabulary)
         if config.mlm_weight:
-            self.weights["mlm"] = config.mlm_weight
-            self.passes += (Pass(model, MlmConfig(config.masking).predicted_share),)
+            self.loss_weights["mlm"] = config.mlm_weight
+            self.flops_terms += (FlopsTerm(model, MlmConfig(config.masking).predicted_share),)
 
     def init(self, key: Key) -> Params:
         """The encoder's parameters and, for summaries of the first token, the dense layer on them [D, D]."""
@@ -53,9 +55,6 @@ class Contrastive:
         kernel = initializer(self.model)(jax.random.fold_in(key, _PROJECTION_KEY), (width, width), jnp.float32)
         return {**params, "projection": {"kernel": kernel, "bias": jnp.zeros(width, jnp.float32)}}
 
-    def new_carry(self, rows: int) -> dict:
-        return {}
-
     def network_params(self, params: Params, name: str) -> Params:
         return {part: value for part, value in params.items() if part != "projection"}
 
@@ -63,14 +62,16 @@ class Contrastive:
         """Nothing but dropout, unless words are hidden for the masked-word loss, in a third view."""
         if not self.config.mlm_weight:
             return batch
-        return hide_batch(batch, key, cursor, self.config.masking, self.vocabulary)
+        return mask_batch(batch, key, cursor, self.config.masking, self.vocabulary)
 
     def counts(self, batch: Batch) -> dict[str, Array]:
         """Examples; masked words."""
         weights = {"contrastive": "example_weights", "mlm": "masked_weights"}
-        return {name: batch[weights[name]].sum() for name in self.weights}
+        return {name: batch[weights[name]].sum() for name in self.loss_weights}
 
-    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], dict]:
+    def loss(
+        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
+    ) -> tuple[dict[str, Sum], dict]:
         """`train=False` drops from the views all the same: see above."""
         twins, third = jax.random.split(key)
         model = bind(self.model, self.heads, self.network_params(params, "model"))
@@ -84,9 +85,9 @@ class Contrastive:
         if not train:
             plain = self._summaries(model, shown, None)
             sums["uniformity"] = uniformity(plain.reshape(-1, plain.shape[-1]), weights)
-        if "mlm" in self.weights:
+        if "mlm" in self.loss_weights:
             sums |= self._words(model, batch, third if train else None, train)
-        return sums, extra.carry
+        return sums, inputs.carry
 
     def _summaries(self, model: Model, batch: Batch, key: Key | None) -> Float[Array, "B E D"]:
         hidden = model.encode(**encoder_inputs(batch), key=key).last_hidden_state
@@ -105,7 +106,7 @@ class Contrastive:
         encoded = model.encode(**encoder_inputs(batch), key=key)
         places = batch["segment_ids"], batch["position_ids"]
         logits = model.mlm_logits(model.mlm_hidden_states(encoded, *places, batch["masked_positions"], key))
-        sums = word_sums("mlm", logits, batch["masked_ids"], batch["masked_weights"])
+        sums = vocab_loss_sums("mlm", logits, batch["masked_ids"], batch["masked_weights"])
         if not train:
             baseline = jnp.asarray(self.unigram_nll)[batch["masked_ids"]] * batch["masked_weights"]
             sums["unigram_loss"] = Sum(baseline.sum(), sums["mlm"].count)

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import CausalConfig
-from bertjax.config.objectives.mixture import Member, MixtureConfig, member_model
-from bertjax.objectives.base import Extra, Key, Network, Pass
+from bertjax.config.objectives.clm import ClmConfig
+from bertjax.config.objectives.mixture import Member, MixtureConfig, member_encoder
+from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs
 from bertjax.objectives.clm import CausalLanguageModel
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.types import Batch, Params, Sum, Vocabulary
@@ -21,27 +21,29 @@ from bertjax.types import Batch, Params, Sum, Vocabulary
 MemberObjective = MaskedLanguageModel | CausalLanguageModel
 
 
-class MixtureOfObjectives:
+class MixtureOfObjectives(Objective):
     """Members with their own rows; the loss is the mean of theirs, weighted by their shares of the rows.
 
     A corrupted batch holds the members' arrays under `NAME/array`, each with its own number of rows.
     """
 
+    config: MixtureConfig
+
     def __init__(self, config: MixtureConfig, model: EncoderConfig, vocabulary: Vocabulary):
         self.config = config
         self.members = {member.name: _member(member, model, vocabulary) for member in config.members}
         shares = {member.name: member.share for member in config.members}
-        self.weights = {
+        self.loss_weights = {
             loss: shares[name] * weight
             for name, member in self.members.items()
-            for loss, weight in member.weights.items()
+            for loss, weight in member.loss_weights.items()
         }
         heads = dict.fromkeys(head for member in self.members.values() for head in _network(member).heads)
         self.networks = {"model": Network(model, tuple(heads))}
-        self.passes = tuple(
-            Pass(each.config, shares[name] * each.predicted, shares[name] * each.tokens, each.trained)
+        self.flops_terms = tuple(
+            FlopsTerm(each.config, shares[name] * each.predictions, shares[name] * each.passes, each.trained)
             for name, member in self.members.items()
-            for each in member.passes
+            for each in member.flops_terms
         )
 
     def init(self, key: Key) -> Params:
@@ -49,12 +51,6 @@ class MixtureOfObjectives:
         params: Params = {}
         for member in self.members.values():
             params = {**member.init(key), **params}
-        return params
-
-    def new_carry(self, rows: int) -> dict:
-        return {}
-
-    def network_params(self, params: Params, name: str) -> Params:
         return params
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
@@ -72,14 +68,16 @@ class MixtureOfObjectives:
             found |= member.counts(part_of(batch, name))
         return found
 
-    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], dict]:
+    def loss(
+        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
+    ) -> tuple[dict[str, Sum], dict]:
         sums: dict[str, Sum] = {}
         for index, (name, member) in enumerate(self.members.items()):
             own = {part: params[part] for part in _parts(member)}
-            found, _ = member.loss(own, extra, part_of(batch, name), jax.random.fold_in(key, index), train)
+            found, _ = member.loss(own, inputs, part_of(batch, name), jax.random.fold_in(key, index), train)
             # the baseline of the first member keeps its name
             sums |= {f"{name}_{label}" if label in sums else label: value for label, value in found.items()}
-        return sums, extra.carry
+        return sums, inputs.carry
 
 
 def part_of(batch: Batch, name: str) -> Batch:
@@ -88,8 +86,8 @@ def part_of(batch: Batch, name: str) -> Batch:
 
 
 def _member(member: Member, model: EncoderConfig, vocabulary: Vocabulary) -> MemberObjective:
-    own = member_model(member.name, model)
-    if isinstance(member.config, CausalConfig):
+    own = member_encoder(member.name, model)
+    if isinstance(member.config, ClmConfig):
         return CausalLanguageModel(member.config, own, vocabulary)
     return MaskedLanguageModel(member.config, own, vocabulary)
 

@@ -11,7 +11,7 @@ from bertjax.types import Sum, Vocabulary
 
 
 @jax.named_scope("head")
-def word_sums(
+def vocab_loss_sums(
     name: str, logits: Float[Array, "*b V"], ids: Int[Array, "*b"], weights: Float[Array, "*b"]
 ) -> dict[str, Sum]:
     """Cross-entropy `name` and accuracy `name_accuracy` over the predictions that are there.

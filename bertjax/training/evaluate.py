@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bertjax.objectives.base import Extra, Objective
+from bertjax.objectives.base import Objective, StepInputs
 from bertjax.training.sharding import put_batch
 from bertjax.types import Batch, Params, Sum
 
@@ -31,14 +31,14 @@ def evaluate(
 ) -> dict[str, float]:
     """`eval/...` over all sets and, where there are several, `eval/<set>/...` for each; every set carries its own."""
     totals: dict[str, dict[str, Sum]] = {}
-    weights = objective.weights
+    weights = objective.loss_weights
     for name, batches in eval_sets.items():
         pending, carry = [], None
         for batch in batches:  # all of them are dispatched first: reading a result waits for the device
             laid = put_batch(batch, mesh)
             if carry is None:
-                carry = put_batch(objective.new_carry(len(next(iter(batch.values())))), mesh)
-            sums, carry = eval_step(params, Extra(frozen, carry), laid)
+                carry = put_batch(objective.init_carry(len(next(iter(batch.values())))), mesh)
+            sums, carry = eval_step(params, StepInputs(frozen, carry), laid)
             pending.append(sums)
         totals[name] = add_sums(jax.device_get(pending))
     figures = {f"eval/{name}": value for name, value in means(add_sums(list(totals.values())), weights).items()}

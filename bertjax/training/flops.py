@@ -39,10 +39,10 @@ def peak_flops(device_kind: str) -> float | None:
 def training_flops(objective: Objective, keys_per_token: float) -> float:
     """FLOPs of one real token of a batch: every network that it goes through; a third where nothing is trained."""
     return sum(
-        each.tokens
+        each.passes
         * (1.0 if each.trained else 1.0 / 3.0)
-        * flops_per_token(each.config, each.predicted / each.tokens, keys_per_token)
-        for each in objective.passes
+        * flops_per_token(each.config, each.predictions / each.passes, keys_per_token)
+        for each in objective.flops_terms
     )
 
 

@@ -167,7 +167,7 @@ def _train_figures(stage: Stage, read: list[Any]) -> dict[str, float]:
     """The window's means over its updates."""
     made = [values for values in read if values["applied"]]
     sums = add_sums([values["sums"] for values in made])
-    figures = {f"train/{name}": value for name, value in means(sums, stage.objective.weights).items()}
+    figures = {f"train/{name}": value for name, value in means(sums, stage.objective.loss_weights).items()}
     return figures | {
         "train/grad_norm": sum(float(values["grad_norm"]) for values in made) / len(made),
         "train/padding": 1.0 - _filled(read),

@@ -14,7 +14,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from bertjax.objectives.base import Extra, Objective
+from bertjax.objectives.base import Objective, StepInputs
 from bertjax.training.grad_accumulation import accumulate
 from bertjax.training.param_rules import leaf_paths, num_stacked, virtual_paths
 from bertjax.training.sharding import BATCH, state_shardings
@@ -51,8 +51,8 @@ def train_step(
 
     def total(params: Params, carry: Any, part: Batch, part_key: Array, given: tuple) -> tuple[Array, tuple]:
         frozen, counts = given
-        sums, carry = objective.loss(params, Extra(frozen, carry), part, part_key, train=True)
-        return weighted_loss(sums, counts, objective.weights), (sums, carry)
+        sums, carry = objective.loss(params, StepInputs(frozen, carry), part, part_key, train=True)
+        return weighted_loss(sums, counts, objective.loss_weights), (sums, carry)
 
     def pin(slopes: Params) -> Params:
         return slopes if layout is None else jax.lax.with_sharding_constraint(slopes, layout)
@@ -117,11 +117,11 @@ def weighted_loss(sums: dict[str, Sum], counts: dict[str, Array], weights: dict[
 
 
 def eval_step(
-    params: Params, extra: Extra, batch: Batch, *, objective: Objective, seed: int
+    params: Params, inputs: StepInputs, batch: Batch, *, objective: Objective, seed: int
 ) -> tuple[dict[str, Sum], Any]:
     """Sums over one held-out batch, the same tokens hidden at every evaluation of every run; and the carry."""
     batch = objective.corrupt(batch, purpose_key(seed, "eval"), jnp.zeros((), jnp.int32))
-    return objective.loss(params, extra, batch, purpose_key(seed, "eval"), train=False)
+    return objective.loss(params, inputs, batch, purpose_key(seed, "eval"), train=False)
 
 
 def train_steps(
@@ -205,7 +205,7 @@ def abstract_state(objective: Objective, optimizer: optax.GradientTransformation
 @functools.lru_cache(maxsize=32)  # tracing takes a third of a second, and many ask
 def _abstract_state(objective: Any, optimizer: optax.GradientTransformation, rows: int) -> TrainState:
     return jax.eval_shape(
-        lambda key: new_state(objective.init(key), objective.new_carry(rows), optimizer), jax.random.key(0)
+        lambda key: new_state(objective.init(key), objective.init_carry(rows), optimizer), jax.random.key(0)
     )
 
 
@@ -216,6 +216,6 @@ def init_state(
     laid = state_shardings(abstract_state(objective, optimizer, rows), mesh)
 
     def init(key: Array) -> TrainState:
-        return new_state(objective.init(key), objective.new_carry(rows), optimizer)
+        return new_state(objective.init(key), objective.init_carry(rows), optimizer)
 
     return jax.jit(init, out_shardings=laid)(purpose_key(seed, "init"))

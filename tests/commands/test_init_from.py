@@ -18,8 +18,7 @@ from bertjax.checkpoint.surgery import leaves_of, with_leaves
 from bertjax.commands import pretrain as pretraining
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.rtd import RtdConfig
-from bertjax.config.objectives.rtd_networks import TowersConfig
+from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
 from bertjax.data.vocab_transfer import match_pieces
 from bertjax.errors import UserError
@@ -185,7 +184,7 @@ def test_the_first_of_several_networks_is_filled(sharing: str, given: SourceMode
     """ELECTRA's discriminator from an encoder; the generator has what it shares with it, and else its own draw."""
     padded = dataclasses.replace(SMALL, padded_vocab_size=64)
     generator = padded if sharing == "all" else dataclasses.replace(padded, intermediate_size=8)
-    towers = TowersConfig(generator, padded, sharing)
+    towers = RtdNetworksConfig(generator, padded, sharing)
     objective = ReplacedTokenDetection(
         RtdConfig(MaskingConfig(max_predictions=3)), towers, given.tokenizer.vocabulary()
     )

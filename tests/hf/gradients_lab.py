@@ -20,11 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.hf.keymap import to_huggingface
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.load import PretrainedModel, load_pretrained
-from bertjax.objectives.base import Extra
+from bertjax.objectives.base import StepInputs
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.training.step import weighted_loss
 from bertjax.types import Params, Vocabulary
@@ -103,8 +104,8 @@ def masked_lm_loss(ours: PretrainedModel, batch: dict[str, jax.Array]) -> Loss:
     objective = MaskedLanguageModel(config, ours.config, vocabulary)
 
     def loss(params: Params) -> jax.Array:
-        sums, _ = objective.loss(params, Extra({}, {}), batch, jax.random.key(0), train=False)
-        return weighted_loss(sums, objective.counts(batch), objective.weights)
+        sums, _ = objective.loss(params, StepInputs({}, {}), batch, jax.random.key(0), train=False)
+        return weighted_loss(sums, objective.counts(batch), objective.loss_weights)
 
     return loss
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.objectives.masking import hide_tokens
+from bertjax.objectives.masking import mask_tokens
 from bertjax.types import Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
@@ -41,7 +41,7 @@ def noise_of(batch: dict, seed: int, purpose: int) -> np.ndarray:
 
 @functools.cache
 def compiled(config: MaskingConfig, vocabulary: Vocabulary, predictions: int) -> Callable:
-    return jit(lambda batch, keys, cursor: hide_tokens(batch, keys, config, vocabulary, predictions, cursor))
+    return jit(lambda batch, keys, cursor: mask_tokens(batch, keys, config, vocabulary, predictions, cursor))
 
 
 def hide(
@@ -52,7 +52,7 @@ def hide(
     cursor: int = 0,
     **changes,
 ) -> dict[str, np.ndarray]:
-    """`hide_tokens` with numpy in and out, compiled once for every config and shape."""
+    """`mask_tokens` with numpy in and out, compiled once for every config and shape."""
     batch = {name: jnp.asarray(value) for name, value in batch.items()}
     function = compiled(MaskingConfig(**changes), vocabulary, predictions)
     return jax.device_get(function(batch, keys_of(batch, seed), jnp.int32(cursor)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.plm import PlmConfig
-from bertjax.objectives.base import Extra
+from bertjax.objectives.base import StepInputs
 from bertjax.objectives.plm.objective import PermutationLanguageModel
 from bertjax.types import Params
 
@@ -74,7 +74,7 @@ def losses(objective: PermutationLanguageModel, train: bool = False) -> Callable
     """(params, carry, batch) -> ((loss, (sums, carry)), gradient)."""
 
     def total(params: Params, carry: Any, batch: Rows) -> tuple[jax.Array, Any]:
-        sums, carry = objective.loss(params, Extra({}, carry), batch, jax.random.key(3), train)
+        sums, carry = objective.loss(params, StepInputs({}, carry), batch, jax.random.key(3), train)
         return sums["plm"].value, (sums, carry)
 
     return jit(jax.value_and_grad(total, has_aux=True))

@@ -10,15 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config.objectives.rtd_networks import TowersConfig
+from bertjax.config.objectives.rtd import RtdNetworksConfig
 from bertjax.models.model import bind
-from bertjax.objectives.base import Extra, encoder_inputs
-from bertjax.objectives.rtd.networks import init_towers
+from bertjax.objectives.base import StepInputs, encoder_inputs
+from bertjax.objectives.rtd.networks import init_networks
 from bertjax.objectives.rtd.objective import ReplacedTokenDetection
 from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
-NOTHING = Extra(frozen={}, carry={})
+NOTHING = StepInputs(frozen={}, carry={})
 
 
 def random_params(objective: ReplacedTokenDetection) -> Params:
@@ -26,8 +26,8 @@ def random_params(objective: ReplacedTokenDetection) -> Params:
 
 
 @functools.cache
-def _random_params(towers: TowersConfig) -> Params:
-    shapes = jax.eval_shape(lambda key: init_towers(towers, key), jax.random.key(0))
+def _random_params(towers: RtdNetworksConfig) -> Params:
+    shapes = jax.eval_shape(lambda key: init_networks(towers, key), jax.random.key(0))
     rng = np.random.default_rng(0)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: jnp.asarray(rng.normal(float(path[-1].key == "scale"), 0.2, leaf.shape), jnp.float32), shapes
@@ -37,7 +37,9 @@ def _random_params(towers: TowersConfig) -> Params:
 def total(objective: ReplacedTokenDetection, batch: dict, counts: dict, params: Params) -> jax.Array:
     """What the training step minimises."""
     sums, _ = objective.loss(params, NOTHING, batch, jax.random.key(0), True)
-    return sum(weight * sums[name].value / jnp.maximum(counts[name], 1.0) for name, weight in objective.weights.items())
+    return sum(
+        weight * sums[name].value / jnp.maximum(counts[name], 1.0) for name, weight in objective.loss_weights.items()
+    )
 
 
 def by_part(objective: ReplacedTokenDetection, batch: dict, seen: jax.Array) -> tuple[Callable, Callable]:
@@ -74,7 +76,7 @@ def take(tree: Params, *path: str) -> Params:
     return functools.reduce(lambda tree, key: tree[key], path, tree)
 
 
-def joined(towers: TowersConfig, first: Params, second: Params) -> Params:
+def joined(towers: RtdNetworksConfig, first: Params, second: Params) -> Params:
     """The gradients that the parameters of a run should get, from those of its two complete towers alone."""
     if towers.sharing == "all":
         encoder = jax.tree.map(jnp.add, first["encoder"], second["encoder"])

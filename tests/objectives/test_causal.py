@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import CausalConfig, MaskingConfig, MlmConfig
+from bertjax.config.objectives.clm import ClmConfig
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind
 from bertjax.objectives import clm as objective_module
-from bertjax.objectives.base import Extra
-from bertjax.objectives.clm import CausalLanguageModel, chunked_word_sums
+from bertjax.objectives.base import StepInputs
+from bertjax.objectives.clm import CausalLanguageModel, chunked_vocab_loss_sums
 from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
@@ -38,12 +40,12 @@ MODEL = EncoderConfig(
     attention_dropout=0.0,
     initializer_range=0.3,
 )
-NOTHING = Extra(frozen={}, carry={})
+NOTHING = StepInputs(frozen={}, carry={})
 
 
 @pytest.fixture(scope="module")
 def objective(vocabulary: Vocabulary) -> CausalLanguageModel:
-    return CausalLanguageModel(CausalConfig(), MODEL, vocabulary)
+    return CausalLanguageModel(ClmConfig(), MODEL, vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +97,7 @@ def test_chunks_change_neither_sums_nor_gradients(params: Params, batch: dict, m
 
     def value(hidden: jax.Array) -> jax.Array:
         model = bind(MODEL, ("mlm",), params)
-        return chunked_word_sums("clm", model, hidden, batch["next_ids"], batch["next_weights"])["clm"].value
+        return chunked_vocab_loss_sums("clm", model, hidden, batch["next_ids"], batch["next_weights"])["clm"].value
 
     whole = jax.value_and_grad(value)(hidden)
     monkeypatch.setattr(objective_module, "_CHUNK_TOKENS", 12)
@@ -128,10 +130,10 @@ def test_rows_without_a_next_token_give_no_gradient(
 
 def test_models_and_rows_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match=r"clm needs model\.causal=true"):
-        CausalConfig().check_model(EncoderConfig())
+        ClmConfig().check_model(EncoderConfig())
     with pytest.raises(
         UserError, match=r"needs data\.form to be block or doc_sentences or full_sentences, not 'nsp_pairs'"
     ):
-        CausalConfig().check_form("nsp_pairs")
+        ClmConfig().check_example_format("nsp_pairs")
     with pytest.raises(UserError, match=r"objective\.name=mlm hides words from both sides"):
         MlmConfig(MaskingConfig()).check_model(EncoderConfig(causal=True))

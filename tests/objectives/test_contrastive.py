@@ -17,7 +17,7 @@ from bertjax.config.objectives.contrastive import ContrastiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind
-from bertjax.objectives.base import Extra
+from bertjax.objectives.base import StepInputs
 from bertjax.objectives.contrastive import Contrastive, contrastive_sums, uniformity
 from bertjax.types import Params, Vocabulary
 
@@ -35,7 +35,7 @@ MODEL = EncoderConfig(
     max_position_embeddings=S,
     initializer_range=0.3,
 )
-NOTHING = Extra(frozen={}, carry={})
+NOTHING = StepInputs(frozen={}, carry={})
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +165,8 @@ def test_a_batch_of_nothing_gives_no_gradient(params: Params, batch: dict, gradi
 def test_means_are_of_an_examples_own_tokens(vocabulary: Vocabulary, raw: dict) -> None:
     plain = dataclasses.replace(MODEL, hidden_dropout=0.0, attention_dropout=0.0)
     objective = Contrastive(ContrastiveConfig(MaskingConfig(), pooling="mean"), plain, vocabulary)
-    assert objective.weights == {"contrastive": 1.0} and objective.heads == ()
-    assert [(each.tokens, each.predicted) for each in objective.passes] == [(2.0, 0.0)]
+    assert objective.loss_weights == {"contrastive": 1.0} and objective.heads == ()
+    assert [(each.passes, each.predictions) for each in objective.flops_terms] == [(2.0, 0.0)]
     fresh = jit(objective.init)(jax.random.key(0))
     assert set(fresh) == {"encoder"}
     rows = {name: jnp.asarray(value) for name, value in raw.items()}
@@ -194,7 +194,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(UserError, match="reads text from both sides"):
         config.check_model(dataclasses.replace(MODEL, causal=True))
     with pytest.raises(UserError, match=r"needs data\.form to be one of block"):
-        config.check_form("stream")
+        config.check_example_format("stream")
     for changes, said in (
         ({"pooling": "last"}, "pooling must be one of first, mean"),
         ({"contrast_temperature": 0.0}, "contrast_temperature must be above 0"),

@@ -14,16 +14,20 @@ import optax
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.distillation import DistillConfig
+from bertjax.config.objectives.distillation import DistillationConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind, init_params
-from bertjax.objectives.base import Extra, Network
-from bertjax.objectives.distillation import relations, soft_targets
-from bertjax.objectives.distillation.hidden_states import cosine_distance
+from bertjax.objectives.base import Network, StepInputs
+from bertjax.objectives.distillation import losses
+from bertjax.objectives.distillation.losses import (
+    cosine_distance,
+    kd_divergence,
+    kd_loss_sum,
+    relation_divergence,
+    relation_heads,
+)
 from bertjax.objectives.distillation.objective import Distillation
-from bertjax.objectives.distillation.relations import relation_divergence, relation_heads
-from bertjax.objectives.distillation.soft_targets import divergence, soft_sum
 from bertjax.training.state import new_state
 from bertjax.training.step import train_step
 from bertjax.types import Params, Sum, Vocabulary
@@ -47,7 +51,7 @@ TEACHER = Network(
 )
 NARROW = dataclasses.replace(STUDENT, hidden_size=18, num_layers=1)
 MASKING = MaskingConfig(max_predictions=8, mask_rate=0.3)
-EVERYTHING = DistillConfig(
+EVERYTHING = DistillationConfig(
     MASKING,
     relations_weight=1.0,
     relations=("attention", "qq", "kv", "vv"),
@@ -66,7 +70,7 @@ def objective(vocabulary: Vocabulary) -> Distillation:
 @pytest.fixture(scope="module")
 def narrow(vocabulary: Vocabulary) -> Distillation:
     """TinyBERT's losses alone, on text as it is, widths 18 and 24."""
-    config = DistillConfig(
+    config = DistillationConfig(
         MASKING,
         masked_text=False,
         soft_weight=0.0,
@@ -105,7 +109,7 @@ def loss_of(given: Params) -> Callable[[Distillation], Callable[..., dict[str, S
     @functools.cache
     def make(objective: Distillation) -> Callable[..., dict[str, Sum]]:
         def sums(params: Params, batch: dict) -> dict[str, Sum]:
-            extra = Extra(objective.frozen(given), {})
+            extra = StepInputs(objective.frozen(given), {})
             return objective.loss(params, extra, batch, jax.random.key(0), False)[0]
 
         return jit(sums)
@@ -175,9 +179,11 @@ def test_distilberts_losses_are_those_of_the_original(parts: Parts, batch: dict,
 def test_soft_targets_at_masked_words_alone(
     vocabulary: Vocabulary, loss_of: Callable, parts: Parts, params: Params, batch: dict
 ) -> None:
-    config = DistillConfig(MASKING, soft_positions="masked", soft_temperature=0.5, mlm_weight=0.0, cosine_weight=0.0)
+    config = DistillationConfig(
+        MASKING, soft_positions="masked", soft_temperature=0.5, mlm_weight=0.0, cosine_weight=0.0
+    )
     objective = Distillation(config, STUDENT, TEACHER, vocabulary)
-    assert objective.weights == {"soft": 5.0}
+    assert objective.loss_weights == {"soft": 5.0}
     found = loss_of(objective)(params, batch)
     rows, slots = np.nonzero(np.asarray(batch["masked_weights"]))
     places = np.asarray(batch["masked_positions"])[rows, slots]
@@ -251,7 +257,7 @@ def test_padding_and_other_examples_count_nothing(parts: Parts, sums: dict[str, 
 
 def test_counts_are_known_before_the_loss(objective: Distillation, batch: dict, sums: dict[str, Sum]) -> None:
     counts = objective.counts(batch)
-    assert set(counts) == set(objective.weights) == {"soft", "mlm", "cosine", "relations", "hidden", "attention"}
+    assert set(counts) == set(objective.loss_weights) == {"soft", "mlm", "cosine", "relations", "hidden", "attention"}
     assert {name: float(count) for name, count in counts.items()} == {name: sums[name].count for name in counts}
 
 
@@ -261,11 +267,11 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(vocabulary: Vocabula
     frozen = twin.frozen(given)
 
     def total(own: Params) -> tuple[jax.Array, dict]:
-        sums, _ = twin.loss(own, Extra(frozen, {}), batch, jax.random.key(0), False)
-        return sum(sums[name].value for name in twin.weights), sums
+        sums, _ = twin.loss(own, StepInputs(frozen, {}), batch, jax.random.key(0), False)
+        return sum(sums[name].value for name in twin.loss_weights), sums
 
     (_, sums), gradient = jit(jax.value_and_grad(total, has_aux=True))(frozen["teacher"])
-    for name in twin.weights:
+    for name in twin.loss_weights:
         np.testing.assert_allclose(sums[name].value, 0.0, atol=2e-3, err_msg=name)
     assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) < 2e-2
 
@@ -275,10 +281,11 @@ def gradients(objective: Distillation) -> Callable:
     """Of the weighted losses, to the student and to the teacher."""
 
     def total(both: tuple[Params, Any], batch: dict) -> jax.Array:
-        sums, _ = objective.loss(both[0], Extra(both[1], {}), batch, jax.random.key(1), True)
+        sums, _ = objective.loss(both[0], StepInputs(both[1], {}), batch, jax.random.key(1), True)
         counts = objective.counts(batch)
         return sum(
-            weight * sums[name].value / jnp.maximum(counts[name], 1.0) for name, weight in objective.weights.items()
+            weight * sums[name].value / jnp.maximum(counts[name], 1.0)
+            for name, weight in objective.loss_weights.items()
         )
 
     return jit(jax.value_and_grad(total))
@@ -304,7 +311,7 @@ def test_the_step_trains_the_student_alone(objective: Distillation, params: Para
     assert [leaf.shape for leaf in jax.tree.leaves(after)] == [leaf.shape for leaf in jax.tree.leaves(state)]
     student = {leaf.shape for leaf in jax.tree.leaves(params)}
     assert {leaf.shape for leaf in jax.tree.leaves(after.opt_state)} <= {*student, ()}
-    assert set(objective.weights) <= set(metrics["sums"])
+    assert set(objective.loss_weights) <= set(metrics["sums"])
 
 
 @pytest.mark.parametrize("missing", ["padding", "nothing to predict"])
@@ -357,7 +364,7 @@ def test_chunks_change_neither_sums_nor_gradients(monkeypatch: pytest.MonkeyPatc
     visible = jnp.ones((2, 6, 6), bool)
 
     def soft(hidden: jax.Array) -> jax.Array:
-        return soft_sum((lambda x: x @ table, hidden), (lambda x: -x @ table, other), weights, 2.0, 8)
+        return kd_loss_sum((lambda x: x @ table, hidden), (lambda x: -x @ table, other), weights, 2.0, 8)
 
     def related(q: jax.Array) -> jax.Array:
         return relation_divergence((q, vectors[1]), (vectors[2], vectors[2]), visible).sum()
@@ -366,11 +373,11 @@ def test_chunks_change_neither_sums_nor_gradients(monkeypatch: pytest.MonkeyPatc
         return [jit(jax.value_and_grad(soft))(hidden), jit(jax.value_and_grad(related))(vectors[0])]
 
     whole = both()
-    monkeypatch.setattr(soft_targets, "_CHUNK_TOKENS", 9)
-    monkeypatch.setattr(relations, "_CHUNK_SCORES", 150)
+    monkeypatch.setattr(losses, "_CHUNK_TOKENS", 9)
+    monkeypatch.setattr(losses, "_CHUNK_SCORES", 150)
     for one, two in zip(jax.tree.leaves(whole), jax.tree.leaves(both()), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
-    plain = (np.asarray(divergence(hidden @ table, -other @ table, 2.0, 8)) * np.asarray(weights)).sum()
+    plain = (np.asarray(kd_divergence(hidden @ table, -other @ table, 2.0, 8)) * np.asarray(weights)).sum()
     np.testing.assert_allclose(whole[0][0], plain, rtol=1e-5)
 
 
@@ -385,10 +392,10 @@ def test_the_cosine_of_nothing_is_finite() -> None:
 
 
 def test_costs_count_both_sides(objective: Distillation, narrow: Distillation) -> None:
-    student, teacher = objective.passes
+    student, teacher = objective.flops_terms
     assert (student.config, student.predicted, student.trained) == (STUDENT, 1.3, True)
     assert (teacher.config, teacher.predicted, teacher.trained) == (TEACHER.config, 1.0, False)
-    assert [each.predicted for each in narrow.passes] == [0.0, 0.0]
+    assert [each.predictions for each in narrow.flops_terms] == [0.0, 0.0]
     assert narrow.alone() is None and objective.alone().networks["model"] == objective.networks["model"]
 
 
@@ -410,7 +417,7 @@ def test_costs_count_both_sides(objective: Distillation, narrow: Distillation) -
 )
 def test_pairs_that_do_not_fit_are_refused(changes: dict, student: dict, said: str) -> None:
     losses = {} if not changes else {"cosine_weight": 0.0}
-    config = DistillConfig(MASKING, **losses, **changes)
+    config = DistillationConfig(MASKING, **losses, **changes)
     with pytest.raises(UserError, match=said):
         config.check_teacher(dataclasses.replace(STUDENT, **student), TEACHER.config, TEACHER.heads, S)
 
@@ -425,12 +432,12 @@ def test_what_makes_no_sense_is_refused() -> None:
         ({"masked_text": False}, "masked_text=false leaves no word"),
     ):
         with pytest.raises(UserError, match=said):
-            DistillConfig(MASKING, **changes)
-    config = DistillConfig(MASKING, teacher_layers=(0, 1, 2))
+            DistillationConfig(MASKING, **changes)
+    config = DistillationConfig(MASKING, teacher_layers=(0, 1, 2))
     with pytest.raises(UserError, match=r"names 3 layers, but the student has model\.num_layers=2"):
         config.check_model(STUDENT)
     with pytest.raises(UserError, match=r"needs data\.form to be one of block"):
-        config.check_form("stream")
+        config.check_example_format("stream")
     with pytest.raises(UserError, match="has 24 positions, fewer than"):
         config.check_teacher(STUDENT, TEACHER.config, TEACHER.heads, S + 1)
     with pytest.raises(UserError, match="needs a teacher with a masked-word head; this one has pooler"):

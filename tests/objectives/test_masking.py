@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from masking_lab import CLS, CONTINUATION, MASK, PAD, SEP, UNK, chosen_of, jit, keys_of, noise_of, words_of
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
-from bertjax.objectives.masking import budgets, gather_chosen, hide_tokens
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.objectives.mlm import MlmConfig
+from bertjax.objectives.masking import mask_tokens, num_predictions_by_length, selected_positions
 from bertjax.objectives.masking.tokens import ORDER
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.types import Vocabulary
@@ -26,11 +27,11 @@ Hide = Callable[..., dict[str, np.ndarray]]
 
 @pytest.fixture(scope="module")
 def hide(vocabulary: Vocabulary) -> Hide:
-    """`hide(batch, seed, unit=...)` on numpy arrays; compiled once for every config and shape."""
+    """`hide(batch, seed, mask_unit=...)` on numpy arrays; compiled once for every config and shape."""
 
     @functools.cache
     def compiled(config: MaskingConfig) -> Callable:
-        return jit(lambda batch, keys: hide_tokens(batch, keys, config, vocabulary, M))
+        return jit(lambda batch, keys: mask_tokens(batch, keys, config, vocabulary, M))
 
     def run(batch: dict, seed: int = 0, **changes) -> dict[str, np.ndarray]:
         return jax.device_get(compiled(MaskingConfig(**changes))(batch, keys_of(batch, seed)))
@@ -88,7 +89,7 @@ def test_the_choice_is_that_of_the_sequential_rule(
 ) -> None:
     batch = batches(seed, packed)
     expected = expected_choice(batch, seed, vocabulary, unit)
-    np.testing.assert_array_equal(chosen_of(hide(batch, seed, unit=unit)), expected)
+    np.testing.assert_array_equal(chosen_of(hide(batch, seed, mask_unit=unit)), expected)
 
 
 def test_the_whole_word_rule_holds_for_long_words(pack: Callable, example: Callable, vocabulary: Vocabulary) -> None:
@@ -96,26 +97,26 @@ def test_the_whole_word_rule_holds_for_long_words(pack: Callable, example: Calla
     rng = np.random.default_rng(0)
     other = Vocabulary(**{**vars(vocabulary), "starts_word": rng.random(200) < 0.2})
     batch = pack([[example(rng, S)] for _ in range(64)], S, [[row] for row in range(64)])
-    hidden = jit(lambda batch, keys: hide_tokens(batch, keys, MaskingConfig(unit="whole_word"), other, M))(
+    hidden = jit(lambda batch, keys: mask_tokens(batch, keys, MaskingConfig(mask_unit="whole_word"), other, M))(
         batch, keys_of(batch, 0)
     )
     np.testing.assert_array_equal(chosen_of(jax.device_get(hidden)), expected_choice(batch, 0, other, "whole_word"))
 
 
 def test_budgets_are_the_authors() -> None:
-    found = budgets(MaskingConfig(max_predictions=100), 512)
+    found = num_predictions_by_length(MaskingConfig(max_predictions=100), 512)
     assert (found[128], found[512]) == (19, 77)
     assert (found[0], found[1], found[3]) == (0, 1, 1)
     assert (found[10], found[30], found[50], found[70]) == (2, 4, 8, 10)  # Python rounds 1.5, 4.5, 7.5 and 10.5 to even
-    assert budgets(MaskingConfig(max_predictions=20), 512).max() == 20
+    assert num_predictions_by_length(MaskingConfig(max_predictions=20), 512).max() == 20
     assert found.dtype == np.int32 and found.shape == (513,)
 
 
 def test_the_budget_is_spent_and_never_overdrawn(hide: Hide, batches: Callable, vocabulary: Vocabulary) -> None:
     batch = batches(5, packed=True)
-    allowed = budgets(MaskingConfig(), S)
+    allowed = num_predictions_by_length(MaskingConfig(), S)
     for unit in ("token", "whole_word"):
-        chosen = chosen_of(hide(batch, unit=unit))
+        chosen = chosen_of(hide(batch, mask_unit=unit))
         for row, segments in enumerate(batch["segment_ids"]):
             for index in range(1, segments.max() + 1):
                 own = segments == index
@@ -140,7 +141,7 @@ def test_whole_words_are_hidden_whole(hide: Hide, batches: Callable, vocabulary:
     seen_long = False
     for seed in range(3):
         batch = batches(seed, packed=True)
-        chosen = chosen_of(hide(batch, seed, unit="whole_word"))
+        chosen = chosen_of(hide(batch, seed, mask_unit="whole_word"))
         for row, segments in enumerate(batch["segment_ids"]):
             for index in range(1, segments.max() + 1):
                 own = np.flatnonzero(segments == index)
@@ -194,7 +195,7 @@ def test_the_mask_of_an_example_does_not_know_its_row(hide: Hide, pack: Callable
     def hidden_texts(rows: list[list[int]], unit: str, most: int = 3) -> dict[int, tuple[list[int], list[int]]]:
         rows = rows + [[]] * (B - len(rows))
         batch = pack([[texts[i] for i in row] for row in rows], S, [[1000 + i for i in row] for row in rows], most)
-        hidden = hide(batch, unit=unit)
+        hidden = hide(batch, mask_unit=unit)
         found = {}
         for row, members in enumerate(rows):
             for index, i in enumerate(members):
@@ -231,7 +232,7 @@ def test_gathered_positions_are_in_order_and_padded_with_zeros(hide: Hide, batch
 
 def test_gather_chosen_takes_the_first_ones() -> None:
     chosen = jnp.asarray([[0, 1, 0, 1, 1], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0]], bool)
-    positions, weights = gather_chosen(chosen, 2)
+    positions, weights = selected_positions(chosen, 2)
     np.testing.assert_array_equal(positions, [[1, 3], [4, 0], [0, 0]])
     np.testing.assert_array_equal(weights, [[1, 1], [1, 0], [0, 0]])
 

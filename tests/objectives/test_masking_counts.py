@@ -22,7 +22,7 @@ from masking_lab import (
     words_of,
 )
 
-from bertjax.config.objectives.masking import MaskingConfig, most_predictions
+from bertjax.config.objectives.masking import MaskingConfig, default_max_predictions
 from bertjax.config.overrides import load_config
 from bertjax.config.parse import check
 from bertjax.config.parse_objective import masking_config
@@ -32,24 +32,33 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 S = 128
 IDENTITIES = [[3, 4], [5], [6], [], [], []]
 UNITS = ("token", "whole_word", "ngram", "ngram_window", "span", "frequency")
-ROBERTA = {"count": "random", "mask_specials": True, "random_first_id": 4}
-MODERNBERT = {"count": "bernoulli", "mask_specials": True, "mask_rate": 0.3}
+ROBERTA = {"mask_rounding": "random", "allow_mask_special": True, "min_random_id": 4}
+MODERNBERT = {"mask_rounding": "bernoulli", "allow_mask_special": True, "mask_rate": 0.3}
 ELECTRA = {"with_replacement": True, "mask_token_rate": 0.85, "random_token_rate": 0.0}
 
 
 @pytest.mark.parametrize(
     ("spec", "most", "expected"),
     [
-        ("bert.py:base", 77, {"unit": "token", "count": "round", "dynamic": False}),
-        ("roberta.py:base", 77, {**ROBERTA, "unit": "token"}),
-        ("albert.py:base-v2", 20, {"unit": "ngram", "max_ngram": 3, "dynamic": False}),
-        ("spanbert.py:base", 77, {"unit": "span", "count": "ceil", "decision": "span", "random_source": "unigram"}),
-        ("distilbert.py:base", 77, {"unit": "frequency", "frequency_power": 0.7, "mask_unknown": False}),
+        ("bert.py:base", 77, {"mask_unit": "token", "mask_rounding": "round", "dynamic": False}),
+        ("roberta.py:base", 77, {**ROBERTA, "mask_unit": "token"}),
+        ("albert.py:base-v2", 20, {"mask_unit": "ngram", "max_ngram": 3, "dynamic": False}),
+        (
+            "spanbert.py:base",
+            77,
+            {
+                "mask_unit": "span",
+                "mask_rounding": "ceil",
+                "replacement_unit": "span",
+                "random_token_distribution": "unigram",
+            },
+        ),
+        ("distilbert.py:base", 77, {"mask_unit": "frequency", "frequency_power": 0.7, "allow_mask_unk": False}),
         ("electra.py:small", 19, ELECTRA),
         ("electra.py:large", 128, {**ELECTRA, "mask_rate": 0.25}),
-        ("deberta.py:v1-base", 85, {"unit": "ngram_window", "max_ngram": 3, "mask_unknown": False}),
-        ("deberta.py:v3-base", 85, {"unit": "ngram_window", "max_ngram": 1, "mask_token_rate": 1.0}),
-        ("modernbert.py:base", 397, {**MODERNBERT, "unit": "token"}),
+        ("deberta.py:v1-base", 85, {"mask_unit": "ngram_window", "max_ngram": 3, "allow_mask_unk": False}),
+        ("deberta.py:v3-base", 85, {"mask_unit": "ngram_window", "max_ngram": 1, "mask_token_rate": 1.0}),
+        ("modernbert.py:base", 397, {**MODERNBERT, "mask_unit": "token"}),
     ],
 )
 def test_every_family_hides_as_its_authors(spec: str, most: int, expected: dict) -> None:
@@ -61,11 +70,20 @@ def test_every_family_hides_as_its_authors(spec: str, most: int, expected: dict)
 
 
 def test_room_is_what_a_run_never_misses() -> None:
-    assert most_predictions("token", "round", 0.15, 128) == 19 and most_predictions("token", "round", 0.15, 512) == 77
-    assert most_predictions("token", "random", 0.15, 512) == 77 and most_predictions("span", "ceil", 0.15, 512) == 77
+    assert (
+        default_max_predictions("token", "round", 0.15, 128) == 19
+        and default_max_predictions("token", "round", 0.15, 512) == 77
+    )
+    assert (
+        default_max_predictions("token", "random", 0.15, 512) == 77
+        and default_max_predictions("span", "ceil", 0.15, 512) == 77
+    )
     sigma = np.sqrt(0.3 * 0.7 * 512)
-    assert 0.3 * 512 + 5.9 * sigma < most_predictions("token", "bernoulli", 0.3, 512) < 0.3 * 512 + 6.2 * sigma
-    assert most_predictions("token", "bernoulli", 1.0, 8) == 8 and most_predictions("token", "round", 0.01, 8) == 1
+    assert 0.3 * 512 + 5.9 * sigma < default_max_predictions("token", "bernoulli", 0.3, 512) < 0.3 * 512 + 6.2 * sigma
+    assert (
+        default_max_predictions("token", "bernoulli", 1.0, 8) == 8
+        and default_max_predictions("token", "round", 0.01, 8) == 1
+    )
 
 
 def test_robertas_number_is_random_between_two(vocabulary: Vocabulary, pack: Callable) -> None:
@@ -105,7 +123,7 @@ def test_robertas_random_pieces_leave_out_the_first_four(vocabulary: Vocabulary,
 
 
 def test_fairseqs_whole_words_are_counted_in_words_and_decided_at_once(vocabulary: Vocabulary, pack: Callable) -> None:
-    changes = {"unit": "whole_word", "count": "random_words", "decision": "word", "predictions": S}
+    changes = {"mask_unit": "whole_word", "mask_rounding": "random_words", "replacement_unit": "word", "predictions": S}
     changes |= {"max_predictions": S}
     more, trials, kinds = 0, 0, np.zeros(3)
     for seed in range(12):
@@ -194,7 +212,7 @@ def test_distilberts_first_choice_has_weight_count_to_minus_07(vocabulary: Vocab
     corpus = Vocabulary(**{**vars(vocabulary), "counts": counts.astype(np.int64)})
     text = np.array([CLS, *range(5, 25), UNK, SEP], np.int32)
     batch = pack([[text] for _ in range(512)], 24, [[row] for row in range(512)])
-    changes = {"unit": "frequency", "mask_unknown": False, "max_predictions": 3}
+    changes = {"mask_unit": "frequency", "allow_mask_unk": False, "max_predictions": 3}
     first, second = np.zeros(23), np.zeros(23)
     for seed in range(20):
         one = chosen_of(hide(batch, corpus, seed, 3, **changes, mask_rate=1 / 23)).sum(0)
@@ -239,8 +257,13 @@ def twins(vocabulary: Vocabulary) -> Vocabulary:
 def hide_by(unit: str, batch: dict, twins: Vocabulary) -> dict[str, np.ndarray]:
     """A quarter of every example, one compilation a unit: batches are six rows of up to three examples."""
     count = {"span": "ceil", "frequency": "random"}.get(unit, "round")
-    changes = {"decision": "span", "random_source": "unigram", "mask_rate": 0.25, "max_predictions": 20}
-    return hide(batch, twins, unit=unit, count=count, **changes)
+    changes = {
+        "replacement_unit": "span",
+        "random_token_distribution": "unigram",
+        "mask_rate": 0.25,
+        "max_predictions": 20,
+    }
+    return hide(batch, twins, mask_unit=unit, mask_rounding=count, **changes)
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -292,5 +315,7 @@ def test_a_text_of_specials_alone_hides_nothing(twins: Vocabulary, pack: Callabl
 
 
 def test_every_unit_has_a_default_that_is_berts() -> None:
-    assert MaskingConfig() == MaskingConfig(unit="token", mask_rate=0.15, mask_token_rate=0.8, random_token_rate=0.1)
-    assert MaskingConfig().count == "round" and not MaskingConfig().mask_specials
+    assert MaskingConfig() == MaskingConfig(
+        mask_unit="token", mask_rate=0.15, mask_token_rate=0.8, random_token_rate=0.1
+    )
+    assert MaskingConfig().mask_rounding == "round" and not MaskingConfig().allow_mask_special

@@ -25,7 +25,7 @@ from masking_lab import (
     words_of,
 )
 
-from bertjax.objectives.masking.ngrams import ngram_lengths
+from bertjax.objectives.masking.ngrams import sample_ngram_lengths
 from bertjax.objectives.masking.tokens import LENGTH, ORDER, WINDOWS
 from bertjax.types import Vocabulary
 
@@ -95,7 +95,7 @@ def test_alberts_ngrams_are_those_of_the_sequential_rule(
     for seed in range(5):
         batch = batches(seed, packed, 32)
         order, length = noise_of(batch, seed, ORDER), lengths_of(noise_of(batch, seed, LENGTH), 3)
-        found = chosen_of(hide(batch, vocabulary, seed, unit="ngram"))
+        found = chosen_of(hide(batch, vocabulary, seed, mask_unit="ngram"))
         expected = np.zeros_like(found)
         for row, index, own in examples_of(batch):
             words = words_of(batch["input_ids"][row, own], vocabulary.starts_word, True)
@@ -113,7 +113,7 @@ def test_alberts_ngrams_hold_for_long_words_and_large_shares(batches: Callable, 
         batch = batches(seed, True, 32)
         order, length = noise_of(batch, seed, ORDER), lengths_of(noise_of(batch, seed, LENGTH), 3)
         changes = {"mask_rate": 0.5, "max_predictions": 64, "predictions": S}
-        found = chosen_of(hide(batch, other, seed, unit="ngram", **changes))
+        found = chosen_of(hide(batch, other, seed, mask_unit="ngram", **changes))
         for row, index, own in examples_of(batch):
             words = words_of(batch["input_ids"][row, own], other.starts_word, True)
             budget = max(1, round(0.5 * len(own)))
@@ -127,7 +127,7 @@ def test_alberts_ngrams_hold_for_long_words_and_large_shares(batches: Callable, 
 def test_lengths_of_ngrams() -> None:
     """Probabilities in proportion to 1 / n, mean 1.636 (google-research/albert:create_pretraining_data.py)."""
     noise = jax.random.uniform(jax.random.key(0), (40_000,))
-    counts = np.bincount(np.asarray(ngram_lengths(noise, 3)), minlength=4)[1:]
+    counts = np.bincount(np.asarray(sample_ngram_lengths(noise, 3)), minlength=4)[1:]
     shares = np.array([6, 3, 2]) / 11
     np.testing.assert_allclose(shares, [0.5455, 0.2727, 0.1818], atol=5e-5)
     np.testing.assert_allclose(shares @ [1, 2, 3], 1.636, atol=5e-4)
@@ -140,7 +140,7 @@ def test_alberts_first_ngram_begins_anywhere(vocabulary: Vocabulary, pack: Calla
     firsts, lengths = [], []
     for seed in range(20):
         batch = text_rows(pack, 64, 24, seed)
-        found = chosen_of(hide(batch, single, seed, unit="ngram", mask_rate=3 / 24, predictions=3))
+        found = chosen_of(hide(batch, single, seed, mask_unit="ngram", mask_rate=3 / 24, predictions=3))
         for row in found:
             first, last = runs_of(row)[0]
             if len(runs_of(row)) == 1 and first < 20:
@@ -156,7 +156,7 @@ def test_the_budget_of_ngrams_is_spent(batches: Callable, vocabulary: Vocabulary
     single = Vocabulary(**{**vars(vocabulary), "starts_word": np.ones(200, bool)})
     for seed in range(5):
         batch = batches(seed, True, 32)
-        found = chosen_of(hide(batch, single, seed, unit="ngram"))
+        found = chosen_of(hide(batch, single, seed, mask_unit="ngram"))
         for row, _, own in examples_of(batch):
             candidates = (~np.isin(batch["input_ids"][row, own], (CLS, SEP))).sum()
             assert found[row, own].sum() == min(candidates, max(1, round(0.15 * len(own))))
@@ -173,7 +173,7 @@ def test_debertas_ngrams_are_those_of_the_sequential_rule(
     for seed in range(4):
         batch = batches(seed, packed, 16)
         noise = np.asarray(draw(keys_of(batch, seed))).reshape(*batch["example_ids"].shape, 2, windows)
-        found = chosen_of(hide(batch, vocabulary, seed, unit="ngram_window", max_ngram=most, mask_unknown=False))
+        found = chosen_of(hide(batch, vocabulary, seed, mask_unit="ngram_window", max_ngram=most, allow_mask_unk=False))
         expected = np.zeros_like(found)
         for row, index, own in examples_of(batch):
             ids = batch["input_ids"][row, own]
@@ -190,7 +190,7 @@ def test_debertas_windows_hide_a_sixth_and_stop_before_the_end(vocabulary: Vocab
     batch = text_rows(pack, 64, 512, 1)
     last, early, full = [], [], []
     for seed in range(6):
-        found = chosen_of(hide(batch, single, seed, 85, unit="ngram_window", max_predictions=85))
+        found = chosen_of(hide(batch, single, seed, 85, mask_unit="ngram_window", max_predictions=85))
         last += [np.flatnonzero(row).max() / 512 for row in found]
         early.append(found[:, 1:301].sum())
         full.append(found.sum(1))
@@ -215,7 +215,7 @@ def test_an_ngram_crosses_sep_but_not_an_example(vocabulary: Vocabulary, pack: C
     batch = pack([[text, text]] * 64, 12, [[2 * row, 2 * row + 1] for row in range(64)])
     across = 0
     for seed in range(20):
-        found = chosen_of(hide(batch, single, seed, 12, unit="ngram", mask_rate=0.3, max_ngram=2)).reshape(128, 6)
+        found = chosen_of(hide(batch, single, seed, 12, mask_unit="ngram", mask_rate=0.3, max_ngram=2)).reshape(128, 6)
         assert (found.sum(-1) == 2).all()
         across += (found[:, 1] & found[:, 3]).sum()
     assert_share(across, 20 * 128, 1 / 3)

@@ -23,14 +23,20 @@ from masking_lab import (
     words_of,
 )
 
-from bertjax.objectives.masking.ngrams import draw_lengths
-from bertjax.objectives.masking.replace import alias_table
-from bertjax.objectives.masking.spans import span_shares
+from bertjax.objectives.masking.ngrams import sample_lengths
+from bertjax.objectives.masking.replace import build_alias_table
+from bertjax.objectives.masking.spans import span_length_probabilities
 from bertjax.objectives.masking.tokens import LENGTH, ORDER
 from bertjax.types import Vocabulary
 
 S = 128
-SPAN = {"unit": "span", "count": "ceil", "decision": "span", "max_predictions": S, "predictions": S}
+SPAN = {
+    "mask_unit": "span",
+    "mask_rounding": "ceil",
+    "replacement_unit": "span",
+    "max_predictions": S,
+    "predictions": S,
+}
 GOLDEN = (0.2241, 0.1792, 0.1434, 0.1147, 0.0918, 0.0734, 0.0587, 0.0470, 0.0376, 0.0301)
 
 
@@ -57,7 +63,7 @@ def by_rejection(words: list[list[int]], budget: int, rng: np.random.Generator) 
     word_of = {token: number for number, word in enumerate(words) for token in word}
     tokens, hidden = sorted(word_of), set()
     while len(hidden) < budget:
-        anchor, length = rng.choice(tokens), 1 + rng.choice(10, p=span_shares(0.2, 10))
+        anchor, length = rng.choice(tokens), 1 + rng.choice(10, p=span_length_probabilities(0.2, 10))
         if anchor not in hidden:
             grow(words, word_of[anchor], length, hidden, budget)
     return hidden
@@ -81,7 +87,7 @@ def batches(pack: Callable, example: Callable) -> Callable:
 def test_the_choice_is_that_of_the_sequential_rule(
     batches: Callable, vocabulary: Vocabulary, packed: bool, rate: float
 ) -> None:
-    limits = np.cumsum(span_shares(0.2, 10))[:-1].astype(np.float32)
+    limits = np.cumsum(span_length_probabilities(0.2, 10))[:-1].astype(np.float32)
     for seed in range(4):
         batch = batches(seed, packed)
         order = noise_of(batch, seed, ORDER)
@@ -143,10 +149,10 @@ def test_a_full_row_of_512_hides_77(vocabulary: Vocabulary, pack: Callable) -> N
 
 
 def test_lengths_are_geometric_truncated_and_scaled() -> None:
-    shares = span_shares(0.2, 10)
+    shares = span_length_probabilities(0.2, 10)
     np.testing.assert_allclose(shares, GOLDEN, atol=5e-5)
     np.testing.assert_allclose(shares @ np.arange(1, 11), 3.797, atol=5e-4)
-    drawn = np.asarray(draw_lengths(jax.random.uniform(jax.random.key(0), (40_000,)), shares))
+    drawn = np.asarray(sample_lengths(jax.random.uniform(jax.random.key(0), (40_000,)), shares))
     assert_distribution(np.bincount(drawn, minlength=11)[1:], shares)
 
 
@@ -170,7 +176,7 @@ def test_one_decision_a_span(vocabulary: Vocabulary, batches: Callable) -> None:
     kinds = np.zeros(3)
     for seed in range(30):
         batch = batches(seed, packed=True)
-        hidden = hide(batch, vocabulary, seed, **SPAN, random_source="unigram")
+        hidden = hide(batch, vocabulary, seed, **SPAN, random_token_distribution="unigram")
         chosen = chosen_of(hidden)
         np.testing.assert_array_equal(hidden["input_ids"][~chosen], batch["input_ids"][~chosen])
         for row, _, own in examples_of(batch):
@@ -191,7 +197,7 @@ def test_random_pieces_are_as_frequent_as_in_the_corpus(vocabulary: Vocabulary, 
     counts = np.maximum(rng.zipf(1.3, 200).clip(max=5000), 60)
     counts[:5] = 0
     corpus = Vocabulary(**{**vars(vocabulary), "counts": counts.astype(np.int64)})
-    rates = {"mask_token_rate": 0.0, "random_token_rate": 1.0, "random_source": "unigram", "mask_rate": 0.9}
+    rates = {"mask_token_rate": 0.0, "random_token_rate": 1.0, "random_token_distribution": "unigram", "mask_rate": 0.9}
     drawn = []
     for seed in range(24):
         batch = text_rows(pack, 16, S, seed)
@@ -204,7 +210,7 @@ def test_random_pieces_are_as_frequent_as_in_the_corpus(vocabulary: Vocabulary, 
 
 def test_an_alias_table_has_the_weights_exactly() -> None:
     weights = np.array([0, 1, 1, 1000, 3, 0, 250_000, 7])
-    keep, other = alias_table(weights)
+    keep, other = build_alias_table(weights)
     shares = keep.astype(np.float64) / len(weights)
     np.add.at(shares, other, (1.0 - keep.astype(np.float64)) / len(weights))
     np.testing.assert_allclose(shares, weights / weights.sum(), atol=1e-7)

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import CausalConfig, MaskingConfig, MlmConfig
+from bertjax.config.objectives.clm import ClmConfig
+from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mixture import Member, MixtureConfig, parse_mixture
+from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.config.training import MeshConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind
-from bertjax.objectives.base import Extra, encoder_inputs
+from bertjax.objectives.base import StepInputs, encoder_inputs
 from bertjax.objectives.mixture import MixtureOfObjectives, part_of
 from bertjax.training.flops import flops_per_token, training_flops
 from bertjax.training.sharding import make_mesh, put_batch
@@ -24,7 +26,7 @@ from bertjax.types import Params, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 S, ROWS = 24, 8
-NOTHING = Extra(frozen={}, carry={})
+NOTHING = StepInputs(frozen={}, carry={})
 MLM = MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=10), pair="none", predict_next=True)
 
 
@@ -41,7 +43,7 @@ def objective(vocabulary: Vocabulary) -> MixtureOfObjectives:
         hidden_dropout=0.0,
         attention_dropout=0.0,
     )
-    members = (Member("mlm", 0.75, MLM), Member("clm", 0.25, CausalConfig()))
+    members = (Member("mlm", 0.75, MLM), Member("clm", 0.25, ClmConfig()))
     return MixtureOfObjectives(MixtureConfig(members), model, vocabulary)
 
 
@@ -75,13 +77,13 @@ def test_every_row_has_one_objective(objective: MixtureOfObjectives, rows: dict,
     assert len(hidden["input_ids"]) == 6 and len(plain["input_ids"]) == 2
     np.testing.assert_array_equal(hidden["original_ids"], rows["input_ids"][:6])
     np.testing.assert_array_equal(plain["input_ids"], rows["input_ids"][6:])
-    assert set(objective.counts(batch)) == set(objective.weights) == {"mlm", "clm"}
+    assert set(objective.counts(batch)) == set(objective.loss_weights) == {"mlm", "clm"}
 
 
 def test_the_loss_is_that_of_the_members(
     objective: MixtureOfObjectives, params: Params, batch: dict, loss: Callable
 ) -> None:
-    assert objective.weights == {"mlm": 0.75, "clm": 0.25}
+    assert objective.loss_weights == {"mlm": 0.75, "clm": 0.25}
     sums = loss(params, batch)
     assert "unigram_loss" in sums and "clm_unigram_loss" in sums
     for name, member in objective.members.items():
@@ -114,7 +116,7 @@ def test_a_hidden_word_is_predicted_from_the_state_before_it(
     own, member = part_of(batch, "mlm"), objective.members["mlm"]
     there = np.asarray(own["masked_weights"]) > 0
     assert there.sum() > 20
-    places, states = np.asarray(own["masked_positions"]), np.asarray(own["state_positions"])
+    places, states = np.asarray(own["masked_positions"]), np.asarray(own["prediction_positions"])
     assert (states[there] == places[there] - 1).all()
     model = bind(member.model, member.heads, params)
     hidden = jit(lambda b: model.encode(**b).last_hidden_state)(encoder_inputs(own))
@@ -131,11 +133,11 @@ def test_a_hidden_word_is_predicted_from_the_state_before_it(
 def test_the_first_token_of_an_example_has_no_state_before_it(
     vocabulary: Vocabulary, objective: MixtureOfObjectives, pack: Callable
 ) -> None:
-    everything = MaskingConfig(mask_rate=1.0, max_predictions=S, mask_specials=True, count="bernoulli")
+    everything = MaskingConfig(mask_rate=1.0, max_predictions=S, allow_mask_special=True, mask_rounding="bernoulli")
     config = MixtureConfig(
         (
             Member("mlm", 0.5, MlmConfig(everything, pair="none", predict_next=True)),
-            Member("clm", 0.5, CausalConfig()),
+            Member("clm", 0.5, ClmConfig()),
         )
     )
     other = MixtureOfObjectives(config, objective.networks["model"].config, vocabulary)
@@ -151,7 +153,7 @@ def test_nothing_to_predict_gives_no_gradient(objective: MixtureOfObjectives, pa
 
     def total(params: Params) -> jax.Array:
         sums, _ = objective.loss(params, NOTHING, empty, jax.random.key(0), train=False)
-        return sum(sums[name].value for name in objective.weights)
+        return sum(sums[name].value for name in objective.loss_weights)
 
     value, grads = jit(jax.value_and_grad(total))(params)
     assert float(value) == 0.0
@@ -182,14 +184,14 @@ def test_flops_are_those_of_the_shares(objective: MixtureOfObjectives) -> None:
 def test_shares_become_rows() -> None:
     def rows(batch_size: int, *texts: str) -> list[int]:
         members = tuple(
-            Member(name, share, MLM if name == "mlm" else CausalConfig()) for name, share in parse_mixture(texts)
+            Member(name, share, MLM if name == "mlm" else ClmConfig()) for name, share in parse_mixture(texts)
         )
         return MixtureConfig(members).rows(batch_size)
 
     assert rows(256, "mlm@15", "clm@1") == [240, 16]
     assert rows(8, "clm@1", "mlm@15") == [1, 7]
     with pytest.raises(UserError, match=r"gives mlm 240 of train\.batch_size=256 rows, which train\.microbatches=32 "):
-        MixtureConfig((Member("mlm", 0.9375, MLM), Member("clm", 0.0625, CausalConfig()))).check_rows(
+        MixtureConfig((Member("mlm", 0.9375, MLM), Member("clm", 0.0625, ClmConfig()))).check_rows(
             "train.batch_size", 256, 32
         )
 

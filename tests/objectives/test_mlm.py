@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.model import bind
-from bertjax.objectives.base import Extra
-from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.objectives.sentence_pair import pair_sums
-from bertjax.objectives.vocab_loss import word_sums
+from bertjax.objectives.base import StepInputs
+from bertjax.objectives.mlm import MaskedLanguageModel, sentence_pair_sums
+from bertjax.objectives.vocab_loss import vocab_loss_sums
 from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 MASK, S = 4, 48
-NOTHING = Extra(frozen={}, carry={})
+NOTHING = StepInputs(frozen={}, carry={})
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -50,7 +50,7 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
 @pytest.fixture(scope="module")
 def params(objective: MaskedLanguageModel) -> Params:
     fresh = jit(objective.init)(jax.random.key(0))
-    assert objective.new_carry(4) == NOTHING.carry
+    assert objective.init_carry(4) == NOTHING.carry
     rng = np.random.default_rng(0)
     return jax.tree.map(
         lambda leaf: jnp.asarray(np.asarray(leaf) + rng.normal(0.0, 0.1, leaf.shape), jnp.float32), fresh
@@ -119,7 +119,7 @@ def test_sums_are_those_of_plain_arithmetic(
 
 
 def test_counts_are_known_before_the_loss(objective: MaskedLanguageModel, hidden: dict, sums: dict[str, Sum]) -> None:
-    assert objective.weights == {"mlm": 0.7, "pair": 1.0}
+    assert objective.loss_weights == {"mlm": 0.7, "pair": 1.0}
     counts = objective.counts(hidden)
     assert {name: float(count) for name, count in counts.items()} == {name: sums[name].count for name in counts}
     assert set(counts) == {"mlm", "pair"}
@@ -131,7 +131,7 @@ def test_without_a_pair_loss_there_is_neither_pooler_nor_pair_head(
     alone = MaskedLanguageModel(MlmConfig(MaskingConfig(), pair="none"), objective.model, vocabulary)
     assert set(jax.eval_shape(alone.init, jax.random.key(0))) == {"encoder", "mlm_head"}
     assert set(jax.eval_shape(objective.init, jax.random.key(0))) == {"encoder", "mlm_head", "pooler", "pair_head"}
-    assert alone.weights == {"mlm": 1.0} and set(alone.counts(hidden)) == {"mlm"}
+    assert alone.loss_weights == {"mlm": 1.0} and set(alone.counts(hidden)) == {"mlm"}
     unpaired = {name: value for name, value in hidden.items() if name != "pair_labels"}
 
     def sums(params: Params, train: bool) -> dict[str, Sum]:
@@ -173,7 +173,7 @@ def test_gradients_of_logits_are_those_of_the_maths() -> None:
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(size=(2, 3, 5)), jnp.float32)
     ids, weights = jnp.asarray([[1, 4, 0], [2, 0, 0]]), jnp.asarray([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
-    gradient = jax.grad(lambda logits: word_sums("mlm", logits, ids, weights)["mlm"].value)(logits)
+    gradient = jax.grad(lambda logits: vocab_loss_sums("mlm", logits, ids, weights)["mlm"].value)(logits)
     expected = (np.exp(log_softmax(logits)) - np.eye(5)[np.asarray(ids)]) * np.asarray(weights)[..., None]
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
     assert not np.asarray(gradient)[np.asarray(weights) == 0].any()
@@ -182,7 +182,7 @@ def test_gradients_of_logits_are_those_of_the_maths() -> None:
 def test_pair_sums_count_only_the_examples_that_are_there() -> None:
     logits = jnp.asarray([[[2.0, 0.0], [0.0, 1.0]], [[0.0, 3.0], [9.0, 9.0]]])
     labels, weights = jnp.asarray([[0, 0], [1, 0]]), jnp.asarray([[1.0, 1.0], [1.0, 0.0]])
-    sums = pair_sums(logits, labels, weights)
+    sums = sentence_pair_sums(logits, labels, weights)
     expected = np.log1p(np.exp(-2.0)) + np.log1p(np.exp(1.0)) + np.log1p(np.exp(-3.0))
     np.testing.assert_allclose(sums["pair"].value, expected, rtol=1e-6)
     assert (float(sums["pair"].count), float(sums["pair_accuracy"].value)) == (3.0, 2.0)

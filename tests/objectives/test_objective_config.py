@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.errors import UserError
 
 
@@ -14,25 +15,37 @@ from bertjax.errors import UserError
     ("changes", "words"),
     [
         (
-            {"unit": "words"},
+            {"mask_unit": "words"},
             "objective.masking must be one of token, whole_word, ngram, ngram_window, span, frequency, not",
         ),
-        ({"count": "floor"}, "objective.mask_count must be one of round, ceil, random, random_words, bernoulli, not"),
-        ({"decision": "row"}, "objective.mask_decision must be one of token, word, span, not 'row'"),
-        ({"random_source": "bigram"}, "objective.random_source must be one of uniform, unigram, not 'bigram'"),
+        (
+            {"mask_rounding": "floor"},
+            "objective.mask_count must be one of round, ceil, random, random_words, bernoulli, not",
+        ),
+        ({"replacement_unit": "row"}, "objective.mask_decision must be one of token, word, span, not 'row'"),
+        (
+            {"random_token_distribution": "bigram"},
+            "objective.random_source must be one of uniform, unigram, not 'bigram'",
+        ),
         ({"mask_rate_final": 0.0}, "objective.mask_rate_final must lie in (0, 1], not 0.0"),
         ({"max_span": 0}, "objective.max_span must be at least 1, not 0"),
         ({"max_ngram": 17}, "objective.max_ngram must be at most 16"),
-        ({"span_p": 1.0}, "objective.span_p must lie between 0 and 1, not 1.0"),
+        ({"span_geometric_p": 1.0}, "objective.span_p must lie between 0 and 1, not 1.0"),
         ({"frequency_power": -1.0}, "objective.frequency_power and objective.random_first_id must not be negative"),
         (
-            {"unit": "span", "count": "bernoulli"},
+            {"mask_unit": "span", "mask_rounding": "bernoulli"},
             "objective.mask_count=bernoulli needs objective.masking=token, not span",
         ),
-        ({"count": "random_words"}, "objective.mask_count=random_words needs objective.masking=whole_word, not token"),
-        ({"unit": "span", "with_replacement": True}, "objective.mask_with_replacement needs objective.masking=token"),
-        ({"decision": "word"}, "objective.mask_decision=word needs a masking of whole words, not token"),
-        ({"unit": "ngram_window", "mask_rate_final": 0.3}, "set no mask_rate_final"),
+        (
+            {"mask_rounding": "random_words"},
+            "objective.mask_count=random_words needs objective.masking=whole_word, not token",
+        ),
+        (
+            {"mask_unit": "span", "with_replacement": True},
+            "objective.mask_with_replacement needs objective.masking=token",
+        ),
+        ({"replacement_unit": "word"}, "objective.mask_decision=word needs a masking of whole words, not token"),
+        ({"mask_unit": "ngram_window", "mask_rate_final": 0.3}, "set no mask_rate_final"),
         ({"mask_rate": 0.0}, "objective.mask_rate must lie in (0, 1], not 0.0"),
         ({"mask_rate": 1.5}, "objective.mask_rate must lie in (0, 1], not 1.5"),
         ({"max_predictions": 0}, "objective.max_predictions must be at least 1, not 0"),
@@ -64,16 +77,16 @@ def test_an_objective_that_makes_no_sense_is_refused(changes: dict, words: str) 
 
 
 def test_a_pair_loss_needs_rows_of_pairs() -> None:
-    MlmConfig(MaskingConfig(), pair="nsp").check_form("nsp_pairs")
-    MlmConfig(MaskingConfig(), pair="sop").check_form("sop_pairs")
+    MlmConfig(MaskingConfig(), pair="nsp").check_example_format("nsp_pairs")
+    MlmConfig(MaskingConfig(), pair="sop").check_example_format("sop_pairs")
     with pytest.raises(UserError, match=r"^objective.pair=sop needs data.form to be sop_pairs, not 'nsp_pairs'$"):
-        MlmConfig(MaskingConfig(), pair="sop").check_form("nsp_pairs")
+        MlmConfig(MaskingConfig(), pair="sop").check_example_format("nsp_pairs")
     for form in ("block", "nsp_pairs", "sop_pairs"):
-        MlmConfig(MaskingConfig(), pair="none").check_form(form)
+        MlmConfig(MaskingConfig(), pair="none").check_example_format(form)
     with pytest.raises(UserError, match=r"^objective.pair=nsp needs data.form to be nsp_pairs, not 'block'$"):
-        MlmConfig(MaskingConfig(), pair="nsp").check_form("block")
+        MlmConfig(MaskingConfig(), pair="nsp").check_example_format("block")
     with pytest.raises(
         UserError,
         match=r"objective.pair=none needs data.form to be block or .* or sop_pairs, not 'stream'",
     ):
-        MlmConfig(MaskingConfig(), pair="none").check_form("stream")
+        MlmConfig(MaskingConfig(), pair="none").check_example_format("stream")

@@ -15,8 +15,8 @@ from bertjax.config import parse
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.overrides import load_config
 from bertjax.errors import UserError
-from bertjax.objectives.base import Extra
-from bertjax.objectives.masking.num_predictions import budgets, row_room
+from bertjax.objectives.base import StepInputs
+from bertjax.objectives.masking.num_predictions import max_sequence_predictions, num_predictions_by_length
 from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
@@ -59,9 +59,9 @@ def test_losses_and_gradients_are_those_of_the_examples_alone(recipe: str, vocab
         counts = objective.counts(hidden)
 
         def loss(params: Params) -> tuple[jax.Array, dict[str, Sum]]:
-            extra = Extra(frozen, objective.new_carry(len(batch["input_ids"])))
+            extra = StepInputs(frozen, objective.init_carry(len(batch["input_ids"])))
             sums, _ = objective.loss(params, extra, hidden, jax.random.key(2), train=False)
-            return sum(w * sums[n].value / jnp.maximum(counts[n], 1) for n, w in objective.weights.items()), sums
+            return sum(w * sums[n].value / jnp.maximum(counts[n], 1) for n, w in objective.loss_weights.items()), sums
 
         return jax.grad(loss, has_aux=True)(params)
 
@@ -82,21 +82,21 @@ def test_losses_and_gradients_are_those_of_the_examples_alone(recipe: str, vocab
 @pytest.mark.parametrize("seq_len", [64, 128, 512])
 def test_rows_have_room_for_all_predictions_and_for_few_more(rate: float, seq_len: int) -> None:
     config = MaskingConfig(mask_rate=rate, max_predictions=round(rate * seq_len))
-    table, rng, most = budgets(config, seq_len), np.random.default_rng(0), 8
-    room = row_room(config, seq_len, most)
+    table, rng, most = num_predictions_by_length(config, seq_len), np.random.default_rng(0), 8
+    room = max_sequence_predictions(config, seq_len, most)
     for _ in range(300):
         cuts = np.sort(rng.choice(seq_len // 4, rng.integers(0, most), replace=False)) * 4
         lengths = np.diff([0, *cuts, seq_len])
         assert table[lengths].sum() <= room
     assert room <= rate * seq_len + 0.6 * most
-    assert row_room(config, seq_len, 1) == config.max_predictions
+    assert max_sequence_predictions(config, seq_len, 1) == config.max_predictions
 
 
 @pytest.mark.parametrize("count", ["random", "ceil", "bernoulli"])
 def test_the_room_of_random_numbers_grows_with_the_examples_by_one_at_most(count: str) -> None:
-    config = MaskingConfig(mask_rate=0.15, count=count, max_predictions=120)
-    assert row_room(config, 512, 16) <= 120 + 16
-    assert row_room(MaskingConfig(count=count, max_predictions=2), 512, 16) == 32
+    config = MaskingConfig(mask_rate=0.15, mask_rounding=count, max_predictions=120)
+    assert max_sequence_predictions(config, 512, 16) <= 120 + 16
+    assert max_sequence_predictions(MaskingConfig(mask_rounding=count, max_predictions=2), 512, 16) == 32
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from masking_lab import assert_distribution, assert_share, runs_of
 
 from bertjax.config.objectives.plm import PlmConfig
 from bertjax.errors import UserError
-from bertjax.objectives.plm.permutation import DRAWS, Part, draw_order, may_see, sample_mask
+from bertjax.objectives.plm.permutation import DRAWS, Part, permutation_visibility, sample_mask, sample_order
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 P, GOAL = 256, 43
@@ -46,7 +46,7 @@ def slow_spans(part: dict, row: int, config: PlmConfig, goal: int) -> np.ndarray
     hidden, current = np.zeros(len(starts), bool), 0
     while current < length and hidden.sum() < goal:
         n = min(1 + int((length_noise[current] >= limits[:-1]).sum()), goal - hidden.sum())
-        context = n * config.alpha // config.beta
+        context = n * config.mask_alpha // config.mask_beta
         left = min(int(place_noise[current] * np.float32(context)), context - 1)
         begin = current + left
         while begin < length and not starts[begin]:
@@ -72,8 +72,8 @@ def slow_spans(part: dict, row: int, config: PlmConfig, goal: int) -> np.ndarray
     [
         (PUBLISHED, P, GOAL, 0.7),
         (BY_WORDS, P, GOAL, 0.5),
-        (PlmConfig("block", (50,), 20, 50, alpha=3, beta=2, max_ngram=3), 50, 20, 0.3),
-        (PlmConfig("block", (50,), 8, 50, alpha=1, beta=1, max_ngram=16, whole_words=True), 50, 8, 0.9),
+        (PlmConfig("block", (50,), 20, 50, mask_alpha=3, mask_beta=2, max_ngram=3), 50, 20, 0.3),
+        (PlmConfig("block", (50,), 8, 50, mask_alpha=1, mask_beta=1, max_ngram=16, whole_words=True), 50, 8, 0.9),
     ],
 )
 def test_spans_are_those_of_the_sequential_rule(config: PlmConfig, width: int, goal: int, share: float) -> None:
@@ -137,7 +137,7 @@ def test_nothing_is_chosen_where_there_is_no_goal_or_no_token() -> None:
 def test_orders_are_uniform() -> None:
     """All 24 orders of the first four places, and where the first place of 256 comes."""
     rows = 6000
-    order = np.asarray(draw_order(jax.random.bits(jax.random.key(1), (rows, P)), P))
+    order = np.asarray(sample_order(jax.random.bits(jax.random.key(1), (rows, P)), P))
     assert (order >= 0).all() and all(len(set(row)) == P for row in order[:50].tolist())
     ranks = order[:, :4].argsort(1) @ np.array([64, 16, 4, 1])
     _, counts = np.unique(ranks, return_counts=True)
@@ -148,7 +148,7 @@ def test_orders_are_uniform() -> None:
 
 
 def test_blocks_come_one_after_the_other_and_are_permuted_alike() -> None:
-    order = np.asarray(draw_order(jax.random.bits(jax.random.key(2), (40, 60)), 15)).reshape(40, 4, 15)
+    order = np.asarray(sample_order(jax.random.bits(jax.random.key(2), (40, 60)), 15)).reshape(40, 4, 15)
     assert (order[:, :-1].max(2) < order[:, 1:].min(2)).all()
     ranks = order.argsort(2)
     np.testing.assert_array_equal(ranks, np.broadcast_to(ranks[:, :1], ranks.shape))
@@ -181,9 +181,9 @@ def test_who_sees_whom_is_exactly_as_in_the_original(perm_size: int) -> None:
     functional = np.zeros((rows, 24), bool)
     functional[:, [17, 22, 23]] = True
     bits = jax.random.bits(jax.random.key(5), (2, rows, 12))
-    drawn = np.concatenate([draw_order(part, perm_size) for part in bits], axis=1)
+    drawn = np.concatenate([sample_order(part, perm_size) for part in bits], axis=1)
     order = np.where(hidden | functional, drawn, -1)
-    found = np.asarray(may_see(jnp.asarray(order), jnp.asarray(functional), parts))
+    found = np.asarray(permutation_visibility(jnp.asarray(order), jnp.asarray(functional), parts))
     for row in range(rows):
         index = np.concatenate([part.argsort().argsort() for part in drawn[row].reshape(2, 12)])
         expected = slow_perm_mask(index, hidden[row], functional[row], parts)
@@ -195,7 +195,7 @@ def test_a_golden_example() -> None:
     order = jnp.asarray([[-1, 9, -1, 2, 5, 8, -1, 1]])
     functional = jnp.asarray([[False] * 5 + [True, False, True]])
     expected = ["1.1.....", "1.11....", "1.1.....", "1.1.....", "1111..11", "11111111", "1111..1.", "1111..11"]
-    found = np.asarray(may_see(order, functional, (4, 4)))[0]
+    found = np.asarray(permutation_visibility(order, functional, (4, 4)))[0]
     assert ["".join(".1"[int(cell)] for cell in row) for row in found] == expected
 
 
@@ -205,23 +205,23 @@ def test_a_golden_example() -> None:
         ({"perm_size": 100}, r"perm_size=100 must divide every part of a row: 256 and 256 tokens"),
         ({"num_predict": 506}, "num_predict=506 leaves no token to predict from: at most 252 of the 256"),
         ({"num_predict": 0}, r"objective\.num_predict must be at least 1, not 0"),
-        ({"alpha": 1, "beta": 2}, "mask_alpha=1 must be at least objective.mask_beta=2"),
-        ({"beta": 0}, r"objective\.mask_beta must be at least 1"),
+        ({"mask_alpha": 1, "mask_beta": 2}, "mask_alpha=1 must be at least objective.mask_beta=2"),
+        ({"mask_beta": 0}, r"objective\.mask_beta must be at least 1"),
         ({"max_ngram": 17}, "max_ngram must be at most 16"),
         (
             {"form": "nsp_pairs"},
             "plm needs data.form to be segments, stream, block, doc_sentences, full_sentences, not",
         ),
-        ({"parts": (1 << 15,), "perm_size": 1 << 15}, "permutes at most 16384 tokens"),
+        ({"part_lengths": (1 << 15,), "perm_size": 1 << 15}, "permutes at most 16384 tokens"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict, words: str) -> None:
-    values = {"form": "segments", "parts": (256, 256), "num_predict": 85, "perm_size": 256} | changes
+    values = {"form": "segments", "part_lengths": (256, 256), "num_predict": 85, "perm_size": 256} | changes
     with pytest.raises(UserError, match=words):
         PlmConfig(**values)
 
 
 def test_goals_are_halves_of_what_is_predicted() -> None:
-    assert PUBLISHED.goals == (43, 42)
-    assert PlmConfig("block", (64,), 10, 64).goals == (10,)
-    assert sum(PlmConfig("segments", (100, 28), 17, 4).goals) == 17
+    assert PUBLISHED.num_predict_by_part == (43, 42)
+    assert PlmConfig("block", (64,), 10, 64).num_predict_by_part == (10,)
+    assert sum(PlmConfig("segments", (100, 28), 17, 4).num_predict_by_part) == 17

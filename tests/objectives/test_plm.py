@@ -19,9 +19,9 @@ from bertjax.config.objectives.plm import PlmConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind
 from bertjax.models.two_stream import run_two_streams
-from bertjax.objectives.base import Extra
+from bertjax.objectives.base import StepInputs
 from bertjax.objectives.plm.objective import PermutationLanguageModel
-from bertjax.objectives.plm.permutation import may_see
+from bertjax.objectives.plm.permutation import permutation_visibility
 from bertjax.types import Params, Vocabulary
 
 
@@ -57,7 +57,7 @@ def logits_of(objective: PermutationLanguageModel) -> Callable[[Params, Rows], t
         streams = run_two_streams(
             model.encoder,
             **{name: batch[name] for name in names},
-            visible=may_see(batch["order"], functional, objective.config.parts),
+            visible=permutation_visibility(batch["order"], functional, objective.config.part_lengths),
             targets=batch["masked_positions"],
             backward=batch.get("backward"),
         )
@@ -139,7 +139,7 @@ def test_no_logit_sees_its_own_word_nor_one_that_comes_later(
 def test_the_memory_is_what_the_layers_read_of_the_first_part(
     objective: PermutationLanguageModel, params: Params, batch: Rows, run: Callable
 ) -> None:
-    first = objective.new_carry(B)
+    first = objective.init_carry(B)
     assert first["memory"].shape == (B, 2, 16, 12) and not first["memory"].any()
     (value, (_, carry)), _ = run(params, first, batch)
     # the first part sees nothing of the second: no word behind it can reach the memory
@@ -201,7 +201,7 @@ def test_nothing_to_predict_gives_no_gradient(vocabulary: Vocabulary) -> None:
     rows["segment_ids"] = jnp.asarray((np.arange(S) < np.array([[0], [3], [0], [3]])).astype(np.int32))
     rows["input_ids"] = rows["input_ids"].at[:, :3].set(jnp.asarray([CLS, 9, SEP])[None])
     batch = corrupted(objective, rows)
-    assert batch["masked_weights"].sum() == 0 and objective.new_carry(B) == {}
+    assert batch["masked_weights"].sum() == 0 and objective.init_carry(B) == {}
     (value, (sums, carry)), gradient = losses(objective, train=True)(params, {}, batch)
     assert value == 0 and carry == {} and all(np.isfinite(jax.tree.leaves(sums)))
     assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(gradient))
@@ -218,7 +218,9 @@ def test_every_target_of_a_short_block_sees_something(vocabulary: Vocabulary) ->
     ids[:, 0], ids[np.arange(60), lengths - 1] = CLS, SEP
     batch = corrupted(objective, rows | {"input_ids": jnp.asarray(ids)})
     functional = jnp.asarray(np.isin(ids, (CLS, SEP)))
-    visible = np.asarray(may_see(batch["order"], functional, (S,))) & (np.asarray(batch["segment_ids"])[:, None] > 0)
+    visible = np.asarray(permutation_visibility(batch["order"], functional, (S,))) & (
+        np.asarray(batch["segment_ids"])[:, None] > 0
+    )
     for row in range(60):
         places = np.asarray(batch["masked_positions"][row])[np.asarray(batch["masked_weights"][row]) > 0]
         assert (places < lengths[row]).all() and visible[row, places].any(1).all()
@@ -229,13 +231,13 @@ def test_every_target_of_a_short_block_sees_something(vocabulary: Vocabulary) ->
 def test_unigram_loss_and_dropout(
     objective: PermutationLanguageModel, params: Params, batch: Rows, run: Callable, vocabulary: Vocabulary
 ) -> None:
-    (plain, (sums, _)), _ = run(params, objective.new_carry(B), batch)
+    (plain, (sums, _)), _ = run(params, objective.init_carry(B), batch)
     wanted = (objective.unigram_nll[np.asarray(batch["masked_ids"])] * np.asarray(batch["masked_weights"])).sum()
     np.testing.assert_allclose(sums["unigram_loss"].value, wanted, rtol=1e-5)
     count = objective.counts(batch)["plm"]
     assert sums["plm"].count == sums["unigram_loss"].count == sums["plm_accuracy"].count == count
     shaken = PermutationLanguageModel(CONFIG, dataclasses.replace(MODEL, hidden_dropout=0.3), vocabulary)
-    extra = Extra({}, objective.new_carry(B))
+    extra = StepInputs({}, objective.init_carry(B))
     still, moved = (
         jit(functools.partial(shaken.loss, train=train))(params, extra, batch, jax.random.key(3))[0]
         for train in (False, True)
@@ -249,7 +251,7 @@ def test_exports_forget_how_they_were_trained(vocabulary: Vocabulary) -> None:
     config = objective.networks["model"].config
     assert (config.mem_len, config.reuse_len, config.bi_data) == (None, None, False)
     assert (objective.model.mem_len, objective.model.reuse_len) == (16, R)
-    assert objective.passes[0].tokens == 1 + 7 / S and objective.passes[0].predicted == 7 / S
+    assert objective.flops_terms[0].passes == 1 + 7 / S and objective.flops_terms[0].predictions == 7 / S
 
 
 @pytest.mark.parametrize(
@@ -286,14 +288,14 @@ def checked(*overrides: str) -> PlmConfig:
 def test_lengths_follow_the_row() -> None:
     """The published ones of 512 tokens, their shares of other rows, and what the config says."""
     published = checked()
-    assert (published.parts, published.goals, published.perm_size) == ((256, 256), (43, 42), 256)
-    assert (published.mem_len, published.max_ngram, published.alpha, published.beta) == (384, 5, 6, 1)
+    assert (published.part_lengths, published.num_predict_by_part, published.perm_size) == ((256, 256), (43, 42), 256)
+    assert (published.mem_len, published.max_ngram, published.mask_alpha, published.mask_beta) == (384, 5, 6, 1)
     short = checked("data.seq_len=64", "model.mem_len=20", "model.reuse_len=40", "objective.perm_size=8")
-    assert (short.parts, short.num_predict, short.mem_len) == ((40, 24), 10, 20)
+    assert (short.part_lengths, short.num_predict, short.mem_len) == ((40, 24), 10, 20)
     stream = checked("data.form=stream", "data.seq_len=64")
-    assert (stream.parts, stream.mem_len, stream.perm_size) == ((64,), 64, 64)
+    assert (stream.part_lengths, stream.mem_len, stream.perm_size) == ((64,), 64, 64)
     block = checked("data.form=block", "model.bi_data=false")
-    assert (block.parts, block.mem_len) == ((512,), 0)
+    assert (block.part_lengths, block.mem_len) == ((512,), 0)
 
 
 @pytest.mark.parametrize(

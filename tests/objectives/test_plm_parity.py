@@ -19,7 +19,7 @@ from bertjax.hf.keymap import to_huggingface  # noqa: E402
 from bertjax.hf.keymaps import FAMILIES  # noqa: E402
 from bertjax.hf.load import load_pretrained  # noqa: E402
 from bertjax.objectives.plm.objective import PermutationLanguageModel  # noqa: E402
-from bertjax.objectives.plm.permutation import may_see  # noqa: E402
+from bertjax.objectives.plm.permutation import permutation_visibility  # noqa: E402
 from bertjax.types import Vocabulary  # noqa: E402
 
 
@@ -43,7 +43,7 @@ def their_inputs(batch: Rows) -> dict[str, Any]:
     arrays = {
         "input_ids": np.asarray(batch["input_ids"]).astype(np.int64),
         "token_type_ids": np.asarray(batch["token_type_ids"]).astype(np.int64),
-        "perm_mask": 1.0 - np.asarray(may_see(batch["order"], functional, (R, R))),
+        "perm_mask": 1.0 - np.asarray(permutation_visibility(batch["order"], functional, (R, R))),
         "target_mapping": np.eye(S)[np.asarray(batch["masked_positions"])] * present[..., None],
         "labels": np.where(present, np.asarray(batch["masked_ids"]), -100),
     }
@@ -61,7 +61,7 @@ def test_loss_and_gradient_are_those_of_transformers(vocabulary: Vocabulary, tmp
     plain = dataclasses.replace(vocabulary, padded_size=vocabulary.size)
     objective = PermutationLanguageModel(CONFIG, ours.config, plain)
     run = losses(objective)
-    carry, mems = objective.new_carry(B), [torch.zeros(16, B, 12) for _ in range(2)]
+    carry, mems = objective.init_carry(B), [torch.zeros(16, B, 12) for _ in range(2)]
     for step in range(3):
         batch = corrupted(objective, drawn_rows(step, backward=True), step)
         theirs.zero_grad()

@@ -15,7 +15,7 @@ from bertjax.config.overrides import load_config
 from bertjax.config.parse_objective import masking_config
 from bertjax.data.builtin import python_docs
 from bertjax.data.tokenizer import train_tokenizer
-from bertjax.objectives.masking import hide_batch
+from bertjax.objectives.masking import mask_batch
 from bertjax.types import Vocabulary
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -73,8 +73,8 @@ EVERY = [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) f
 def hidden(request: pytest.FixtureRequest, text: tuple) -> tuple[MaskingConfig, dict[str, np.ndarray], Vocabulary]:
     batch, vocabulary = text
     config = masking_of(request.param)
-    assert (config.unit, config.decision) == FAMILIES[request.param]
-    out = jit(lambda b: hide_batch(b, jax.random.key(7), jnp.int32(0), config, vocabulary))(batch)
+    assert (config.mask_unit, config.replacement_unit) == FAMILIES[request.param]
+    out = jit(lambda b: mask_batch(b, jax.random.key(7), jnp.int32(0), config, vocabulary))(batch)
     return config, jax.device_get(out), vocabulary
 
 
@@ -86,11 +86,11 @@ def body_of(out: dict, vocabulary: Vocabulary) -> np.ndarray:
 def test_only_what_may_be_chosen_is(hidden: tuple) -> None:
     config, out, vocabulary = hidden
     chosen, unknown = chosen_of(out), out["original_ids"] == vocabulary.unk_id
-    allowed = out["segment_ids"] > 0 if config.mask_specials else body_of(out, vocabulary)
+    allowed = out["segment_ids"] > 0 if config.allow_mask_special else body_of(out, vocabulary)
     assert not (chosen & ~allowed).any()
-    if not config.mask_unknown:
+    if not config.allow_mask_unk:
         assert not (chosen & unknown).any()
-    if config.mask_specials:  # and then they are: as often as any other token
+    if config.allow_mask_special:  # and then they are: as often as any other token
         ends = allowed & ~body_of(out, vocabulary)
         assert_share(chosen[ends].sum(), ends.sum(), chosen[allowed].mean())
 
@@ -101,22 +101,22 @@ def test_as_many_are_chosen_as_the_rule_says(hidden: tuple) -> None:
     lengths = (out["segment_ids"] > 0).sum(1)
     drawn = out["masked_weights"].sum(1)  # with replacement one token may count more than once
     wanted = config.mask_rate * lengths
-    if config.count == "round":
+    if config.mask_rounding == "round":
         budget = np.maximum(1, np.rint(wanted))
-    elif config.count == "ceil":
+    elif config.mask_rounding == "ceil":
         budget = np.ceil(config.mask_rate * body_of(out, vocabulary).sum(1) - 1e-6)
     else:
         share, trials = chosen.sum() / lengths.sum(), lengths.sum()
         # floor(x + U) varies by less than a quarter a row, independent tokens by rate * (1 - rate) each
-        spread = 0.5 / np.sqrt(ROWS) / lengths.mean() if config.count == "random" else 0.5 / np.sqrt(trials)
+        spread = 0.5 / np.sqrt(ROWS) / lengths.mean() if config.mask_rounding == "random" else 0.5 / np.sqrt(trials)
         assert abs(share - config.mask_rate) < 4.5 * spread
-        if config.count == "random":
+        if config.mask_rounding == "random":
             assert np.abs(drawn - wanted).max() < 1.0
         return
-    if config.unit in ("token", "span"):
-        assert np.abs(drawn - budget).max() <= (1 if config.count == "round" else 0)
+    if config.mask_unit in ("token", "span"):
+        assert np.abs(drawn - budget).max() <= (1 if config.mask_rounding == "round" else 0)
         assert (drawn == budget).mean() > 0.99
-    elif config.unit == "ngram_window":
+    elif config.mask_unit == "ngram_window":
         assert 0.8 * wanted.sum() < drawn.sum() < 1.2 * wanted.sum()
     else:  # whole words, of which one may not fit
         assert (drawn <= budget + 1).all() and drawn.sum() > 0.9 * budget.sum()
@@ -126,7 +126,7 @@ def test_replaced_in_the_right_shares(hidden: tuple) -> None:
     """One decision a token, or one a run of neighbours, which then counts once."""
     config, out, vocabulary = hidden
     chosen, seen, original = chosen_of(out), out["input_ids"], out["original_ids"]
-    if config.decision == "span":
+    if config.replacement_unit == "span":
         deciding = np.zeros_like(chosen)
         for row in range(ROWS):
             for first, last in runs_of(chosen[row]):
@@ -144,7 +144,7 @@ def test_replaced_in_the_right_shares(hidden: tuple) -> None:
         assert not other.any()
     else:
         shares = np.full(vocabulary.size, 1.0 / vocabulary.size)
-        if config.random_source == "unigram":
+        if config.random_token_distribution == "unigram":
             shares = vocabulary.counts / vocabulary.counts.sum()
         same = shares[original[deciding]].mean()  # a random piece may be the right one, or [MASK] itself
         expected = config.random_token_rate * (1 - same - shares[vocabulary.mask_id])
@@ -161,7 +161,7 @@ def test_words_are_chosen_whole(hidden: tuple) -> None:
     for row in range(ROWS):
         for first, last in runs_of(chosen[row]):
             assert starts[row, first]
-            if config.unit != "span" and config.unit != "ngram_window":  # these end where their budget does
+            if config.mask_unit != "span" and config.mask_unit != "ngram_window":  # these end where their budget does
                 assert starts[row, last + 1] or not body[row, last + 1]
 
 
@@ -180,7 +180,7 @@ def test_rare_pieces_are_drawn_before_frequent_ones(text: tuple) -> None:
     """DistilBERT: of two pieces in a row the rarer is drawn first with odds (c / c') ** -0.7."""
     batch, vocabulary = text
     config = masking_of("distilbert.py:base")
-    function = jit(lambda cursor: hide_batch(batch, jax.random.key(1), cursor, config, vocabulary))
+    function = jit(lambda cursor: mask_batch(batch, jax.random.key(1), cursor, config, vocabulary))
     ids, often = np.asarray(batch["input_ids"]), np.zeros((ROWS, S))
     for cursor in range(20):
         often += chosen_of(jax.device_get(function(jnp.int32(cursor))))

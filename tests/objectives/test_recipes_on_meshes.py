@@ -17,7 +17,7 @@ import pytest
 from recipes_lab import epoch_of, objective_of
 
 from bertjax.config.training import MeshConfig
-from bertjax.objectives.base import Extra, Objective
+from bertjax.objectives.base import Objective, StepInputs
 from bertjax.training.sharding import make_mesh, put_batch, state_shardings
 from bertjax.training.step import compile_train_step, init_state
 from bertjax.types import Params, Vocabulary
@@ -43,9 +43,9 @@ def slopes(objective: Objective, params: Params, frozen: Any, batch: Any) -> tup
     counts = objective.counts(hidden)
 
     def loss(params: Params) -> jax.Array:
-        extra = Extra(frozen, objective.new_carry(len(batch["input_ids"])))
+        extra = StepInputs(frozen, objective.init_carry(len(batch["input_ids"])))
         sums, _ = objective.loss(params, extra, hidden, jax.random.key(2), train=False)
-        return sum(w * sums[name].value / jnp.maximum(counts[name], 1) for name, w in objective.weights.items())
+        return sum(w * sums[name].value / jnp.maximum(counts[name], 1) for name, w in objective.loss_weights.items())
 
     return jax.value_and_grad(loss)(params)
 

@@ -15,11 +15,10 @@ from rtd_lab import NOTHING, assert_finite_differences, assert_same, by_part, ji
 
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.rtd import RtdConfig
-from bertjax.config.objectives.rtd_networks import TowersConfig
+from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
 from bertjax.config.presets import preset
 from bertjax.hf.save import save_pretrained
-from bertjax.objectives.rtd.objective import ReplacedTokenDetection, replaced, rtd_sums
+from bertjax.objectives.rtd.objective import ReplacedTokenDetection, replaced, rtd_loss_sums
 from bertjax.types import Params, Vocabulary
 
 MASK, S = 4, 40
@@ -67,11 +66,11 @@ DEBERTA = EncoderConfig(
 )
 SHALLOW = dataclasses.replace(DEBERTA, num_layers=2)
 TOWERS = {
-    "embeddings": TowersConfig(SMALL, ELECTRA, "embeddings"),
-    "gdes": TowersConfig(SMALL, ELECTRA, "gdes"),
-    "all": TowersConfig(ELECTRA, ELECTRA, "all"),
-    "none": TowersConfig(dataclasses.replace(SMALL, embedding_size=None), ELECTRA, "none"),
-    "deberta": TowersConfig(SHALLOW, DEBERTA, "gdes"),
+    "embeddings": RtdNetworksConfig(SMALL, ELECTRA, "embeddings"),
+    "gdes": RtdNetworksConfig(SMALL, ELECTRA, "gdes"),
+    "all": RtdNetworksConfig(ELECTRA, ELECTRA, "all"),
+    "none": RtdNetworksConfig(dataclasses.replace(SMALL, embedding_size=None), ELECTRA, "none"),
+    "deberta": RtdNetworksConfig(SHALLOW, DEBERTA, "gdes"),
 }
 
 
@@ -159,7 +158,7 @@ def test_labels_compare_and_do_not_ask_what_was_masked(
 def test_figures_are_those_of_plain_counting() -> None:
     logits = jnp.asarray([[2.0, -1.0, 0.5, -3.0, 4.0]])
     replaced_there = jnp.asarray([[True, True, False, False, True]])
-    sums = rtd_sums(logits, replaced_there, jnp.asarray([[1, 1, 1, 2, 0]]))
+    sums = rtd_loss_sums(logits, replaced_there, jnp.asarray([[1, 1, 1, 2, 0]]))
     found = {name: (float(each.value), float(each.count)) for name, each in sums.items()}
     losses = np.log1p(np.exp([-2.0, 1.0, 0.5, -3.0])).sum()
     np.testing.assert_allclose(found.pop("rtd"), (losses, 4.0), rtol=1e-6)
@@ -275,7 +274,7 @@ def test_repeated_draws_are_averaged_as_ids(vocabulary: Vocabulary, rows: dict) 
 
 def test_dropout_follows_the_key(objectives: dict, vocabulary: Vocabulary, hidden: dict) -> None:
     dropping = {"hidden_dropout": 0.2, "attention_dropout": 0.2}
-    towers = TowersConfig(dataclasses.replace(SMALL, **dropping), dataclasses.replace(ELECTRA, **dropping))
+    towers = RtdNetworksConfig(dataclasses.replace(SMALL, **dropping), dataclasses.replace(ELECTRA, **dropping))
     objective = ReplacedTokenDetection(CONFIG, towers, vocabulary)
     params = random_params(objective)
 
@@ -356,7 +355,7 @@ def test_any_encoder_is_either_tower(vocabulary: Vocabulary, hidden: dict, index
         EncoderConfig(**preset(FAMILIES[place]) | {"vocab_size": 200, "padded_vocab_size": 256, "pad_token_id": 0})
         for place in (index, (index + 1) % len(FAMILIES))
     )
-    objective = ReplacedTokenDetection(CONFIG, TowersConfig(generator, discriminator, "none"), vocabulary)
+    objective = ReplacedTokenDetection(CONFIG, RtdNetworksConfig(generator, discriminator, "none"), vocabulary)
     params = jax.eval_shape(objective.init, jax.random.key(0))
     sums, _ = jax.eval_shape(lambda params: objective.loss(params, NOTHING, hidden, jax.random.key(0), True), params)
     assert {"mlm", "rtd", "rtd_accuracy"} <= sums.keys() and all(leaf.shape == () for leaf in jax.tree.leaves(sums))

@@ -113,4 +113,4 @@ def test_streams_are_refused() -> None:
         UserError,
         match=r"needs data\.form to be one of block, doc_sentences, full_sentences, nsp_pairs, sop_pairs, not 'stream'",
     ):
-        RtdConfig(MaskingConfig()).check_form("stream")
+        RtdConfig(MaskingConfig()).check_example_format("stream")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.rtd_networks import TowersConfig
+from bertjax.config.objectives.rtd import RtdNetworksConfig
 from bertjax.config.presets import preset
 from bertjax.errors import UserError
 from bertjax.hf.load import load_pretrained
@@ -23,7 +23,7 @@ from bertjax.objectives.rtd.networks import (
     GENERATOR_HEADS,
     discriminator_params,
     generator_params,
-    init_towers,
+    init_networks,
 )
 from bertjax.types import Params
 
@@ -45,13 +45,13 @@ DISCRIMINATOR = EncoderConfig(
     attention_dropout=0.0,
 )
 GENERATOR = dataclasses.replace(DISCRIMINATOR, hidden_size=8, intermediate_size=16)
-TOWERS = TowersConfig(GENERATOR, DISCRIMINATOR)
+TOWERS = RtdNetworksConfig(GENERATOR, DISCRIMINATOR)
 SHARED = ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm")
 
 
 @pytest.fixture(scope="module")
 def params() -> Params:
-    return jit(lambda key: init_towers(TOWERS, key))(jax.random.key(0))
+    return jit(lambda key: init_networks(TOWERS, key))(jax.random.key(0))
 
 
 def size(tree: Params) -> int:
@@ -61,13 +61,15 @@ def size(tree: Params) -> int:
 @pytest.mark.parametrize("name", ["small", "base", "large"])
 def test_what_is_shared_is_counted_once(name: str) -> None:
     generator, discriminator = (EncoderConfig(**preset(f"electra-{name}{end}")) for end in ("-generator", ""))
-    joint = jax.eval_shape(lambda key: init_towers(TowersConfig(generator, discriminator), key), jax.random.key(0))
+    joint = jax.eval_shape(
+        lambda key: init_networks(RtdNetworksConfig(generator, discriminator), key), jax.random.key(0)
+    )
     width = discriminator.embedding_dim
     shared = (30522 + 512 + 2 + 2) * width
     alone = count_params(generator, GENERATOR_HEADS) + count_params(discriminator, DISCRIMINATOR_HEADS)
     assert size(joint) == alone - shared
-    apart = TowersConfig(generator, discriminator, "none")
-    assert size(jax.eval_shape(lambda key: init_towers(apart, key), jax.random.key(0))) == alone
+    apart = RtdNetworksConfig(generator, discriminator, "none")
+    assert size(jax.eval_shape(lambda key: init_networks(apart, key), jax.random.key(0))) == alone
 
 
 def test_shared_tables_get_the_gradients_of_both(params: Params) -> None:
@@ -111,18 +113,18 @@ def test_every_shared_part_has_one_owner() -> None:
     assert TOWERS.shared_embeddings == SHARED
     assert dataclasses.replace(TOWERS, sharing="gdes").shared_embeddings == SHARED[:2]
     plain = {"position_embedding": "none", "type_vocab_size": 0, "embedding_norm": "after"}
-    bare = TowersConfig(*(dataclasses.replace(each, **plain) for each in (GENERATOR, DISCRIMINATOR)))
+    bare = RtdNetworksConfig(*(dataclasses.replace(each, **plain) for each in (GENERATOR, DISCRIMINATOR)))
     assert bare.shared_embeddings == ("word_embeddings",)
     alone = sum(
         count_params(each, heads)
         for each, heads in ((bare.generator, GENERATOR_HEADS), (bare.discriminator, DISCRIMINATOR_HEADS))
     )
-    assert size(jax.eval_shape(lambda key: init_towers(bare, key), jax.random.key(0))) == alone - 40 * 12
+    assert size(jax.eval_shape(lambda key: init_networks(bare, key), jax.random.key(0))) == alone - 40 * 12
 
 
 def test_gdes_adds_to_the_generators_tables() -> None:
     towers = dataclasses.replace(TOWERS, sharing="gdes")
-    params = jit(lambda key: init_towers(towers, key))(jax.random.key(0))
+    params = jit(lambda key: init_networks(towers, key))(jax.random.key(0))
     deltas = params["discriminator"]["encoder"]["embeddings"]
     assert all(not np.asarray(deltas[name]["delta"]).any() for name in SHARED[:2])
     deltas["word_embeddings"]["delta"] = jnp.full((40, 12), 0.5)
@@ -137,8 +139,8 @@ def test_gdes_adds_to_the_generators_tables() -> None:
 
 
 def test_tied_towers_are_one_encoder() -> None:
-    towers = TowersConfig(DISCRIMINATOR, DISCRIMINATOR, "all")
-    params = jit(lambda key: init_towers(towers, key))(jax.random.key(0))
+    towers = RtdNetworksConfig(DISCRIMINATOR, DISCRIMINATOR, "all")
+    params = jit(lambda key: init_networks(towers, key))(jax.random.key(0))
     assert params["generator"].keys() == {"mlm_head"}
     encoders = [complete(towers, params)["encoder"] for complete in (generator_params, discriminator_params)]
     assert encoders[0] is encoders[1]
@@ -154,4 +156,4 @@ def test_tied_towers_are_one_encoder() -> None:
 )
 def test_what_cannot_be_shared_is_refused(changes: dict, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        TowersConfig(dataclasses.replace(GENERATOR, **changes), DISCRIMINATOR)
+        RtdNetworksConfig(dataclasses.replace(GENERATOR, **changes), DISCRIMINATOR)

@@ -12,17 +12,20 @@ import pytest
 from masking_lab import CLS, PAD, SEP, chosen_of, examples_of, jit, runs_of
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.model import bind
-from bertjax.objectives.base import Extra
+from bertjax.objectives.base import StepInputs
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.training.step import weighted_loss
 from bertjax.types import Params, Vocabulary
 
 S, PLACES = 64, 4
-NOTHING = Extra(frozen={}, carry={})
-MASKING = MaskingConfig(unit="span", count="ceil", decision="span", mask_rate=0.3, max_predictions=20)
-ASKED = ("span_left_positions", "span_right_positions", "span_places", "span_weights")
+NOTHING = StepInputs(frozen={}, carry={})
+MASKING = MaskingConfig(
+    mask_unit="span", mask_rounding="ceil", replacement_unit="span", mask_rate=0.3, max_predictions=20
+)
+ASKED = ("span_left_positions", "span_right_positions", "span_position_ids", "span_weights")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,7 @@ def gradient(objective: MaskedLanguageModel) -> Callable[[Params, dict], tuple[t
 
     def loss(params: Params, batch: dict[str, Any]) -> tuple[jax.Array, dict]:
         sums = objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0]
-        return weighted_loss(sums, objective.counts(batch), objective.weights), sums
+        return weighted_loss(sums, objective.counts(batch), objective.loss_weights), sums
 
     return jit(jax.value_and_grad(loss, has_aux=True))
 
@@ -115,7 +118,7 @@ def test_sums_are_those_of_plain_arithmetic(
     count = hidden["span_weights"].sum()
     np.testing.assert_allclose(sums["span"].value, total, rtol=1e-5)
     assert (sums["span"].count, sums["span_accuracy"].value) == (count, right) and count > 5
-    assert objective.weights == {"mlm": 1.0, "span": 0.5}
+    assert objective.loss_weights == {"mlm": 1.0, "span": 0.5}
     assert float(objective.counts(jax.tree.map(jnp.asarray, hidden))["span"]) == count
     np.testing.assert_allclose(loss, sums["mlm"].value / sums["mlm"].count + 0.5 * total / count, rtol=1e-5)
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(trained))

@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config.training import FaultConfig, LoopConfig, OptimizerConfig
+from bertjax.objectives.base import StepInputs
 from bertjax.io.jsonl import JsonlLog
-from bertjax.objectives.base import Extra
 from bertjax.training.logging import Console
 from bertjax.training.loop import train
 from bertjax.training.optimizers import make_optimizer
@@ -55,7 +55,7 @@ class Poisonable:
         layers = {"feed_forward": {"output": {"kernel": kernel, "bias": jnp.zeros((2, WIDTH))}}}
         return {"encoder": {"embeddings": {"word_embeddings": {"embedding": table}}, "layers": layers}}
 
-    def new_carry(self, rows: int) -> dict:
+    def init_carry(self, rows: int) -> dict:
         return {"memory": jnp.zeros((rows, WIDTH))}
 
     def corrupt(self, batch: dict, key: jax.Array, cursor: jax.Array) -> dict:
@@ -65,7 +65,7 @@ class Poisonable:
     def counts(self, batch: dict) -> dict[str, jax.Array]:
         return {"mlm": jnp.float32(batch["noise"].shape[0])}
 
-    def loss(self, params: Params, extra: Extra, batch: dict, key: jax.Array, train: bool) -> tuple[dict, dict]:
+    def loss(self, params: Params, extra: StepInputs, batch: dict, key: jax.Array, train: bool) -> tuple[dict, dict]:
         code = batch["poison"].max()
 
         def if_bad(kind: str, bad: float) -> jax.Array:

@@ -15,7 +15,8 @@ from jax.sharding import AxisType, Mesh
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.config.training import AXES
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.training.sharding import host_copy, own_rows, put_batch, put_tree, state_shardings

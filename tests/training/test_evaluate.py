@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.objectives.base import Extra
+from bertjax.objectives.base import StepInputs
 from bertjax.training.evaluate import add_sums, evaluate, means
 from bertjax.types import Sum
 
@@ -38,10 +38,10 @@ def test_every_batch_counts_by_its_predictions(mesh_of: Callable) -> None:
     class Objective:
         weights = {"mlm": 1.0}  # noqa: RUF012
 
-        def new_carry(self, rows: int) -> dict:
+        def init_carry(self, rows: int) -> dict:
             return {"seen": np.zeros(rows)}
 
-    def eval_step(params: dict, extra: Extra, batch: dict) -> tuple[dict[str, Sum], dict]:
+    def eval_step(params: dict, extra: StepInputs, batch: dict) -> tuple[dict[str, Sum], dict]:
         assert (params, extra.frozen) == ({"p": 1}, {"teacher": 2})
         carried.append(float(extra.carry["seen"][1]))
         value, count = batch["value"][0], batch["value"][1]

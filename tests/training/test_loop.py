@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from bertjax.config.training import LoopConfig
 from bertjax.errors import UserError
-from bertjax.objectives.base import Extra
+from bertjax.objectives.base import StepInputs
 from bertjax.training import loop
 from bertjax.training.anomalies import NonFiniteLoss
 from bertjax.training.evaluate import held_out
@@ -74,7 +74,7 @@ class Events(list):
 class Objective:
     weights: dict[str, float]
 
-    def new_carry(self, rows: int) -> dict:
+    def init_carry(self, rows: int) -> dict:
         return {}
 
 
@@ -115,7 +115,7 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
             }
             return state._replace(step=step, cursor=state.cursor + 1), metrics
 
-        def eval_step(params: Any, extra: Extra, batch: dict) -> tuple[dict[str, Sum], dict]:
+        def eval_step(params: Any, extra: StepInputs, batch: dict) -> tuple[dict[str, Sum], dict]:
             events.append("evaluate")
             sums = {name: Sum(np.float32(4), np.float32(2)) for name in ("mlm", "unigram_loss", "mlm_accuracy")}
             return sums, extra.carry

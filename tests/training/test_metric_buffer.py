@@ -131,7 +131,7 @@ def window(tmp_path: Path) -> Callable[..., tuple[Window, Callable[[int, float],
     def build(log: int = 1000, **config: Any) -> tuple:
         seen: list[int] = []
         written: dict[int, dict] = {}
-        stage = SimpleNamespace(objective=SimpleNamespace(weights={"mlm": 1.0}), title="first")
+        stage = SimpleNamespace(objective=SimpleNamespace(loss_weights={"mlm": 1.0}), title="first")
         run = SimpleNamespace(
             config=SimpleNamespace(faults=FaultConfig(**config), log_interval_steps=log, num_steps=10**6),
             console=Console(0, 10**6, interactive=False),

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import MaskingConfig, MlmConfig
-from bertjax.objectives.base import Extra
+from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.objectives.mlm import MlmConfig
+from bertjax.objectives.base import StepInputs
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.training.evaluate import means
 from bertjax.training.step import weighted_loss
@@ -36,8 +37,8 @@ def run(tiny_model: EncoderConfig, vocabulary: Vocabulary) -> Callable:
         counts = objective.counts(hidden)
 
         def loss(params: Params) -> tuple[jax.Array, dict[str, Sum]]:
-            sums, _ = objective.loss(params, Extra({}, {}), hidden, jax.random.key(2), train=True)
-            return weighted_loss(sums, counts, objective.weights), sums
+            sums, _ = objective.loss(params, StepInputs({}, {}), hidden, jax.random.key(2), train=True)
+            return weighted_loss(sums, counts, objective.loss_weights), sums
 
         (value, sums), slopes = jax.value_and_grad(loss, has_aux=True)(params)
         return value, slopes, sums

@@ -15,7 +15,7 @@ import pytest
 from bertjax.config.model import EncoderConfig
 from bertjax.config.overrides import load_config
 from bertjax.experiment import build
-from bertjax.objectives.base import Extra, Objective
+from bertjax.objectives.base import Objective, StepInputs
 from bertjax.runtime import platform
 from bertjax.training.step import weighted_loss
 from bertjax.types import Params, Sum, Vocabulary
@@ -68,9 +68,9 @@ def test_a_batch_with_empty_rows_teaches_what_it_teaches_without_them(
         counts = objective.counts(hidden)
 
         def loss(params: Params) -> tuple[jax.Array, tuple[dict[str, Sum], dict]]:
-            extra = Extra({}, objective.new_carry(len(batch["input_ids"])))
+            extra = StepInputs({}, objective.init_carry(len(batch["input_ids"])))
             sums, carry = objective.loss(params, extra, hidden, jax.random.key(2), train=True)
-            return weighted_loss(sums, counts, objective.weights), (sums, carry)
+            return weighted_loss(sums, counts, objective.loss_weights), (sums, carry)
 
         (value, (sums, carry)), slopes = jax.value_and_grad(loss, has_aux=True)(params)
         return value, slopes, sums, carry

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 from bertjax.config.training import OptimizerConfig
-from bertjax.objectives.base import Extra
+from bertjax.objectives.base import StepInputs
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.training.optimizers import make_optimizer
 from bertjax.training.param_rules import leaf_paths
@@ -47,7 +47,7 @@ def reference(objective: MaskedLanguageModel, fresh_params: Params, batch_of: Ca
     def loss(params: Params) -> jax.Array:
         batch = {name: jnp.asarray(value) for name, value in batch_of(0).items()}
         batch = objective.corrupt(batch, purpose_key(0, "corrupt"), jnp.int32(0))
-        sums, _ = objective.loss(params, Extra({}, {}), batch, jax.random.key(9), train=True)
+        sums, _ = objective.loss(params, StepInputs({}, {}), batch, jax.random.key(9), train=True)
         return sums["mlm"].value / batch["masked_weights"].sum() + sums["pair"].value / 16
 
     return loss(fresh_params)
@@ -183,7 +183,7 @@ def test_evaluation_hides_the_same_tokens_every_time(
     for shape in ((1, 1, 1), (2, 2, 2)):
         mesh = mesh_of(*shape)
         with jax.set_mesh(mesh):
-            inputs = params, Extra({}, {}), put_batch(batch_of(0), mesh)
+            inputs = params, StepInputs({}, {}), put_batch(batch_of(0), mesh)
             evaluate = compile_eval_step(mesh, objective, seed=0).lower(*inputs).compile(QUICK)
             found += [evaluate(*inputs)[0] for _ in range(2)]
     assert set(found[0]) == {"mlm", "mlm_accuracy", "unigram_loss", "pair", "pair_accuracy"}
@@ -226,7 +226,7 @@ class Draws:
     def init(self, key: jax.Array) -> Params:
         return {"scale": jnp.ones(())}
 
-    def new_carry(self, rows: int) -> dict:
+    def init_carry(self, rows: int) -> dict:
         return {"seen": jnp.arange(rows) * 100}
 
     def corrupt(self, batch: dict, key: jax.Array, cursor: jax.Array) -> dict:
@@ -235,7 +235,7 @@ class Draws:
     def counts(self, batch: dict) -> dict[str, jax.Array]:
         return {"noise": jnp.ones(())}
 
-    def loss(self, params: Params, extra: Extra, batch: dict, key: jax.Array, train: bool) -> tuple[dict, dict]:
+    def loss(self, params: Params, extra: StepInputs, batch: dict, key: jax.Array, train: bool) -> tuple[dict, dict]:
         noise = params["scale"] * jax.random.uniform(key)
         return {"noise": Sum(noise, jnp.ones(()))}, {"seen": extra.carry["seen"] + batch["segment_ids"][:, 0]}
 
@@ -263,11 +263,13 @@ def test_eval_step_switches_dropout_off() -> None:
     seen = []
 
     class Asked(Draws):
-        def loss(self, params: Params, extra: Extra, batch: dict, key: jax.Array, train: bool) -> tuple[dict, dict]:
+        def loss(
+            self, params: Params, extra: StepInputs, batch: dict, key: jax.Array, train: bool
+        ) -> tuple[dict, dict]:
             seen.append(train)
             return super().loss(params, extra, batch, key, train)
 
     objective = Asked()
-    extra = Extra({}, objective.new_carry(2))
+    extra = StepInputs({}, objective.init_carry(2))
     eval_step(objective.init(jax.random.key(0)), extra, {"segment_ids": jnp.ones((2, 2))}, objective=objective, seed=0)
     assert seen == [False]

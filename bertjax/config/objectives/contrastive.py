@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import PAIR_FORMS, MaskingConfig
+from bertjax.config.objectives.base import SENTENCE_OBJECTIVE_FORMATS
+from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.errors import UserError, require_one_of
 
 POOLINGS = ("first", "mean")
@@ -52,8 +53,9 @@ class ContrastiveConfig:
         if model.bi_data:
             raise UserError("objective.name=contrastive reads every row twice; set model.bi_data=false")
 
-    def check_form(self, form: str) -> None:
-        if form not in PAIR_FORMS["none"]:
+    def check_example_format(self, form: str) -> None:
+        if form not in SENTENCE_OBJECTIVE_FORMATS["none"]:
             raise UserError(
-                f"objective.name=contrastive needs data.form to be one of {', '.join(PAIR_FORMS['none'])}, not {form!r}"
+                f"objective.name=contrastive needs data.form to be one of "
+                f"{', '.join(SENTENCE_OBJECTIVE_FORMATS['none'])}, not {form!r}"
             )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import PAIR_FORMS, MaskingConfig
+from bertjax.config.objectives.base import SENTENCE_OBJECTIVE_FORMATS
+from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.errors import UserError, require_one_of
 
 SOFT_POSITIONS = ("all", "masked")
@@ -14,7 +15,7 @@ LOSSES = ("soft", "mlm", "cosine", "relations", "hidden", "attention")
 
 
 @dataclasses.dataclass(frozen=True)
-class DistillConfig:
+class DistillationConfig:
     """The factors of the losses, 0 = no such loss; the defaults are DistilBERT's.
 
     Every field is a key of `objective` in `bertjax/config/defaults/objective.py`, where it is explained.
@@ -99,10 +100,11 @@ class DistillConfig:
             )
         self._check_relation_heads(model, "the student")
 
-    def check_form(self, form: str) -> None:
-        if form not in PAIR_FORMS["none"]:
+    def check_example_format(self, form: str) -> None:
+        if form not in SENTENCE_OBJECTIVE_FORMATS["none"]:
             raise UserError(
-                f"objective.name=distill needs data.form to be one of {', '.join(PAIR_FORMS['none'])}, not {form!r}"
+                f"objective.name=distill needs data.form to be one of "
+                f"{', '.join(SENTENCE_OBJECTIVE_FORMATS['none'])}, not {form!r}"
             )
 
     def check_teacher(

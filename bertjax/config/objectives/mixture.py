@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import CausalConfig, MlmConfig
+from bertjax.config.objectives.clm import ClmConfig
+from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.errors import UserError
 
 MEMBERS = ("mlm", "clm")
@@ -18,7 +19,7 @@ class Member(NamedTuple):
 
     name: str
     share: float
-    config: MlmConfig | CausalConfig
+    config: MlmConfig | ClmConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +53,14 @@ class MixtureConfig:
 
     def check_model(self, model: EncoderConfig) -> None:
         for member in self.members:
-            member.config.check_model(member_model(member.name, model))
+            member.config.check_model(member_encoder(member.name, model))
 
-    def check_form(self, form: str) -> None:
+    def check_example_format(self, form: str) -> None:
         for member in self.members:
-            member.config.check_form(form)
+            member.config.check_example_format(form)
 
 
-def member_model(name: str, model: EncoderConfig) -> EncoderConfig:
+def member_encoder(name: str, model: EncoderConfig) -> EncoderConfig:
     """The shared network as a member runs it: what predicts the next token sees only what came before."""
     return dataclasses.replace(model, causal=name == "clm")
 

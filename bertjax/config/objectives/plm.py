@@ -6,12 +6,12 @@ import dataclasses
 import math
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.masking import TEXT_FORMS
+from bertjax.config.objectives.base import TEXT_FORMATS
 from bertjax.errors import UserError
 
-STREAM_FORMS = ("segments", "stream")
+STREAM_FORMATS = ("segments", "stream")
 """Forms whose rows go on from one batch to the next: there is something to remember."""
-FORMS = (*STREAM_FORMS, *TEXT_FORMS)
+FORMS = (*STREAM_FORMATS, *TEXT_FORMATS)
 _SPECIALS = 3  # tokens of a part that may be special, and so no targets
 _WIDEST_PART = 1 << 14  # the order of prediction keeps at least 17 random bits beside the position
 
@@ -20,44 +20,47 @@ _WIDEST_PART = 1 << 14  # the order of prediction keeps at least 17 random bits 
 class PlmConfig:
     """XLNet's objective (zihangdai/xlnet:data_utils.py); the defaults are those of its released code.
 
-    parts         tokens of the parts of a row; a part is permuted by itself, and sees all of the parts before it
-    num_predict   tokens predicted in a full row, M
-    perm_size     tokens that are permuted together: blocks of a part are predicted one after the other
-    mem_len       tokens of earlier rows that every layer remembers; 0 = rows stand alone
-    max_ngram     longest span of targets: n is drawn in proportion to 1 / n, in a context of n * alpha // beta tokens
-    whole_words   spans are n words; False = n pieces that begin at the start of a word, as released
+    Attributes:
+        part_lengths: tokens of the parts of a sequence; each part is permuted separately and attends to all earlier
+            parts.
+        num_predict: tokens predicted in a full sequence, M.
+        perm_size: tokens that are permuted together; the blocks of a part are predicted one after the other.
+        mem_len: tokens of earlier sequences that every layer caches; 0 = none.
+        max_ngram: longest span of targets; n is drawn with probability proportional to 1 / n.
+        mask_alpha: a span of n lies in a context of n * mask_alpha // mask_beta tokens.
+        whole_words: spans are n words; False = n tokens from the start of a word on, as in the released code.
     """
 
     form: str
-    parts: tuple[int, ...]
+    part_lengths: tuple[int, ...]
     num_predict: int
     perm_size: int
     mem_len: int = 0
     max_ngram: int = 5
-    alpha: int = 6
-    beta: int = 1
+    mask_alpha: int = 6
+    mask_beta: int = 1
     whole_words: bool = False
     bi_data: bool = False
 
     def __post_init__(self) -> None:
-        self.check_form(self.form)
-        for name in ("num_predict", "perm_size", "max_ngram", "beta"):
+        self.check_example_format(self.form)
+        for name in ("num_predict", "perm_size", "max_ngram", "mask_beta"):
             if getattr(self, name) < 1:
-                raise UserError(f"objective.{_KEYS.get(name, name)} must be at least 1, not {getattr(self, name)}")
+                raise UserError(f"objective.{name} must be at least 1, not {getattr(self, name)}")
         if self.max_ngram > 16:
             raise UserError(f"objective.max_ngram must be at most 16, not {self.max_ngram}")
-        if self.alpha < self.beta:
+        if self.mask_alpha < self.mask_beta:
             raise UserError(
-                f"objective.mask_alpha={self.alpha} must be at least objective.mask_beta={self.beta}: a span stands "
-                "inside its context"
+                f"objective.mask_alpha={self.mask_alpha} must be at least objective.mask_beta={self.mask_beta}: a span "
+                "lies inside its context"
             )
-        if max(self.parts) > _WIDEST_PART:
-            raise UserError(f"objective.name=plm permutes at most {_WIDEST_PART} tokens, not {max(self.parts)}")
-        for part, goal in zip(self.parts, self.goals, strict=True):
+        if max(self.part_lengths) > _WIDEST_PART:
+            raise UserError(f"objective.name=plm permutes at most {_WIDEST_PART} tokens, not {max(self.part_lengths)}")
+        for part, goal in zip(self.part_lengths, self.num_predict_by_part, strict=True):
             if part % self.perm_size:
                 raise UserError(
                     f"objective.perm_size={self.perm_size} must divide every part of a row: "
-                    f"{' and '.join(map(str, self.parts))} tokens (model.reuse_len cuts rows of form segments)"
+                    f"{' and '.join(map(str, self.part_lengths))} tokens (model.reuse_len cuts rows of form segments)"
                 )
             if goal > part - _SPECIALS - 1:
                 raise UserError(
@@ -66,18 +69,20 @@ class PlmConfig:
                 )
 
     @property
-    def goals(self) -> tuple[int, ...]:
+    def num_predict_by_part(self) -> tuple[int, ...]:
         """Tokens predicted in each part: 43 and 42 of 85."""
-        total = sum(self.parts)
-        ends = [math.ceil(self.num_predict * sum(self.parts[: i + 1]) / total) for i in range(len(self.parts))]
+        total = sum(self.part_lengths)
+        ends = [
+            math.ceil(self.num_predict * sum(self.part_lengths[: i + 1]) / total) for i in range(len(self.part_lengths))
+        ]
         return tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
 
     @property
     def predicted_share(self) -> float:
         """Share of the tokens that are scored against the vocabulary."""
-        return self.num_predict / sum(self.parts)
+        return self.num_predict / sum(self.part_lengths)
 
-    def check_form(self, form: str) -> None:
+    def check_example_format(self, form: str) -> None:
         if form not in FORMS:
             raise UserError(f"objective.name=plm needs data.form to be {', '.join(FORMS)}, not {form!r}")
 
@@ -98,13 +103,10 @@ class PlmConfig:
                 "model.type_vocab_size must be 0 (XLNet) or at least 3: rows of form segments have three token types",
             ),
             (
-                model.bi_data and self.form not in STREAM_FORMS,
-                f"model.bi_data needs data.form to be {' or '.join(STREAM_FORMS)}: no row of {self.form} is reversed",
+                model.bi_data and self.form not in STREAM_FORMATS,
+                f"model.bi_data needs data.form to be {' or '.join(STREAM_FORMATS)}: no row of {self.form} is reversed",
             ),
         ]
         for is_fault, words in faults:
             if is_fault:
                 raise UserError(f"objective.name=plm: {words}")
-
-
-_KEYS = {"beta": "mask_beta"}

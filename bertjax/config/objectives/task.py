@@ -50,7 +50,7 @@ class TaskObjectiveConfig:
         pooled = head == "sequence_classification" and model.summary_dense == "pooler"
         return ("pooler", head) if pooled else (head,)
 
-    def check_form(self, form: str) -> None:
+    def check_example_format(self, form: str) -> None:
         """Rows are those of the task."""
 
     def check_model(self, model: EncoderConfig) -> None:

@@ -19,19 +19,25 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.distillation import DistillConfig, attention_layers
-from bertjax.config.objectives.masking import MlmConfig
+from bertjax.config.objectives.distillation import DistillationConfig, attention_layers
+from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.attention_context import attention_mask
 from bertjax.models.encoder import EncoderOutput
 from bertjax.models.linear import dot, initializer
 from bertjax.models.model import Model, abstract_params, bind, init_params
-from bertjax.objectives.base import Extra, Key, Network, Pass, encoder_inputs
-from bertjax.objectives.distillation.hidden_states import cosine_distance, score_error, state_error
-from bertjax.objectives.distillation.relations import distribution_divergence, relation_divergence, relation_heads
-from bertjax.objectives.distillation.soft_targets import soft_sum
-from bertjax.objectives.masking import hide_batch
+from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs
+from bertjax.objectives.distillation.losses import (
+    attention_score_errors,
+    cosine_distance,
+    distribution_divergence,
+    hidden_state_errors,
+    kd_loss_sum,
+    relation_divergence,
+    relation_heads,
+)
+from bertjax.objectives.masking import mask_batch
 from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.objectives.vocab_loss import unigram_nll, word_sums
+from bertjax.objectives.vocab_loss import unigram_nll, vocab_loss_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
 _PROJECTION_KEY = 0xF17  # apart from the student's own parameters
@@ -51,21 +57,23 @@ class Side(NamedTuple):
         )
 
 
-class Distillation:
+class Distillation(Objective):
     """A student network that is trained, and the description of a teacher whose parameters are given to every step."""
 
-    def __init__(self, config: DistillConfig, model: EncoderConfig, teacher: Network, vocabulary: Vocabulary):
-        self.config: DistillConfig = config
+    config: DistillationConfig
+
+    def __init__(self, config: DistillationConfig, model: EncoderConfig, teacher: Network, vocabulary: Vocabulary):
+        self.config = config
         self.model, self.vocabulary = model, vocabulary
-        self.heads, self.weights = config.heads, config.weights
+        self.heads, self.loss_weights = config.heads, config.weights
         self.networks = {"model": Network(model, self.heads)}
         self.teacher = Network(teacher.config, tuple(head for head in teacher.heads if head == "mlm"))
         self.projected = bool(config.hidden_weight) and model.hidden_size != teacher.config.hidden_size
         masked = MlmConfig(config.masking).predicted_share
         soft = {"all": 1.0, "masked": masked}[config.soft_positions] if config.soft_weight else 0.0
-        self.passes: tuple[Pass, ...] = (
-            Pass(model, soft + (masked if config.mlm_weight else 0.0)),
-            Pass(teacher.config, soft, trained=False),
+        self.flops_terms = (
+            FlopsTerm(model, soft + (masked if config.mlm_weight else 0.0)),
+            FlopsTerm(teacher.config, soft, trained=False),
         )
         self.unigram_nll = unigram_nll(vocabulary)
         self._collect = self._wanted()
@@ -79,14 +87,11 @@ class Distillation:
         kernel = initializer(self.model)(jax.random.fold_in(key, _PROJECTION_KEY), shape, jnp.float32)
         return {**params, "projection": {"kernel": kernel, "bias": jnp.zeros(shape[1], jnp.float32)}}
 
-    def new_carry(self, rows: int) -> dict:
-        return {}
-
     def network_params(self, params: Params, name: str) -> Params:
         return {part: value for part, value in params.items() if part != "projection"}
 
     def frozen(self, teacher: Params) -> dict[str, Params]:
-        """`Extra.frozen` of a teacher's parameters: those that are run."""
+        """`StepInputs.frozen` of a teacher's parameters: those that are run."""
         run = abstract_params(self.teacher.config, self.teacher.heads)
         return {"teacher": {part: teacher[part] for part in run}}
 
@@ -98,12 +103,12 @@ class Distillation:
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         return (
-            hide_batch(batch, key, cursor, self.config.masking, self.vocabulary) if self.config.masked_text else batch
+            mask_batch(batch, key, cursor, self.config.masking, self.vocabulary) if self.config.masked_text else batch
         )
 
     def counts(self, batch: Batch) -> dict[str, Array]:
         """Masked words; pairs of tokens that see each other (`attention`); real tokens for all others."""
-        counts = {name: (batch["segment_ids"] > 0).sum().astype(jnp.float32) for name in self.weights}
+        counts = {name: (batch["segment_ids"] > 0).sum().astype(jnp.float32) for name in self.loss_weights}
         for name in ("mlm", "soft") if self.config.soft_positions == "masked" else ("mlm",):
             if name in counts:
                 counts[name] = batch["masked_weights"].sum()
@@ -111,25 +116,27 @@ class Distillation:
             counts["attention"] = (self._visible(batch) & _real(batch)[..., None]).sum(dtype=jnp.float32)
         return counts
 
-    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], dict]:
+    def loss(
+        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
+    ) -> tuple[dict[str, Sum], dict]:
         student_key = key if train else None
         student = self._side(self.networks["model"], self.network_params(params, "model"), batch, 0, student_key)
-        teacher = self._side(self.teacher, jax.lax.stop_gradient(extra.frozen["teacher"]), batch, 1, None)
+        teacher = self._side(self.teacher, jax.lax.stop_gradient(inputs.frozen["teacher"]), batch, 1, None)
         counts, sums = self.counts(batch), {}
-        if "soft" in self.weights:
+        if "soft" in self.loss_weights:
             sums["soft"] = Sum(self._soft(student, teacher, batch), counts["soft"])
-        if "mlm" in self.weights:
+        if "mlm" in self.loss_weights:
             sums |= self._words("mlm", student, batch)
-        if "cosine" in self.weights:
+        if "cosine" in self.loss_weights:
             distance = cosine_distance(student.encoded.last_hidden_state, teacher.encoded.last_hidden_state)
             sums["cosine"] = Sum((distance * _real(batch)).sum(), counts["cosine"])
-        if "relations" in self.weights:
+        if "relations" in self.loss_weights:
             sums["relations"] = Sum(self._relations(student, teacher, batch), counts["relations"])
-        if "hidden" in self.weights:
+        if "hidden" in self.loss_weights:
             sums["hidden"] = Sum(self._hidden(params, student, teacher, batch), counts["hidden"])
-        if "attention" in self.weights:
+        if "attention" in self.loss_weights:
             sums["attention"] = Sum(self._attention(student, teacher, batch), counts["attention"])
-        return sums | ({} if train else self._compared(student, teacher, batch)), extra.carry
+        return sums | ({} if train else self._compared(student, teacher, batch)), inputs.carry
 
     def _side(self, network: Network, params: Params, batch: Batch, which: int, key: Key | None) -> Side:
         model = bind(network.config, network.heads, params)
@@ -140,11 +147,11 @@ class Distillation:
         positions = None if everywhere else batch["masked_positions"]
         weights = _real(batch).astype(jnp.float32) if everywhere else batch["masked_weights"]
         ours, theirs = ((side.model.mlm_logits, side.words(batch, positions)) for side in (student, teacher))
-        return soft_sum(ours, theirs, weights, self.config.soft_temperature, self.vocabulary.size)
+        return kd_loss_sum(ours, theirs, weights, self.config.soft_temperature, self.vocabulary.size)
 
     def _words(self, name: str, side: Side, batch: Batch) -> dict[str, Sum]:
         logits = side.model.mlm_logits(side.words(batch, batch["masked_positions"]))
-        return word_sums(name, logits, batch["masked_ids"], batch["masked_weights"])
+        return vocab_loss_sums(name, logits, batch["masked_ids"], batch["masked_weights"])
 
     def _relations(self, student: Side, teacher: Side, batch: Batch) -> Array:
         """The sum over the relations: the original gives all of them the same weight."""
@@ -176,13 +183,13 @@ class Distillation:
             projection = params["projection"]
             ours = dot(ours, projection["kernel"], self.model.compute_dtype, "float32")
             ours = ours + projection["bias"][None, None, None]
-        error = state_error(ours, theirs[:: self.teacher.config.num_layers // self.model.num_layers])
+        error = hidden_state_errors(ours, theirs[:: self.teacher.config.num_layers // self.model.num_layers])
         return (error * _real(batch)).sum()
 
     def _attention(self, student: Side, teacher: Side, batch: Batch) -> Array:
         visible = self._visible(batch)
         errors = (
-            score_error(
+            attention_score_errors(
                 student.encoded.attention_tensors[f"layers/{one}/scores"],
                 teacher.encoded.attention_tensors[f"layers/{other}/scores"],
                 visible,
@@ -197,7 +204,7 @@ class Distillation:
             return {}
         baseline = jnp.asarray(self.unigram_nll)[batch["masked_ids"]] * batch["masked_weights"]
         sums = {"unigram_loss": Sum(baseline.sum(), batch["masked_weights"].sum())}
-        if "mlm" not in self.weights:
+        if "mlm" not in self.loss_weights:
             found = self._words("mlm", student, batch)
             sums |= {"mlm_loss": found["mlm"], "mlm_accuracy": found["mlm_accuracy"]}
         if "mlm" in self.teacher.heads:

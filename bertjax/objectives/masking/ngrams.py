@@ -8,20 +8,20 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.objectives.masking.tokens import WINDOWS, Tokens, Words, uniforms
+from bertjax.objectives.masking.tokens import WINDOWS, Tokens, Words, draw_uniforms
 from bertjax.objectives.masking.whole_word import Order, room_of
 
 NGRAM_PASSES = 10
 """Passes over a row; most rows are settled after four."""
 
 
-def ngram_lengths(noise: Array, max_ngram: int) -> Array:
+def sample_ngram_lengths(noise: Array, max_ngram: int) -> Array:
     """Lengths 1 .. max_ngram with probabilities in proportion to 1 / n, from uniform noise."""
     shares = 1.0 / np.arange(1, max_ngram + 1)
-    return draw_lengths(noise, shares / shares.sum())
+    return sample_lengths(noise, shares / shares.sum())
 
 
-def draw_lengths(noise: Array, shares: np.ndarray) -> Array:
+def sample_lengths(noise: Array, shares: np.ndarray) -> Array:
     """1 + the index that uniform noise draws from a distribution."""
     limits = jnp.asarray(np.cumsum(shares)[:-1], jnp.float32)
     return 1 + (noise[..., None] >= jnp.expand_dims(limits, range(noise.ndim))).sum(axis=-1, dtype=jnp.int32)
@@ -38,7 +38,7 @@ def behind(values: Array, steps: int, fill: int) -> Array:
     return jnp.pad(kept, ((0, 0), (steps, 0)), constant_values=fill)
 
 
-def random_ngrams(
+def select_random_ngrams(
     words: Words, noise: Float[Array, "B S"], lengths: Int[Array, "B S"], budget: Int[Array, "B E"], most: int
 ) -> Bool[Array, "B S"]:
     """True for the words of ALBERT's n-grams (google-research/albert:create_pretraining_data.py).
@@ -102,7 +102,9 @@ def _cover(taken: Bool[Array, "B S"], length: Int[Array, "B S"], inside: Bool[Ar
     return jnp.stack([behind(held[k], k, 0) for k in range(len(inside))]).any(axis=0)
 
 
-def window_ngrams(config: MaskingConfig, tokens: Tokens, words: Words, budget: Int[Array, "B E"]) -> Bool[Array, "B S"]:
+def select_window_ngrams(
+    config: MaskingConfig, tokens: Tokens, words: Words, budget: Int[Array, "B E"]
+) -> Bool[Array, "B S"]:
     """True for the words of DeBERTa's n-grams (microsoft/DeBERTa:DeBERTa/apps/tasks/mlm_task.py).
 
     Windows of n * int(1 / mask_rate) words follow each other, n drawn anew for each; the n-gram begins anywhere in its
@@ -114,9 +116,9 @@ def window_ngrams(config: MaskingConfig, tokens: Tokens, words: Words, budget: I
     examples = jnp.arange(budget.shape[1])[None, None, :]
     many = (words.example[:, :, None] == examples).sum(axis=1)[:, :, None]
     before = (words.example[:, :, None] < examples).sum(axis=1)[:, :, None]
-    noise = uniforms(tokens.keys, WINDOWS, 2 * (length // period + 1))
+    noise = draw_uniforms(tokens.keys, WINDOWS, 2 * (length // period + 1))
     lengths_noise, places_noise = jnp.split(noise, 2, axis=-1)
-    n = ngram_lengths(lengths_noise, config.max_ngram)
+    n = sample_ngram_lengths(lengths_noise, config.max_ngram)
     whole = n * period
     moved = jnp.maximum(whole, jnp.floor(places_noise * whole).astype(jnp.int32) + n)
     start = jnp.cumsum(moved, axis=-1) - moved  # of the window: only the last can be shorter than whole

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bertjax.config.objectives.masking import MaskingConfig, most_predictions
-from bertjax.objectives.masking.tokens import COUNT, Tokens, Words, in_examples, uniform
+from bertjax.config.objectives.masking import MaskingConfig, default_max_predictions
+from bertjax.objectives.masking.tokens import COUNT, Tokens, Words, sum_by_example, uniform
 
 SHORTEST_EXAMPLE = 3  # [CLS], a token, [SEP]
 
@@ -23,12 +23,12 @@ def mask_rate_at(config: MaskingConfig, cursor: Array | None) -> float | Float[A
     return config.mask_rate + (config.mask_rate_final - config.mask_rate) * progress
 
 
-def budgets(config: MaskingConfig, seq_len: int) -> np.ndarray:
+def num_predictions_by_length(config: MaskingConfig, seq_len: int) -> np.ndarray:
     """int32 [S + 1]: predictions of an example by its length, as the rule "round" has them."""
     return np.asarray(_rounded(config, config.mask_rate, np.arange(seq_len + 1)), np.int32)
 
 
-def row_room(config: MaskingConfig, seq_len: int, examples: int) -> int:
+def max_sequence_predictions(config: MaskingConfig, seq_len: int, examples: int) -> int:
     """Predictions M that a row of up to so many examples has room for: what one example of the row's length needs, and
     what is gained where every example is rounded by itself.
     """
@@ -36,32 +36,36 @@ def row_room(config: MaskingConfig, seq_len: int, examples: int) -> int:
     if examples == 1:
         return most
     rate = max(config.mask_rate, config.last_rate)
-    if config.count == "round" and config.unit != "ngram_window" and rate == config.mask_rate == config.last_rate:
+    if (
+        config.mask_rounding == "round"
+        and config.mask_unit != "ngram_window"
+        and rate == config.mask_rate == config.last_rate
+    ):
         lengths = np.arange(SHORTEST_EXAMPLE, seq_len + 1)
         gain = float((_rounded(config, rate, lengths) - rate * lengths).max())
         return min(most, math.floor(rate * seq_len + examples * max(gain, 0.0) + 1e-6))
-    alone = most_predictions(config.unit, config.count, rate, seq_len)
-    return min(most, alone if config.count == "bernoulli" else alone + examples)
+    alone = default_max_predictions(config.mask_unit, config.mask_rounding, rate, seq_len)
+    return min(most, alone if config.mask_rounding == "bernoulli" else alone + examples)
 
 
-def example_budgets(
+def example_num_predictions(
     config: MaskingConfig, tokens: Tokens, words: Words, rate: float | Float[Array, ""]
 ) -> Int[Array, "B E"]:
     """Tokens (with "random_words": words) that every example hides; see `objective.mask_count`."""
     real = tokens.segments > 0
-    if config.count == "random_words":
+    if config.mask_rounding == "random_words":
         examples = jnp.arange(tokens.keys.shape[1])[None, None, :]
         total = (words.example[:, :, None] == examples).sum(axis=1, dtype=jnp.int32)
     else:
-        total = in_examples(tokens.candidates if config.count == "ceil" else real, tokens)
+        total = sum_by_example(tokens.candidates if config.mask_rounding == "ceil" else real, tokens)
     length = tokens.ids.shape[1]
     # At a constant rate the numbers come from a table made in float64, as the authors' Python makes them.
     lengths = jnp.arange(length + 1) if isinstance(rate, jax.Array) else np.arange(length + 1)
-    if config.count in ("random", "random_words"):
+    if config.mask_rounding in ("random", "random_words"):
         share = jnp.asarray(rate * lengths, jnp.float32)[total]
         wanted = jnp.floor(share + uniform(tokens.keys, COUNT)).astype(jnp.int32)
-        return wanted if config.count == "random_words" else jnp.minimum(wanted, config.max_predictions)
-    rule = _ceiled if config.count == "ceil" else _rounded
+        return wanted if config.mask_rounding == "random_words" else jnp.minimum(wanted, config.max_predictions)
+    rule = _ceiled if config.mask_rounding == "ceil" else _rounded
     return jnp.asarray(rule(config, rate, lengths), jnp.int32)[total]
 
 

@@ -36,13 +36,13 @@ def replacements(
 
 def _random_pieces(keys: Array, config: MaskingConfig, vocabulary: Vocabulary) -> Int[Array, "B M"]:
     """Pieces of the true vocabulary, from `random_first_id` on, uniform or as frequent as in the corpus."""
-    first, size = config.random_first_id, vocabulary.size
+    first, size = config.min_random_id, vocabulary.size
     if first >= size:
         raise UserError(f"objective.random_first_id={first} leaves nothing of a vocabulary of {size} pieces")
     keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, PIECE)))(keys)
-    if config.random_source == "uniform" or not vocabulary.counts[first:].any():
+    if config.random_token_distribution == "uniform" or not vocabulary.counts[first:].any():
         return jax.vmap(jax.vmap(lambda key: jax.random.randint(key, (), first, size)))(keys)
-    keep, other = (jnp.asarray(table) for table in alias_table(vocabulary.counts[first:]))
+    keep, other = (jnp.asarray(table) for table in build_alias_table(vocabulary.counts[first:]))
 
     def draw(key: Array) -> Array:
         slot_key, keep_key = jax.random.split(key)
@@ -52,7 +52,7 @@ def _random_pieces(keys: Array, config: MaskingConfig, vocabulary: Vocabulary) -
     return jax.vmap(jax.vmap(draw))(keys)
 
 
-def alias_table(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def build_alias_table(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """`keep` float32 [n] and `other` int32 [n]: a uniform slot i, kept with chance keep[i], else other[i], is a draw
     with these weights. Two look-ups a draw however large the table, and rare pieces keep their exact share
     (A. J. Walker, Electronics Letters 10, 1974; M. D. Vose, IEEE TSE 17, 1991).

@@ -18,7 +18,7 @@ SPAN_PASSES = 12
 three. What is still open after the last pass, late in the order, becomes a span of one word."""
 
 
-def span_shares(p: float, longest: int) -> np.ndarray:
+def span_length_probabilities(p: float, longest: int) -> np.ndarray:
     """Geometric probabilities of 1 .. longest words, truncated and scaled to sum to 1 (p = 0.2: mean 3.80)."""
     shares = p * (1.0 - p) ** np.arange(longest)
     return shares / shares.sum()

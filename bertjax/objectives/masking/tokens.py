@@ -49,18 +49,20 @@ class Words(NamedTuple):
     example: Int[Array, "B S"]
 
 
-def tokens_of(batch: Batch, keys: Array, vocabulary: Vocabulary, mask_specials: bool, mask_unknown: bool) -> Tokens:
+def tokens_of(
+    batch: Batch, keys: Array, vocabulary: Vocabulary, allow_mask_special: bool, allow_mask_unk: bool
+) -> Tokens:
     """Everything that the choices ask of a batch; `keys` [B, E] are the examples' keys."""
     ids, segments = batch["input_ids"], batch["segment_ids"]
-    body = in_body(ids, segments, vocabulary)
-    candidates = (segments > 0) & (ids != vocabulary.pad_id) if mask_specials else body
-    if not mask_unknown:
+    body = is_text(ids, segments, vocabulary)
+    candidates = (segments > 0) & (ids != vocabulary.pad_id) if allow_mask_special else body
+    if not allow_mask_unk:
         candidates = candidates & (ids != vocabulary.unk_id)
     example = jnp.clip(segments - 1, 0, keys.shape[1] - 1)
     return Tokens(ids, segments, batch["position_ids"], example, body, candidates, keys)
 
 
-def in_body(ids: Int[Array, "B S"], segments: Int[Array, "B S"], vocabulary: Vocabulary) -> Bool[Array, "B S"]:
+def is_text(ids: Int[Array, "B S"], segments: Int[Array, "B S"], vocabulary: Vocabulary) -> Bool[Array, "B S"]:
     """True for text: neither padding nor [CLS] nor [SEP]."""
     specials = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id)
     return (segments > 0) & jnp.stack([ids != special for special in specials]).all(axis=0)
@@ -125,12 +127,12 @@ def uniform(keys: Array, purpose: int) -> Float[Array, "B M"]:
     return jax.vmap(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, purpose))))(keys)
 
 
-def uniforms(keys: Array, purpose: int, count: int) -> Float[Array, "B M K"]:
+def draw_uniforms(keys: Array, purpose: int, count: int) -> Float[Array, "B M K"]:
     """`count` numbers in [0, 1) from every key."""
     return jax.vmap(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, purpose), (count,))))(keys)
 
 
-def in_examples(values: Array, tokens: Tokens) -> Int[Array, "B E"]:
+def sum_by_example(values: Array, tokens: Tokens) -> Int[Array, "B E"]:
     """Sums over the tokens of every example."""
     examples = jnp.arange(tokens.keys.shape[1])[None, None, :]
     own = (tokens.example[:, :, None] == examples) & (tokens.segments > 0)[:, :, None]

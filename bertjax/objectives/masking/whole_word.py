@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.objectives.masking.tokens import DRAWS, Tokens, Words, uniforms
+from bertjax.objectives.masking.tokens import DRAWS, Tokens, Words, draw_uniforms
 from bertjax.types import Vocabulary
 
 PASSES = 8
@@ -80,7 +80,9 @@ def fill(
     return order.unsort(taken)
 
 
-def rare_first(noise: Float[Array, "B S"], ids: Int[Array, "B S"], power: float, vocabulary: Vocabulary) -> Array:
+def favor_rare_tokens(
+    noise: Float[Array, "B S"], ids: Int[Array, "B S"], power: float, vocabulary: Vocabulary
+) -> Array:
     """Noise whose smallest values are a sample without replacement with weights count ** -power (DistilBERT).
 
     Exponential times with these rates arrive in the order of such a sample. Counts are at least 1
@@ -99,7 +101,7 @@ def with_replacement(
     examples = jnp.arange(budget.shape[1])
     own = words.example[:, :, None] == examples[None, None, :]
     many, before = own.sum(axis=1), (words.example[:, :, None] < examples[None, None, :]).sum(axis=1)
-    draws = uniforms(tokens.keys, DRAWS, config.max_predictions)
+    draws = draw_uniforms(tokens.keys, DRAWS, config.max_predictions)
     drawn = jnp.floor(draws * many[:, :, None]).astype(jnp.int32) + before[:, :, None]
     counted = (jnp.arange(config.max_predictions)[None, None, :] < budget[:, :, None]) & (many > 0)[:, :, None]
     word = jnp.where(counted, drawn, length).reshape(rows, -1)

@@ -18,44 +18,43 @@ from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.plm import PlmConfig
 from bertjax.models.model import bind, init_params
 from bertjax.models.two_stream import run_two_streams
-from bertjax.objectives.base import Extra, Key, Network, Pass, encoder_inputs, example_keys
-from bertjax.objectives.masking.corrupt import gather_chosen
-from bertjax.objectives.plm.permutation import DRAWS, Part, draw_order, may_see, sample_mask
-from bertjax.objectives.vocab_loss import unigram_nll, word_sums
+from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs, example_keys
+from bertjax.objectives.masking.corrupt import selected_positions
+from bertjax.objectives.plm.permutation import DRAWS, Part, permutation_visibility, sample_mask, sample_order
+from bertjax.objectives.vocab_loss import unigram_nll, vocab_loss_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
 
-class PermutationLanguageModel:
+class PermutationLanguageModel(Objective):
     """An encoder with relative positions and the MLM head; `carry` is what its layers remember of every row.
 
     Like the original, the memory begins as zeros, which are attended to, and is never emptied: not where a document
     ends, nor where the text begins anew. An export has no memory and reads forwards, as the released models do.
     """
 
+    config: PlmConfig
+
     def __init__(self, config: PlmConfig, model: EncoderConfig, vocabulary: Vocabulary):
         self.config, self.vocabulary = config, vocabulary
         # Without a memory one token is kept and thrown away: the layers' inputs are not held for it.
-        kept = (config.mem_len, config.parts[0]) if config.mem_len else (1, 1)
+        kept = (config.mem_len, config.part_lengths[0]) if config.mem_len else (1, 1)
         alone = dataclasses.replace(model, mem_len=None, reuse_len=None, bi_data=False)
         self.model = dataclasses.replace(alone, mem_len=kept[0], reuse_len=kept[1])
         self.heads = ("mlm",)
-        self.weights = {"plm": 1.0}
+        self.loss_weights = {"plm": 1.0}
         self.networks = {"model": Network(alone, self.heads)}
-        self.passes = (Pass(self.model, config.predicted_share, tokens=1.0 + config.predicted_share),)
+        self.flops_terms = (FlopsTerm(self.model, config.predicted_share, passes=1.0 + config.predicted_share),)
         self.unigram_nll = unigram_nll(vocabulary)
 
     def init(self, key: Key) -> Params:
         return init_params(self.model, self.heads, key)
 
-    def new_carry(self, rows: int) -> dict:
+    def init_carry(self, rows: int) -> dict:
         """`memory` [B, L, M, D], zeros."""
         if not self.config.mem_len:
             return {}
         shape = (rows, self.model.num_layers, self.config.mem_len, self.model.hidden_size)
         return {"memory": jnp.zeros(shape, self.model.result_dtype)}
-
-    def network_params(self, params: Params, name: str) -> Params:
-        return params
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Hides nothing, but says what is predicted and in which order: `masked_positions`, `masked_ids`,
@@ -66,12 +65,12 @@ class PermutationLanguageModel:
         bits = jax.vmap(lambda key: jax.random.bits(key, (DRAWS, ids.shape[1])))(keys).swapaxes(0, 1)
         chosen, order = [], []
         end = 0
-        for width, goal in zip(self.config.parts, self.config.goals, strict=True):
+        for width, goal in zip(self.config.part_lengths, self.config.num_predict_by_part, strict=True):
             begin, end = end, end + width
             chosen.append(self._chosen(batch, bits[:, :, begin:end], begin, goal))
-            order.append(draw_order(bits[3, :, begin:end], self.config.perm_size))
+            order.append(sample_order(bits[3, :, begin:end], self.config.perm_size))
         hidden, functional = jnp.concatenate(chosen, axis=1), self._functional(batch)
-        places, present = gather_chosen(hidden & ~functional, self.config.num_predict)
+        places, present = selected_positions(hidden & ~functional, self.config.num_predict)
         return {
             **batch,
             "order": jnp.where(hidden | functional, jnp.concatenate(order, axis=1), -1),
@@ -83,24 +82,26 @@ class PermutationLanguageModel:
     def counts(self, batch: Batch) -> dict[str, Array]:
         return {"plm": batch["masked_weights"].sum()}
 
-    def loss(self, params: Params, extra: Extra, batch: Batch, key: Key, train: bool) -> tuple[dict[str, Sum], dict]:
+    def loss(
+        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
+    ) -> tuple[dict[str, Sum], dict]:
         model = bind(self.model, self.heads, params)
-        memory = extra.carry.get("memory")
+        memory = inputs.carry.get("memory")
         streams = run_two_streams(
             model.encoder,
             **encoder_inputs(batch),
             key=key if train else None,
-            visible=may_see(batch["order"], self._functional(batch), self.config.parts),
+            visible=permutation_visibility(batch["order"], self._functional(batch), self.config.part_lengths),
             targets=batch["masked_positions"],
             memory=None if memory is None else memory.swapaxes(0, 1),
             backward=batch.get("backward"),
         )
         assert streams.targets is not None
-        sums = word_sums("plm", model.mlm_logits(streams.targets), batch["masked_ids"], batch["masked_weights"])
+        sums = vocab_loss_sums("plm", model.mlm_logits(streams.targets), batch["masked_ids"], batch["masked_weights"])
         if not train:
             baseline = jnp.asarray(self.unigram_nll)[batch["masked_ids"]] * batch["masked_weights"]
             sums["unigram_loss"] = Sum(baseline.sum(), sums["plm"].count)
-        carry = extra.carry if memory is None else {"memory": streams.memory.swapaxes(0, 1).astype(memory.dtype)}
+        carry = inputs.carry if memory is None else {"memory": streams.memory.swapaxes(0, 1).astype(memory.dtype)}
         return sums, carry
 
     def _functional(self, batch: Batch) -> Bool[Array, "B S"]:

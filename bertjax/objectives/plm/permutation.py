@@ -53,7 +53,7 @@ def _spans(part: Part, config: PlmConfig, most: int) -> Bool[Array, "B P"]:
     rows, width = part.starts.shape
     here = jnp.broadcast_to(jnp.arange(width)[None, :], (rows, width))
     everywhere = _Contexts(part, config, here)
-    number = min(most, -(-width // (1 + config.alpha // config.beta)))
+    number = min(most, -(-width // (1 + config.mask_alpha // config.mask_beta)))
     places = _reached(everywhere.following(jnp.full((rows, 1), width)), number)
     contexts = _Contexts(part, config, places)
     size = contexts.size(contexts.ngram)
@@ -106,7 +106,7 @@ class _Contexts:
         return jnp.where(end < self.part.lengths[:, None], jnp.minimum(after, nowhere), nowhere)
 
     def _context(self, ngram: Array) -> Array:
-        return ngram * self.config.alpha // self.config.beta
+        return ngram * self.config.mask_alpha // self.config.mask_beta
 
     def _left(self, ngram: Array) -> Array:
         """Tokens of the context before the span, or before the word at which it then begins."""
@@ -143,7 +143,7 @@ def _unique(bits: UInt32[Array, "B P"]) -> UInt32[Array, "B P"]:
     return (bits & jnp.uint32(~low & 0xFFFFFFFF)) | jnp.arange(width, dtype=jnp.uint32)[None, :]
 
 
-def draw_order(bits: UInt32[Array, "B P"], perm_size: int) -> Int[Array, "B P"]:
+def sample_order(bits: UInt32[Array, "B P"], perm_size: int) -> Int[Array, "B P"]:
     """When every token of a part would be predicted: numbers >= 0 that differ, of which only the order matters.
 
     Blocks of `perm_size` come one after the other, and all are permuted alike, as the original's are.
@@ -155,7 +155,9 @@ def draw_order(bits: UInt32[Array, "B P"], perm_size: int) -> Int[Array, "B P"]:
     return (block[None, :, None] | within[:, None, :]).reshape(rows, width).astype(jnp.int32)
 
 
-def may_see(order: Int[Array, "B S"], functional: Bool[Array, "B S"], parts: tuple[int, ...]) -> Bool[Array, "B S S"]:
+def permutation_visibility(
+    order: Int[Array, "B S"], functional: Bool[Array, "B S"], parts: tuple[int, ...]
+) -> Bool[Array, "B S S"]:
     """True where token i (second axis) may look at token j (third): 1 - `perm_mask` of the original.
 
     order       when tokens that are hidden or functional are predicted; -1 = seen by everybody

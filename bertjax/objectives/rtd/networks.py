@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from bertjax.config.objectives.rtd_networks import TowersConfig
+from bertjax.config.objectives.rtd import RtdNetworksConfig
 from bertjax.models.linear import Key
 from bertjax.models.model import init_params
 from bertjax.types import Params
@@ -17,7 +17,7 @@ from bertjax.types import Params
 GENERATOR_HEADS, DISCRIMINATOR_HEADS = ("mlm",), ("rtd",)
 
 
-def init_towers(config: TowersConfig, key: Key) -> Params:
+def init_networks(config: RtdNetworksConfig, key: Key) -> Params:
     """Freshly drawn `generator` and `discriminator`, each without what it borrows from the other.
 
     "embeddings" and "all": the discriminator owns what is shared. "gdes": the generator owns the tables, and in their
@@ -39,7 +39,7 @@ def init_towers(config: TowersConfig, key: Key) -> Params:
     return {"generator": generator, "discriminator": discriminator}
 
 
-def generator_params(config: TowersConfig, params: Params) -> Params:
+def generator_params(config: RtdNetworksConfig, params: Params) -> Params:
     """The generator by itself, as `bind` and an export want it."""
     generator, discriminator = params["generator"], params["discriminator"]
     if config.sharing == "all":
@@ -50,7 +50,7 @@ def generator_params(config: TowersConfig, params: Params) -> Params:
     return _with_embeddings(generator, {**generator["encoder"].get("embeddings", {}), **lent})
 
 
-def discriminator_params(config: TowersConfig, params: Params) -> Params:
+def discriminator_params(config: RtdNetworksConfig, params: Params) -> Params:
     """The discriminator by itself, as `bind` and an export want it.
 
     With "gdes" its tables are sums, through which the generator learns nothing (arXiv:2111.09543, section 3.2).

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.objectives.rtd.gumbel import sample_words
+from bertjax.objectives.rtd.objective import sample_tokens
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 SIZE, PADDED = 150, 192
@@ -19,7 +19,7 @@ SIZE, PADDED = 150, 192
 def draws(logits: np.ndarray, temperature: float, count: int = 40_000, size: int = SIZE) -> np.ndarray:
     """`count` words from one row of logits."""
     noise = jax.random.uniform(jax.random.key(3), (1, 1, count, 2))
-    run = jit(lambda logits, noise: sample_words(logits, noise, temperature, size))
+    run = jit(lambda logits, noise: sample_tokens(logits, noise, temperature, size))
     return np.asarray(run(jnp.asarray(logits, jnp.float32)[None, None, :], noise))[0, 0]
 
 
@@ -57,9 +57,9 @@ def test_padding_is_never_drawn_even_at_the_ends(size: int) -> None:
     """Logits of the padding are as high as can be; the numbers are the smallest and the largest that there are."""
     logits = jnp.full((1, 1, PADDED), 3e38).at[..., :size].set(0.0)
     for number in (0.0, 1.0 - 2.0**-23, np.nextafter(np.float32(1.0), np.float32(0.0)), 0.5):
-        words = sample_words(logits, jnp.full((1, 1, 1, 2), number, jnp.float32), 1.0, size)
+        words = sample_tokens(logits, jnp.full((1, 1, 1, 2), number, jnp.float32), 1.0, size)
         assert 0 <= int(words[0, 0, 0]) < size
-    assert int(sample_words(logits, jnp.zeros((1, 1, 1, 2)), 1.0, size)[0, 0, 0]) == 0
+    assert int(sample_tokens(logits, jnp.zeros((1, 1, 1, 2)), 1.0, size)[0, 0, 0]) == 0
 
 
 @pytest.mark.parametrize("certain", [0, 63, 64, 149])
@@ -71,7 +71,9 @@ def test_one_certain_word_is_always_taken(certain: int) -> None:
 
 def test_no_gradient_flows_through_the_words() -> None:
     def value(logits: jax.Array) -> jax.Array:
-        return sample_words(logits, jnp.full((1, 2, 1, 2), 0.3), 0.7, 10).astype(jnp.float32).sum() + 0.0 * logits.sum()
+        return (
+            sample_tokens(logits, jnp.full((1, 2, 1, 2), 0.3), 0.7, 10).astype(jnp.float32).sum() + 0.0 * logits.sum()
+        )
 
     assert (np.asarray(jax.grad(value)(jax.random.normal(jax.random.key(0), (1, 2, 12)))) == 0.0).all()
 
@@ -79,7 +81,7 @@ def test_no_gradient_flows_through_the_words() -> None:
 def test_rows_and_places_are_drawn_for_themselves() -> None:
     logits = jax.random.normal(jax.random.key(0), (3, 4, 100)) * 3.0
     noise = jax.random.uniform(jax.random.key(1), (3, 4, 2, 2))
-    run: Callable = jit(lambda logits, noise: sample_words(logits, noise, 1.0, 100))
+    run: Callable = jit(lambda logits, noise: sample_tokens(logits, noise, 1.0, 100))
     whole = np.asarray(run(logits, noise))
     for row in range(3):
         for place in range(4):
