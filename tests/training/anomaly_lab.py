@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config.training import FaultConfig, LoopConfig, OptimizerConfig
-from bertjax.objectives.base import StepInputs
 from bertjax.io.jsonl import JsonlLog
+from bertjax.objectives.base import StepInputs
 from bertjax.training.logging import Console
 from bertjax.training.loop import train
 from bertjax.training.optimizers import make_optimizer
