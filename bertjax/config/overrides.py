@@ -1,97 +1,101 @@
-"""Config files and `--config.KEY=VALUE`: loading, typing, checking, and config.json. Every fault is one line.
-
-`reference` is everywhere the config that declares keys and types; it defaults to `base_config()`.
-"""
+"""Config files, `--config.KEY=VALUE` arguments and config.json: loading and checking. Every error is one line."""
 
 from __future__ import annotations
 
-import copy
 import difflib
+import functools
 import json
 import linecache
-import math
 import re
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from ml_collections import ConfigDict, FieldReference
+from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
+from bertjax.config.fields import Setting, declared_settings
 from bertjax.errors import UserError
 
-Declared = Mapping[str, tuple[type, bool]]  # dotted key -> its type, and whether it may be None
-
 _PREFIX = "--config."
-_EXPECTED = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    tuple: r"items separated by commas (\, is a comma inside an item)",
-}
 
 
-def load_config(spec: str, reference: ConfigDict | None = None) -> ConfigDict:
-    """The config that `PATH.py` or `PATH.py:ARGUMENT` describes, checked against the declared keys.
+@functools.cache
+def declared() -> Mapping[str, Setting]:
+    """Returns the declaration of every key, by dotted name."""
+    return declared_settings(base_config())
+
+
+def load_config(spec: str) -> ConfigDict:
+    """Returns the config that `PATH.py` or `PATH.py:ARGUMENT` describes.
 
     The file is Python and is executed: `get_config()` or `get_config(ARGUMENT)` is called. Run no file you don't trust.
+
+    Raises:
+        UserError: There is no such file, it fails, or it sets a key or a value that is not allowed.
     """
     path, argument = _split_spec(spec)
-    reference = base_config() if reference is None else reference
-    declared = _declared(reference)
-    get_config = _execute(path, declared).get("get_config")
+    get_config = _execute(path).get("get_config")
     if not isinstance(get_config, types.FunctionType):
         raise UserError(f"{path} defines no function get_config()")
     if argument is not None and not get_config.__code__.co_argcount:
         raise UserError(f"{path} takes no argument, but was given {argument!r}: use --config {path}")
-    config = _call(path, get_config, [] if argument is None else [argument], declared)
+    config = _call(path, get_config, [] if argument is None else [argument])
     if not isinstance(config, ConfigDict):
         raise UserError(f"{path}: get_config() must return a ConfigDict, not {type(config).__name__}")
     try:
-        check_keys(config, reference)
-    except UserError as fault:
-        raise UserError(f"{path}: {fault}") from None
+        check_keys(config)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
     return config
 
 
-def apply_overrides(config: ConfigDict, arguments: Sequence[str], reference: ConfigDict | None = None) -> ConfigDict:
-    """Set `--config.KEY=VALUE` arguments in `config`, which is returned; nothing is set unless all of them are right.
+def apply_overrides(config: ConfigDict, arguments: Sequence[str]) -> ConfigDict:
+    """Sets `--config.KEY=VALUE` arguments in a config; nothing is set unless all of them are allowed.
 
-    A value is read by the declared type of its key: `1e3` is a whole number, a tuple is `a,b` (`\\,` is a comma,
-    nothing is the empty tuple), and `None` is allowed where None is the default. The last of several counts.
+    A value is read by the declared type of its key: `1e3` is a whole number, a tuple is `a,b` (`\\,` is a comma inside
+    an item, nothing is the empty tuple). The last of several values of a key counts.
+
+    Returns:
+        The same config.
+
+    Raises:
+        UserError: A key is not declared, or a value is not allowed.
     """
-    declared = _declared(base_config() if reference is None else reference)
-    parsed = [_parse_argument(argument, declared) for argument in arguments]
-    for key, value in parsed:
+    for key, value in [_parse_argument(argument) for argument in arguments]:
         _assign(config, key, value)
     return config
 
 
-def check_keys(config: ConfigDict, reference: ConfigDict | None = None) -> None:
-    """Refuse keys that are not declared, missing ones, and values of another type than the declared one."""
-    declared = _declared(base_config() if reference is None else reference)
+def check_keys(config: ConfigDict) -> None:
+    """Raises `UserError` for keys that are not declared, for missing ones, and for values that are not allowed."""
     values = dict(_leaves(config))
     for key, value in values.items():
-        if key not in declared:
-            raise UserError(unknown_key(key, declared))
-        kind, nullable = declared[key]
-        if not _conforms(value, kind, nullable):
-            _refuse(key, value, kind, nullable)
-    for key in declared:
+        if key not in declared():
+            raise UserError(unknown_key(key, declared()))
+        declared()[key].check(key, value)
+    for key in declared():
         if key not in values:
             raise UserError(f"key {key} is missing: start the config from base_config()")
 
 
+def copy_config(config: ConfigDict) -> ConfigDict:
+    """Returns a copy whose values no longer follow each other, and are checked when they are set."""
+    found = base_config()
+    for key, value in _leaves(config):
+        _assign(found, key, value)
+    return found
+
+
 def flatten(config: ConfigDict) -> dict[str, Any]:
-    """Dotted key -> value in order of the keys, references resolved, tuples as lists: what JSON can hold."""
+    """Returns {dotted key: value} in order of the keys, references resolved, tuples as lists: what JSON can hold."""
     return {key: list(value) if isinstance(value, tuple) else value for key, value in _leaves(config)}
 
 
 def to_json(config: ConfigDict) -> str:
-    """The resolved config as nested JSON; equal configs give equal text."""
+    """Returns the resolved config as nested JSON; equal configs give equal text."""
     nested: dict[str, Any] = {}
     for key, value in flatten(config).items():
         *groups, leaf = key.split(".")
@@ -102,24 +106,23 @@ def to_json(config: ConfigDict) -> str:
     return json.dumps(nested, indent=2, ensure_ascii=False) + "\n"
 
 
-def from_json(text: str, reference: ConfigDict | None = None) -> ConfigDict:
-    """The config that `to_json` wrote; a key that is younger than the text keeps its default. Executes nothing."""
-    config = copy.deepcopy(base_config() if reference is None else reference)
-    declared = _declared(config)
+def from_json(text: str) -> ConfigDict:
+    """Returns the config that `to_json` wrote; a key that is newer than the text keeps its default.
+
+    Raises:
+        UserError: The text is not a JSON object of declared keys and allowed values.
+    """
     try:
         nested = json.loads(text)
-    except (ValueError, RecursionError) as fault:
-        raise UserError(f"the stored config is not JSON: {fault}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"the stored config is not JSON: {error}") from None
     if not isinstance(nested, dict):
         raise UserError("the stored config is not a JSON object")
+    config = base_config()
     for key, value in _leaves(nested):
-        if key not in declared:
-            raise UserError(f"{unknown_key(key, declared)} (was it written by another version of bertjax?)")
-        kind, nullable = declared[key]
-        value = tuple(value) if isinstance(value, list) else value
-        if not _conforms(value, kind, nullable):
-            _refuse(key, value, kind, nullable)
-        _assign(config, key, value)
+        if key not in declared():
+            raise UserError(f"{unknown_key(key, declared())} (was it written by another version of bertjax?)")
+        _assign(config, key, declared()[key].check(key, value))
     return config
 
 
@@ -175,10 +178,6 @@ def _ratio(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other).ratio()
 
 
-def _declared(reference: ConfigDict) -> Declared:
-    return {key: (kind, value is None) for key, value, kind in _typed_leaves(reference)}
-
-
 def _leaves(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name in sorted(config.keys()):
         value = config[name]
@@ -188,102 +187,25 @@ def _leaves(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> Iterato
             yield prefix + name, value
 
 
-def _typed_leaves(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, Any, type]]:
-    for name, field in config.items(preserve_field_references=True):
-        if isinstance(field, ConfigDict):
-            yield from _typed_leaves(field, f"{prefix}{name}.")
-        elif isinstance(field, FieldReference):
-            yield prefix + name, field.get(), field.get_type()
-        else:
-            yield prefix + name, field, type(field)
-
-
 def _assign(config: ConfigDict, key: str, value: Any) -> None:
     *groups, leaf = key.split(".")
     for group in groups:
         config = config[group]
-    config[leaf] = value
+    with config.ignore_type():  # the value was checked
+        config[leaf] = value
 
 
-def _conforms(value: Any, kind: type, nullable: bool) -> bool:
-    if value is None:
-        return nullable
-    if kind is float:
-        return type(value) in (int, float)
-    if kind is tuple:
-        return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
-    return type(value) is kind  # so that True is no whole number
-
-
-def _parse_argument(argument: str, declared: Declared) -> tuple[str, Any]:
+def _parse_argument(argument: str) -> tuple[str, Any]:
     if not argument.startswith(_PREFIX):
         if argument.lstrip("-").startswith("config."):
             raise UserError(f"{argument}: overrides start with two dashes, --{argument.lstrip('-')}")
         raise UserError(f"unknown argument {argument}; a key of the config is set by {_PREFIX}KEY=VALUE")
     key, equals, text = argument.removeprefix(_PREFIX).partition("=")
-    if key not in declared:
-        raise UserError(unknown_key(key, declared))
+    if key not in declared():
+        raise UserError(unknown_key(key, declared()))
     if not equals:
         raise UserError(f"{argument} has no value: write {argument}=VALUE")
-    kind, nullable = declared[key]
-    if nullable and text == "None":
-        return key, None
-    try:
-        return key, _parse_value(text, kind)
-    except ValueError:
-        _refuse(key, text, kind, nullable)
-
-
-def _parse_value(text: str, kind: type) -> Any:
-    """Read `text` as a value of type `kind`; ValueError where it is none."""
-    readers: dict[type, Callable[[str], Any]] = {
-        str: str,
-        bool: _parse_bool,
-        int: _parse_int,
-        float: _parse_float,
-        tuple: _parse_tuple,
-    }
-    return readers[kind](text)
-
-
-def _parse_bool(text: str) -> bool:
-    values = {"true": True, "1": True, "false": False, "0": False}
-    if text.lower() not in values:
-        raise ValueError(text)
-    return values[text.lower()]
-
-
-def _parse_int(text: str) -> int:
-    try:
-        whole = int(text)
-    except ValueError:
-        number = _parse_float(text)  # 1e6
-        if not number.is_integer():
-            raise
-        whole = int(number)
-    if abs(whole) >= 2**63:  # nothing in arrays or files has room for it
-        raise ValueError(text)
-    return whole
-
-
-def _parse_float(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(text)
-    return number
-
-
-def _parse_tuple(text: str) -> tuple[str, ...]:
-    if not text.strip():
-        return ()
-    items = tuple(item.strip().replace("\\,", ",") for item in re.split(r"(?<!\\),", text))
-    if "" in items:
-        raise ValueError(text)
-    return items
-
-
-def _refuse(key: str, value: Any, kind: type, nullable: bool) -> NoReturn:
-    raise UserError(f"{key} expects {_EXPECTED[kind]}{' or None' if nullable else ''}, not {value!r}")
+    return key, declared()[key].parse(key, text)
 
 
 def _split_spec(spec: str) -> tuple[str, str | None]:
@@ -295,62 +217,58 @@ def _split_spec(spec: str) -> tuple[str, str | None]:
     return f"{path}.py", argument
 
 
-def _execute(path: str, declared: Declared) -> dict[str, Any]:
+def _execute(path: str) -> dict[str, Any]:
     """Run a config file afresh (no bytecode is read or left behind) and return its names."""
     try:
         source = Path(path).read_bytes()
-    except OSError as fault:
+    except OSError as error:
         beside = ", ".join(sorted(map(str, Path(path).parent.glob("*.py"))))
         hint = f"; there are {beside}" if beside else ""
-        raise UserError(f"cannot read config {path}: {fault.strerror}{hint}") from None
+        raise UserError(f"cannot read config {path}: {error.strerror}{hint}") from None
     names: dict[str, Any] = {"__name__": "bertjax_config", "__file__": path}
     try:
         exec(compile(source, path, "exec"), names)
-    except Exception as fault:
-        raise UserError(_explain(path, fault, declared)) from fault
+    except Exception as error:
+        raise UserError(_explain(path, error)) from error
     return names
 
 
-def _call(path: str, function: Any, arguments: Sequence[str], declared: Declared) -> Any:
+def _call(path: str, function: Any, arguments: Sequence[str]) -> Any:
     try:
         return function(*arguments)
-    except UserError as fault:
-        raise UserError(f"{path}: {fault}") from None
-    except Exception as fault:
-        raise UserError(_explain(path, fault, declared)) from fault
+    except Exception as error:
+        raise UserError(_explain(path, error)) from (None if isinstance(error, UserError) else error)
 
 
-def _explain(path: str, fault: Exception, declared: Declared) -> str:
+def _explain(path: str, error: Exception) -> str:
     """One line for an exception out of a config file, with the line that raised it."""
-    number = _line_number(path, fault)
+    number = _line_number(path, error)
     where = f"{path}:{number}" if number else path
     line = linecache.getline(path, number).strip() if number else ""
-    message = fault.msg if isinstance(fault, SyntaxError) else str(fault)
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
     # ConfigDict answers an unknown key by an AttributeError that holds a KeyError, whether the key is set or read
-    cause = fault.args[0] if isinstance(fault, AttributeError) and fault.args else None
+    cause = error.args[0] if isinstance(error, AttributeError) and error.args else None
     absent = re.match(r"""(?:Key )?['"](\w+)['"]""", str(cause.args[0])) if isinstance(cause, KeyError) else None
     if absent:
-        return f"{where}: {unknown_key(_dotted(absent[1], line, declared), declared)}"
-    mistyped = re.match(r"Could not override field '(\w+)'", message)
-    key = _dotted(mistyped[1], line, declared) if mistyped else ""
-    if key in declared:
-        return f"{where}: {key} expects {_EXPECTED[declared[key][0]]}: {line}"
-    return f"{where}: {type(fault).__name__}: {' '.join(message.split())}"
+        return f"{where}: {unknown_key(_dotted(absent[1], line), declared())}"
+    if isinstance(error, UserError):
+        return f"{where}: {error}"
+    return f"{where}: {type(error).__name__}: {' '.join(message.split())}"
 
 
-def _line_number(path: str, fault: Exception) -> int | None:
-    if isinstance(fault, SyntaxError) and fault.filename == path:
-        return fault.lineno
-    numbers = [frame.lineno for frame in traceback.extract_tb(fault.__traceback__) if frame.filename == path]
+def _line_number(path: str, error: Exception) -> int | None:
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return error.lineno
+    numbers = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     return numbers[-1] if numbers else None
 
 
-def _dotted(leaf: str, line: str, declared: Mapping[str, Any]) -> str:
+def _dotted(leaf: str, line: str) -> str:
     """The full name of `leaf` as far as the source line shows it: `config.train.num_step = 5` -> train.num_step."""
     found = re.search(rf"((?:\w+\.)*){leaf}\b", line)
     groups = found[1].split(".")[:-1] if found else []
     for start in range(len(groups)):
         prefix = ".".join(groups[start:])
-        if any(known.startswith(f"{prefix}.") for known in declared):
+        if any(known.startswith(f"{prefix}.") for known in declared()):
             return f"{prefix}.{leaf}"
     return leaf

@@ -7,6 +7,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from bertjax.config.distributed import DistributedConfig
+from bertjax.config.fields import read_group
 from bertjax.config.filters import FilterConfig
 from bertjax.config.objectives.mixture import MixtureConfig
 from bertjax.config.objectives.plm import STREAM_FORMATS, PlmConfig
@@ -121,7 +122,7 @@ def schedule_config(cfg: ConfigDict) -> ScheduleConfig:
 
 
 def distributed_config(cfg: ConfigDict) -> DistributedConfig:
-    return DistributedConfig(**cfg.distributed)
+    return read_group(cfg, DistributedConfig)
 
 
 def best_metric(cfg: ConfigDict) -> str | None:

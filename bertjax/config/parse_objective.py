@@ -8,6 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.config.fields import read_group
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.config.objectives.clm import ClmConfig
@@ -236,4 +237,4 @@ OBJECTIVES: dict[str, Callable[[ConfigDict], Any]] = {
 
 
 def mesh_config(cfg: ConfigDict) -> MeshConfig:
-    return MeshConfig(cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor)
+    return read_group(cfg, MeshConfig)

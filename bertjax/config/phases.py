@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from bertjax.config.overrides import apply_overrides
+from bertjax.config.overrides import apply_overrides, copy_config
 from bertjax.errors import UserError
 
 MAY_DIFFER = re.compile(
@@ -56,7 +56,7 @@ def _config_at(cfg: ConfigDict, settings: list[str], rows: int | None) -> Config
     arguments = [f"--config.{setting}" for setting in settings]
     arguments += [] if rows is None else [f"--config.train.batch_size={rows}"]
     try:
-        return apply_overrides(cfg.copy_and_resolve_references(), arguments)
+        return apply_overrides(copy_config(cfg), arguments)
     except UserError as error:
         raise UserError(f"train.phases: {error}") from None
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bertjax.config.fields import Settings, setting
 from bertjax.errors import UserError, comma_list, require_one_of
 
 OPTIMIZERS = ("adamw", "lamb", "stable_adamw", "muon")
@@ -236,14 +237,21 @@ class ScheduleConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshConfig:
-    """Devices along the axes `data`, `fsdp`, `tensor`; at most one of them -1, the rest of the devices."""
+class MeshConfig(Settings, group="mesh"):
+    """Devices along the axes of the mesh; the product of the three is the number of devices."""
 
-    data: int = -1
-    fsdp: int = 1
-    tensor: int = 1
+    data: int = setting(-1, resume=True, help="Sequences are split, weights are copied; -1: the remaining devices.")
+    fsdp: int = setting(
+        1,
+        resume=True,
+        help="Sequences are split, and so are weights and optimizer state, which are gathered layer by layer; "
+        "-1: the remaining devices.",
+    )
+    tensor: int = setting(
+        1, resume=True, help="Heads and feed-forward widths are split; -1: the remaining devices."
+    )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         sizes = self.sizes
         if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
             raise UserError(

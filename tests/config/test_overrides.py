@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
 from bertjax.config.overrides import apply_overrides, check_keys, differences, flatten, from_json, load_config, to_json
@@ -168,7 +168,11 @@ def test_a_config_file_is_read_afresh(tmp_path: Path) -> None:
         ("config.sed = 5", "unknown key sed; did you mean seed?"),
         ("model = config.model\nmodel.hiden_size = 5", "unknown key model.hiden_size; did you mean model.hidden_size?"),
         ("config.seed = config.train.num_step", "unknown key train.num_step; did you mean train.num_steps?"),
-        ("config.train.num_steps = '5'", "train.num_steps expects a whole number: config.train.num_steps = '5'"),
+        ("config.mesh.data = '5'", "mesh.data expects a whole number, not '5'"),
+        ("config.mesh.data = True", "mesh.data expects a whole number, not True"),
+        ("config.mesh.data = None", "mesh.data expects a whole number, not None"),
+        ("config.distributed.cluster = 'slum'", "distributed.cluster must be one of"),
+        ("config.distributed.peer_timeout = 0", "distributed.peer_timeout must be at least 1, not 0"),
         ("config.seed = 1 // 0", "ZeroDivisionError: integer division or modulo by zero"),
         ("if:", "SyntaxError: invalid syntax"),
     ],
@@ -176,7 +180,7 @@ def test_a_config_file_is_read_afresh(tmp_path: Path) -> None:
 def test_a_fault_in_a_config_file_is_one_line_with_its_place(tmp_path: Path, body: str, expected: str) -> None:
     spec = config_file(tmp_path, f"{body}\nreturn config")
     number = 3 + len(body.splitlines())
-    assert file_refusal(spec) == f"{spec}:{number}: {expected}"
+    assert file_refusal(spec).startswith(f"{spec}:{number}: {expected}")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +189,6 @@ def test_a_fault_in_a_config_file_is_one_line_with_its_place(tmp_path: Path, bod
         ("config.unlock()\nconfig.train.num_step = 5", "unknown key train.num_step; did you mean train.num_steps?"),
         ("config.mesh = {'data': 1, 'fsdp': 1}", "key mesh.tensor is missing: start the config from base_config()"),
         ("config.train.num_steps = True", "train.num_steps expects a whole number, not True"),
-        ("config.mesh.data = None", "mesh.data expects a whole number, not None"),
         ("config.data.sources = ('a', 1)", r"data.sources expects items separated by commas (\, is a comma inside"),
         ("config = {}", "get_config() must return a ConfigDict, not dict"),
     ],
@@ -209,7 +212,7 @@ def test_files_that_are_no_configs(tmp_path: Path) -> None:
 
 def test_a_config_files_own_refusal_passes_through(tmp_path: Path) -> None:
     spec = config_file(tmp_path, "from bertjax.errors import UserError\nraise UserError('no such size')")
-    assert file_refusal(spec) == f"{spec}: no such size"
+    assert file_refusal(spec) == f"{spec}:5: no such size"
 
 
 def test_json_there_and_back() -> None:
@@ -247,12 +250,6 @@ def test_stored_configs_of_other_versions(tmp_path: Path) -> None:
         assert str(caught.value).startswith(expected)
 
 
-def test_from_json_leaves_its_reference_alone() -> None:
-    reference = base_config()
-    assert from_json('{"seed": 3}', reference).seed == 3
-    assert reference.seed == 0
-
-
 def test_differences_name_what_changed() -> None:
     old = base_config()
     assert differences(old, base_config()) == []
@@ -261,16 +258,6 @@ def test_differences_name_what_changed() -> None:
         ("data.sources", ["builtin:python-docs"], ["text:a"]),
         ("seed", 0, 3),
     ]
-
-
-def test_another_reference_declares_other_keys() -> None:
-    reference = ConfigDict({"rate": config_dict.placeholder(float), "task": {"names": ("a",)}})
-    config = apply_overrides(ConfigDict(reference), ["--config.rate=1", "--config.task.names=b,c"], reference)
-    assert config.rate == 1.0
-    assert config.task.names == ("b", "c")
-    check_keys(config, reference)
-    with pytest.raises(UserError, match=r"did you mean task\.names"):
-        apply_overrides(config, ["--config.task.name=b"], reference)
 
 
 ITEM = st.text(st.characters(exclude_characters="\\", exclude_categories=("Cs",)), min_size=1)

@@ -17,24 +17,28 @@ from bertjax.config.defaults.objective import objective_group
 from bertjax.config.defaults.task import task_group
 from bertjax.config.defaults.training import (
     checkpoint_group,
-    distributed_group,
     eval_group,
     export_group,
     logging_group,
-    mesh_group,
     optimizer_group,
     profile_group,
     report_group,
     schedule_group,
     train_group,
 )
+from bertjax.config.distributed import DistributedConfig
+from bertjax.config.fields import Settings, new_config
+from bertjax.config.training import MeshConfig
 
 __all__ = ["base_config", "make_smoke", "make_task"]
+
+GROUPS: tuple[type[Settings], ...] = (MeshConfig, DistributedConfig)
+"""The dataclasses that declare the keys."""
 
 
 def base_config() -> ConfigDict:
     """A new, locked config with every declared key."""
-    config = ConfigDict()
+    config = new_config(GROUPS)
 
     # Seeds everything random: weights, order of the data, pairs, masks, dropout.
     config.seed = 0
@@ -66,8 +70,6 @@ def base_config() -> ConfigDict:
     config.schedule = schedule_group(train)
     config.eval = eval_group(train)
     config.checkpoint = checkpoint_group(train)
-    config.mesh = mesh_group()
-    config.distributed = distributed_group()
     config.export = export_group()
     config.logging = logging_group()
     config.report = report_group()

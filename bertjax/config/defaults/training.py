@@ -156,45 +156,6 @@ def checkpoint_group(train: ConfigDict) -> ConfigDict:
     return checkpoint
 
 
-def mesh_group() -> ConfigDict:
-    """How devices share the work; the product of the three is the number of devices, -1 = those that remain."""
-    mesh = ConfigDict()
-    # Rows are split; weights are copied.
-    mesh.data = -1
-    # Rows are split, and so are weights and optimizer state: gathered layer by layer.
-    mesh.fsdp = 1
-    # Heads and feed-forward widths are split.
-    mesh.tensor = 1
-    return mesh
-
-
-def distributed_group() -> ConfigDict:
-    """Several processes that train one model, one a host or one a device. All may be left alone on a cluster.
-
-    Times are whole seconds.
-    """
-    distributed = ConfigDict()
-    # Who started them: "auto" asks SLURM, Open MPI up to 4, Google's TPU slices and Kubernetes jobs in turn; "slurm",
-    # "ompi", "mpi4py", "gcetpu", "gketpu" or "k8s" names one; "none" = nobody, this process is alone.
-    distributed.cluster = "auto"
-    # Where nobody says it: HOST:PORT of the first process, how many there are, which one this is (from 0 on).
-    distributed.coordinator_address = config_dict.placeholder(str)
-    distributed.num_processes = config_dict.placeholder(int)
-    distributed.process_id = config_dict.placeholder(int)
-    # Numbers of this host's accelerators that this process uses, such as 0,1; None = all, or under SLURM and Open MPI
-    # the one with the number of the process on its host.
-    distributed.local_devices = config_dict.placeholder(tuple)
-    # Until the processes have found each other.
-    distributed.start_timeout = 300
-    # Until a silent process is taken for dead: then all end, with exit status 75, and can be started again.
-    distributed.peer_timeout = 100
-    # Until the others give up waiting for what the first process alone does: text, a checkpoint's digests, the export.
-    distributed.wait_timeout = 86400
-    # Until a process that is done ends without waiting for the others to be done.
-    distributed.end_timeout = 300
-    return distributed
-
-
 def export_group() -> ConfigDict:
     export = ConfigDict()
     # Write `export/`, a Hugging Face folder, into the work folder when the run ends.

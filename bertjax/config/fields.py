@@ -1,0 +1,364 @@
+"""Fields of the configuration: each is declared once, and everything else about it is derived from that declaration.
+
+A group of the config is a frozen dataclass:
+
+    @dataclasses.dataclass(frozen=True)
+    class RtdConfig(Settings, group="objective.rtd"):
+        masking: MaskingConfig                       # no `setting`: not a key, passed to `read_group`
+        temperature: float = setting(1.0, help="Divides the generator's logits before its tokens are drawn.", above=0.0)
+        sharing: str = setting("embeddings", help="Parameters in both networks.", choices=("embeddings", "none"))
+
+        def check(self) -> None:                     # only what needs more than one field; raises UserError
+            ...
+
+Add the class to `GROUPS` in `bertjax/config/defaults.py`; the keys `objective.rtd.*` then exist. A dotted group is a
+sub-group, and several classes may declare keys of one group. `read_group(cfg, RtdConfig, masking=...)` makes an instance.
+
+The type is the annotation: bool, int, float, str, or a tuple of one of these, with `| None` where None is allowed.
+None has one meaning: the feature is off, or the value follows from others in the way that the help says.
+`PRESET` has another: the value of the chosen model preset (`model.*` and `generator.*` only).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Self, TypeVar
+
+from ml_collections import ConfigDict, FieldReference
+
+from bertjax.errors import UserError
+
+PRESET = "preset"
+"""The value of a key of `model` or `generator` that is taken from the preset."""
+
+_EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_TAG = "setting"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The declaration of one field; made by `setting`, which documents the attributes.
+
+    Attributes:
+        kind: Type of the value, or of the items of a tuple.
+        many: Whether the value is a tuple.
+        nullable: Whether None is allowed.
+    """
+
+    default: Any = None
+    help: str = ""
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    follows: tuple[str, Callable[[Any], Any]] | None = None
+    hf: str | None = None
+    resume: bool = False
+    phase: bool = False
+    computes: bool = True
+    key: bool = True
+    inherits: bool = False
+    heads: tuple[str, ...] = ()
+    read_if: Callable[[Any], bool] | None = None
+    transfer: bool = False
+    kind: type = str
+    many: bool = False
+    nullable: bool = False
+
+    @property
+    def expected(self) -> str:
+        """The kind of value that is expected, in words."""
+        words = _EXPECTED[self.kind]
+        if self.many:
+            words = r"items separated by commas (\, is a comma inside an item)"
+            words += "" if self.kind is str else f", each {_EXPECTED[self.kind]}"
+        words += " or None" if self.nullable else ""
+        return words + (f" or {PRESET}" if self.inherits else "")
+
+    @property
+    def bounds(self) -> str:
+        """The allowed range in words, "" if there is none: "at least 1", "in [0, 1)"."""
+        lower = self.at_least if self.above is None else self.above
+        upper = self.at_most if self.below is None else self.below
+        if lower is not None and upper is not None:
+            return f"in {'[' if self.above is None else '('}{lower:g}, {upper:g}{']' if self.below is None else ')'}"
+        if lower is not None:
+            return f"{'at least' if self.above is None else 'above'} {lower:g}"
+        return "" if upper is None else f"{'at most' if self.below is None else 'below'} {upper:g}"
+
+    def check(self, key: str, value: Any) -> Any:
+        """Checks type, finiteness, choices and range.
+
+        Args:
+            key: Dotted name of the key, for the message.
+            value: The value as Python has it.
+
+        Returns:
+            The value; a whole number as float where the type is float, a list as tuple where it is a tuple.
+
+        Raises:
+            UserError: The value is not allowed.
+        """
+        if (value is None and self.nullable) or (self.inherits and isinstance(value, str) and value == PRESET):
+            return value
+        if self.many and isinstance(value, (tuple, list)) and all(self._conforms(each) for each in value):
+            value = tuple(map(self._cast, value))
+        elif self.many or not self._conforms(value):
+            raise UserError(f"{key} expects {self.expected}, not {value!r}")
+        else:
+            value = self._cast(value)
+        for each in value if self.many else (value,):
+            self._check_item(key, each)
+        return value
+
+    def parse(self, key: str, text: str) -> Any:
+        """Reads a value of the command line: `1e3` is a whole number, `a,b` a tuple, "" the empty tuple.
+
+        Args:
+            key: Dotted name of the key, for the message.
+            text: What follows the equals sign.
+
+        Raises:
+            UserError: The text is not a value that the key may have.
+        """
+        if (self.nullable and text == "None") or (self.inherits and text == PRESET):
+            return None if text == "None" else PRESET
+        try:
+            value = _split(text, self.kind) if self.many else _READERS[self.kind](text)
+        except ValueError:
+            raise UserError(f"{key} expects {self.expected}, not {text!r}") from None
+        return self.check(key, value)
+
+    def _conforms(self, value: Any) -> bool:
+        if self.kind is float:
+            return type(value) in (int, float) and math.isfinite(value)
+        if self.kind is int:  # nothing in arrays or files can hold more than 63 bits; True is not a number
+            return type(value) is int and abs(value) < 2**63
+        return type(value) is self.kind
+
+    def _cast(self, value: Any) -> Any:
+        return float(value) if self.kind is float else value
+
+    def _check_item(self, key: str, value: Any) -> None:
+        if self.choices and value not in self.choices:
+            near = difflib.get_close_matches(value, self.choices, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UserError(f"{key} must be one of {', '.join(self.choices)}, not {value!r}{hint}")
+        outside = (
+            (self.at_least is not None and value < self.at_least)
+            or (self.above is not None and value <= self.above)
+            or (self.at_most is not None and value > self.at_most)
+            or (self.below is not None and value >= self.below)
+        )
+        if outside:
+            raise UserError(f"{key} must {'lie' if ', ' in self.bounds else 'be'} {self.bounds}, not {value}")
+
+
+def setting(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
+    """Declares a field of the configuration.
+
+    Args:
+        default: Default value.
+        **declaration: Any of
+            help: One or two sentences for the reader of `bertjax config`.
+            choices: Allowed texts, of a tuple: of its items.
+            at_least, above, at_most, below: Bounds of a number, of a tuple: of its items.
+            follows: (key, function): the default is the function of that key's value, as long as it is not set.
+            hf: Name of the field in Hugging Face's config.json, where it differs.
+            resume: The value may change when a run is resumed.
+            phase: A phase of `train.phases` may set it.
+            computes: False: the field changes how something is computed, drawn or named, never the result.
+            key: False: checked, but not a key of the config; other code sets it.
+            inherits: The value may be `PRESET`.
+            heads: Heads that read the field; () = the encoder.
+            read_if: Function of the config: whether a model with these other values reads the field at all.
+            transfer: Weights keep their meaning where the value differs from that of the model they were trained in.
+
+    Returns:
+        A dataclass field with a `Setting` in its metadata.
+    """
+    stored = None if default is dataclasses.MISSING else default
+    return dataclasses.field(default=default, metadata={_TAG: Setting(default=stored, **declaration)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Base of the dataclasses that declare a group of the config: checks every field, then calls `check`."""
+
+    group: ClassVar[str] = ""
+
+    def __init_subclass__(cls, group: str | None = None) -> None:
+        if group is not None:
+            cls.group = group
+
+    def __post_init__(self) -> None:
+        for name, each in settings_of(type(self)).items():
+            each.check(dotted(self.group, name), getattr(self, name))
+        self.check()
+
+    def check(self) -> None:
+        """Raises `UserError` for values that do not go together."""
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with other values, checked again."""
+        return dataclasses.replace(self, **changes)
+
+
+Group = TypeVar("Group", bound=Settings)
+
+
+def dotted(group: str, name: str) -> str:
+    """Returns the full key of a field: `train.num_steps`."""
+    return f"{group}.{name}" if group else name
+
+
+@functools.cache
+def settings_of(cls: type[Settings]) -> Mapping[str, Setting]:
+    """Returns the declared fields of a dataclass by name, in their order, each with its type."""
+    hints = typing.get_type_hints(cls)
+    found = {field.name: field.metadata[_TAG] for field in dataclasses.fields(cls) if _TAG in field.metadata}
+    return {name: dataclasses.replace(each, **_kind_of(hints[name])) for name, each in found.items()}
+
+
+def names_where(cls: type[Settings], test: Callable[[Setting], bool]) -> tuple[str, ...]:
+    """Returns the names of the fields whose declaration passes a test."""
+    return tuple(name for name, each in settings_of(cls).items() if test(each))
+
+
+def read_group(cfg: ConfigDict, cls: type[Group], **others: Any) -> Group:
+    """Makes the dataclass of a group from the values of a config.
+
+    Args:
+        cfg: The whole config.
+        cls: Dataclass that declares the group.
+        **others: Values of the fields that are not keys, and of keys whose value is derived.
+
+    Raises:
+        UserError: A value is not allowed.
+    """
+    place = cfg
+    for name in filter(None, cls.group.split(".")):
+        place = place[name]
+    return cls(**{name: place[name] for name, each in settings_of(cls).items() if each.key} | others)
+
+
+class CheckedReference(FieldReference):
+    """A field of the ConfigDict that checks every value that is assigned to it."""
+
+    def __init__(self, key: str, setting: Setting, source: FieldReference | None = None):
+        self.key, self.setting, self._source = key, setting, source
+        super().__init__(setting.default, field_type=tuple if setting.many else setting.kind)
+        self._source = source
+
+    def get(self) -> Any:
+        """Returns the value that is set, else the default that follows from another key."""
+        if self._source is None or self.setting.follows is None:
+            return super().get()
+        return self.setting.follows[1](self._source.get())
+
+    def set(self, value: Any, type_safe: bool = True) -> None:
+        """Sets a value, or a reference to another field; raises `UserError` for one that is not allowed."""
+        if not isinstance(value, FieldReference):
+            value = self.setting.check(self.key, value)
+        elif not issubclass(value.get_type(), self.get_type()):
+            raise UserError(f"{self.key} expects {self.setting.expected}, not a reference to {value.get()!r}")
+        super().set(value, type_safe=False)
+        self._source = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def new_config(groups: Iterable[type[Settings]]) -> ConfigDict:
+    """Returns an unlocked ConfigDict with the keys that these dataclasses declare."""
+    config = ConfigDict()
+    declared = {
+        dotted(cls.group, name): each for cls in groups for name, each in settings_of(cls).items() if each.key
+    }
+    for key in sorted(declared, key=lambda key: declared[key].follows is not None):  # those with a source come last
+        *path, leaf = key.split(".")
+        place, each = config, declared[key]
+        for name in path:
+            if name not in place:
+                place[name] = ConfigDict()
+            place = place[name]
+        place[leaf] = CheckedReference(key, each, reference(config, each.follows[0]) if each.follows else None)
+    return config
+
+
+def reference(config: ConfigDict, key: str) -> FieldReference:
+    """Returns the reference to a dotted key."""
+    *path, leaf = key.split(".")
+    for name in path:
+        config = config[name]
+    return config.get_ref(leaf)
+
+
+def _kind_of(hint: Any) -> dict[str, Any]:
+    """`{"kind": int, "many": False, "nullable": True}` for `int | None`."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kind = next(each for each in options if each is not type(None))
+    many = typing.get_origin(kind) is tuple
+    return {"kind": typing.get_args(kind)[0] if many else kind, "many": many, "nullable": type(None) in options}
+
+
+def _read_bool(text: str) -> bool:
+    values = {"true": True, "1": True, "false": False, "0": False}
+    if text.lower() not in values:
+        raise ValueError(text)
+    return values[text.lower()]
+
+
+def _read_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)  # 1e6
+        if not (math.isfinite(number) and number.is_integer()):
+            raise
+        return int(number)
+
+
+def _read_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+_READERS: dict[type, Callable[[str], Any]] = {str: str, bool: _read_bool, int: _read_int, float: _read_float}
+
+
+def _split(text: str, kind: type) -> tuple[Any, ...]:
+    if not text.strip():
+        return ()
+    items = [item.strip().replace("\\,", ",") for item in re.split(r"(?<!\\),", text)]
+    if "" in items:
+        raise ValueError(text)
+    return tuple(map(_READERS[kind], items))
+
+
+def declared_settings(config: ConfigDict, prefix: str = "") -> dict[str, Setting]:
+    """Returns the declaration of every key of a base config."""
+    found: dict[str, Setting] = {}
+    for name, field in config.items(preserve_field_references=True):
+        if isinstance(field, ConfigDict):
+            found |= declared_settings(field, f"{prefix}{name}.")
+        elif isinstance(field, CheckedReference):
+            found[field.key] = field.setting
+        else:  # of a group that is not declared by a dataclass
+            value = field.get() if isinstance(field, FieldReference) else field
+            kind = field.get_type() if isinstance(field, FieldReference) else type(field)
+            many = kind is tuple
+            found[prefix + name] = Setting(
+                default=value, kind=str if many else kind, many=many, nullable=value is None, follows=None
+            )
+    return found
