@@ -44,13 +44,13 @@ class DistributedConfig(Settings, group="distributed"):
         100,
         at_least=1,
         resume=True,
-        help="Seconds after which a silent process counts as dead: all others exit with status 75 and can be restarted.",
+        help="Seconds after which a silent process counts as dead: the others exit with status 75 and can restart.",
     )
     wait_timeout: int = setting(
         86400,
         at_least=1,
         resume=True,
-        help="Seconds to wait for work of the first process alone: text preparation, a checkpoint's digests, the export.",
+        help="Seconds to wait for the first process: text preparation, a checkpoint's digests, the export.",
     )
     end_timeout: int = setting(
         300, at_least=1, resume=True, help="Seconds that a finished process waits for the others to finish."

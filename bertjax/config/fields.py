@@ -12,7 +12,7 @@ A group of the config is a frozen dataclass:
             ...
 
 Add the class to `GROUPS` in `bertjax/config/defaults.py`; the keys `objective.rtd.*` then exist. A dotted group is a
-sub-group, and several classes may declare keys of one group. `read_group(cfg, RtdConfig, masking=...)` makes an instance.
+sub-group, and several classes may declare keys of one group. `read_group(cfg, RtdConfig, masking=...)` reads it.
 
 The type is the annotation: bool, int, float, str, or a tuple of one of these, with `| None` where None is allowed.
 None has one meaning: the feature is off, or the value follows from others in the way that the help says.
@@ -280,9 +280,7 @@ class CheckedReference(FieldReference):
 def new_config(groups: Iterable[type[Settings]]) -> ConfigDict:
     """Returns an unlocked ConfigDict with the keys that these dataclasses declare."""
     config = ConfigDict()
-    declared = {
-        dotted(cls.group, name): each for cls in groups for name, each in settings_of(cls).items() if each.key
-    }
+    declared = {dotted(cls.group, name): each for cls in groups for name, each in settings_of(cls).items() if each.key}
     for key in sorted(declared, key=lambda key: declared[key].follows is not None):  # those with a source come last
         *path, leaf = key.split(".")
         place, each = config, declared[key]

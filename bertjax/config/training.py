@@ -247,9 +247,7 @@ class MeshConfig(Settings, group="mesh"):
         help="Sequences are split, and so are weights and optimizer state, which are gathered layer by layer; "
         "-1: the remaining devices.",
     )
-    tensor: int = setting(
-        1, resume=True, help="Heads and feed-forward widths are split; -1: the remaining devices."
-    )
+    tensor: int = setting(1, resume=True, help="Heads and feed-forward widths are split; -1: the remaining devices.")
 
     def check(self) -> None:
         sizes = self.sizes
