@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import math
 import re
 import types
@@ -220,12 +219,16 @@ def dotted(group: str, name: str) -> str:
     return f"{group}.{name}" if group else name
 
 
-@functools.cache
+_cache: dict[type, Mapping[str, Setting]] = {}
+
+
 def settings_of(cls: type[Settings]) -> Mapping[str, Setting]:
     """Returns the declared fields of a dataclass by name, in their order, each with its type."""
-    hints = typing.get_type_hints(cls)
-    found = {field.name: field.metadata[_TAG] for field in dataclasses.fields(cls) if _TAG in field.metadata}
-    return {name: dataclasses.replace(each, **_kind_of(hints[name])) for name, each in found.items()}
+    if cls not in _cache:
+        hints = typing.get_type_hints(cls)
+        found = {field.name: field.metadata[_TAG] for field in dataclasses.fields(cls) if _TAG in field.metadata}
+        _cache[cls] = {name: dataclasses.replace(each, **_kind_of(hints[name])) for name, each in found.items()}
+    return _cache[cls]
 
 
 def names_where(cls: type[Settings], test: Callable[[Setting], bool]) -> tuple[str, ...]:
@@ -274,7 +277,7 @@ class CheckedReference(FieldReference):
         self._source = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        self.__dict__.update(state)
 
 
 def new_config(groups: Iterable[type[Settings]]) -> ConfigDict:
