@@ -36,7 +36,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.checkpoint.manifest import Damaged, verify
+from bertjax.checkpoint.manifest import DamagedCheckpointError, verify_checkpoint
 
 POLL = 0.002  # seconds
 IN_OPEN = 0x20  # <sys/inotify.h>
@@ -139,8 +139,8 @@ class Run:
             raise Failed(f"a checkpoint was set aside as damaged: {self._text(self.errors)}")
         for folder in self.checkpoints():
             try:
-                verify(folder)
-            except Damaged as error:
+                verify_checkpoint(folder)
+            except DamagedCheckpointError as error:
                 raise Failed(f"{folder} is damaged: {error}") from None
 
     def _text(self, path: Path) -> str:

@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from bertjax.checkpoint.manifest import Damaged, read_manifest, verify, write_manifest
-from bertjax.checkpoint.retention import best_step, kept_steps
+from bertjax.checkpoint.manifest import DamagedCheckpointError, read_manifest, verify_checkpoint, write_manifest
+from bertjax.checkpoint.retention import select_best_step, steps_to_keep
 from bertjax.errors import UserError, comma_list
 from bertjax.types import HIGHER_IS_BETTER
 
@@ -42,7 +42,7 @@ _LONGEST_SAVE = 3600  # seconds until a process that never finishes its part of 
 _NAMED_AT_MOST = 5
 
 
-class Restored(NamedTuple):
+class RestoredCheckpoint(NamedTuple):
     """What `restore` found: the state on its devices, the JSON saved beside it, the step."""
 
     state: Any
@@ -69,7 +69,7 @@ class Checkpoints:
         keep_every: int | None = None,
         best_metric: str | None = None,
         read_only: bool = False,
-        first: Callable[[str, Callable[[], Any]], Any] = lambda what, make: make(),
+        run_on_first: Callable[[str, Callable[[], Any]], Any] = lambda what, make: make(),
     ):
         if keep < 1:
             raise UserError(f"checkpoint.keep must be at least 1, not {keep}")
@@ -77,7 +77,7 @@ class Checkpoints:
             raise UserError(f"checkpoint.keep_every must be at least 1, not {keep_every}")
         self.directory = Path(directory).absolute()
         self.keep, self.keep_every, self.best_metric, self.read_only = keep, keep_every, best_metric, read_only
-        self._first = first
+        self._run_on_first = run_on_first
         self._pending: tuple[int, dict[str, Any]] | None = None
         self._checkpointer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(),
@@ -94,7 +94,7 @@ class Checkpoints:
         """
         self._require_writable()
         self.wait()
-        newest = self._first("the list of checkpoints", lambda: max(self._numbered(), default=-1))
+        newest = self._run_on_first("the list of checkpoints", lambda: max(self._numbered(), default=-1))
         if step <= newest:
             raise UserError(
                 f"cannot save step {step}: {self.directory} already holds step {newest}; "
@@ -130,31 +130,33 @@ class Checkpoints:
         finally:
             self._checkpointer.close()
 
-    def steps(self) -> list[int]:
+    def all_steps(self) -> list[int]:
         """Finished steps, oldest first; their digests are compared only when one is restored."""
-        return self._first("the list of checkpoints", self._finished)
+        return self._run_on_first("the list of checkpoints", self._finished)
 
-    def best(self) -> int | None:
+    def best_step(self) -> int | None:
         """The finished step with the best value of `best_metric`; None where none was measured."""
 
         def found() -> int | None:
-            return best_step(self._scores(), self._lower_is_better)
+            return select_best_step(self._scores(), self._lower_is_better)
 
         self.wait()
-        return self._first("the best checkpoint", found)
+        return self._run_on_first("the best checkpoint", found)
 
-    def latest(self) -> int | None:
+    def latest_step(self) -> int | None:
         """The newest finished step."""
-        return max(self.steps(), default=None)
+        return max(self.all_steps(), default=None)
 
     def read_meta(self, step: int) -> dict[str, Any]:
         """The `meta` saved with a step; raises `UserError` if there is no such step."""
         body = self._manifest(step)
         if body is None:
-            raise UserError(f"no checkpoint of step {step} in {self.directory}; there are: {comma_list(self.steps())}")
+            raise UserError(
+                f"no checkpoint of step {step} in {self.directory}; there are: {comma_list(self.all_steps())}"
+            )
         return body["meta"]
 
-    def drop_after(self, step: int) -> None:
+    def delete_after(self, step: int) -> None:
         """Deletes the steps after `step`: the run went back, and is going to save them anew."""
         self._require_writable()
         self.wait()
@@ -165,7 +167,7 @@ class Checkpoints:
 
     def restore(
         self, abstract_state: Any, step: int | None = None, absent: Mapping[str, Any] = MappingProxyType({})
-    ) -> Restored | None:
+    ) -> RestoredCheckpoint | None:
         """The newest undamaged step, or `step`, as arrays with the shapes, types and shardings of `abstract_state`.
 
         `abstract_state` is a tree of `jax.ShapeDtypeStruct`; a leaf without sharding goes to the first device. `absent`
@@ -175,9 +177,11 @@ class Checkpoints:
         """
         if not self.read_only:
             self.wait()
-        chosen = self._first("a checkpoint that is whole", lambda: self._choose(step))
+        chosen = self._run_on_first("a checkpoint that is whole", lambda: self._choose(step))
         if chosen == _NOT_THERE:
-            raise UserError(f"no checkpoint of step {step} in {self.directory}; there are: {comma_list(self.steps())}")
+            raise UserError(
+                f"no checkpoint of step {step} in {self.directory}; there are: {comma_list(self.all_steps())}"
+            )
         if chosen == _NONE:
             return None
         if chosen == _ALL_DAMAGED:
@@ -198,7 +202,7 @@ class Checkpoints:
             leaf = _target(wanted[name])
             found[name] = jax.device_put(np.full(leaf.shape, value, leaf.dtype), leaf.sharding)
         state = jax.tree_util.tree_unflatten(jax.tree.structure(abstract_state), [found[name] for name in wanted])
-        return Restored(state, body["meta"], chosen)
+        return RestoredCheckpoint(state, body["meta"], chosen)
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -243,7 +247,7 @@ class Checkpoints:
         if jax.process_index() != 0:
             return
         scores = self._scores()
-        for step in set(scores) - kept_steps(scores, self.keep, self.keep_every, scores, self._lower_is_better):
+        for step in set(scores) - steps_to_keep(scores, self.keep, self.keep_every, scores, self._lower_is_better):
             self._delete(step)
 
     @property
@@ -270,7 +274,7 @@ class Checkpoints:
     def _manifest(self, step: int) -> dict[str, Any] | None:
         try:
             return read_manifest(self.directory / str(step))
-        except Damaged:
+        except DamagedCheckpointError:
             return None
 
     def _finished(self) -> list[int]:
@@ -280,7 +284,7 @@ class Checkpoints:
         """Of a step that the first process has found whole."""
         try:
             return read_manifest(self.directory / str(step))
-        except Damaged as error:
+        except DamagedCheckpointError as error:
             raise UserError(
                 f"process {jax.process_index()} cannot read the checkpoint of step {step} in {self.directory}, which "
                 f"the first process has found whole ({error}); the work folder must be on a disk that all hosts share"
@@ -296,8 +300,8 @@ class Checkpoints:
         damaged: list[int] = []
         for candidate in [step] if step is not None else reversed(numbered):
             try:
-                verify(self.directory / str(candidate))
-            except Damaged as error:
+                verify_checkpoint(self.directory / str(candidate))
+            except DamagedCheckpointError as error:
                 log.warning("checkpoint of step %d in %s is damaged: %s", candidate, self.directory, error)
                 damaged.append(candidate)
             else:

@@ -17,7 +17,7 @@ from bertjax.io import atomic
 MANIFEST = "bertjax.json"
 
 
-class Damaged(Exception):
+class DamagedCheckpointError(Exception):
     """A checkpoint that is not, byte for byte, what was written; the message says which file and how."""
 
 
@@ -25,7 +25,7 @@ def write_manifest(folder: Path, item: str, body: dict[str, Any]) -> None:
     """Digests every file below `folder/item` and writes them with `body` (JSON values) into the folder's manifest."""
     files = sorted(path for path in (folder / item).rglob("*") if path.is_file())
     with ThreadPoolExecutor() as pool:
-        digests = list(pool.map(file_digest, files))
+        digests = list(pool.map(hash_file, files))
     table = {
         path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": digest}
         for path, digest in zip(files, digests, strict=True)
@@ -35,35 +35,41 @@ def write_manifest(folder: Path, item: str, body: dict[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest's body, checked against its own digest; raises `Damaged`. Array files are not looked at."""
+    """The manifest's body, checked against its own digest; array files are not read.
+
+    Raises `DamagedCheckpointError`.
+    """
     try:
         whole = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         body, digest = whole["body"], whole["sha256"]
     except FileNotFoundError:
-        raise Damaged(f"{MANIFEST} is missing") from None
+        raise DamagedCheckpointError(f"{MANIFEST} is missing") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Damaged(f"{MANIFEST} cannot be read ({error})") from None
+        raise DamagedCheckpointError(f"{MANIFEST} cannot be read ({error})") from None
     if _body_digest(body) != digest:
-        raise Damaged(f"{MANIFEST} was changed after it was written")
+        raise DamagedCheckpointError(f"{MANIFEST} was changed after it was written")
     return body
 
 
-def verify(folder: Path) -> dict[str, Any]:
-    """Compares every file with the manifest, sizes first, and returns the manifest's body; raises `Damaged`."""
+def verify_checkpoint(folder: Path) -> dict[str, Any]:
+    """Compares every file with the manifest, sizes first, and returns the manifest's body.
+
+    Raises `DamagedCheckpointError`.
+    """
     body = read_manifest(folder)
     for name, entry in body["files"].items():
         if not is_plain_relative(name):
-            raise Damaged(f"{MANIFEST} names a file outside the checkpoint: {name!r}")
+            raise DamagedCheckpointError(f"{MANIFEST} names a file outside the checkpoint: {name!r}")
         path = folder / name
         if not path.is_file():
-            raise Damaged(f"{name} is missing")
+            raise DamagedCheckpointError(f"{name} is missing")
         if path.stat().st_size != entry["size"]:
-            raise Damaged(f"{name} has {path.stat().st_size} bytes, {entry['size']} were written")
+            raise DamagedCheckpointError(f"{name} has {path.stat().st_size} bytes, {entry['size']} were written")
     with ThreadPoolExecutor() as pool:
         digests = pool.map(lambda name: _digest_or_damaged(folder / name), body["files"])
         for (name, entry), digest in zip(body["files"].items(), digests, strict=True):
             if digest != entry["sha256"]:
-                raise Damaged(f"{name} does not hold the bytes that were written")
+                raise DamagedCheckpointError(f"{name} does not hold the bytes that were written")
     return body
 
 
@@ -73,7 +79,7 @@ def is_plain_relative(name: str) -> bool:
     return bool(path.parts) and not path.is_absolute() and ".." not in path.parts
 
 
-def file_digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
@@ -81,9 +87,9 @@ def file_digest(path: Path) -> str:
 
 def _digest_or_damaged(path: Path) -> str:
     try:
-        return file_digest(path)
+        return hash_file(path)
     except OSError as error:
-        raise Damaged(f"{path.name} cannot be read ({error})") from None
+        raise DamagedCheckpointError(f"{path.name} cannot be read ({error})") from None
 
 
 def _body_digest(body: Any) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 
-def kept_steps(
+def steps_to_keep(
     steps: Iterable[int],
     keep: int,
     keep_every: int | None,
@@ -18,11 +18,11 @@ def kept_steps(
     kept = set(ordered[-keep:])
     if keep_every is not None:
         kept |= {step for step in ordered if step % keep_every == 0}
-    best = best_step({step: scores.get(step) for step in ordered}, lower_is_better)
+    best = select_best_step({step: scores.get(step) for step in ordered}, lower_is_better)
     return kept if best is None else kept | {best}
 
 
-def best_step(scores: Mapping[int, float | None], lower_is_better: bool = True) -> int | None:
+def select_best_step(scores: Mapping[int, float | None], lower_is_better: bool = True) -> int | None:
     """The step with the best finite score, of several the first; None where there is none."""
     finite = {step: score for step, score in sorted(scores.items()) if score is not None and math.isfinite(score)}
     return (min if lower_is_better else max)(finite, key=finite.__getitem__) if finite else None

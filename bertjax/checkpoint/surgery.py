@@ -21,16 +21,16 @@ def leaves_of(params: Params, path: str = "") -> Iterator[tuple[str, Any]]:
             yield where, value
 
 
-def with_leaves(params: Params, changed: dict[str, Any], path: str = "") -> Params:
+def replace_leaves(params: Params, changed: dict[str, Any], path: str = "") -> Params:
     """The same tree with other leaves at the paths named."""
     rebuilt = {}
     for name, value in params.items():
         where = f"{path}/{name}" if path else name
-        rebuilt[name] = with_leaves(value, changed, where) if isinstance(value, dict) else changed.get(where, value)
+        rebuilt[name] = replace_leaves(value, changed, where) if isinstance(value, dict) else changed.get(where, value)
     return rebuilt
 
 
-def topmost(params: Params, chosen: set[str], path: str = "") -> list[str]:
+def collapse_paths(params: Params, chosen: set[str], path: str = "") -> list[str]:
     """The fewest paths that name all `chosen` leaves and no other: a subtree where all of it is chosen."""
     found = []
     for name, value in params.items():
@@ -39,7 +39,7 @@ def topmost(params: Params, chosen: set[str], path: str = "") -> list[str]:
         if chosen.issuperset(below):
             found.append(where)
         elif isinstance(value, dict):
-            found += topmost(value, chosen, where)
+            found += collapse_paths(value, chosen, where)
     return found
 
 
@@ -53,7 +53,7 @@ def merge_params(fresh: Params, given: Params) -> tuple[Params, list[str]]:
     return _merge(fresh, given, "", kept), kept
 
 
-def compose_rows(table: Any, parts: Sequence[Sequence[int]]) -> np.ndarray:
+def average_rows(table: Any, parts: Sequence[Sequence[int]]) -> np.ndarray:
     """A table with a row for each of `parts`: the mean of those old rows, which one row alone leaves as it is.
 
     What has no parts gets the mean of all old rows. Of a tied output table and its bias, that is a piece whose score is
@@ -72,7 +72,7 @@ def compose_rows(table: Any, parts: Sequence[Sequence[int]]) -> np.ndarray:
     return composed
 
 
-def stretch_rows(table: Any, length: int, offset: int, how: str) -> np.ndarray:
+def resize_position_table(table: Any, length: int, offset: int, how: str) -> np.ndarray:
     """A position table of `length` rows behind the first `offset` ones, which stay; a shorter one is cut.
 
     "tile" begins again at the first position where the old table ends (Longformer, arXiv:2004.05150, section 5): rows
@@ -92,7 +92,7 @@ def stretch_rows(table: Any, length: int, offset: int, how: str) -> np.ndarray:
     return np.concatenate([first, (rows[below] * (1.0 - share) + rows[above] * share).astype(table.dtype)])
 
 
-def take_layers(params: Params, indices: Sequence[int]) -> Params:
+def select_layers(params: Params, indices: Sequence[int]) -> Params:
     """The parameters of a model that has only these layers of another, in this order; all else is as it was.
 
     Stacked leaves [L, ...] keep those rows. A stack that lacks the first layer (`attention_norms`) gets the rows of the

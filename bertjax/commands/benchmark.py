@@ -24,7 +24,7 @@ from bertjax.data.corpora import Prepared
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.teacher import attach_teacher, read_teacher
-from bertjax.hf.export_plan import layout
+from bertjax.hf.export_plan import plan_export
 from bertjax.hf.safe_files import auto_class
 from bertjax.hf.save import save_pretrained
 
@@ -102,9 +102,9 @@ def _peer_class(cfg: ConfigDict) -> str:
             f"--baseline hf: transformers has no training for objective.name={cfg.objective.name}; mlm and clm can be "
             "compared"
         )
-    found = layout(model, heads)
+    found = plan_export(model, heads)
     if found.family is None:
-        raise UserError(f"--baseline hf: no class of transformers holds this model ({', '.join(found.lost)})")
+        raise UserError(f"--baseline hf: no class of transformers holds this model ({', '.join(found.unsupported)})")
     return auto_class(found.architecture)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.errors import UserError
 from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
 from bertjax.experiment.workdir import read_config
-from bertjax.hf.sentence_transformers import MODULES, Pooling, read_pooling
+from bertjax.hf.sentence_transformers import MODULES_FILE, Pooling, read_pooling
 from bertjax.inference.embed import Embedder
 from bertjax.inference.text_files import is_jsonl, read_records, read_texts
 from bertjax.io.atomic import atomic_file
@@ -85,7 +85,7 @@ def _windows(source: str, field: str) -> Iterator[_Window]:
 def pooling_of(folder: Path, options: EmbedOptions) -> Pooling:
     """As the command line says, else a folder of sentence-transformers or a contrastive run, else the mean."""
     own = Pooling(normalize=False)
-    if (folder / MODULES).is_file():
+    if (folder / MODULES_FILE).is_file():
         own = read_pooling(folder)
     elif (folder / "checkpoints").is_dir():
         objective = read_config(folder).objective

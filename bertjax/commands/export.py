@@ -12,8 +12,8 @@ from bertjax.experiment import build
 from bertjax.experiment.load import load_run
 from bertjax.experiment.model_card_facts import model_facts
 from bertjax.experiment.workdir import metrics_at
-from bertjax.hf.export_plan import layout
-from bertjax.hf.model_card import loader
+from bertjax.hf.export_plan import plan_export
+from bertjax.hf.model_card import auto_class_of
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.push import check_repository, push_to_hub
 from bertjax.hf.save import save_pretrained
@@ -94,7 +94,7 @@ def export_params(
         card["steps"] = f"{step} ({origin})"
     if pooling is None:
         save_pretrained(out, params, config, heads=heads, tokenizer=tokenizer, card=card, overwrite=overwrite)
-        auto = loader(layout(config, heads))
+        auto = auto_class_of(plan_export(config, heads))
         load = f"transformers.{auto}.from_pretrained" if auto else "bertjax.load_pretrained"
     else:
         model = PretrainedModel(config, params, heads)

@@ -380,7 +380,7 @@ def _taken(exp: build.Experiment, checkpoints: Checkpoints, state: TrainState) -
     """The weights to score and export: the last, or the best of those that were scored."""
     step = int(state.step)
     if exp.cfg.task.take == "best" and exp.cfg.checkpoint.best_metric is not None:
-        best = checkpoints.best()
+        best = checkpoints.best_step()
         if best is not None and best != step:
             restored = checkpoints.restore(exp.abstract_state(), best, COUNTERS)
             assert restored is not None

@@ -309,7 +309,7 @@ def open_checkpoints(
         keep_every=settings.keep_every,
         best_metric=settings.best_metric,
         read_only=read_only,
-        first=processes.first,
+        run_on_first=processes.first,
     )
 
 

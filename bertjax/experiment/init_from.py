@@ -15,12 +15,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.checkpoint.surgery import (
-    compose_rows,
+    average_rows,
+    collapse_paths,
     leaves_of,
     merge_params,
-    stretch_rows,
-    topmost,
-    with_leaves,
+    replace_leaves,
+    resize_position_table,
 )
 from bertjax.config.model import EncoderConfig, differences
 from bertjax.data.tokenizer import Tokenizer
@@ -69,7 +69,7 @@ def load_initial_weights(
     fitted = resize_tables(given, network.config, match, cfg.init_positions)
     params, fresh = fill_network(exp.objective, host_copy(state.params), name, fitted)
     taken = {path for path, _ in leaves_of(exp.objective.network_params(params, name))}
-    unused = topmost(fitted, {path for path, _ in leaves_of(fitted)} - taken)
+    unused = collapse_paths(fitted, {path for path, _ in leaves_of(fitted)} - taken)
     notes = [f"{what}: {comma_list(paths)}" for what, paths in (("fresh", fresh), ("left out", unused)) if paths]
     print("; ".join([f"weights from {folder}", *notes]))
     for line in [*_tables(given.config, network.config, match, cfg.init_positions), *changed]:
@@ -109,19 +109,19 @@ def resize_tables(given: SourceModel, config: EncoderConfig, match: PieceMatch, 
 
     length = config.max_position_embeddings
     tables: dict[str, Callable[[Any], np.ndarray]] = {
-        "encoder/embeddings/position_embeddings/embedding": lambda leaf: stretch_rows(
+        "encoder/embeddings/position_embeddings/embedding": lambda leaf: resize_position_table(
             leaf, length, given.config.position_offset, how
         ),
         "encoder/embeddings/token_type_embeddings/embedding": lambda leaf: leaf[: config.type_vocab_size],
         "encoder/relative/embedding": lambda leaf: np.asarray(leaf)[_distance_rows(given.config, config)],
-        "decoder_positions/embedding": lambda leaf: stretch_rows(leaf, length, 0, how),
+        "decoder_positions/embedding": lambda leaf: resize_position_table(leaf, length, 0, how),
     }
     changed = {
-        path: compose_rows(leaf, match.parts) if build.HAS_VOCABULARY.fullmatch(path) else tables[path](leaf)
+        path: average_rows(leaf, match.parts) if build.HAS_VOCABULARY.fullmatch(path) else tables[path](leaf)
         for path, leaf in leaves_of(given.params)
         if path in tables or build.HAS_VOCABULARY.fullmatch(path)
     }
-    return with_leaves(given.params, changed)
+    return replace_leaves(given.params, changed)
 
 
 def _distance_rows(old: EncoderConfig, new: EncoderConfig) -> np.ndarray:
@@ -163,7 +163,7 @@ def fill_network(objective: Objective, params: Params, name: str, given: Params)
         ends = [other for other in shapes if other.endswith(f"/{path}") and shapes[other] == leaf.shape]
         if path in there and (where := own.get(id(leaf)) or next(iter(ends), None)):
             filled[where] = found[path]
-    built = with_leaves(params, filled)
+    built = replace_leaves(params, filled)
     lacking = [
         path
         for path, leaf in leaves_of(objective.network_params(built, name))
@@ -171,7 +171,7 @@ def fill_network(objective: Objective, params: Params, name: str, given: Params)
     ]
     if lacking:
         raise UserError(f"init_from: objective {type(objective).__name__} cannot take over {', '.join(lacking)}")
-    return built, topmost(params, set(shapes) - set(filled))
+    return built, collapse_paths(params, set(shapes) - set(filled))
 
 
 def _tables(old: EncoderConfig, new: EncoderConfig, match: PieceMatch, how: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bertjax.checkpoint.manager import Checkpoints, Restored
+from bertjax.checkpoint.manager import Checkpoints, RestoredCheckpoint
 from bertjax.checkpoint.surgery import average_params
 from bertjax.config.defaults import base_config
 from bertjax.config.model import EncoderConfig
@@ -47,7 +47,7 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
     experiment = stored_experiment(workdir, tokenizer)
     cfg = experiment.cfg
     checkpoints = build.open_checkpoints(cfg, workdir, read_only=True)
-    seen: list[Restored] = []
+    seen: list[RestoredCheckpoint] = []
 
     def weights(each: int | None) -> Params:
         """Of one checkpoint, on the host; what is kept of it afterwards are two numbers."""
@@ -80,7 +80,7 @@ def stored_experiment(workdir: Path, tokenizer: Tokenizer) -> build.Experiment:
 
 def _last_steps(checkpoints: Checkpoints, step: int | None, count: int) -> list[int]:
     """The last `count` steps up to `step`, oldest first; `UserError` when fewer are kept."""
-    kept = checkpoints.steps()
+    kept = checkpoints.all_steps()
     if step is not None and step not in kept:
         raise UserError(f"no checkpoint of step {step} in {checkpoints.directory}; there are: {comma_list(kept)}")
     reached = [each for each in kept if step is None or each <= step]
@@ -181,7 +181,7 @@ TEACHER_FILE = "teacher.json"
 
 
 def write_teacher(workdir: Path, teacher: Network) -> None:
-    atomic.write_json(workdir / TEACHER_FILE, native_format.fields(teacher.config, teacher.heads))
+    atomic.write_json(workdir / TEACHER_FILE, native_format.render_fields(teacher.config, teacher.heads))
 
 
 def stored_teacher(workdir: Path) -> Network | None:
@@ -195,4 +195,4 @@ def stored_teacher(workdir: Path) -> Network | None:
         raise UserError(f"{path} is no JSON: {error}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold a JSON object")
-    return Network(*native_format.read_fields(values, str(path)))
+    return Network(*native_format.parse_fields(values, str(path)))

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.checkpoint.surgery import leaves_of, with_leaves
+from bertjax.checkpoint.surgery import leaves_of, replace_leaves
 from bertjax.config.model import EncoderConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -70,7 +70,7 @@ def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:
         for path, leaf in leaves_of(given.params)
         if build.HAS_VOCABULARY.fullmatch(path)
     }
-    params = with_leaves(given.params, rows)
+    params = replace_leaves(given.params, rows)
     return Teacher(Network(config, given.heads), params, _digest(config, given.heads, params))
 
 
@@ -137,7 +137,9 @@ def _distillation(objective: Objective) -> Distillation:
 
 def _digest(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> str:
     """Names what the teacher computes: its parameters and what they mean."""
-    found = hashlib.blake2b(json.dumps(native_format.fields(config, heads), sort_keys=True).encode(), digest_size=16)
+    found = hashlib.blake2b(
+        json.dumps(native_format.render_fields(config, heads), sort_keys=True).encode(), digest_size=16
+    )
     for path, leaf in sorted(leaves_of(params), key=lambda pair: pair[0]):
         array = np.ascontiguousarray(leaf)
         found.update(f"{path} {array.dtype} {array.shape}".encode())

@@ -9,14 +9,14 @@ from typing import Any
 from bertjax.config.model import FREE_FIELDS, EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import native_format
-from bertjax.hf.keymap import KeyMap, Tensors, flatten, to_huggingface, unflatten
+from bertjax.hf.keymap import KeyMap, Tensors, flatten, params_to_tensors, unflatten
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.keymaps.family import Family
 from bertjax.models.model import HEADS
 from bertjax.types import Params
 
 # First key of a path -> the head that it belongs to.
-HEAD_OF = {
+HEAD_BY_MODULE = {
     "pooler": "pooler",
     "mlm_head": "mlm",
     "decoder_positions": "mlm",
@@ -50,7 +50,7 @@ _OF_SIDE_PARTS = ("enhanced_decoder", "labels")
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class ExportPlan:
     """An export's files.
 
     family, architecture  whose class the folder is of; family None = our own format
@@ -64,14 +64,14 @@ class Layout:
     family: Family | None
     architecture: str
     keymap: KeyMap
-    named_heads: tuple[str, ...]
-    side: tuple[str, ...] = ()
-    side_fields: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
+    stored_heads: tuple[str, ...]
+    sidecar_paths: tuple[str, ...] = ()
+    sidecar_fields: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
 
     @property
-    def has_side(self) -> bool:
-        return bool(self.side or self.side_fields)
+    def has_sidecar(self) -> bool:
+        return bool(self.sidecar_paths or self.sidecar_fields)
 
     @property
     def pooled(self) -> bool:
@@ -79,33 +79,35 @@ class Layout:
         return any(entry.head == "pooler" for entry in self.keymap.entries)
 
     @property
-    def config_values(self) -> dict[str, Any]:
+    def config_json(self) -> dict[str, Any]:
         """What config.json holds."""
         if self.family is None:
-            return native_format.render(dataclasses.replace(self.config, family=native_format.MODEL_TYPE), self.heads)
-        return self.family.render(self.config, self.architecture)
+            return native_format.render_config(
+                dataclasses.replace(self.config, family=native_format.MODEL_TYPE), self.heads
+            )
+        return self.family.render_config(self.config, self.architecture)
 
     def tensors(self, params: Params) -> tuple[Tensors, Tensors]:
         """(model.safetensors, bertjax.safetensors); raises `UserError` for parameters that are not the config's."""
         leaves = flatten(params)
-        beside = {path: leaves.pop(path) for path in self.side if path in leaves}
-        named = to_huggingface(self.keymap, unflatten(leaves), self.config, self.named_heads)
+        beside = {path: leaves.pop(path) for path in self.sidecar_paths if path in leaves}
+        named = params_to_tensors(self.keymap, unflatten(leaves), self.config, self.stored_heads)
         if self.family is not None:
             named = {self.family.rename_for(self.architecture, name): array for name, array in named.items()}
-        if not self.side:
+        if not self.sidecar_paths:
             return named, {}
-        shapes = native_format.leaf_shapes(self.config, self.heads)
-        names = native_format.keymap({path: shapes[path] for path in self.side})
-        return named, to_huggingface(names, unflatten(beside), self.config, ())
+        shapes = native_format.param_shapes(self.config, self.heads)
+        names = native_format.make_keymap({path: shapes[path] for path in self.sidecar_paths})
+        return named, params_to_tensors(names, unflatten(beside), self.config, ())
 
 
-def layout(config: EncoderConfig, heads: tuple[str, ...]) -> Layout:
+def plan_export(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
     """The class of the config's family that holds the model, or our own format where none does.
 
     Raises `UserError` for a family that there is not.
     """
     if config.family == native_format.MODEL_TYPE:
-        return _own_layout(config, heads, ())
+        return _plan_native(config, heads, ())
     if config.family not in FAMILIES:
         raise UserError(
             f"model.family must be one of {', '.join(FAMILIES)}, {native_format.MODEL_TYPE}, not {config.family!r}"
@@ -113,26 +115,26 @@ def layout(config: EncoderConfig, heads: tuple[str, ...]) -> Layout:
     family = FAMILIES[config.family]
     architecture = family.architecture_for(heads)
     keymap = family.keymap(config)
-    named = named_heads(keymap, family.architectures[architecture], heads)
+    named = select_stored_heads(keymap, family.architectures[architecture], heads)
     try:
-        held = family.read(family.render(config, architecture), "config.json")
+        held = family.parse_config(family.render_config(config, architecture), "config.json")
     except UserError as error:
-        return _own_layout(config, heads, (str(error),))
+        return _plan_native(config, heads, (str(error),))
     except KeyError as error:  # a table of the family has no word for it
-        return _own_layout(config, heads, (f"{error.args[0]}",))
-    differing, beside = compare(config, held, heads, keymap, family.architectures[architecture])
+        return _plan_native(config, heads, (f"{error.args[0]}",))
+    differing, beside = compare_configs(config, held, heads, keymap, family.architectures[architecture])
     if beside != differing:
-        return _own_layout(config, heads, tuple(name for name in differing if name not in beside))
-    side = side_paths(config, heads, named, family, keymap)
-    return Layout(config, heads, family, architecture, keymap, named, side, beside)
+        return _plan_native(config, heads, tuple(name for name in differing if name not in beside))
+    sidecar_paths = find_sidecar_paths(config, heads, named, family, keymap)
+    return ExportPlan(config, heads, family, architecture, keymap, named, sidecar_paths, beside)
 
 
-def named_heads(keymap: KeyMap, required: tuple[str, ...], heads: tuple[str, ...]) -> tuple[str, ...]:
+def select_stored_heads(keymap: KeyMap, required: tuple[str, ...], heads: tuple[str, ...]) -> tuple[str, ...]:
     """The heads that a file of a class holds: those that it requires, and others that a reader can tell by their names.
 
     Two heads may share a name (`classifier.weight`): then only the class says whose it is.
     """
-    names = {head: {entry.theirs for entry in keymap.entries if entry.head == head} for head in HEADS}
+    names = {head: {entry.tensor for entry in keymap.entries if entry.head == head} for head in HEADS}
     taken = {name for head in required for name in names[head]}
     found = list(required)
     for head in heads:
@@ -143,36 +145,36 @@ def named_heads(keymap: KeyMap, required: tuple[str, ...], heads: tuple[str, ...
     return tuple(head for head in HEADS if head in found)
 
 
-def side_paths(
+def find_sidecar_paths(
     config: EncoderConfig, heads: tuple[str, ...], named: tuple[str, ...], family: Family, keymap: KeyMap
 ) -> tuple[str, ...]:
     """Paths of the parameters that the family has no names for; those of the encoder must all have one.
 
-    A head with some names must have all of them, but for what the family lists in `side`: a forgotten row of its keymap
-    must be an error.
+    A head with some names must have all of them, except for what the family lists in `sidecar_paths`: a forgotten row
+    of its keymap must be an error.
     """
-    if set(heads) <= set(named) and not config.enhanced_decoder and not family.side:
+    if set(heads) <= set(named) and not config.enhanced_decoder and not family.sidecar_paths:
         return ()  # the usual case, without building the model
     covered = {path for entry in keymap.select(named) for path in entry.paths}
-    free = [path for path in native_format.leaf_shapes(config, heads) if path not in covered]
+    free = [path for path in native_format.param_shapes(config, heads) if path not in covered]
     return tuple(
         path
         for path in free
-        if any(re.fullmatch(pattern, path) for pattern in family.side)
-        or HEAD_OF.get(path.split("/")[0], "") not in (*named, "")
+        if any(re.fullmatch(pattern, path) for pattern in family.sidecar_paths)
+        or HEAD_BY_MODULE.get(path.split("/")[0], "") not in (*named, "")
     )
 
 
-def _own_layout(config: EncoderConfig, heads: tuple[str, ...], lost: tuple[str, ...]) -> Layout:
-    names = native_format.keymap(native_format.leaf_shapes(config, heads))
-    return Layout(config, heads, None, native_format.ARCHITECTURE, names, heads, lost=lost)
+def _plan_native(config: EncoderConfig, heads: tuple[str, ...], unsupported: tuple[str, ...]) -> ExportPlan:
+    names = native_format.make_keymap(native_format.param_shapes(config, heads))
+    return ExportPlan(config, heads, None, native_format.ARCHITECTURE, names, heads, unsupported=unsupported)
 
 
-def compare(
+def compare_configs(
     config: EncoderConfig, held: EncoderConfig, heads: tuple[str, ...], keymap: KeyMap, required: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(fields in which two configs mean models of different outputs, those of them that only side parts read)."""
-    named = named_heads(keymap, required, heads)
+    named = select_stored_heads(keymap, required, heads)
     names = [field.name for field in dataclasses.fields(config)]
     found = [name for name in names if _meaning(config, name) != _meaning(held, name)]
     differing = tuple(name for name in found if _matters(config, held, name, heads))

@@ -38,49 +38,51 @@ class Entry:
     the parameters belong to; empty for the encoder.
     """
 
-    ours: str | tuple[str, ...]
-    theirs: str
+    param: str | tuple[str, ...]
+    tensor: str
     axes: str
     transform: str = "same"
     head: str = ""
 
     @property
-    def parts(self) -> tuple[str, ...]:
+    def param_templates(self) -> tuple[str, ...]:
         """Our paths, with the letters of their indices."""
-        return (self.ours,) if isinstance(self.ours, str) else self.ours
+        return (self.param,) if isinstance(self.param, str) else self.param
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Where the stacked arrays lie in the parameters."""
-        return tuple("/".join(key for key in part.split("/") if not _INDEX.fullmatch(key)) for part in self.parts)
+        return tuple(
+            "/".join(key for key in part.split("/") if not _INDEX.fullmatch(key)) for part in self.param_templates
+        )
 
     @property
-    def stacked(self) -> list[str]:
+    def stack_axes(self) -> list[str]:
         """Letters of the leading axes, outermost first."""
-        return [letter for letter, _ in _INDEX.findall(self.parts[0])]
+        return [letter for letter, _ in _INDEX.findall(self.param_templates[0])]
 
     def shape(self, sizes: Sizes) -> tuple[int, ...]:
         """Shape of one layer's parameter, as ours."""
         return tuple(int(letter) if letter.isdecimal() else sizes[letter] for letter in self.axes.split())
 
-    def stacked_shape(self, sizes: Sizes) -> tuple[int, ...]:
+    def param_shape(self, sizes: Sizes) -> tuple[int, ...]:
         """Shape of the stacked array."""
-        return (*(sizes[letter] for letter in self.stacked), *self.shape(sizes))
+        return (*(sizes[letter] for letter in self.stack_axes), *self.shape(sizes))
 
-    def their_shape(self, sizes: Sizes) -> tuple[int, ...]:
+    def tensor_shape(self, sizes: Sizes) -> tuple[int, ...]:
         """Shape of one tensor of theirs."""
-        return TRANSFORMS[self.transform].their_shape(self.shape(sizes), len(self.parts), sizes)
+        return TRANSFORMS[self.transform].tensor_shape(self.shape(sizes), len(self.param_templates), sizes)
 
     def count(self, sizes: Sizes) -> int:
         """How many tensors of theirs make one parameter of ours."""
-        return math.prod(sizes[letter] for letter in self.stacked)
+        return math.prod(sizes[letter] for letter in self.stack_axes)
 
     def names(self, sizes: Sizes) -> Iterator[tuple[tuple[int, ...], str]]:
         """(index along the stacked axes, Hugging Face name), in the order of the stack."""
-        for index in itertools.product(*(range(sizes[letter]) for letter in self.stacked)):
-            name = self.theirs
-            for letter, offset in _INDEX.findall(self.theirs):
-                number = index[self.stacked.index(letter)] + int(offset or 0)
+        for index in itertools.product(*(range(sizes[letter]) for letter in self.stack_axes)):
+            name = self.tensor
+            for letter, offset in _INDEX.findall(self.tensor):
+                number = index[self.stack_axes.index(letter)] + int(offset or 0)
                 name = name.replace(f"{{{letter}{offset}}}", str(number))
             yield index, name
 
@@ -106,7 +108,7 @@ class KeyMap:
     def select(self, heads: tuple[str, ...]) -> list[Entry]:
         return [entry for entry in self.entries if not entry.head or entry.head in heads]
 
-    def heads_in(self, tensors: Mapping[str, Any], required: tuple[str, ...]) -> tuple[str, ...]:
+    def detect_heads(self, tensors: Mapping[str, Any], required: tuple[str, ...]) -> tuple[str, ...]:
         """The heads that are required, and those that have a tensor of their own.
 
         A name that several heads share (`classifier.weight`) tells nothing: only the class says whose it is.
@@ -119,7 +121,7 @@ class KeyMap:
         told = [next(iter(heads)) for name, heads in owners.items() if name in tensors and len(heads) == 1]
         return tuple(dict.fromkeys((*required, *told)))
 
-    def canonical(self, tensors: Mapping[str, np.ndarray], where: str) -> Tensors:
+    def canonicalize(self, tensors: Mapping[str, np.ndarray], where: str) -> Tensors:
         """The tensors under the names of `entries`, without buffers and tied copies; raises `UserError`."""
         result: Tensors = {}
         for name, array in tensors.items():
@@ -142,11 +144,11 @@ class KeyMap:
         return result
 
 
-def to_huggingface(
+def params_to_tensors(
     keymap: KeyMap, params: Params, config: EncoderConfig, heads: tuple[str, ...], where: str = "parameters"
 ) -> Tensors:
     """Float32 tensors under Hugging Face names, contiguous, without tied copies and without vocabulary padding."""
-    sizes, faults, tensors = keymap.sizes, Faults(), Tensors()
+    sizes, faults, tensors = keymap.sizes, MismatchReport(), Tensors()
     leaves = flatten(params)
     for entry in keymap.select(heads):
         arrays = [_given(leaves, path, entry, sizes, config, faults) for path in entry.paths]
@@ -165,13 +167,13 @@ def to_huggingface(
 
 
 def _given(
-    leaves: dict[str, Any], path: str, entry: Entry, sizes: Sizes, config: EncoderConfig, faults: Faults
+    leaves: dict[str, Any], path: str, entry: Entry, sizes: Sizes, config: EncoderConfig, faults: MismatchReport
 ) -> np.ndarray | None:
     """Removes one parameter from `leaves` and checks it; None when there is something wrong with it."""
     if path not in leaves:
         faults.add("missing", path)
         return None
-    expected = entry.stacked_shape(sizes)
+    expected = entry.param_shape(sizes)
     array = _without_padding(np.asarray(leaves.pop(path), np.float32), expected, config)
     if array.shape != expected:
         faults.add("misshapen", f"{path} {list(array.shape)} instead of {list(expected)}")
@@ -182,32 +184,32 @@ def _given(
     return array
 
 
-def from_huggingface(
+def tensors_to_params(
     keymap: KeyMap, tensors: Mapping[str, np.ndarray], heads: tuple[str, ...], where: str = "tensors"
 ) -> Params:
-    """Our parameters, float32, from tensors that went through `KeyMap.canonical`.
+    """Our parameters, float32, from tensors that went through `KeyMap.canonicalize`.
 
     The vocabulary has its true size, whatever the config's padding. Raises `UserError` naming every missing,
     unexpected, misshapen or non-finite tensor.
     """
-    sizes, faults, rest = keymap.sizes, Faults(), dict(tensors)
+    sizes, faults, rest = keymap.sizes, MismatchReport(), dict(tensors)
     leaves: dict[str, np.ndarray] = {}
     for entry in keymap.select(heads):
         if entry.count(sizes) > len(tensors):  # a config may claim a billion layers
-            faults.add("missing", f"{entry.theirs} for {entry.count(sizes)} indices")
+            faults.add("missing", f"{entry.tensor} for {entry.count(sizes)} indices")
             continue
         taken = [_take(rest, name, entry, sizes, faults) for _, name in entry.names(sizes)]
-        good = [parts for parts in taken if parts is not None]
+        good = [arrays for arrays in taken if arrays is not None]
         if len(good) == len(taken):
             for path, arrays in zip(entry.paths, zip(*good, strict=True), strict=True):
-                leaves[path] = np.stack(arrays).reshape(entry.stacked_shape(sizes))
+                leaves[path] = np.stack(arrays).reshape(entry.param_shape(sizes))
     for name in rest:
         faults.add("unexpected", name)
     faults.check(where)
     return unflatten(leaves)
 
 
-class Faults:
+class MismatchReport:
     """Collects what is wrong, so that one message names all of it."""
 
     def __init__(self) -> None:
@@ -247,20 +249,20 @@ def unflatten(leaves: Mapping[str, Any]) -> Params:
 
 
 def _take(
-    rest: dict[str, np.ndarray], name: str, entry: Entry, sizes: Sizes, faults: Faults
+    rest: dict[str, np.ndarray], name: str, entry: Entry, sizes: Sizes, faults: MismatchReport
 ) -> list[np.ndarray] | None:
     """Removes one tensor from `rest`, checks it and turns it into ours; None when there is something wrong with it."""
     if name not in rest:
         faults.add("missing", name)
         return None
-    array, expected = rest.pop(name), entry.their_shape(sizes)
+    array, expected = rest.pop(name), entry.tensor_shape(sizes)
     if array.shape != expected:
         faults.add("misshapen", f"{name} {list(array.shape)} instead of {list(expected)}")
         return None
     if not np.isfinite(array).all():
         faults.add("not finite", name)
         return None
-    return TRANSFORMS[entry.transform].split(array.astype(np.float32, copy=False), len(entry.parts), sizes)
+    return TRANSFORMS[entry.transform].split(array.astype(np.float32, copy=False), len(entry.param_templates), sizes)
 
 
 def _without_padding(array: np.ndarray, expected: tuple[int, ...], config: EncoderConfig) -> np.ndarray:

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import native_format, sidecar_files
-from bertjax.hf.keymap import KeyMap, Tensors, from_huggingface
-from bertjax.hf.keymaps import FAMILIES, family_of_type
+from bertjax.hf.keymap import KeyMap, Tensors, tensors_to_params
+from bertjax.hf.keymaps import FAMILIES, find_family
 from bertjax.hf.keymaps.family import Family
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import CONFIG, read_json, read_tensors, read_tokenizer_files
@@ -37,12 +37,12 @@ def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel:
     `architectures` requires and any other that the files hold; heads that we do not have are named in a warning.
     """
     folder = Path(folder)
-    values, architecture = read_config(folder)
+    values, architecture = read_config_json(folder)
     where = f"{folder / CONFIG}"
     if values["model_type"] == native_format.MODEL_TYPE:
         config, heads, params = _read_own(folder, values, where)
     else:
-        family = family_of_type(values["model_type"])
+        family = find_family(values["model_type"])
         if family is None:
             known = dict.fromkeys([*(family.model_type for family in FAMILIES.values()), native_format.MODEL_TYPE])
             supported = ", ".join(known)
@@ -53,7 +53,7 @@ def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel:
     return PretrainedModel(config, jax.tree.map(jnp.asarray, params), heads, read_tokenizer_files(folder))
 
 
-def read_config(folder: Path) -> tuple[dict[str, Any], str]:
+def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
     """(config.json, class name); a model that needs code or arithmetic of its own is refused."""
     if not folder.is_dir():
         raise UserError(f"no such folder: {folder} (models are not downloaded; give a folder with config.json)")
@@ -89,13 +89,13 @@ Found = tuple[EncoderConfig, tuple[str, ...], Params]
 
 
 def _read_own(folder: Path, values: dict[str, Any], where: str) -> Found:
-    config, heads = native_format.read(values, where)
+    config, heads = native_format.parse_config(values, where)
     tensors, file = read_tensors(folder)
-    native_format.require_fitting(config, tensors, file)
+    native_format.require_enough_tensors(config, tensors, file)
     return (
         config,
         heads,
-        from_huggingface(native_format.keymap(native_format.leaf_shapes(config, heads)), tensors, (), file),
+        tensors_to_params(native_format.make_keymap(native_format.param_shapes(config, heads)), tensors, (), file),
     )
 
 
@@ -104,20 +104,20 @@ def _read_family(folder: Path, family: Family, values: dict[str, Any], architect
     required = family.architectures.get(architecture, ())
     if values.get("tie_word_embeddings") is False and "mlm" in required:
         raise UserError(f"{where}: tie_word_embeddings = false is not supported: the output table is the word table")
-    config = family.read(values, where)
-    beside = sidecar_files.read_config(folder, family, values, config)
+    config = family.parse_config(values, where)
+    beside = sidecar_files.read_sidecar(folder, family, values, config)
     config, more_heads = beside or (config, ())
     keymap = family.keymap(config)
     raw, file = read_tensors(folder, architecture)
-    tensors = keymap.canonical(raw, file)
+    tensors = keymap.canonicalize(raw, file)
     if architecture not in family.architectures:
         _drop_foreign_heads(keymap, tensors, architecture, file)  # before a shared name is taken for a head of ours
-    named = _ordered(keymap.heads_in(tensors, required))
-    params = from_huggingface(keymap, tensors, named, file)
+    named = _ordered(keymap.detect_heads(tensors, required))
+    params = tensors_to_params(keymap, tensors, named, file)
     if beside is None:
         return config, named, params
     heads = _ordered((*named, *more_heads))
-    return config, heads, sidecar_files.merge(folder, params, config, heads)
+    return config, heads, sidecar_files.merge_sidecar(folder, params, config, heads)
 
 
 def _ordered(heads: tuple[str, ...]) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.hf.export_plan import Layout
-from bertjax.hf.pretrained import longest_row
+from bertjax.hf.export_plan import ExportPlan
+from bertjax.hf.pretrained import max_input_length
 from bertjax.hf.safe_files import auto_class
 
 MARKER = "<!-- written by bertjax: an export with this line may be overwritten by another -->"
@@ -32,8 +32,8 @@ _PIPELINES = {
 }
 
 
-def model_card(
-    layout: Layout,
+def render_model_card(
+    plan: ExportPlan,
     num_params: int,
     card: Mapping[str, Any] | None,
 ) -> str:
@@ -48,47 +48,47 @@ def model_card(
     if unknown:
         raise ValueError(f"unknown model card keys {sorted(unknown)}")
     parts = [
-        _front_matter(layout, card),
+        _front_matter(plan, card),
         MARKER,
-        f"# {_line(card.get('name') or layout.architecture)}",
-        _introduction(layout, num_params),
+        f"# {_line(card.get('name') or plan.architecture)}",
+        _introduction(plan, num_params),
         _training(card),
         _evaluation(card.get("eval") or {}),
-        _usage(layout),
+        _usage(plan),
         _sentence_usage(card.get("sentence_vectors")),
-        _beside(layout),
-        _limits(layout, card.get("seq_len")),
+        _beside(plan),
+        _limits(plan, card.get("seq_len")),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _front_matter(layout: Layout, card: Mapping[str, Any]) -> str:
+def _front_matter(plan: ExportPlan, card: Mapping[str, Any]) -> str:
     lines = ["---"]
     lines += [f"{key}: {json.dumps(card[key])}" for key in ("language", "license") if card.get(key)]
-    if card.get("sentence_vectors") and layout.family is not None:
+    if card.get("sentence_vectors") and plan.family is not None:
         lines += ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
-        lines += ["tags:", "- sentence-transformers", f"- {layout.family.model_type}", "- bertjax", "---"]
+        lines += ["tags:", "- sentence-transformers", f"- {plan.family.model_type}", "- bertjax", "---"]
         return "\n".join(lines)
-    lines += [f"library_name: {'bertjax' if layout.family is None else 'transformers'}"]
-    if layout.family is not None:
-        auto = loader(layout)
+    lines += [f"library_name: {'bertjax' if plan.family is None else 'transformers'}"]
+    if plan.family is not None:
+        auto = auto_class_of(plan)
         lines += [f"pipeline_tag: {_PIPELINES[auto]}"] if auto in _PIPELINES else []
-        lines += ["tags:", f"- {layout.family.model_type}", "- bertjax", "- pretraining", "---"]
+        lines += ["tags:", f"- {plan.family.model_type}", "- bertjax", "- pretraining", "---"]
     else:
         lines += ["tags:", "- bertjax", "- pretraining", "---"]
     return "\n".join(lines)
 
 
-def loader(layout: Layout) -> str:
+def auto_class_of(plan: ExportPlan) -> str:
     """The class of `transformers` that loads an export with its weights; empty for our own format."""
-    if layout.family is None:
+    if plan.family is None:
         return ""
-    pairs_of_words = layout.architecture.endswith("ForPreTraining") and "mlm" in layout.named_heads
-    return auto_class("ForMaskedLM" if pairs_of_words else layout.architecture)
+    pairs_of_words = plan.architecture.endswith("ForPreTraining") and "mlm" in plan.stored_heads
+    return auto_class("ForMaskedLM" if pairs_of_words else plan.architecture)
 
 
-def _introduction(layout: Layout, num_params: int) -> str:
-    config = layout.config
+def _introduction(plan: ExportPlan, num_params: int) -> str:
+    config = plan.config
     activation = {"gelu": "GELU (erf)", "gelu_new": "GELU (tanh)"}.get(config.hidden_act, config.hidden_act)
     rows = [
         ("Parameters", f"{num_params:,}"),
@@ -100,7 +100,7 @@ def _introduction(layout: Layout, num_params: int) -> str:
         ("Positions", config.max_position_embeddings),
         ("Activation", activation),
     ]
-    return f"An encoder of class `{layout.architecture}`, pretrained with bertjax (JAX).\n\n" + _table("Size", rows)
+    return f"An encoder of class `{plan.architecture}`, pretrained with bertjax (JAX).\n\n" + _table("Size", rows)
 
 
 def _training(card: Mapping[str, Any]) -> str:
@@ -113,20 +113,20 @@ def _evaluation(figures: Mapping[str, Any]) -> str:
     return "## Evaluation\n\nOn held-out text:\n\n" + _table("Measure", rows) if rows else ""
 
 
-def _usage(layout: Layout) -> str:
-    if layout.family is None:
-        reasons = ", ".join(map(_line, layout.lost)) or "its parts"
+def _usage(plan: ExportPlan) -> str:
+    if plan.family is None:
+        reasons = ", ".join(map(_line, plan.unsupported)) or "its parts"
         return (
             '## Use\n\n```python\nimport bertjax\n\nmodel = bertjax.load_pretrained("PATH")\n```\n\n'
             f"`transformers` has no class for it; in the way: {reasons}."
         )
-    auto = loader(layout)
+    auto = auto_class_of(plan)
     return (
         "## Use\n\n```python\n"
         f"from transformers import AutoTokenizer, {auto}\n\n"
         'tokenizer = AutoTokenizer.from_pretrained("PATH_OR_NAME")\n'
         f'model = {auto}.from_pretrained("PATH_OR_NAME")\n'
-        f"```\n\n`{layout.architecture}` loads all of its weights{' but those named below' * bool(layout.side)}."
+        f"```\n\n`{plan.architecture}` loads all of its weights{' but those named below' * bool(plan.sidecar_paths)}."
     )
 
 
@@ -149,24 +149,24 @@ _PARTS = {
 }
 
 
-def _beside(layout: Layout) -> str:
+def _beside(plan: ExportPlan) -> str:
     """What lies in the side files, of which `transformers` knows nothing."""
-    if not layout.has_side:
+    if not plan.has_sidecar:
         return ""
-    parts = dict.fromkeys(_PARTS.get(path.split("/")[0], f"`{path.split('/')[0]}`") for path in layout.side)
+    parts = dict.fromkeys(_PARTS.get(path.split("/")[0], f"`{path.split('/')[0]}`") for path in plan.sidecar_paths)
     text = (
         "## Beside the weights\n\n`transformers` ignores `bertjax.json` and `bertjax.safetensors`, and runs the model "
         'without them; `bertjax.load_pretrained("PATH")` reads them.'
     )
     if parts:
         text += f" They hold {', '.join(parts)}."
-    if layout.side_fields:
-        text += f" Settings that only they hold: {', '.join(layout.side_fields)}."
+    if plan.sidecar_fields:
+        text += f" Settings that only they hold: {', '.join(plan.sidecar_fields)}."
     return text
 
 
-def _limits(layout: Layout, seq_len: int | None) -> str:
-    longest = longest_row(layout.config, layout.heads)
+def _limits(plan: ExportPlan, seq_len: int | None) -> str:
+    longest = max_input_length(plan.config, plan.heads)
     points = [
         "It repeats what its training text says, with that text's errors and biases; nothing was filtered or aligned.",
         "It is a pretrained encoder: most tasks need fine-tuning.",
@@ -175,7 +175,7 @@ def _limits(layout: Layout, seq_len: int | None) -> str:
         points.insert(0, f"Rows of more than {longest} tokens are not supported.")
     if longest is not None and seq_len is not None and seq_len < longest:
         points.insert(1, f"It saw rows of {seq_len} tokens: the embeddings of later positions are as they were drawn.")
-    if layout.family is not None and layout.pooled and "pooler" not in layout.heads:
+    if plan.family is not None and plan.pooled and "pooler" not in plan.heads:
         points.append("It has no pooler: `AutoModel` draws a random one, so do not use `pooler_output` untrained.")
     return "## Limits\n\n" + "\n".join(f"- {point}" for point in points)
 

@@ -35,18 +35,23 @@ _COMPUTING = (
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def render(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, Any]:
+def render_config(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, Any]:
     """The config.json of a model in this format."""
-    return {"architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, "dtype": "float32", **fields(config, heads)}
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": MODEL_TYPE,
+        "dtype": "float32",
+        **render_fields(config, heads),
+    }
 
 
-def read(values: dict[str, Any], where: str) -> tuple[EncoderConfig, tuple[str, ...]]:
+def parse_config(values: dict[str, Any], where: str) -> tuple[EncoderConfig, tuple[str, ...]]:
     """(config, heads) of a config.json in this format; raises `UserError`."""
-    config, heads = read_fields(values, where, also=("architectures", "model_type", "dtype"))
+    config, heads = parse_fields(values, where, also=("architectures", "model_type", "dtype"))
     return dataclasses.replace(config, family=MODEL_TYPE), heads
 
 
-def fields(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, Any]:
+def render_fields(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, Any]:
     """Everything that a config says of the model, as JSON has it."""
     names = [field.name for field in dataclasses.fields(config) if field.name not in _COMPUTING]
     values = {name: getattr(config, name) for name in names}
@@ -54,10 +59,10 @@ def fields(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, Any]:
     return {"heads": list(heads), **listed}
 
 
-def read_fields(
+def parse_fields(
     values: dict[str, Any], where: str, also: Collection[str] = ()
 ) -> tuple[EncoderConfig, tuple[str, ...]]:
-    """The inverse of `fields`; absent fields take their defaults, keys of `also` are passed over."""
+    """The inverse of `render_fields`; absent fields take their defaults, keys of `also` are passed over."""
     heads = values.get("heads")
     if not isinstance(heads, list) or not set(map(str, heads)) <= set(HEADS):
         raise UserError(f"{where}: heads must be a list of {', '.join(HEADS)}, not {heads!r}")
@@ -84,7 +89,7 @@ def _checked(value: Any, kind: Any, what: str) -> Any:
     return value
 
 
-def leaf_shapes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def param_shapes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter by its path, at the true vocabulary size; allocates nothing.
 
     Raises `UserError` for sizes that are beyond all arrays.
@@ -97,7 +102,7 @@ def leaf_shapes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, tupl
     return {path: leaf.shape for path, leaf in flatten(jax.tree.map(lambda leaf: leaf, shapes)).items()}
 
 
-def keymap(shapes: dict[str, tuple[int, ...]]) -> KeyMap:
+def make_keymap(shapes: dict[str, tuple[int, ...]]) -> KeyMap:
     """Names of parameters of these paths and shapes, all of them belonging to the encoder: none is optional."""
     letters: dict[tuple[int, int], str] = {}
     entries = []
@@ -110,12 +115,12 @@ def keymap(shapes: dict[str, tuple[int, ...]]) -> KeyMap:
                 letter = letters.setdefault((level, axes[0]), _LETTERS[len(letters)])
                 keys.append(f"{{{letter}}}")
                 axes.pop(0)
-        ours = "/".join(keys)
-        entries.append(Entry(ours, ours.replace("/", "."), " ".join(map(str, axes))))
+        param = "/".join(keys)
+        entries.append(Entry(param, param.replace("/", "."), " ".join(map(str, axes))))
     return KeyMap(tuple(entries), {letter: size for (_, size), letter in letters.items()})
 
 
-def require_fitting(config: EncoderConfig, tensors: Collection[str], where: str) -> None:
+def require_enough_tensors(config: EncoderConfig, tensors: Collection[str], where: str) -> None:
     """Raises `UserError` where a config claims more layers than a file can hold: building them would not end."""
     layers = config.num_layers if config.num_groups is None else config.num_groups * config.inner_layers
     if layers > len(tensors):

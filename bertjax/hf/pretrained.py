@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.xlnet_inputs import Streams, checked_streams
+from bertjax.hf.xlnet_inputs import TwoStreamInputs, check_two_stream_inputs
 from bertjax.models.encoder import EncoderOutput
 from bertjax.models.model import Model, bind
 from bertjax.models.two_stream import run_two_streams
@@ -86,10 +86,10 @@ class PretrainedModel:
         another order), `perm_mask` [B, S, S], 1 = hidden, and `target_mapping` [B, T, S], one-hot.
         Raises `UserError` for ids that the tables do not have: JAX would clamp them in silence.
         """
-        inputs = checked_inputs(self.config, self.heads, input_ids, attention_mask, token_type_ids, position_ids)
+        inputs = check_inputs(self.config, self.heads, input_ids, attention_mask, token_type_ids, position_ids)
         streams = None
         if output_memory or any(given is not None for given in (memory, perm_mask, target_mapping)):
-            streams = checked_streams(self.config, inputs["input_ids"].shape, memory, perm_mask, target_mapping)
+            streams = check_two_stream_inputs(self.config, inputs["input_ids"].shape, memory, perm_mask, target_mapping)
         with jax.default_matmul_precision("float32"):  # accelerators multiply float32 more coarsely unless told
             if streams is None:
                 return _forward(self.params, inputs, self.config, self.heads, output_hidden_states)
@@ -120,7 +120,7 @@ def _forward(
 def _forward_streams(
     params: Params,
     inputs: Inputs,
-    streams: Streams,
+    streams: TwoStreamInputs,
     config: EncoderConfig,
     heads: tuple[str, ...],
     output_hidden_states: bool,
@@ -165,13 +165,13 @@ def _head_outputs(model: Model, heads: tuple[str, ...], encoded: EncoderOutput, 
     return found
 
 
-def longest_row(config: EncoderConfig, heads: tuple[str, ...] = ()) -> int | None:
+def max_input_length(config: EncoderConfig, heads: tuple[str, ...] = ()) -> int | None:
     """How many tokens a row can have; None where positions are computed, not looked up."""
     looked_up = config.position_embedding == "learned" or (config.enhanced_decoder and "mlm" in heads)
     return config.max_position_embeddings if looked_up else None
 
 
-def checked_inputs(
+def check_inputs(
     config: EncoderConfig,
     heads: tuple[str, ...],
     input_ids: Any,
@@ -191,7 +191,7 @@ def checked_inputs(
     arrays = {
         "input_ids": ids,
         "segment_ids": mask,
-        "position_ids": _positions(config, longest_row(config, heads), ids, position_ids),
+        "position_ids": _positions(config, max_input_length(config, heads), ids, position_ids),
         "token_type_ids": _token_types(config, ids, token_type_ids),
     }
     return {name: jnp.asarray(array, jnp.int32) for name, array in arrays.items()}

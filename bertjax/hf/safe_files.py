@@ -17,7 +17,7 @@ from bertjax.hf.keymap import Tensors
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-PICKLED = (
+PICKLE_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
     "model.pt",
@@ -58,7 +58,7 @@ def auto_class(architecture: str) -> str:
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
     """The JSON object of a file; raises `UserError`."""
-    path = inside(folder, name)
+    path = resolve_inside(folder, name)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -74,10 +74,10 @@ def read_tensors(folder: Path, architecture: str = "") -> tuple[Tensors, str]:
     `architecture` is the class that the folder says it holds: how pickled weights are converted depends on it.
     """
     if (folder / WEIGHTS).exists():
-        return read_file(folder, WEIGHTS), f"{folder / WEIGHTS}"
+        return read_safetensors(folder, WEIGHTS), f"{folder / WEIGHTS}"
     if (folder / INDEX).exists():
         return _read_shards(folder), f"{folder / INDEX}"
-    pickled = [name for name in PICKLED if (folder / name).exists()]
+    pickled = [name for name in PICKLE_FILES if (folder / name).exists()]
     if pickled:
         raise UserError(
             f"{folder} holds {pickled[0]}, which is not read (it can run code); convert it where torch is installed: "
@@ -88,7 +88,7 @@ def read_tensors(folder: Path, architecture: str = "") -> tuple[Tensors, str]:
 
 def read_tokenizer_files(folder: Path) -> dict[str, bytes]:
     """The tokenizer's files, as they are; they are carried, not parsed."""
-    return {name: inside(folder, name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
+    return {name: resolve_inside(folder, name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
 
 
 def _read_shards(folder: Path) -> Tensors:
@@ -100,7 +100,7 @@ def _read_shards(folder: Path) -> Tensors:
     for file in sorted(set(table.values())):
         if not file.endswith(".safetensors"):
             raise UserError(f"{where}: {file!r} is not a safetensors file")
-        shard = read_file(folder, file)
+        shard = read_safetensors(folder, file)
         twice = shard.keys() & tensors.keys()
         if twice:
             raise UserError(f"{where}: {min(twice)} is in two files")
@@ -114,11 +114,11 @@ def _read_shards(folder: Path) -> Tensors:
     return tensors
 
 
-def read_file(folder: Path, name: str) -> Tensors:
-    """Every tensor of a file; numbers that are not floats are left to `KeyMap.canonical` to ignore by name."""
+def read_safetensors(folder: Path, name: str) -> Tensors:
+    """Every tensor of a file; numbers that are not floats are left to `KeyMap.canonicalize` to ignore by name."""
     from safetensors import SafetensorError, safe_open
 
-    path = inside(folder, name)
+    path = resolve_inside(folder, name)
     try:
         with safe_open(path, framework="numpy") as file:
             kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (not a dict)
@@ -134,7 +134,7 @@ def _widened(array: np.ndarray, kind: str) -> np.ndarray:
     return array.astype(np.float32, copy=False) if kind in _FLOATS else array
 
 
-def inside(folder: Path, name: str) -> Path:
+def resolve_inside(folder: Path, name: str) -> Path:
     """`folder/name`, if that is a plain file below the folder, or a link of the Hugging Face cache to its own blobs."""
     parts = PurePosixPath(name)
     path = folder / name

@@ -15,12 +15,20 @@ import numpy as np
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import sidecar_files
-from bertjax.hf.export_plan import Layout, layout
+from bertjax.hf.export_plan import ExportPlan, plan_export
 from bertjax.hf.keymap import Tensors
-from bertjax.hf.load import load_pretrained, read_config
-from bertjax.hf.model_card import MARKER, model_card
-from bertjax.hf.pretrained import ModelOutput, PretrainedModel, longest_row
-from bertjax.hf.safe_files import CONFIG, INDEX, TOKENIZER_FILES, WEIGHTS, read_file, read_tensors, read_tokenizer_files
+from bertjax.hf.load import load_pretrained, read_config_json
+from bertjax.hf.model_card import MARKER, render_model_card
+from bertjax.hf.pretrained import ModelOutput, PretrainedModel, max_input_length
+from bertjax.hf.safe_files import (
+    CONFIG,
+    INDEX,
+    TOKENIZER_FILES,
+    WEIGHTS,
+    read_safetensors,
+    read_tensors,
+    read_tokenizer_files,
+)
 from bertjax.io.atomic import atomic_folder
 from bertjax.models.model import HEADS
 from bertjax.types import Params
@@ -28,7 +36,7 @@ from bertjax.types import Params
 log = logging.getLogger(__name__)
 
 
-class HasTokenizerFiles(Protocol):
+class ExportableTokenizer(Protocol):
     """What the export asks of a tokenizer in memory: its Hugging Face files, and ids to compare them with."""
 
     def save_huggingface(self, folder: str | os.PathLike[str], max_length: int) -> None: ...
@@ -36,7 +44,7 @@ class HasTokenizerFiles(Protocol):
     def encode_with_specials(self, text: str) -> list[int]: ...
 
 
-TokenizerSource = HasTokenizerFiles | Mapping[str, bytes] | str | os.PathLike[str]
+TokenizerSource = ExportableTokenizer | Mapping[str, bytes] | str | os.PathLike[str]
 """A tokenizer, or its files: their bytes by name, or the folder that holds them."""
 
 # Between the model in memory and the one read back only the padding of the vocabulary differs, and with it the order
@@ -75,22 +83,22 @@ def save_pretrained(
     """
     folder = Path(folder).absolute()
     _require_free(folder, overwrite)
-    plan = layout(config, _ordered(heads))
+    plan = plan_export(config, _ordered(heads))
     tensors, beside = plan.tensors(params)
     if require_transformers and plan.family is None:
-        reasons = ", ".join(plan.lost) or "its parts"
+        reasons = ", ".join(plan.unsupported) or "its parts"
         raise UserError(f"transformers has no class for this model: {config.family} has no place for {reasons}")
-    if plan.lost:
+    if plan.unsupported:
         log.warning(
             "no class of the family %s in transformers holds this model (in the way: %s); it is written in our own "
             "format, for bertjax.load_pretrained",
             config.family,
-            ", ".join(plan.lost),
+            ", ".join(plan.unsupported),
         )
     try:
         with atomic_folder(folder) as temporary:
             _write_weights(temporary, tensors, max_shard_bytes)
-            sidecar_files.write(temporary, plan, beside)
+            sidecar_files.write_sidecar(temporary, plan, beside)
             _write_rest(temporary, plan, sum(array.size for array in (*tensors.values(), *beside.values())), card)
             _write_tokenizer(temporary, tokenizer, config)
             for name, text in (extra_files or {}).items():
@@ -114,20 +122,20 @@ def verify_export(
     Compared: every tensor bit by bit, the config, the outputs on a small batch, the tokenizer's files.
     """
     folder, heads = Path(folder), _ordered(heads)
-    loaded, plan = load_pretrained(folder), layout(config, heads)
+    loaded, plan = load_pretrained(folder), plan_export(config, heads)
     tensors, beside = plan.tensors(params)
     _compare_tensors(WEIGHTS, tensors, read_tensors(folder)[0])
     if beside:
-        _compare_tensors(sidecar_files.WEIGHTS_BESIDE, beside, read_file(folder, sidecar_files.WEIGHTS_BESIDE))
-    mine, back = plan.config_values, dataclasses.replace(plan, config=loaded.config).config_values
-    written = read_config(folder)[0]
+        _compare_tensors(sidecar_files.SIDECAR_WEIGHTS, beside, read_safetensors(folder, sidecar_files.SIDECAR_WEIGHTS))
+    mine, back = plan.config_json, dataclasses.replace(plan, config=loaded.config).config_json
+    written = read_config_json(folder)[0]
     for key in sorted(mine.keys() | back.keys() | written.keys()):
         if not mine.get(key) == back.get(key) == written.get(key):
             raise ExportError(f"{folder}: {key} of the config read back is {back.get(key)!r}, not {mine.get(key)!r}")
     if loaded.heads != heads:
         raise ExportError(f"{folder}: the heads read back are {', '.join(loaded.heads)}, not {', '.join(heads)}")
-    if any(getattr(loaded.config, name) != getattr(config, name) for name in plan.side_fields):
-        raise ExportError(f"{folder}: {sidecar_files.CONFIG_BESIDE} read back differs from the config in memory")
+    if any(getattr(loaded.config, name) != getattr(config, name) for name in plan.sidecar_fields):
+        raise ExportError(f"{folder}: {sidecar_files.SIDECAR_CONFIG} read back differs from the config in memory")
     _compare_outputs(PretrainedModel(config, params, heads), loaded)
     if isinstance(tokenizer, Mapping | str | os.PathLike):
         if _given_files(tokenizer) != dict(loaded.tokenizer_files):
@@ -161,10 +169,10 @@ def _write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int) -> None
         save_file(shard, folder / name, metadata={"format": "pt"})
 
 
-def _write_rest(folder: Path, plan: Layout, num_params: int, card: Mapping[str, Any] | None) -> None:
-    text = json.dumps(plan.config_values, indent=2, sort_keys=True)
+def _write_rest(folder: Path, plan: ExportPlan, num_params: int, card: Mapping[str, Any] | None) -> None:
+    text = json.dumps(plan.config_json, indent=2, sort_keys=True)
     (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(model_card(plan, num_params, card), encoding="utf-8")
+    (folder / "README.md").write_text(render_model_card(plan, num_params, card), encoding="utf-8")
 
 
 def _write_tokenizer(folder: Path, tokenizer: TokenizerSource | None, config: EncoderConfig) -> None:
@@ -210,7 +218,7 @@ def _compare_tensors(file: str, wanted: Tensors, found: Tensors) -> None:
 
 def _compare_outputs(memory: PretrainedModel, loaded: PretrainedModel) -> None:
     config = memory.config
-    length = min(longest_row(config, memory.heads) or 12, 12)
+    length = min(max_input_length(config, memory.heads) or 12, 12)
     draw = np.random.default_rng(0).integers
     ids = draw(0, config.vocab_size, (2, length))
     types = draw(0, config.type_vocab_size, (2, length)) if config.type_vocab_size else None
@@ -244,7 +252,7 @@ _SENTENCES = (
 )
 
 
-def _compare_tokenizer(folder: Path, tokenizer: HasTokenizerFiles, config: EncoderConfig) -> None:
+def _compare_tokenizer(folder: Path, tokenizer: ExportableTokenizer, config: EncoderConfig) -> None:
     """The ids of a few sentences, by the file that was written and by the tokenizer in memory."""
     from tokenizers import Tokenizer
 

@@ -18,14 +18,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bertjax.errors import UserError, require_one_of
-from bertjax.hf.export_plan import HEAD_OF
-from bertjax.hf.pretrained import PretrainedModel, longest_row
+from bertjax.hf.export_plan import HEAD_BY_MODULE
+from bertjax.hf.pretrained import PretrainedModel, max_input_length
 from bertjax.hf.safe_files import read_json
 from bertjax.hf.save import TokenizerSource, save_pretrained
 
-MODES = ("mean", "cls")
-MODULES = "modules.json"
-SETTINGS = "sentence_bert_config.json"
+POOLING_MODES = ("mean", "cls")
+MODULES_FILE = "modules.json"
+SETTINGS_FILE = "sentence_bert_config.json"
 _POOLING = "1_Pooling/config.json"
 _NORMALIZE = "2_Normalize/config.json"
 # The words of the library up to version 5 for a mode, which later ones still read; version 6 writes the mode itself.
@@ -53,12 +53,12 @@ class Pooling:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        require_one_of("pooling", self.mode, MODES)
+        require_one_of("pooling", self.mode, POOLING_MODES)
         if self.max_length is not None and self.max_length < 1:
             raise UserError(f"max_length must be at least 1, not {self.max_length}")
 
 
-def embed(
+def embed_ids(
     model: PretrainedModel,
     input_ids: Any,
     attention_mask: Any = None,
@@ -66,7 +66,7 @@ def embed(
     pooling: Pooling = Pooling(),
 ) -> Float[Array, "B D"]:
     """The vectors of texts given as ids [B, S], with their special pieces; float32."""
-    hidden = bare(model)(input_ids, attention_mask, token_type_ids).last_hidden_state
+    hidden = drop_heads(model)(input_ids, attention_mask, token_type_ids).last_hidden_state
     mask = jnp.ones(hidden.shape[:2], jnp.int32) if attention_mask is None else jnp.asarray(attention_mask, jnp.int32)
     return pool(hidden, mask, pooling.mode, pooling.normalize)
 
@@ -86,10 +86,10 @@ def pool(hidden: Float[Array, "B S D"], mask: Int[Array, "B S"], mode: str, norm
     return vectors / jnp.maximum(length, 1e-12)
 
 
-def bare(model: PretrainedModel) -> PretrainedModel:
+def drop_heads(model: PretrainedModel) -> PretrainedModel:
     """The encoder alone, with its pooler where it has one: no head's products are computed or stored."""
     heads = tuple(head for head in model.heads if head == "pooler")
-    params = {name: value for name, value in model.params.items() if HEAD_OF.get(name, "pooler") == "pooler"}
+    params = {name: value for name, value in model.params.items() if HEAD_BY_MODULE.get(name, "pooler") == "pooler"}
     return dataclasses.replace(model, params=params, heads=heads)
 
 
@@ -110,10 +110,10 @@ def save_sentence_transformers(
     tokenizer = tokenizer or model.tokenizer_files
     if not tokenizer:
         raise UserError("a folder for sentence-transformers needs the tokenizer's files; this model has none")
-    encoder = bare(model)
+    encoder = drop_heads(model)
     if pooling.mode == "cls" and encoder.config.summary == "last":
         raise UserError("pooling=cls reads the first token, but this model's summary is its last; use mean")
-    longest = longest_row(encoder.config)
+    longest = max_input_length(encoder.config)
     if pooling.max_length is not None and longest is not None and pooling.max_length > longest:
         raise UserError(f"max_length {pooling.max_length} is beyond the {longest} tokens that the model can read")
     pooling = dataclasses.replace(pooling, max_length=pooling.max_length or encoder.config.max_position_embeddings)
@@ -131,30 +131,30 @@ def save_sentence_transformers(
 
 
 def read_pooling(folder: str | os.PathLike[str]) -> Pooling:
-    """How the vectors of a sentence-transformers folder are made; raises `UserError` for what `embed` cannot do."""
+    """How the vectors of a sentence-transformers folder are made; raises `UserError` for what `embed_ids` cannot do."""
     folder = Path(folder)
     steps = _read_steps(folder)
     kinds = [kind for kind, _ in steps]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or steps[0][1]:
         raise UserError(
-            f"{folder / MODULES}: only Transformer, Pooling, Normalize are supported, not {', '.join(kinds)}"
+            f"{folder / MODULES_FILE}: only Transformer, Pooling, Normalize are supported, not {', '.join(kinds)}"
         )
     where = f"{steps[1][1]}/config.json"
     mode = _read_mode(read_json(folder, where), f"{folder / where}")
-    length = read_json(folder, SETTINGS).get("max_seq_length") if (folder / SETTINGS).is_file() else None
+    length = read_json(folder, SETTINGS_FILE).get("max_seq_length") if (folder / SETTINGS_FILE).is_file() else None
     if length is not None and type(length) is not int:
-        raise UserError(f"{folder / SETTINGS}: max_seq_length must be a whole number, not {length!r}")
+        raise UserError(f"{folder / SETTINGS_FILE}: max_seq_length must be a whole number, not {length!r}")
     return Pooling(mode, len(steps) == 3, length)
 
 
 def _read_steps(folder: Path) -> list[tuple[str, str]]:
     """(class without its module, subfolder) of every module, in their order."""
-    where = folder / MODULES
+    where = folder / MODULES_FILE
     try:
         steps = json.loads(where.read_text(encoding="utf-8"))
         return [(step["type"].rpartition(".")[2], step["path"]) for step in sorted(steps, key=lambda step: step["idx"])]
     except FileNotFoundError:
-        raise UserError(f"{folder} is no folder of sentence-transformers: it has no {MODULES}") from None
+        raise UserError(f"{folder} is no folder of sentence-transformers: it has no {MODULES_FILE}") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UserError(f"{where} is not a list of modules with idx, path and type") from None
 
@@ -164,8 +164,10 @@ def _read_mode(values: Mapping[str, Any], where: str) -> str:
     if "pooling_mode" in values:
         given = values["pooling_mode"]
         modes = given if isinstance(given, list) else [given]
-    if len(modes) != 1 or modes[0] not in MODES:
-        raise UserError(f"{where}: pooling must be {' or '.join(MODES)}, not {', '.join(map(str, modes)) or 'nothing'}")
+    if len(modes) != 1 or modes[0] not in POOLING_MODES:
+        raise UserError(
+            f"{where}: pooling must be {' or '.join(POOLING_MODES)}, not {', '.join(map(str, modes)) or 'nothing'}"
+        )
     return str(modes[0])
 
 
@@ -178,8 +180,8 @@ def _files(model: PretrainedModel, pooling: Pooling) -> dict[str, Any]:
     ]
     modes = {key: mode == pooling.mode for mode, key in _OLD_KEYS.items()}
     files = {
-        MODULES: modules,
-        SETTINGS: {"max_seq_length": pooling.max_length, "do_lower_case": False},
+        MODULES_FILE: modules,
+        SETTINGS_FILE: {"max_seq_length": pooling.max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {
             "prompts": {},
             "default_prompt_name": None,

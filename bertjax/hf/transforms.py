@@ -25,7 +25,7 @@ class Transform(NamedTuple):
 
     join: Callable[[Arrays, Sizes], np.ndarray]
     split: Callable[[np.ndarray, int, Sizes], list[np.ndarray]]
-    their_shape: Callable[[Shape, int, Sizes], Shape]
+    tensor_shape: Callable[[Shape, int, Sizes], Shape]
 
 
 def _single(there: Callable, back: Callable, shape: Callable) -> Transform:

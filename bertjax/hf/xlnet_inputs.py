@@ -12,28 +12,28 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.models.two_stream import check_two_streams
 
-Streams = dict[str, Array]
+TwoStreamInputs = dict[str, Array]
 
 
-def checked_streams(
+def check_two_stream_inputs(
     config: EncoderConfig, shape: tuple[int, ...], memory: Any, perm_mask: Any, target_mapping: Any
-) -> Streams:
+) -> TwoStreamInputs:
     """Keyword arguments of `run_two_streams` for rows of `shape` [B, S]; raises `UserError`.
 
     memory [L, B, M, D]   perm_mask [B, S, S], 1 = hidden   target_mapping [B, T, S], a single 1 in every row
     """
     check_two_streams(config, memory is not None)
-    found: Streams = {}
+    found: TwoStreamInputs = {}
     if memory is not None:
         found["memory"] = _memory(config, shape[0], memory)
     if perm_mask is not None:
         found["visible"] = jnp.asarray(_zeros_and_ones("perm_mask", perm_mask, (*shape, shape[1])) == 0)
     if target_mapping is not None:
-        found["targets"] = jnp.asarray(target_places(target_mapping, shape), jnp.int32)
+        found["targets"] = jnp.asarray(target_positions(target_mapping, shape), jnp.int32)
     return found
 
 
-def target_places(target_mapping: Any, shape: tuple[int, ...]) -> np.ndarray:
+def target_positions(target_mapping: Any, shape: tuple[int, ...]) -> np.ndarray:
     """[B, T] from the one-hot form [B, T, S]; raises `UserError` for rows that are not one-hot, or equal.
 
     `transformers` adds up the queries of targets at one place, which then are neither's.

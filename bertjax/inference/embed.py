@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax.errors import UserError
-from bertjax.hf.pretrained import PretrainedModel, longest_row
-from bertjax.hf.sentence_transformers import Pooling, bare, pool
+from bertjax.hf.pretrained import PretrainedModel, max_input_length
+from bertjax.hf.sentence_transformers import Pooling, drop_heads, pool
 from bertjax.inference.text_batches import TextReader, Texts, TextTokenizer, batches
 
 TOKENS = 8192
@@ -30,12 +30,12 @@ class Embedder:
         self, model: PretrainedModel, tokenizer: TextTokenizer, pooling: Pooling = _MEAN, tokens: int = TOKENS
     ) -> None:
         self.pooling, self.cut, self._tokens = pooling, 0, tokens
-        self._model = bare(model)
+        self._model = drop_heads(model)
         if self._model.config.bi_data:  # half of a batch would be read backwards
             self._model = dataclasses.replace(
                 self._model, config=dataclasses.replace(self._model.config, bi_data=False)
             )
-        longest = longest_row(self._model.config)
+        longest = max_input_length(self._model.config)
         if longest is not None and pooling.max_length is not None and pooling.max_length > longest:
             raise UserError(f"max-length {pooling.max_length} is beyond the {longest} tokens that the model can read")
         self.max_length = pooling.max_length or longest or self._model.config.max_position_embeddings

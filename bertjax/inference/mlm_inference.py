@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.pretrained import Inputs, PretrainedModel, checked_inputs
+from bertjax.hf.pretrained import Inputs, PretrainedModel, check_inputs
 from bertjax.models.model import bind
 from bertjax.models.two_stream import run_two_streams
 from bertjax.types import Params
@@ -85,7 +85,7 @@ def masked_word_log_probs(
 
 
 def _inputs(model: PretrainedModel, rows: Rows) -> Inputs:
-    return checked_inputs(model.config, model.heads, *rows)
+    return check_inputs(model.config, model.heads, *rows)
 
 
 def _scores(

@@ -25,8 +25,8 @@ from bertjax.finetuning.qa_features import QaData
 from bertjax.finetuning.readers.examples import Examples, QaExamples
 from bertjax.finetuning.task_data import TaskData, task_data
 from bertjax.finetuning.token_features import TokenData
-from bertjax.hf.export_plan import HEAD_OF
-from bertjax.hf.pretrained import PretrainedModel, longest_row
+from bertjax.hf.export_plan import HEAD_BY_MODULE
+from bertjax.hf.pretrained import PretrainedModel, max_input_length
 from bertjax.inference.predict_inputs import ANYTHING, Asked, in_flags
 from bertjax.training.sharding import make_mesh
 
@@ -67,7 +67,7 @@ def task_of(model: PretrainedModel, kind: str, trained: TaskConfig | None = None
     Raises `UserError` for a length beyond the model's positions.
     """
     told = {name: value for name, value in wishes.items() if value is not None}
-    longest = longest_row(model.config)
+    longest = max_input_length(model.config)
     if longest is not None and told.get("max_len", 0) > longest:
         raise UserError(f"--max-length {told['max_len']} is beyond the {longest} tokens that the model can read")
     values: dict[str, Any] = {"kind": kind, "train": (ANYTHING,), "eval": (), "labels": (), "swap_pairs": False}
@@ -112,7 +112,9 @@ class Predictor:
         self.config, self.labels, self._tokenizer, self._top = config, model.config.labels, tokenizer, top
         self._objective = TaskObjective(TaskObjectiveConfig(config.kind), own, tokenizer.vocabulary())
         kept = {
-            name: leaf for name, leaf in model.params.items() if HEAD_OF.get(name) in (None, *self._objective.heads)
+            name: leaf
+            for name, leaf in model.params.items()
+            if HEAD_BY_MODULE.get(name) in (None, *self._objective.heads)
         }
         self._params = kept
         self._mesh = make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1])

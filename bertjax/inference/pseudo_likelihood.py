@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bertjax.errors import UserError, require_one_of
-from bertjax.hf.pretrained import PretrainedModel, longest_row
+from bertjax.hf.pretrained import PretrainedModel, max_input_length
 from bertjax.inference.mlm_inference import HowHidden, how_hidden, masked_word_log_probs
 from bertjax.inference.text_batches import TextReader, Texts, TextTokenizer, batches, require_readable
 
@@ -87,7 +87,7 @@ def _masked_parts(
     owners = np.searchsorted(texts.offsets, flat, side="right") - 1
     places = flat - texts.offsets[owners]
     most_rows, done = max(1, _MOST_SCORES // model.config.vocab_size), 0
-    longest = longest_row(model.config, model.heads)
+    longest = max_input_length(model.config, model.heads)
     for batch in batches(texts.lengths[owners], longest, tokens, most_rows):
         own, place = owners[batch.members], places[batch.members][:, None]
         hidden = np.arange(batch.length) == place
@@ -104,7 +104,7 @@ def _masked_parts(
 
 def _causal_parts(model: PretrainedModel, texts: Texts, tokens: int) -> Iterator[_Part]:
     """A row for each text; a token's probability stands at the token before it."""
-    done, longest = 0, longest_row(model.config, model.heads)
+    done, longest = 0, max_input_length(model.config, model.heads)
     for batch in batches(texts.lengths, longest, min(tokens, max(1, _MOST_SCORES // model.config.vocab_size))):
         rows = texts.rows(batch.members, batch.length, model.config.pad_token_id)
         real = np.arange(len(batch.members)) < batch.real

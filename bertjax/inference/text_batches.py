@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.hf.pretrained import PretrainedModel, longest_row
+from bertjax.hf.pretrained import PretrainedModel, max_input_length
 from bertjax.inference.mlm_inference import Rows
 
 _MANY = 2**24
@@ -114,7 +114,7 @@ def _joined(lists: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
 
 def require_readable(model: PretrainedModel, texts: Texts, given: Sequence[str]) -> None:
     """Raises `UserError` for a text that is longer than the model reads."""
-    longest = longest_row(model.config, model.heads)
+    longest = max_input_length(model.config, model.heads)
     over = np.flatnonzero(texts.lengths > (_MANY if longest is None else longest))
     if len(over):
         raise UserError(

@@ -20,7 +20,7 @@ import numpy as np
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.pretrained import Inputs, PretrainedModel, checked_inputs
+from bertjax.hf.pretrained import Inputs, PretrainedModel, check_inputs
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.models.model import bind
 from bertjax.types import Params
@@ -162,7 +162,7 @@ def attention_of(model: PretrainedModel, tokenizer: Pieces, sentence: str) -> Fi
     ids = tokenizer.encode_with_specials(sentence)[:MOST_TOKENS]
     rows = 2 if model.config.bi_data else 1  # half of such rows are read backwards
     try:
-        inputs = checked_inputs(model.config, model.heads, np.tile(np.array(ids, np.int32), (rows, 1)))
+        inputs = check_inputs(model.config, model.heads, np.tile(np.array(ids, np.int32), (rows, 1)))
         layers = min(model.config.num_layers, max(MOST_MAPS // model.config.num_heads, 1))
         shares = np.asarray(_shares(model.params, inputs, model.config, model.heads, layers))[:, 0]
     except UserError as error:

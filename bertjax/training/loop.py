@@ -168,7 +168,7 @@ class Course:
                 f"the checkpoint of step {restored.step} is intact; try a lower optimizer.learning_rate, or go back "
                 "further by hand"
             )
-        run.checkpoints.drop_after(restored.step)  # they belong to what is now undone
+        run.checkpoints.delete_after(restored.step)  # they belong to what is now undone
         jump = Jump(restored.step, int(restored.state.cursor), fault.cursor + 1, fault.reason)
         jumps.append(jump)
         write_jumps(run.workdir, jumps)
@@ -191,7 +191,7 @@ class Course:
         )
         for leaf in jax.tree.leaves(self.state):
             leaf.delete()  # there may be no room for two states
-        regular = [step for step in checkpoints.steps() if step == 0 or due(step, interval)]
+        regular = [step for step in checkpoints.all_steps() if step == 0 or due(step, interval)]
         try:
             if regular:
                 return checkpoints.restore(abstract, regular[-1], COUNTERS)

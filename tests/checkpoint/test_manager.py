@@ -18,7 +18,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from kill_lab import kill_after_lines
 
 from bertjax.checkpoint import manager as manager_module
-from bertjax.checkpoint.manager import Checkpoints, kept_steps
+from bertjax.checkpoint.manager import Checkpoints, steps_to_keep
 from bertjax.checkpoint.manifest import MANIFEST
 from bertjax.errors import UserError
 
@@ -90,7 +90,7 @@ def test_orbax_alone_can_read_what_we_write(tmp_path: Path) -> None:
 def test_empty_directory_restores_nothing(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "new" / "folder", keep=1)
     assert checkpoints.restore(abstract(make_state())) is None
-    assert checkpoints.latest() is None and checkpoints.steps() == []
+    assert checkpoints.latest_step() is None and checkpoints.all_steps() == []
 
 
 def test_state_may_be_donated_right_after_save(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_step_that_is_not_newer_is_refused(tmp_path: Path) -> None:
     for step in (2, 3):
         with pytest.raises(UserError, match="already holds step 3"):
             checkpoints.save(step, make_state(), {})
-    assert checkpoints.steps() == [3]
+    assert checkpoints.all_steps() == [3]
 
 
 def test_meta_that_is_not_json_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_damaged_newest_is_set_aside_and_the_one_before_used(
     assert restored is not None and restored.step == 2
     assert_same(restored.state, make_state(2))
     assert "step 3" in caplog.text and "damaged" in caplog.text and "step 2" in caplog.text
-    assert (tmp_path / "damaged" / "3").is_dir() and checkpoints.latest() == 2
+    assert (tmp_path / "damaged" / "3").is_dir() and checkpoints.latest_step() == 2
     checkpoints.save(3, make_state(3), {})  # the number is free again
     assert checkpoints.restore(abstract(make_state())).step == 3  # type: ignore[union-attr]
 
@@ -296,14 +296,14 @@ def test_the_error_of_a_background_save_surfaces_and_the_next_save_works(
         checkpoints.save(2, make_state(2), {})
         with pytest.raises(UserError, match=r"step 2 could not be written.*no space left"):
             checkpoints.wait()
-        assert checkpoints.latest() == 1
+        assert checkpoints.latest_step() == 1
         checkpoints.save(3, make_state(3), {})
         with pytest.raises(UserError, match="step 3 could not be written"):
             checkpoints.save(4, make_state(4), {})
     assert [p.name for p in tmp_path.iterdir()] == ["1"]
     checkpoints.save(4, make_state(4), {})
     checkpoints.wait()
-    assert checkpoints.steps() == [4]
+    assert checkpoints.all_steps() == [4]
     assert [p.name for p in tmp_path.iterdir()] == ["4"]
 
 
@@ -338,7 +338,7 @@ def test_killed_while_saving_there_is_always_a_good_one(tmp_path: Path) -> None:
         import sys, jax.numpy as jnp
         from bertjax.checkpoint.manager import Checkpoints
         c = Checkpoints(sys.argv[1], keep=1)
-        for step in range((c.latest() or 0) + 1, 100000):
+        for step in range((c.latest_step() or 0) + 1, 100000):
             c.save(step, {"x": jnp.full((512, 512), step, jnp.float32)}, {"step": step})
             if step % 5 == 0:
                 print(step, flush=True)
@@ -363,7 +363,7 @@ def test_retention_on_disk(tmp_path: Path) -> None:
     for step, loss in zip(range(1, 10), (9, 8, 1, 7, 6, 5, 4, 3, 2), strict=True):
         checkpoints.save(step, {"x": jnp.int32(step)}, {}, {"eval/loss": loss} if step != 8 else None)
     checkpoints.close()
-    assert Checkpoints(tmp_path, keep=2).steps() == [3, 4, 8, 9]
+    assert Checkpoints(tmp_path, keep=2).all_steps() == [3, 4, 8, 9]
 
 
 @given(
@@ -375,7 +375,7 @@ def test_retention_on_disk(tmp_path: Path) -> None:
 )
 def test_kept_steps(steps: set[int], keep: int, every: int | None, lower: bool, random: Any) -> None:
     scores = {s: random.choice([None, float("nan"), float("inf"), random.random()]) for s in steps}
-    kept = kept_steps(steps, keep, every, scores, lower)
+    kept = steps_to_keep(steps, keep, every, scores, lower)
     assert kept <= steps and len(kept) >= min(keep, len(steps))
     assert set(sorted(steps)[-keep:]) <= kept
     assert all(s in kept for s in steps if every and s % every == 0)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from bertjax.checkpoint.surgery import (
-    compose_rows,
+    average_rows,
+    collapse_paths,
     leaves_of,
     merge_params,
-    stretch_rows,
-    take_layers,
-    topmost,
-    with_leaves,
+    replace_leaves,
+    resize_position_table,
+    select_layers,
 )
 from bertjax.errors import UserError
 from bertjax.models.layer_stack import STACKS
@@ -24,7 +24,7 @@ def table(rows: int, width: int = 3) -> np.ndarray:
 
 def test_one_part_is_that_row_and_several_are_their_mean() -> None:
     old = table(5)
-    new = compose_rows(old, [[3], [0], [1, 2], [4, 4, 1], [3]])
+    new = average_rows(old, [[3], [0], [1, 2], [4, 4, 1], [3]])
     assert new.dtype == old.dtype
     assert np.array_equal(new[[0, 1, 4]], old[[3, 0, 3]])
     assert np.allclose(new[2], (old[1] + old[2]) / 2, atol=1e-7)
@@ -33,8 +33,8 @@ def test_one_part_is_that_row_and_several_are_their_mean() -> None:
 
 def test_a_row_without_parts_is_the_mean_of_all() -> None:
     old, bias = table(5), np.array([1.0, 2.0, 6.0], np.float32)
-    assert np.allclose(compose_rows(old, [[2], []]), [old[2], old.mean(axis=0)], atol=1e-7)
-    assert compose_rows(bias, [[], [1], [0, 2]]).tolist() == [3.0, 2.0, 3.5]
+    assert np.allclose(average_rows(old, [[2], []]), [old[2], old.mean(axis=0)], atol=1e-7)
+    assert average_rows(bias, [[], [1], [0, 2]]).tolist() == [3.0, 2.0, 3.5]
 
 
 def test_rows_without_parts_cost_known_words_little() -> None:
@@ -45,30 +45,30 @@ def test_rows_without_parts_cost_known_words_little() -> None:
     def log_sum(rows: np.ndarray, biases: np.ndarray) -> np.ndarray:
         return np.log(np.exp(hidden @ rows.T + biases[None]).sum(axis=1))
 
-    more = log_sum(compose_rows(old, parts), compose_rows(bias, parts)) - log_sum(old, bias)
+    more = log_sum(average_rows(old, parts), average_rows(bias, parts)) - log_sum(old, bias)
     assert (more > -1e-12).all() and more.max() > 0.01 and (more <= np.log(1 + 20 / 50) + 1e-12).all()
 
 
 def test_tiling_begins_again_and_keeps_what_was_there() -> None:
     old = table(6)  # two rows before the first position, as RoBERTa has
-    new = stretch_rows(old, 9, 2, "tile")
+    new = resize_position_table(old, 9, 2, "tile")
     assert np.array_equal(new, old[[0, 1, 2, 3, 4, 5, 2, 3, 4, 5, 2]])
 
 
 def test_interpolation_runs_from_the_first_to_the_last_position() -> None:
     old = np.array([[9.0], [0.0], [4.0], [8.0]], np.float32)
-    new = stretch_rows(old, 5, 1, "interpolate")
+    new = resize_position_table(old, 5, 1, "interpolate")
     assert new.dtype == old.dtype and new[:, 0].tolist() == [9.0, 0.0, 2.0, 4.0, 6.0, 8.0]
-    long = stretch_rows(table(50), 173, 0, "interpolate")
+    long = resize_position_table(table(50), 173, 0, "interpolate")
     assert np.array_equal(long[[0, -1]], table(50)[[0, -1]])
-    assert stretch_rows(np.ones((1, 2), np.float32), 3, 0, "interpolate").tolist() == [[1.0, 1.0]] * 3
+    assert resize_position_table(np.ones((1, 2), np.float32), 3, 0, "interpolate").tolist() == [[1.0, 1.0]] * 3
 
 
 @pytest.mark.parametrize("how", ["tile", "interpolate"])
 def test_a_shorter_table_is_cut_and_an_equal_one_stays(how: str) -> None:
     old = table(6)
-    assert np.array_equal(stretch_rows(old, 3, 2, how), old[:5])
-    assert np.array_equal(stretch_rows(old, 4, 2, how), old)
+    assert np.array_equal(resize_position_table(old, 3, 2, how), old[:5])
+    assert np.array_equal(resize_position_table(old, 4, 2, how), old)
 
 
 def stacked(layers: int) -> dict:
@@ -83,7 +83,7 @@ def stacked(layers: int) -> dict:
 
 def test_layers_are_taken_in_the_order_given() -> None:
     params = stacked(6)
-    taken = dict(leaves_of(take_layers(params, [0, 2, 5])))
+    taken = dict(leaves_of(select_layers(params, [0, 2, 5])))
     assert taken["encoder/layers/attention/kernel"].tolist() == [[0, 1], [4, 5], [10, 11]]
     assert taken["encoder/attention_norms/layers/scale"].tolist() == [[2], [5]]
     assert taken["encoder/norm/scale"] is params["encoder"]["norm"]["scale"]
@@ -92,17 +92,17 @@ def test_layers_are_taken_in_the_order_given() -> None:
 
 def test_a_shared_group_serves_any_number_of_layers() -> None:
     params = {"encoder": {"groups": {"layers": {"kernel": np.ones((1, 2, 3))}}}}
-    assert take_layers(params, [0, 3])["encoder"]["groups"]["layers"]["kernel"].shape == (1, 2, 3)
+    assert select_layers(params, [0, 3])["encoder"]["groups"]["layers"]["kernel"].shape == (1, 2, 3)
     assert set(STACKS) == {"groups", "layers"}  # the words that surgery, which sees no models, reads in paths
 
 
 def test_layers_that_cannot_be_taken() -> None:
     with pytest.raises(UserError, match="no layer 6: the layers to take from are 0 to 5"):
-        take_layers(stacked(6), [0, 6])
+        select_layers(stacked(6), [0, 6])
     with pytest.raises(UserError, match="layer 0 has no attention norm"):
-        take_layers(stacked(6), [1, 2])
+        select_layers(stacked(6), [1, 2])
     with pytest.raises(UserError, match="cannot be taken from 2 shared groups"):
-        take_layers({"encoder": {"groups": {"layers": {"kernel": np.ones((2, 1, 3))}}}}, [0])
+        select_layers({"encoder": {"groups": {"layers": {"kernel": np.ones((2, 1, 3))}}}}, [0])
 
 
 def test_merging_keeps_what_is_lacking_and_names_it() -> None:
@@ -117,11 +117,11 @@ def test_merging_keeps_what_is_lacking_and_names_it() -> None:
 def test_paths_are_named_as_briefly_as_can_be() -> None:
     params = stacked(2)
     everything = {path for path, _ in leaves_of(params)}
-    assert topmost(params, everything) == ["encoder", "mlm_head"]
-    assert topmost(params, everything - {"encoder/norm/scale"}) == [
+    assert collapse_paths(params, everything) == ["encoder", "mlm_head"]
+    assert collapse_paths(params, everything - {"encoder/norm/scale"}) == [
         "encoder/layers",
         "encoder/attention_norms",
         "mlm_head",
     ]
-    changed = with_leaves(params, {"mlm_head/bias": np.full(4, 2.0)})
+    changed = replace_leaves(params, {"mlm_head/bias": np.full(4, 2.0)})
     assert changed["mlm_head"]["bias"].sum() == 8 and params["mlm_head"]["bias"].sum() == 0

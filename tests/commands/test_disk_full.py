@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from lab import Finished, Lab
 
-from bertjax.checkpoint.manifest import verify
+from bertjax.checkpoint.manifest import verify_checkpoint
 from bertjax.io.jsonl import JsonlLog
 from bertjax.training.logging import TensorBoard
 
@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_costs_nothing(
     left = checkpoints(workdir)
     assert left and all(each.name.isdigit() for each in left)  # no half of one, either
     for each in left:
-        verify(each)
+        verify_checkpoint(each)
 
     disk.make_room()
     capsys.readouterr()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from lab import Finished, Lab
 
-from bertjax.checkpoint.surgery import leaves_of, with_leaves
+from bertjax.checkpoint.surgery import leaves_of, replace_leaves
 from bertjax.commands import pretrain as pretraining
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
@@ -190,7 +190,7 @@ def test_the_first_of_several_networks_is_filled(sharing: str, given: SourceMode
     )
     fresh = drawn(jax.eval_shape(objective.init, jax.random.key(0)), 1)
     zeros = {path: np.zeros_like(leaf) for path, leaf in leaves_of(fresh) if path.endswith("/delta")}
-    params, own = fill_network(objective, with_leaves(fresh, zeros), "discriminator", refitted(given, SMALL))
+    params, own = fill_network(objective, replace_leaves(fresh, zeros), "discriminator", refitted(given, SMALL))
     found = dict(leaves_of(jax.device_get(objective.network_params(params, "discriminator"))))
     for path, leaf in leaves_of(given.params):
         if path.startswith("encoder"):

@@ -22,7 +22,7 @@ import pytest
 
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
-from bertjax.hf.keymap import to_huggingface
+from bertjax.hf.keymap import params_to_tensors
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.load import PretrainedModel, load_pretrained
 from bertjax.objectives.base import StepInputs
@@ -137,7 +137,7 @@ def assert_same_gradients(
 
 def _named(ours: PretrainedModel, gradient: Params) -> dict[str, np.ndarray]:
     keymap = FAMILIES[ours.config.family].keymap(ours.config)
-    return to_huggingface(keymap, jax.device_get(gradient), ours.config, ours.heads)
+    return params_to_tensors(keymap, jax.device_get(gradient), ours.config, ours.heads)
 
 
 def _compared_rows(theirs: Any, name: str, rows: int) -> np.ndarray:

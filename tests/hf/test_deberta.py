@@ -80,7 +80,7 @@ def test_loss_and_gradients_are_torchs(tmp_path: Path, version: str) -> None:
 
 @pytest.mark.parametrize("family", ["deberta", "deberta-v2"])
 def test_the_decoder_comes_back_and_transformers_does_without(tmp_path: Path, family: str) -> None:
-    values = FAMILIES[family].read(SIZES | ({} if family == "deberta" else V2))
+    values = FAMILIES[family].parse_config(SIZES | ({} if family == "deberta" else V2))
     config = dataclasses.replace(values, enhanced_decoder=True)
     params = random_params(config, ("mlm", "rtd"))
     save_pretrained(tmp_path, params, config, heads=("mlm", "rtd"))
@@ -123,7 +123,7 @@ def test_files_as_microsoft_wrote_them(tmp_path: Path) -> None:
 
 def test_what_config_json_must_say() -> None:
     """The keys whose defaults would make a BERT of it, as microsoft/deberta-v3-base and v2-xlarge have them."""
-    base = FAMILIES["deberta-v2"].render(EncoderConfig(**preset("deberta-v3-base")), "DebertaV2Model")
+    base = FAMILIES["deberta-v2"].render_config(EncoderConfig(**preset("deberta-v3-base")), "DebertaV2Model")
     expected = {
         "model_type": "deberta-v2",
         "relative_attention": True,
@@ -145,9 +145,9 @@ def test_what_config_json_must_say() -> None:
     }
     assert {key: base.get(key) for key in expected} == expected
     assert base["conv_kernel_size"] == 0 and "embedding_size" not in base
-    xlarge = FAMILIES["deberta-v2"].render(EncoderConfig(**preset("deberta-v2-xlarge")), "DebertaV2Model")
+    xlarge = FAMILIES["deberta-v2"].render_config(EncoderConfig(**preset("deberta-v2-xlarge")), "DebertaV2Model")
     assert (xlarge["conv_kernel_size"], xlarge["conv_act"]) == (3, "gelu")
-    first = FAMILIES["deberta"].render(EncoderConfig(**preset("deberta-base")), "DebertaModel")
+    first = FAMILIES["deberta"].render_config(EncoderConfig(**preset("deberta-base")), "DebertaModel")
     assert first["relative_attention"] and first["max_relative_positions"] == -1 and not first["position_biased_input"]
     assert not {"share_att_key", "position_buckets", "attention_head_size"} & first.keys()
 
@@ -175,12 +175,12 @@ def test_what_config_json_must_say() -> None:
 )
 def test_other_maths_is_refused(family: str, values: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        FAMILIES[family].read(SIZES | values)
+        FAMILIES[family].parse_config(SIZES | values)
 
 
 @pytest.mark.usefixtures("unverified")
 def test_v1_cannot_hold_buckets(tmp_path: Path) -> None:
     """On short rows nobody would see a difference: what is written must not be a DebertaModel."""
-    config = dataclasses.replace(FAMILIES["deberta"].read(SIZES), relative_buckets=6)
+    config = dataclasses.replace(FAMILIES["deberta"].parse_config(SIZES), relative_buckets=6)
     save_pretrained(tmp_path, random_params(config, ()), config, heads=())
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "bertjax"

@@ -16,8 +16,8 @@ from bertjax.config.model import EncoderConfig
 from bertjax.config.presets import PRESETS, preset
 from bertjax.errors import UserError
 from bertjax.hf import save as save_module
-from bertjax.hf.export_plan import compare, layout
-from bertjax.hf.keymap import to_huggingface
+from bertjax.hf.export_plan import compare_configs, plan_export
+from bertjax.hf.keymap import params_to_tensors
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.keymaps.family import DEFAULT_LABELS, Family
 from bertjax.hf.load import load_pretrained
@@ -41,7 +41,7 @@ def heads_of(family: Family) -> tuple[str, ...]:
 
 def config_of(name: str) -> EncoderConfig:
     case: Case = FIRST[name]
-    return FAMILIES[name].read(json.loads(json.dumps(case.config)))
+    return FAMILIES[name].parse_config(json.loads(json.dumps(case.config)))
 
 
 def random_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
@@ -98,7 +98,7 @@ def test_damage_is_named(folder: Path) -> None:
 
 def test_sizes_beyond_all_files_are_refused(folder: Path, family: Family) -> None:
     values = json.loads((folder / "config.json").read_text())
-    held = family.read(values)
+    held = family.parse_config(values)
     for key, value in values.items():
         if type(value) is not int or value not in (held.num_layers, held.hidden_size, held.vocab_size):
             continue
@@ -115,10 +115,10 @@ def test_no_two_tensors_of_one_class_share_a_name(family: Family) -> None:
     config = config_of(family.name)
     for architecture, required in family.architectures.items():
         params = random_params(config, required)
-        plan = layout(config, required)
+        plan = plan_export(config, required)
         if plan.architecture == architecture:
             assert plan.tensors(params)[0]
-        assert to_huggingface(family.keymap(config), params, config, required)
+        assert params_to_tensors(family.keymap(config), params, config, required)
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith("transformer-")])
@@ -127,6 +127,6 @@ def test_published_models_fit_the_classes_of_their_family(name: str) -> None:
     config: Any = EncoderConfig(**preset(name))
     family = FAMILIES[config.family]
     for architecture, heads in family.architectures.items():
-        held = family.read(family.render(config, architecture))
-        differing, beside = compare(config, held, heads, family.keymap(config), heads)
+        held = family.parse_config(family.render_config(config, architecture))
+        differing, beside = compare_configs(config, held, heads, family.keymap(config), heads)
         assert differing == beside, architecture

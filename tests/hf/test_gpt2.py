@@ -20,18 +20,18 @@ SIZES = {"vocab_size": 40, "n_embd": 18, "n_layer": 2, "n_head": 3, "n_positions
 
 
 def test_an_inner_size_of_null_is_four_times_the_width() -> None:
-    config = FAMILY.read({**SIZES, "n_inner": None})
-    assert config.intermediate_size == 72 and FAMILY.render(config, "GPT2Model")["n_inner"] is None
-    other = FAMILY.read({**SIZES, "n_inner": 5})
-    assert other.intermediate_size == 5 and FAMILY.render(other, "GPT2Model")["n_inner"] == 5
-    assert FAMILY.read(FAMILY.render(other, "GPT2Model")) == other
+    config = FAMILY.parse_config({**SIZES, "n_inner": None})
+    assert config.intermediate_size == 72 and FAMILY.render_config(config, "GPT2Model")["n_inner"] is None
+    other = FAMILY.parse_config({**SIZES, "n_inner": 5})
+    assert other.intermediate_size == 5 and FAMILY.render_config(other, "GPT2Model")["n_inner"] == 5
+    assert FAMILY.parse_config(FAMILY.render_config(other, "GPT2Model")) == other
 
 
 def test_the_end_of_text_pads_where_nothing_else_is_named() -> None:
-    assert FAMILY.read({}).pad_token_id == 50256
-    assert FAMILY.read({**SIZES, "eos_token_id": 39}).pad_token_id == 39
-    assert FAMILY.read({**SIZES, "eos_token_id": 39, "pad_token_id": 4}).pad_token_id == 4
-    assert FAMILY.read(SIZES).pad_token_id == 0
+    assert FAMILY.parse_config({}).pad_token_id == 50256
+    assert FAMILY.parse_config({**SIZES, "eos_token_id": 39}).pad_token_id == 39
+    assert FAMILY.parse_config({**SIZES, "eos_token_id": 39, "pad_token_id": 4}).pad_token_id == 4
+    assert FAMILY.parse_config(SIZES).pad_token_id == 0
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_the_end_of_text_pads_where_nothing_else_is_named() -> None:
 )
 def test_what_would_change_the_maths_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=f"config.json: .*{message}"):
-        FAMILY.read({**SIZES, **values})
+        FAMILY.parse_config({**SIZES, **values})
 
 
 def test_files_of_old_with_masks_and_without_the_prefix(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from safetensors.numpy import load_file, save_file
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.keymap import to_huggingface
-from bertjax.hf.keymaps.bert import keymap
+from bertjax.hf.keymap import params_to_tensors
+from bertjax.hf.keymaps.bert import make_keymap
 from bertjax.hf.load import load_pretrained
 from bertjax.models.model import abstract_params
 
@@ -54,7 +54,7 @@ def random_params() -> dict[str, Any]:
 def folder(tmp_path: Path) -> Path:
     path = tmp_path / "model"
     path.mkdir()
-    write(path, to_huggingface(keymap(OURS), random_params(), OURS, HEADS))
+    write(path, params_to_tensors(make_keymap(OURS), random_params(), OURS, HEADS))
     return path
 
 
@@ -117,9 +117,9 @@ def test_configs_that_are_refused(folder: Path, changes: dict[str, Any], message
 
 
 def test_absent_keys_take_the_defaults_of_the_class(tmp_path: Path) -> None:
-    from bertjax.hf.keymaps.bert import config_from_huggingface
+    from bertjax.hf.keymaps.bert import from_hf_config
 
-    assert config_from_huggingface({}) == EncoderConfig(hidden_act="gelu", initializer="normal")
+    assert from_hf_config({}) == EncoderConfig(hidden_act="gelu", initializer="normal")
 
 
 @pytest.mark.parametrize(

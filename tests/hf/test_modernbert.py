@@ -33,7 +33,7 @@ SIZES = {
 
 
 def read(**values: Any) -> Any:
-    return FAMILY.read({**SIZES, **values})
+    return FAMILY.parse_config({**SIZES, **values})
 
 
 def pattern(*layers: int) -> list[str]:
@@ -42,10 +42,12 @@ def pattern(*layers: int) -> list[str]:
 
 def test_the_published_config_is_that_of_both_generations() -> None:
     """What the hub's base model says: no list of kinds, no table of rotations."""
-    config = FAMILY.read({"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0})
-    assert config == FAMILY.read({})
-    written = FAMILY.render(config, "ModernBertForMaskedLM")
-    assert FAMILY.read(written) == config
+    config = FAMILY.parse_config(
+        {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+    )
+    assert config == FAMILY.parse_config({})
+    written = FAMILY.render_config(config, "ModernBertForMaskedLM")
+    assert FAMILY.parse_config(written) == config
     assert [kind == GLOBAL for kind in written["layer_types"]] == [layer % 3 == 0 for layer in range(22)]
     assert written["global_attn_every_n_layers"] == 3 and written["local_attention"] == 128
     assert written["rope_parameters"][GLOBAL]["rope_theta"] == written["global_rope_theta"] == 160_000.0
@@ -71,7 +73,7 @@ def test_either_generation_is_read_and_the_new_one_wins() -> None:
 def test_a_list_of_kinds_that_is_a_period(layers: tuple[int, ...], expected: tuple[int, int]) -> None:
     config = read(layer_types=pattern(*layers))
     assert (config.window, config.global_every) == expected
-    assert FAMILY.read(FAMILY.render(config, "ModernBertModel")) == config
+    assert FAMILY.parse_config(FAMILY.render_config(config, "ModernBertModel")) == config
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.pretrained import PretrainedModel, checked_inputs
+from bertjax.hf.pretrained import PretrainedModel, check_inputs
 from bertjax.models.model import abstract_params
 
 SIZES: dict[str, Any] = dict(
@@ -21,7 +21,7 @@ UNBOUND = EncoderConfig(**SIZES, position_embedding="none", attention_position="
 
 
 def inputs(config: EncoderConfig, *arguments: Any, heads: tuple[str, ...] = ()) -> dict[str, list]:
-    return {name: np.asarray(array).tolist() for name, array in checked_inputs(config, heads, *arguments).items()}
+    return {name: np.asarray(array).tolist() for name, array in check_inputs(config, heads, *arguments).items()}
 
 
 def model(config: EncoderConfig, heads: tuple[str, ...]) -> PretrainedModel:

@@ -18,9 +18,9 @@ from safetensors.numpy import load_file, save_file
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import save as save_module
-from bertjax.hf.export_plan import layout
+from bertjax.hf.export_plan import plan_export
 from bertjax.hf.load import load_pretrained
-from bertjax.hf.model_card import MARKER, model_card
+from bertjax.hf.model_card import MARKER, render_model_card
 from bertjax.hf.save import ExportError, save_pretrained, verify_export
 from bertjax.models.model import abstract_params, count_params
 
@@ -317,7 +317,7 @@ def test_the_card_tells_what_is_known_and_invents_nothing(tmp_path: Path, unveri
 
 def test_the_card_warns_of_positions_that_were_never_trained() -> None:
     cards = {
-        seq_len: model_card(layout(CONFIG, HEADS), 1, {"seq_len": seq_len})
+        seq_len: render_model_card(plan_export(CONFIG, HEADS), 1, {"seq_len": seq_len})
         for seq_len in (8, CONFIG.max_position_embeddings)
     }
     assert "rows of 8 tokens: the embeddings of later positions" in cards[8]

@@ -18,7 +18,7 @@ from bertjax.errors import UserError
 from bertjax.hf.load import load_pretrained
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.save import save_pretrained
-from bertjax.hf.sentence_transformers import Pooling, bare, embed, read_pooling, save_sentence_transformers
+from bertjax.hf.sentence_transformers import Pooling, drop_heads, embed_ids, read_pooling, save_sentence_transformers
 from bertjax.parity.compare import random_params
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["the", "cat", "dog", "sees", "likes", "a", "bird", "house"]]
@@ -72,23 +72,23 @@ def test_pooling_is_over_real_tokens(model: PretrainedModel) -> None:
     means = np.stack([row[real > 0].mean(0) for row, real in zip(hidden, mask, strict=True)])
     firsts = np.stack([hidden[0, 0], hidden[1, 6], hidden[2, 0]])
     for mode, wanted in (("mean", means), ("cls", firsts)):
-        found = embed(model, ids, mask, pooling=Pooling(mode, normalize=False))
+        found = embed_ids(model, ids, mask, pooling=Pooling(mode, normalize=False))
         np.testing.assert_allclose(found, wanted, atol=2e-6)
         scaled = wanted / np.linalg.norm(wanted, axis=1, keepdims=True)
-        np.testing.assert_allclose(embed(model, ids, mask, pooling=Pooling(mode)), scaled, atol=2e-6)
+        np.testing.assert_allclose(embed_ids(model, ids, mask, pooling=Pooling(mode)), scaled, atol=2e-6)
 
 
 def test_padding_does_not_move_a_vector(model: PretrainedModel) -> None:
     ids, _ = batch()
-    alone = embed(model, ids[2:, :4])
-    padded = embed(model, ids[2:], np.array([[1, 1, 1, 1, 0, 0, 0]]))
+    alone = embed_ids(model, ids[2:, :4])
+    padded = embed_ids(model, ids[2:], np.array([[1, 1, 1, 1, 0, 0, 0]]))
     np.testing.assert_allclose(alone, padded, atol=2e-6)
 
 
 def test_heads_are_not_computed(model: PretrainedModel) -> None:
-    encoder = bare(model)
+    encoder = drop_heads(model)
     assert encoder.heads == ("pooler",) and set(encoder.params) == {"encoder", "pooler"}
-    without = bare(PretrainedModel(CONFIG, {"encoder": model.params["encoder"]}, ()))
+    without = drop_heads(PretrainedModel(CONFIG, {"encoder": model.params["encoder"]}, ()))
     assert without.heads == ()
 
 
@@ -101,7 +101,7 @@ def test_saved_and_read_back(model: PretrainedModel, tmp_path: Path, pooling: Po
     loaded = load_pretrained(folder)
     assert loaded.heads == ("pooler",) and loaded.tokenizer_files == model.tokenizer_files
     np.testing.assert_allclose(
-        embed(loaded, *batch(), pooling=back), embed(model, *batch(), pooling=pooling), atol=1e-6
+        embed_ids(loaded, *batch(), pooling=back), embed_ids(model, *batch(), pooling=pooling), atol=1e-6
     )
     card = (folder / "README.md").read_text()
     assert "library_name: sentence-transformers" in card and "SentenceTransformer(" in card
@@ -192,4 +192,4 @@ def test_the_library_gives_the_same_vectors(model: PretrainedModel, tmp_path: Pa
     tokenizer.enable_padding(pad_id=0)
     rows = tokenizer.encode_batch(TEXTS)
     ids, mask = np.array([row.ids for row in rows]), np.array([row.attention_mask for row in rows])
-    np.testing.assert_allclose(library.encode(TEXTS), embed(model, ids, mask, pooling=pooling), atol=1e-6)
+    np.testing.assert_allclose(library.encode(TEXTS), embed_ids(model, ids, mask, pooling=pooling), atol=1e-6)

@@ -17,7 +17,7 @@ from bertjax.config.model import HEAD_FIELDS, EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import native_format
 from bertjax.hf import save as save_module
-from bertjax.hf.export_plan import HEAD_OF, OF_HEADS, layout
+from bertjax.hf.export_plan import HEAD_BY_MODULE, OF_HEADS, plan_export
 from bertjax.hf.load import load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import HEADS, abstract_params, count_params
@@ -74,7 +74,10 @@ def refused(path: Path, message: str) -> None:
 
 def test_every_head_has_its_paths() -> None:
     config = dataclasses.replace(CONFIG, enhanced_decoder=True, position_embedding="none")
-    assert {HEAD_OF.get(path.split("/")[0], "") for path in native_format.leaf_shapes(config, HEADS)} == {"", *HEADS}
+    assert {HEAD_BY_MODULE.get(path.split("/")[0], "") for path in native_format.param_shapes(config, HEADS)} == {
+        "",
+        *HEADS,
+    }
 
 
 def test_every_field_of_heads_has_its_readers() -> None:
@@ -250,9 +253,9 @@ def test_a_mixture_is_written_in_our_own_format(tmp_path: Path, caplog: pytest.L
     ],
 )
 def test_what_bert_cannot_say_is_never_left_out(changes: dict[str, Any]) -> None:
-    plan = layout(EncoderConfig(**{**SIZES, **changes}), ("pooler", "mlm"))
+    plan = plan_export(EncoderConfig(**{**SIZES, **changes}), ("pooler", "mlm"))
     assert plan.family is None
-    assert set(plan.lost) & set(changes) or "token_type_embeddings.weight would be empty" in plan.lost[0]
+    assert set(plan.unsupported) & set(changes) or "token_type_embeddings.weight would be empty" in plan.unsupported[0]
 
 
 @pytest.mark.parametrize(
@@ -269,8 +272,8 @@ def test_what_bert_cannot_say_is_never_left_out(changes: dict[str, Any]) -> None
     ],
 )
 def test_what_changes_no_output_is_not_asked_of_bert(changes: dict[str, Any]) -> None:
-    plan = layout(EncoderConfig(**{**SIZES, **changes}), ("pooler", "mlm"))
-    assert plan.family is not None and not plan.has_side
+    plan = plan_export(EncoderConfig(**{**SIZES, **changes}), ("pooler", "mlm"))
+    assert plan.family is not None and not plan.has_sidecar
 
 
 def test_an_unknown_family_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from bertjax.config.model import EncoderConfig
 from bertjax.config.presets import PRESETS, preset
 from bertjax.errors import UserError
-from bertjax.hf.export_plan import layout
+from bertjax.hf.export_plan import plan_export
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.load import load_pretrained
 
@@ -107,7 +107,7 @@ def test_every_value_survives(name: str, architecture: str) -> None:
     heads = {"sequence_classification", "token_classification"} & set(FAMILIES[name].architectures[architecture])
     labels: dict[str, Any] = {"id2label": {0: "x", 1: "y", 2: "z"}, "label2id": {"x": 0, "y": 1, "z": 2}}
     theirs = their_config(name, architecture, **labels if heads else {})
-    written = FAMILIES[name].render(FAMILIES[name].read(theirs), architecture)
+    written = FAMILIES[name].render_config(FAMILIES[name].parse_config(theirs), architecture)
     assert UNUSUAL[name].keys() <= written.keys()
     for key, value in written.items():
         if key not in ("dtype", "is_decoder", "add_cross_attention"):
@@ -119,11 +119,11 @@ def test_rates_before_the_scores_of_distilbert() -> None:
     family, rates = FAMILIES["distilbert"], dict(qa_dropout=0.35, seq_classif_dropout=0.45)
     expected = {"SequenceClassification": 0.45, "TokenClassification": 0.2, "QuestionAnswering": 0.35}
     for task, rate in expected.items():
-        config = family.read(their_config("distilbert", f"DistilBertFor{task}", **rates))
+        config = family.parse_config(their_config("distilbert", f"DistilBertFor{task}", **rates))
         assert config.rate("classifier_dropout") == rate
         assert config.rate("attention_output_dropout") == 0.0 and config.rate("feed_forward_dropout") == 0.2
-    answers = family.read(their_config("distilbert", "DistilBertForQuestionAnswering", **rates))
-    assert family.render(answers, "DistilBertForQuestionAnswering")["qa_dropout"] == 0.35
+    answers = family.parse_config(their_config("distilbert", "DistilBertForQuestionAnswering", **rates))
+    assert family.render_config(answers, "DistilBertForQuestionAnswering")["qa_dropout"] == 0.35
 
 
 @pytest.mark.parametrize("name", OF_PRESETS)
@@ -133,7 +133,7 @@ def test_an_export_of_a_preset_says_all_that_the_preset_says(name: str) -> None:
     for architecture in family.architectures:
         if architecture in ("DistilBertForTokenClassification", "DistilBertForQuestionAnswering"):
             continue  # whose rates before the scores are others
-        back = family.read(family.render(config, architecture))
+        back = family.parse_config(family.render_config(config, architecture))
         # How numbers are drawn is not written; an open rate is written as the number that it stands for.
         open_rate = {"classifier_dropout": config.rate("classifier_dropout")} if config.family == "albert" else {}
         assert back == dataclasses.replace(config, vocab_size=back.vocab_size, initializer="normal", **open_rate)
@@ -162,7 +162,7 @@ REFUSED = [
 def test_other_maths_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
     values = their_config(name, next(iter(FAMILIES[name].architectures))) | changes
     with pytest.raises(UserError, match=message):
-        FAMILIES[name].read(values)
+        FAMILIES[name].parse_config(values)
 
 
 def test_distilbert_reads_the_names_of_the_other_families() -> None:
@@ -173,7 +173,7 @@ def test_distilbert_reads_the_names_of_the_other_families() -> None:
         ("n_heads", "num_attention_heads"),
     ):
         values[alias] = values.pop(theirs)
-    config = FAMILIES["distilbert"].read(values)
+    config = FAMILIES["distilbert"].parse_config(values)
     assert (config.hidden_size, config.num_layers, config.num_heads) == (12, 2, 3)
 
 
@@ -185,7 +185,7 @@ def test_groups_of_layers_are_those_of_transformers() -> None:
     for index, group in enumerate(model.encoder.albert_layer_groups):
         group.register_forward_hook(lambda *_, at=index: called.append(at))
     model(torch.ones((1, 2), dtype=torch.long))
-    ours = FAMILIES["albert"].read(their_config("albert", "AlbertModel") | values)
+    ours = FAMILIES["albert"].parse_config(their_config("albert", "AlbertModel") | values)
     assert [ours.group_of(layer) for layer in range(18)] == called
 
 
@@ -218,7 +218,7 @@ def test_older_files_hold_buffers_and_tied_copies(tmp_path: Path, name: str) -> 
 
 def _config(model: Any) -> EncoderConfig:
     values = json.loads(model.config.to_json_string(use_diff=False))
-    return FAMILIES[model.config.model_type].read(values | {"architectures": [type(model).__name__]})
+    return FAMILIES[model.config.model_type].parse_config(values | {"architectures": [type(model).__name__]})
 
 
 def test_a_pooler_rides_along_in_a_masked_lm(tmp_path: Path) -> None:
@@ -250,9 +250,9 @@ def test_labels_do_not_size_the_heads_that_have_two_scores() -> None:
     """transformers gives AlbertForPreTraining a pair head, and every class of answers, as many scores as labels."""
     config = dataclasses.replace(EncoderConfig(**preset("albert-base-v2")), labels=("a", "b", "c"))
     for architecture in ("AlbertForPreTraining", "AlbertForQuestionAnswering"):
-        written = FAMILIES["albert"].render(config, architecture)
+        written = FAMILIES["albert"].render_config(config, architecture)
         assert transformers.AlbertConfig(**written).num_labels == 2
-    written = FAMILIES["albert"].render(config, "AlbertForTokenClassification")
+    written = FAMILIES["albert"].render_config(config, "AlbertForTokenClassification")
     assert transformers.AlbertConfig(**written).num_labels == 3
 
 
@@ -270,14 +270,14 @@ NOT_HELD = [
 
 @pytest.mark.parametrize(("name", "changes", "field"), NOT_HELD)
 def test_what_a_class_cannot_hold_is_not_written_as_that_class(name: str, changes: dict[str, Any], field: str) -> None:
-    assert layout(EncoderConfig(**preset(name)), ("mlm",)).family is FAMILIES[preset(name)["family"]]
-    plan = layout(EncoderConfig(**preset(name) | changes), ("mlm",))
-    assert plan.family is None and field in " ".join(plan.lost)
+    assert plan_export(EncoderConfig(**preset(name)), ("mlm",)).family is FAMILIES[preset(name)["family"]]
+    plan = plan_export(EncoderConfig(**preset(name) | changes), ("mlm",))
+    assert plan.family is None and field in " ".join(plan.unsupported)
 
 
 @pytest.mark.parametrize("name", OF_PRESETS)
 def test_every_preset_is_held_by_every_class_of_its_family(name: str) -> None:
     config = EncoderConfig(**preset(name))
     for architecture, heads in FAMILIES[config.family].architectures.items():
-        plan = layout(config, heads)
-        assert (plan.architecture, plan.has_side, plan.lost) == (architecture, False, ())
+        plan = plan_export(config, heads)
+        assert (plan.architecture, plan.has_sidecar, plan.unsupported) == (architecture, False, ())

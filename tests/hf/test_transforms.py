@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.keymap import Entry, KeyMap, from_huggingface, to_huggingface
+from bertjax.hf.keymap import Entry, KeyMap, params_to_tensors, tensors_to_params
 from bertjax.hf.transforms import TRANSFORMS
 
 SIZES = {"N": 3}
@@ -36,7 +36,7 @@ def test_there_and_back(name: str, shape: tuple[int, ...]) -> None:
     transform, count = TRANSFORMS[name], 3 if name in FUSED else 1
     ours = [np.random.default_rng(i).standard_normal(shape) for i in range(count)]
     theirs = transform.join(ours, SIZES)
-    assert theirs.shape == transform.their_shape(shape, count, SIZES)
+    assert theirs.shape == transform.tensor_shape(shape, count, SIZES)
     for mine, back in zip(ours, transform.split(theirs, count, SIZES), strict=True):
         np.testing.assert_array_equal(mine, back)
 
@@ -82,7 +82,7 @@ def stacks() -> dict:
 
 def test_stacks_of_two_letters_offsets_and_fused_parts() -> None:
     params = stacks()
-    tensors = to_huggingface(STACKS, params, CONFIG, ())
+    tensors = params_to_tensors(STACKS, params, CONFIG, ())
     assert sorted(tensors) == sorted(
         [f"g.{g}.i.{i}.weight" for g in range(2) for i in range(2)]
         + ["layers.1.norm.weight", "layers.2.norm.weight"]
@@ -91,7 +91,7 @@ def test_stacks_of_two_letters_offsets_and_fused_parts() -> None:
     np.testing.assert_array_equal(tensors["g.1.i.0.weight"], params["groups"]["layers"]["kernel"][1, 0].T)
     np.testing.assert_array_equal(tensors["layers.2.norm.weight"], params["norms"]["layers"]["scale"][1])
     assert tensors["layers.0.in_proj.weight"].shape == (12, 2)
-    back = from_huggingface(STACKS, tensors, ())
+    back = tensors_to_params(STACKS, tensors, ())
     np.testing.assert_equal(back, params)
 
 
@@ -99,20 +99,20 @@ def test_faults_of_one_part_of_a_fused_tensor_are_named() -> None:
     params = stacks()
     params["layers"]["key"] = params["layers"]["key"][:, :, :5]
     with pytest.raises(UserError, match=r"misshapen: layers/key \[3, 2, 5\] instead of \[3, 2, 6\]"):
-        to_huggingface(STACKS, params, CONFIG, ())
+        params_to_tensors(STACKS, params, CONFIG, ())
     del params["layers"]["key"]
     with pytest.raises(UserError, match="missing: layers/key"):
-        to_huggingface(STACKS, params, CONFIG, ())
-    tensors = to_huggingface(STACKS, stacks(), CONFIG, ())
+        params_to_tensors(STACKS, params, CONFIG, ())
+    tensors = params_to_tensors(STACKS, stacks(), CONFIG, ())
     tensors["layers.1.in_proj.weight"] = tensors["layers.1.in_proj.weight"].T
     with pytest.raises(UserError, match=r"misshapen: layers.1.in_proj.weight \[2, 12\] instead of \[12, 2\]"):
-        from_huggingface(STACKS, tensors, ())
+        tensors_to_params(STACKS, tensors, ())
 
 
 def test_two_heads_of_one_name_do_not_overwrite_each_other() -> None:
     keymap = KeyMap((Entry("a", "classifier", "2", head="a"), Entry("b", "classifier", "2", head="b")), {})
     params = {"a": np.zeros(2), "b": np.ones(2)}
     with pytest.raises(UserError, match="two heads of a, b have the name classifier"):
-        to_huggingface(keymap, params, CONFIG, ("a", "b"))
-    assert keymap.heads_in({"classifier": 0}, ()) == ()  # whose it is, only the class can say
-    assert keymap.heads_in({"classifier": 0}, ("b",)) == ("b",)
+        params_to_tensors(keymap, params, CONFIG, ("a", "b"))
+    assert keymap.detect_heads({"classifier": 0}, ()) == ()  # whose it is, only the class can say
+    assert keymap.detect_heads({"classifier": 0}, ("b",)) == ("b",)

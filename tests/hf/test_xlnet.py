@@ -19,7 +19,7 @@ from gradients_lab import assert_same_gradients, loaded, perturbed  # noqa: E402
 from bertjax.config.model import EncoderConfig  # noqa: E402
 from bertjax.errors import UserError  # noqa: E402
 from bertjax.hf.load import PretrainedModel, load_pretrained  # noqa: E402
-from bertjax.hf.xlnet_inputs import target_places  # noqa: E402
+from bertjax.hf.xlnet_inputs import target_positions  # noqa: E402
 from bertjax.models.model import bind  # noqa: E402
 from bertjax.models.two_stream import run_two_streams  # noqa: E402
 from bertjax.parity.compare import random_params  # noqa: E402
@@ -64,7 +64,7 @@ def test_gradients_of_the_permutation_loss_are_torchs(tmp_path: Path) -> None:
     streams = {
         "memory": memory,
         "visible": jnp.asarray(order["perm_mask"] == 0),
-        "targets": jnp.asarray(target_places(order["target_mapping"], (B, S)), jnp.int32),
+        "targets": jnp.asarray(target_positions(order["target_mapping"], (B, S)), jnp.int32),
     }
     inputs = {
         "input_ids": batch["input_ids"],

@@ -15,7 +15,7 @@ from plm_lab import CLS, CONFIG, SEP, B, R, Rows, S, corrupted, drawn_rows, loss
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from bertjax.hf.keymap import to_huggingface  # noqa: E402
+from bertjax.hf.keymap import params_to_tensors  # noqa: E402
 from bertjax.hf.keymaps import FAMILIES  # noqa: E402
 from bertjax.hf.load import load_pretrained  # noqa: E402
 from bertjax.objectives.plm.objective import PermutationLanguageModel  # noqa: E402
@@ -74,7 +74,7 @@ def test_loss_and_gradient_are_those_of_transformers(vocabulary: Vocabulary, tmp
         expected = np.stack([layer.numpy() for layer in mems]).transpose(2, 0, 1, 3)
         np.testing.assert_allclose(carry["memory"], expected, atol=2e-5)
         table = FAMILIES["xlnet"].keymap(ours.config)
-        found = to_huggingface(table, jax.device_get(gradient), ours.config, ours.heads)
+        found = params_to_tensors(table, jax.device_get(gradient), ours.config, ours.heads)
         for name, parameter in theirs.named_parameters():
             wanted = parameter.grad.numpy()
             np.testing.assert_allclose(

@@ -246,7 +246,9 @@ class Lab:
     def saved(self) -> dict[int, TrainState]:
         """Every checkpoint on the disk."""
         checkpoints = Checkpoints(self.workdir / "checkpoints", keep=3, read_only=True)
-        return {step: jax.device_get(checkpoints.restore(self.abstract(), step).state) for step in checkpoints.steps()}
+        return {
+            step: jax.device_get(checkpoints.restore(self.abstract(), step).state) for step in checkpoints.all_steps()
+        }
 
 
 def assert_same(ours: Any, theirs: Any) -> None:

@@ -26,6 +26,6 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def family_of_type(model_type: str) -> Family | None:
+def find_family(model_type: str) -> Family | None:
     """The family that reads config.json files with this `model_type`."""
     return next((family for family in FAMILIES.values() if family.model_type == model_type), None)

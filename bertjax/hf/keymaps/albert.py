@@ -9,17 +9,17 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.bert_names import BUFFERS, TENSORFLOW_NORMS, embedding_entries, score_entries
+from bertjax.hf.keymaps.bert_names import BUFFERS, TENSORFLOW_NORMS, embedding_entries, token_head_entries
 from bertjax.hf.keymaps.family import (
     Family,
     Fields,
     linear,
     norm,
-    read_activation,
-    read_config,
+    parse_activation,
+    parse_fields,
     refuse,
     refuse_decoders,
-    render_config,
+    render_fields,
     sizes,
 )
 
@@ -52,7 +52,7 @@ FIELDS: Fields = {
 }
 
 
-def keymap(config: EncoderConfig) -> KeyMap:
+def make_keymap(config: EncoderConfig) -> KeyMap:
     return KeyMap(
         entries=(
             *embedding_entries("albert", config),
@@ -64,7 +64,7 @@ def keymap(config: EncoderConfig) -> KeyMap:
             Entry("mlm_head/bias", "predictions.bias", "V", head="mlm"),
             *linear("pair_head", "sop_classifier.classifier", "D 2", head="pair"),
             *linear("sequence_head/output", "classifier", "D C", head="sequence_classification"),
-            *score_entries(),
+            *token_head_entries(),
         ),
         sizes=sizes(config),
         renames=(
@@ -81,20 +81,20 @@ def keymap(config: EncoderConfig) -> KeyMap:
 
 
 def _layer_entries(config: EncoderConfig) -> tuple[Entry, ...]:
-    ours, theirs = "encoder/groups/{G}/layers/{I}", "albert.encoder.albert_layer_groups.{G}.albert_layers.{I}"
+    param, tensor = "encoder/groups/{G}/layers/{I}", "albert.encoder.albert_layer_groups.{G}.albert_layers.{I}"
     return (
-        *linear(f"{ours}/attention/query", f"{theirs}.attention.query", "D D"),
-        *linear(f"{ours}/attention/key", f"{theirs}.attention.key", "D D"),
-        *linear(f"{ours}/attention/value", f"{theirs}.attention.value", "D D"),
-        *linear(f"{ours}/attention/output", f"{theirs}.attention.dense", "D D"),
-        *norm(f"{ours}/attention/norm", f"{theirs}.attention.LayerNorm", config),
-        *linear(f"{ours}/feed_forward/intermediate", f"{theirs}.ffn", "D F"),
-        *linear(f"{ours}/feed_forward/output", f"{theirs}.ffn_output", "F D"),
-        *norm(f"{ours}/feed_forward/norm", f"{theirs}.full_layer_layer_norm", config),
+        *linear(f"{param}/attention/query", f"{tensor}.attention.query", "D D"),
+        *linear(f"{param}/attention/key", f"{tensor}.attention.key", "D D"),
+        *linear(f"{param}/attention/value", f"{tensor}.attention.value", "D D"),
+        *linear(f"{param}/attention/output", f"{tensor}.attention.dense", "D D"),
+        *norm(f"{param}/attention/norm", f"{tensor}.attention.LayerNorm", config),
+        *linear(f"{param}/feed_forward/intermediate", f"{tensor}.ffn", "D F"),
+        *linear(f"{param}/feed_forward/output", f"{tensor}.ffn_output", "F D"),
+        *norm(f"{param}/feed_forward/norm", f"{tensor}.full_layer_layer_norm", config),
     )
 
 
-def config_from_huggingface(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
+def from_hf_config(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
     """Our config from an AlbertConfig; raises `UserError` for a key that would change the maths otherwise.
 
     transformers never drops the feed-forward block's output; the authors do (google-research/albert:modeling.py), and
@@ -102,15 +102,15 @@ def config_from_huggingface(values: dict[str, Any], where: str = "config.json") 
     """
     refuse(values, where, "position_embedding_type", ("absolute", None), "only absolute positions are supported")
     refuse_decoders(values, where)
-    act = read_activation(values, where, default="gelu_new")
-    return EncoderConfig(**read_config(values, FIELDS, where), hidden_act=act, initializer="normal")
+    act = parse_activation(values, where, default="gelu_new")
+    return EncoderConfig(**parse_fields(values, FIELDS, where), hidden_act=act, initializer="normal")
 
 
-def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     return {
         "hidden_act": config.hidden_act,
         "tie_word_embeddings": True,
-        **render_config(config, FIELDS),
+        **render_fields(config, FIELDS),
         "classifier_dropout_prob": config.rate("classifier_dropout"),
     }
 
@@ -118,9 +118,9 @@ def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str,
 FAMILY = Family(
     name="albert",
     model_type="albert",
-    keymap=keymap,
+    keymap=make_keymap,
     architectures=ARCHITECTURES,
-    config_from_huggingface=config_from_huggingface,
-    config_to_huggingface=config_to_huggingface,
+    from_hf_config=from_hf_config,
+    to_hf_config=to_hf_config,
     prefix="albert.",
 )

@@ -11,18 +11,18 @@ from bertjax.hf.keymaps.bert_names import (
     TENSORFLOW_NORMS,
     embedding_entries,
     layer_entries,
-    score_entries,
+    token_head_entries,
 )
 from bertjax.hf.keymaps.family import (
     Family,
     Fields,
     linear,
     norm,
-    read_activation,
-    read_config,
+    parse_activation,
+    parse_fields,
     refuse,
     refuse_decoders,
-    render_config,
+    render_fields,
     sizes,
 )
 
@@ -54,7 +54,7 @@ FIELDS: Fields = {
 }
 
 
-def keymap(config: EncoderConfig) -> KeyMap:
+def make_keymap(config: EncoderConfig) -> KeyMap:
     return KeyMap(
         entries=(
             *embedding_entries("bert", config),
@@ -65,7 +65,7 @@ def keymap(config: EncoderConfig) -> KeyMap:
             Entry("mlm_head/bias", "cls.predictions.bias", "V", head="mlm"),
             *linear("pair_head", "cls.seq_relationship", "D 2", head="pair"),
             *linear("sequence_head/output", "classifier", "D C", head="sequence_classification"),
-            *score_entries(),
+            *token_head_entries(),
         ),
         sizes=sizes(config),
         renames=((r"^(embeddings|encoder|pooler)\.", r"bert.\1."), *TENSORFLOW_NORMS),  # BertModel's have no prefix
@@ -78,34 +78,34 @@ def keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
-def config_from_huggingface(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
+def from_hf_config(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
     """Our config from the known keys of a BERT config.json; others cannot change what is computed, or are refused.
 
     Raises `UserError` for a key that would change the maths in a way that is not supported.
     """
     refuse(values, where, "position_embedding_type", ("absolute", None), "only absolute positions are supported")
     refuse_decoders(values, where)
-    act = read_activation(values, where)
-    return EncoderConfig(**read_config(values, FIELDS, where), hidden_act=act, initializer="normal")
+    act = parse_activation(values, where)
+    return EncoderConfig(**parse_fields(values, FIELDS, where), hidden_act=act, initializer="normal")
 
 
-def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     return {
         "hidden_act": config.hidden_act,
         "tie_word_embeddings": True,
         "is_decoder": False,
         "add_cross_attention": False,
         "use_cache": True,
-        **render_config(config, FIELDS),
+        **render_fields(config, FIELDS),
     }
 
 
 FAMILY = Family(
     name="bert",
     model_type="bert",
-    keymap=keymap,
+    keymap=make_keymap,
     architectures=ARCHITECTURES,
-    config_from_huggingface=config_from_huggingface,
-    config_to_huggingface=config_to_huggingface,
+    from_hf_config=from_hf_config,
+    to_hf_config=to_hf_config,
     prefix="bert.",
 )

@@ -15,30 +15,30 @@ TENSORFLOW_NORMS = (
 
 def embedding_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
     """Three tables and their norm, at the width of the word table."""
-    ours, theirs = "encoder/embeddings", f"{prefix}.embeddings"
+    param, tensor = "encoder/embeddings", f"{prefix}.embeddings"
     return (
-        *table(f"{ours}/word_embeddings", f"{theirs}.word_embeddings", "V E"),
-        *table(f"{ours}/position_embeddings", f"{theirs}.position_embeddings", "P E"),
-        *table(f"{ours}/token_type_embeddings", f"{theirs}.token_type_embeddings", "T E"),
-        *norm(f"{ours}/norm", f"{theirs}.LayerNorm", config, "E"),
+        *table(f"{param}/word_embeddings", f"{tensor}.word_embeddings", "V E"),
+        *table(f"{param}/position_embeddings", f"{tensor}.position_embeddings", "P E"),
+        *table(f"{param}/token_type_embeddings", f"{tensor}.token_type_embeddings", "T E"),
+        *norm(f"{param}/norm", f"{tensor}.LayerNorm", config, "E"),
     )
 
 
 def layer_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
-    ours, theirs = "encoder/layers/{L}", f"{prefix}.encoder.layer.{{L}}"
+    param, tensor = "encoder/layers/{L}", f"{prefix}.encoder.layer.{{L}}"
     return (
-        *linear(f"{ours}/attention/query", f"{theirs}.attention.self.query", "D D"),
-        *linear(f"{ours}/attention/key", f"{theirs}.attention.self.key", "D D"),
-        *linear(f"{ours}/attention/value", f"{theirs}.attention.self.value", "D D"),
-        *linear(f"{ours}/attention/output", f"{theirs}.attention.output.dense", "D D"),
-        *norm(f"{ours}/attention/norm", f"{theirs}.attention.output.LayerNorm", config),
-        *linear(f"{ours}/feed_forward/intermediate", f"{theirs}.intermediate.dense", "D F"),
-        *linear(f"{ours}/feed_forward/output", f"{theirs}.output.dense", "F D"),
-        *norm(f"{ours}/feed_forward/norm", f"{theirs}.output.LayerNorm", config),
+        *linear(f"{param}/attention/query", f"{tensor}.attention.self.query", "D D"),
+        *linear(f"{param}/attention/key", f"{tensor}.attention.self.key", "D D"),
+        *linear(f"{param}/attention/value", f"{tensor}.attention.self.value", "D D"),
+        *linear(f"{param}/attention/output", f"{tensor}.attention.output.dense", "D D"),
+        *norm(f"{param}/attention/norm", f"{tensor}.attention.output.LayerNorm", config),
+        *linear(f"{param}/feed_forward/intermediate", f"{tensor}.intermediate.dense", "D F"),
+        *linear(f"{param}/feed_forward/output", f"{tensor}.output.dense", "F D"),
+        *norm(f"{param}/feed_forward/norm", f"{tensor}.output.LayerNorm", config),
     )
 
 
-def score_entries() -> tuple[Entry, ...]:
+def token_head_entries() -> tuple[Entry, ...]:
     """The heads on every token, which are one linear layer in all families of this kind."""
     return (
         *linear("token_head/output", "classifier", "D C", head="token_classification"),

@@ -13,17 +13,17 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.bert_names import BUFFERS, score_entries
+from bertjax.hf.keymaps.bert_names import BUFFERS, token_head_entries
 from bertjax.hf.keymaps.family import (
     Family,
     Fields,
     linear,
     norm,
-    read_activation,
-    read_config,
+    parse_activation,
+    parse_fields,
     refuse,
     refuse_decoders,
-    render_config,
+    render_fields,
     sizes,
     table,
 )
@@ -43,7 +43,7 @@ FIELDS: Fields = {
     "initializer_range": ("initializer_range", 0.02, float),
     "pad_token_id": ("pad_token_id", 0, int),
 }
-SIDE = (r"decoder_positions/.*", r"rtd_head/.*", r"span_head/.*", r"pair_head/.*", r"pooler/.*")
+SIDECAR = (r"decoder_positions/.*", r"rtd_head/.*", r"span_head/.*", r"pair_head/.*", r"pooler/.*")
 _TERMS = ("c2p", "p2c")
 
 
@@ -58,38 +58,38 @@ def architectures(prefix: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-def keymap(config: EncoderConfig) -> KeyMap:
-    ours, theirs = "encoder/layers/{L}/attention", "deberta.encoder.layer.{L}.attention.self"
-    projections = tuple(f"{ours}/{name}" for name in ("query", "key", "value"))
+def make_keymap(config: EncoderConfig) -> KeyMap:
+    param, tensor = "encoder/layers/{L}/attention", "deberta.encoder.layer.{L}.attention.self"
+    projections = tuple(f"{param}/{name}" for name in ("query", "key", "value"))
     terms = config.relative_terms if config.attention_position == "disentangled" else ()
-    return versioned_keymap(
+    return make_shared_keymap(
         config,
         (
-            *linear(projections, f"{theirs}.in_proj", "D A", bias=False, transform="interleave_heads"),
-            Entry(f"{ours}/query/bias", f"{theirs}.q_bias", "A"),
-            Entry(f"{ours}/value/bias", f"{theirs}.v_bias", "A"),
-            *(linear(f"{ours}/position_key", f"{theirs}.pos_proj", "D A", bias=False) if "c2p" in terms else ()),
-            *(linear(f"{ours}/position_query", f"{theirs}.pos_q_proj", "D A") if "p2c" in terms else ()),
+            *linear(projections, f"{tensor}.in_proj", "D A", bias=False, transform="interleave_heads"),
+            Entry(f"{param}/query/bias", f"{tensor}.q_bias", "A"),
+            Entry(f"{param}/value/bias", f"{tensor}.v_bias", "A"),
+            *(linear(f"{param}/position_key", f"{tensor}.pos_proj", "D A", bias=False) if "c2p" in terms else ()),
+            *(linear(f"{param}/position_query", f"{tensor}.pos_q_proj", "D A") if "p2c" in terms else ()),
         ),
     )
 
 
-def versioned_keymap(config: EncoderConfig, of_version: tuple[Entry, ...]) -> KeyMap:
+def make_shared_keymap(config: EncoderConfig, version_entries: tuple[Entry, ...]) -> KeyMap:
     """All names, given those that the versions do not share."""
     predictions = "cls.predictions"
     return KeyMap(
         entries=(
             *_embedding_entries(config),
             *_layer_entries(config),
-            *of_version,
+            *version_entries,
             *linear("mlm_head/dense", f"{predictions}.transform.dense", "D E", head="mlm"),
             *norm("mlm_head/norm", f"{predictions}.transform.LayerNorm", config, "E", head="mlm"),
             Entry("mlm_head/bias", f"{predictions}.bias", "V", head="mlm"),
             *linear("sequence_head/dense", "pooler.dense", "D D", head="sequence_classification"),
             *linear("sequence_head/output", "classifier", "D C", head="sequence_classification"),
-            *score_entries(),
+            *token_head_entries(),
         ),
-        sizes=sizes(config) | {"R": table_size(config), "W": config.conv_kernel_size},
+        sizes=sizes(config) | {"R": num_relative_positions(config), "W": config.conv_kernel_size},
         renames=(
             (r"^(embeddings|encoder)\.", r"deberta.\1."),  # the bare model's files have no prefix
             (r"^lm_predictions\.lm_head\.(dense|LayerNorm)\.", rf"{predictions}.transform.\1."),
@@ -104,50 +104,50 @@ def versioned_keymap(config: EncoderConfig, of_version: tuple[Entry, ...]) -> Ke
     )
 
 
-def table_size(config: EncoderConfig) -> int:
+def num_relative_positions(config: EncoderConfig) -> int:
     """Rows of the table of distances."""
     return 2 * (config.relative_buckets or config.max_distance)
 
 
 def _embedding_entries(config: EncoderConfig) -> tuple[Entry, ...]:
-    ours, theirs = "encoder/embeddings", "deberta.embeddings"
+    param, tensor = "encoder/embeddings", "deberta.embeddings"
     relative = config.attention_position == "disentangled"
     learned, types = config.position_embedding == "learned", config.type_vocab_size > 0
-    projection, norms = f"{ours}/projection", relative and config.relative_norm
+    projection, norms = f"{param}/projection", relative and config.relative_norm
     return (
-        *table(f"{ours}/word_embeddings", f"{theirs}.word_embeddings", "V E"),
-        *(table(f"{ours}/position_embeddings", f"{theirs}.position_embeddings", "P E") if learned else ()),
-        *(table(f"{ours}/token_type_embeddings", f"{theirs}.token_type_embeddings", "T E") if types else ()),
-        *(linear(projection, f"{theirs}.embed_proj", "E D", bias=False) if config.embedding_size else ()),
-        *norm(f"{ours}/norm", f"{theirs}.LayerNorm", config),
+        *table(f"{param}/word_embeddings", f"{tensor}.word_embeddings", "V E"),
+        *(table(f"{param}/position_embeddings", f"{tensor}.position_embeddings", "P E") if learned else ()),
+        *(table(f"{param}/token_type_embeddings", f"{tensor}.token_type_embeddings", "T E") if types else ()),
+        *(linear(projection, f"{tensor}.embed_proj", "E D", bias=False) if config.embedding_size else ()),
+        *norm(f"{param}/norm", f"{tensor}.LayerNorm", config),
         *(table("encoder/relative", "deberta.encoder.rel_embeddings", "R D") if relative else ()),
         *(norm("encoder/relative/norm", "deberta.encoder.LayerNorm", config) if norms else ()),
     )
 
 
 def _layer_entries(config: EncoderConfig) -> tuple[Entry, ...]:
-    ours, theirs = "encoder/layers/{L}", "deberta.encoder.layer.{L}"
+    param, tensor = "encoder/layers/{L}", "deberta.encoder.layer.{L}"
     return (
-        *linear(f"{ours}/attention/output", f"{theirs}.attention.output.dense", "A D"),
-        *norm(f"{ours}/attention/norm", f"{theirs}.attention.output.LayerNorm", config),
-        *linear(f"{ours}/feed_forward/intermediate", f"{theirs}.intermediate.dense", "D F"),
-        *linear(f"{ours}/feed_forward/output", f"{theirs}.output.dense", "F D"),
-        *norm(f"{ours}/feed_forward/norm", f"{theirs}.output.LayerNorm", config),
+        *linear(f"{param}/attention/output", f"{tensor}.attention.output.dense", "A D"),
+        *norm(f"{param}/attention/norm", f"{tensor}.attention.output.LayerNorm", config),
+        *linear(f"{param}/feed_forward/intermediate", f"{tensor}.intermediate.dense", "D F"),
+        *linear(f"{param}/feed_forward/output", f"{tensor}.output.dense", "F D"),
+        *norm(f"{param}/feed_forward/norm", f"{tensor}.output.LayerNorm", config),
     )
 
 
-def config_from_huggingface(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
+def from_hf_config(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
     """Our config from a DebertaConfig; raises `UserError` for a key that would change the maths otherwise."""
     refuse(values, where, "talking_head", (False, None), "heads are not mixed")
-    return EncoderConfig(**versioned_fields(values, FIELDS, where), attention_bias="query_value")
+    return EncoderConfig(**parse_shared_fields(values, FIELDS, where), attention_bias="query_value")
 
 
-def versioned_fields(values: dict[str, Any], fields: Fields, where: str) -> dict[str, Any]:
+def parse_shared_fields(values: dict[str, Any], fields: Fields, where: str) -> dict[str, Any]:
     """The arguments of `EncoderConfig` that both versions say alike."""
     refuse_decoders(values, where)
-    read = read_config(values, fields, where)
+    read = parse_fields(values, fields, where)
     refuse(values, where, "pooler_hidden_size", (read["hidden_size"], None), "the pooler is as wide as the encoder")
-    flags = read_config(values, _FLAGS, where)
+    flags = parse_fields(values, _FLAGS, where)
     width = flags["width"] or read["hidden_size"]
     terms = _read_terms(values.get("pos_att_type"), where)
     if terms and not flags["relative"]:
@@ -161,9 +161,9 @@ def versioned_fields(values: dict[str, Any], fields: Fields, where: str) -> dict
         "attention_position": "disentangled" if flags["relative"] else "none",
         "relative_terms": terms,
         "relative_max_distance": flags["distance"] if flags["distance"] >= 1 else None,
-        "hidden_act": read_activation(values, where),
+        "hidden_act": parse_activation(values, where),
         "summary_dense": "own",
-        "summary_act": read_activation(values, where, "pooler_hidden_act"),
+        "summary_act": parse_activation(values, where, "pooler_hidden_act"),
         "initializer": "normal",
         "rtd_head": "summary",
     }
@@ -185,16 +185,16 @@ def _read_terms(value: Any, where: str) -> tuple[str, ...]:
     return tuple(terms)
 
 
-def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str, Any]:
-    return versioned_config(config, FIELDS)
+def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+    return render_shared_config(config, FIELDS)
 
 
-def versioned_config(config: EncoderConfig, fields: Fields) -> dict[str, Any]:
+def render_shared_config(config: EncoderConfig, fields: Fields) -> dict[str, Any]:
     """What both versions write alike; their defaults, where a key were left out, make a BERT."""
     relative = config.attention_position == "disentangled"
     far = config.relative_max_distance
     return {
-        **{key: value for key, value in render_config(config, fields).items() if value is not None},
+        **{key: value for key, value in render_fields(config, fields).items() if value is not None},
         **({} if config.embedding_size is None else {"embedding_size": config.embedding_size}),
         "hidden_act": config.hidden_act,
         "relative_attention": relative,
@@ -212,10 +212,10 @@ def versioned_config(config: EncoderConfig, fields: Fields) -> dict[str, Any]:
 FAMILY = Family(
     name="deberta",
     model_type="deberta",
-    keymap=keymap,
+    keymap=make_keymap,
     architectures=architectures("Deberta"),
-    config_from_huggingface=config_from_huggingface,
-    config_to_huggingface=config_to_huggingface,
+    from_hf_config=from_hf_config,
+    to_hf_config=to_hf_config,
     prefix="deberta.",
-    side=SIDE,
+    sidecar_paths=SIDECAR,
 )

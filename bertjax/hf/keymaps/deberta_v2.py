@@ -12,13 +12,13 @@ from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.deberta import (
     FIELDS,
-    SIDE,
+    SIDECAR,
     architectures,
-    versioned_config,
-    versioned_fields,
-    versioned_keymap,
+    make_shared_keymap,
+    parse_shared_fields,
+    render_shared_config,
 )
-from bertjax.hf.keymaps.family import Family, Fields, linear, norm, read_activation, read_config, refuse
+from bertjax.hf.keymaps.family import Family, Fields, linear, norm, parse_activation, parse_fields, refuse
 
 _FIELDS: Fields = {
     **FIELDS,
@@ -36,18 +36,18 @@ _MORE: Fields = {
 }
 
 
-def keymap(config: EncoderConfig) -> KeyMap:
-    ours, theirs = "encoder/layers/{L}/attention", "deberta.encoder.layer.{L}.attention.self"
+def make_keymap(config: EncoderConfig) -> KeyMap:
+    param, tensor = "encoder/layers/{L}/attention", "deberta.encoder.layer.{L}.attention.self"
     own = config.attention_position == "disentangled" and not config.relative_share_key
     terms = config.relative_terms if own else ()
-    return versioned_keymap(
+    return make_shared_keymap(
         config,
         (
-            *linear(f"{ours}/query", f"{theirs}.query_proj", "D A"),
-            *linear(f"{ours}/key", f"{theirs}.key_proj", "D A"),
-            *linear(f"{ours}/value", f"{theirs}.value_proj", "D A"),
-            *(linear(f"{ours}/position_key", f"{theirs}.pos_key_proj", "D A") if "c2p" in terms else ()),
-            *(linear(f"{ours}/position_query", f"{theirs}.pos_query_proj", "D A") if "p2c" in terms else ()),
+            *linear(f"{param}/query", f"{tensor}.query_proj", "D A"),
+            *linear(f"{param}/key", f"{tensor}.key_proj", "D A"),
+            *linear(f"{param}/value", f"{tensor}.value_proj", "D A"),
+            *(linear(f"{param}/position_key", f"{tensor}.pos_key_proj", "D A") if "c2p" in terms else ()),
+            *(linear(f"{param}/position_query", f"{tensor}.pos_query_proj", "D A") if "p2c" in terms else ()),
             *_convolution_entries(config),
         ),
     )
@@ -56,17 +56,17 @@ def keymap(config: EncoderConfig) -> KeyMap:
 def _convolution_entries(config: EncoderConfig) -> tuple[Entry, ...]:
     if not config.conv_kernel_size:
         return ()
-    ours, theirs = "encoder/convolution", "deberta.encoder.conv"
+    param, tensor = "encoder/convolution", "deberta.encoder.conv"
     return (
-        Entry(f"{ours}/kernel", f"{theirs}.conv.weight", "W D D", "conv"),
-        Entry(f"{ours}/bias", f"{theirs}.conv.bias", "D"),
-        *norm(f"{ours}/norm", f"{theirs}.LayerNorm", config),
+        Entry(f"{param}/kernel", f"{tensor}.conv.weight", "W D D", "conv"),
+        Entry(f"{param}/bias", f"{tensor}.conv.bias", "D"),
+        *norm(f"{param}/norm", f"{tensor}.LayerNorm", config),
     )
 
 
-def config_from_huggingface(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
+def from_hf_config(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
     """Our config from a DebertaV2Config; raises `UserError` for a key that would change the maths otherwise."""
-    fields, more = versioned_fields(values, _FIELDS, where), read_config(values, _MORE, where)
+    fields, more = parse_shared_fields(values, _FIELDS, where), parse_fields(values, _MORE, where)
     head_size = fields["hidden_size"] // max(1, fields["num_heads"])
     refuse(values, where, "attention_head_size", (head_size, None), "heads share the hidden size")
     refuse(values, where, "conv_groups", (1, None), "the convolution has one group")
@@ -79,14 +79,14 @@ def config_from_huggingface(values: dict[str, Any], where: str = "config.json") 
         relative_share_key=more["relative_share_key"],
         relative_buckets=max(0, more["relative_buckets"]) if relative else 0,
         relative_norm=normed,
-        conv_act=read_activation(values, where, "conv_act", "tanh"),
+        conv_act=parse_activation(values, where, "conv_act", "tanh"),
     )
 
 
-def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     convolution = {"conv_kernel_size": config.conv_kernel_size, "conv_act": config.conv_act, "conv_groups": 1}
     return {
-        **versioned_config(config, _FIELDS),
+        **render_shared_config(config, _FIELDS),
         "attention_head_size": config.head_dim,
         "share_att_key": config.relative_share_key,
         "position_buckets": config.relative_buckets or -1,
@@ -98,10 +98,10 @@ def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str,
 FAMILY = Family(
     name="deberta-v2",
     model_type="deberta-v2",
-    keymap=keymap,
+    keymap=make_keymap,
     architectures=architectures("DebertaV2"),
-    config_from_huggingface=config_from_huggingface,
-    config_to_huggingface=config_to_huggingface,
+    from_hf_config=from_hf_config,
+    to_hf_config=to_hf_config,
     prefix="deberta.",
-    side=SIDE,
+    sidecar_paths=SIDECAR,
 )

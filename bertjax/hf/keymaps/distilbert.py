@@ -9,16 +9,16 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.bert_names import BUFFERS, score_entries
+from bertjax.hf.keymaps.bert_names import BUFFERS, token_head_entries
 from bertjax.hf.keymaps.family import (
     Family,
     Fields,
     linear,
     norm,
-    read_activation,
-    read_config,
+    parse_activation,
+    parse_fields,
     refuse_decoders,
-    render_config,
+    render_fields,
     sizes,
     table,
 )
@@ -48,7 +48,7 @@ _ALIASES = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "n
 _HEAD_DROPOUT = {"qa_dropout": 0.1, "seq_classif_dropout": 0.2}
 
 
-def keymap(config: EncoderConfig) -> KeyMap:
+def make_keymap(config: EncoderConfig) -> KeyMap:
     embeddings = "encoder/embeddings"
     return KeyMap(
         entries=(
@@ -61,7 +61,7 @@ def keymap(config: EncoderConfig) -> KeyMap:
             Entry("mlm_head/bias", "vocab_projector.bias", "V", head="mlm"),
             *linear("sequence_head/dense", "pre_classifier", "D D", head="sequence_classification"),
             *linear("sequence_head/output", "classifier", "D C", head="sequence_classification"),
-            *score_entries(),
+            *token_head_entries(),
         ),
         sizes=sizes(config),
         renames=((r"^(embeddings|transformer)\.", r"distilbert.\1."),),  # DistilBertModel's files have no prefix
@@ -72,29 +72,29 @@ def keymap(config: EncoderConfig) -> KeyMap:
 
 
 def _layer_entries(config: EncoderConfig) -> tuple[Entry, ...]:
-    ours, theirs = "encoder/layers/{L}", "distilbert.transformer.layer.{L}"
+    param, tensor = "encoder/layers/{L}", "distilbert.transformer.layer.{L}"
     return (
-        *linear(f"{ours}/attention/query", f"{theirs}.attention.q_lin", "D D"),
-        *linear(f"{ours}/attention/key", f"{theirs}.attention.k_lin", "D D"),
-        *linear(f"{ours}/attention/value", f"{theirs}.attention.v_lin", "D D"),
-        *linear(f"{ours}/attention/output", f"{theirs}.attention.out_lin", "D D"),
-        *norm(f"{ours}/attention/norm", f"{theirs}.sa_layer_norm", config),
-        *linear(f"{ours}/feed_forward/intermediate", f"{theirs}.ffn.lin1", "D F"),
-        *linear(f"{ours}/feed_forward/output", f"{theirs}.ffn.lin2", "F D"),
-        *norm(f"{ours}/feed_forward/norm", f"{theirs}.output_layer_norm", config),
+        *linear(f"{param}/attention/query", f"{tensor}.attention.q_lin", "D D"),
+        *linear(f"{param}/attention/key", f"{tensor}.attention.k_lin", "D D"),
+        *linear(f"{param}/attention/value", f"{tensor}.attention.v_lin", "D D"),
+        *linear(f"{param}/attention/output", f"{tensor}.attention.out_lin", "D D"),
+        *norm(f"{param}/attention/norm", f"{tensor}.sa_layer_norm", config),
+        *linear(f"{param}/feed_forward/intermediate", f"{tensor}.ffn.lin1", "D F"),
+        *linear(f"{param}/feed_forward/output", f"{tensor}.ffn.lin2", "F D"),
+        *norm(f"{param}/feed_forward/norm", f"{tensor}.output_layer_norm", config),
     )
 
 
-def config_from_huggingface(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
+def from_hf_config(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
     """Our config from a DistilBertConfig; raises `UserError` for a key that would change the maths otherwise.
 
     `sinusoidal_pos_embds` only says what the position table began as: the file holds it like any other.
     """
     refuse_decoders(values, where)
     values = {name: values[alias] for name, alias in _ALIASES.items() if alias in values} | values
-    act = read_activation(values, where, key="activation")
+    act = parse_activation(values, where, key="activation")
     return EncoderConfig(
-        **read_config(values, FIELDS, where),
+        **parse_fields(values, FIELDS, where),
         hidden_act=act,
         mlm_act=act,
         type_vocab_size=0,
@@ -110,7 +110,7 @@ def _read_head_dropout(values: dict[str, Any], where: str) -> float | None:
     key = _head_dropout_key((values.get("architectures") or [""])[0])
     if key is None:
         return None
-    return read_config(values, {key: ("rate", _HEAD_DROPOUT[key], float)}, where)["rate"]
+    return parse_fields(values, {key: ("rate", _HEAD_DROPOUT[key], float)}, where)["rate"]
 
 
 def _head_dropout_key(architecture: str) -> str | None:
@@ -120,7 +120,7 @@ def _head_dropout_key(architecture: str) -> str | None:
     return "qa_dropout" if architecture == "DistilBertForQuestionAnswering" else "seq_classif_dropout"
 
 
-def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     key = _head_dropout_key(architecture)
     return {
         "activation": config.hidden_act,
@@ -128,16 +128,16 @@ def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str,
         "tie_word_embeddings": True,
         **_HEAD_DROPOUT,
         **({key: config.rate("classifier_dropout")} if key else {}),
-        **render_config(config, FIELDS),
+        **render_fields(config, FIELDS),
     }
 
 
 FAMILY = Family(
     name="distilbert",
     model_type="distilbert",
-    keymap=keymap,
+    keymap=make_keymap,
     architectures=ARCHITECTURES,
-    config_from_huggingface=config_from_huggingface,
-    config_to_huggingface=config_to_huggingface,
+    from_hf_config=from_hf_config,
+    to_hf_config=to_hf_config,
     prefix="distilbert.",
 )

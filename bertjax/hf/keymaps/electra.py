@@ -10,17 +10,23 @@ from typing import Any
 
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.bert_names import BUFFERS, TENSORFLOW_NORMS, embedding_entries, layer_entries, score_entries
+from bertjax.hf.keymaps.bert_names import (
+    BUFFERS,
+    TENSORFLOW_NORMS,
+    embedding_entries,
+    layer_entries,
+    token_head_entries,
+)
 from bertjax.hf.keymaps.family import (
     Family,
     Fields,
     linear,
     norm,
-    read_activation,
-    read_config,
+    parse_activation,
+    parse_fields,
     refuse,
     refuse_decoders,
-    render_config,
+    render_fields,
     sizes,
 )
 
@@ -57,7 +63,7 @@ _SUMMARY = {
 }
 
 
-def keymap(config: EncoderConfig) -> KeyMap:
+def make_keymap(config: EncoderConfig) -> KeyMap:
     projection = "encoder/embeddings/projection", "electra.embeddings_project"
     return KeyMap(
         entries=(
@@ -71,7 +77,7 @@ def keymap(config: EncoderConfig) -> KeyMap:
             Entry("mlm_head/bias", "generator_lm_head.bias", "V", head="mlm"),
             *linear("sequence_head/dense", "classifier.dense", "D D", head="sequence_classification"),
             *linear("sequence_head/output", "classifier.out_proj", "D C", head="sequence_classification"),
-            *score_entries(),
+            *token_head_entries(),
         ),
         sizes=sizes(config),
         renames=(
@@ -84,16 +90,16 @@ def keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
-def config_from_huggingface(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
+def from_hf_config(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
     """Our config from an ElectraConfig; raises `UserError` for a key that would change the maths otherwise."""
     refuse(values, where, "position_embedding_type", ("absolute", None), "only absolute positions are supported")
     refuse_decoders(values, where)
-    fields = read_config(values, FIELDS, where)
+    fields = parse_fields(values, FIELDS, where)
     if fields["embedding_size"] == fields["hidden_size"]:
         fields["embedding_size"] = None  # equal widths have no projection between them
     return EncoderConfig(
         **fields,
-        hidden_act=read_activation(values, where),
+        hidden_act=parse_activation(values, where),
         mlm_act="gelu",  # whatever the other layers have (ElectraGeneratorPredictions)
         summary_dense="own",
         summary_act="gelu",  # ElectraClassificationHead
@@ -101,7 +107,7 @@ def config_from_huggingface(values: dict[str, Any], where: str = "config.json") 
     )
 
 
-def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     return {
         "hidden_act": config.hidden_act,
         "tie_word_embeddings": True,
@@ -109,7 +115,7 @@ def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str,
         "add_cross_attention": False,
         "use_cache": True,
         **_SUMMARY,
-        **render_config(config, FIELDS),
+        **render_fields(config, FIELDS),
         "embedding_size": config.embedding_dim,
     }
 
@@ -117,9 +123,9 @@ def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str,
 FAMILY = Family(
     name="electra",
     model_type="electra",
-    keymap=keymap,
+    keymap=make_keymap,
     architectures=ARCHITECTURES,
-    config_from_huggingface=config_from_huggingface,
-    config_to_huggingface=config_to_huggingface,
+    from_hf_config=from_hf_config,
+    to_hf_config=to_hf_config,
     prefix="electra.",
 )

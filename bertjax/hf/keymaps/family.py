@@ -43,10 +43,10 @@ class Family:
     model_type: str
     keymap: Callable[[EncoderConfig], KeyMap]
     architectures: Mapping[str, tuple[str, ...]]
-    config_from_huggingface: Callable[[dict[str, Any], str], EncoderConfig]
-    config_to_huggingface: Callable[[EncoderConfig, str], dict[str, Any]]
+    from_hf_config: Callable[[dict[str, Any], str], EncoderConfig]
+    to_hf_config: Callable[[EncoderConfig, str], dict[str, Any]]
     prefix: str = ""
-    side: tuple[str, ...] = ()
+    sidecar_paths: tuple[str, ...] = ()
 
     def architecture_for(self, heads: tuple[str, ...]) -> str:
         """The class whose heads these are; others (a pooler beside a masked LM) ride along as Google's files do."""
@@ -56,17 +56,17 @@ class Family:
         """The name of a tensor in a file of this class: the bare model's own files have no prefix."""
         return name.removeprefix(self.prefix) if not self.architectures[architecture] else name
 
-    def read(self, values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
+    def parse_config(self, values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
         """Our config from a config.json; raises `UserError` for what would change the maths and is not supported."""
-        labels = read_labels(values, where)
-        config = dataclasses.replace(self.config_from_huggingface(values, where), family=self.name, labels=labels)
+        labels = parse_labels(values, where)
+        config = dataclasses.replace(self.from_hf_config(values, where), family=self.name, labels=labels)
         keymap = self.keymap(config)
-        empty = [entry.theirs for entry in keymap.entries if 0 in entry.shape(keymap.sizes)]
+        empty = [entry.tensor for entry in keymap.entries if 0 in entry.shape(keymap.sizes)]
         if empty:
             raise UserError(f"{where}: {empty[0]} would be empty; models of this class cannot do without it")
         return config
 
-    def render(self, config: EncoderConfig, architecture: str) -> dict[str, Any]:
+    def render_config(self, config: EncoderConfig, architecture: str) -> dict[str, Any]:
         """The config.json of a model of class `architecture`; the vocabulary at its true size.
 
         Labels only where they are what is scored: `transformers` sizes other heads by them, too, which have two scores.
@@ -74,7 +74,7 @@ class Family:
         values = {"architectures": [architecture], "model_type": self.model_type, "dtype": "float32"}
         scored = {"sequence_classification", "token_classification"} & set(self.architectures[architecture])
         labels = _rendered_labels(config.labels) if scored else {}
-        return {**values, **labels, **self.config_to_huggingface(config, architecture)}
+        return {**values, **labels, **self.to_hf_config(config, architecture)}
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -83,34 +83,34 @@ _OF_BIAS = {"transpose": "same", "concat_transpose": "concat"}
 
 
 def linear(
-    ours: str | tuple[str, ...],
-    theirs: str,
+    param: str | tuple[str, ...],
+    tensor: str,
     axes: str,
     bias: bool = True,
     head: str = "",
     transform: str = "transpose",
 ) -> tuple[Entry, ...]:
     """`weight` and `bias` of a linear layer; several of ours where theirs is fused."""
-    kernel = Entry(_below(ours, "kernel"), f"{theirs}.weight", axes, transform, head)
+    kernel = Entry(_below(param, "kernel"), f"{tensor}.weight", axes, transform, head)
     if not bias:
         return (kernel,)
     of_bias = _OF_BIAS.get(transform, transform)
-    return kernel, Entry(_below(ours, "bias"), f"{theirs}.bias", axes.split()[1], of_bias, head)
+    return kernel, Entry(_below(param, "bias"), f"{tensor}.bias", axes.split()[1], of_bias, head)
 
 
-def norm(ours: str, theirs: str, config: EncoderConfig, axis: str = "D", head: str = "") -> tuple[Entry, ...]:
+def norm(param: str, tensor: str, config: EncoderConfig, axis: str = "D", head: str = "") -> tuple[Entry, ...]:
     """`weight` of a layer norm, and `bias` where the config's norms have one."""
-    scale = Entry(f"{ours}/scale", f"{theirs}.weight", axis, "same", head)
-    return (scale, Entry(f"{ours}/bias", f"{theirs}.bias", axis, "same", head)) if config.norm_bias else (scale,)
+    scale = Entry(f"{param}/scale", f"{tensor}.weight", axis, "same", head)
+    return (scale, Entry(f"{param}/bias", f"{tensor}.bias", axis, "same", head)) if config.norm_bias else (scale,)
 
 
-def table(ours: str, theirs: str, axes: str, head: str = "") -> tuple[Entry, ...]:
+def table(param: str, tensor: str, axes: str, head: str = "") -> tuple[Entry, ...]:
     """The `weight` of an embedding table."""
-    return (Entry(f"{ours}/embedding", f"{theirs}.weight", axes, "same", head),)
+    return (Entry(f"{param}/embedding", f"{tensor}.weight", axes, "same", head),)
 
 
-def _below(ours: str | tuple[str, ...], leaf: str) -> str | tuple[str, ...]:
-    return f"{ours}/{leaf}" if isinstance(ours, str) else tuple(f"{each}/{leaf}" for each in ours)
+def _below(param: str | tuple[str, ...], leaf: str) -> str | tuple[str, ...]:
+    return f"{param}/{leaf}" if isinstance(param, str) else tuple(f"{each}/{leaf}" for each in param)
 
 
 def sizes(config: EncoderConfig) -> dict[str, int]:
@@ -158,38 +158,38 @@ def refuse_decoders(values: Mapping[str, Any], where: str) -> None:
     refuse(values, where, "pruned_heads", ({}, None), "pruned models are not supported")
 
 
-def read_activation(values: Mapping[str, Any], where: str, key: str = "hidden_act", default: str = "gelu") -> str:
+def parse_activation(values: Mapping[str, Any], where: str, key: str = "hidden_act", default: str = "gelu") -> str:
     """Our name of an activation; raises `UserError` for one that we do not have."""
     refuse(values, where, key, (*ACTIVATIONS, None), f"known are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[values.get(key) or default]
 
 
-def read_config(values: Mapping[str, Any], fields: Fields, where: str) -> dict[str, Any]:
+def parse_fields(values: Mapping[str, Any], fields: Fields, where: str) -> dict[str, Any]:
     """Our fields from {their key: (our field, default, type)}; raises `UserError` for a value of another type."""
     read: dict[str, Any] = {}
-    for theirs, (ours, default, kind) in fields.items():
-        value = values.get(theirs)
+    for tensor, (param, default, kind) in fields.items():
+        value = values.get(tensor)
         value = default if value is None else value
         if value is None:  # a key whose absence says something, too: the default is None
-            read[ours] = None
+            read[param] = None
             continue
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
-            raise UserError(f"{where}: {theirs} must be {_KINDS[kind]}, not {value!r}")
-        read[ours] = value
+            raise UserError(f"{where}: {tensor} must be {_KINDS[kind]}, not {value!r}")
+        read[param] = value
     return read
 
 
-def render_config(config: EncoderConfig, fields: Fields) -> dict[str, Any]:
-    """The inverse of `read_config`."""
-    return {theirs: getattr(config, ours) for theirs, (ours, _, _) in fields.items()}
+def render_fields(config: EncoderConfig, fields: Fields) -> dict[str, Any]:
+    """The inverse of `parse_fields`."""
+    return {tensor: getattr(config, param) for tensor, (param, _, _) in fields.items()}
 
 
 _MOST_LABELS = 100_000
 
 
-def read_labels(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
+def parse_labels(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """Names of the labels from id2label, or as many as num_labels with transformers' names."""
     names, count = values.get("id2label"), values.get("num_labels")
     if names is not None:

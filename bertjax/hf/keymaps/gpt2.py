@@ -15,10 +15,10 @@ from bertjax.hf.keymaps.family import (
     Fields,
     linear,
     norm,
-    read_activation,
-    read_config,
+    parse_activation,
+    parse_fields,
     refuse,
-    render_config,
+    render_fields,
     sizes,
     table,
 )
@@ -43,20 +43,20 @@ FIELDS: Fields = {
 }
 
 
-def keymap(config: EncoderConfig) -> KeyMap:
+def make_keymap(config: EncoderConfig) -> KeyMap:
     """Conv1D holds [in, out], as we do; query, key and value lie side by side on its output axis."""
-    ours, theirs = "encoder/layers/{L}", "transformer.h.{L}"
-    qkv = tuple(f"{ours}/attention/{part}" for part in ("query", "key", "value"))
+    param, tensor = "encoder/layers/{L}", "transformer.h.{L}"
+    qkv = tuple(f"{param}/attention/{part}" for part in ("query", "key", "value"))
     return KeyMap(
         entries=(
             *table("encoder/embeddings/word_embeddings", "transformer.wte", "V D"),
             *table("encoder/embeddings/position_embeddings", "transformer.wpe", "P D"),
-            *linear(qkv, f"{theirs}.attn.c_attn", "D D", transform="concat"),
-            *linear(f"{ours}/attention/output", f"{theirs}.attn.c_proj", "D D", transform="same"),
-            *norm(f"{ours}/attention/norm", f"{theirs}.ln_1", config),
-            *linear(f"{ours}/feed_forward/intermediate", f"{theirs}.mlp.c_fc", "D F", transform="same"),
-            *linear(f"{ours}/feed_forward/output", f"{theirs}.mlp.c_proj", "F D", transform="same"),
-            *norm(f"{ours}/feed_forward/norm", f"{theirs}.ln_2", config),
+            *linear(qkv, f"{tensor}.attn.c_attn", "D D", transform="concat"),
+            *linear(f"{param}/attention/output", f"{tensor}.attn.c_proj", "D D", transform="same"),
+            *norm(f"{param}/attention/norm", f"{tensor}.ln_1", config),
+            *linear(f"{param}/feed_forward/intermediate", f"{tensor}.mlp.c_fc", "D F", transform="same"),
+            *linear(f"{param}/feed_forward/output", f"{tensor}.mlp.c_proj", "F D", transform="same"),
+            *norm(f"{param}/feed_forward/norm", f"{tensor}.ln_2", config),
             *norm("encoder/norm", "transformer.ln_f", config),
             *linear("token_head/output", "classifier", "D C", head="token_classification"),
             *linear("answer_head/output", "qa_outputs", "D 2", head="question_answering"),
@@ -69,20 +69,20 @@ def keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
-def config_from_huggingface(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
+def from_hf_config(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
     """Our config from a GPT-2 config.json; raises `UserError` for a key that would change the maths."""
     refuse(values, where, "scale_attn_weights", (True, None), "scores are always divided by the root of the head size")
     refuse(values, where, "scale_attn_by_inverse_layer_idx", (False, None), "every layer scales its scores alike")
     refuse(values, where, "add_cross_attention", (False, None), "there is no second model to look at")
     refuse(values, where, "pruned_heads", ({}, None), "pruned models are not supported")
-    fields = read_config(values, FIELDS, where)
+    fields = parse_fields(values, FIELDS, where)
     inner = values.get("n_inner")
     if inner is not None and type(inner) is not int:
         raise UserError(f"{where}: n_inner must be a whole number or null, not {inner!r}")
     return EncoderConfig(
         **fields,
         intermediate_size=4 * fields["hidden_size"] if inner is None else inner,
-        hidden_act=read_activation(values, where, "activation_function", "gelu_new"),
+        hidden_act=parse_activation(values, where, "activation_function", "gelu_new"),
         pad_token_id=_pad_id(values, fields["vocab_size"]),
         embedding_norm="none",
         type_vocab_size=0,
@@ -101,7 +101,7 @@ def _pad_id(values: dict[str, Any], vocab_size: int) -> int:
     return next((each for each in known if type(each) is int and 0 <= each < vocab_size), 0)
 
 
-def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     """`n_inner` null where it is four times the width, as published; the ids of specials that we do not know, null."""
     return {
         "n_inner": None if config.intermediate_size == 4 * config.hidden_size else config.intermediate_size,
@@ -115,7 +115,7 @@ def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str,
         "add_cross_attention": False,
         "tie_word_embeddings": True,
         "use_cache": True,
-        **render_config(config, FIELDS),
+        **render_fields(config, FIELDS),
         "embd_pdrop": config.rate("embedding_dropout"),
     }
 
@@ -123,9 +123,9 @@ def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str,
 FAMILY = Family(
     name="gpt2",
     model_type="gpt2",
-    keymap=keymap,
+    keymap=make_keymap,
     architectures=ARCHITECTURES,
-    config_from_huggingface=config_from_huggingface,
-    config_to_huggingface=config_to_huggingface,
+    from_hf_config=from_hf_config,
+    to_hf_config=to_hf_config,
     prefix="transformer.",
 )

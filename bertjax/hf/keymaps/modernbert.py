@@ -17,11 +17,11 @@ from bertjax.hf.keymaps.family import (
     Fields,
     linear,
     norm,
-    read_activation,
-    read_config,
+    parse_activation,
+    parse_fields,
     refuse,
     refuse_decoders,
-    render_config,
+    render_fields,
     sizes,
     table,
 )
@@ -64,11 +64,11 @@ _HEADS = {
 }
 
 
-def keymap(config: EncoderConfig) -> KeyMap:
+def make_keymap(config: EncoderConfig) -> KeyMap:
     """Wqkv holds query, key, value; Wi the gate and what it gates, both on the output axis. Layer 0 has no norm."""
-    ours, theirs = "encoder/layers/{L}", "model.layers.{L}"
-    qkv = tuple(f"{ours}/attention/{part}" for part in ("query", "key", "value"))
-    gated = tuple(f"{ours}/feed_forward/{part}" for part in ("gate", "intermediate"))
+    param, tensor = "encoder/layers/{L}", "model.layers.{L}"
+    qkv = tuple(f"{param}/attention/{part}" for part in ("query", "key", "value"))
+    gated = tuple(f"{param}/feed_forward/{part}" for part in ("gate", "intermediate"))
     bias, fed = config.attention_bias == "all", config.feed_forward_bias
     norms = norm("encoder/attention_norms/layers/{K}", "model.layers.{K+1}.attn_norm", config)
     return KeyMap(
@@ -76,11 +76,11 @@ def keymap(config: EncoderConfig) -> KeyMap:
             *table("encoder/embeddings/word_embeddings", "model.embeddings.tok_embeddings", "V D"),
             *norm("encoder/embeddings/norm", "model.embeddings.norm", config),
             *(norms if config.num_layers > 1 else ()),
-            *linear(qkv, f"{theirs}.attn.Wqkv", "D A", bias, transform="concat_transpose"),
-            *linear(f"{ours}/attention/output", f"{theirs}.attn.Wo", "A D", bias),
-            *norm(f"{ours}/feed_forward/norm", f"{theirs}.mlp_norm", config),
-            *linear(gated, f"{theirs}.mlp.Wi", "D F", fed, transform="concat_transpose"),
-            *linear(f"{ours}/feed_forward/output", f"{theirs}.mlp.Wo", "F D", fed),
+            *linear(qkv, f"{tensor}.attn.Wqkv", "D A", bias, transform="concat_transpose"),
+            *linear(f"{param}/attention/output", f"{tensor}.attn.Wo", "A D", bias),
+            *norm(f"{param}/feed_forward/norm", f"{tensor}.mlp_norm", config),
+            *linear(gated, f"{tensor}.mlp.Wi", "D F", fed, transform="concat_transpose"),
+            *linear(f"{param}/feed_forward/output", f"{tensor}.mlp.Wo", "F D", fed),
             *norm("encoder/norm", "model.final_norm", config),
             *_heads(config),
         ),
@@ -94,31 +94,31 @@ def keymap(config: EncoderConfig) -> KeyMap:
 def _heads(config: EncoderConfig) -> tuple[Entry, ...]:
     """Every head begins with the same dense layer and norm, under the same names."""
     entries: list[Entry] = []
-    for ours, head in _HEADS.items():
-        entries += linear(f"{ours}/dense", "head.dense", "D D", config.head_dense_bias, head)
-        entries += norm(f"{ours}/norm", "head.norm", config, head=head)
+    for param, head in _HEADS.items():
+        entries += linear(f"{param}/dense", "head.dense", "D D", config.head_dense_bias, head)
+        entries += norm(f"{param}/norm", "head.norm", config, head=head)
         if head != "mlm":
             scores = "D 2" if head == "question_answering" else "D C"
-            entries += linear(f"{ours}/output", "classifier", scores, head=head)
+            entries += linear(f"{param}/output", "classifier", scores, head=head)
     if config.mlm_bias:
         entries.append(Entry("mlm_head/bias", "decoder.bias", "V", head="mlm"))
     return tuple(entries)
 
 
-def config_from_huggingface(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
+def from_hf_config(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
     """Our config from either generation of keys; raises `UserError` for what would change the maths otherwise."""
     refuse_decoders(values, where)
     refuse(values, where, "rope_scaling", (None,), "rotations are not rescaled")
     refuse(values, where, "classifier_pooling", (*POOLING, None), "known are cls and mean")
-    fields = read_config(values, FIELDS, where)
-    biased = read_config(values, {"attention_bias": ("attention_bias", False, bool)}, where)["attention_bias"]
-    head_act = read_activation(values, where, "classifier_activation")
+    fields = parse_fields(values, FIELDS, where)
+    biased = parse_fields(values, {"attention_bias": ("attention_bias", False, bool)}, where)["attention_bias"]
+    head_act = parse_activation(values, where, "classifier_activation")
     return EncoderConfig(
         **fields,
         **_read_pattern(values, fields["num_layers"], where),
         rotary_base=_read_theta(values, GLOBAL, where),
         rotary_local_base=_read_theta(values, LOCAL, where),
-        hidden_act=read_activation(values, where, "hidden_activation"),
+        hidden_act=parse_activation(values, where, "hidden_activation"),
         attention_bias="all" if biased else "none",
         attention_output_dropout=fields["attention_dropout"],  # one rate drives both there
         hidden_dropout=0.0,
@@ -147,7 +147,7 @@ STRUCTURE: dict[str, Any] = {
 def _read_pattern(values: dict[str, Any], num_layers: int, where: str) -> dict[str, Any]:
     """`window` and `global_every` from the list of kinds, or from the period of version 4."""
     read = {"local_attention": ("window", _WINDOW, int), "global_attn_every_n_layers": ("global_every", _PERIOD, int)}
-    pattern, kinds = read_config(values, read, where), values.get("layer_types")
+    pattern, kinds = parse_fields(values, read, where), values.get("layer_types")
     if min(pattern.values()) < 1:
         raise UserError(f"{where}: local_attention and global_attn_every_n_layers must be at least 1")
     if kinds is not None:
@@ -181,26 +181,26 @@ def _read_theta(values: dict[str, Any], kind: str, where: str) -> float:
     for key in ("rope_type", "type"):
         refuse(new, where, key, ("default", None), "rotations are not rescaled")
     if new.get("rope_theta") is not None:
-        theta = read_config(new, {"rope_theta": (old, default, float)}, where)[old]
+        theta = parse_fields(new, {"rope_theta": (old, default, float)}, where)[old]
     elif kind == LOCAL and old in values and values[old] is None:
         return _read_theta(values, GLOBAL, where)
     else:
-        theta = read_config(values, {old: (old, default, float)}, where)[old]
+        theta = parse_fields(values, {old: (old, default, float)}, where)[old]
     if theta <= 0.0:
         raise UserError(f"{where}: the base of rotations must be positive, not {theta}")
     return theta
 
 
-def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     """Both generations of keys. Ids of specials that we do not know are null, where the defaults would name wrong ones.
 
     `attention_dropout` drives the output there, too: another rate of ours for it is not exported.
     """
     classifies = architecture not in ("ModernBertForMaskedLM", "ModernBertModel")
-    poolings = {ours: theirs for theirs, ours in POOLING.items()}
+    poolings = {param: tensor for tensor, param in POOLING.items()}
     thetas = {GLOBAL: config.rotary_base, LOCAL: config.rotary_local_base}
     return {
-        **render_config(config, FIELDS),
+        **render_fields(config, FIELDS),
         "embedding_dropout": config.rate("embedding_dropout"),
         "classifier_dropout": config.rate("classifier_dropout"),
         "attention_bias": config.attention_bias == "all",
@@ -220,9 +220,9 @@ def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str,
 FAMILY = Family(
     name="modernbert",
     model_type="modernbert",
-    keymap=keymap,
+    keymap=make_keymap,
     architectures=ARCHITECTURES,
-    config_from_huggingface=config_from_huggingface,
-    config_to_huggingface=config_to_huggingface,
+    from_hf_config=from_hf_config,
+    to_hf_config=to_hf_config,
     prefix="model.",
 )

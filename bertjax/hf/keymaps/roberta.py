@@ -10,17 +10,17 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap
-from bertjax.hf.keymaps.bert_names import BUFFERS, embedding_entries, layer_entries, score_entries
+from bertjax.hf.keymaps.bert_names import BUFFERS, embedding_entries, layer_entries, token_head_entries
 from bertjax.hf.keymaps.family import (
     Family,
     Fields,
     linear,
     norm,
-    read_activation,
-    read_config,
+    parse_activation,
+    parse_fields,
     refuse,
     refuse_decoders,
-    render_config,
+    render_fields,
     sizes,
 )
 
@@ -49,13 +49,13 @@ FIELDS: Fields = {
 }
 
 
-def keymap(config: EncoderConfig) -> KeyMap:
+def make_keymap(config: EncoderConfig) -> KeyMap:
     return KeyMap(
         entries=(
             *embedding_entries("roberta", config),
             *layer_entries("roberta", config),
             *head_entries("roberta", config),
-            *score_entries(),
+            *token_head_entries(),
         ),
         sizes=sizes(config),
         renames=((r"^(embeddings|encoder|pooler)\.", r"roberta.\1."),),  # RobertaModel's files have no prefix
@@ -85,11 +85,11 @@ def ties(prefix: str) -> dict[str, str]:
     }
 
 
-def config_from_huggingface(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
+def from_hf_config(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
     """Our config from a RobertaConfig; raises `UserError` for a key that would change the maths otherwise."""
     refuse(values, where, "position_embedding_type", ("absolute", None), "only absolute positions are supported")
     refuse_decoders(values, where)
-    fields = read_config(values, FIELDS, where)
+    fields = parse_fields(values, FIELDS, where)
     offset, rows = fields["pad_token_id"] + 1, fields.pop("max_position_embeddings")
     if not 1 <= offset < rows:
         raise UserError(
@@ -98,7 +98,7 @@ def config_from_huggingface(values: dict[str, Any], where: str = "config.json") 
         )
     return EncoderConfig(
         **fields,
-        hidden_act=read_activation(values, where),
+        hidden_act=parse_activation(values, where),
         mlm_act="gelu",  # whatever the other layers have (RobertaLMHead)
         max_position_embeddings=rows - offset,
         position_offset=offset,
@@ -107,7 +107,7 @@ def config_from_huggingface(values: dict[str, Any], where: str = "config.json") 
     )
 
 
-def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     """The rows before the first position are part of what Hugging Face calls the most positions."""
     return {
         "hidden_act": config.hidden_act,
@@ -115,7 +115,7 @@ def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str,
         "is_decoder": False,
         "add_cross_attention": False,
         "use_cache": True,
-        **render_config(config, FIELDS),
+        **render_fields(config, FIELDS),
         "max_position_embeddings": config.position_offset + config.max_position_embeddings,
     }
 
@@ -123,9 +123,9 @@ def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str,
 FAMILY = Family(
     name="roberta",
     model_type="roberta",
-    keymap=keymap,
+    keymap=make_keymap,
     architectures=ARCHITECTURES,
-    config_from_huggingface=config_from_huggingface,
-    config_to_huggingface=config_to_huggingface,
+    from_hf_config=from_hf_config,
+    to_hf_config=to_hf_config,
     prefix="roberta.",
 )

@@ -11,7 +11,7 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import KeyMap
 from bertjax.hf.keymaps import roberta
-from bertjax.hf.keymaps.bert_names import BUFFERS, embedding_entries, layer_entries, score_entries
+from bertjax.hf.keymaps.bert_names import BUFFERS, embedding_entries, layer_entries, token_head_entries
 from bertjax.hf.keymaps.family import Family, norm, sizes
 
 _PREFIX = "roberta_prelayernorm"
@@ -21,12 +21,12 @@ _MOVED = {
 }
 
 
-def keymap(config: EncoderConfig) -> KeyMap:
-    layers = tuple(dataclasses.replace(entry, theirs=_moved(entry.theirs)) for entry in layer_entries(_PREFIX, config))
+def make_keymap(config: EncoderConfig) -> KeyMap:
+    layers = tuple(dataclasses.replace(entry, tensor=_moved(entry.tensor)) for entry in layer_entries(_PREFIX, config))
     last = norm("encoder/norm", f"{_PREFIX}.LayerNorm", config)
     heads = roberta.head_entries(_PREFIX, config)
     return KeyMap(
-        entries=(*embedding_entries(_PREFIX, config), *layers, *last, *heads, *score_entries()),
+        entries=(*embedding_entries(_PREFIX, config), *layers, *last, *heads, *token_head_entries()),
         sizes=sizes(config),
         renames=((r"^(embeddings|encoder|pooler|LayerNorm)\.", rf"{_PREFIX}.\1."),),  # the bare model's files
         ignored=BUFFERS,
@@ -42,19 +42,19 @@ def _moved(name: str) -> str:
     return f"{layer}{{L}}.{_MOVED.get(module, module)}.{leaf}"
 
 
-def config_from_huggingface(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
+def from_hf_config(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
     """As RoBERTa's, whose keys it has."""
-    return dataclasses.replace(roberta.config_from_huggingface(values, where), norm_placement="pre")
+    return dataclasses.replace(roberta.from_hf_config(values, where), norm_placement="pre")
 
 
 FAMILY = Family(
     name="roberta-prelayernorm",
     model_type="roberta-prelayernorm",
-    keymap=keymap,
+    keymap=make_keymap,
     architectures={
         name.replace("Roberta", "RobertaPreLayerNorm"): heads for name, heads in roberta.ARCHITECTURES.items()
     },
-    config_from_huggingface=config_from_huggingface,
-    config_to_huggingface=roberta.config_to_huggingface,
+    from_hf_config=from_hf_config,
+    to_hf_config=roberta.to_hf_config,
     prefix=f"{_PREFIX}.",
 )

@@ -16,10 +16,10 @@ from bertjax.hf.keymaps.family import (
     Fields,
     linear,
     norm,
-    read_activation,
-    read_config,
+    parse_activation,
+    parse_fields,
     refuse,
-    render_config,
+    render_fields,
     sizes,
     table,
 )
@@ -59,10 +59,10 @@ _ATTENTION = {
 }
 
 
-def keymap(config: EncoderConfig) -> KeyMap:
-    ours, theirs = "encoder/layers/{L}", "transformer.layer.{L}"
+def make_keymap(config: EncoderConfig) -> KeyMap:
+    param, tensor = "encoder/layers/{L}", "transformer.layer.{L}"
     attention = tuple(
-        Entry(f"{ours}/attention/{path}", f"{theirs}.rel_attn.{name}", axes, transform)
+        Entry(f"{param}/attention/{path}", f"{tensor}.rel_attn.{name}", axes, transform)
         for path, (name, axes, transform) in _ATTENTION.items()
     )
     return KeyMap(
@@ -70,10 +70,10 @@ def keymap(config: EncoderConfig) -> KeyMap:
             *table("encoder/embeddings/word_embeddings", "transformer.word_embedding", "V D"),
             Entry("encoder/mask_embedding", "transformer.mask_emb", "D", "lone_vector"),
             *attention,
-            *norm(f"{ours}/attention/norm", f"{theirs}.rel_attn.layer_norm", config),
-            *linear(f"{ours}/feed_forward/intermediate", f"{theirs}.ff.layer_1", "D F"),
-            *linear(f"{ours}/feed_forward/output", f"{theirs}.ff.layer_2", "F D"),
-            *norm(f"{ours}/feed_forward/norm", f"{theirs}.ff.layer_norm", config),
+            *norm(f"{param}/attention/norm", f"{tensor}.rel_attn.layer_norm", config),
+            *linear(f"{param}/feed_forward/intermediate", f"{tensor}.ff.layer_1", "D F"),
+            *linear(f"{param}/feed_forward/output", f"{tensor}.ff.layer_2", "F D"),
+            *norm(f"{param}/feed_forward/norm", f"{tensor}.ff.layer_norm", config),
             Entry("mlm_head/bias", "lm_loss.bias", "V", head="mlm"),
             *linear("sequence_head/dense", "sequence_summary.summary", "D D", head="sequence_classification"),
             *linear("sequence_head/output", "logits_proj", "D C", head="sequence_classification"),
@@ -87,7 +87,7 @@ def keymap(config: EncoderConfig) -> KeyMap:
     )
 
 
-def config_from_huggingface(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
+def from_hf_config(values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
     """Our config from an XLNet config.json; raises `UserError` for a key that would change the maths.
 
     `untie_r` is no such key: the biases of the scores are each layer's own in every file. The one rate of dropout is
@@ -99,7 +99,7 @@ def config_from_huggingface(values: dict[str, Any], where: str = "config.json") 
     refuse(values, where, "summary_use_proj", (True, None), "the summary has a dense layer")
     known = ("tanh", *ACTIVATIONS)
     refuse(values, where, "summary_activation", known, f"known are {', '.join(known)}")
-    fields = read_config(values, FIELDS, where)
+    fields = parse_fields(values, FIELDS, where)
     head_size = values.get("d_head")
     if head_size is not None and head_size * fields["num_heads"] != fields["hidden_size"]:
         raise UserError(f"{where}: d_head = {head_size!r} is not supported: it must be d_model / n_head")
@@ -111,7 +111,7 @@ def config_from_huggingface(values: dict[str, Any], where: str = "config.json") 
         attention_dropout=fields["hidden_dropout"],
         activation_dropout=fields["hidden_dropout"],
         output_dropout=fields["hidden_dropout"],
-        hidden_act=read_activation(values, where, "ff_activation"),
+        hidden_act=parse_activation(values, where, "ff_activation"),
         causal=values.get("attn_type") == "uni",
         position_embedding="none",
         type_vocab_size=0,
@@ -134,7 +134,7 @@ def _length(values: dict[str, Any], where: str, key: str, default: int | None) -
     return value or None
 
 
-def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     return {
         "attn_type": "uni" if config.causal else "bi",
         "same_length": False,
@@ -144,7 +144,7 @@ def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str,
         "mem_len": config.mem_len,
         "reuse_len": config.reuse_len,
         "ff_activation": config.hidden_act,
-        **render_config(config, FIELDS),
+        **render_fields(config, FIELDS),
         "summary_last_dropout": config.rate("classifier_dropout"),
     }
 
@@ -152,9 +152,9 @@ def config_to_huggingface(config: EncoderConfig, architecture: str) -> dict[str,
 FAMILY = Family(
     name="xlnet",
     model_type="xlnet",
-    keymap=keymap,
+    keymap=make_keymap,
     architectures=ARCHITECTURES,
-    config_from_huggingface=config_from_huggingface,
-    config_to_huggingface=config_to_huggingface,
+    from_hf_config=from_hf_config,
+    to_hf_config=to_hf_config,
     prefix="transformer.",
 )
