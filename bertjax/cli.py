@@ -258,12 +258,12 @@ def _pretrain(cfg: ConfigDict, workdir: Path | None) -> int:
     from bertjax.commands.pretrain import pretrain
     from bertjax.config.parse import distributed_config
     from bertjax.runtime.process_group import join_processes
-    from bertjax.training.signals import Stopped
+    from bertjax.training.signals import StoppedBySignal
 
     try:
         with join_processes(distributed_config(cfg)) as processes:
             pretrain(cfg, workdir, processes)
-    except Stopped as stopped:
+    except StoppedBySignal as stopped:
         print(stopped, file=sys.stderr)
         return stopped.exit_code
     return 0
@@ -277,7 +277,7 @@ def _finetune(cfg: ConfigDict, options: argparse.Namespace) -> int:
     from bertjax.commands.finetune import finetune
     from bertjax.config.parse import distributed_config
     from bertjax.runtime.process_group import join_processes
-    from bertjax.training.signals import Stopped
+    from bertjax.training.signals import StoppedBySignal
 
     try:
         if seeds or options.grid:
@@ -287,7 +287,7 @@ def _finetune(cfg: ConfigDict, options: argparse.Namespace) -> int:
             return 0
         with join_processes(distributed_config(cfg)) as processes:
             finetune(cfg, options.workdir, processes)
-    except Stopped as stopped:
+    except StoppedBySignal as stopped:
         print(stopped, file=sys.stderr)
         return stopped.exit_code
     return 0

@@ -29,7 +29,7 @@ from bertjax.config import parse
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.data import corpora
 from bertjax.errors import UserError
-from bertjax.training.data_wait import Waiting
+from bertjax.training.data_wait import DataWaitTimer
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FORMS = {
@@ -99,7 +99,7 @@ def measure(cfg: ConfigDict, demand: float, seconds: float) -> Figures:
     pipeline = corpora.training_pipeline(cfg, corpora.prepare(cfg))
     step_seconds = cfg.train.batch_size * cfg.data.seq_len / demand
     steps = max(int(seconds / step_seconds), 10)
-    waiting, devices = Waiting(), Devices(step_seconds)
+    waiting, devices = DataWaitTimer(), Devices(step_seconds)
     under_way: list[Step] = []
     places = filled = 0
     with pipeline.prefetch(0, WARM_UP + steps) as batches:

@@ -59,11 +59,11 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> CompiledStep:
             "objective.name=mlm, or at bertjax pretrain --config.dry_run=true"
         )
     exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size), devices=devices)
-    part = exp.parts[-1]
+    last = exp.programs[-1]
     began = time.perf_counter()
     # The abstract mesh: nothing may be put on devices that are not there. What is compiled here suits another machine.
-    with jax.sharding.use_abstract_mesh(exp.mesh.abstract_mesh), platform.without_compile_cache():
-        lowered = part.train_step.lower(exp.abstract_state(), exp.frozen, abstract_batch(exp, part))
+    with jax.sharding.use_abstract_mesh(exp.mesh.abstract_mesh), platform.compile_cache_disabled():
+        lowered = last.train_step.lower(exp.abstract_state(), exp.frozen, abstract_batch(exp, last))
         try:
             compiled = lowered.compile(_QUICK if devices[0].platform == "cpu" else None)
         except jax.errors.JaxRuntimeError as error:

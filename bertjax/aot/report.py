@@ -29,7 +29,7 @@ _ESTIMATES = {
 def step_metrics(compiled: CompiledStep, estimate: StepEstimate | None) -> dict[str, Any]:
     """All figures, a chip's unless said otherwise; `estimate` is the compiler's, unrolled, if it made one."""
     exp = compiled.exp
-    cfg, device = exp.parts[-1].cfg, exp.mesh.devices.flat[0]
+    cfg, device = exp.programs[-1].phase.cfg, exp.mesh.devices.flat[0]
     chip, peak = chip_spec(device), peak_flops(device.device_kind)
     tokens = cfg.train.batch_size * cfg.data.seq_len
     flops = training_flops(exp.objective, cfg.data.seq_len)

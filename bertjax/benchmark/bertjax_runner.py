@@ -20,9 +20,9 @@ from bertjax.data import corpora
 from bertjax.data.corpora import Prepared
 from bertjax.experiment import build
 from bertjax.runtime import platform
-from bertjax.training.data_wait import Waiting
+from bertjax.training.data_wait import DataWaitTimer
 from bertjax.training.flops import bytes_per_device
-from bertjax.training.sharding import own_rows, put_batch
+from bertjax.training.sharding import local_sequences, put_batch
 from bertjax.types import Batch
 
 
@@ -30,11 +30,11 @@ class BertjaxRunner:
     """The last stage of a config's run, on its own text, from the first batch on. Close it at the end."""
 
     def __init__(self, exp: build.Experiment, prepared: Prepared):
-        self.exp, self._part = exp, exp.parts[-1]
-        pipeline = corpora.training_pipeline(exp.cfg, prepared, functools.partial(own_rows, mesh=exp.mesh))
+        self.exp, self._program = exp, exp.programs[-1]
+        pipeline = corpora.training_pipeline(exp.cfg, prepared, functools.partial(local_sequences, mesh=exp.mesh))
         self._together = exp.cfg.train.steps_per_dispatch
-        self._batches = pipeline.prefetch(self._part.start, self._part.start + (1 << 40))
-        self._waiting = Waiting()
+        self._batches = pipeline.prefetch(self._program.phase.start, self._program.phase.start + (1 << 40))
+        self._waiting = DataWaitTimer()
         self._rest = self._waiting.each(self._batches)
         self._state = exp.init_state()
         self.state_bytes = bytes_per_device(self._state, exp.mesh)
@@ -51,8 +51,8 @@ class BertjaxRunner:
 
     def _compile(self, batches: list[Batch]) -> tuple[float, Any]:
         """Seconds that tracing and compiling the step, or steps, take without a cache, and what is compiled."""
-        step = self._part.train_steps if self._together > 1 else self._part.train_step
-        with jax.set_mesh(self.exp.mesh), platform.without_compile_cache():
+        step = self._program.train_steps if self._together > 1 else self._program.train_step
+        with jax.set_mesh(self.exp.mesh), platform.compile_cache_disabled():
             placed = self._placed(batches)
             began = time.perf_counter()
             compiled = step.compile(self._state, self.exp.frozen, placed)

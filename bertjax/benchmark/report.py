@@ -22,7 +22,7 @@ WAYS = ("forward", "backward", "update")
 
 def bertjax_metrics(exp: build.Experiment, ours: BertjaxRunner, turns: Sequence[TimedRun]) -> dict[str, Any]:
     """Of our side; FLOPs and MFU count real tokens alone."""
-    cfg, mesh = exp.parts[-1].cfg, exp.mesh
+    cfg, mesh = exp.programs[-1].phase.cfg, exp.mesh
     kind = mesh.devices.flat[0].device_kind
     figures = _of_turns(turns)
     flops = training_flops(exp.objective, (1.0 - figures["padding"]) * cfg.data.seq_len)

@@ -112,7 +112,7 @@ def _peer(
     exp: build.Experiment, prepared: Prepared, ours: BertjaxRunner, folder: Path, peer_class: str
 ) -> TorchProcess:
     """The same network from the same first weights."""
-    cfg, objective = exp.parts[-1].cfg, parse_objective.objective_config(exp.parts[-1].cfg)
+    cfg, objective = exp.programs[-1].phase.cfg, parse_objective.objective_config(exp.programs[-1].phase.cfg)
     network = exp.network
     params = build.unpadded_params(exp.init_state().params, network.config)
     save_pretrained(

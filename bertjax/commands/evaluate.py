@@ -18,7 +18,7 @@ from bertjax.training.logging import eval_line
 def evaluate(workdir: Path, step: int | None) -> dict[str, float]:
     """Prints and returns the figures of the newest checkpoint, or of that of `step`; writes nothing."""
     run = load_run(workdir, step)
-    platform.use_compile_cache(run.experiment.cfg)
+    platform.enable_compile_cache(run.experiment.cfg)
     prepared = corpora.prepare(run.experiment.cfg)
     exp = build.make_experiment(run.experiment.cfg, prepared.vocabulary, stored_teacher(workdir))
     chosen = eval_setup(exp, run)

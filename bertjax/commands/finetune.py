@@ -37,9 +37,9 @@ from bertjax.finetuning.task_data import TaskData, task_data
 from bertjax.inference.pseudo_labels import kept_labels
 from bertjax.models.model import count_params
 from bertjax.report.training_callbacks import TaskScoreRecorder, report_callback, train_with_callback, write_best_scores
-from bertjax.runtime.process_group import ALONE, Alone, Processes
-from bertjax.training.sharding import make_mesh, own_rows
-from bertjax.training.state import COUNTERS, TrainState
+from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
+from bertjax.training.sharding import local_sequences, make_mesh
+from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
 
 _HEADS = {"sequence_classification": "sequence_head", "token_classification": "token_head"}
@@ -78,7 +78,7 @@ class Task:
         return [f"{name}: {note}" for name, split in splits for note in split.data.notes]
 
 
-def finetune(cfg: ConfigDict, workdir: Path, processes: Alone | Processes = ALONE) -> dict[str, float]:
+def finetune(cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> dict[str, float]:
     """Trains what is left of the run in `workdir`, scores it, and exports it; returns the held-out figures."""
     require_task(cfg)
     build.check_devices(cfg)
@@ -134,39 +134,39 @@ def read_task(cfg: ConfigDict, workdir: Path) -> Task:
 
 
 def train_task(
-    cfg: ConfigDict, task: Task, workdir: Path, processes: Alone | Processes = ALONE, **alike: Any
+    cfg: ConfigDict, task: Task, workdir: Path, processes: ProcessGroup = SINGLE_PROCESS, **alike: Any
 ) -> dict[str, float]:
     """`finetune` of data that are read; `alike` are rows and examples of a row, as `TaskBatches` takes them."""
     mesh = make_mesh(parse_objective.mesh_config(cfg))
     batches = task_batches(cfg, task, mesh, **alike)
     cfg = resolve_config(cfg, task, batches)
     parse.check(cfg)
-    changes, resumes = processes.first(
+    changes, resumes = processes.run_on_first(
         "the work folder", lambda: (changed_keys(workdir, cfg), has_checkpoints(workdir))
     )
     exp = build.make_experiment(cfg, task.tokenizer.vocabulary())
     if not resumes:
-        processes.first("the work folder", lambda: write_config(workdir, cfg))
+        processes.run_on_first("the work folder", lambda: write_config(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
     told = TaskScoreRecorder(kept_labels(task.config))
     feed = task_feed(exp, task, batches, told)
-    with contextlib.closing(checkpoints), processes.guarded():
-        state, past = _resume_or_begin(exp, task, feed, checkpoints)
+    with contextlib.closing(checkpoints), processes.abort_on_error():
+        state, restored_meta = _resume_or_begin(exp, task, feed, checkpoints)
         for key, before, now in changes:
             print(f"  {key}: {before} -> {now}")
-        processes.first("the work folder", lambda: _write_down(workdir, cfg, task))
+        processes.run_on_first("the work folder", lambda: _write_down(workdir, cfg, task))
         figures: dict[str, float] = {}
         if int(state.step) < cfg.train.num_steps:
-            state, figures = _train(exp, task, feed, told, workdir, checkpoints, state, past, processes)
+            state, figures = _train(exp, task, feed, told, workdir, checkpoints, state, restored_meta, processes)
         step, params = _taken(exp, checkpoints, state)
         if not figures or step != int(state.step):  # the loop has not measured these weights just now
             with jax.set_mesh(exp.mesh):
-                figures = dict(feed.measure(exp.parts[-1])(params, exp.frozen))
+                figures = dict(feed.evaluate(exp.programs[-1])(params, exp.frozen))
         if step != int(state.step) and cfg.report.enabled:
-            processes.first("the report", lambda: write_best_scores(workdir, int(state.step), step, told))
+            processes.run_on_first("the report", lambda: write_best_scores(workdir, int(state.step), step, told))
     print_scores(cfg, step, figures)
     host = build.unpadded_params(params, exp.model)
-    processes.first("the export", lambda: _export(exp, task, host, step, feed.tokens, workdir))
+    processes.run_on_first("the export", lambda: _export(exp, task, host, step, feed.tokens, workdir))
     return figures
 
 
@@ -185,7 +185,7 @@ def task_batches(
         seq_len=_row_length(task),
         packing=config.packing,
         row_multiple=mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches,
-        share=functools.partial(own_rows, mesh=mesh),
+        share=functools.partial(local_sequences, mesh=mesh),
         row_counts=_row_counts(cfg, config, len(features), mesh.devices.flat[0].platform),
         sizes=sizes,
         least_examples=least_examples,
@@ -267,7 +267,7 @@ def task_feed(
 
     measured = _measured(exp, task, batches.seq_len, tell)
     digests = {"tokenizer": task.tokenizer.digest, "task": _digest(task)}
-    return build.Feed(batches, lambda part: measured, digests, len(task.train.data.features.tokens))
+    return build.Feed(batches, lambda program: measured, digests, len(task.train.data.features.tokens))
 
 
 def _measured(
@@ -283,7 +283,7 @@ def _measured(
         vocab_size=task.model.vocab_size,
         seq_len=seq_len,
         packing=task.config.packing,
-        share=functools.partial(own_rows, mesh=exp.mesh),
+        share=functools.partial(local_sequences, mesh=exp.mesh),
     )
     objective = exp.objective
     assert isinstance(objective, TaskObjective)
@@ -302,7 +302,7 @@ def _digest(task: Task) -> str:
 def _resume_or_begin(
     exp: build.Experiment, task: Task, feed: build.Feed, checkpoints: Checkpoints
 ) -> tuple[TrainState, dict[str, Any] | None]:
-    restored = checkpoints.restore(exp.abstract_state(), absent=COUNTERS)
+    restored = checkpoints.restore(exp.abstract_state(), absent=COUNTER_DEFAULTS)
     if restored is not None:
         require_same_run(checkpoints.directory.parent, restored.step, restored.meta, exp.cfg)
         if restored.meta["data"] != feed.digests:
@@ -347,10 +347,10 @@ def _train(
     workdir: Path,
     checkpoints: Checkpoints,
     state: TrainState,
-    past: dict[str, Any] | None,
-    processes: Alone | Processes,
+    restored_meta: dict[str, Any] | None,
+    processes: ProcessGroup,
 ) -> tuple[TrainState, dict[str, float]]:
-    run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), past, processes)
+    run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), restored_meta, processes)
     for line in summary(exp, task, feed):
         run.console.print(line)
     counts = np.bincount(task.train.data.features.tokens, minlength=task.tokenizer.size)
@@ -382,10 +382,10 @@ def _taken(exp: build.Experiment, checkpoints: Checkpoints, state: TrainState) -
     if exp.cfg.task.take == "best" and exp.cfg.checkpoint.best_metric is not None:
         best = checkpoints.best_step()
         if best is not None and best != step:
-            restored = checkpoints.restore(exp.abstract_state(), best, COUNTERS)
+            restored = checkpoints.restore(exp.abstract_state(), best, COUNTER_DEFAULTS)
             assert restored is not None
-            return best, exp.chosen_params(restored.state)
-    return step, exp.chosen_params(state)
+            return best, exp.eval_params(restored.state)
+    return step, exp.eval_params(state)
 
 
 def print_scores(cfg: ConfigDict, step: int, figures: Mapping[str, float]) -> None:

@@ -38,7 +38,7 @@ def inspect(cfg: ConfigDict, num_batches: int, out: Path | None, rows: int) -> N
     teacher = read_teacher(cfg, prepared.tokenizer)
     exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     pipeline = corpora.training_pipeline(cfg, prepared)
-    corrupt = jax.jit(exp.parts[0].objective.corrupt)
+    corrupt = jax.jit(exp.programs[0].objective.corrupt)
     key = purpose_key(cfg.seed, "corrupt")
     batches = [jax.device_get(corrupt(pipeline.batch(cursor), key, np.int32(cursor))) for cursor in range(num_batches)]
     console = Console(soft_wrap=True, highlight=False)

@@ -20,9 +20,9 @@ from bertjax.experiment.init_from import load_initial_weights, require_init_sour
 from bertjax.experiment.workdir import has_checkpoints, write_config
 from bertjax.report.probe_log import Journal
 from bertjax.report.render import render
-from bertjax.training.lr_finder import Suggestions, has_diverged, rates, suggestions
+from bertjax.training.lr_finder import LrSuggestions, candidate_lrs, has_diverged, suggest_lrs
 from bertjax.training.run_context import Batches
-from bertjax.training.sharding import make_mesh, own_rows, put_batch
+from bertjax.training.sharding import local_sequences, make_mesh, put_batch
 from bertjax.training.state import TrainState
 
 _RULES = {
@@ -49,16 +49,16 @@ class LrTrial(NamedTuple):
     batches: Batches
 
 
-def lr_find(cfg: ConfigDict, workdir: Path, tried: LrRange) -> Suggestions:
+def lr_find(cfg: ConfigDict, workdir: Path, tried: LrRange) -> LrSuggestions:
     """Prints and draws the losses into `workdir`/report.html; trains nothing that is kept."""
     if has_checkpoints(workdir):
         raise UserError(f"--workdir {workdir} holds a run; give another folder")
-    given = rates(tried.low, tried.high, tried.steps, tried.linear)
+    given = candidate_lrs(tried.low, tried.high, tried.steps, tried.linear)
     build.check_devices(cfg)
     trial = _task_trial(cfg, workdir, tried) if cfg.objective.name == "task" else _pretraining_trial(cfg, tried)
     losses = _losses(trial, len(given))
     made = given[: len(losses)]
-    found = suggestions(made, losses)
+    found = suggest_lrs(made, losses)
     _say(made, losses, found)
     write_config(workdir, trial.exp.cfg)
     shown = np.isfinite(losses)
@@ -81,7 +81,7 @@ def _losses(trial: LrTrial, steps: int) -> list[float]:
     return losses
 
 
-def _say(tried: np.ndarray, losses: list[float], found: Suggestions) -> None:
+def _say(tried: np.ndarray, losses: list[float], found: LrSuggestions) -> None:
     for index in np.unique(np.linspace(0, len(losses) - 1, 20).astype(int)):
         print(f"rate {tried[index]:.2e}  loss {losses[index]:.4f}")
     for name, words in _RULES.items():
@@ -112,7 +112,7 @@ def _pretraining_trial(cfg: ConfigDict, tried: LrRange) -> LrTrial:
     state = exp.init_state()
     if cfg.init_from is not None:
         state = load_initial_weights(exp, prepared.tokenizer, state)
-    share: Any = functools.partial(own_rows, mesh=exp.mesh)
+    share: Any = functools.partial(local_sequences, mesh=exp.mesh)
     return LrTrial(exp, state, corpora.training_pipeline(cfg, prepared, share))
 
 

@@ -27,19 +27,19 @@ from bertjax.hf.load import PretrainedModel
 from bertjax.inference.fill_mask import fill_mask, masked_rows
 from bertjax.models.model import count_params
 from bertjax.report.training_callbacks import report_callback, train_with_callback
-from bertjax.runtime.process_group import ALONE, Alone, Processes
+from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.schedules import make_schedule
-from bertjax.training.state import COUNTERS, TrainState
+from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
 
 
-def pretrain(cfg: ConfigDict, workdir: Path, processes: Alone | Processes = ALONE) -> None:
+def pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> None:
     """Trains what is left of the run in `workdir`; the same command again resumes it.
 
     Of several processes all train, but the first alone prepares, decides where the run goes on, and writes.
     """
     build.check_devices(cfg)  # before the corpus is tokenised, which may take hours
-    changes, resumes = processes.first("the work folder", lambda: _look_into(workdir, cfg))
+    changes, resumes = processes.run_on_first("the work folder", lambda: _look_into(workdir, cfg))
     if not resumes:
         require_init_source(cfg)
     require_teacher(cfg)
@@ -50,19 +50,19 @@ def pretrain(cfg: ConfigDict, workdir: Path, processes: Alone | Processes = ALON
     _require_same_on_all(exp, processes)
     masked_rows(prepared.tokenizer, cfg.eval.fill_mask, exp.model.max_position_embeddings)
     if not resumes:
-        processes.first("the work folder", lambda: write_config(workdir, cfg))
+        processes.run_on_first("the work folder", lambda: write_config(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
-    with contextlib.closing(checkpoints), processes.guarded():
-        state, past = _resume_or_begin(exp, prepared, teacher, checkpoints, changes)
+    with contextlib.closing(checkpoints), processes.abort_on_error():
+        state, restored_meta = _resume_or_begin(exp, prepared, teacher, checkpoints, changes)
         # A resumed run keeps its old config.json until it is known that it can go on.
-        processes.first("the work folder", lambda: _write_down(workdir, cfg, prepared, teacher))
+        processes.run_on_first("the work folder", lambda: _write_down(workdir, cfg, prepared, teacher))
         step = int(state.step)
         if step >= cfg.train.num_steps:
             print(f"step {step} of {cfg.train.num_steps} is reached: nothing is left to train")
         else:
-            state = _train(exp, prepared, workdir, checkpoints, state, past, processes)
-    params = build.unpadded_params(exp.chosen_params(state), exp.model)
-    processes.first("the export", lambda: _finish(exp, prepared, workdir, int(state.step), params))
+            state = _train(exp, prepared, workdir, checkpoints, state, restored_meta, processes)
+    params = build.unpadded_params(exp.eval_params(state), exp.model)
+    processes.run_on_first("the export", lambda: _finish(exp, prepared, workdir, int(state.step), params))
 
 
 def _look_into(workdir: Path, cfg: ConfigDict) -> tuple[list[ChangedKey], bool]:
@@ -70,9 +70,9 @@ def _look_into(workdir: Path, cfg: ConfigDict) -> tuple[list[ChangedKey], bool]:
     return changed_keys(workdir, cfg), has_checkpoints(workdir)
 
 
-def _require_same_on_all(exp: build.Experiment, processes: Alone | Processes) -> None:
+def _require_same_on_all(exp: build.Experiment, processes: ProcessGroup) -> None:
     """Raises `UserError` when this process has read another teacher than the first one has."""
-    theirs = processes.first("the digests", lambda: exp.digests)
+    theirs = processes.run_on_first("the digests", lambda: exp.digests)
     if theirs != exp.digests:
         raise UserError(
             f"objective.teacher={exp.cfg.objective.teacher} is another model on this host than on that of the first "
@@ -94,12 +94,12 @@ def _train(
     workdir: Path,
     checkpoints: Checkpoints,
     state: TrainState,
-    past: dict[str, Any] | None,
-    processes: Alone | Processes,
+    restored_meta: dict[str, Any] | None,
+    processes: ProcessGroup,
 ) -> TrainState:
     corpora.require_held_out(prepared)
     feed = build.corpus_feed(exp, prepared)
-    run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), past, processes)
+    run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), restored_meta, processes)
     for line in summary(exp, prepared, sum(run.batches.rows_per_epoch.values())):
         run.console.print(line)
     onlooker = report_callback(exp, prepared.tokenizer, prepared.vocabulary.counts, run, int(state.step), processes)
@@ -113,7 +113,7 @@ def summary(exp: build.Experiment, prepared: Prepared, rows: int) -> list[str]:
     mesh = ", ".join(f"{axis}={size}" for axis, size in exp.mesh.shape.items())
     kind = exp.mesh.devices.flat[0].device_kind
     slots, _ = amounts(cfg, cfg.train.num_steps)
-    last = exp.parts[-1]
+    last = exp.programs[-1].phase
     lines = [
         f"{name}: {own.num_layers} layers of {own.hidden_size}, {own.num_heads} heads, {own.vocab_size:,} pieces, "
         f"{count_params(own, heads):,} parameters, products in {own.compute_dtype}"
@@ -126,8 +126,9 @@ def summary(exp: build.Experiment, prepared: Prepared, rows: int) -> list[str]:
         f"{cfg.train.num_steps:,} steps of {last.cfg.train.batch_size} rows are {slots / rows:.1f} epochs",
     ]
     lines += [
-        f"until update {after.start}: {part.cfg.train.batch_size} rows of {part.cfg.data.seq_len} tokens in a batch"
-        for part, after in itertools.pairwise(exp.parts)
+        f"until step {after.phase.start}: batches of {program.phase.cfg.train.batch_size} sequences of "
+        f"{program.phase.cfg.data.seq_len} tokens"
+        for program, after in itertools.pairwise(exp.programs)
     ]
     return lines + corpora.few_rows_warning(cfg, prepared, rows)
 
@@ -140,7 +141,7 @@ def _resume_or_begin(
     changes: list[ChangedKey],
 ) -> tuple[TrainState, dict[str, Any] | None]:
     """The newest checkpoint and its meta, else weights from `init_from` or of the teacher's layers, else fresh ones."""
-    restored = checkpoints.restore(exp.abstract_state(), absent=COUNTERS)
+    restored = checkpoints.restore(exp.abstract_state(), absent=COUNTER_DEFAULTS)
     if restored is None:
         state = init_student_layers(exp, teacher, exp.init_state())
         return (state if exp.cfg.init_from is None else load_initial_weights(exp, prepared.tokenizer, state)), None

@@ -13,7 +13,7 @@ from bertjax.config.objectives.mixture import MixtureConfig
 from bertjax.config.objectives.plm import STREAM_FORMATS, PlmConfig
 from bertjax.config.overrides import check_keys
 from bertjax.config.parse_objective import encoder_config, mesh_config, objective_config, pack_examples
-from bertjax.config.phases import stages
+from bertjax.config.phases import list_phases
 from bertjax.config.sources import Source, check_source, parse_source
 from bertjax.config.task import MAIN_FIGURE
 from bertjax.config.training import FaultConfig, LoopConfig, OptimizerConfig, ScheduleConfig, check_rows
@@ -47,7 +47,7 @@ def check(cfg: ConfigDict) -> None:
     distributed_config(cfg)
     optimizer_config(cfg)
     schedule_config(cfg)
-    found = stages(cfg)
+    found = list_phases(cfg)
     for stage in found:
         try:
             _check_stage(stage.cfg)
@@ -81,7 +81,7 @@ def _check_stage(cfg: ConfigDict) -> None:
 
 def check_batches(cfg: ConfigDict, ways: int) -> None:
     """Raises `UserError` when training or evaluation rows cannot be dealt to `ways` devices."""
-    for stage in stages(cfg):
+    for stage in list_phases(cfg):
         _deal_rows(stage.cfg, ways)
 
 
@@ -222,3 +222,8 @@ def _sources(texts: tuple[str, ...], key: str) -> list[Source]:
 def _at_least(key: str, value: int, least: int) -> None:
     if value < least:
         raise UserError(f"{key} must be at least {least}, not {value}")
+
+
+def cache_folder(cfg: ConfigDict) -> Path:
+    """Returns the absolute path of `data.cache_dir`."""
+    return Path(cfg.data.cache_dir).expanduser().absolute()

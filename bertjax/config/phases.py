@@ -25,14 +25,14 @@ MOST_SIZES = 32
 _PHASE = re.compile(r"(\d+(?:\.\d+)?)(%?):(.+)", re.DOTALL)
 
 
-class Stage(NamedTuple):
+class Phase(NamedTuple):
     """The batches from `start` on, until the next stage begins, and the config that is theirs."""
 
     start: int
     cfg: ConfigDict
 
 
-def stages(cfg: ConfigDict) -> list[Stage]:
+def list_phases(cfg: ConfigDict) -> list[Phase]:
     """The stages of a run, the first from batch 0; raises `UserError` for phases and ramps that make no sense."""
     phases = _phases(cfg)
     target = _config_at(cfg, phases[0][1] if phases else [], None).train.batch_size
@@ -46,7 +46,7 @@ def stages(cfg: ConfigDict) -> list[Stage]:
             raise UserError(
                 f"train.batch_ramp_steps: the batch still grows at update {start}, where a phase sets train.batch_size"
             )
-        found.append(Stage(start, own if rows is None else _config_at(cfg, settings, rows)))
+        found.append(Phase(start, own if rows is None else _config_at(cfg, settings, rows)))
     return found
 
 
@@ -128,7 +128,7 @@ def _ramp(cfg: ConfigDict, target: int) -> list[tuple[int, int | None]]:
 
 def amounts(cfg: ConfigDict, steps: int) -> tuple[int, int]:
     """(rows, tokens with padding) of the first `steps` batches of a run."""
-    found = stages(cfg)
+    found = list_phases(cfg)
     ends = [min(stage.start, steps) for stage in found[1:]] + [steps]
     rows = tokens = 0
     for stage, end in zip(found, ends, strict=True):

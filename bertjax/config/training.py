@@ -104,7 +104,7 @@ class OptimizerConfig:
 
     @property
     def named_rates(self) -> Rules:
-        """The rates that the config names; `optimizers.rate_rules` has those of the layers, too."""
+        """The rates that the config names; `optimizers.lr_rules` has those of the layers, too."""
         return parse_rules(self.rates, "optimizer.rates")
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import parse, parse_objective
-from bertjax.config.phases import stages
+from bertjax.config.phases import list_phases
 from bertjax.config.sources import Source, source_files
 from bertjax.data import builtin
 from bertjax.data.filters import DocumentFilter
@@ -26,7 +26,7 @@ from bertjax.io import atomic
 from bertjax.types import Batch, Vocabulary
 
 if TYPE_CHECKING:
-    from bertjax.data.phased_pipeline import StagedPipeline
+    from bertjax.data.phased_pipeline import PhasedPipeline
     from bertjax.data.pipeline import Pipeline, Share
     from bertjax.data.prepare import PreparedCorpus, Recipe
     from bertjax.data.tokenizer import Tokenizer
@@ -114,24 +114,24 @@ def _with_pieces(tokenizer: Tokenizer, cfg: ConfigDict) -> Tokenizer:
     return tokenizer
 
 
-def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: Share | None = None) -> StagedPipeline:
+def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: Share | None = None) -> PhasedPipeline:
     """The endless batches of the training split; a stage whose rows are like those before it goes on behind them.
 
     `share` tells which rows of them are read ahead here; None = all.
     """
-    from bertjax.data.phased_pipeline import Leg, StagedPipeline
+    from bertjax.data.phased_pipeline import PhaseBatches, PhasedPipeline
     from bertjax.data.pipeline import every_row
 
-    legs: list[Leg] = []
+    legs: list[PhaseBatches] = []
     used: dict[str, int] = {}  # rows that every kind of row has given so far
     kind, rows = "", 0
-    for start, own in stages(cfg):
+    for start, own in list_phases(cfg):
         if legs:
             used[kind] += (start - legs[-1].start) * rows
         kind, rows = str(own.data), own.train.batch_size
         pipeline = _pipeline(own, prepared, prepared.training, "train", prepared.weights, rows, cfg.seed)
-        legs.append(Leg(start, used.setdefault(kind, 0), pipeline))
-    return StagedPipeline(legs, share or every_row)
+        legs.append(PhaseBatches(start, used.setdefault(kind, 0), pipeline))
+    return PhasedPipeline(legs, share or every_row)
 
 
 def eval_sets(cfg: ConfigDict, prepared: Prepared, share: Share | None = None) -> dict[str, list[Batch]]:
@@ -213,10 +213,6 @@ def source_names(sources: Sequence[Source]) -> list[str]:
     return names
 
 
-def cache_folder(cfg: ConfigDict) -> Path:
-    return Path(cfg.data.cache_dir).expanduser().absolute()
-
-
 def _training_documents(cfg: ConfigDict) -> Iterator[str]:
     """What a tokenizer learns from: the training split alone, so that held-out text stays unseen."""
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
@@ -241,7 +237,7 @@ def tokenizer_folder(cfg: ConfigDict) -> Path | None:
         [library, version(library)],
         *parse.filter_config(cfg).fingerprint,
     ]
-    return cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    return parse.cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def rows_if_prepared(cfg: ConfigDict) -> int | None:
@@ -257,7 +253,7 @@ def rows_if_prepared(cfg: ConfigDict) -> int | None:
         (source, 1.0) for source in parse.eval_sources(cfg)
     ]
     folders = [
-        cache_folder(cfg)
+        parse.cache_folder(cfg)
         / "corpora"
         / corpus_digest(content_digest(source, cfg), tokenizer.digest, _recipe(cfg, share))
         for source, share in wanted
@@ -284,7 +280,7 @@ def _prepare_one(
             split_sentences=split_sentences,
             recipe=_recipe(cfg, eval_fraction),
             is_held_out=is_held_out,
-            cache_dir=cache_folder(cfg) / "corpora",
+            cache_dir=parse.cache_folder(cfg) / "corpora",
             workers=cfg.data.workers or _cores(),
             confirm=lambda: content_digest(source, cfg),
             progress=progress,
@@ -343,7 +339,9 @@ def content_digest(source: Source, cfg: ConfigDict) -> str:
     # The built-in text comes from the interpreter's own library, by the rules of our module.
     files = [builtin.__file__] if source.kind == "builtin" else source_files(source)
     stamps = [(os.path.abspath(name), stat.st_size, stat.st_mtime_ns) for name in files for stat in (os.stat(name),)]
-    memory = cache_folder(cfg) / "digests" / _hash(how, source.kind, source.field, sys.version, sys.prefix, stamps)
+    memory = (
+        parse.cache_folder(cfg) / "digests" / _hash(how, source.kind, source.field, sys.version, sys.prefix, stamps)
+    )
     try:
         return memory.read_text()
     except FileNotFoundError:

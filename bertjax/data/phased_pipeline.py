@@ -9,7 +9,7 @@ from bertjax.data.pipeline import ALL_ROWS, Pipeline, Prefetcher, Rows, Share, e
 from bertjax.types import Batch
 
 
-class Leg(NamedTuple):
+class PhaseBatches(NamedTuple):
     """The batches from cursor `start` on: the rows of `pipeline`'s stream from `first_row` on."""
 
     start: int
@@ -17,19 +17,19 @@ class Leg(NamedTuple):
     pipeline: Pipeline
 
 
-class StagedPipeline:
+class PhasedPipeline:
     """One sequence of batches over several legs, the first of which starts at 0; any batch can be asked for.
 
     What is prefetched is the `share` of this process: each reads only its own rows of the global batches.
     """
 
-    def __init__(self, legs: Sequence[Leg], share: Share = every_row) -> None:
-        self.legs, self.share = tuple(legs), share
+    def __init__(self, phases: Sequence[PhaseBatches], share: Share = every_row) -> None:
+        self.phases, self.share = tuple(phases), share
 
     @property
     def rows_per_epoch(self) -> dict[str, int]:
         """Rows of each source's first epoch, as the last leg reads it."""
-        return self.legs[-1].pipeline.rows_per_epoch
+        return self.phases[-1].pipeline.rows_per_epoch
 
     def batch(self, cursor: int, rows: Rows = ALL_ROWS) -> Batch:
         """Batch number `cursor` >= 0, or only some of its rows."""
@@ -47,5 +47,5 @@ class StagedPipeline:
 
         return Prefetcher(own, start_cursor, stop_cursor, depth)
 
-    def _leg(self, cursor: int) -> Leg:
-        return next(leg for leg in reversed(self.legs) if leg.start <= cursor)
+    def _leg(self, cursor: int) -> PhaseBatches:
+        return next(leg for leg in reversed(self.phases) if leg.start <= cursor)

@@ -9,6 +9,7 @@ from jax.sharding import NamedSharding
 from bertjax.config import parse_objective
 from bertjax.config.objectives.plm import STREAM_FORMATS
 from bertjax.experiment import build
+from bertjax.training.run_context import PhaseProgram
 from bertjax.training.sharding import BATCH
 from bertjax.types import Vocabulary, padded_vocab_size
 
@@ -19,9 +20,9 @@ def placeholder_vocabulary(size: int) -> Vocabulary:
     return Vocabulary(size, padded_vocab_size(size), 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))
 
 
-def abstract_batch(exp: build.Experiment, part: build.Part | None = None) -> dict[str, jax.ShapeDtypeStruct]:
+def abstract_batch(exp: build.Experiment, program: PhaseProgram | None = None) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes and types of a global batch, in the last stage of the run if no other is given."""
-    cfg = (part or exp.parts[-1]).cfg
+    cfg = (program or exp.programs[-1]).phase.cfg
     rows, length = cfg.train.batch_size, cfg.data.seq_len
     tokens, examples = (rows, length), (rows, parse_objective.pack_examples(cfg))
     shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]]

@@ -19,7 +19,7 @@ from bertjax.config import parse, parse_objective
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.rtd import RtdNetworksConfig
 from bertjax.config.overrides import flatten
-from bertjax.config.phases import stages
+from bertjax.config.phases import Phase, list_phases
 from bertjax.data import corpora
 from bertjax.data.corpora import Prepared
 from bertjax.errors import UserError
@@ -34,18 +34,18 @@ from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.objectives.plm.objective import PermutationLanguageModel
 from bertjax.objectives.rtd.objective import ReplacedTokenDetection
 from bertjax.runtime import platform
-from bertjax.runtime.process_group import ALONE, Alone, Processes
-from bertjax.training.ema import average_of
-from bertjax.training.evaluate import held_out
+from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
+from bertjax.training.ema import ema_params
+from bertjax.training.evaluate import make_evaluate
 from bertjax.training.flops import peak_flops, training_flops
-from bertjax.training.logging import Console, TensorBoard, WeightsAndBiases, Writer
+from bertjax.training.logging import Console, MetricWriter, TensorBoardWriter, WandbWriter
 from bertjax.training.optimizers import make_optimizer
 from bertjax.training.param_rules import map_with_path
-from bertjax.training.run_context import Batches, Run, Stage, no_portions
+from bertjax.training.run_context import Batches, PhaseProgram, RunContext
 from bertjax.training.schedules import make_schedule
-from bertjax.training.sharding import host_copy, make_mesh, own_rows, state_shardings
+from bertjax.training.sharding import host_copy, local_sequences, make_mesh, state_shardings
 from bertjax.training.state import TrainState
-from bertjax.training.step import SeededStep, abstract_state, compile_eval_step, compile_train_step, init_state
+from bertjax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
 from bertjax.types import Params, Vocabulary
 
 OBJECTIVES: dict[str, Any] = {
@@ -63,18 +63,6 @@ EVAL_SEED = 0
 
 
 @dataclasses.dataclass
-class Part:
-    """What a stage of the run computes: the batches from `start` on."""
-
-    start: int
-    cfg: ConfigDict
-    objective: Objective
-    train_step: SeededStep
-    train_steps: Any  # the same of several batches
-    eval_step: Any
-
-
-@dataclasses.dataclass
 class Experiment:
     """What a config describes, ready to run on the devices there are."""
 
@@ -82,14 +70,14 @@ class Experiment:
     mesh: jax.sharding.Mesh
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
-    parts: list[Part]
+    programs: list[PhaseProgram]  # of the phases, by their start
     frozen: Any = dataclasses.field(default_factory=dict)  # on the mesh; what objectives read and nobody trains
     digests: dict[str, str] = dataclasses.field(default_factory=dict)  # of `frozen`, for checkpoints
 
     @property
     def objective(self) -> Objective:
         """That of the end of the run; those of earlier stages have the same parameters."""
-        return self.parts[-1].objective
+        return self.programs[-1].objective
 
     @property
     def network(self) -> Network:
@@ -102,30 +90,30 @@ class Experiment:
 
     @property
     def train_step(self) -> Any:
-        return self.parts[-1].train_step
+        return self.programs[-1].train_step
 
     @property
     def eval_step(self) -> Any:
-        return self.parts[-1].eval_step
+        return self.programs[-1].eval_step
 
     def init_state(self) -> TrainState:
         with jax.set_mesh(self.mesh):
             return init_state(
-                self.mesh, self.objective, self.optimizer, self.cfg.seed, self.parts[-1].cfg.train.batch_size
+                self.mesh, self.objective, self.optimizer, self.cfg.seed, self.programs[-1].phase.cfg.train.batch_size
             )
 
     def abstract_state(self) -> TrainState:
         """Shapes, types and shardings of the train state, nothing allocated."""
-        state = abstract_state(self.objective, self.optimizer, self.parts[-1].cfg.train.batch_size)
+        state = abstract_state(self.objective, self.optimizer, self.programs[-1].phase.cfg.train.batch_size)
         return jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
             state,
             state_shardings(state, self.mesh),
         )
 
-    def chosen_params(self, state: TrainState) -> Params:
+    def eval_params(self, state: TrainState) -> Params:
         """The weights to evaluate and export: the average, where there is one and the config does not decline it."""
-        average = average_of(state.opt_state) if self.cfg.eval.use_ema else None
+        average = ema_params(state.opt_state) if self.cfg.eval.use_ema else None
         return state.params if average is None else average
 
 
@@ -144,17 +132,17 @@ def make_experiment(
     mesh = make_mesh(parse_objective.mesh_config(cfg), devices)
     schedule = make_schedule(parse.schedule_config(cfg))
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # its platform counts, not that of this machine
-        found = [(start, part, make_objective(part, vocabulary, teacher)) for start, part in stages(cfg)]
-    _require_same_state(found)
-    params = jax.eval_shape(found[-1][2].init, jax.random.key(0))
+        phases = [(phase, make_objective(phase.cfg, vocabulary, teacher)) for phase in list_phases(cfg)]
+    _require_same_state(phases)
+    params = jax.eval_shape(phases[-1][1].init, jax.random.key(0))
     optimizer = make_optimizer(parse.optimizer_config(cfg), schedule, params, cfg.seed)
-    parts = [_part(start, part, objective, optimizer, mesh) for start, part, objective in found]
-    return Experiment(cfg, mesh, schedule, optimizer, parts)
+    programs = [_program(phase, objective, optimizer, mesh) for phase, objective in phases]
+    return Experiment(cfg, mesh, schedule, optimizer, programs)
 
 
 def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | None = None) -> Objective:
     """The objective of a checked config, its networks computed as suits the platform."""
-    model = platform.computed_here(cfg, parse_objective.encoder_config(cfg, vocabulary))
+    model = platform.platform_config(cfg, parse_objective.encoder_config(cfg, vocabulary))
     if cfg.objective.name == "distill":
         return _distillation(cfg, model, teacher, vocabulary)
     if cfg.objective.name == "rtd":
@@ -163,7 +151,7 @@ def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | N
 
 
 def _replaced_token_detection(cfg: ConfigDict, model: EncoderConfig, vocabulary: Vocabulary) -> ReplacedTokenDetection:
-    generator = platform.computed_here(cfg, parse_objective.generator_config(cfg, vocabulary))
+    generator = platform.platform_config(cfg, parse_objective.generator_config(cfg, vocabulary))
     if cfg.generator.unroll is not None:
         generator = dataclasses.replace(generator, unroll=cfg.generator.unroll)
     towers = RtdNetworksConfig(generator, model, cfg.objective.sharing)
@@ -178,7 +166,7 @@ def _distillation(
     config = parse_objective.distill_config(cfg)
     config.check_teacher(model, teacher.config, teacher.heads, cfg.data.seq_len)
     computed = dataclasses.replace(
-        platform.computed_here(cfg, teacher.config),
+        platform.platform_config(cfg, teacher.config),
         padded_vocab_size=model.padded_vocab_size,
         attention_implementation=model.attention_implementation,
         remat="none",
@@ -186,49 +174,57 @@ def _distillation(
     return Distillation(config, model, Network(computed, teacher.heads), vocabulary)
 
 
-def _part(
-    start: int, cfg: ConfigDict, objective: Objective, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh
-) -> Part:
+def _program(
+    phase: Phase, objective: Objective, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh
+) -> PhaseProgram:
+    train = phase.cfg.train
     compiled = functools.partial(
         compile_train_step,
         mesh,
         objective,
         optimizer,
-        rows=cfg.train.batch_size,
-        microbatches=cfg.train.microbatches,
-        seed=cfg.seed,
-        dropout_impl=None if cfg.train.dropout_prng == "threefry" else cfg.train.dropout_prng,
-        skip_faults=cfg.train.on_fault == "skip",
+        batch_size=train.batch_size,
+        microbatches=train.microbatches,
+        seed=phase.cfg.seed,
+        dropout_impl=None if train.dropout_prng == "threefry" else train.dropout_prng,
+        skip_nonfinite=train.on_fault == "skip",
     )
-    evaluated = compile_eval_step(mesh, objective, EVAL_SEED)
-    together = compiled(together=True) if cfg.train.steps_per_dispatch > 1 else no_portions
-    return Part(start, cfg, objective, compiled(), together, evaluated)
+    length = phase.cfg.data.seq_len
+    return PhaseProgram(
+        phase=phase,
+        objective=objective,
+        train_step=compiled(),
+        train_steps=compiled(multi_step=True) if train.steps_per_dispatch > 1 else None,
+        eval_step=compile_eval_step(mesh, objective, EVAL_SEED),
+        flops_per_token=lambda filled: training_flops(objective, filled * length),
+        title=f"from step {phase.start} on: batches of {train.batch_size} sequences of {length} tokens",
+    )
 
 
-def _require_same_state(found: list[tuple[int, ConfigDict, Objective]]) -> None:
-    """Raises `UserError` for stages that cannot hand their parameters, or what they carry, to one another."""
+def _require_same_state(phases: list[tuple[Phase, Objective]]) -> None:
+    """Raises `UserError` for phases that cannot hand their parameters, or what they carry, to one another."""
 
-    def state(cfg: ConfigDict, objective: Objective) -> Any:
+    def state(phase: Phase, objective: Objective) -> Any:
         of = jax.eval_shape(
-            lambda key: (objective.init(key), objective.init_carry(cfg.train.batch_size)), jax.random.key(0)
+            lambda key: (objective.init(key), objective.init_carry(phase.cfg.train.batch_size)), jax.random.key(0)
         )
         return jax.tree_util.tree_structure(of), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(of)]
 
-    if len(found) == 1:
+    if len(phases) == 1:
         return
-    last = state(*found[-1][1:])
-    for start, cfg, objective in found[:-1]:
-        if state(cfg, objective) != last:
+    last = state(*phases[-1])
+    for phase, objective in phases[:-1]:
+        if state(phase, objective) != last:
             raise UserError(
-                f"the stage of the run from update {start} on has other parameters than the last one, or carries a "
-                "memory of other rows; train.phases and train.batch_start must leave both as they are"
+                f"the phase from step {phase.start} on has other parameters than the last one, or carries a memory of "
+                "another size; train.phases and train.batch_start must leave both as they are"
             )
 
 
 def check_devices(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) -> None:
     """Raises `UserError` when the devices there are do not suffice for the platform, the mesh or the batch."""
     platform.use_platform(cfg.platform)
-    platform.use_compile_cache(cfg)
+    platform.enable_compile_cache(cfg)
     platform.check_determinism(cfg)
     mesh = make_mesh(parse_objective.mesh_config(cfg), devices)
     parse.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
@@ -238,21 +234,21 @@ class Feed(NamedTuple):
     """What a run reads: its batches, how its held-out rows are measured, and what checkpoints say of both."""
 
     batches: Batches
-    measure: Callable[[Part], Callable[[Params, Any], Mapping[str, float]]]
+    evaluate: Callable[[PhaseProgram], Callable[[Params, Any], Mapping[str, float]]]
     digests: dict[str, str]
     tokens: int
 
 
 def corpus_feed(exp: Experiment, prepared: Prepared) -> Feed:
     """The batches of prepared corpora; of several processes, each reads its share."""
-    share = functools.partial(own_rows, mesh=exp.mesh)
+    share = functools.partial(local_sequences, mesh=exp.mesh)
 
-    def measure(part: Part) -> Callable[[Params, Any], Mapping[str, float]]:
-        rows = functools.partial(corpora.eval_sets, part.cfg, prepared, share)
-        return held_out(part.eval_step, rows, part.objective, exp.mesh)
+    def evaluate(program: PhaseProgram) -> Callable[[Params, Any], Mapping[str, float]]:
+        eval_sets = functools.partial(corpora.eval_sets, program.phase.cfg, prepared, share)
+        return make_evaluate(program.eval_step, eval_sets, program.objective, exp.mesh)
 
     batches = corpora.training_pipeline(exp.cfg, prepared, share)
-    return Feed(batches, measure, prepared.digests | exp.digests, corpora.total_tokens(prepared))
+    return Feed(batches, evaluate, prepared.digests | exp.digests, corpora.total_tokens(prepared))
 
 
 def make_run(
@@ -261,15 +257,15 @@ def make_run(
     workdir: Path,
     checkpoints: Checkpoints,
     step: int,
-    past: dict[str, Any] | None = None,
-    processes: Alone | Processes = ALONE,
-) -> Run:
-    """Everything that the loop works with, from update `step` on; `past` is the meta of the checkpoint it is from."""
+    restored_meta: dict[str, Any] | None = None,
+    processes: ProcessGroup = SINGLE_PROCESS,
+) -> RunContext:
+    """Everything that the loop works with, from update `step` on; `restored_meta` is the meta of its checkpoint."""
     cfg = exp.cfg
     peak = peak_flops(exp.mesh.devices.flat[0].device_kind)
-    return Run(
+    return RunContext(
         config=parse.loop_config(cfg),
-        stages=[_stage(part, feed) for part in exp.parts],
+        programs=[dataclasses.replace(each, evaluate=feed.evaluate(each)) for each in exp.programs],
         frozen=exp.frozen,
         schedule=exp.schedule,
         mesh=exp.mesh,
@@ -280,27 +276,14 @@ def make_run(
         console=Console(step, cfg.train.num_steps),
         workdir=workdir,
         peak_flops=None if peak is None else peak * exp.mesh.size,
-        chosen_params=exp.chosen_params,
-        past=past,
+        eval_params=exp.eval_params,
+        restored_meta=restored_meta,
         processes=processes,
     )
 
 
-def _stage(part: Part, feed: Feed) -> Stage:
-    rows, length = part.cfg.train.batch_size, part.cfg.data.seq_len
-    return Stage(
-        start=part.start,
-        objective=part.objective,
-        train_step=part.train_step,
-        train_steps=part.train_steps,
-        measure=feed.measure(part),
-        flops_per_token=lambda filled: training_flops(part.objective, filled * length),
-        title=f"from update {part.start} on: {rows} rows of {length} tokens in a batch",
-    )
-
-
 def open_checkpoints(
-    cfg: ConfigDict, workdir: Path, read_only: bool = False, processes: Alone | Processes = ALONE
+    cfg: ConfigDict, workdir: Path, read_only: bool = False, processes: ProcessGroup = SINGLE_PROCESS
 ) -> Checkpoints:
     settings = cfg.checkpoint
     return Checkpoints(
@@ -309,18 +292,18 @@ def open_checkpoints(
         keep_every=settings.keep_every,
         best_metric=settings.best_metric,
         read_only=read_only,
-        run_on_first=processes.first,
+        run_on_first=processes.run_on_first,
     )
 
 
-def _writers(cfg: ConfigDict, workdir: Path, step: int) -> list[Writer]:
+def _writers(cfg: ConfigDict, workdir: Path, step: int) -> list[MetricWriter]:
     if jax.process_index() != 0:
         return []
-    writers: list[Writer] = [JsonlLog(workdir / "metrics.jsonl", step)]
+    writers: list[MetricWriter] = [JsonlLog(workdir / "metrics.jsonl", step)]
     if cfg.logging.tensorboard:
-        writers.append(TensorBoard(workdir / "tensorboard", step))
+        writers.append(TensorBoardWriter(workdir / "tensorboard", step))
     if cfg.logging.wandb_project is not None:
-        writers.append(WeightsAndBiases(cfg.logging.wandb_project, workdir, flatten(cfg)))
+        writers.append(WandbWriter(cfg.logging.wandb_project, workdir, flatten(cfg)))
     return writers
 
 

@@ -14,8 +14,9 @@ from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocab
 from bertjax.experiment.teacher import attach_teacher, read_teacher
 from bertjax.models.model import count_params
 from bertjax.training.flops import bytes_per_device, peak_flops, training_flops
-from bertjax.training.optimizers import rate_rules
+from bertjax.training.optimizers import lr_rules
 from bertjax.training.param_rules import describe
+from bertjax.training.run_context import PhaseProgram
 from bertjax.training.sharding import RULES
 from bertjax.types import Vocabulary
 
@@ -40,11 +41,11 @@ def dry_run(cfg: ConfigDict) -> None:
         given = bytes_per_device(exp.frozen, exp.mesh)
         held += given
         print(f"teacher           {_mib(given)} per device")
-    memory = max(_compiled_memory(exp, part, state) for part in exp.parts)
+    memory = max(_compiled_memory(exp, program, state) for program in exp.programs)
     print(f"step              {_mib(memory)} of activations and buffers per device, from the compiled step")
     print(f"memory            {_mib(held + memory)} per device")
     config = parse.optimizer_config(cfg)
-    rates = rate_rules(config, state.params)
+    rates = lr_rules(config, state.params)
     for rules, name in ((config.decay_rules, "weight decay"), (rates, "rate"), (RULES, "sharding")):
         for line in describe(rules, state.params, name):
             print(f"  {line}")
@@ -69,11 +70,11 @@ def _epochs(cfg: ConfigDict) -> str:
 def _print_flops(exp: build.Experiment) -> float:
     """A line a stage of the run; returns the FLOPs of all of it, rows taken to be full."""
     total = 0.0
-    ends = [part.start for part in exp.parts[1:]] + [exp.cfg.train.num_steps]
-    for part, end in zip(exp.parts, ends, strict=True):
-        rows, length = part.cfg.train.batch_size, part.cfg.data.seq_len
-        flops = training_flops(part.objective, length)
-        step, steps = flops * rows * length, end - part.start
+    ends = [program.phase.start for program in exp.programs[1:]] + [exp.cfg.train.num_steps]
+    for program, end in zip(exp.programs, ends, strict=True):
+        rows, length = program.phase.cfg.train.batch_size, program.phase.cfg.data.seq_len
+        flops = training_flops(program.objective, length)
+        step, steps = flops * rows * length, end - program.phase.start
         print(
             f"model FLOPs       {flops:.3e} a token, {step:.3e} a step, {step * steps:.3e} in all "
             f"({steps:,} steps x {rows} rows x {length})"
@@ -90,10 +91,10 @@ def _print_peak(exp: build.Experiment, flops: float) -> None:
         print(f"time              {hours / 0.4:.2f} h at 40 % of the peak of {exp.mesh.size} x {kind} (an assumption)")
 
 
-def _compiled_memory(exp: build.Experiment, part: build.Part, state: object) -> int:
+def _compiled_memory(exp: build.Experiment, program: PhaseProgram, state: object) -> int:
     """Bytes that one device needs beside the state while the step runs."""
     with jax.set_mesh(exp.mesh):
-        compiled = part.train_step.lower(state, exp.frozen, abstract_batch(exp, part)).compile()
+        compiled = program.train_step.lower(state, exp.frozen, abstract_batch(exp, program)).compile()
     analysis = compiled.memory_analysis()
     if analysis is None:
         raise UserError("this backend does not tell the memory of a compiled step")

@@ -30,7 +30,7 @@ from bertjax.experiment import build
 from bertjax.experiment.load import SourceModel, load_source_model, require_model
 from bertjax.models.disentangled_attention import attention_span, distance_bucket
 from bertjax.objectives.base import Objective
-from bertjax.training.ema import restart_average
+from bertjax.training.ema import reset_ema
 from bertjax.training.sharding import host_copy, put_tree
 from bertjax.training.state import TrainState
 from bertjax.types import Params
@@ -75,7 +75,7 @@ def load_initial_weights(
     for line in [*_tables(given.config, network.config, match, cfg.init_positions), *changed]:
         print(f"  {line}")
     laid = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-    return state._replace(params=put_tree(params, laid), opt_state=restart_average(state.opt_state, params))
+    return state._replace(params=put_tree(params, laid), opt_state=reset_ema(state.opt_state, params))
 
 
 def architecture_changes(folder: Path, given: EncoderConfig, wanted: EncoderConfig) -> list[str]:

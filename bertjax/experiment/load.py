@@ -23,7 +23,7 @@ from bertjax.hf.pretrained import PretrainedModel
 from bertjax.io import atomic
 from bertjax.objectives.base import Network
 from bertjax.runtime import platform
-from bertjax.training.state import COUNTERS
+from bertjax.training.state import COUNTER_DEFAULTS
 from bertjax.types import Params
 
 
@@ -51,12 +51,12 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
 
     def weights(each: int | None) -> Params:
         """Of one checkpoint, on the host; what is kept of it afterwards are two numbers."""
-        restored = checkpoints.restore(experiment.abstract_state(), each, absent=COUNTERS)
+        restored = checkpoints.restore(experiment.abstract_state(), each, absent=COUNTER_DEFAULTS)
         if restored is None:
             raise UserError(f"{workdir} holds no checkpoint yet")
         require_same_run(workdir, restored.step, restored.meta, cfg)
         seen.append(restored._replace(state=None))
-        return build.unpadded_params(experiment.chosen_params(restored.state), experiment.model)
+        return build.unpadded_params(experiment.eval_params(restored.state), experiment.model)
 
     try:
         chosen = [step] if average_last == 1 else _last_steps(checkpoints, step, average_last)
@@ -160,7 +160,7 @@ class LoadedModel(NamedTuple):
 def load_model(folder: Path, head: str | None = None) -> LoadedModel:
     """The model of a Hugging Face folder, of an export or of a run; raises `UserError` (`load_source_model`)."""
     given = load_source_model(folder, head)
-    platform.use_compile_cache(base_config())
+    platform.enable_compile_cache(base_config())
     params = jax.tree.map(jnp.asarray, given.params)
     model = PretrainedModel(build.float32_config(given.config), params, given.heads)
     return LoadedModel(model, given.tokenizer, None if given.objective is None else given.objective == "plm")

@@ -16,10 +16,10 @@ from bertjax.data.corpus import open_corpus
 from bertjax.data.prepare import describe_corpus
 from bertjax.data.tokenizer import load_tokenizer
 from bertjax.errors import UserError
-from bertjax.runtime.process_group import Alone, Processes
+from bertjax.runtime.process_group import ProcessGroup
 
 
-def prepare_on_first_process(cfg: ConfigDict, processes: Alone | Processes) -> Prepared:
+def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepared:
     """The tokenizer and corpora of a config, made by the first process alone; raises `UserError` where they are not.
 
     The others do not look at the sources: the folders are named by what they hold.
@@ -32,7 +32,7 @@ def prepare_on_first_process(cfg: ConfigDict, processes: Alone | Processes) -> P
         made.append(corpora.prepare(cfg))
         return _description(cfg, made[0])
 
-    told = processes.first("the prepared text", describe)
+    told = processes.run_on_first("the prepared text", describe)
     if made:
         return made[0]
     folders = [told["tokenizer"], *told["training"].values(), *told["held_out"].values()]

@@ -23,7 +23,7 @@ from bertjax.hf import native_format
 from bertjax.objectives.base import Network, Objective
 from bertjax.objectives.distillation.init_student import start_from_teacher
 from bertjax.objectives.distillation.objective import Distillation
-from bertjax.training.ema import restart_average
+from bertjax.training.ema import reset_ema
 from bertjax.training.sharding import host_copy, put_tree, state_shardings
 from bertjax.training.state import TrainState
 from bertjax.training.step import compile_eval_step
@@ -98,7 +98,7 @@ def init_student_layers(exp: build.Experiment, teacher: Teacher | None, state: T
     params = build.padded_params(started, student)
     print(f"the student starts as layers {', '.join(map(str, config.teacher_layers))} of {exp.cfg.objective.teacher}")
     laid = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-    return state._replace(params=put_tree(params, laid), opt_state=restart_average(state.opt_state, params))
+    return state._replace(params=put_tree(params, laid), opt_state=reset_ema(state.opt_state, params))
 
 
 class EvalSetup(NamedTuple):

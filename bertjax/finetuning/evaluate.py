@@ -22,7 +22,7 @@ from bertjax.finetuning.qa_features import QaData
 from bertjax.finetuning.readers.examples import Examples, QaExamples, WordExamples
 from bertjax.finetuning.task_data import TaskData
 from bertjax.finetuning.token_features import TokenData
-from bertjax.training.evaluate import add_sums, means
+from bertjax.training.evaluate import add_sums, mean_metrics
 from bertjax.training.sharding import put_batch
 from bertjax.types import Batch, Params, Sum
 
@@ -94,7 +94,7 @@ def measure(
         said = forward(params, batches)
         scored = score(config, examples, data, said.scores, objective.model.labels)
         tell(scored)
-        found = means(said.sums, objective.loss_weights) | scored.figures
+        found = mean_metrics(said.sums, objective.loss_weights) | scored.figures
         return {f"eval/{name}": value for name, value in found.items() if name not in doubled}
 
     return figures

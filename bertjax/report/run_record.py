@@ -74,7 +74,7 @@ def read_run(workdir: Path) -> RunRecord:
         raise UserError(f"{stored} holds no config; bring back the file of this run")
     metrics = workdir / "metrics.jsonl"
     written = metrics.stat().st_mtime if metrics.is_file() else None
-    jumps = _json(workdir / "faults" / "jumps.json")
+    jumps = _json(workdir / "anomalies" / "batch_skips.json")
     return RunRecord(
         name=workdir.resolve().name,
         config=config,

@@ -174,7 +174,7 @@ def _faults(run: RunRecord) -> str:
         for key, name in _FAULTS.items()
         if counts.get(name)
     ]
-    rows = [[str(jump.get(key, "")) for key in ("step", "start", "to", "reason")] for jump in run.jumps]
+    rows = [[str(jump.get(key, "")) for key in ("step", "from_batch", "to_batch", "reason")] for jump in run.jumps]
     heads = ["checkpoint of update", "its next batch", "went on with batch", "because"]
     listed = table(heads, rows, numeric=(0, 1, 2)) if rows else ""
     return f'<p class="warn">Faults: {"; ".join(found) or "see below"}.</p>{_grid(charts)}{listed}'

@@ -18,10 +18,10 @@ from bertjax.report.probe_log import Journal
 from bertjax.report.probes import Finding, Probes, Wanted, memory
 from bertjax.report.render import render
 from bertjax.report.run_record import read_run
-from bertjax.runtime.process_group import Alone, Processes
+from bertjax.runtime.process_group import ProcessGroup
 from bertjax.training.flops import training_flops
 from bertjax.training.loop import train
-from bertjax.training.run_context import Run
+from bertjax.training.run_context import RunContext
 from bertjax.training.state import TrainState
 from bertjax.types import Params
 
@@ -37,13 +37,13 @@ def report_callback(
     exp: build.Experiment,
     tokenizer: Tokenizer,
     counts: np.ndarray,
-    run: Run,
+    run: RunContext,
     step: int,
-    processes: Alone | Processes,
+    processes: ProcessGroup,
     told: Callable[[], list[Finding]] = list,
     mean_rows: float | None = None,
 ) -> Watcher | None:
-    """Sets `run.watch` to the one that writes the report from update `step` on, and returns it.
+    """Sets `run.on_evaluate` to the one that writes the report from update `step` on, and returns it.
 
     None on other processes than the first, and where the config wants no report. `told` gives what else there is to
     see of the evaluation that was just made; `mean_rows` is for `run_facts`.
@@ -60,11 +60,13 @@ def report_callback(
             return [memory(), *told(), *(("note", {"about": each, "text": SEVERAL}) for each in LOOKED_AT)]
         return [memory(), *told(), *look()(step, build.unpadded_params(params, exp.model))]
 
-    run.watch = onlooker = Watcher(run.workdir, step, facts, seen, run.console.print)
+    run.on_evaluate = onlooker = Watcher(run.workdir, step, facts, seen, run.console.print)
     return onlooker
 
 
-def train_with_callback(run: Run, state: TrainState, onlooker: Watcher | None) -> tuple[TrainState, dict[str, float]]:
+def train_with_callback(
+    run: RunContext, state: TrainState, onlooker: Watcher | None
+) -> tuple[TrainState, dict[str, float]]:
     """`training.loop.train`; console and writers are closed behind it, and the page has its last figures."""
     try:
         return train(run, state)
@@ -155,10 +157,12 @@ def run_facts(
     """
     kind = exp.mesh.devices.flat[0].device_kind
     stages = []
-    for part in exp.parts:
-        length = part.cfg.data.seq_len
-        slots = (mean_rows or part.cfg.train.batch_size) * length
-        stages.append({"start": part.start, "slots": slots, "flops": training_flops(part.objective, length) * slots})
+    for program in exp.programs:
+        length = program.phase.cfg.data.seq_len
+        slots = (mean_rows or program.phase.cfg.train.batch_size) * length
+        stages.append(
+            {"start": program.phase.start, "slots": slots, "flops": training_flops(program.objective, length) * slots}
+        )
     model = exp.model
     facts = {
         "parameters": {name: count_params(own, heads) for name, (own, heads) in exp.objective.networks.items()},

@@ -26,7 +26,7 @@ HOW = (
 )
 
 
-class Place(NamedTuple):
+class ProcessInfo(NamedTuple):
     """What `jax.distributed.initialize` is told; None = jax asks the cluster."""
 
     coordinator_address: str | None
@@ -36,7 +36,7 @@ class Place(NamedTuple):
     cluster_detection_method: str | None
 
 
-def find_place(config: DistributedConfig) -> Place | None:
+def find_process_info(config: DistributedConfig) -> ProcessInfo | None:
     """Where this process stands, None where it is alone; raises `UserError` when only part of it is known."""
     if config.coordinator_address is not None or config.process_id is not None or config.num_processes is not None:
         return _given(config)
@@ -46,7 +46,7 @@ def find_place(config: DistributedConfig) -> Place | None:
     if known is not None:
         count = _asked(known)
         method = None if config.cluster == "auto" else config.cluster
-        return None if count == 1 else Place(None, None, None, config.device_ids, method)
+        return None if count == 1 else ProcessInfo(None, None, None, config.device_ids, method)
     if config.cluster != "auto":
         raise UserError(f"distributed.cluster={config.cluster}, but this process was not started by it; {HOW}")
     for launcher, (size, *_) in RANKS.items():
@@ -55,7 +55,7 @@ def find_place(config: DistributedConfig) -> Place | None:
     return None
 
 
-def _given(config: DistributedConfig) -> Place | None:
+def _given(config: DistributedConfig) -> ProcessInfo | None:
     """Named by the config, completed by the launcher's ranks."""
     count, index, devices = config.num_processes, config.process_id, config.device_ids
     for size, rank, local in RANKS.values():
@@ -75,7 +75,7 @@ def _given(config: DistributedConfig) -> Place | None:
             f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing"
         )
     method = {"none": "deactivate", "auto": None}.get(config.cluster, config.cluster)
-    return Place(config.coordinator_address, count, index, devices, method)
+    return ProcessInfo(config.coordinator_address, count, index, devices, method)
 
 
 def _known_to_jax(name: str) -> Any:

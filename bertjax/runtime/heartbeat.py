@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any
 
-PEER_LOST = 75
+EXIT_PEER_LOST = 75
 """Exit status when another process is gone; EX_TEMPFAIL of sysexits.h: start all of them again."""
 
 ALIVE, NOTES, FAILED = "bertjax/alive/", "bertjax/notes/", "bertjax/failed"
@@ -26,7 +26,7 @@ LONGEST_PERIOD = 1.0
 _SOON = 0.02
 
 
-class Pulse:
+class Heartbeat:
     """Starts with the process and ends with `stop`; whatever ends the process before does so with a message."""
 
     def __init__(self, client: Any, index: int, count: int, timeout: float):
@@ -64,7 +64,7 @@ class Pulse:
                 self._asked.discard("save")
             return now
 
-    def await_verdict(self) -> None:
+    def await_peer_failure(self) -> None:
         """Gives the pulse time to learn who is gone, after a failure that may come of it; it ends the process then."""
         self._suspicious = True
         time.sleep(self._timeout + 2 * self._period)
@@ -98,7 +98,7 @@ class Pulse:
                 if self._stopping.is_set():
                     return
                 if "UNAVAILABLE" in str(error) and self._index:
-                    self._end(f"{self._name(0)} is gone, and with it the service that all depend on", PEER_LOST)
+                    self._end(f"{self._name(0)} is gone, and with it the service that all depend on", EXIT_PEER_LOST)
                 time.sleep(self._period)  # not answered this time: `_watch` minds how long that goes on
 
     def _watch(self) -> None:
@@ -106,7 +106,9 @@ class Pulse:
         while not self._stopping.wait(self._period):
             silent = time.monotonic() - self._heard
             if self._index and silent > self._timeout:
-                self._end(f"{self._name(0)} has not answered for {silent:.0f} s (distributed.peer_timeout)", PEER_LOST)
+                self._end(
+                    f"{self._name(0)} has not answered for {silent:.0f} s (distributed.peer_timeout)", EXIT_PEER_LOST
+                )
 
     def _beat(self) -> None:
         self._beats += 1
@@ -126,7 +128,7 @@ class Pulse:
                 self._seen[name] = text, now
             elif now - self._seen[name][1] > patience:
                 silent = now - self._seen[name][1]
-                self.fail(f"{self._name(name)} has not been heard of for {silent:.0f} s", PEER_LOST)
+                self.fail(f"{self._name(name)} has not been heard of for {silent:.0f} s", EXIT_PEER_LOST)
 
     def _await_failure(self) -> None:
         """Sleeps one period, but for the failure of another process, which ends this one at once."""
@@ -161,7 +163,7 @@ class Pulse:
         try:
             self._settle(wish)
         except Exception as error:  # others may act on an answer that this process has not heard
-            self.fail(f"the processes could not agree on a step: {' '.join(str(error).split())[:300]}", PEER_LOST)
+            self.fail(f"the processes could not agree on a step: {' '.join(str(error).split())[:300]}", EXIT_PEER_LOST)
 
     def _settle(self, wish: str) -> None:
         """Finds the first step that nobody has dispatched yet; the main thread waits here if it wants to go on."""
@@ -187,10 +189,10 @@ class Pulse:
         return f"process {index} on {host}" if host else f"process {index}"
 
     def _end(self, message: str, code: int) -> None:
-        end_at_once(f"process {self._index} of {self._count}: {message}", code)
+        exit_immediately(f"process {self._index} of {self._count}: {message}", code)
 
 
-def end_at_once(message: str, code: int) -> None:
+def exit_immediately(message: str, code: int) -> None:
     """Ends this process with a line on stderr: every other way out may wait for those who are gone."""
     # By a thread of its own: the one that prints may be stuck in a pipe that nobody reads.
     flush = threading.Thread(target=sys.stdout.flush, daemon=True)

@@ -26,12 +26,12 @@ def use_huge_pages() -> None:
         offered = kernel.read_text()
     except OSError:  # not Linux, or a container that hides it
         return
-    environment = with_huge_pages(os.environ, offered, platform.libc_ver())
+    environment = huge_page_environment(os.environ, offered, platform.libc_ver())
     if environment is not None and not any(map(os.path.exists, ACCELERATORS)):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
-def with_huge_pages(environment: Mapping[str, str], offered: str, libc: tuple[str, str]) -> dict[str, str] | None:
+def huge_page_environment(environment: Mapping[str, str], offered: str, libc: tuple[str, str]) -> dict[str, str] | None:
     """The environment that asks for large pages, None where that is of no use or was decided already.
 
     `offered` is what the kernel says of transparent huge pages, such as "always [madvise] never": with "always" they

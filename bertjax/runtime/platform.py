@@ -14,8 +14,8 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from ml_collections import ConfigDict
 
+from bertjax.config import parse
 from bertjax.config.model import EncoderConfig
-from bertjax.data import corpora
 from bertjax.errors import UserError
 from bertjax.models.mesh import target_platform
 
@@ -42,21 +42,21 @@ def use_platform(wanted: str) -> None:
             )
 
 
-def use_compile_cache(cfg: ConfigDict) -> None:
+def enable_compile_cache(cfg: ConfigDict) -> None:
     """Lets jax keep what it compiles for a second or longer, unless its own settings name a place for that.
 
     Code for a CPU uses all that it can do, so another CPU that shares the disk gets a folder of its own.
     """
     if not cfg.compile_cache or jax.config.values["jax_compilation_cache_dir"] is not None:
         return
-    folder = corpora.cache_folder(cfg) / "xla"
+    folder = parse.cache_folder(cfg) / "xla"
     if jax.default_backend() == "cpu":
         folder /= hashlib.sha256(" ".join(sorted(_cpu_flags())).encode()).hexdigest()[:16]
     jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 @contextlib.contextmanager
-def without_compile_cache() -> Iterator[None]:
+def compile_cache_disabled() -> Iterator[None]:
     """Whatever is compiled here is compiled anew, and not kept; jax must be told to ask its config again."""
 
     def use(value: bool) -> None:
@@ -83,7 +83,7 @@ def check_determinism(cfg: ConfigDict) -> None:
         )
 
 
-def computed_here(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
+def platform_config(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
     """The model with the types and the unrolling that suit the platform in use: that of the mesh, if there is one.
 
     XLA:CPU multiplies bfloat16 fast only where the result is float32 (and the processor has the instructions), and

@@ -17,48 +17,61 @@ from typing import Any, TypeVar
 
 from bertjax.config.distributed import DistributedConfig
 from bertjax.errors import UserError
-from bertjax.runtime.cluster import Place, find_place
-from bertjax.runtime.heartbeat import PEER_LOST, Pulse, end_at_once
+from bertjax.runtime.cluster import ProcessInfo, find_process_info
+from bertjax.runtime.heartbeat import EXIT_PEER_LOST, Heartbeat, exit_immediately
 
 T = TypeVar("T")
 
 
-class Alone:
-    """The only process: nobody to tell, nobody to wait for."""
+class ProcessGroup:
+    """The processes that train one model, and which of them this is; this base class is a group of one process."""
 
     index, count = 0, 1
 
-    def first(self, what: str, make: Callable[[], T]) -> T:
-        """What `make` gives."""
+    def run_on_first(self, what: str, make: Callable[[], T]) -> T:
+        """Returns the result of `make` on the first process, to all processes.
+
+        All processes must call this in the same order; the others do not call `make`.
+
+        Args:
+            what: Name of the result, for the message after a timeout.
+            make: Function without arguments. With several processes its result passes through JSON.
+
+        Raises:
+            UserError: The result did not arrive within `distributed.wait_timeout`.
+        """
         return make()
 
     def agree(self, stop: int, save: bool) -> tuple[int, bool]:
-        """What it wishes."""
+        """Returns what all processes do after this step; to be called once per step.
+
+        Args:
+            stop: Number of the signal that asks this process to stop, 0 for none.
+            save: Whether this process wants to save a checkpoint; only the first process is heard.
+
+        Returns:
+            (stop, save), the same on all processes at the same step, a little later than requested.
+        """
         return stop, save
 
     @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Errors go their way."""
+    def abort_on_error(self) -> Iterator[None]:
+        """Ends all processes, with one message and one exit status, when the body raises an error in any of them."""
         yield
 
 
-ALONE = Alone()
+SINGLE_PROCESS = ProcessGroup()
 
 
-class Processes:
-    """One of several processes, `index` of `count`, from the moment that they have found each other."""
+class MultiProcessGroup(ProcessGroup):
+    """One of several processes, from the moment that they have found each other."""
 
     def __init__(self, client: Any, index: int, count: int, config: DistributedConfig):
         self.index, self.count, self.config = index, count, config
         self._client, self._calls = client, 0
-        self._pulse = Pulse(client, index, count, config.peer_timeout)
+        self._pulse = Heartbeat(client, index, count, config.peer_timeout)
 
-    def first(self, what: str, make: Callable[[], T]) -> T:
-        """What `make` gives on the first process, as JSON knows it; all must call this in the same order.
-
-        The others do not call `make`. They raise `UserError` when they have waited for too long; an error of the first
-        one ends them (`guarded`).
-        """
+    def run_on_first(self, what: str, make: Callable[[], T]) -> T:
         self._calls += 1
         key = f"bertjax/first/{self._calls}"
         if self.index == 0:
@@ -79,16 +92,10 @@ class Processes:
             raise self._waited(what, error) from error
 
     def agree(self, stop: int, save: bool) -> tuple[int, bool]:
-        """What all processes do behind this step: stop by a signal (its number), save. To be called once a step.
-
-        `stop` and `save` are what this process wishes; that comes true a little later, on all of them at the same step.
-        The first process alone decides when a save is due.
-        """
         return self._pulse.agree(stop, save and self.index == 0)
 
     @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
-        """An error in here ends all processes, with one message and exit status: nobody waits for one that is gone."""
+    def abort_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
@@ -98,7 +105,7 @@ class Processes:
 
     def close(self) -> None:
         """Waits until all are done, so that none of them takes another's end for a death."""
-        with self.guarded():
+        with self.abort_on_error():
             self.barrier("the end of all", self.config.wait_timeout)
         self._pulse.stop()
 
@@ -116,9 +123,9 @@ class Processes:
         elif isinstance(error, KeyboardInterrupt):
             message, code = "interrupted", 130
         else:
-            if is_of_the_network(error):
-                self._pulse.await_verdict()
-                code = PEER_LOST
+            if is_network_error(error):
+                self._pulse.await_peer_failure()
+                code = EXIT_PEER_LOST
             else:
                 traceback.print_exception(error)
                 code = 1
@@ -129,7 +136,7 @@ class Processes:
 _OF_THE_NETWORK = ("Gloo", "NCCL", "RCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "Connection ", "barrier")
 
 
-def is_of_the_network(error: BaseException) -> bool:
+def is_network_error(error: BaseException) -> bool:
     """Whether it may come of another process that is gone: collectives and barriers fail in many types and words."""
     chain: BaseException | None = error
     while chain is not None:
@@ -140,20 +147,20 @@ def is_of_the_network(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def join_processes(config: DistributedConfig) -> Iterator[Alone | Processes]:
+def join_processes(config: DistributedConfig) -> Iterator[ProcessGroup]:
     """Joins the processes of this run, if there are several; nothing is started for one that is alone.
 
     All but the first print nothing. To be entered before jax has looked for its devices.
     """
-    place = find_place(config)
+    place = find_process_info(config)
     if place is None:
-        yield ALONE
+        yield SINGLE_PROCESS
         return
     processes = _join(place, config)
     quiet = contextlib.nullcontext() if processes.index == 0 else contextlib.redirect_stdout(_nowhere())
     with quiet:
         try:
-            with processes.guarded():
+            with processes.abort_on_error():
                 yield processes
         finally:
             processes.close()
@@ -163,7 +170,7 @@ def _nowhere() -> Any:
     return open(os.devnull, "w", encoding="utf-8")  # open as long as the process lives
 
 
-def _join(place: Place, config: DistributedConfig) -> Processes:
+def _join(place: ProcessInfo, config: DistributedConfig) -> MultiProcessGroup:
     import jax
     from jax._src import distributed
 
@@ -176,7 +183,7 @@ def _join(place: Place, config: DistributedConfig) -> Processes:
         f"listens at {place.coordinator_address or 'an address that the cluster says'}: do all run, and reach it?"
     )
     # jax would abort with a page of its stack; and it cannot be stopped otherwise while it waits.
-    timer = threading.Timer(config.start_timeout, end_at_once, (message, PEER_LOST))
+    timer = threading.Timer(config.start_timeout, exit_immediately, (message, EXIT_PEER_LOST))
     timer.daemon = True
     timer.start()
     try:
@@ -197,4 +204,4 @@ def _join(place: Place, config: DistributedConfig) -> Processes:
         file=sys.stderr,
         flush=True,
     )
-    return Processes(state.client, state.process_id, state.num_processes, config)
+    return MultiProcessGroup(state.client, state.process_id, state.num_processes, config)

@@ -17,7 +17,7 @@ from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
 from bertjax.types import Batch
 
-FOLDER = "faults"
+FOLDER = "anomalies"
 WATCHED = 128
 """Updates whose losses say what is usual; a quarter of them must be known before anything is called a spike."""
 NORMAL = 1.4826
@@ -29,11 +29,11 @@ MOST_FILES = 32
 _NAMED_AT_MOST = 4
 
 
-class NonFiniteLoss(UserError):
+class NonFiniteLossError(UserError):
     """Training diverged; the checkpoints before it are intact."""
 
 
-class Fault(NamedTuple):
+class Anomaly(NamedTuple):
     """What was wrong with the batch at `cursor`, from which update `step` was to be made."""
 
     step: int
@@ -54,15 +54,15 @@ class Fault(NamedTuple):
         return f"{self.reason} at step {self.step} (batch {self.cursor}; sums: {sums}{where})"
 
 
-class RollBack(Exception):
+class RollbackRequest(Exception):
     """Asks the loop to go back to a checkpoint because of `fault`."""
 
-    def __init__(self, fault: Fault):
+    def __init__(self, fault: Anomaly):
         self.fault = fault
         super().__init__(fault.describe())
 
 
-def fault_of(step: int, cursor: int, values: Mapping[str, Any], names: Sequence[str], spike: str = "") -> Fault:
+def diagnose_step(step: int, cursor: int, values: Mapping[str, Any], names: Sequence[str], spike: str = "") -> Anomaly:
     """What the figures of a step, read from the device, say of it; `names` are `layer_names`."""
 
     def broken(figure: str) -> tuple[str, ...]:
@@ -76,11 +76,11 @@ def fault_of(step: int, cursor: int, values: Mapping[str, Any], names: Sequence[
     elif not math.isfinite(norm):
         reason = f"grad_norm is {norm}"
     sums = {name: float(total.value) for name, total in values["sums"].items()}
-    return Fault(step, cursor, reason, loss, norm, sums, gradients, weights)
+    return Anomaly(step, cursor, reason, loss, norm, sums, gradients, weights)
 
 
-def write_batch(workdir: Path, fault: Fault, batch: Batch) -> str:
-    """Writes the batch, and `report` in JSON, to `faults/step-N-batch-C.npz`, whole or not at all; says where it is."""
+def write_batch(workdir: Path, fault: Anomaly, batch: Batch) -> str:
+    """Writes the batch, and `report` in JSON, to `anomalies/step-N-batch-C.npz` atomically; says where it is."""
     own = f"-process-{jax.process_index()}" if jax.process_count() > 1 else ""  # each has its own rows
     path = workdir / FOLDER / f"step-{fault.step}-batch-{fault.cursor}{own}.npz"
     arrays: dict[str, Any] = {**batch, "report": _as_json(fault)}
@@ -93,7 +93,7 @@ def write_batch(workdir: Path, fault: Fault, batch: Batch) -> str:
     return f"its batch is in {path}"
 
 
-def _as_json(fault: Fault) -> str:
+def _as_json(fault: Anomaly) -> str:
     """JSON has no NaN: such numbers are text."""
 
     def plain(value: Any) -> Any:
@@ -104,20 +104,20 @@ def _as_json(fault: Fault) -> str:
     return json.dumps(plain(fault._asdict()), indent=1)
 
 
-class Jump(NamedTuple):
-    """At the checkpoint of `step`, whose next batch was `start`, the run went on with batch `to`."""
+class BatchSkip(NamedTuple):
+    """At the checkpoint of `step`, whose next batch was `from_batch`, the run went on with batch `to_batch`."""
 
     step: int
-    start: int
-    to: int
+    from_batch: int
+    to_batch: int
     reason: str
 
 
-def read_jumps(workdir: Path, step: int) -> list[Jump]:
+def read_batch_skips(workdir: Path, step: int) -> list[BatchSkip]:
     """The jumps that a run has made from checkpoints up to that of `step`: those from later ones are undone."""
     path = _journal(workdir)
     try:
-        jumps = [Jump(**each) for each in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+        jumps = [BatchSkip(**each) for each in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UserError(
             f"{path} cannot be read ({error}); bring it back, or delete it to find its faults anew"
@@ -125,7 +125,7 @@ def read_jumps(workdir: Path, step: int) -> list[Jump]:
     return [jump for jump in jumps if jump.step <= step]
 
 
-def write_jumps(workdir: Path, jumps: Iterable[Jump]) -> None:
+def write_batch_skips(workdir: Path, jumps: Iterable[BatchSkip]) -> None:
     """Replaces the journal of the run, by the first process alone; a run without jumps has none."""
     if jax.process_index() != 0:
         return
@@ -141,20 +141,22 @@ def write_jumps(workdir: Path, jumps: Iterable[Jump]) -> None:
 
 
 def _journal(workdir: Path) -> Path:
-    return workdir / FOLDER / "jumps.json"
+    return workdir / FOLDER / "batch_skips.json"
 
 
-class Ledger:
+class AnomalyTracker:
     """What the faults of a run have come to, and what is usual; a pure function of the updates made so far.
 
-    `past` is the `record` saved with the checkpoint that the run goes on from, `jumps` the journal.
+    `restored_meta` is the `record` saved with the checkpoint that the run goes on from, `jumps` the journal.
     """
 
-    def __init__(self, config: FaultConfig, past: Mapping[str, Any], jumps: Iterable[Jump], skipped: int, row: int):
+    def __init__(
+        self, config: FaultConfig, restored_meta: Mapping[str, Any], jumps: Iterable[BatchSkip], skipped: int, row: int
+    ):
         self.config = config
-        self.skipped, self.in_a_row = skipped, row
-        self.spikes = int(past.get("spikes", 0))
-        self.losses: deque[float] = deque(past.get("losses", ()), maxlen=WATCHED)
+        self.skipped, self.consecutive_skipped = skipped, row
+        self.spikes = int(restored_meta.get("spikes", 0))
+        self.losses: deque[float] = deque(restored_meta.get("losses", ()), maxlen=WATCHED)
         self.jumps = list(jumps)
         self.files_left = MOST_FILES
 
@@ -163,7 +165,7 @@ class Ledger:
         return {
             "spikes": self.spikes,
             "losses": list(self.losses),
-            "jumps": [jump._asdict() for jump in self.jumps],
+            "batch_skips": [jump._asdict() for jump in self.jumps],
         }
 
     def figures(self) -> dict[str, float]:
@@ -201,4 +203,4 @@ class Ledger:
 
     def cursor_at(self, step: int, cursor: int) -> int:
         """Where a run goes on from the checkpoint of `step` whose next batch was `cursor`."""
-        return max([cursor, *(jump.to for jump in self.jumps if (jump.step, jump.start) == (step, cursor))])
+        return max([cursor, *(jump.to_batch for jump in self.jumps if (jump.step, jump.from_batch) == (step, cursor))])

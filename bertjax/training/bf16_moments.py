@@ -19,14 +19,14 @@ MOMENTS = "mu", "nu"
 """Fields of the states of optax and of ours that hold a mean a parameter; a word of bits has 16 for each."""
 
 
-class HalfState(NamedTuple):
+class Bf16State(NamedTuple):
     """`inner` is the state of the wrapped optimizer, its moments in bfloat16; `updates` counts those made."""
 
     updates: Array
     inner: Any
 
 
-def keep_in_bfloat16(optimizer: optax.GradientTransformation, seed: int) -> optax.GradientTransformation:
+def with_bf16_moments(optimizer: optax.GradientTransformation, seed: int) -> optax.GradientTransformation:
     """The same optimizer, computed in float32 as ever, whose moments are bfloat16 from one update to the next.
 
     A mean of decay b moves by a share 1 - b of what is new, and half of the distance between two bfloat16 is 2^-9 to
@@ -37,28 +37,28 @@ def keep_in_bfloat16(optimizer: optax.GradientTransformation, seed: int) -> opta
     every resume.
     """
 
-    def init(params: Params) -> HalfState:
+    def init(params: Params) -> Bf16State:
         inner = optimizer.init(params)
         zeros = {name: jax.tree.map(_bfloat16, getattr(inner, name)) for name in _moments(inner)}
-        return HalfState(jnp.zeros((), jnp.int32), inner._replace(**zeros))
+        return Bf16State(jnp.zeros((), jnp.int32), inner._replace(**zeros))
 
-    def update(grads: Params, state: HalfState, params: Params | None = None) -> tuple[Params, HalfState]:
+    def update(grads: Params, state: Bf16State, params: Params | None = None) -> tuple[Params, Bf16State]:
         wide = {name: jax.tree.map(_float32, getattr(state.inner, name)) for name in _moments(state.inner)}
         updates, inner = optimizer.update(grads, state.inner._replace(**wide), params)
         words = _words(jax.random.fold_in(purpose_key(seed, "moments"), state.updates), inner.mu)
         kept = {
             name: jax.tree.map(
-                lambda leaf, word, part=part: rounded(leaf, word >> (16 * part)), getattr(inner, name), words
+                lambda leaf, word, part=part: stochastic_round(leaf, word >> (16 * part)), getattr(inner, name), words
             )
             for part, name in enumerate(MOMENTS)
             if name in _moments(inner)
         }
-        return updates, HalfState(optax.safe_increment(state.updates), inner._replace(**kept))
+        return updates, Bf16State(optax.safe_increment(state.updates), inner._replace(**kept))
 
     return optax.GradientTransformation(init, update)
 
 
-def rounded(value: Float[Array, "..."], bits: UInt32[Array, "..."]) -> Array:
+def stochastic_round(value: Float[Array, "..."], bits: UInt32[Array, "..."]) -> Array:
     """A bfloat16 next to each float32, the nearer the likelier, by the lower 16 bits of a random word.
 
     A bfloat16 is the upper half of a float32: what is added to the lower half carries over in proportion to it.

@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 SECONDS_TO_END = 60.0
 
 
-class Waiting:
+class DataWaitTimer:
     """Seconds between the end of a step on the devices and the arrival of the batch that they need next.
 
     The loop runs ahead of the devices: while it waits for a batch they are often at work still, and nothing is lost. So

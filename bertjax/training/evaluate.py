@@ -14,7 +14,7 @@ from bertjax.training.sharding import put_batch
 from bertjax.types import Batch, Params, Sum
 
 
-def means(sums: Mapping[str, Sum], weights: Mapping[str, float]) -> dict[str, float]:
+def mean_metrics(sums: Mapping[str, Sum], weights: Mapping[str, float]) -> dict[str, float]:
     """`name` -> value / count; the weighted losses get `_loss` behind their name, and `loss` is their weighted sum."""
     ratios = {name: float(total.value) / max(float(total.count), 1.0) for name, total in sums.items()}
     named = {f"{name}_loss" if name in weights else name: value for name, value in ratios.items()}
@@ -41,14 +41,14 @@ def evaluate(
             sums, carry = eval_step(params, StepInputs(frozen, carry), laid)
             pending.append(sums)
         totals[name] = add_sums(jax.device_get(pending))
-    figures = {f"eval/{name}": value for name, value in means(add_sums(list(totals.values())), weights).items()}
+    figures = {f"eval/{name}": value for name, value in mean_metrics(add_sums(list(totals.values())), weights).items()}
     if len(totals) > 1:
         for source, sums in totals.items():
-            figures |= {f"eval/{source}/{name}": value for name, value in means(sums, weights).items()}
+            figures |= {f"eval/{source}/{name}": value for name, value in mean_metrics(sums, weights).items()}
     return figures
 
 
-def held_out(
+def make_evaluate(
     eval_step: Callable[..., tuple[dict[str, Sum], Any]],
     eval_sets: Callable[[], Mapping[str, Iterable[Batch]]],
     objective: Objective,
@@ -59,7 +59,7 @@ def held_out(
     return lambda params, frozen: evaluate(eval_step, params, frozen, rows(), objective, mesh)
 
 
-def set_names(figures: Mapping[str, float]) -> list[str]:
+def eval_set_names(figures: Mapping[str, float]) -> list[str]:
     """The held-out sets that have figures of their own: `eval/<set>/<name>`."""
     return list(dict.fromkeys(key.split("/")[1] for key in figures if key.count("/") == 2))
 

@@ -19,7 +19,7 @@ Gradient = Callable[..., tuple[tuple[Array, tuple[Any, Any]], Params]]
 Pin = Callable[[Params], Params]
 
 
-def accumulate(
+def accumulate_grads(
     gradient: Gradient,
     params: Params,
     carry: Any,
@@ -46,13 +46,13 @@ def accumulate(
         return run(params, carry, dict(batch), key, given)
     whole, split = PartitionSpec(), PartitionSpec("data")
 
-    def own_rows(*inputs: Any) -> Any:
+    def local_sequences(*inputs: Any) -> Any:
         (loss, (sums, carry)), slopes = run(*inputs)
         loss, sums, slopes = jax.lax.psum((loss, sums, slopes), "data")
         return (loss, (sums, carry)), slopes
 
     mapped = jax.shard_map(
-        own_rows,
+        local_sequences,
         in_specs=(whole, split, split, whole, whole),
         out_specs=((whole, (whole, split)), whole),
         axis_names={"data"},

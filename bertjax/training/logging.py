@@ -12,12 +12,12 @@ from typing import Any, Protocol
 from bertjax.errors import UserError
 from bertjax.io.progress_bar import ProgressBar
 
-Figures = Mapping[str, float]
+Metrics = Mapping[str, float]
 WORD_LOSSES = ("mlm", "clm", "plm", "span")
 
 
-class Writer(Protocol):
-    def write(self, step: int, metrics: Figures, /) -> None: ...
+class MetricWriter(Protocol):
+    def write(self, step: int, metrics: Metrics, /) -> None: ...
 
     def rewind(self, step: int) -> None:
         """The run goes back to `step` and writes what came after it anew."""
@@ -25,7 +25,7 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-class TensorBoard:
+class TensorBoardWriter:
     """Event files below `folder`; a resumed run hides the events it is going to write again.
 
     Written at once and by this thread: the library's own thread dies when the disk is full, and who fills its queue
@@ -49,7 +49,7 @@ class TensorBoard:
             self._events.write_event(Event(wall_time=time.time(), step=hidden_from, session_log=start))
         self._events.flush()
 
-    def write(self, step: int, figures: Figures) -> None:
+    def write(self, step: int, figures: Metrics) -> None:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.summary import scalar
 
@@ -66,7 +66,7 @@ class TensorBoard:
             self._events.close()
 
 
-class WeightsAndBiases:
+class WandbWriter:
     """One W&B run for a work folder, taken up again on resume."""
 
     def __init__(self, project: str, workdir: Path, config: dict[str, Any]):
@@ -81,7 +81,7 @@ class WeightsAndBiases:
             project=project, id=identity.read_text(), resume="allow", dir=str(workdir), name=workdir.name, config=config
         )
 
-    def write(self, step: int, figures: Figures) -> None:
+    def write(self, step: int, figures: Metrics) -> None:
         self._run.log(dict(figures), step=step)
 
     def rewind(self, step: int) -> None:
@@ -91,7 +91,7 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-class Clock:
+class StepClock:
     """Seconds and real tokens since the last reading, with the time spent on other things taken out."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Console:
         """Moves the bar; call it at every step."""
         self._bar.update(step)
 
-    def train(self, step: int, figures: Figures) -> None:
+    def train(self, step: int, figures: Metrics) -> None:
         text = train_line(figures)
         self._bar.update(step, text=text)
         if not self._bar.interactive:
@@ -133,7 +133,7 @@ class Console:
         self._bar.close()
 
 
-def train_line(figures: Figures) -> str:
+def train_line(figures: Metrics) -> str:
     """The figures of one window, short enough for a terminal."""
     parts = [f"loss {figures['train/loss']:.3f}"]
     for name in _losses(figures, "train"):
@@ -154,7 +154,7 @@ SCORES = ("accuracy", "exact_match", "f1", "macro_f1", "matthews", "pearson", "s
 """What tasks are scored by, under their own names."""
 
 
-def eval_line(figures: Figures, prefix: str = "eval") -> str:
+def eval_line(figures: Metrics, prefix: str = "eval") -> str:
     """A held-out evaluation in words: a loss of words beside what guessing by frequency costs on the same tokens."""
     parts = []
     unigram = figures.get(f"{prefix}/unigram_loss")
@@ -172,7 +172,7 @@ def eval_line(figures: Figures, prefix: str = "eval") -> str:
     return "  ".join(parts)
 
 
-def _losses(figures: Figures, prefix: str) -> list[str]:
+def _losses(figures: Metrics, prefix: str) -> list[str]:
     """The names of the losses that figures hold, those of words first."""
     ending = "_loss"
     names = [

@@ -16,7 +16,7 @@ DIVERGED = 4.0
 _FEWEST = 20
 
 
-class Suggestions(NamedTuple):
+class LrSuggestions(NamedTuple):
     """Rates by several rules; None where the losses never fell, or rose from the start.
 
     valley    the middle of the longest fall: the rule of thumb to begin with
@@ -29,7 +29,7 @@ class Suggestions(NamedTuple):
     tenth: float | None
 
 
-def rates(low: float, high: float, steps: int, linear: bool) -> np.ndarray:
+def candidate_lrs(low: float, high: float, steps: int, linear: bool) -> np.ndarray:
     """float64 [steps]: the rates of the updates; evenly spaced (Smith, arXiv:1506.01186) or by equal factors."""
     if not 0.0 < low < high:
         raise UserError(f"the rates of the test must rise: --min-lr {low} must be above 0 and below --max-lr {high}")
@@ -38,7 +38,7 @@ def rates(low: float, high: float, steps: int, linear: bool) -> np.ndarray:
     return np.linspace(low, high, steps) if linear else np.geomspace(low, high, steps)
 
 
-def smoothed(losses: Sequence[float], keep: float = SMOOTHING) -> np.ndarray:
+def smooth_losses(losses: Sequence[float], keep: float = SMOOTHING) -> np.ndarray:
     """float64 [n]: exponential means of the losses until each, unbiased at the start."""
     found, mean = np.empty(len(losses)), 0.0
     for index, loss in enumerate(losses):
@@ -51,11 +51,11 @@ def has_diverged(losses: Sequence[float]) -> bool:
     """Whether the newest loss is no number, or the smoothed one left the best one so far behind."""
     if not math.isfinite(losses[-1]):
         return True
-    smooth = smoothed(losses)
+    smooth = smooth_losses(losses)
     return bool(len(losses) > _FEWEST // 2 and smooth[-1] > DIVERGED * smooth.min())
 
 
-def suggestions(tried: np.ndarray, losses: Sequence[float]) -> Suggestions:
+def suggest_lrs(tried: np.ndarray, losses: Sequence[float]) -> LrSuggestions:
     """From the rates of the updates that were made and their losses; the first tenth and the last five are not heeded.
 
     A fall is a run of updates through which the smoothed loss has fallen, with interruptions: the longest falling
@@ -63,13 +63,13 @@ def suggestions(tried: np.ndarray, losses: Sequence[float]) -> Suggestions:
     """
     finite = len(losses) - (0 if math.isfinite(losses[-1]) else 1)
     heeded = slice(finite // 10, max(finite - 5, finite // 10))
-    smooth, tried = smoothed(losses[:finite])[heeded], np.asarray(tried, np.float64)[:finite][heeded]
+    smooth, tried = smooth_losses(losses[:finite])[heeded], np.asarray(tried, np.float64)[:finite][heeded]
     if len(smooth) < 3:
-        return Suggestions(None, None, None)
+        return LrSuggestions(None, None, None)
     lowest = int(smooth.argmin())
     slopes = np.gradient(smooth, np.log(tried))
     begin, end = _longest_fall(smooth)
-    return Suggestions(
+    return LrSuggestions(
         valley=float(tried[(begin + end) // 2]) if end - begin >= 2 else None,
         steepest=float(tried[slopes.argmin()]) if slopes.min() < 0 else None,
         tenth=float(tried[lowest]) / 10.0 if lowest else None,

@@ -7,11 +7,18 @@ from typing import Any, NoReturn
 
 import jax
 
-from bertjax.training.anomalies import Fault, Ledger, NonFiniteLoss, RollBack, fault_of, write_batch
-from bertjax.training.data_wait import Waiting
-from bertjax.training.evaluate import add_sums, means
-from bertjax.training.logging import Clock
-from bertjax.training.run_context import Run, Stage
+from bertjax.training.anomalies import (
+    Anomaly,
+    AnomalyTracker,
+    NonFiniteLossError,
+    RollbackRequest,
+    diagnose_step,
+    write_batch,
+)
+from bertjax.training.data_wait import DataWaitTimer
+from bertjax.training.evaluate import add_sums, mean_metrics
+from bertjax.training.logging import StepClock
+from bertjax.training.run_context import PhaseProgram, RunContext
 
 ADVICE = (
     "checkpoints before it are intact; leave it out with train.skip_batches={batch}, let the run go round such batches "
@@ -31,17 +38,25 @@ def due(step: int, interval: int) -> bool:
     return interval > 0 and step % interval == 0
 
 
-class Window:
-    """The steps since the last report, all of one stage, the figures of the last ones still on the device.
+class MetricBuffer:
+    """The steps since the last report, all of one program, the figures of the last ones still on the device.
 
     `step` counts the updates that are known to be made. `expected` adds the steps under way, each of which makes one
     unless the device refuses it (`train.on_fault=skip`). `waiting` counts the seconds without a batch.
     """
 
-    def __init__(self, run: Run, stage: Stage, ledger: Ledger, names: list[str], step: int, waiting: Waiting):
-        self.run, self.stage, self.ledger, self.names, self.step = run, stage, ledger, names, step
+    def __init__(
+        self,
+        run: RunContext,
+        program: PhaseProgram,
+        ledger: AnomalyTracker,
+        names: list[str],
+        step: int,
+        waiting: DataWaitTimer,
+    ):
+        self.run, self.program, self.ledger, self.names, self.step = run, program, ledger, names, step
         self.waiting = waiting
-        self.clock = Clock()
+        self.clock = StepClock()
         self._pending: list[tuple[list[int], Any]] = []  # cursors, figures on the device
         self._read: list[Any] = []
         self._untimed: int | None = None  # how many came first, behind a compiler: their time says nothing
@@ -51,14 +66,14 @@ class Window:
     def expected(self) -> int:
         return self.step + sum(len(cursors) for cursors, _ in self._pending)
 
-    def enter(self, stage: Stage) -> None:
-        """Steps of this stage follow."""
-        if stage is self.stage:
+    def enter(self, program: PhaseProgram) -> None:
+        """Steps of this program follow."""
+        if program is self.program:
             return
         self.report()
-        self.run.console.print(stage.title)
+        self.run.console.print(program.title)
         self.ledger.forget_losses()
-        self.stage, self._untimed, self._compiled = stage, None, False
+        self.program, self._untimed, self._compiled = program, None, False
 
     def add(self, cursors: list[int], metrics: Any) -> None:
         """Takes note of steps under way; judges old ones, so that a fault does not wait for the next report.
@@ -102,10 +117,10 @@ class Window:
         read, self._read = self._read, []
         if not any(values["applied"] for values in read):
             return
-        figures = _train_figures(self.stage, read)
+        figures = _train_figures(self.program, read)
         seconds, waited = self.clock.lap(), self.waiting.lap()
         if timed := read[self._untimed :]:
-            figures |= _speed(self.run, self.stage, self.step, timed, seconds)
+            figures |= _speed(self.run, self.program, self.step, timed, seconds)
             figures["train/data_wait"] = min(waited / seconds, 1.0)
         figures["train/learning_rate"] = float(self.run.schedule(self.step - 1))
         figures |= self.ledger.figures()
@@ -118,39 +133,40 @@ class Window:
 
     def _judge(self, cursor: int, values: Any) -> None:
         if not values["applied"]:
-            self._refused(fault_of(self.step + 1, cursor, values, self.names))
+            self._refused(diagnose_step(self.step + 1, cursor, values, self.names))
         elif spike := self.ledger.spike(float(values["loss"])):
-            fault = fault_of(self.step + 1, cursor, values, self.names, spike)
+            fault = diagnose_step(self.step + 1, cursor, values, self.names, spike)
             self.run.console.print(f"{fault.describe()}; {self._batch_of(fault)}")
             if self.run.config.faults.on_fault == "rollback":
-                raise RollBack(fault)
+                raise RollbackRequest(fault)
         if values["applied"]:
             self.step += 1
-            self.ledger.in_a_row = 0
+            self.ledger.consecutive_skipped = 0
         self._read.append(values)
 
-    def _refused(self, fault: Fault) -> None:
+    def _refused(self, fault: Anomaly) -> None:
         """Counts a step that made no update, or ends the run, or asks for an earlier state."""
         config, ledger, said = self.run.config.faults, self.ledger, f"{fault.describe()}; {self._batch_of(fault)}"
         if config.on_fault == "raise":
             self._give_up(fault, said)
         if config.on_fault == "rollback":
             self.run.console.print(said)
-            raise RollBack(fault)
-        ledger.skipped, ledger.in_a_row = ledger.skipped + 1, ledger.in_a_row + 1
+            raise RollbackRequest(fault)
+        ledger.skipped, ledger.consecutive_skipped = ledger.skipped + 1, ledger.consecutive_skipped + 1
         self.run.console.print(f"skipped an update: {said}")
-        if ledger.in_a_row >= config.max_faults:
+        if ledger.consecutive_skipped >= config.max_faults:
             self._give_up(
-                fault, f"{ledger.in_a_row} updates in a row left out (train.max_faults), the last one: {said}"
+                fault,
+                f"{ledger.consecutive_skipped} updates in a row left out (train.max_faults), the last one: {said}",
             )
 
-    def _give_up(self, fault: Fault, said: str) -> NoReturn:
+    def _give_up(self, fault: Anomaly, said: str) -> NoReturn:
         """Ends the run, the figures of the updates before the fault written."""
         self._pending = []
         self.report()
-        raise NonFiniteLoss(f"{said}; {ADVICE.format(batch=fault.cursor)}")
+        raise NonFiniteLossError(f"{said}; {ADVICE.format(batch=fault.cursor)}")
 
-    def _batch_of(self, fault: Fault) -> str:
+    def _batch_of(self, fault: Anomaly) -> str:
         """Any batch can be made again from its cursor: none is kept for the case of a fault."""
         if self.ledger.files_left == 0:
             return "its batch is not written: there are many already"
@@ -163,11 +179,11 @@ class Window:
         return write_batch(self.run.workdir, fault, batch)
 
 
-def _train_figures(stage: Stage, read: list[Any]) -> dict[str, float]:
+def _train_figures(program: PhaseProgram, read: list[Any]) -> dict[str, float]:
     """The window's means over its updates."""
     made = [values for values in read if values["applied"]]
     sums = add_sums([values["sums"] for values in made])
-    figures = {f"train/{name}": value for name, value in means(sums, stage.objective.loss_weights).items()}
+    figures = {f"train/{name}": value for name, value in mean_metrics(sums, program.objective.loss_weights).items()}
     return figures | {
         "train/grad_norm": sum(float(values["grad_norm"]) for values in made) / len(made),
         "train/padding": 1.0 - _filled(read),
@@ -176,10 +192,12 @@ def _train_figures(stage: Stage, read: list[Any]) -> dict[str, float]:
 
 def _filled(metrics: list[Any]) -> float:
     """The share of the rows' places that hold real tokens."""
-    return sum(int(values["real_tokens"]) for values in metrics) / sum(int(values["places"]) for values in metrics)
+    return sum(int(values["real_tokens"]) for values in metrics) / sum(
+        int(values["num_positions"]) for values in metrics
+    )
 
 
-def _speed(run: Run, stage: Stage, step: int, metrics: list[Any], seconds: float) -> dict[str, float]:
+def _speed(run: RunContext, program: PhaseProgram, step: int, metrics: list[Any], seconds: float) -> dict[str, float]:
     """Throughput in real tokens, and what follows from it."""
     tokens = sum(int(values["real_tokens"]) for values in metrics)
     figures = {
@@ -188,5 +206,5 @@ def _speed(run: Run, stage: Stage, step: int, metrics: list[Any], seconds: float
         "train/eta_seconds": seconds / len(metrics) * (run.config.num_steps - step),
     }
     if run.peak_flops is not None:
-        figures["train/mfu"] = tokens / seconds * stage.flops_per_token(_filled(metrics)) / run.peak_flops
+        figures["train/mfu"] = tokens / seconds * program.flops_per_token(_filled(metrics)) / run.peak_flops
     return figures

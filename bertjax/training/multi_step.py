@@ -10,7 +10,7 @@ from bertjax.config.training import LoopConfig
 Batch = TypeVar("Batch")
 
 
-def steps_together(config: LoopConfig, step: int) -> int:
+def steps_per_dispatch(config: LoopConfig, step: int) -> int:
     """How many steps may go at once after update `step`: `train.steps_per_dispatch`, or one.
 
     All of them only from its multiples on, and only if nothing is due before the last of them. That depends on the

@@ -15,9 +15,9 @@ from jaxtyping import Array
 
 from bertjax.config.training import OptimizerConfig, Rules
 from bertjax.errors import UserError
-from bertjax.training.bf16_moments import keep_in_bfloat16
-from bertjax.training.ema import track_average
-from bertjax.training.param_rules import depth_rules, layer_rules, map_with_path, num_stacked, resolve_numbers
+from bertjax.training.bf16_moments import with_bf16_moments
+from bertjax.training.ema import track_ema
+from bertjax.training.param_rules import depth_rules, layer_rules, map_with_path, num_stacked, resolve_multipliers
 from bertjax.types import Params
 
 
@@ -28,10 +28,10 @@ def make_optimizer(
 
     Checkpoints name states by their place in this chain. `seed` decides how moments are rounded, where they are.
     """
-    decay = resolve_numbers(config.decay_rules, params, "weight decay")
-    rates = resolve_numbers(rate_rules(config, params), params, "optimizer.rates")
+    decay = resolve_multipliers(config.decay_rules, params, "weight decay")
+    rates = resolve_multipliers(lr_rules(config, params), params, "optimizer.rates")
     decay = jax.tree.map(lambda share: share * config.weight_decay, decay)
-    average = [] if config.ema_decay is None else [track_average(config.ema_decay)]
+    average = [] if config.ema_decay is None else [track_ema(config.ema_decay)]
     links: tuple[optax.GradientTransformation, ...] = (
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm > 0 else optax.identity(),
         *_direction(config, decay, params, seed),
@@ -39,11 +39,11 @@ def make_optimizer(
         optax.scale_by_learning_rate(schedule),
     )
     if rules := unfreeze_rules(config, params):
-        links = (open_in_time(optax.chain(*links), resolve_numbers(rules, params, "optimizer.unfreeze")),)
+        links = (unfreeze_gradually(optax.chain(*links), resolve_multipliers(rules, params, "optimizer.unfreeze")),)
     return optax.chain(*links, *average)
 
 
-def rate_rules(config: OptimizerConfig, params: Params) -> Rules:
+def lr_rules(config: OptimizerConfig, params: Params) -> Rules:
     """Factors of the learning rate: those that the config names, then those of the layers."""
     layers: Rules = []
     if config.layer_decay is not None:
@@ -63,29 +63,29 @@ def unfreeze_rules(config: OptimizerConfig, params: Params) -> Rules:
     return [*named, *groups, (".*", 0)] if named or groups else []
 
 
-class OpeningState(NamedTuple):
+class UnfreezeState(NamedTuple):
     updates: Array
     inner: Any
 
 
-def open_in_time(inner: optax.GradientTransformation, opens: Params) -> optax.GradientTransformation:
+def unfreeze_gradually(inner: optax.GradientTransformation, opens: Params) -> optax.GradientTransformation:
     """`inner` with every parameter left alone before the update (from 0) that `opens` says: gradual unfreezing.
 
     Until then its slope counts nowhere, neither for clipping nor in moments, and no decay moves it (arXiv:1801.06146,
     section 3.3).
     """
 
-    def update(slopes: Params, state: OpeningState, params: Params) -> tuple[Params, OpeningState]:
+    def update(slopes: Params, state: UnfreezeState, params: Params) -> tuple[Params, UnfreezeState]:
         is_open = jax.tree.map(lambda first: state.updates >= first, opens)
 
         def where_open(tree: Params) -> Params:
             return jax.tree.map(lambda here, leaf: jnp.where(here, leaf, jnp.zeros_like(leaf)), is_open, tree)
 
         updates, after = inner.update(where_open(slopes), state.inner, params)
-        return where_open(updates), OpeningState(optax.safe_increment(state.updates), after)
+        return where_open(updates), UnfreezeState(optax.safe_increment(state.updates), after)
 
     return optax.GradientTransformation(
-        lambda params: OpeningState(jnp.zeros((), jnp.int32), inner.init(params)), update
+        lambda params: UnfreezeState(jnp.zeros((), jnp.int32), inner.init(params)), update
     )
 
 
@@ -99,7 +99,7 @@ def _direction(
         stable = scale_by_stable_adam(config.b1, config.b2, config.eps, decay, config.bias_correction)
         return _kept(config, seed, stable), optax.identity()
     if config.name == "lamb":
-        included = resolve_numbers(config.trust_rules, params, "optimizer.trust_exclude")
+        included = resolve_multipliers(config.trust_rules, params, "optimizer.trust_exclude")
         return _adam(config, seed), optax.chain(_add_decay(decay), scale_by_trust_ratio(included))
     return _muon(config, params, seed) if config.name == "muon" else _adam(config, seed), _add_decay(decay)
 
@@ -111,7 +111,7 @@ def _adam(config: OptimizerConfig, seed: int) -> optax.GradientTransformation:
 
 def _kept(config: OptimizerConfig, seed: int, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """The optimizer with its moments in the type that the config asks for."""
-    return optimizer if config.moments_dtype == "float32" else keep_in_bfloat16(optimizer, seed)
+    return optimizer if config.moments_dtype == "float32" else with_bf16_moments(optimizer, seed)
 
 
 class UncorrectedAdamState(NamedTuple):
@@ -213,7 +213,7 @@ def _muon(config: OptimizerConfig, params: Params, seed: int) -> optax.GradientT
     optax.contrib.muon itself would take stacked biases [L, D] for matrices and stacked matrices [L, D, F] for none;
     its parts do the right thing when told which axes are rows and columns: all others are mapped over.
     """
-    chosen = map_with_path(_is_chosen, resolve_numbers(config.muon_rules, params, "optimizer.muon_include"))
+    chosen = map_with_path(_is_chosen, resolve_multipliers(config.muon_rules, params, "optimizer.muon_include"))
     _require_matrices(chosen, params)
     if not any(jax.tree.leaves(chosen)):
         raise UserError("optimizer.muon_include matches no parameter: Muon would have nothing to do")

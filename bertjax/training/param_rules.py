@@ -52,7 +52,7 @@ def match(rules: Rules, path: str, table: str) -> Any:
     raise UserError(f"no rule of the {table} table matches parameter {path}; add a last rule '.*'")
 
 
-def resolve_numbers(rules: Rules, params: Params, table: str) -> Params:
+def resolve_multipliers(rules: Rules, params: Params, table: str) -> Params:
     """A tree of multipliers: a scalar for each leaf, or a vector [L, 1, ...] where the layers of a stack differ."""
 
     def of_leaf(path: str, leaf: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from bertjax.training.run_context import Run
+from bertjax.training.run_context import RunContext
 
 HOW_TO_OPEN = (
     "a trace of updates {first} to {last} lies in {folder}: load its perfetto_trace.json.gz at https://ui.perfetto.dev "
@@ -23,7 +23,7 @@ class Profiler:
     that cannot be made is told, and the run goes on.
     """
 
-    def __init__(self, run: Run):
+    def __init__(self, run: RunContext):
         self._wanted, self._console, self._root = run.config.profiled, run.console, run.workdir / "profile"
         self._waits = bool(self._wanted) and jax.process_index() == 0
         self._first: int | None = None  # update of the trace; None = there is none under way

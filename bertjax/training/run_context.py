@@ -1,4 +1,4 @@
-"""Everything that the loop works with: handed in by `build`, replaced by small fakes in tests."""
+"""Everything that the training loop works with: made by `experiment.build`, replaced by small fakes in tests."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from typing import Any, Protocol
 import optax
 from jax.sharding import Mesh
 
+from bertjax.config.phases import Phase
 from bertjax.config.training import LoopConfig
 from bertjax.errors import UserError
 from bertjax.objectives.base import Objective
-from bertjax.training.logging import Console, Figures, Writer
+from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
+from bertjax.training.logging import Console, Metrics, MetricWriter
 from bertjax.training.state import TrainState
 from bertjax.types import Params
 
 
 class Batches(Protocol):
-    """The training rows: how many an epoch of every source has, and the batches of a range of cursors."""
+    """Training data: the sequences in an epoch of every source, and the batches of a range of cursors."""
 
     @property
     def rows_per_epoch(self) -> Mapping[str, int]: ...
@@ -28,21 +30,8 @@ class Batches(Protocol):
     def prefetch(self, start_cursor: int, stop_cursor: int) -> Any: ...
 
 
-class Processes(Protocol):
-    """What the loop needs of the others that train the same model."""
-
-    def agree(self, stop: int, save: bool) -> tuple[int, bool]: ...
-
-
-class Alone:
-    """There are no others."""
-
-    def agree(self, stop: int, save: bool) -> tuple[int, bool]:
-        return stop, save
-
-
 class Checkpoints(Protocol):
-    """What the loop needs of a checkpoint manager; `all_steps` and what follows it only to go back to one."""
+    """The part of a checkpoint manager that the loop calls; `all_steps` and the methods below it serve a rollback alone."""
 
     def save(self, step: int, state: Any, meta: dict, metrics: Mapping[str, float] | None = None) -> None: ...
 
@@ -55,58 +44,56 @@ class Checkpoints(Protocol):
     def delete_after(self, step: int) -> None: ...
 
 
-def no_portions(*_: Any) -> Any:
-    raise AssertionError("train.steps_per_dispatch is more than 1, and nothing was compiled for it")
-
-
-def nobody(*_: Any) -> None:
-    """Looks on, and does nothing."""
-
-
 @dataclasses.dataclass(frozen=True)
-class Stage:
-    """The batches from cursor `start` on that share a compiled step: rows of one size, hidden in one way."""
+class PhaseProgram:
+    """The jitted steps of one phase of a run."""
 
-    start: int
+    phase: Phase
     objective: Objective
-    train_step: Callable
-    measure: Callable[[Params, Any], Mapping[str, float]]  # `eval/...` of these parameters and of what is frozen
-    flops_per_token: Callable[[float], float]  # of the share of the rows' places that hold real tokens
-    title: str = ""  # what the console says when it begins
-    train_steps: Callable = no_portions  # `train_step` of several batches, its figures with a leading axis
+    train_step: Any
+    train_steps: Any = None  # `train_step` over several batches, metrics with a leading axis; None = one per dispatch
+    eval_step: Any = None
+    evaluate: Callable[[Params, Any], Mapping[str, float]] = lambda params, frozen: {}  # held-out metrics, `eval/...`
+    flops_per_token: Callable[[float], float] = lambda filled: 0.0  # of the share of positions that hold real tokens
+    title: str = ""  # printed when the phase begins
 
 
 @dataclasses.dataclass
-class Run:
-    """Everything the loop works with, made by `build`."""
+class RunContext:
+    """The inputs of `loop.train`, beside the train state."""
 
     config: LoopConfig
-    stages: list[Stage]  # by their start, the first at 0
-    frozen: Any  # what objectives read and nobody trains
+    programs: list[PhaseProgram]  # in the order of their phases, the first of which starts at batch 0
+    frozen: Any  # weights that the objective reads and the optimizer does not update
     schedule: optax.Schedule
     mesh: Mesh
     batches: Batches
     checkpoints: Checkpoints
-    meta: dict[str, Any]
-    writers: list[Writer]
+    meta: dict[str, Any]  # stored with every checkpoint
+    writers: list[MetricWriter]
     console: Console
     workdir: Path
-    peak_flops: float | None  # of all devices of the mesh
-    chosen_params: Callable[[TrainState], Params] = operator.attrgetter("params")  # those to evaluate
-    past: Mapping[str, Any] | None = None  # the meta of the checkpoint that the state is from; None = the run begins
-    processes: Processes = dataclasses.field(default_factory=Alone)
-    watch: Callable[[int, Params, Figures], None] = nobody  # is told of every evaluation: step, weights, figures
+    peak_flops: float | None  # FLOP/s of all devices of the mesh
+    eval_params: Callable[[TrainState], Params] = operator.attrgetter("params")  # the weights to evaluate
+    restored_meta: Mapping[str, Any] | None = None  # meta of the checkpoint to resume from; None = a new run
+    processes: ProcessGroup = SINGLE_PROCESS
+    on_evaluate: Callable[[int, Params, Metrics], None] = lambda step, params, metrics: None
 
-    def stage_of(self, cursor: int) -> Stage:
-        return next(stage for stage in reversed(self.stages) if stage.start <= cursor)
+    def program_at(self, cursor: int) -> PhaseProgram:
+        """Returns the program of batch `cursor`."""
+        return next(program for program in reversed(self.programs) if program.phase.start <= cursor)
 
-    def write(self, step: int, figures: Figures) -> None:
-        """To all writers; raises `UserError` when the disk takes no more."""
+    def write(self, step: int, metrics: Metrics) -> None:
+        """Sends metrics to all writers.
+
+        Raises:
+            UserError: The disk is full or cannot be written to.
+        """
         try:
             for writer in self.writers:
-                writer.write(step, figures)
+                writer.write(step, metrics)
         except OSError as error:
             raise UserError(
-                f"the figures of step {step} could not be written to {self.workdir}: {error.strerror}; checkpoints are "
-                "intact, the same command resumes"
+                f"the metrics of step {step} could not be written to {self.workdir}: {error.strerror}; checkpoints "
+                "are intact, the same command resumes"
             ) from error

@@ -82,7 +82,7 @@ def _map_state(function: Any, state: Any) -> Any:
     return jax.tree.map(lambda leaf: function("", leaf), state)
 
 
-def own_rows(rows: int, mesh: Mesh, devices: Collection[jax.Device] | None = None) -> slice | np.ndarray:
+def local_sequences(rows: int, mesh: Mesh, devices: Collection[jax.Device] | None = None) -> slice | np.ndarray:
     """The rows of a global batch of so many that lie on this process's devices, or on the given ones.
 
     A slice where they follow each other, as they do unless the mesh is laid along a torus; else int64 [n], ascending.
@@ -104,7 +104,7 @@ def _row_blocks(rows: int, mesh: Mesh) -> list[tuple[tuple[int, int], jax.Device
 
 
 def put_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
-    """A global batch on the mesh, of which every process gives its own rows (`own_rows`)."""
+    """A global batch on the mesh, of which every process gives its own rows (`local_sequences`)."""
     sharding = NamedSharding(mesh, BATCH)
     if jax.process_count() == 1 or not batch:
         own = {name: np.asarray(value) for name, value in batch.items()}
@@ -114,7 +114,7 @@ def put_batch(batch: Batch, mesh: Mesh) -> dict[str, jax.Array]:
     blocks = {block for block, device in _row_blocks(ways, mesh) if device in mesh.local_devices}
     rows = given * ways // len(blocks)
     place = np.full(rows, -1)  # of a global row among those given
-    place[own_rows(rows, mesh)] = np.arange(given)
+    place[local_sequences(rows, mesh)] = np.arange(given)
 
     def put(value: Any) -> jax.Array:
         value = np.asarray(value)

@@ -13,7 +13,7 @@ from typing import Any
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Stopped(Exception):
+class StoppedBySignal(Exception):
     """The process was asked to stop; its state is saved. `exit_code` is 128 + the signal's number."""
 
     def __init__(self, signal_number: int, step: int):

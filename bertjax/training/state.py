@@ -16,7 +16,7 @@ from bertjax.types import Params
 class TrainState(NamedTuple):
     """All that a checkpoint must hold. `step` counts updates made; `cursor` is the index of the next global batch.
 
-    `skipped` counts the batches whose update was refused, `skipped_in_a_row` those since the last update.
+    `skipped` counts the batches whose update was refused, `consecutive_skipped` those since the last update.
     """
 
     params: Params
@@ -25,16 +25,16 @@ class TrainState(NamedTuple):
     step: Array
     cursor: Array
     skipped: Array
-    skipped_in_a_row: Array
+    consecutive_skipped: Array
 
 
-COUNTERS = {"skipped": 0, "skipped_in_a_row": 0}
+COUNTER_DEFAULTS = {"skipped": 0, "skipped_in_a_row": 0}
 """What these fields are in a checkpoint that is older than they are."""
 
 
 def new_state(params: Params, carry: Any, optimizer: optax.GradientTransformation) -> TrainState:
     # One array each: the step takes their buffers over.
-    counters = {name: jnp.zeros((), jnp.int32) for name in ("step", "cursor", *COUNTERS)}
+    counters = {name: jnp.zeros((), jnp.int32) for name in ("step", "cursor", *COUNTER_DEFAULTS)}
     return TrainState(params, optimizer.init(params), carry, **counters)
 
 

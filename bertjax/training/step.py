@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from bertjax.objectives.base import Objective, StepInputs
-from bertjax.training.grad_accumulation import accumulate
+from bertjax.training.grad_accumulation import accumulate_grads
 from bertjax.training.param_rules import leaf_paths, num_stacked, virtual_paths
 from bertjax.training.sharding import BATCH, state_shardings
 from bertjax.training.state import TrainState, new_state, purpose_key
@@ -34,16 +34,16 @@ def train_step(
     microbatches: int,
     seed: int | Array,
     dropout_impl: str | None = None,
-    skip_faults: bool = False,
-    layout: Params | None = None,
+    skip_nonfinite: bool = False,
+    param_shardings: Params | None = None,
 ) -> tuple[TrainState, Metrics]:
     """The next state and the sums of this batch; everything random comes from (seed, cursor, example).
 
     `applied` tells whether the loss, the gradient, the new weights and the carry are finite; where they are not,
-    `skip_faults` leaves the state as it was, but for the cursor and the counters. `layout` has a sharding for every
-    parameter, which its slope gets as well.
+    `skip_nonfinite` leaves the state as it was, but for the cursor and the counters. `param_shardings` has a sharding
+    per parameter, which constrains its gradient.
     """
-    real_tokens, places = (batch["segment_ids"] > 0).sum(), jnp.int32(batch["segment_ids"].size)
+    real_tokens, num_positions = (batch["segment_ids"] > 0).sum(), jnp.int32(batch["segment_ids"].size)
     with jax.named_scope("corruption"):
         batch = objective.corrupt(batch, purpose_key(seed, "corrupt"), state.cursor)
         counts = objective.counts(batch)
@@ -55,10 +55,10 @@ def train_step(
         return weighted_loss(sums, counts, objective.loss_weights), (sums, carry)
 
     def pin(slopes: Params) -> Params:
-        return slopes if layout is None else jax.lax.with_sharding_constraint(slopes, layout)
+        return slopes if param_shardings is None else jax.lax.with_sharding_constraint(slopes, param_shardings)
 
     gradient = jax.value_and_grad(total, has_aux=True)
-    (loss, (sums, carry)), grads = accumulate(
+    (loss, (sums, carry)), grads = accumulate_grads(
         gradient, state.params, state.carry, batch, key, (frozen, counts), microbatches, pin
     )
     with jax.named_scope("optimizer"):
@@ -73,14 +73,14 @@ def train_step(
         "grad_squares": squares,
         "weight_sums": weights,
         "real_tokens": real_tokens,
-        "places": places,
+        "num_positions": num_positions,
     }
     metrics["applied"] = jnp.isfinite(loss + metrics["grad_norm"] + weights.sum() + _total(carry))
     after = state._replace(params=params, opt_state=opt_state, carry=carry, step=state.step + 1)
-    after = after._replace(skipped_in_a_row=jnp.zeros_like(state.skipped_in_a_row))
-    if skip_faults:
+    after = after._replace(consecutive_skipped=jnp.zeros_like(state.consecutive_skipped))
+    if skip_nonfinite:
         # A choice, not a product with 0 or 1: 0 * NaN is NaN.
-        refused = state._replace(skipped=state.skipped + 1, skipped_in_a_row=state.skipped_in_a_row + 1)
+        refused = state._replace(skipped=state.skipped + 1, consecutive_skipped=state.consecutive_skipped + 1)
         after = jax.tree.map(functools.partial(jnp.where, metrics["applied"]), after, refused)
     return after._replace(cursor=state.cursor + 1), metrics
 
@@ -132,7 +132,7 @@ def train_steps(
     def body(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         return train_step(state, frozen, batch, **settings)
 
-    return jax.lax.scan(body, state, jax.tree.map(lambda *rows: jnp.stack(rows), *batches))
+    return jax.lax.scan(body, state, jax.tree.map(lambda *batch_size: jnp.stack(batch_size), *batches))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,24 +161,31 @@ def compile_train_step(
     mesh: Mesh,
     objective: Objective,
     optimizer: optax.GradientTransformation,
-    rows: int = 1,
-    together: bool = False,
+    batch_size: int = 1,
+    multi_step: bool = False,
     *,
     seed: int,
     **settings: Any,
 ) -> SeededStep:
-    """`train_step` under one `jax.jit` with shardings and a donated state; `rows` of a batch where some are carried.
+    """`train_step` under one `jax.jit` with shardings and a donated state; `batch_size` sizes the carry.
 
-    `together` makes it `train_steps`, of as many batches as it is called with.
+    `multi_step` makes it `train_steps`, of as many batches as it is called with.
     """
-    laid = state_shardings(abstract_state(objective, optimizer, rows), mesh)
-    layout = jax.tree.map(lambda sharding: sharding.spec, laid.params)  # whatever axes are split by hand
-    steps = train_steps if together else train_step
+    laid = state_shardings(abstract_state(objective, optimizer, batch_size), mesh)
+    param_shardings = jax.tree.map(lambda sharding: sharding.spec, laid.params)  # whatever axes are split by hand
+    steps = train_steps if multi_step else train_step
 
     @functools.wraps(steps)
     def of_seed(state: TrainState, frozen: Any, batches: Any, seed: Array) -> tuple[TrainState, Metrics]:
         return steps(
-            state, frozen, batches, objective=objective, optimizer=optimizer, layout=layout, seed=seed, **settings
+            state,
+            frozen,
+            batches,
+            objective=objective,
+            optimizer=optimizer,
+            param_shardings=param_shardings,
+            seed=seed,
+            **settings,
         )
 
     jitted = jax.jit(
@@ -196,26 +203,26 @@ def compile_eval_step(mesh: Mesh, objective: Objective, seed: int) -> Callable:
     return jax.jit(step, out_shardings=(NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, BATCH)))
 
 
-def abstract_state(objective: Objective, optimizer: optax.GradientTransformation, rows: int = 1) -> TrainState:
+def abstract_state(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int = 1) -> TrainState:
     """Shapes and types of the train state, nothing allocated."""
     key: Any = objective  # by identity
-    return _abstract_state(key, optimizer, rows)
+    return _abstract_state(key, optimizer, batch_size)
 
 
 @functools.lru_cache(maxsize=32)  # tracing takes a third of a second, and many ask
-def _abstract_state(objective: Any, optimizer: optax.GradientTransformation, rows: int) -> TrainState:
+def _abstract_state(objective: Any, optimizer: optax.GradientTransformation, batch_size: int) -> TrainState:
     return jax.eval_shape(
-        lambda key: new_state(objective.init(key), objective.init_carry(rows), optimizer), jax.random.key(0)
+        lambda key: new_state(objective.init(key), objective.init_carry(batch_size), optimizer), jax.random.key(0)
     )
 
 
 def init_state(
-    mesh: Mesh, objective: Objective, optimizer: optax.GradientTransformation, seed: int, rows: int = 1
+    mesh: Mesh, objective: Objective, optimizer: optax.GradientTransformation, seed: int, batch_size: int = 1
 ) -> TrainState:
     """A fresh state, drawn directly onto the mesh."""
-    laid = state_shardings(abstract_state(objective, optimizer, rows), mesh)
+    laid = state_shardings(abstract_state(objective, optimizer, batch_size), mesh)
 
     def init(key: Array) -> TrainState:
-        return new_state(objective.init(key), objective.init_carry(rows), optimizer)
+        return new_state(objective.init(key), objective.init_carry(batch_size), optimizer)
 
     return jax.jit(init, out_shardings=laid)(purpose_key(seed, "init"))

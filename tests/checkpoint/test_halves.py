@@ -50,13 +50,13 @@ def edited(newer: Path, _: Path) -> None:
 def test_a_step_with_one_half_changed_is_refused(tmp_path: Path, change: Callable[[Path, Path], None]) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     for step in (2, 3):
-        checkpoints.save(step, state_of(step), {"faults": {"spikes": step}})
+        checkpoints.save(step, state_of(step), {"anomalies": {"spikes": step}})
     checkpoints.wait()
     change(tmp_path / "3", tmp_path / "2")
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state_of(0))
     restored = checkpoints.restore(abstract)
     assert restored is not None
-    assert (restored.step, int(restored.state["cursor"]), restored.meta["faults"]["spikes"]) == (2, 12, 2)
+    assert (restored.step, int(restored.state["cursor"]), restored.meta["anomalies"]["spikes"]) == (2, 12, 2)
     np.testing.assert_array_equal(restored.state["params"]["kernel"], np.full((4, 4), 2.0))
     assert (tmp_path / "damaged" / "3").is_dir()
     checkpoints.close()

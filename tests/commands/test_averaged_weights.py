@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from bertjax.report import training_callbacks
 from bertjax.training import logging
-from bertjax.training.run_context import Run
+from bertjax.training.run_context import RunContext
 
 AVERAGED = ("--config.optimizer.ema_decay=0.5", "--config.optimizer.name=lamb")
 
@@ -107,7 +107,7 @@ def test_too_few_checkpoints_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def untrained(run: Run, state: object) -> tuple:
+def untrained(run: RunContext, state: object) -> tuple:
     """In place of the loop where what happens before and after it is looked at."""
     return state, {}
 

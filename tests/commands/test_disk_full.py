@@ -22,7 +22,7 @@ from lab import Finished, Lab
 
 from bertjax.checkpoint.manifest import verify_checkpoint
 from bertjax.io.jsonl import JsonlLog
-from bertjax.training.logging import TensorBoard
+from bertjax.training.logging import TensorBoardWriter
 
 # orbax's other writers, in the process of the tests; a process of its own is silent, which is tested.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -180,7 +180,7 @@ def test_no_room_for_the_prepared_text_or_the_export(
 
 def test_figures_that_find_no_room_are_an_error_and_closing_is_none(tmp_path: Path, short_files: None) -> None:
     """P13: a writer with a thread of its own would be waited for, for ever."""
-    for writer in (JsonlLog(tmp_path / "metrics.jsonl", 0), TensorBoard(tmp_path / "events", 0)):
+    for writer in (JsonlLog(tmp_path / "metrics.jsonl", 0), TensorBoardWriter(tmp_path / "events", 0)):
         with pytest.raises(OSError, match="too large"):
             for step in range(1, 100):
                 writer.write(step, {"train/loss": 1.0})

@@ -52,7 +52,7 @@ def test_a_batch_without_a_loss_is_reported_and_may_be_left_out(
     assert lab.run("pretrain", "--workdir", run, *QUIET) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and said.startswith("bertjax pretrain: loss is nan at step 6 (batch 5; sums: mlm nan")
-    batch = run / "faults" / "step-6-batch-5.npz"
+    batch = run / "anomalies" / "step-6-batch-5.npz"
     assert str(batch) in said and "train.skip_batches=5" in said
     with np.load(batch) as written:
         assert written["input_ids"].shape == (8, 32) and json.loads(str(written["report"]))["loss"] == "nan"

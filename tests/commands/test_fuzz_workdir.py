@@ -21,7 +21,7 @@ from bertjax.errors import UserError
 from bertjax.experiment.load import stored_teacher
 from bertjax.experiment.workdir import changed_keys, metrics_at, read_config, write_config
 from bertjax.io.jsonl import JsonlLog
-from bertjax.training.anomalies import read_jumps
+from bertjax.training.anomalies import read_batch_skips
 
 LINES = [
     b'{"step": 3, "eval/loss": 1.5}\n',
@@ -104,7 +104,7 @@ def test_figures(raw: bytes) -> None:
 @given(BYTES)
 @example(BOMBS[0])
 def test_the_journal_and_the_teacher(raw: bytes) -> None:
-    explained("faults/jumps.json", raw, lambda folder: read_jumps(folder, 9))
+    explained("anomalies/batch_skips.json", raw, lambda folder: read_batch_skips(folder, 9))
     explained("teacher.json", raw, stored_teacher)
 
 

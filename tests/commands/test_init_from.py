@@ -29,7 +29,7 @@ from bertjax.models.disentangled_attention import attention_span, distance_bucke
 from bertjax.models.model import abstract_params
 from bertjax.objectives.rtd.objective import ReplacedTokenDetection
 from bertjax.report import training_callbacks
-from bertjax.training.run_context import Run
+from bertjax.training.run_context import RunContext
 from bertjax.training.state import TrainState
 from bertjax.types import Params
 
@@ -217,11 +217,11 @@ def test_a_folder_and_its_run_are_the_same_model(finished: Finished, tmp_path: P
 FIRST: dict[str, float] = {}
 
 
-def only_evaluated(run: Run, state: TrainState) -> tuple[TrainState, dict]:
+def only_evaluated(run: RunContext, state: TrainState) -> tuple[TrainState, dict]:
     """In place of training: the held-out figures of the weights that a run begins with."""
-    stage = run.stages[0]
+    program = run.programs[0]
     with jax.set_mesh(run.mesh):
-        figures = dict(stage.measure(state.params, run.frozen))
+        figures = dict(program.evaluate(state.params, run.frozen))
     FIRST.update(figures)
     return state, figures
 

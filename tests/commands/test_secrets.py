@@ -52,7 +52,7 @@ def test_no_report_of_a_fault_holds_the_environment(
 
     monkeypatch.setattr(MaskedLanguageModel, "loss", broken)
     assert lab.run("pretrain", "--workdir", tmp_path / "run", EVENTS) == 2
-    assert list((tmp_path / "run" / "faults").glob("*.npz"))
+    assert list((tmp_path / "run" / "anomalies").glob("*.npz"))
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert not [path for path in files if CANARY.encode() in path.read_bytes()]
     said = "".join(capfd.readouterr())

@@ -264,14 +264,14 @@ def test_a_cache_that_is_not_shared_is_named(lab: Lab) -> None:
     """What the others say when the first process's folders are not there."""
     from bertjax.config.overrides import load_config
     from bertjax.experiment.prepare_text import prepare_on_first_process
-    from bertjax.runtime.process_group import Processes
+    from bertjax.runtime.process_group import ProcessGroup
 
-    class Second(Processes):
+    class Second(ProcessGroup):
         index, count = 1, 2
 
         def __init__(self) -> None: ...
 
-        def first(self, what: str, make: Callable) -> dict:
+        def run_on_first(self, what: str, make: Callable) -> dict:
             return {"tokenizer": "/nowhere/tokenizer", "training": {}, "held_out": {}, "digests": {}}
 
     with pytest.raises(UserError, match=r"process 1 does not see /nowhere/tokenizer.*on a disk that all hosts share"):

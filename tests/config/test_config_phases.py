@@ -6,7 +6,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
-from bertjax.config.phases import amounts, stages
+from bertjax.config.phases import amounts, list_phases
 from bertjax.errors import UserError
 
 
@@ -20,7 +20,7 @@ def cfg() -> ConfigDict:
 
 
 def table(cfg: ConfigDict) -> list[tuple[int, int, int]]:
-    return [(stage.start, stage.cfg.train.batch_size, stage.cfg.data.seq_len) for stage in stages(cfg)]
+    return [(stage.start, stage.cfg.train.batch_size, stage.cfg.data.seq_len) for stage in list_phases(cfg)]
 
 
 def test_without_phases_the_config_is_the_only_stage(cfg: ConfigDict) -> None:
@@ -31,7 +31,7 @@ def test_without_phases_the_config_is_the_only_stage(cfg: ConfigDict) -> None:
 def test_phases_follow_each_other_and_the_config_comes_last(cfg: ConfigDict) -> None:
     cfg.train.phases = ("80%:data.seq_len=128,objective.max_predictions=20", "100:data.seq_len=256")
     assert table(cfg) == [(0, 64, 128), (800, 64, 256), (900, 64, 512)]
-    assert [stage.cfg.objective.max_predictions for stage in stages(cfg)] == [20, None, None]
+    assert [stage.cfg.objective.max_predictions for stage in list_phases(cfg)] == [20, None, None]
     assert cfg.data.seq_len == 512 and cfg.objective.max_predictions is None
     assert amounts(cfg, 850) == (850 * 64, 800 * 64 * 128 + 50 * 64 * 256)
     cfg.train.num_steps = 100
@@ -42,7 +42,7 @@ def test_phases_follow_each_other_and_the_config_comes_last(cfg: ConfigDict) -> 
 def test_a_comma_of_the_command_line_may_part_phases_or_settings(cfg: ConfigDict) -> None:
     cfg.train.phases = ("80%:data.seq_len=128", "objective.max_predictions=20", "100:data.seq_len=256")
     assert table(cfg) == [(0, 64, 128), (800, 64, 256), (900, 64, 512)]
-    assert stages(cfg)[0].cfg.objective.max_predictions == 20
+    assert list_phases(cfg)[0].cfg.objective.max_predictions == 20
 
 
 def test_phases_that_fill_the_run_leave_nothing_behind_them(cfg: ConfigDict) -> None:
@@ -90,4 +90,4 @@ def test_what_makes_no_sense_is_refused(cfg: ConfigDict, settings: dict, message
     for key, value in settings.items():
         cfg.train[key] = value
     with pytest.raises(UserError, match=message):
-        stages(cfg)
+        list_phases(cfg)

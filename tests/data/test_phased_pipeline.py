@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from bertjax.data.phased_pipeline import Leg, StagedPipeline
+from bertjax.data.phased_pipeline import PhaseBatches, PhasedPipeline
 from bertjax.data.pipeline import ALL_ROWS
 
 
@@ -24,18 +24,20 @@ class Rows:
 
 
 @pytest.fixture
-def staged() -> StagedPipeline:
-    return StagedPipeline([Leg(0, 0, Rows(2, 0)), Leg(3, 6, Rows(4, 0)), Leg(5, 0, Rows(3, 1))])
+def staged() -> PhasedPipeline:
+    return PhasedPipeline(
+        [PhaseBatches(0, 0, Rows(2, 0)), PhaseBatches(3, 6, Rows(4, 0)), PhaseBatches(5, 0, Rows(3, 1))]
+    )
 
 
-def test_a_larger_batch_goes_on_behind_the_smaller_ones(staged: StagedPipeline) -> None:
+def test_a_larger_batch_goes_on_behind_the_smaller_ones(staged: PhasedPipeline) -> None:
     seen = [staged.batch(cursor)["input_ids"][:, 0].tolist() for cursor in range(7)]
     assert list(itertools.chain(*seen[:5])) == list(range(14))
     assert seen[5:] == [[1000, 1001, 1002], [1003, 1004, 1005]]
     assert staged.rows_per_epoch == {"all": 100}
 
 
-def test_any_batch_and_any_rows_of_it_can_be_asked_for(staged: StagedPipeline) -> None:
+def test_any_batch_and_any_rows_of_it_can_be_asked_for(staged: PhasedPipeline) -> None:
     assert staged.batch(4, slice(1, 3))["input_ids"][:, 0].tolist() == [11, 12]
     with staged.prefetch(2, 6) as batches:
         got = [(cursor, batch["input_ids"][0, 0]) for cursor, batch in batches]
@@ -44,15 +46,15 @@ def test_any_batch_and_any_rows_of_it_can_be_asked_for(staged: StagedPipeline) -
 
 def test_every_host_reads_its_share_whatever_the_size_of_the_batch() -> None:
     """P19: four hosts, then two from cursor 4 on; every row once, and every batch as one host would have it."""
-    legs = [Leg(0, 0, Rows(4, 0)), Leg(3, 12, Rows(8, 0))]
-    whole = {cursor: StagedPipeline(legs).batch(cursor)["input_ids"][:, 0] for cursor in range(8)}
+    legs = [PhaseBatches(0, 0, Rows(4, 0)), PhaseBatches(3, 12, Rows(8, 0))]
+    whole = {cursor: PhasedPipeline(legs).batch(cursor)["input_ids"][:, 0] for cursor in range(8)}
     found: dict[int, list[int]] = {cursor: [] for cursor in whole}
     for hosts, start, stop in ((4, 0, 4), (2, 4, 8)):
         for host in range(hosts):
             # a slice or numbers, as the mesh has it
             shares = {0: lambda rows, n=hosts: slice(0, rows // n)}
             share = shares.get(host, lambda rows, n=hosts, h=host: np.arange(h * rows // n, (h + 1) * rows // n))
-            with StagedPipeline(legs, share).prefetch(start, stop) as batches:
+            with PhasedPipeline(legs, share).prefetch(start, stop) as batches:
                 for cursor, batch in batches:
                     found[cursor] += batch["input_ids"][:, 0].tolist()
     assert found == {cursor: rows.tolist() for cursor, rows in whole.items()}

@@ -81,9 +81,9 @@ def test_microbatches_of_devices_drop_and_add_up_like_those_of_one(recipe: str, 
     def run(**shape: int) -> list[tuple[float, float]]:
         found, mesh = [], make_mesh(MeshConfig(**shape))
         with jax.set_mesh(mesh):
-            state = init_state(mesh, objective, optimizer, seed=0, rows=8)
+            state = init_state(mesh, objective, optimizer, seed=0, batch_size=8)
             batch = put_batch(rows, mesh)
-            step = compile_train_step(mesh, objective, optimizer, rows=8, microbatches=2, seed=0)
+            step = compile_train_step(mesh, objective, optimizer, batch_size=8, microbatches=2, seed=0)
             compiled = step.compile(state, frozen, batch, {"xla_backend_optimization_level": 0})
             for _ in range(2):
                 state, metrics = compiled(state, frozen, batch)

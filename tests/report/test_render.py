@@ -129,9 +129,9 @@ def test_a_line_that_was_not_finished_is_passed_over(usual: Path) -> None:
 def test_faults_are_told(tmp_path: Path) -> None:
     lines = [train_line(step, **{"train/skipped": step // 5, "train/rollbacks": 1}) for step in range(1, 21)]
     folder = write_workdir(tmp_path, lines)
-    (folder / "faults").mkdir()
-    jump = {"step": 10, "start": 10, "to": 12, "reason": f"loss is nan {EVIL}"}
-    (folder / "faults" / "jumps.json").write_text(json.dumps([jump]))
+    (folder / "anomalies").mkdir()
+    jump = {"step": 10, "from_batch": 10, "to_batch": 12, "reason": f"loss is nan {EVIL}"}
+    (folder / "anomalies" / "batch_skips.json").write_text(json.dumps([jump]))
     text, document = rendered(folder)
     assert "Faults: 4 updates left out; 1 returns to a checkpoint." in text
     assert "chart-skipped" in document.ids and "chart-spikes" not in document.ids

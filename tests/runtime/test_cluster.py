@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.config.distributed import DistributedConfig
 from bertjax.errors import UserError
-from bertjax.runtime.cluster import Place, find_place
+from bertjax.runtime.cluster import ProcessInfo, find_process_info
 
 SLURM = {
     "SLURM_JOB_ID": "4097",
@@ -39,7 +39,7 @@ def set_all(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> None:
 @pytest.mark.parametrize("values", [{}, BATCH_SCRIPT, SLURM | {"SLURM_NTASKS": "1"}, {"KUBERNETES_SERVICE_HOST": "x"}])
 def test_one_process_alone_starts_nothing(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> None:
     set_all(monkeypatch, values)
-    assert find_place(DistributedConfig()) is None
+    assert find_process_info(DistributedConfig()) is None
 
 
 def test_slurm_is_known_to_jax_which_asks_it_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,38 +47,38 @@ def test_slurm_is_known_to_jax_which_asks_it_for_the_rest(monkeypatch: pytest.Mo
     from jax._src.clusters import SlurmCluster
 
     set_all(monkeypatch, SLURM)
-    assert find_place(DistributedConfig()) == Place(None, None, None, None, None)
-    assert find_place(DistributedConfig(cluster="slurm", local_devices=(0, 1))) == Place(
+    assert find_process_info(DistributedConfig()) == ProcessInfo(None, None, None, None, None)
+    assert find_process_info(DistributedConfig(cluster="slurm", local_devices=(0, 1))) == ProcessInfo(
         None, None, None, [0, 1], "slurm"
     )
     assert SlurmCluster.get_coordinator_address(None, None).startswith("node007:")
     assert (SlurmCluster.get_process_count(), SlurmCluster.get_process_id()) == (4, 2)
-    assert find_place(DistributedConfig(cluster="none")) is None
+    assert find_process_info(DistributedConfig(cluster="none")) is None
 
 
 def test_open_mpi_4_is_known_to_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     set_all(monkeypatch, OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911"})
-    assert find_place(DistributedConfig()) == Place(None, None, None, None, None)
+    assert find_process_info(DistributedConfig()) == ProcessInfo(None, None, None, None, None)
 
 
 def test_open_mpi_5_says_who_but_not_where(monkeypatch: pytest.MonkeyPatch) -> None:
     """Left alone, each of its processes would train the whole model into the same folder."""
     set_all(monkeypatch, OPEN_MPI)
     with pytest.raises(UserError, match=r"Open MPI started 4 processes.*coordinator_address=HOST:PORT"):
-        find_place(DistributedConfig())
-    assert find_place(DistributedConfig(coordinator_address="h:1")) == Place("h:1", 4, 3, [1], None)
+        find_process_info(DistributedConfig())
+    assert find_process_info(DistributedConfig(coordinator_address="h:1")) == ProcessInfo("h:1", 4, 3, [1], None)
 
 
 def test_the_config_says_everything_or_is_refused() -> None:
     whole = DistributedConfig(cluster="none", coordinator_address="h:1", num_processes=2, process_id=1)
-    assert find_place(whole) == Place("h:1", 2, 1, None, "deactivate")
-    assert find_place(DistributedConfig(coordinator_address="h:1", num_processes=1)) is None
+    assert find_process_info(whole) == ProcessInfo("h:1", 2, 1, None, "deactivate")
+    assert find_process_info(DistributedConfig(coordinator_address="h:1", num_processes=1)) is None
     with pytest.raises(UserError, match=r"num_processes and distributed\.process_id are missing"):
-        find_place(DistributedConfig(coordinator_address="h:1"))
+        find_process_info(DistributedConfig(coordinator_address="h:1"))
     with pytest.raises(UserError, match=r"distributed\.coordinator_address is missing"):
-        find_place(DistributedConfig(num_processes=2, process_id=0))
+        find_process_info(DistributedConfig(num_processes=2, process_id=0))
     with pytest.raises(UserError, match="was not started by it"):
-        find_place(DistributedConfig(cluster="slurm"))
+        find_process_info(DistributedConfig(cluster="slurm"))
 
 
 @pytest.mark.parametrize(

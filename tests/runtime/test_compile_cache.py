@@ -39,7 +39,7 @@ def test_a_second_start_reads_what_the_first_compiled(tmp_path: Path) -> None:
     jax.monitoring.register_event_listener(heard)
     try:
         for wanted in (0, 1):
-            platform.use_compile_cache(config)
+            platform.enable_compile_cache(config)
             jax.jit(lambda x: jnp.tanh(x) @ x + 17)(jnp.eye(3)).block_until_ready()
             assert bool(hits) is bool(wanted)
             jax.clear_caches()
@@ -51,12 +51,12 @@ def test_a_second_start_reads_what_the_first_compiled(tmp_path: Path) -> None:
 
 def test_a_place_that_jax_was_given_stays(tmp_path: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
-    platform.use_compile_cache(base_config())
+    platform.enable_compile_cache(base_config())
     assert jax.config.jax_compilation_cache_dir == str(tmp_path)
 
 
 def test_it_can_be_left_out() -> None:
     config = base_config()
     config.compile_cache = False
-    platform.use_compile_cache(config)
+    platform.enable_compile_cache(config)
     assert jax.config.jax_compilation_cache_dir is None

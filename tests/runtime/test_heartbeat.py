@@ -14,8 +14,8 @@ from store import Client, Store
 from bertjax.config.distributed import DistributedConfig
 from bertjax.errors import UserError
 from bertjax.runtime import heartbeat as pulse_module
-from bertjax.runtime.heartbeat import PEER_LOST, Pulse
-from bertjax.runtime.process_group import Alone, Processes
+from bertjax.runtime.heartbeat import EXIT_PEER_LOST, Heartbeat
+from bertjax.runtime.process_group import MultiProcessGroup, ProcessGroup
 
 
 class Ended(BaseException):
@@ -27,25 +27,25 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, int]]:
     """(process, what it said, exit status) of those that ended."""
     seen: list[tuple[int, str, int]] = []
 
-    def end(self: Pulse, message: str, code: int) -> None:
+    def end(self: Heartbeat, message: str, code: int) -> None:
         seen.append((self._index, message, code))
         self._stopping.set()
         raise Ended
 
-    monkeypatch.setattr(Pulse, "_end", end)
+    monkeypatch.setattr(Heartbeat, "_end", end)
     monkeypatch.setattr(pulse_module, "LONGEST_PERIOD", 0.02)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     return seen
 
 
 @pytest.fixture
-def group(ends: list) -> Iterator[Callable[..., list[Processes]]]:
-    made: list[Processes] = []
+def group(ends: list) -> Iterator[Callable[..., list[MultiProcessGroup]]]:
+    made: list[MultiProcessGroup] = []
 
-    def make(count: int, timeout: int = 20, store: Store | None = None) -> list[Processes]:
+    def make(count: int, timeout: int = 20, store: Store | None = None) -> list[MultiProcessGroup]:
         shared = store or Store()
         config = DistributedConfig(peer_timeout=timeout, wait_timeout=1)
-        made.extend(Processes(Client(shared), index, count, config) for index in range(count))
+        made.extend(MultiProcessGroup(Client(shared), index, count, config) for index in range(count))
         return made
 
     yield make
@@ -53,7 +53,7 @@ def group(ends: list) -> Iterator[Callable[..., list[Processes]]]:
         processes._pulse.stop()
 
 
-def on_all(processes: list[Processes], work: Callable[[Processes], object]) -> list:
+def on_all(processes: list[MultiProcessGroup], work: Callable[[MultiProcessGroup], object]) -> list:
     """What `work` gives on each, all at the same time."""
     found: dict[int, object] = {}
     threads = [
@@ -68,7 +68,7 @@ def on_all(processes: list[Processes], work: Callable[[Processes], object]) -> l
 
 @pytest.mark.parametrize("seed", range(6))
 def test_all_stop_and_save_at_the_same_step_whoever_asks_and_however_fast_they_are(
-    group: Callable[..., list[Processes]], seed: int
+    group: Callable[..., list[MultiProcessGroup]], seed: int
 ) -> None:
     """P14: nobody runs ahead of the step that was agreed on, and nobody misses it."""
     draw = random.Random(seed)
@@ -77,7 +77,7 @@ def test_all_stop_and_save_at_the_same_step_whoever_asks_and_however_fast_they_a
     asks = {draw.randrange(count): draw.randrange(3, 30) for _ in range(draw.choice([1, 2]))}
     saves_at = draw.choice([None, 5])
 
-    def train(own: Processes) -> tuple[list[int], int, int]:
+    def train(own: MultiProcessGroup) -> tuple[list[int], int, int]:
         saved, step = [], 0
         while True:
             step += 1
@@ -94,28 +94,30 @@ def test_all_stop_and_save_at_the_same_step_whoever_asks_and_however_fast_they_a
     assert found[0][1] > min(asks.values()) and found[0][2] == 15
 
 
-def test_what_the_first_makes_reaches_all_as_json(group: Callable[..., list[Processes]]) -> None:
+def test_what_the_first_makes_reaches_all_as_json(group: Callable[..., list[MultiProcessGroup]]) -> None:
     trio = group(3)
     calls: list[int] = []
 
-    def ask(own: Processes) -> object:
-        return own.first("x", lambda: calls.append(own.index) or {"a": (1, None)}), own.first("y", lambda: own.index)
+    def ask(own: MultiProcessGroup) -> object:
+        return own.run_on_first("x", lambda: calls.append(own.index) or {"a": (1, None)}), own.run_on_first(
+            "y", lambda: own.index
+        )
 
     assert on_all(trio, ask) == [({"a": [1, None]}, 0)] * 3
     assert calls == [0]
 
 
-def test_waiting_for_the_first_has_an_end(group: Callable[..., list[Processes]]) -> None:
+def test_waiting_for_the_first_has_an_end(group: Callable[..., list[MultiProcessGroup]]) -> None:
     pair = group(2)
     with pytest.raises(UserError, match=r"process 1 waited 1 s for the text \(distributed.wait_timeout\)"):
-        pair[1].first("the text", lambda: None)
+        pair[1].run_on_first("the text", lambda: None)
 
 
 def test_an_error_of_one_ends_all_with_its_message_and_exit_status(
-    group: Callable[..., list[Processes]], ends: list
+    group: Callable[..., list[MultiProcessGroup]], ends: list
 ) -> None:
     trio = group(3)
-    with pytest.raises(Ended), trio[1].guarded():
+    with pytest.raises(Ended), trio[1].abort_on_error():
         raise UserError("no such file")
     end = time.monotonic() + 10
     while len(ends) < 3 and time.monotonic() < end:
@@ -126,18 +128,20 @@ def test_an_error_of_one_ends_all_with_its_message_and_exit_status(
     assert "process 1 on " in by_process[0][0]
 
 
-def test_a_silent_process_is_named_and_ends_all(group: Callable[..., list[Processes]], ends: list) -> None:
+def test_a_silent_process_is_named_and_ends_all(group: Callable[..., list[MultiProcessGroup]], ends: list) -> None:
     """P16, the part that is ours."""
     trio = group(3, timeout=1)
     trio[2]._pulse._stopping.set()  # halted
     end = time.monotonic() + 10
     while len(ends) < 2 and time.monotonic() < end:
         time.sleep(0.01)
-    assert {(index, code) for index, _, code in ends} == {(0, PEER_LOST), (1, PEER_LOST)}
+    assert {(index, code) for index, _, code in ends} == {(0, EXIT_PEER_LOST), (1, EXIT_PEER_LOST)}
     assert all("process 2" in message and "has not been heard of for 1 s" in message for _, message, _ in ends)
 
 
-def test_a_silent_first_process_is_noticed_by_the_others(group: Callable[..., list[Processes]], ends: list) -> None:
+def test_a_silent_first_process_is_noticed_by_the_others(
+    group: Callable[..., list[MultiProcessGroup]], ends: list
+) -> None:
     store = Store()
     pair = group(2, timeout=1, store=store)
     pair[0]._pulse._stopping.set()
@@ -146,13 +150,13 @@ def test_a_silent_first_process_is_noticed_by_the_others(group: Callable[..., li
     while not ends and time.monotonic() < end:
         time.sleep(0.01)
     store.silent = False
-    assert [(index, code) for index, _, code in ends] == [(1, PEER_LOST)]
+    assert [(index, code) for index, _, code in ends] == [(1, EXIT_PEER_LOST)]
     assert "process 0 has not answered for" in ends[0][1]
 
 
 def test_alone_nothing_is_asked(tmp_path: Path) -> None:
-    alone = Alone()
-    assert alone.first("x", lambda: tmp_path) is tmp_path
+    alone = ProcessGroup()
+    assert alone.run_on_first("x", lambda: tmp_path) is tmp_path
     assert (alone.agree(15, False), alone.agree(0, True)) == ((15, False), (0, True))
-    with pytest.raises(KeyError), alone.guarded():
+    with pytest.raises(KeyError), alone.abort_on_error():
         raise KeyError

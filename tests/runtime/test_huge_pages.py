@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.runtime.huge_pages import with_huge_pages
+from bertjax.runtime.huge_pages import huge_page_environment
 
 ON_REQUEST, GLIBC = "always [madvise] never\n", ("glibc", "2.36")
 
 
 def test_they_are_added_to_what_is_there() -> None:
-    assert with_huge_pages({"A": "b"}, ON_REQUEST, GLIBC) == {"A": "b", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-    found = with_huge_pages({"GLIBC_TUNABLES": "glibc.malloc.check=3"}, ON_REQUEST, GLIBC)
+    assert huge_page_environment({"A": "b"}, ON_REQUEST, GLIBC) == {
+        "A": "b",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    }
+    found = huge_page_environment({"GLIBC_TUNABLES": "glibc.malloc.check=3"}, ON_REQUEST, GLIBC)
     assert found == {"GLIBC_TUNABLES": "glibc.malloc.check=3:glibc.malloc.hugetlb=1"}
 
 
@@ -32,7 +35,7 @@ def test_they_are_added_to_what_is_there() -> None:
     ],
 )
 def test_where_they_are_of_no_use(given: str, offered: str, libc: tuple[str, str]) -> None:
-    assert with_huge_pages({"GLIBC_TUNABLES": given}, offered, libc) is None
+    assert huge_page_environment({"GLIBC_TUNABLES": given}, offered, libc) is None
 
 
 PROGRAM = """

@@ -18,11 +18,11 @@ import sys
 from pathlib import Path
 
 from bertjax.config.distributed import DistributedConfig
-from bertjax.runtime.process_group import started
+from bertjax.runtime.process_group import join_processes
 
 index, address, ready = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 config = DistributedConfig("none", address, 2, index, start_timeout=120, peer_timeout=int(sys.argv[4]))
-with started(config):
+with join_processes(config):
     import time
     import jax
     from jax.sharding import AxisType, NamedSharding, PartitionSpec

@@ -13,21 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manager import Checkpoints
+from bertjax.config.phases import Phase
 from bertjax.config.training import FaultConfig, LoopConfig, OptimizerConfig
 from bertjax.io.jsonl import JsonlLog
 from bertjax.objectives.base import StepInputs
 from bertjax.training.logging import Console
 from bertjax.training.loop import train
 from bertjax.training.optimizers import make_optimizer
-from bertjax.training.run_context import Run, Stage
+from bertjax.training.run_context import PhaseProgram, RunContext
 from bertjax.training.sharding import put_batch
-from bertjax.training.state import COUNTERS, TrainState
+from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.training.step import compile_train_step, init_state
 from bertjax.types import Params, Sum
 
-ROWS, WIDTH, WORDS = 4, 4, 6
+BATCH_SIZE, WIDTH, WORDS = 4, 4, 6
 KINDS = ("loss_nan", "loss_inf", "gradient", "embedding_row", "carry", "spike")
 KERNEL, TABLE = "encoder/layers/{}/feed_forward/output/kernel", "encoder/embeddings/word_embeddings/embedding"
 RATES = optax.linear_schedule(0.02, 0.0, 40)
@@ -98,9 +100,9 @@ class Rows:
 
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
         code = 1 + KINDS.index(self.poison[cursor]) if cursor in self.poison else 0
-        ids = np.random.default_rng(cursor).integers(0, WORDS, (ROWS, 2)).astype(np.int32)
-        poison = np.where(np.arange(ROWS)[:, None] == 1, code, 0).astype(np.int32)  # in one microbatch only
-        example_ids = (cursor * ROWS + np.arange(ROWS)[:, None]).astype(np.uint32)
+        ids = np.random.default_rng(cursor).integers(0, WORDS, (BATCH_SIZE, 2)).astype(np.int32)
+        poison = np.where(np.arange(BATCH_SIZE)[:, None] == 1, code, 0).astype(np.int32)  # in one microbatch only
+        example_ids = (cursor * BATCH_SIZE + np.arange(BATCH_SIZE)[:, None]).astype(np.uint32)
         return {"input_ids": ids, "segment_ids": np.ones_like(ids), "poison": poison, "example_ids": example_ids}
 
     def prefetch(self, start_cursor: int, stop_cursor: int) -> Iterator[tuple[int, dict]]:
@@ -145,7 +147,7 @@ def optimizer_of(**changes: Any) -> optax.GradientTransformation:
 def _fresh(mesh: Mesh, **changes: Any) -> tuple[TrainState, Any]:
     """On the host; and where it lies on the mesh."""
     with jax.set_mesh(mesh):
-        state = init_state(mesh, OBJECTIVE, optimizer_of(**changes), seed=0, rows=ROWS)
+        state = init_state(mesh, OBJECTIVE, optimizer_of(**changes), seed=0, batch_size=BATCH_SIZE)
     return jax.device_get(state), jax.tree.map(lambda leaf: leaf.sharding, state)
 
 
@@ -158,7 +160,13 @@ def fresh(mesh: Mesh, **changes: Any) -> TrainState:
 def step_of(mesh: Mesh, skip: bool, microbatches: int = 1, **changes: Any) -> Callable:
     """Compiled ahead without LLVM's optimisations: half the time."""
     step = compile_train_step(
-        mesh, OBJECTIVE, optimizer_of(**changes), rows=ROWS, microbatches=microbatches, seed=0, skip_faults=skip
+        mesh,
+        OBJECTIVE,
+        optimizer_of(**changes),
+        batch_size=BATCH_SIZE,
+        microbatches=microbatches,
+        seed=0,
+        skip_nonfinite=skip,
     )
     with jax.set_mesh(mesh):
         inputs = fresh(mesh, **changes), {}, put_batch(Rows({}).batch(0), mesh)
@@ -198,20 +206,20 @@ class Lab:
         config = FaultConfig(**faults)
         checkpoints = Checkpoints(self.workdir / "checkpoints", keep=3)
         abstract = self.abstract()
-        restored = checkpoints.restore(abstract, absent=COUNTERS)
+        restored = checkpoints.restore(abstract, absent=COUNTER_DEFAULTS)
         state = fresh(self.mesh) if restored is None else restored.state
         step_function = step_of(self.mesh, config.on_fault == "skip")
-        stages = [
-            Stage(start, OBJECTIVE, step_function, measured, lambda filled: 1.0, f"from {start}")
+        programs = [
+            PhaseProgram(Phase(start, ConfigDict()), OBJECTIVE, step_function, title=f"from {start}")
             for start in ([0, boundary] if boundary else [0])
         ]
         self.console = Laid(num_steps, crash_at)
         writer = JsonlLog(self.workdir / "metrics.jsonl", int(state.step))
         try:
             state, _ = train(
-                Run(
+                RunContext(
                     config=LoopConfig(num_steps, log, 0, checkpoint, None, faults=config),
-                    stages=stages,
+                    programs=programs,
                     frozen={},
                     schedule=RATES,
                     mesh=self.mesh,
@@ -222,7 +230,7 @@ class Lab:
                     console=self.console,
                     workdir=self.workdir,
                     peak_flops=None,
-                    past=None if restored is None else restored.meta,
+                    restored_meta=None if restored is None else restored.meta,
                 ),
                 state,
             )

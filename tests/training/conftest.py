@@ -23,7 +23,7 @@ from bertjax.types import Params, Vocabulary
 
 QUICK = {"xla_backend_optimization_level": 0}  # compiling is the cost
 jit = functools.partial(jax.jit, compiler_options=QUICK)
-ROWS, SEQ_LEN = 16, 24
+BATCH_SIZE, SEQ_LEN = 16, 24
 
 
 @pytest.fixture(scope="session")
@@ -64,12 +64,12 @@ def batch_of() -> Callable[[int], dict[str, np.ndarray]]:
 
     def build(cursor: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(cursor)
-        lengths = rng.permutation(np.linspace(3, SEQ_LEN, ROWS).astype(int))[:, None]
+        lengths = rng.permutation(np.linspace(3, SEQ_LEN, BATCH_SIZE).astype(int))[:, None]
         positions = np.arange(SEQ_LEN)[None]
         real = positions < lengths
         ids = rng.integers(5, 60, real.shape)
         ids = np.where(positions == 0, 2, np.where((positions == lengths - 1) | (positions == lengths // 2), 3, ids))
-        one = np.ones((ROWS, 1))
+        one = np.ones((BATCH_SIZE, 1))
         return {
             "input_ids": np.where(real, ids, 0).astype(np.int32),
             "segment_ids": real.astype(np.int32),
@@ -77,9 +77,9 @@ def batch_of() -> Callable[[int], dict[str, np.ndarray]]:
             "token_type_ids": (real & (positions > lengths // 2)).astype(np.int32),
             "example_positions": (0 * one).astype(np.int32),
             "example_weights": one.astype(np.float32),
-            "example_ids": (cursor * ROWS + np.arange(ROWS)[:, None]).astype(np.uint32),
+            "example_ids": (cursor * BATCH_SIZE + np.arange(BATCH_SIZE)[:, None]).astype(np.uint32),
             "example_draws": (0 * one).astype(np.uint32),
-            "pair_labels": rng.integers(0, 2, (ROWS, 1)).astype(np.int32),
+            "pair_labels": rng.integers(0, 2, (BATCH_SIZE, 1)).astype(np.int32),
         }
 
     return build

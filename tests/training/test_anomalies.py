@@ -18,7 +18,7 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config.training import FaultConfig
 from bertjax.errors import UserError
 from bertjax.training import loop
-from bertjax.training.anomalies import NonFiniteLoss, fault_of
+from bertjax.training.anomalies import NonFiniteLossError, diagnose_step
 from bertjax.training.sharding import put_batch
 from bertjax.training.step import layer_names
 
@@ -47,13 +47,13 @@ def folders(tmp_path: Path) -> None:
 def test_raise_reports_what_it_knows_and_saves_nothing_of_it(lab: Callable, kind: str) -> None:
     """P21; though no report is due before the save of step 8."""
     run = lab({5: kind})
-    with pytest.raises(NonFiniteLoss, match=BAD[kind]) as caught:
+    with pytest.raises(NonFiniteLossError, match=BAD[kind]) as caught:
         run.run(log=100)
     said = str(caught.value)
     assert "\n" not in said and "train.skip_batches=5" in said
     assert sorted(run.saved()) == [4]
     assert_finite(run.saved())
-    written = run.workdir / "faults" / "step-6-batch-5.npz"
+    written = run.workdir / "anomalies" / "step-6-batch-5.npz"
     assert str(written) in said
     with np.load(written) as batch:  # no pickle
         for name, value in run.rows.batch(5).items():
@@ -77,7 +77,7 @@ def test_a_weight_that_is_no_number_is_found_though_nothing_uses_it(mesh_of: Cal
         laid = jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, fresh(mesh)), may_alias=False)
         _, metrics = step_of(mesh, False)(laid, {}, put_batch(batch, mesh))
     assert np.isfinite(metrics["loss"]) and np.isfinite(metrics["grad_norm"]) and not metrics["applied"]
-    fault = fault_of(1, 0, jax.device_get(metrics), layer_names(state.params))
+    fault = diagnose_step(1, 0, jax.device_get(metrics), layer_names(state.params))
     assert fault.weights == (TABLE,) and not fault.gradients
     assert f"a weight is not finite at step 1 (batch 0; sums: mlm {fault.sums['mlm']:.4g}; weight not" in (
         fault.describe()
@@ -89,7 +89,7 @@ def test_skip_is_as_if_the_batch_had_not_been_there(lab: Callable, mesh_of: Call
     """P22: one fault, one skip; chosen, not multiplied. P23: the same as `skip_batches`, and as a run by hand."""
     run = lab({5: kind})
     state = run.run(on_fault="skip")
-    assert (int(state.step), int(state.cursor), int(state.skipped), int(state.skipped_in_a_row)) == (12, 13, 1, 0)
+    assert (int(state.step), int(state.cursor), int(state.skipped), int(state.consecutive_skipped)) == (12, 13, 1, 0)
     expected = by_hand(mesh_of(1), [cursor for cursor in range(13) if cursor != 5])
     assert_same(state[:4], jax.device_get(expected)[:4])
     assert_finite(run.saved())
@@ -122,7 +122,7 @@ def test_a_refused_update_leaves_all_of_the_state(mesh_of: Callable, name: str, 
         before = jax.device_get(state)
         state, metrics = step(state, {}, put_batch(rows.batch(2), mesh))
     assert not metrics["applied"]
-    assert_same(jax.device_get(state), before._replace(cursor=3, skipped=1, skipped_in_a_row=1))
+    assert_same(jax.device_get(state), before._replace(cursor=3, skipped=1, consecutive_skipped=1))
 
 
 def test_skip_on_several_devices_is_skip_on_one(lab: Callable, mesh_of: Callable, tmp_path: Path) -> None:
@@ -136,7 +136,9 @@ def test_skip_on_several_devices_is_skip_on_one(lab: Callable, mesh_of: Callable
 def test_too_many_in_a_row_end_the_run(lab: Callable) -> None:
     """P22: never accepted, however many; a good one in between starts the count anew."""
     run = lab(dict.fromkeys((2, 3, 5, 6, 9, 10, 11, 12, 13), "loss_nan"))
-    with pytest.raises(NonFiniteLoss, match=r"3 updates in a row left out .*, the last one: loss is nan at step 6"):
+    with pytest.raises(
+        NonFiniteLossError, match=r"3 updates in a row left out .*, the last one: loss is nan at step 6"
+    ):
         run.run(on_fault="skip", max_faults=3)
     assert sorted(run.saved()) == [4]
     assert_finite(run.saved())
@@ -168,8 +170,8 @@ def test_rollback_goes_on_behind_the_batch_at_fault(lab: Callable, mesh_of: Call
     assert_same(state[:4], jax.device_get(by_hand(mesh_of(1), cursors))[:4])
     never = lab(name="other").run(skip_batches=("4-6",))
     assert_same(never[:5], state[:5])
-    journal = json.loads((run.workdir / "faults" / "jumps.json").read_text())
-    assert [(jump["step"], jump["start"], jump["to"]) for jump in journal] == [(4, 4, 7)]
+    journal = json.loads((run.workdir / "anomalies" / "batch_skips.json").read_text())
+    assert [(jump["step"], jump["from_batch"], jump["to_batch"]) for jump in journal] == [(4, 4, 7)]
     back = [record for record in run.records() if "train/rollback_to_batch" in record]
     assert [(each["step"], each["train/rollback_from_step"], each["train/rollbacks"]) for each in back] == [(4, 7, 1)]
     steps = [record["step"] for record in run.records() if "train/loss" in record]
@@ -181,8 +183,8 @@ def test_rollback_before_any_checkpoint_goes_to_the_start(lab: Callable, mesh_of
     run = lab({1: "gradient", 4: "loss_inf"})
     state = run.run(num_steps=6, checkpoint=0, on_fault="rollback")
     assert_same(state[:4], jax.device_get(by_hand(mesh_of(1), [5, 6, 7, 8, 9, 10]))[:4])
-    journal = json.loads((run.workdir / "faults" / "jumps.json").read_text())
-    assert [(jump["step"], jump["start"], jump["to"]) for jump in journal] == [(0, 0, 2), (0, 0, 5)]
+    journal = json.loads((run.workdir / "anomalies" / "batch_skips.json").read_text())
+    assert [(jump["step"], jump["from_batch"], jump["to_batch"]) for jump in journal] == [(0, 0, 2), (0, 0, 5)]
 
 
 @pytest.mark.parametrize("where", ["drop", "journal", "behind", "later"])
@@ -195,11 +197,11 @@ def test_a_crash_around_a_rollback_changes_nothing(lab: Callable, monkeypatch: p
         if where == "drop":
             patch.setattr(Checkpoints, "drop_after", crash)
         elif where == "journal":
-            patch.setattr(loop.Course, "_set_out", crash_at_second(loop.Course._set_out))
+            patch.setattr(loop.TrainLoop, "_set_out", crash_at_second(loop.TrainLoop._set_out))
         run.run(num_steps=14, on_fault="rollback", log=3, crash_at=crash_at)
     assert_same(run.run(num_steps=14, on_fault="rollback", log=3), expected)
-    whole = json.loads((run.workdir.parent / "run" / "faults" / "jumps.json").read_text())
-    assert json.loads((run.workdir / "faults" / "jumps.json").read_text()) == whole
+    whole = json.loads((run.workdir.parent / "run" / "anomalies" / "batch_skips.json").read_text())
+    assert json.loads((run.workdir / "anomalies" / "batch_skips.json").read_text()) == whole
 
 
 def crash(*_: object) -> None:
@@ -218,7 +220,9 @@ def crash_at_second(function: Callable) -> Callable:
 
 def test_a_batch_that_nothing_helps_against_ends_the_run(lab: Callable) -> None:
     run = lab(dict.fromkeys(range(6, 40), "loss_nan"))
-    with pytest.raises(NonFiniteLoss, match=r"went back to step 4 2 times \(train.max_faults\), and yet loss is nan"):
+    with pytest.raises(
+        NonFiniteLossError, match=r"went back to step 4 2 times \(train.max_faults\), and yet loss is nan"
+    ):
         run.run(on_fault="rollback", max_faults=2)
     assert sorted(run.saved()) == [0, 4]
     assert_finite(run.saved())
@@ -242,7 +246,7 @@ def test_a_fresh_run_forgets_the_journal_of_the_one_before(lab: Callable) -> Non
     shutil.rmtree(run.workdir / "checkpoints")
     run.rows.poison.clear()
     assert int(run.run(num_steps=4, on_fault="rollback").cursor) == 4
-    assert not (run.workdir / "faults" / "jumps.json").exists()
+    assert not (run.workdir / "anomalies" / "batch_skips.json").exists()
 
 
 def test_a_spike_is_undone_where_the_run_may_go_back(lab: Callable, mesh_of: Callable) -> None:
@@ -261,7 +265,7 @@ def test_a_spike_is_counted_where_it_may_not(lab: Callable) -> None:
     assert (int(state.step), int(state.cursor)) == (40, 42)
     spikes = {record["step"]: record["train/spikes"] for record in run.trained()}
     assert (spikes[36], spikes[37], spikes[40]) == (0.0, 1.0, 1.0)
-    meta = Checkpoints(run.workdir / "checkpoints", keep=3, read_only=True).read_meta(40)["faults"]
+    meta = Checkpoints(run.workdir / "checkpoints", keep=3, read_only=True).read_meta(40)["anomalies"]
     assert len(meta["losses"]) == 40 and np.isfinite(meta["losses"]).all() and meta["spikes"] == 1
 
 
@@ -274,7 +278,7 @@ def test_losses_of_another_stage_are_forgotten_by_a_resumed_run_too(lab: Callabl
             with pytest.raises(Crash):
                 run.run(boundary=8, spike_factor=10.0, crash_at=crash_at)
         run.run(boundary=8, spike_factor=10.0)
-        kept.append(Checkpoints(run.workdir / "checkpoints", keep=3, read_only=True).read_meta(12)["faults"])
+        kept.append(Checkpoints(run.workdir / "checkpoints", keep=3, read_only=True).read_meta(12)["anomalies"])
         assert "from 8" in run.console.lines
     assert len(kept[0]["losses"]) == 4 and kept[0] == kept[1]
 
@@ -282,7 +286,7 @@ def test_losses_of_another_stage_are_forgotten_by_a_resumed_run_too(lab: Callabl
 def test_batches_to_leave_out_may_be_named_later(lab: Callable, mesh_of: Callable) -> None:
     """P23: stopped by a batch, told to leave it out, and on from the checkpoint; the cursor is that of the text."""
     run = lab({6: "loss_nan"})
-    with pytest.raises(NonFiniteLoss):
+    with pytest.raises(NonFiniteLossError):
         run.run()
     state = run.run(skip_batches=("0", "6", "9-10", "10-11", "100"))
     assert_same(state[:4], jax.device_get(by_hand(mesh_of(1), [0, 1, 2, 3, 4, 5, 7, 8, 12, 13, 14, 15]))[:4])

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config.training import OptimizerConfig
 from bertjax.errors import UserError
-from bertjax.training.bf16_moments import keep_in_bfloat16, rounded
+from bertjax.training.bf16_moments import stochastic_round, with_bf16_moments
 from bertjax.training.flops import bytes_per_device
 from bertjax.training.optimizers import make_optimizer, scale_by_uncorrected_adam
 from bertjax.training.schedules import make_schedule
@@ -38,7 +38,7 @@ CONFIGS = {
 
 def draw(value: float, count: int = 1 << 16) -> np.ndarray:
     bits = jax.random.bits(jax.random.key(0), (count,))
-    return np.asarray(jit(rounded)(jnp.full(count, value, jnp.float32), bits).astype(jnp.float32))
+    return np.asarray(jit(stochastic_round)(jnp.full(count, value, jnp.float32), bits).astype(jnp.float32))
 
 
 @pytest.mark.parametrize("value", [1.0 + 2**-9, 1.0 + 2**-16, -3.1415927, 1e-12, 2.0 - 2**-14])
@@ -56,14 +56,16 @@ def test_what_bfloat16_can_say_stays_and_no_number_stays_none() -> None:
         assert set(draw(value, 256)) == {value}
     assert np.isnan(draw(float("nan"), 256)).all()
     tricky = np.array([0x7FFFFFFF], np.uint32).view(np.float32)  # a NaN that would carry over into -0
-    assert np.isnan(np.asarray(rounded(jnp.asarray(tricky), jnp.full(1, 0xFFFF, jnp.uint32)).astype(jnp.float32)))
+    assert np.isnan(
+        np.asarray(stochastic_round(jnp.asarray(tricky), jnp.full(1, 0xFFFF, jnp.uint32)).astype(jnp.float32))
+    )
 
 
 def squares(dtype: str, grads: Callable[[int], float], steps: int, count: int = 512) -> np.ndarray:
     """The second moments of `count` parameters that see the same gradients; "nearest" rounds as a cast does."""
     params = {"dense": {"kernel": jnp.zeros(count)}}
     plain = scale_by_uncorrected_adam(0.9, 0.999, 1e-6)
-    optimizer = keep_in_bfloat16(plain, seed=0) if dtype == "bfloat16" else plain
+    optimizer = with_bf16_moments(plain, seed=0) if dtype == "bfloat16" else plain
 
     def update(state: Any, size: Any) -> tuple[Any, None]:
         _, state = optimizer.update({"dense": {"kernel": jnp.full(count, size)}}, state, params)

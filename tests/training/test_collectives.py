@@ -23,7 +23,7 @@ from bertjax.training.sharding import state_shardings
 
 CONFIG = Path(__file__).parents[2] / "configs" / "bert.py:smoke"
 LAYERS, WIDTH, INNER, VOCABULARY, POSITIONS = 3, 64, 192, 384, 40  # no two the same, in parts neither
-ROWS, LENGTH, PREDICTED = 16, 24, 4
+BATCH_SIZE, LENGTH, PREDICTED = 16, 24, 4
 SETTINGS = {
     "model.num_layers": LAYERS,
     "model.hidden_size": WIDTH,
@@ -36,8 +36,8 @@ SETTINGS = {
     "data.seq_len": LENGTH,
     "data.form": "block",
     "objective.pair": "none",
-    "train.batch_size": ROWS,
-    "eval.batch_size": ROWS,
+    "train.batch_size": BATCH_SIZE,
+    "eval.batch_size": BATCH_SIZE,
     "train.phases": "",
     "train.num_steps": 10,
     "train.compute_dtype": "float32",
@@ -128,7 +128,7 @@ def test_tensor_reduces_activations_and_gathers_nothing(unroll: int) -> None:
     compiled = step("tensor", unroll)
     found = sent(compiled)
     assert {each.kind for each in found} == {"all-reduce"}
-    activations, predicted = 4 * ROWS * LENGTH * WIDTH, 4 * ROWS * PREDICTED * WIDTH
+    activations, predicted = 4 * BATCH_SIZE * LENGTH * WIDTH, 4 * BATCH_SIZE * PREDICTED * WIDTH
     more = total(found) - (6 * LAYERS + 1) * activations
     assert 0 <= more <= 2 * predicted + SCALARS
 
@@ -146,7 +146,7 @@ def test_no_activations_and_no_logits_are_gathered(mesh: str, unroll: int) -> No
             assert not (moved and tokens and wide), each
             assert not (tokens and {VOCABULARY, VOCABULARY // tensor, VOCABULARY // (fsdp * tensor)} & {*shape}), each
             if tokens and wide:  # sums over the parts of a product, of the rows that are here
-                assert each.axes == ("tensor",) and shape[0] == ROWS // (data * fsdp), each
+                assert each.axes == ("tensor",) and shape[0] == BATCH_SIZE // (data * fsdp), each
 
 
 @both_ways
@@ -155,7 +155,7 @@ def test_on_three_axes_every_axis_has_its_own(unroll: int) -> None:
     gathered = total(sent(compiled, "fsdp", kind="all-gather"))
     once, twice = ((turns * LAYERS * KERNELS + TABLE) // 2 for turns in (1, 2))
     assert gathered == twice if unroll == 1 else once <= gathered <= twice
-    activations = 4 * (ROWS // 4) * LENGTH * WIDTH
+    activations = 4 * (BATCH_SIZE // 4) * LENGTH * WIDTH
     reduced = [each for each in sent(compiled, "tensor", kind="all-reduce") if LENGTH in each.shapes[0]]
     assert 0 <= total(reduced) - (6 * LAYERS + 1) * activations <= SCALARS
     along_data = [each for each in sent(compiled) if "data" in each.axes]
@@ -174,7 +174,7 @@ def test_the_program_holds_the_share_of_the_state_that_the_maths_says(mesh: str)
     compiled = step(mesh)
     data, fsdp, _ = MESHES[mesh]
     state = compiled.exp.abstract_state()
-    rows = 4 * (4 * LENGTH + 4) * ROWS // (data * fsdp)
+    rows = 4 * (4 * LENGTH + 4) * BATCH_SIZE // (data * fsdp)
     held = compiled.state_bytes - bytes_per_device(state, compiled.exp.mesh)
     assert rows - 1024 // (data * fsdp) <= held <= rows  # what nobody reads is not handed over
 

@@ -15,7 +15,7 @@ from anomaly_lab import Lab, Rows
 from jax.sharding import Mesh
 
 from bertjax.training import metric_buffer
-from bertjax.training.data_wait import Waiting
+from bertjax.training.data_wait import DataWaitTimer
 
 
 class Step:
@@ -40,7 +40,7 @@ def arriving(times: list[float]) -> Iterator[int]:
 
 def waited(batches: list[float], steps: list[float | None]) -> tuple[float, float]:
     """Seconds that the device did, and that all of it took."""
-    began, waiting, made = time.perf_counter(), Waiting(), list[Step]()
+    began, waiting, made = time.perf_counter(), DataWaitTimer(), list[Step]()
     for number in waiting.each(arriving(batches)):
         made.append(Step(steps[number]))
         waiting.sent(made[-1])
@@ -69,7 +69,7 @@ def test_a_step_that_fails_is_over() -> None:
         def block_until_ready(self) -> Step:
             raise RuntimeError("the device is gone")
 
-    waiting = Waiting()
+    waiting = DataWaitTimer()
     for _ in waiting.each(arriving([0.0, 0.2])):
         waiting.sent(Broken(0.0))
     assert waiting.lap() > 0.05

@@ -19,7 +19,7 @@ from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.config.training import AXES
 from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.training.sharding import host_copy, own_rows, put_batch, put_tree, state_shardings
+from bertjax.training.sharding import host_copy, local_sequences, put_batch, put_tree, state_shardings
 from bertjax.training.state import TrainState, new_state
 from bertjax.training.step import compile_train_step, init_state
 from bertjax.types import Params, Vocabulary
@@ -66,7 +66,7 @@ def test_hosts_read_every_row_once_and_only_their_own(
     """P19: the rows of all hosts together are the batch; where `tensor` spans hosts, they share theirs."""
     mesh, rows = mesh_of(*shape), np.arange(16)
     parts = np.split(mesh.devices.ravel(), hosts)
-    seen = [rows[own_rows(16, mesh, part.tolist())].tolist() for part in parts]
+    seen = [rows[local_sequences(16, mesh, part.tolist())].tolist() for part in parts]
     assert sorted({row for each in seen for row in each}) == rows.tolist()
     per_host = max(16 // hosts, 16 // (shape[0] * shape[1]))
     assert [len(each) for each in seen] == [per_host] * hosts
@@ -81,9 +81,9 @@ def test_rows_need_not_follow_each_other() -> None:
     mesh = Mesh(
         np.array(jax.devices())[[0, 4, 1, 5, 2, 6, 3, 7]].reshape(8, 1, 1), AXES, axis_types=(AxisType.Auto,) * 3
     )
-    assert own_rows(16, mesh, jax.devices()[:4]).tolist() == [0, 1, 4, 5, 8, 9, 12, 13]
-    assert own_rows(16, mesh, jax.devices()[4:]).tolist() == [2, 3, 6, 7, 10, 11, 14, 15]
-    assert own_rows(16, mesh) == slice(0, 16)
+    assert local_sequences(16, mesh, jax.devices()[:4]).tolist() == [0, 1, 4, 5, 8, 9, 12, 13]
+    assert local_sequences(16, mesh, jax.devices()[4:]).tolist() == [2, 3, 6, 7, 10, 11, 14, 15]
+    assert local_sequences(16, mesh) == slice(0, 16)
 
 
 @pytest.mark.long

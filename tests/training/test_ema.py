@@ -12,7 +12,7 @@ from descent import SCHEDULE, gradients, jit, nested, start
 from jax.sharding import Mesh, PartitionSpec
 
 from bertjax.config.training import OptimizerConfig
-from bertjax.training.ema import average_of, restart_average
+from bertjax.training.ema import ema_params, reset_ema
 from bertjax.training.optimizers import UncorrectedAdamState, make_optimizer
 from bertjax.training.param_rules import leaf_paths
 from bertjax.training.schedules import make_schedule
@@ -38,7 +38,7 @@ def test_the_average_is_that_of_the_weights_after_each_update(decay: float) -> N
         params = optax.apply_updates(params, updates)
         kept = min(decay, (1 + step) / (10 + step))
         expected = jax.tree.map(lambda old, new, d=kept: d * old + (1 - d) * np.float64(new), expected, params)
-    found = average_of(state)
+    found = ema_params(state)
     jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6), found, expected)
     assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {np.dtype("float32")}
 
@@ -46,7 +46,7 @@ def test_the_average_is_that_of_the_weights_after_each_update(decay: float) -> N
 def test_a_run_without_it_has_the_state_that_it_always_had() -> None:
     """So checkpoints that are older than the average restore: leaves are named by their place."""
     state = optimizer(None).init(nested(start()))
-    assert average_of(state) is None and restart_average(state, {}) is state
+    assert ema_params(state) is None and reset_ema(state, {}) is state
     assert [type(part) for part in state] == [
         optax.EmptyState,
         UncorrectedAdamState,
@@ -56,7 +56,7 @@ def test_a_run_without_it_has_the_state_that_it_always_had() -> None:
     ]
     kept = optimizer(0.9).init(nested(start()))
     assert jax.tree.structure(kept[:-1]) == jax.tree.structure(state)
-    assert average_of({}) is None and average_of(()) is None
+    assert ema_params({}) is None and ema_params(()) is None
 
 
 @pytest.mark.parametrize("name", ["lamb", "stable_adamw", "muon"])
@@ -83,10 +83,10 @@ def test_every_optimizer_is_the_same_on_eight_devices(name: str, fresh_params: P
     alone, spread = (train(mesh_of(*shape)) for shape in ((1,), (2, 2, 2)))
     moved = jax.tree.map(lambda after, before: float(np.abs(after - before).max()), alone.params, fresh_params)
     assert min(jax.tree.leaves(moved)) > 5e-4
-    averages = [average_of(jax.device_get(state).opt_state) for state in (alone, spread)]
+    averages = [ema_params(jax.device_get(state).opt_state) for state in (alone, spread)]
     for one, other in ((alone.params, spread.params), averages):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-6), one, other)
-    query = average_of(spread.opt_state)["encoder"]["layers"]["attention"]["query"]["kernel"]
+    query = ema_params(spread.opt_state)["encoder"]["layers"]["attention"]["query"]["kernel"]
     assert {shard.data.shape for shard in query.addressable_shards} == {(2, 16, 16)}
 
 
@@ -107,13 +107,13 @@ def test_a_fresh_average_has_buffers_of_its_own(objective: object, tiny_params: 
     with jax.set_mesh(mesh):
         state = init_state(mesh, objective, made, seed=0)
         given = jax.tree.map(lambda leaf: np.asarray(leaf) + 1.0, state.params)
-        begun = restart_average(state.opt_state, given)
+        begun = reset_ema(state.opt_state, given)
 
     def places(tree: Params) -> set[int]:
         return {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(tree)}
 
-    assert not places(state.params) & places(average_of(state.opt_state))
-    assert not places(state.params) & places(average_of(made.init(state.params)))
-    jax.tree.map(np.testing.assert_array_equal, state.params, average_of(state.opt_state))
-    jax.tree.map(np.testing.assert_array_equal, given, average_of(begun))
+    assert not places(state.params) & places(ema_params(state.opt_state))
+    assert not places(state.params) & places(ema_params(made.init(state.params)))
+    jax.tree.map(np.testing.assert_array_equal, state.params, ema_params(state.opt_state))
+    jax.tree.map(np.testing.assert_array_equal, given, ema_params(begun))
     assert jax.tree.structure(begun) == jax.tree.structure(state.opt_state)

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.objectives.base import StepInputs
-from bertjax.training.evaluate import add_sums, evaluate, means
+from bertjax.training.evaluate import add_sums, evaluate, mean_metrics
 from bertjax.types import Sum
 
 WEIGHTS = {"mlm": 2.0, "pair": 0.5}
@@ -20,13 +19,13 @@ def sums(mlm: float, count: float, pair: float) -> dict[str, Sum]:
 
 
 def test_means_and_their_names() -> None:
-    assert means(sums(6.0, 3.0, 4.0), WEIGHTS) == {
+    assert mean_metrics(sums(6.0, 3.0, 4.0), WEIGHTS) == {
         "loss": 2.0 * 2.0 + 0.5 * 4.0,
         "mlm_loss": 2.0,
         "mlm_accuracy": pytest.approx(1 / 3),
         "pair_loss": 4.0,
     }
-    assert means({"mlm": Sum(0.0, 0.0)}, {"mlm": 1.0}) == {"loss": 0.0, "mlm_loss": 0.0}
+    assert mean_metrics({"mlm": Sum(0.0, 0.0)}, {"mlm": 1.0}) == {"loss": 0.0, "mlm_loss": 0.0}
 
 
 def test_sums_are_added_in_float64() -> None:

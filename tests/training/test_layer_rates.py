@@ -9,8 +9,8 @@ from descent import jit
 
 from bertjax.config.training import OptimizerConfig
 from bertjax.errors import UserError
-from bertjax.training.optimizers import make_optimizer, rate_rules
-from bertjax.training.param_rules import leaf_paths, match, resolve_numbers
+from bertjax.training.optimizers import lr_rules, make_optimizer
+from bertjax.training.param_rules import leaf_paths, match, resolve_multipliers
 from bertjax.types import Params
 
 
@@ -28,8 +28,8 @@ def tree(shapes: dict[str, tuple[int, ...]]) -> Params:
 
 def factors(shapes: dict[str, tuple[int, ...]], **settings: object) -> dict[str, list[float]]:
     params = tree(shapes)
-    rules = rate_rules(OptimizerConfig(**settings), params)
-    found = leaf_paths(resolve_numbers(rules, params, "rates"))
+    rules = lr_rules(OptimizerConfig(**settings), params)
+    found = leaf_paths(resolve_multipliers(rules, params, "rates"))
     return {path: pytest.approx(np.ravel(numbers).tolist(), rel=1e-6) for path, numbers in found}
 
 
@@ -98,7 +98,7 @@ def test_named_rates_come_first() -> None:
 
 
 def test_without_decay_there_is_one_rule() -> None:
-    assert rate_rules(OptimizerConfig(), tree(BERT)) == [(".*", 1.0)]
+    assert lr_rules(OptimizerConfig(), tree(BERT)) == [(".*", 1.0)]
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb", "stable_adamw", "muon"])
@@ -119,4 +119,4 @@ def test_every_optimizer_heeds_them(name: str) -> None:
 def test_a_decay_is_a_share() -> None:
     with pytest.raises(UserError, match="layer_decay must lie between 0 and 1"):
         OptimizerConfig(layer_decay=1.5)
-    assert match(rate_rules(OptimizerConfig(layer_decay=0.5), tree(BERT)), "mlm_head/bias", "rates") == 1.0
+    assert match(lr_rules(OptimizerConfig(layer_decay=0.5), tree(BERT)), "mlm_head/bias", "rates") == 1.0

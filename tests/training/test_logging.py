@@ -13,10 +13,10 @@ from bertjax.errors import UserError
 from bertjax.io.jsonl import JsonlLog
 from bertjax.training import logging
 from bertjax.training.logging import (
-    Clock,
     Console,
-    TensorBoard,
-    WeightsAndBiases,
+    StepClock,
+    TensorBoardWriter,
+    WandbWriter,
     duration,
     eval_line,
     train_line,
@@ -68,7 +68,7 @@ def test_a_torn_line_of_a_kept_step_is_dropped_too(tmp_path: Path) -> None:
 
 
 def test_tensorboard_writes_events(tmp_path: Path) -> None:
-    writer = TensorBoard(tmp_path, 0)
+    writer = TensorBoardWriter(tmp_path, 0)
     writer.write(1, {"train/loss": 1.0})
     writer.close()
     (events,) = tmp_path.glob("events.out.tfevents.*")
@@ -78,14 +78,14 @@ def test_tensorboard_writes_events(tmp_path: Path) -> None:
 def test_weights_and_biases_missing_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError, match=r"wandb is missing; pip install 'bertjax\[wandb\]'"):
-        WeightsAndBiases("project", tmp_path, {})
+        WandbWriter("project", tmp_path, {})
     assert not list(tmp_path.iterdir())
 
 
 def test_the_clock_leaves_out_what_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(logging.time, "monotonic", lambda: now)
-    clock = Clock()
+    clock = StepClock()
     now = 110.0
     clock.exclude(4.0)
     assert clock.lap() == 6.0

@@ -14,17 +14,19 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from ml_collections import ConfigDict
 
+from bertjax.config.phases import Phase
 from bertjax.config.training import LoopConfig
 from bertjax.errors import UserError
 from bertjax.objectives.base import StepInputs
 from bertjax.training import loop
-from bertjax.training.anomalies import NonFiniteLoss
-from bertjax.training.evaluate import held_out
+from bertjax.training.anomalies import NonFiniteLossError
+from bertjax.training.evaluate import make_evaluate
 from bertjax.training.logging import Console
 from bertjax.training.loop import train
-from bertjax.training.run_context import Run, Stage
-from bertjax.training.signals import Stopped
+from bertjax.training.run_context import PhaseProgram, RunContext
+from bertjax.training.signals import StoppedBySignal
 from bertjax.training.state import TrainState
 from bertjax.types import Sum
 
@@ -86,7 +88,7 @@ def events() -> Events:
 
 
 @pytest.fixture
-def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Callable[..., Run]:
+def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Callable[..., RunContext]:
     """`make_run(num_steps=6, log=2, losses={4: nan}, at={3: function})`."""
 
     def build(
@@ -98,7 +100,7 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
         losses: dict[int, float] | None = None,
         at: dict[int, Callable] | None = None,
         **changes: Any,
-    ) -> Run:
+    ) -> RunContext:
         def train_step(state: TrainState, frozen: Any, batch: dict) -> tuple[TrainState, dict]:
             step = state.step + 1
             assert int(batch["cursor"][0, 0]) == state.cursor
@@ -108,7 +110,7 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
             sums = {"mlm": Sum(np.float32(3 * step), np.float32(3))}
             metrics = {"loss": loss, "sums": sums, "grad_norm": np.float32(1), "real_tokens": np.int32(TOKENS)}
             metrics |= {
-                "places": np.int32(8),
+                "num_positions": np.int32(8),
                 "applied": math.isfinite(loss.value),
                 "grad_squares": np.ones(0),
                 "weight_sums": np.ones(0),
@@ -120,17 +122,17 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
             sums = {name: Sum(np.float32(4), np.float32(2)) for name in ("mlm", "unigram_loss", "mlm_accuracy")}
             return sums, extra.carry
 
-        stage = {
+        program = {
             "objective": Objective({"mlm": 1.0}),
             "train_step": train_step,
             "eval_sets": lambda: {"all": [{"x": np.zeros((1, 1))}]},
             "flops_per_token": lambda filled: 100.0 * filled,
         }
-        stage |= {name: changes.pop(name) for name in list(changes) if name in stage}
-        stage["measure"] = held_out(eval_step, stage.pop("eval_sets"), stage["objective"], mesh_of(1))
+        program |= {name: changes.pop(name) for name in list(changes) if name in program}
+        program["evaluate"] = make_evaluate(eval_step, program.pop("eval_sets"), program["objective"], mesh_of(1))
         settings = {
             "config": LoopConfig(num_steps, log, evaluate, checkpoint, minutes),
-            "stages": [Stage(start=0, **stage)],
+            "programs": [PhaseProgram(phase=Phase(0, ConfigDict()), **program)],
             "frozen": {},
             "schedule": lambda step: 0.1 * step,
             "mesh": mesh_of(1),
@@ -142,7 +144,7 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
             "workdir": tmp_path,
             "peak_flops": None,
         }
-        return Run(**{**settings, **changes})
+        return RunContext(**{**settings, **changes})
 
     return build
 
@@ -202,7 +204,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_never_saved(
 ) -> None:
     """At the very step that would be saved, though no report is due."""
     with pytest.raises(
-        NonFiniteLoss, match=r"loss is (nan|inf) at step 4 .*checkpoints before it are intact"
+        NonFiniteLossError, match=r"loss is (nan|inf) at step 4 .*checkpoints before it are intact"
     ) as caught:
         train(make_run(num_steps=8, log=100, checkpoint=2, losses={4: bad}), start())
     assert "\n" not in str(caught.value) and "optimizer.learning_rate" in str(caught.value)
@@ -212,14 +214,14 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_never_saved(
 
 def test_a_gradient_that_is_no_number_stops_the_run(make_run: Callable, events: Events) -> None:
     run = make_run(num_steps=4)
-    healthy = run.stages[0].train_step
+    healthy = run.programs[0].train_step
 
     def broken(*arguments: Any) -> tuple:
         state, metrics = healthy(*arguments)
         return state, {**metrics, "grad_norm": np.float32(math.nan), "applied": False}
 
-    with pytest.raises(NonFiniteLoss, match="grad_norm is nan at step 1"):
-        train(dataclasses.replace(run, stages=[dataclasses.replace(run.stages[0], train_step=broken)]), start())
+    with pytest.raises(NonFiniteLossError, match="grad_norm is nan at step 1"):
+        train(dataclasses.replace(run, programs=[dataclasses.replace(run.programs[0], train_step=broken)]), start())
     assert events.saved is None
 
 
@@ -229,7 +231,7 @@ def test_a_signal_saves_at_the_step_it_came_in_and_stops(
 ) -> None:
     before = signal.getsignal(number)
     run = make_run(num_steps=9, log=100, at={3: lambda: os.kill(os.getpid(), number)})
-    with pytest.raises(Stopped, match=f"stopped by {number.name}; saved at step 3") as caught:
+    with pytest.raises(StoppedBySignal, match=f"stopped by {number.name}; saved at step 3") as caught:
         train(run, start())
     assert caught.value.exit_code == 128 + number
     assert events[-2:] == ["save 3", "wait"] and events.closed
@@ -325,8 +327,8 @@ def test_steps_go_in_pieces_and_their_figures_are_their_own(make_run: Callable, 
     """Pieces of three; the figures of all of them are written one by one, and a fault names its own batch."""
     sent = []
 
-    def together(run: Run) -> Run:
-        one = run.stages[0].train_step
+    def together(run: RunContext) -> RunContext:
+        one = run.programs[0].train_step
 
         def train_steps(state: TrainState, frozen: Any, batches: list[dict]) -> tuple[TrainState, dict]:
             found = []
@@ -337,22 +339,22 @@ def test_steps_go_in_pieces_and_their_figures_are_their_own(make_run: Callable, 
             return state, jax.tree.map(lambda *leaves: np.stack(leaves), *found)
 
         config = dataclasses.replace(run.config, steps_per_dispatch=3)
-        stage = dataclasses.replace(run.stages[0], train_steps=train_steps)
-        return dataclasses.replace(run, stages=[stage], config=config)
+        program = dataclasses.replace(run.programs[0], train_steps=train_steps)
+        return dataclasses.replace(run, programs=[program], config=config)
 
     state, _ = train(together(make_run(num_steps=14, log=6, checkpoint=7)), start())
     assert state.step == 14 and sent == [3, 3, 3]  # 7 ends a piece, and 8, 13 and 14 are what is left
     assert [event for event in events if event.startswith("save")] == ["save 7", "save 14 with figures"]
     assert events.written[6]["train/loss"] == 3.5 and events.written[12]["train/loss"] == 10.0
-    with pytest.raises(NonFiniteLoss, match=r"loss is nan at step 5 \(batch 4\)|at step 5"):
+    with pytest.raises(NonFiniteLossError, match=r"loss is nan at step 5 \(batch 4\)|at step 5"):
         train(together(make_run(num_steps=9, log=9, losses={5: math.nan})), start())
 
 
-def with_figures(run: Run, name: str, values: list[float]) -> Run:
+def with_figures(run: RunContext, name: str, values: list[float]) -> RunContext:
     """A run whose evaluations find these values one after the other."""
     left = iter(values)
-    stages = [dataclasses.replace(run.stages[0], measure=lambda *_: {"eval/loss": 1.0, name: next(left)})]
-    return dataclasses.replace(run, stages=stages)
+    programs = [dataclasses.replace(run.programs[0], evaluate=lambda *_: {"eval/loss": 1.0, name: next(left)})]
+    return dataclasses.replace(run, programs=programs)
 
 
 @pytest.mark.parametrize(
@@ -377,19 +379,28 @@ def test_patience_ends_a_run_and_saves_it(
 def test_a_resumed_run_has_waited_as_long(make_run: Callable, events: Events) -> None:
     """Patience is counted across a stop: the meta of the checkpoint has it; what has waited does not go on."""
     config = LoopConfig(10, 2, 2, 4, None, best_metric="eval/f1", patience=2)
-    past = {"best": {"name": "eval/f1", "value": 0.9, "since": 1}}
-    state, _ = train(with_figures(make_run(config=config, past=past), "eval/f1", [0.5, 0.5]), start(4))
+    restored_meta = {"early_stopping": {"name": "eval/f1", "value": 0.9, "evaluations_since_best": 1}}
+    state, _ = train(
+        with_figures(make_run(config=config, restored_meta=restored_meta), "eval/f1", [0.5, 0.5]), start(4)
+    )
     assert state.step == 6
-    past["best"]["since"] = 2
-    assert train(with_figures(make_run(config=config, past=past), "eval/f1", [0.5]), start(6))[0].step == 6
-    other = {"best": {"name": "eval/loss", "value": 0.9, "since": 2}}  # another figure was chosen since
-    assert train(with_figures(make_run(config=config, past=other), "eval/f1", [0.5, 0.6]), start(6))[0].step == 10
+    restored_meta["early_stopping"]["evaluations_since_best"] = 2
+    assert (
+        train(with_figures(make_run(config=config, restored_meta=restored_meta), "eval/f1", [0.5]), start(6))[0].step
+        == 6
+    )
+    other = {
+        "early_stopping": {"name": "eval/loss", "value": 0.9, "evaluations_since_best": 2}
+    }  # another figure was chosen since
+    assert (
+        train(with_figures(make_run(config=config, restored_meta=other), "eval/f1", [0.5, 0.6]), start(6))[0].step == 10
+    )
 
 
 def test_a_best_metric_that_there_is_not(make_run: Callable, events: Events) -> None:
     config = LoopConfig(10, 2, 2, 2, None, best_metric="eval/accuracy")
     with pytest.raises(
-        UserError, match=r"best_metric=eval/accuracy is none of the figures of an evaluation: eval/f1, "
+        UserError, match=r"best_metric=eval/accuracy is none of the metrics of an evaluation: eval/f1, "
     ):
         train(with_figures(make_run(config=config), "eval/f1", [0.5]), start())
     assert events.saved == 2
@@ -402,5 +413,5 @@ def test_patience_needs_something_to_wait_for() -> None:
 
 def test_lookers_on_are_told_of_every_evaluation(make_run: Callable, events: Events) -> None:
     seen: list[tuple] = []
-    train(make_run(num_steps=7, evaluate=3, watch=lambda *told: seen.append(told)), start())
+    train(make_run(num_steps=7, evaluate=3, on_evaluate=lambda *told: seen.append(told)), start())
     assert [(step, sorted(figures)[:1]) for step, _, figures in seen] == [(n, ["eval/loss"]) for n in (3, 6, 7)]

@@ -7,13 +7,13 @@ import pytest
 
 from bertjax.config.training import ScheduleConfig
 from bertjax.errors import UserError
-from bertjax.training.lr_finder import has_diverged, rates, smoothed, suggestions
+from bertjax.training.lr_finder import candidate_lrs, has_diverged, smooth_losses, suggest_lrs
 from bertjax.training.schedules import make_schedule
 
 
 @pytest.mark.parametrize(("linear", "name"), [(True, "rising_linear"), (False, "rising_exponential")])
 def test_the_schedule_has_the_rates_of_the_test(linear: bool, name: str) -> None:
-    expected = rates(1e-6, 1e-1, 50, linear)
+    expected = candidate_lrs(1e-6, 1e-1, 50, linear)
     schedule = make_schedule(ScheduleConfig(name, 1e-1, 0, 50, end_share=1e-5))
     np.testing.assert_allclose([float(schedule(step)) for step in range(50)], expected, rtol=1e-4)
     steps = np.diff(expected if linear else np.log(expected))
@@ -21,8 +21,8 @@ def test_the_schedule_has_the_rates_of_the_test(linear: bool, name: str) -> None
 
 
 def test_means_are_unbiased() -> None:
-    np.testing.assert_allclose(smoothed([3.0] * 7), 3.0)
-    np.testing.assert_allclose(smoothed([1.0, 2.0], keep=0.5), [1.0, (0.25 + 1.0) / 0.75])
+    np.testing.assert_allclose(smooth_losses([3.0] * 7), 3.0)
+    np.testing.assert_allclose(smooth_losses([1.0, 2.0], keep=0.5), [1.0, (0.25 + 1.0) / 0.75])
 
 
 def curve(tried: np.ndarray, best: float, explodes: float) -> np.ndarray:
@@ -33,8 +33,8 @@ def curve(tried: np.ndarray, best: float, explodes: float) -> np.ndarray:
 
 
 def test_suggestions_of_a_curve_that_falls_and_explodes() -> None:
-    tried = rates(1e-7, 1.0, 200, linear=False)
-    found = suggestions(tried, curve(tried, best=1e-3, explodes=3e-2).tolist())
+    tried = candidate_lrs(1e-7, 1.0, 200, linear=False)
+    found = suggest_lrs(tried, curve(tried, best=1e-3, explodes=3e-2).tolist())
     assert found.valley is not None and found.steepest is not None and found.tenth is not None
     assert 3e-5 < found.valley < 1e-2
     assert 5e-4 < found.steepest < 1e-2  # smoothing comes late
@@ -42,15 +42,15 @@ def test_suggestions_of_a_curve_that_falls_and_explodes() -> None:
 
 
 def test_losses_that_only_rise_suggest_nothing() -> None:
-    tried = rates(1e-7, 1.0, 60, linear=False)
-    assert suggestions(tried, np.linspace(1, 5, 60).tolist()) == (None, None, None)
-    assert suggestions(tried[:3], [1.0, 2.0, float("nan")]) == (None, None, None)
+    tried = candidate_lrs(1e-7, 1.0, 60, linear=False)
+    assert suggest_lrs(tried, np.linspace(1, 5, 60).tolist()) == (None, None, None)
+    assert suggest_lrs(tried[:3], [1.0, 2.0, float("nan")]) == (None, None, None)
 
 
 def test_a_loss_that_is_no_number_is_left_out() -> None:
-    tried = rates(1e-7, 1.0, 200, linear=False)
+    tried = candidate_lrs(1e-7, 1.0, 200, linear=False)
     losses = curve(tried, best=1e-3, explodes=3e-2)[:150].tolist()
-    assert suggestions(tried[:151], [*losses, float("nan")]) == suggestions(tried[:150], losses)
+    assert suggest_lrs(tried[:151], [*losses, float("nan")]) == suggest_lrs(tried[:150], losses)
 
 
 def test_diverged() -> None:
@@ -65,7 +65,7 @@ def test_diverged() -> None:
 )
 def test_refused(low: float, high: float, steps: int, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        rates(low, high, steps, linear=False)
+        candidate_lrs(low, high, steps, linear=False)
 
 
 def test_a_rise_begins_above_zero() -> None:

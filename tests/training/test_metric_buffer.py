@@ -14,21 +14,29 @@ import pytest
 
 from bertjax.config.training import FaultConfig
 from bertjax.errors import UserError
-from bertjax.training.anomalies import Fault, Jump, Ledger, NonFiniteLoss, read_jumps, write_batch, write_jumps
+from bertjax.training.anomalies import (
+    Anomaly,
+    AnomalyTracker,
+    BatchSkip,
+    NonFiniteLossError,
+    read_batch_skips,
+    write_batch,
+    write_batch_skips,
+)
 from bertjax.training.logging import Console
-from bertjax.training.metric_buffer import UNREAD, Window
+from bertjax.training.metric_buffer import UNREAD, MetricBuffer
 from bertjax.types import Sum
 
 
-def ledger(factor: float | None = 10.0, past: dict | None = None, **config: Any) -> Ledger:
-    return Ledger(FaultConfig(spike_factor=factor, **config), past or {}, [], 0, 0)
+def ledger(factor: float | None = 10.0, restored_meta: dict | None = None, **config: Any) -> AnomalyTracker:
+    return AnomalyTracker(FaultConfig(spike_factor=factor, **config), restored_meta or {}, [], 0, 0)
 
 
 def noisy(count: int, level: float, seed: int = 0) -> list[float]:
     return (level + 0.1 * np.random.default_rng(seed).standard_normal(count)).tolist()
 
 
-def spikes(book: Ledger, losses: list[float]) -> list[int]:
+def spikes(book: AnomalyTracker, losses: list[float]) -> list[int]:
     """The places of those that are called spikes."""
     return [place for place, loss in enumerate(losses) if book.spike(loss)]
 
@@ -85,28 +93,32 @@ def test_a_ledger_goes_on_from_what_was_saved() -> None:
     spikes(whole, losses)
     first = ledger()
     spikes(first, losses[:250])
-    second = ledger(past=first.record())
+    second = ledger(restored_meta=first.record())
     spikes(second, losses[250:])
     assert second.record() == whole.record() and second.spikes == 2
 
 
 def test_the_journal_is_read_back_up_to_a_step(tmp_path: Path) -> None:
-    jumps = [Jump(4, 4, 7, "loss is nan"), Jump(8, 11, 15, "a spike")]
-    assert read_jumps(tmp_path, 100) == []
-    write_jumps(tmp_path, jumps)
-    assert (read_jumps(tmp_path, 3), read_jumps(tmp_path, 4), read_jumps(tmp_path, 8)) == ([], jumps[:1], jumps)
-    book = Ledger(FaultConfig(), {}, [*jumps, Jump(8, 11, 19, "again")], 0, 0)
+    jumps = [BatchSkip(4, 4, 7, "loss is nan"), BatchSkip(8, 11, 15, "a spike")]
+    assert read_batch_skips(tmp_path, 100) == []
+    write_batch_skips(tmp_path, jumps)
+    assert (read_batch_skips(tmp_path, 3), read_batch_skips(tmp_path, 4), read_batch_skips(tmp_path, 8)) == (
+        [],
+        jumps[:1],
+        jumps,
+    )
+    book = AnomalyTracker(FaultConfig(), {}, [*jumps, BatchSkip(8, 11, 19, "again")], 0, 0)
     assert [book.cursor_at(*place) for place in ((4, 4), (8, 11), (8, 12), (12, 19))] == [7, 19, 12, 19]
-    write_jumps(tmp_path, [])
-    assert read_jumps(tmp_path, 100) == []
-    (tmp_path / "faults" / "jumps.json").write_text("[{]")
+    write_batch_skips(tmp_path, [])
+    assert read_batch_skips(tmp_path, 100) == []
+    (tmp_path / "anomalies" / "batch_skips.json").write_text("[{]")
     with pytest.raises(UserError, match=r"jumps\.json cannot be read"):
-        read_jumps(tmp_path, 100)
+        read_batch_skips(tmp_path, 100)
 
 
 def test_a_batch_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    (tmp_path / "faults").write_text("a file where the folder should be")
-    fault = Fault(3, 2, "loss is nan", math.nan, math.inf, {"mlm": math.nan}, (), ())
+    (tmp_path / "anomalies").write_text("a file where the folder should be")
+    fault = Anomaly(3, 2, "loss is nan", math.nan, math.inf, {"mlm": math.nan}, (), ())
     assert write_batch(tmp_path, fault, {"input_ids": np.zeros((1, 1))}).startswith("its batch could not be written")
 
 
@@ -125,7 +137,7 @@ class Reading:
 
 
 @pytest.fixture
-def window(tmp_path: Path) -> Callable[..., tuple[Window, Callable[[int, float], None], list[int], dict]]:
+def window(tmp_path: Path) -> Callable[..., tuple[MetricBuffer, Callable[[int, float], None], list[int], dict]]:
     """`window(log=1000, on_fault="skip")` -> the window, `step(cursor, loss)`, the cursors read, what was written."""
 
     def build(log: int = 1000, **config: Any) -> tuple:
@@ -142,7 +154,7 @@ def window(tmp_path: Path) -> Callable[..., tuple[Window, Callable[[int, float],
             batches=SimpleNamespace(prefetch=lambda start, stop: iter_of(start)),
         )
         waiting = SimpleNamespace(lap=lambda: 0.0, has_warned=False)
-        window = Window(run, stage, Ledger(run.config.faults, {}, [], 0, 0), ["kernel"], 0, waiting)
+        window = MetricBuffer(run, stage, AnomalyTracker(run.config.faults, {}, [], 0, 0), ["kernel"], 0, waiting)
 
         def step(cursor: int, loss: float = 2.0) -> None:
             window.report_if_due()
@@ -153,7 +165,7 @@ def window(tmp_path: Path) -> Callable[..., tuple[Window, Callable[[int, float],
                 "grad_squares": np.ones(1),
                 "weight_sums": np.ones(1),
                 "real_tokens": np.int32(6),
-                "places": np.int32(8),
+                "num_positions": np.int32(8),
                 "applied": math.isfinite(loss),
             }
             window.add([cursor], metrics)
@@ -181,7 +193,7 @@ def test_the_newest_steps_are_never_waited_for(window: Callable) -> None:
 
 def test_a_fault_is_known_long_before_the_next_report(window: Callable) -> None:
     _, step, _, written = window(log=10**6)
-    with pytest.raises(NonFiniteLoss, match=r"loss is nan at step 4 \(batch 3;"):
+    with pytest.raises(NonFiniteLossError, match=r"loss is nan at step 4 \(batch 3;"):
         for cursor in range(1000):
             step(cursor, math.nan if cursor >= 3 else 1.0)
     assert cursor < 3 + 2 * UNREAD
@@ -213,7 +225,7 @@ def test_batches_are_written_until_there_are_many(window: Callable, capsys: pyte
     for cursor in range(5):
         step(cursor, math.nan)
     made.settle()
-    folder = made.run.workdir / "faults"
+    folder = made.run.workdir / "anomalies"
     assert sorted(path.name for path in folder.iterdir()) == ["step-1-batch-0.npz", "step-1-batch-1.npz"]
     assert capsys.readouterr().out.count("not written: there are many already") == 3
 

@@ -11,7 +11,7 @@ import pytest
 
 from bertjax.config.training import LoopConfig
 from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.training.multi_step import portions, steps_together
+from bertjax.training.multi_step import portions, steps_per_dispatch
 from bertjax.training.param_rules import leaf_paths
 from bertjax.training.sharding import put_batch
 from bertjax.training.step import compile_train_step
@@ -22,7 +22,7 @@ QUICK = {"xla_backend_optimization_level": 0}
 def sizes(config: LoopConfig, start: int = 0) -> list[int]:
     found = []
     while start + sum(found) < config.num_steps:
-        found.append(steps_together(config, start + sum(found)))
+        found.append(steps_per_dispatch(config, start + sum(found)))
     return found
 
 
@@ -78,7 +78,7 @@ def test_steps_at_once_are_the_steps_one_by_one(
             state, metrics = step(state, {}, batch)
             wanted.append(jax.device_get(metrics))
         other = start_on(mesh, optimizer)
-        steps = compile_train_step(mesh, objective, optimizer, together=True, **settings)
+        steps = compile_train_step(mesh, objective, optimizer, multi_step=True, **settings)
         found_state, found = steps.compile(other, {}, batches, QUICK)(other, {}, batches)
     assert (int(found_state.step), int(found_state.cursor)) == (3, 3)
     for place, metrics in enumerate(wanted):

@@ -15,13 +15,13 @@ from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.objectives.base import StepInputs
 from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.training.evaluate import means
+from bertjax.training.evaluate import mean_metrics
 from bertjax.training.step import weighted_loss
 from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 # The tokens of every row: [CLS] alone, then with [SEP], once and thrice, and one word that may be hidden.
-ROWS = {"one token": [2], "two tokens": [2, 3], "separators": [2, 3, 3, 3], "one word": [2, 7, 3]}
+BATCH_SIZE = {"one token": [2], "two tokens": [2, 3], "separators": [2, 3, 3, 3], "one word": [2, 7, 3]}
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +58,13 @@ def batch_of_rows(batch: dict[str, np.ndarray], tokens: list[int]) -> dict[str, 
     return {name: array for name, array in batch.items() if name != "pair_labels"} | {"input_ids": ids} | places
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", BATCH_SIZE)
 def test_a_batch_with_nothing_to_predict_teaches_nothing(name: str, run: Callable, batch_of: Callable) -> None:
-    loss, slopes, sums = run(batch_of_rows(batch_of(0), ROWS[name]))
+    loss, slopes, sums = run(batch_of_rows(batch_of(0), BATCH_SIZE[name]))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
     if name == "one word":  # the test can tell
         assert sums["mlm"].count == 16 and loss > 1.0
         return
     assert loss == 0.0 and sums["mlm"].count == 0
     assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(slopes))
-    assert all(np.isfinite(value) for value in means(jax.device_get(sums), {"mlm": 1.0}).values())
+    assert all(np.isfinite(value) for value in mean_metrics(jax.device_get(sums), {"mlm": 1.0}).values())

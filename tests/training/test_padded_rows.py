@@ -45,12 +45,12 @@ def objective_of(recipe: str, dtype: str, vocabulary: Vocabulary, monkeypatch: p
     for rate in ("hidden_dropout", "attention_dropout", "attention_output_dropout", "activation_dropout"):
         cfg.model[rate] = 0.0
 
-    def computed_here(_: object, model: EncoderConfig) -> EncoderConfig:
+    def platform_config(_: object, model: EncoderConfig) -> EncoderConfig:
         return dataclasses.replace(
             model, compute_dtype=dtype, result_dtype=dtype, attention_implementation=kernel or "xla"
         )
 
-    monkeypatch.setattr(platform, "computed_here", computed_here)
+    monkeypatch.setattr(platform, "computed_here", platform_config)
     return build.make_objective(cfg, vocabulary)
 
 

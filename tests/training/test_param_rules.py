@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.config.training import OptimizerConfig
 from bertjax.errors import UserError
-from bertjax.training.param_rules import describe, leaf_paths, match, num_stacked, resolve_numbers, virtual_paths
+from bertjax.training.param_rules import describe, leaf_paths, match, num_stacked, resolve_multipliers, virtual_paths
 from bertjax.types import Params
 
 KERNEL = "encoder/layers/attention/query/kernel"
@@ -31,14 +31,14 @@ def test_the_first_rule_that_matches_the_whole_path_wins() -> None:
 
 def test_a_parameter_that_no_rule_matches_is_an_error() -> None:
     with pytest.raises(UserError, match=r"no rule of the freeze table matches parameter b; add a last rule '\.\*'"):
-        resolve_numbers([("a", 1.0)], {"a": np.zeros(2), "b": np.zeros(3)}, "freeze")
+        resolve_multipliers([("a", 1.0)], {"a": np.zeros(2), "b": np.zeros(3)}, "freeze")
     with pytest.raises(UserError, match="no rule of the freeze table matches parameter b"):
         describe([("a", 1.0)], {"a": np.zeros(2), "b": np.zeros(3)}, "freeze")
 
 
 def test_a_rule_for_one_layer_gives_a_vector_along_the_layers(tiny_params: Params) -> None:
     rules = [(r"encoder/layers/1/.*", 0.5), (r"encoder/layers/.*", 0.25), (r".*", 1.0)]
-    found = dict(leaf_paths(resolve_numbers(rules, tiny_params, "rates")))
+    found = dict(leaf_paths(resolve_multipliers(rules, tiny_params, "rates")))
     assert found.keys() == dict(leaf_paths(tiny_params)).keys()
     for path, leaf in leaf_paths(tiny_params):
         if num_stacked(path):
@@ -51,12 +51,12 @@ def test_a_rule_for_one_layer_gives_a_vector_along_the_layers(tiny_params: Param
 
 def test_layers_that_agree_share_a_scalar(tiny_params: Params) -> None:
     rules = [(r".*/kernel", 2.0), (r".*", 1.0)]
-    found = dict(leaf_paths(resolve_numbers(rules, tiny_params, "rates")))
+    found = dict(leaf_paths(resolve_multipliers(rules, tiny_params, "rates")))
     assert found[KERNEL].shape == () and found[KERNEL] == 2.0
 
 
 def test_no_bias_and_no_norm_decays_and_everything_else_does(tiny_params: Params) -> None:
-    found = dict(leaf_paths(resolve_numbers(OptimizerConfig().decay_rules, tiny_params, "weight decay")))
+    found = dict(leaf_paths(resolve_multipliers(OptimizerConfig().decay_rules, tiny_params, "weight decay")))
     for path, factor in found.items():
         name = path.split("/")[-1]
         assert name in ("kernel", "embedding", "bias", "scale")

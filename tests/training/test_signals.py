@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from bertjax.training.signals import STOPS, Stopped, stop_signals
+from bertjax.training.signals import STOPS, StoppedBySignal, stop_signals
 
 BUSY = """
     import hashlib, os, sys, time
@@ -101,5 +101,5 @@ def test_another_thread_leaves_signals_to_the_caller() -> None:
 
 
 def test_the_exit_code_is_that_of_a_shell() -> None:
-    assert [Stopped(number, 7).exit_code for number in (signal.SIGTERM, signal.SIGINT)] == [143, 130]
-    assert str(Stopped(signal.SIGTERM, 7)) == "stopped by SIGTERM; saved at step 7, the same command resumes"
+    assert [StoppedBySignal(number, 7).exit_code for number in (signal.SIGTERM, signal.SIGINT)] == [143, 130]
+    assert str(StoppedBySignal(signal.SIGTERM, 7)) == "stopped by SIGTERM; saved at step 7, the same command resumes"

@@ -139,7 +139,7 @@ def test_the_state_is_donated_and_metrics_are_sums(
         "grad_squares",
         "weight_sums",
         "real_tokens",
-        "places",
+        "num_positions",
         "applied",
     }
     assert metrics["applied"]
@@ -147,7 +147,7 @@ def test_the_state_is_donated_and_metrics_are_sums(
     assert set(sums) == {"mlm", "mlm_accuracy", "pair", "pair_accuracy"}
     mean = {name: float(total.value) / float(total.count) for name, total in sums.items()}
     np.testing.assert_allclose(metrics["loss"], mean["mlm"] + mean["pair"], rtol=1e-6)
-    assert int(metrics["places"]) == batch_of(0)["segment_ids"].size
+    assert int(metrics["num_positions"]) == batch_of(0)["segment_ids"].size
     assert int(metrics["real_tokens"]) == (batch_of(0)["segment_ids"] > 0).sum()
     assert float(metrics["grad_norm"]) > 0
 
@@ -243,10 +243,10 @@ class Draws:
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_dropout_keys_follow_cursor_and_microbatch_and_carry_goes_through(mesh_of: Callable, microbatches: int) -> None:
     mesh, optimizer = mesh_of(1), optax.sgd(0.0)
-    step = compile_train_step(mesh, Draws(), optimizer, rows=8, microbatches=microbatches, seed=3)
+    step = compile_train_step(mesh, Draws(), optimizer, batch_size=8, microbatches=microbatches, seed=3)
     batch = {"segment_ids": np.arange(16, dtype=np.int32).reshape(8, 2)}
     with jax.set_mesh(mesh):
-        state = init_state(mesh, Draws(), optimizer, seed=3, rows=8)
+        state = init_state(mesh, Draws(), optimizer, seed=3, batch_size=8)
         losses = []
         for _ in range(2):
             state, metrics = step(state, {}, put_batch(batch, mesh))

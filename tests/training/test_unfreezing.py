@@ -12,8 +12,8 @@ from descent import jit
 
 from bertjax.config.training import OptimizerConfig
 from bertjax.errors import UserError
-from bertjax.training.ema import average_of
-from bertjax.training.optimizers import make_optimizer, rate_rules
+from bertjax.training.ema import ema_params
+from bertjax.training.optimizers import lr_rules, make_optimizer
 from bertjax.training.param_rules import leaf_paths, match
 from bertjax.types import Params
 
@@ -99,7 +99,7 @@ def test_once_open_the_same_as_without() -> None:
 def test_the_average_follows_the_weights_that_there_are() -> None:
     """Decay that is held back does not leak into the averaged weights."""
     _, params, state = course(1, unfreeze_every=5, ema_decay=0.5, weight_decay=0.5)
-    average = average_of(state)
+    average = ema_params(state)
     assert average is not None
     np.testing.assert_array_equal(
         average["encoder"]["layers"]["query"]["kernel"], params_of()["encoder"]["layers"]["query"]["kernel"]
@@ -109,7 +109,7 @@ def test_the_average_follows_the_weights_that_there_are() -> None:
 
 def test_rates_rise_by_equal_factors_to_the_head() -> None:
     """fastai's slice(1e-5, 1e-1) over embeddings, three layers and head."""
-    rules = rate_rules(OptimizerConfig(learning_rate=1e-1, bottom_rate=1e-5), params_of())
+    rules = lr_rules(OptimizerConfig(learning_rate=1e-1, bottom_rate=1e-5), params_of())
     paths = ["encoder/embeddings/word_embeddings/embedding", *(f"encoder/layers/{i}/query/kernel" for i in range(3))]
     found = [1e-1 * match(rules, path, "rates") for path in [*paths, "sequence_head/output/kernel"]]
     np.testing.assert_allclose(found, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rtol=1e-6)
