@@ -31,7 +31,7 @@ class Batches(Protocol):
 
 
 class Checkpoints(Protocol):
-    """The part of a checkpoint manager that the loop calls; `all_steps` and the methods below it serve a rollback alone."""
+    """The methods of a checkpoint manager that the loop calls; from `all_steps` on, for rollbacks alone."""
 
     def save(self, step: int, state: Any, meta: dict, metrics: Mapping[str, float] | None = None) -> None: ...
 

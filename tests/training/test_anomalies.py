@@ -195,7 +195,7 @@ def test_a_crash_around_a_rollback_changes_nothing(lab: Callable, monkeypatch: p
     run, crash_at = lab(poison, "other"), {"behind": -6, "later": 10}.get(where)
     with monkeypatch.context() as patch, pytest.raises(Crash):
         if where == "drop":
-            patch.setattr(Checkpoints, "drop_after", crash)
+            patch.setattr(Checkpoints, "delete_after", crash)
         elif where == "journal":
             patch.setattr(loop.TrainLoop, "_set_out", crash_at_second(loop.TrainLoop._set_out))
         run.run(num_steps=14, on_fault="rollback", log=3, crash_at=crash_at)
