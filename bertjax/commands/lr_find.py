@@ -18,7 +18,7 @@ from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
 from bertjax.experiment.workdir import has_checkpoints, write_config
-from bertjax.report.probe_log import Journal
+from bertjax.report.probe_log import ProbeLog
 from bertjax.report.render import render
 from bertjax.training.lr_finder import LrSuggestions, candidate_lrs, has_diverged, suggest_lrs
 from bertjax.training.run_context import Batches
@@ -62,8 +62,8 @@ def lr_find(cfg: ConfigDict, workdir: Path, tried: LrRange) -> LrSuggestions:
     _say(made, losses, found)
     write_config(workdir, trial.exp.cfg)
     shown = np.isfinite(losses)
-    Journal(workdir, 0).write(
-        0, "rate_finder", rates=made[shown].tolist(), losses=np.array(losses)[shown].tolist(), suggestion=found.valley
+    ProbeLog(workdir, 0).write(
+        0, "lr_finder", rates=made[shown].tolist(), losses=np.array(losses)[shown].tolist(), suggestion=found.valley
     )
     print(f"drawn in {render(workdir)}")
     return found

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.report.comparability import contender, names_of
+from bertjax.report.comparability import read_compared_run, unique_names
 from bertjax.report.compare import compare as compare_runs
-from bertjax.report.probe_log import Journal, Record
+from bertjax.report.probe_log import ProbeLog, Record
 from bertjax.report.render import render
 from bertjax.report.run_record import RunRecord, read_run
 
@@ -21,7 +21,7 @@ def report(workdir: Path, probe: bool) -> Path:
     if probe:
         _look(workdir)
     elif not record.of_kind("run") and (facts := _facts(workdir)) is not None:
-        Journal(workdir, record.step).describe(facts)
+        ProbeLog(workdir, record.step).describe(facts)
     path = render(workdir)
     print(f"{path} ({path.stat().st_size / 1024:.0f} KiB): update {record.step:,} of {record.num_steps or 0:,}")
     return path
@@ -36,14 +36,14 @@ def _look(workdir: Path) -> None:
     run = load_run(workdir)
     exp = run.experiment
     record = read_run(workdir)
-    journal = Journal(workdir, record.step)
-    told = {name: own[name] for own in record.of_kind("run")[-1:] for name in ("stages", "rows") if name in own}
+    journal = ProbeLog(workdir, record.step)
+    told = {name: own[name] for own in record.of_kind("run")[-1:] for name in ("phases", "rows") if name in own}
     journal.describe(
         run_facts(exp, run.meta.get("tokens"), None) | told
     )  # the run itself knew how full its batches are
     wanted = probes(exp, run.tokenizer, run.tokenizer.vocabulary().counts)
     found = wanted(run.step, run.params)
-    found += [] if any(kind == "neighbours" for kind, _ in found) else wanted.inside(run.params)
+    found += [] if any(kind == "neighbors" for kind, _ in found) else wanted.probe_internals(run.params)
     journal.forget(run.step)
     for kind, fields in found:
         journal.write(run.step, kind, **fields)
@@ -58,7 +58,8 @@ def compare(folders: Sequence[Path], out: Path | None) -> None:
     if not workdirs:
         raise UserError(f"none of {', '.join(map(str, folders))} is a work folder: none has a config.json")
     found = [
-        contender(workdir, name, _known(workdir)) for workdir, name in zip(workdirs, names_of(workdirs), strict=True)
+        read_compared_run(workdir, name, _known(workdir))
+        for workdir, name in zip(workdirs, unique_names(workdirs), strict=True)
     ]
     print(compare_runs(found, out))
     if out is not None:

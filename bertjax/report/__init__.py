@@ -1,1 +1,1 @@
-"""Pages that show what a run has learned: one self-contained file in every work folder, and runs side by side."""
+"""HTML reports: one self-contained page per run, and a page that compares runs."""

@@ -1,8 +1,8 @@
-"""A chart of lines: SVG for the shapes, HTML for the words, so that text keeps its size on a narrow screen.
+"""Line charts: SVG for the shapes, HTML for the text, so that text keeps its size on a narrow screen.
 
-The SVG is stretched to whatever room there is (`preserveAspectRatio="none"`), its strokes are not
-(`non-scaling-stroke`); dots are strokes of no length with round ends. Every view (an axis below, a scale on the left)
-is drawn here; the script of the page only shows one of them and reads values off at a pointer.
+The SVG is stretched to the available width (`preserveAspectRatio="none"`) but its strokes are not
+(`non-scaling-stroke`); dots are zero-length strokes with round caps. Every view (an x axis and a y scale) is drawn
+here; the script of the page shows one of them and displays values at the pointer.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.report.downsample import kept_points, smoothed
+from bertjax.report.downsample import downsample_indices, smooth_series
 from bertjax.report.run_record import Series
-from bertjax.report.scales import SPAN, Scale, number, scale_of
+from bertjax.report.scales import SPAN, Scale, make_scale, number
 
 STYLES = 8
-"""Colours and dashes in report.css; a further line begins anew."""
+"""Number of line styles in report.css; further lines reuse them."""
 
 
 class Line(NamedTuple):
-    """Values and where they stand, by the names of the axes below; `dots` marks every value."""
+    """Values of one line and their x coordinates for every x axis; `dots` marks every value."""
 
     name: str
     y: np.ndarray
@@ -35,40 +35,51 @@ class Line(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """`form` is how `scales.number` writes its values; `log` offers a logarithmic scale; `axes` what stands below.
+    """A chart. `number_format` is that of `scales.number`; `log` offers a logarithmic y scale; `axes` names the x axes.
 
-    `marks` are places on the axes, with a word each, at which an upright line stands.
+    `marks` maps an x axis to (x, label) of a vertical line.
     """
 
     ident: str
     title: str
     lines: Sequence[Line]
-    form: str = "plain"
+    number_format: str = "plain"
     note: str = ""
     log: bool = False
-    axes: Sequence[str] = ("update",)
+    axes: Sequence[str] = ("step",)
     marks: Mapping[str, tuple[float, str]] = {}
-    zero: bool = False  # the scale begins at 0
+    zero: bool = False  # the y scale starts at 0
 
 
 class View(NamedTuple):
+    """One x axis and y scale of a chart."""
+
     axis: str
     x: Scale
     y: Scale
 
 
-def line_of(name: str, series: Series, style: int = 0, dots: bool = False, smooth: bool = False) -> Line:
-    return Line(name, series.y, {"update": series.x}, style, dots, smooth)
+def make_line(name: str, series: Series, style: int = 0, dots: bool = False, smooth: bool = False) -> Line:
+    """Returns the line of a metric over steps.
+
+    Args:
+        name: Text of the legend.
+        series: Values by step.
+        style: Colour and dash, modulo `STYLES`.
+        dots: Mark every value.
+        smooth: Draw a running mean over the raw line.
+    """
+    return Line(name, series.y, {"step": series.x}, style, dots, smooth)
 
 
 def chart_html(chart: Chart) -> str:
-    """The figure; a sentence where there is nothing to draw."""
+    """Returns the markup of a chart; a sentence where there is nothing to draw."""
     ident = escape(chart.ident, quote=True)
     head = f'<figure class="chart" id="{ident}"><figcaption><h3>{escape(chart.title)}</h3>'
     lines = [line for line in chart.lines if np.isfinite(line.y).any()]
     note = _note(chart)
     if not lines:
-        return f'{head}{note}</figcaption><p class="none">Nothing measured yet.</p></figure>'
+        return f'{head}{note}</figcaption><p class="none">No values yet.</p></figure>'
     views = _views(chart, lines)
     drawn = [_drawn(line) for line in lines]
     plots = "".join(_view_html(chart, view, drawn, shown=index == 0) for index, view in enumerate(views))
@@ -81,14 +92,14 @@ def chart_html(chart: Chart) -> str:
 
 
 def _note(chart: Chart) -> str:
-    lost = sum(int(np.isnan(line.y).sum()) for line in chart.lines)
-    said = [chart.note] if chart.note else []
-    said += [f"{lost:,} value{'s are' if lost > 1 else ' is'} no finite number: gaps."] if lost else []
-    return f'<p class="note">{escape(" ".join(said))}</p>' if said else ""
+    gaps = sum(int(np.isnan(line.y).sum()) for line in chart.lines)
+    notes = [chart.note] if chart.note else []
+    notes += [f"Gaps: {gaps:,} non-finite value{'s' if gaps > 1 else ''}."] if gaps else []
+    return f'<p class="note">{escape(" ".join(notes))}</p>' if notes else ""
 
 
 class _Drawn(NamedTuple):
-    """What is left of a line when it is thinned."""
+    """A downsampled line."""
 
     line: Line
     y: np.ndarray
@@ -97,19 +108,19 @@ class _Drawn(NamedTuple):
 
 
 def _drawn(line: Line) -> _Drawn:
-    kept = kept_points(line.y)
-    smooth = smoothed(line.y) if line.smooth else None
-    xs = {axis: np.asarray(x)[kept] for axis, x in line.xs.items()}
-    return _Drawn(line, line.y[kept], xs, None if smooth is None else smooth[kept])
+    indices = downsample_indices(line.y)
+    smooth = smooth_series(line.y) if line.smooth else None
+    xs = {axis: np.asarray(x)[indices] for axis, x in line.xs.items()}
+    return _Drawn(line, line.y[indices], xs, None if smooth is None else smooth[indices])
 
 
 def _views(chart: Chart, lines: Sequence[Line]) -> list[View]:
-    """Every axis below with the plain scale, then, where all values are above 0, with the logarithmic one."""
+    """Returns every x axis with the linear scale, then with the logarithmic one if all values are positive."""
     values = np.concatenate([line.y[np.isfinite(line.y)] for line in lines])
     low, high = float(values.min()), float(values.max())
-    scales = [scale_of(min(low, 0.0) if chart.zero else low, high)]
+    scales = [make_scale(min(low, 0.0) if chart.zero else low, high)]
     if chart.log and low > 0 and high > 1.2 * low:
-        scales.append(scale_of(low, high, log=True))
+        scales.append(make_scale(low, high, log=True))
     views = []
     for scale, axis in itertools.product(scales, chart.axes):
         ends = np.concatenate([np.zeros(0), *(np.asarray(line.xs[axis]) for line in lines if axis in line.xs)])
@@ -131,13 +142,13 @@ def _tools(chart: Chart, views: Sequence[View], drawn: Sequence[_Drawn]) -> str:
         buttons.append('<button type="button" data-tool="log" aria-pressed="false">log</button>')
     if any(each.smooth is not None for each in drawn):
         buttons.append('<button type="button" data-tool="raw" aria-pressed="false">raw</button>')
-    return f'<div class="tools" role="group" aria-label="how to draw">{"".join(buttons)}</div>' if buttons else ""
+    return f'<div class="tools" role="group" aria-label="chart options">{"".join(buttons)}</div>' if buttons else ""
 
 
 def _legend(chart: Chart, lines: Sequence[Line]) -> str:
     entries = "".join(
         f'<li class="s{line.style % STYLES}"><svg class="key" viewBox="0 0 24 8" aria-hidden="true">'
-        f'<path d="M1 4H23"/></svg>{escape(line.name)} <b>{number(_last(line.y), chart.form)}</b></li>'
+        f'<path d="M1 4H23"/></svg>{escape(line.name)} <b>{number(_last(line.y), chart.number_format)}</b></li>'
         for line in lines
     )
     return f'<ul class="legend" data-at="">{entries}</ul>'
@@ -149,11 +160,11 @@ def _last(values: np.ndarray) -> float | None:
 
 
 def _view_html(chart: Chart, view: View, drawn: Sequence[_Drawn], shown: bool) -> str:
-    shapes = [f'<path class="grid" d="{_grid(view, chart.form)}"/>']
+    shapes = [f'<path class="grid" d="{_grid(view, chart.number_format)}"/>']
     mark = chart.marks.get(view.axis)
     if mark is not None:
-        place = view.x.place(np.array(mark[0]))
-        shapes.append(f'<path class="mark" d="M{place:.0f} 0V{SPAN:.0f}"/>')
+        x = view.x.project(np.array(mark[0]))
+        shapes.append(f'<path class="mark" d="M{x:.0f} 0V{SPAN:.0f}"/>')
     for each in drawn:
         shapes += _shapes(each, view)
     described = escape(f"{chart.title}, by {view.axis}{', logarithmic' if view.y.log else ''}", quote=True)
@@ -169,19 +180,25 @@ def _shapes(each: _Drawn, view: View) -> list[str]:
     if view.axis not in each.xs:
         return []
     style = f"s{each.line.style % STYLES}"
-    raw = path(view.x.place(each.xs[view.axis]), view.y.place(each.y))
+    raw = path(view.x.project(each.xs[view.axis]), view.y.project(each.y))
     if each.smooth is not None:
-        smooth = path(view.x.place(each.xs[view.axis]), view.y.place(each.smooth))
+        smooth = path(view.x.project(each.xs[view.axis]), view.y.project(each.smooth))
         return [f'<path class="line raw {style}" d="{raw}"/>', f'<path class="line smooth {style}" d="{smooth}"/>']
     shapes = [f'<path class="line {style}" d="{raw}"/>']
     if each.line.dots and len(each.y) <= 60:
-        dots = path(view.x.place(each.xs[view.axis]), view.y.place(each.y), dots=True)
+        dots = path(view.x.project(each.xs[view.axis]), view.y.project(each.y), dots=True)
         shapes.append(f'<path class="dots {style}" d="{dots}"/>')
     return shapes
 
 
 def path(x: np.ndarray, y: np.ndarray, dots: bool = False) -> str:
-    """An SVG path through the places, y upwards; broken at what is no place. A point by itself has length 0."""
+    """Returns an SVG path, interrupted at non-finite points; an isolated point has length 0.
+
+    Args:
+        x: float64 [n], in drawing units to the right.
+        y: float64 [n], in drawing units upwards.
+        dots: Draw every point by itself.
+    """
     parts, pen = [], False
     for across, up in zip(x.tolist(), y.tolist(), strict=True):
         if not (np.isfinite(across) and np.isfinite(up)):
@@ -193,33 +210,33 @@ def path(x: np.ndarray, y: np.ndarray, dots: bool = False) -> str:
     return "".join(parts)
 
 
-def _grid(view: View, form: str) -> str:
-    places = [SPAN - float(view.y.place(np.array(tick))) for tick in view.y.ticks(form)]
-    return "".join(f"M0 {place:.0f}H{SPAN:.0f}" for place in places)
+def _grid(view: View, number_format: str) -> str:
+    heights = [SPAN - float(view.y.project(np.array(tick))) for tick in view.y.ticks(number_format)]
+    return "".join(f"M0 {y:.0f}H{SPAN:.0f}" for y in heights)
 
 
 def _tick_html(chart: Chart, view: View) -> str:
     spans = []
-    for tick in view.y.ticks(chart.form):
-        top = 100.0 - float(view.y.place(np.array(tick))) / SPAN * 100.0
-        spans.append(f'<span class="tick up" style="top:{top:.1f}%">{number(tick, chart.form)}</span>')
+    for tick in view.y.ticks(chart.number_format):
+        top = 100.0 - float(view.y.project(np.array(tick))) / SPAN * 100.0
+        spans.append(f'<span class="tick up" style="top:{top:.1f}%">{number(tick, chart.number_format)}</span>')
     for index, tick in enumerate(view.x.ticks()):
-        left = float(view.x.place(np.array(tick))) / SPAN * 100.0
+        left = float(view.x.project(np.array(tick))) / SPAN * 100.0
         minor = " minor" if index % 2 else ""
         spans.append(f'<span class="tick across{minor}" style="left:{left:.1f}%">{number(tick, "big")}</span>')
     mark = chart.marks.get(view.axis)
     if mark is not None:
-        left = float(view.x.place(np.array(mark[0]))) / SPAN * 100.0
+        left = float(view.x.project(np.array(mark[0]))) / SPAN * 100.0
         side = "before" if left > 60 else "after"
         spans.append(f'<span class="word {side}" style="left:{left:.1f}%">{escape(mark[1])}</span>')
     return f'<div class="ticks" aria-hidden="true">{"".join(spans)}<span class="axis">{escape(view.axis)}</span></div>'
 
 
 def _points(chart: Chart, views: Sequence[View], drawn: Sequence[_Drawn]) -> str:
-    """What a pointer reads off: for every axis its ends, for every line its places and values."""
+    """Returns the data that the pointer displays: the ends of every x axis, coordinates and values of every line."""
     ends = {view.axis: [view.x.low, view.x.high] for view in views}
     lines = [{"x": {axis: _numbers(x) for axis, x in each.xs.items()}, "y": _numbers(each.y)} for each in drawn]
-    return data_block({"form": chart.form, "ends": ends, "lines": lines})
+    return data_block({"form": chart.number_format, "ends": ends, "lines": lines})
 
 
 def _numbers(values: np.ndarray) -> list[float | int | None]:
@@ -228,7 +245,7 @@ def _numbers(values: np.ndarray) -> list[float | int | None]:
 
 
 def data_block(value: object) -> str:
-    """JSON for the script of the page; no text in it can end the element."""
+    """Returns JSON for the script of the page, escaped so that no text can end the element."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     safe = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     safe = safe.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

@@ -1,10 +1,11 @@
-"""Runs side by side: which of their losses may be compared, and what each had cost by then. Reads, draws nothing."""
+"""Determines which losses of runs are comparable, and the tokens and FLOPs that each had used by a step."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+import os
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax.report.run_record import RunRecord, Series, read_run
-from bertjax.report.sections import bases, word_losses
+from bertjax.report.run_record import RunRecord, read_run
+from bertjax.report.sections import metric_names, token_losses
 
-AXES = ("update", "tokens", "FLOPs")
+AXES = ("step", "tokens", "FLOPs")
 PROBE = "probe.json"
 _SAME_LOSS = ("objective",)
 _SAME_TEXT = (
@@ -50,8 +51,8 @@ _SAME_TASK = (
 _SAME_EVAL = ("num_batches", "batch_size")
 
 
-class Contender(NamedTuple):
-    """A run with what comparing it takes. `cost` has for every one of `AXES` that is known the amounts at `steps`."""
+class ComparedRun(NamedTuple):
+    """A run to compare. `cost` maps every known axis of `AXES` to the amounts used by `steps`."""
 
     name: str
     run: RunRecord
@@ -61,46 +62,53 @@ class Contender(NamedTuple):
     cost: Mapping[str, np.ndarray]
 
     def at(self, axis: str, steps: np.ndarray) -> np.ndarray | None:
-        """What had been spent by these updates; None where nobody knows."""
+        """Returns the amounts used by these steps; None if unknown."""
         known = self.cost.get(axis)
         return None if known is None else np.interp(steps, self.steps, known)
 
     def spent(self, axis: str) -> float | None:
+        """Returns the amount used by the whole run; None if unknown."""
         known = self.cost.get(axis)
         return None if known is None else float(known[-1])
 
     @property
     def minutes(self) -> float | None:
-        """Of training steps, evaluation and compilation left out."""
-        per_step = self.run.figures.get("train/seconds_per_step")
+        """Minutes of training steps, without evaluation and compilation."""
+        per_step = self.run.metrics.get("train/seconds_per_step")
         if per_step is None or not np.isfinite(per_step.y).any():
             return None
         steps = np.diff(per_step.x, prepend=0.0)
-        usual = float(np.nanmean(per_step.y))
-        return float((steps * np.where(np.isfinite(per_step.y), per_step.y, usual)).sum() / 60)
+        mean = float(np.nanmean(per_step.y))
+        return float((steps * np.where(np.isfinite(per_step.y), per_step.y, mean)).sum() / 60)
 
     @property
-    def seedless(self) -> str:
-        """What runs have in common that differ by their seed alone."""
+    def config_without_seed(self) -> str:
+        """The config without the seed, equal for runs that differ only by it."""
         return json.dumps({key: value for key, value in self.run.config.items() if key != "seed"}, sort_keys=True)
 
 
 class Group(NamedTuple):
-    """Runs whose held-out losses mean the same: same objective, pieces and held-out rows."""
+    """Runs with comparable held-out losses: same objective, tokenizer and held-out examples."""
 
     letter: str
-    members: list[Contender]
+    members: list[ComparedRun]
 
 
-def contender(workdir: Path, name: str, run: RunRecord | None = None) -> Contender:
-    """A work folder as a contender; `run` is its record where more is known than lies there."""
+def read_compared_run(workdir: Path, name: str, run: RunRecord | None = None) -> ComparedRun:
+    """Reads a work directory for comparison.
+
+    Args:
+        workdir: Work directory of the run.
+        name: Name of the run in tables and charts.
+        run: Its record, if the caller knows more than the directory holds.
+    """
     run = read_run(workdir) if run is None else run
     steps, cost = _costs(run)
-    return Contender(name, run, _tokenizer_digest(workdir), _scores(workdir), steps, cost)
+    return ComparedRun(name, run, _tokenizer_digest(workdir), _scores(workdir), steps, cost)
 
 
-def names_of(workdirs: Sequence[Path]) -> list[str]:
-    """The folders' names, with as much of what is above them as tells them apart."""
+def unique_names(workdirs: Sequence[Path]) -> list[str]:
+    """Returns the directory names, prefixed by as many parents as needed to make them unique."""
     paths = [workdir.resolve() for workdir in workdirs]
     for depth in range(1, max((len(path.parts) for path in paths), default=1) + 1):
         names = ["/".join(path.parts[-depth:]) for path in paths]
@@ -110,50 +118,50 @@ def names_of(workdirs: Sequence[Path]) -> list[str]:
 
 
 def _costs(run: RunRecord) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Amounts at 0 and at every line of training figures. FLOPs take rows to be full, tokens are the real ones."""
-    padding = run.figures.get("train/padding")
+    """Returns amounts at step 0 and at every training record; FLOPs count padding, tokens do not."""
+    padding = run.metrics.get("train/padding")
     steps = np.array([0.0, run.step]) if padding is None else np.concatenate([[0.0], padding.x])
     steps = np.unique(np.append(steps, run.step))
     share = np.ones(len(steps))
     if padding is not None and len(padding.x):
         share = 1.0 - np.interp(steps, padding.x, np.nan_to_num(padding.y))
-    stages = _stages(run)
-    cost = {"update": steps}
-    slots = _amount(steps, stages, "slots")
+    phases = _phases(run)
+    cost = {"step": steps}
+    slots = _amount(steps, phases, "slots")
     if slots is not None:
         cost["tokens"] = np.cumsum(np.diff(slots, prepend=0.0) * share)
-    flops = _amount(steps, stages, "flops")
+    flops = _amount(steps, phases, "flops")
     if flops is not None:
         cost["FLOPs"] = flops
     return steps, cost
 
 
-def _stages(run: RunRecord) -> list[Mapping[str, Any]]:
-    told = run.newest("run")
-    stages = told[-1].get("stages") if told else None
-    if isinstance(stages, list) and stages and all(isinstance(stage, dict) for stage in stages):
-        return stages
-    rows, length = run.setting("train.batch_size"), run.setting("data.seq_len")
+def _phases(run: RunRecord) -> list[Mapping[str, Any]]:
+    facts = run.newest("run")
+    phases = facts[-1].get("phases") if facts else None
+    if isinstance(phases, list) and phases and all(isinstance(phase, dict) for phase in phases):
+        return phases
+    batch_size, length = run.setting("train.batch_size"), run.setting("data.seq_len")
     changes = run.setting("train.phases") or run.setting("train.batch_start")
-    if changes or type(rows) is not int or type(length) is not int:
+    if changes or type(batch_size) is not int or type(length) is not int:
         return []
-    return [{"start": 0, "slots": rows * length}]
+    return [{"start": 0, "slots": batch_size * length}]
 
 
-def _amount(steps: np.ndarray, stages: Sequence[Mapping[str, Any]], field: str) -> np.ndarray | None:
-    """What the first `steps` batches amount to, over stages of a run; None unless every stage says it."""
-    if not stages or not all(type(stage.get(field)) in (int, float) for stage in stages):
+def _amount(steps: np.ndarray, phases: Sequence[Mapping[str, Any]], field: str) -> np.ndarray | None:
+    """Returns the amount of the first `steps` batches over the phases of a run; None if a phase lacks the field."""
+    if not phases or not all(type(phase.get(field)) in (int, float) for phase in phases):
         return None
-    starts = [float(stage.get("start", 0)) for stage in stages]
+    starts = [float(phase.get("start", 0)) for phase in phases]
     ends = [*starts[1:], math.inf]
     total = np.zeros(len(steps))
-    for stage, start, end in zip(stages, starts, ends, strict=True):
-        total += (np.clip(steps, start, end) - start) * float(stage[field])
+    for phase, start, end in zip(phases, starts, ends, strict=True):
+        total += (np.clip(steps, start, end) - start) * float(phase[field])
     return total
 
 
 def _tokenizer_digest(workdir: Path) -> str:
-    """Of the files of the run's own tokenizer; nothing where it has none yet."""
+    """Returns the digest of the tokenizer files of a run; empty if it has none yet."""
     folder, total = workdir / "tokenizer", hashlib.sha256()
     files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     for path in files:
@@ -162,30 +170,30 @@ def _tokenizer_digest(workdir: Path) -> str:
 
 
 def _scores(workdir: Path) -> dict[str, float]:
-    """The frozen-feature probe: `probe.json`, or what earlier shoot-outs wrote into `outcome.json`."""
+    """Returns the scores of the frozen-feature probe in `probe.json`, or in the `outcome.json` of a shoot-out."""
     for name in (PROBE, "outcome.json"):
         try:
-            found = json.loads((workdir / name).read_text(encoding="utf-8"))
+            stored = json.loads((workdir / name).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             continue
-        scores = found.get("scores") if isinstance(found, dict) else None
-        if name != PROBE and isinstance(found, dict):
-            scores = {key: found[key] for key in ("tags", "sentences") if key in found}
+        scores = stored.get("scores") if isinstance(stored, dict) else None
+        if name != PROBE and isinstance(stored, dict):
+            scores = {key: stored[key] for key in ("tags", "sentences") if key in stored}
         if isinstance(scores, dict):
             return {str(key): float(value) for key, value in scores.items() if type(value) in (int, float)}
     return {}
 
 
-def grouped(contenders: Iterable[Contender]) -> list[Group]:
-    """The contenders by what their losses mean, in the order in which these appear."""
-    found: dict[str, list[Contender]] = {}
-    for each in contenders:
-        found.setdefault(_meaning(each), []).append(each)
-    return [Group(_letters(index), members) for index, members in enumerate(found.values())]
+def group_comparable(runs: Iterable[ComparedRun]) -> list[Group]:
+    """Groups runs with comparable losses, in order of appearance."""
+    groups: dict[str, list[ComparedRun]] = {}
+    for each in runs:
+        groups.setdefault(_loss_key(each), []).append(each)
+    return [Group(_letters(index), members) for index, members in enumerate(groups.values())]
 
 
-def _meaning(each: Contender) -> str:
-    """Everything that a held-out loss depends on beside the weights."""
+def _loss_key(each: ComparedRun) -> str:
+    """Returns everything that a held-out loss depends on besides the weights, as JSON."""
     run, data = each.run, each.run.setting("data") or {}
     sources = data.get("eval_sources") or data.get("sources")
     parts: list[Any] = [run.setting(key) for key in _SAME_LOSS]
@@ -196,60 +204,63 @@ def _meaning(each: Contender) -> str:
 
 
 def _letters(index: int) -> str:
-    """A, B, ... Z, AA, AB, ..."""
+    """Returns A, B, ... Z, AA, AB, ..."""
     letters = ""
     index += 1
     while index:
-        index, place = divmod(index - 1, 26)
-        letters = string.ascii_uppercase[place] + letters
+        index, letter = divmod(index - 1, 26)
+        letters = string.ascii_uppercase[letter] + letters
     return letters
 
 
-def held_out_names(group: Group) -> list[str]:
-    """Held-out figures of a group, losses of words first, baselines and bookkeeping left out."""
-    names = list(dict.fromkeys(name for each in group.members for name in bases(each.run)))
-    names = [name for name in names if any(f"eval/{name}" in each.run.figures for each in group.members)]
-    words = [f"{word}_loss" for word in dict.fromkeys(w for each in group.members for w in word_losses(each.run))]
+def eval_metric_names(group: Group) -> list[str]:
+    """Returns the held-out metrics of a group, token losses first, without baselines and bookkeeping."""
+    names = list(dict.fromkeys(name for each in group.members for name in metric_names(each.run)))
+    names = [name for name in names if any(f"eval/{name}" in each.run.metrics for each in group.members)]
+    first = [f"{name}_loss" for name in dict.fromkeys(n for each in group.members for n in token_losses(each.run))]
     others = [name for name in names if name.endswith("_loss") and not name.endswith("unigram_loss")]
     scores = [name for name in names if not name.endswith("loss")]
-    return list(dict.fromkeys([*words, *others, *scores])) or [name for name in names if name == "loss"]
+    return list(dict.fromkeys([*first, *others, *scores])) or [name for name in names if name == "loss"]
 
 
-def common_end(members: Sequence[Contender], axis: str) -> float | None:
-    """The amount that all of them have reached; None unless all know theirs."""
+def shared_end(members: Sequence[ComparedRun], axis: str) -> float | None:
+    """Returns the amount that all runs have reached; None if any is unknown."""
     ends = [each.spent(axis) for each in members]
     known = [end for end in ends if end is not None]
     return min(known) if known and len(known) == len(ends) else None
 
 
-def value_at(each: Contender, figure: str, axis: str, amount: float) -> float | None:
-    """A held-out figure at that amount, on the straight line between the evaluations around it."""
-    series = each.run.figures.get(f"eval/{figure}")
+def interpolate_metric(each: ComparedRun, metric: str, axis: str, amount: float) -> float | None:
+    """Returns a held-out metric at an amount, interpolated linearly between evaluations; None outside of them.
+
+    Args:
+        each: The run.
+        metric: Name without `eval/`.
+        axis: One of `AXES`.
+        amount: Steps, tokens or FLOPs.
+    """
+    series = each.run.metrics.get(f"eval/{metric}")
     if series is None:
         return None
     finite = np.isfinite(series.y)
-    kept = Series(series.x[finite], series.y[finite])
-    places = each.at(axis, kept.x)
-    if places is None or not len(places) or amount < places[0] * (1 - 1e-9) or amount > places[-1] * (1 + 1e-9):
+    x = each.at(axis, series.x[finite])
+    if x is None or not len(x) or amount < x[0] * (1 - 1e-9) or amount > x[-1] * (1 + 1e-9):
         return None
-    return float(np.interp(amount, places, kept.y))
+    return float(np.interp(amount, x, series.y[finite]))
 
 
-def by_seed(contenders: Iterable[Contender]) -> dict[str, list[Contender]]:
-    """Those with probe scores, runs that differ by their seed alone together, under a name of theirs."""
-    found: dict[str, list[Contender]] = {}
-    for each in contenders:
+def group_by_seed(runs: Iterable[ComparedRun]) -> dict[str, list[ComparedRun]]:
+    """Groups runs with probe scores that differ only by their seed, under their common name."""
+    groups: dict[str, list[ComparedRun]] = {}
+    for each in runs:
         if each.scores:
-            found.setdefault(each.seedless, []).append(each)
-    return {_common_name(members): members for members in found.values()}
+            groups.setdefault(each.config_without_seed, []).append(each)
+    return {_common_name(members): members for members in groups.values()}
 
 
-def _common_name(members: Sequence[Contender]) -> str:
-    """Of several, what their names begin with alike."""
+def _common_name(members: Sequence[ComparedRun]) -> str:
+    """Returns the common prefix of the names."""
     names = [each.name for each in members]
     if len(names) == 1:
         return names[0]
-    alike = 0
-    while alike < min(map(len, names)) and len({name[alike] for name in names}) == 1:
-        alike += 1
-    return names[0][:alike].rstrip("-_. ") or names[0]
+    return os.path.commonprefix(names).rstrip("-_. ") or names[0]  # noqa: RUF071

@@ -1,4 +1,4 @@
-"""The frame of a page: one file that asks the network for nothing, whatever the data in it say."""
+"""The HTML page: one file that makes no network request, whatever its data contain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ASSETS = Path(__file__).parent / "assets"
 
 
 class Section(NamedTuple):
-    """A part of a page; one without a body is left out. `short` is what the bar at the top calls it."""
+    """A section of a page; it is omitted if its body is empty. `short` is its name in the navigation bar."""
 
     ident: str
     title: str
@@ -31,7 +31,7 @@ def _asset(name: str) -> str:
 
 @functools.cache
 def _policy() -> str:
-    """Only the one script runs, and nothing is loaded: text of the data that became markup would still do nothing."""
+    """Returns the content security policy: only our script runs and nothing is loaded."""
     digest = base64.b64encode(hashlib.sha256(_asset("report.js").encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; base-uri 'none'"
@@ -39,7 +39,14 @@ def _policy() -> str:
 
 
 def page(title: str, head: str, sections: Sequence[Section], foot: str) -> str:
-    """The whole document; `head`, bodies and `foot` are markup, the rest is text."""
+    """Returns the whole document.
+
+    Args:
+        title: Text of the title and heading.
+        head: Markup below the heading.
+        sections: Sections in order; those without a body are omitted.
+        foot: Markup of the footer.
+    """
     shown = [section for section in sections if section.body]
     links = "".join(f'<li><a href="#{each.ident}">{escape(each.short or each.title)}</a></li>' for each in shown)
     bodies = "".join(f'<section id="{each.ident}"><h2>{escape(each.title)}</h2>{each.body}</section>' for each in shown)
@@ -49,13 +56,13 @@ def page(title: str, head: str, sections: Sequence[Section], foot: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
         f"<title>{escape(title)}</title><style>{_asset('report.css')}</style></head><body>\n"
-        f'<header><h1>{escape(title)}</h1>{head}</header><nav aria-label="parts of this page"><ul>{links}</ul></nav>\n'
+        f'<header><h1>{escape(title)}</h1>{head}</header><nav aria-label="sections"><ul>{links}</ul></nav>\n'
         f"<main>{bodies}</main>\n<footer>{foot}</footer>\n<script>{_asset('report.js')}</script></body></html>\n"
     )
 
 
 def facts(entries: Mapping[str, str | tuple[str, str]]) -> str:
-    """Cards of a name and a value, with something smaller below it where there is a pair."""
+    """Returns cards of a name and a value; the second of a pair of values is set smaller below."""
     cards = []
     for name, value in entries.items():
         large, small = (value, "") if isinstance(value, str) else value
@@ -65,11 +72,20 @@ def facts(entries: Mapping[str, str | tuple[str, str]]) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int] = (), caption: str = "") -> str:
-    """Rows of text; the columns `numeric` are set to the right. Wide tables scroll by themselves."""
+    """Returns a table of text that scrolls if it is wide.
+
+    Args:
+        heads: Column headings.
+        rows: Cells of every row.
+        numeric: Indices of right-aligned columns.
+        caption: Text above the table.
+    """
 
     def cells(tag: str, texts: Sequence[str]) -> str:
         marked = (' class="n"' if index in numeric else "" for index in range(len(texts)))
-        return "".join(f"<{tag}{own}>{escape(text)}</{tag}>" for own, text in zip(marked, texts, strict=True))
+        return "".join(
+            f"<{tag}{alignment}>{escape(text)}</{tag}>" for alignment, text in zip(marked, texts, strict=True)
+        )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     named = f"<caption class='quiet'>{escape(caption)}</caption>" if caption else ""

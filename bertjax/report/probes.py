@@ -1,6 +1,6 @@
-"""Looks into the model while it trains: fillings of fixed sentences, attention on one of them, neighbours of pieces.
+"""Probes of the model during training: mask predictions, attention on a sentence, nearest tokens, memory.
 
-All of it is small and runs on the host's processor where there is one: what the accelerator holds is left alone.
+All of it is small and runs on the host CPU if jax has one, so that accelerator memory is not touched.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from bertjax.inference.fill_mask import fill_mask
 from bertjax.models.model import bind
 from bertjax.types import Params
 
-MOST_TOKENS = 24
-"""Of the sentence whose attention is shown: the maps grow with their square."""
-MOST_MAPS = 512
-"""Layers x heads that are kept; of a larger model the lowest layers."""
-NEAR = 8
-LOOKS = 4
-"""Looks at attention and neighbours in a run, the last one at its end."""
-OWN_PIECES = 8
+MAX_TOKENS = 24
+"""Maximum tokens of the attention sentence; maps grow with their square."""
+MAX_MAPS = 512
+"""Maximum number of layers x heads; of a larger model the lowest layers."""
+NUM_NEIGHBORS = 8
+NUM_LOOKS = 4
+"""Number of probes of attention and neighbors in a run, the last one at its end."""
+NUM_DEFAULT_TOKENS = 8
 
-Finding = tuple[str, dict[str, Any]]
+Probe = tuple[str, dict[str, Any]]
 Result = TypeVar("Result")
 
 
-class Pieces(Protocol):
-    """What is asked of a tokenizer."""
+class ProbeTokenizer(Protocol):
+    """Interface of the tokenizer that probes need."""
 
     pieces: list[str]
     mask_id: int
@@ -57,89 +57,107 @@ class Pieces(Protocol):
     def starts_word(self) -> np.ndarray: ...
 
 
-class Wanted(NamedTuple):
-    """`report.*` and `eval.fill_mask` of a config, and what pieces are frequent: int64 [V]."""
+class ProbeConfig(NamedTuple):
+    """Settings `report.*` and `eval.fill_mask`, and token counts, int64 [V]."""
 
     sentences: tuple[str, ...]
     sentence: str | None
-    pieces: tuple[str, ...]
+    tokens: tuple[str, ...]
     counts: np.ndarray
     num_steps: int
     interval: int
-    two_streams: bool | None = None  # of a model that has them: whether fillings go through both
+    two_streams: bool | None = None  # XLNet: predict masks through both streams
 
 
-class Probes:
-    """What is looked at of the networks of a run, given their parameters on the host at the true vocabulary size."""
+class ModelProbes:
+    """Probes the networks of a run, given their parameters on the host at the true vocabulary size."""
 
     def __init__(
         self,
         networks: Mapping[str, tuple[EncoderConfig, tuple[str, ...]]],
         complete: Callable[[Params, str], Params],
-        tokenizer: Pieces,
-        wanted: Wanted,
+        tokenizer: ProbeTokenizer,
+        config: ProbeConfig,
     ):
-        """`networks` compute in float32; `complete` makes the parameters of one of them out of the run's."""
-        self.networks, self.complete, self.tokenizer, self.wanted = networks, complete, tokenizer, wanted
+        """Initializes the probes.
 
-    def __call__(self, step: int, params: Params) -> list[Finding]:
-        return by_itself(functools.partial(self._look, step, params))
+        Args:
+            networks: (config, heads) by name; they compute in float32.
+            complete: Returns the parameters of a network from those of the run.
+            tokenizer: Tokenizer of the run.
+            config: Sentences and tokens to probe.
+        """
+        self.networks, self.complete, self.tokenizer, self.config = networks, complete, tokenizer, config
 
-    def _look(self, step: int, params: Params) -> list[Finding]:
-        found = self._fillings(params)
-        if is_look(step, self.wanted.interval, self.wanted.num_steps):
-            found += self._inside(params)
-        return found
+    def __call__(self, step: int, params: Params) -> list[Probe]:
+        return run_in_thread(functools.partial(self._probe, step, params))
 
-    def _fillings(self, params: Params) -> list[Finding]:
-        if not self.wanted.sentences:
+    def _probe(self, step: int, params: Params) -> list[Probe]:
+        probes = self._mask_predictions(params)
+        if is_probe_step(step, self.config.interval, self.config.num_steps):
+            probes += self._internals(params)
+        return probes
+
+    def _mask_predictions(self, params: Params) -> list[Probe]:
+        if not self.config.sentences:
             return []
         name = next((each for each, (_, heads) in self.networks.items() if "mlm" in heads), None)
         if name is None:
-            return [("note", {"about": "fill_mask", "text": "This model has no head for masked words."})]
+            return [("note", {"about": "fill_mask", "text": "This model has no masked-LM head."})]
         config, heads = self.networks[name]
         model = PretrainedModel(config, self.complete(params, name), heads)
         try:
-            filled = fill_mask(model, self.tokenizer, self.wanted.sentences, two_streams=self.wanted.two_streams)
+            predictions = fill_mask(model, self.tokenizer, self.config.sentences, two_streams=self.config.two_streams)
         except UserError as error:
-            return [("note", {"about": "fill_mask", "text": f"Nothing is filled in: {error}."})]
+            return [("note", {"about": "fill_mask", "text": f"No mask predictions: {error}."})]
         return [
-            ("fill_mask", {"sentence": sentence, "pieces": [[piece, round(share, 4)] for piece, share in pieces]})
-            for sentence, pieces in zip(self.wanted.sentences, filled, strict=True)
+            (
+                "fill_mask",
+                {"sentence": sentence, "tokens": [[token, round(probability, 4)] for token, probability in tokens]},
+            )
+            for sentence, tokens in zip(self.config.sentences, predictions, strict=True)
         ]
 
-    def inside(self, params: Params) -> list[Finding]:
-        """Attention and neighbours, whatever the step."""
-        return by_itself(functools.partial(self._inside, params))
+    def probe_internals(self, params: Params) -> list[Probe]:
+        """Returns attention and neighbors, independent of the step."""
+        return run_in_thread(functools.partial(self._internals, params))
 
-    def _inside(self, params: Params) -> list[Finding]:
-        """Of the first network, which is the one that an export holds."""
+    def _internals(self, params: Params) -> list[Probe]:
+        """Probes the first network, which is the one that is exported."""
         name = next(iter(self.networks))
         config, heads = self.networks[name]
-        own = self.complete(params, name)
-        found: list[Finding] = []
-        if self.wanted.sentence:
-            found.append(attention_of(PretrainedModel(config, own, heads), self.tokenizer, self.wanted.sentence))
-        table = np.asarray(own["encoder"]["embeddings"]["word_embeddings"]["embedding"], np.float32)
-        return found + neighbours_of(table, self.tokenizer, self.wanted.pieces, self.wanted.counts)
+        network_params = self.complete(params, name)
+        probes: list[Probe] = []
+        if self.config.sentence:
+            probes.append(
+                probe_attention(PretrainedModel(config, network_params, heads), self.tokenizer, self.config.sentence)
+            )
+        table = np.asarray(network_params["encoder"]["embeddings"]["word_embeddings"]["embedding"], np.float32)
+        return probes + probe_neighbors(table, self.tokenizer, self.config.tokens, self.config.counts)
 
 
-def is_look(step: int, interval: int, num_steps: int) -> bool:
-    """Whether this evaluation is one of the `LOOKS` of a run: the first in every quarter's second half, and the end."""
+def is_probe_step(step: int, interval: int, num_steps: int) -> bool:
+    """Returns whether an evaluation is one of the `NUM_LOOKS` probes of a run, evenly spaced and at the end.
+
+    Args:
+        step: Step of the evaluation.
+        interval: Steps between evaluations.
+        num_steps: Steps of the run.
+    """
     if step >= num_steps or interval <= 0:
         return True
-    return LOOKS * step // num_steps > LOOKS * max(step - interval, 0) // num_steps
+    return NUM_LOOKS * step // num_steps > NUM_LOOKS * max(step - interval, 0) // num_steps
 
 
-def by_itself(function: Callable[[], Result]) -> Result:
-    """What `function` gives, in a thread of its own: the mesh in use there is none, and the device is the processor."""
+def run_in_thread(function: Callable[[], Result]) -> Result:
+    """Calls `function` in its own thread, where no mesh is set and the default device is the CPU."""
     results: list[Result] = []
     failures: list[BaseException] = []
 
     def work() -> None:
         try:
             with contextlib.ExitStack() as stack:
-                with contextlib.suppress(RuntimeError):  # jax was told of accelerators alone
+                with contextlib.suppress(RuntimeError):  # jax has no CPU backend
                     stack.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
                 results.append(function())
         except BaseException as failure:
@@ -153,88 +171,101 @@ def by_itself(function: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def attention_of(model: PretrainedModel, tokenizer: Pieces, sentence: str) -> Finding:
-    """Shares of every head on a sentence, cut to `MOST_TOKENS` tokens; why there are none, where a model has none.
+def probe_attention(model: PretrainedModel, tokenizer: ProbeTokenizer, sentence: str) -> Probe:
+    """Returns the attention weights of every head on a sentence, or a note that explains why there are none.
 
-    They are made from what each layer reads, as its own scores, for every kind of attention; of XLNet, those of the
-    stream that sees all tokens.
+    The weights are recomputed from the input of every layer; for XLNet, those of the content stream.
+
+    Args:
+        model: Model in float32.
+        tokenizer: Its tokenizer.
+        sentence: Text, truncated to `MAX_TOKENS` tokens.
     """
-    ids = tokenizer.encode_with_specials(sentence)[:MOST_TOKENS]
-    rows = 2 if model.config.bi_data else 1  # half of such rows are read backwards
+    ids = tokenizer.encode_with_specials(sentence)[:MAX_TOKENS]
+    rows = 2 if model.config.bi_data else 1  # half of such a batch is read backwards
     try:
         inputs = check_inputs(model.config, model.heads, np.tile(np.array(ids, np.int32), (rows, 1)))
-        layers = min(model.config.num_layers, max(MOST_MAPS // model.config.num_heads, 1))
-        shares = np.asarray(_shares(model.params, inputs, model.config, model.heads, layers))[:, 0]
+        layers = min(model.config.num_layers, max(MAX_MAPS // model.config.num_heads, 1))
+        weights = np.asarray(_attention_weights(model.params, inputs, model.config, model.heads, layers))[:, 0]
     except UserError as error:
         return "note", {"about": "attention", "text": f"Attention is not shown: {error}."}
-    quantised = np.rint(255 * np.nan_to_num(shares)).clip(0, 255).astype(np.uint8)
+    quantised = np.rint(255 * np.nan_to_num(weights)).clip(0, 255).astype(np.uint8)
     maps = [[base64.b64encode(head.tobytes()).decode() for head in layer] for layer in quantised]
-    tokens = [_shown(tokenizer, each) for each in ids]
+    tokens = [_display(tokenizer, each) for each in ids]
     return "attention", {"tokens": tokens, "layers": len(maps), "heads": len(maps[0]), "maps": maps}
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _shares(params: Params, inputs: Inputs, config: EncoderConfig, heads: tuple[str, ...], layers: int) -> jax.Array:
-    """[layers, B, N, S, S], float32."""
+def _attention_weights(
+    params: Params, inputs: Inputs, config: EncoderConfig, heads: tuple[str, ...], layers: int
+) -> jax.Array:
+    """Returns float32 [layers, B, N, S, S]."""
     names = tuple(f"layers/{layer}/probabilities" for layer in range(layers))
     encoded = bind(config, heads, params).encode(**inputs, collect=names)
     return jax.numpy.stack([encoded.attention_tensors[name] for name in names])
 
 
-def neighbours_of(table: np.ndarray, tokenizer: Pieces, pieces: Sequence[str], counts: np.ndarray) -> list[Finding]:
-    """The `NEAR` pieces whose vectors (rows of float32 [V, E]) have the greatest cosine with each of `pieces`.
+def probe_neighbors(
+    table: np.ndarray, tokenizer: ProbeTokenizer, tokens: Sequence[str], counts: np.ndarray
+) -> list[Probe]:
+    """Returns the `NUM_NEIGHBORS` tokens whose embeddings have the highest cosine with each of `tokens`.
 
-    Without `pieces`: frequent words, or where no count is known those of the lowest ids. A text that is not one piece
-    gets a note.
+    Args:
+        table: Word embeddings, float32 [V, D].
+        tokenizer: Tokenizer of the table.
+        tokens: Texts to look up; one that is not a single token gets a note. Empty: frequent words.
+        counts: Token counts, int64 [V]; all zero: words of the lowest ids are taken.
     """
     length = np.linalg.norm(table, axis=1)
-    found: list[Finding] = []
-    for text, index in _wanted_pieces(tokenizer, pieces, counts):
+    probes: list[Probe] = []
+    for text, index in _select_tokens(tokenizer, tokens, counts):
         if index is None:
-            found.append(("note", {"about": "neighbours", "text": f"{text!r} is not one piece of this tokenizer."}))
+            probes.append(("note", {"about": "neighbors", "text": f"{text!r} is not one token of this tokenizer."}))
             continue
         cosines = table @ table[index] / np.maximum(length * length[index], 1e-12)
         cosines[[index, *tokenizer.special_ids]] = -np.inf
-        best = np.argsort(-cosines, kind="stable")[:NEAR]
+        best = np.argsort(-cosines, kind="stable")[:NUM_NEIGHBORS]
         best = best[np.isfinite(cosines[best])]
-        near = [[_shown(tokenizer, int(each)), round(float(cosines[each]), 3)] for each in best]
-        found.append(("neighbours", {"piece": text, "near": near}))
-    return found
+        near = [[_display(tokenizer, int(each)), round(float(cosines[each]), 3)] for each in best]
+        probes.append(("neighbors", {"token": text, "near": near}))
+    return probes
 
 
-def _wanted_pieces(tokenizer: Pieces, pieces: Sequence[str], counts: np.ndarray) -> Iterator[tuple[str, int | None]]:
-    if pieces:
-        for text, ids in zip(pieces, tokenizer.encode_batch(pieces), strict=True):
+def _select_tokens(
+    tokenizer: ProbeTokenizer, tokens: Sequence[str], counts: np.ndarray
+) -> Iterator[tuple[str, int | None]]:
+    if tokens:
+        for text, ids in zip(tokens, tokenizer.encode_batch(tokens), strict=True):
             yield text, int(ids[0]) if len(ids) == 1 else None
         return
-    starts, found, known = tokenizer.starts_word(), 0, bool(counts.any())
+    starts, selected, known = tokenizer.starts_word(), 0, bool(counts.any())
     for index in np.argsort(-counts, kind="stable").tolist():
-        text = _shown(tokenizer, index)
+        text = _display(tokenizer, index)
         if starts[index] and (counts[index] or not known) and len(text) > 3 and text.isalpha():
             yield text, index
-            found += 1
-            if found == OWN_PIECES:
+            selected += 1
+            if selected == NUM_DEFAULT_TOKENS:
                 return
 
 
-def _shown(tokenizer: Pieces, index: int) -> str:
-    """A piece as it is written in text; pieces inside words keep what marks them."""
-    piece = tokenizer.pieces[index]
-    if index in tokenizer.special_ids or piece.startswith("##"):
-        return piece
-    return tokenizer.decode([index]).strip() or piece
+def _display(tokenizer: ProbeTokenizer, index: int) -> str:
+    """Returns the text of a token; continuation tokens keep their `##`."""
+    token = tokenizer.pieces[index]
+    if index in tokenizer.special_ids or token.startswith("##"):
+        return token
+    return tokenizer.decode([index]).strip() or token
 
 
-def memory() -> Finding:
-    """Bytes that the process and the fullest device hold, and held at most; what nobody tells is missing."""
-    found: dict[str, Any] = {}
-    usual = 1 if sys.platform == "darwin" else 1024  # what `ru_maxrss` counts
-    found["peak_host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * usual
+def probe_memory() -> Probe:
+    """Returns current and peak bytes of the process and of the fullest device, as far as they are reported."""
+    fields: dict[str, Any] = {}
+    unit = 1 if sys.platform == "darwin" else 1024  # unit of `ru_maxrss` in bytes
+    fields["peak_host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
-        found["host"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    told = [stats for device in jax.local_devices() if (stats := device.memory_stats())]
+        fields["host"] = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    reported = [stats for device in jax.local_devices() if (stats := device.memory_stats())]
     for field, name in (("device", "bytes_in_use"), ("peak_device", "peak_bytes_in_use")):
-        values = [int(stats[name]) for stats in told if name in stats]
+        values = [int(stats[name]) for stats in reported if name in stats]
         if values:
-            found[field] = max(values)
-    return "memory", found
+            fields[field] = max(values)
+    return "memory", fields

@@ -1,4 +1,4 @@
-"""`report.html` of a work folder: everything that there is to see of a run, in one file."""
+"""`report.html` of a work directory: everything there is to see of a run, in one file."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ FILE = "report.html"
 
 
 def render(workdir: Path) -> Path:
-    """Replaces the report of a work folder, in one go; returns where it lies. Raises `UserError` for other folders."""
+    """Writes the report of a work directory atomically and returns its path; raises `UserError` without a config."""
     path = workdir / FILE
     write_page(path, report_page(read_run(workdir)))
     return path
 
 
 def report_page(run: RunRecord) -> str:
-    """The page of a run; sections for which there is nothing are left out."""
+    """Returns the page of a run; sections without content are omitted."""
     shown = [
         Section("loss", "Loss", sections.losses(run)),
         Section("task", "Task", tasks.task(run)),
         Section("scores", "Accuracy", sections.scores(run)),
-        Section("fillings", "What it fills in", model_views.fillings(run)),
+        Section("predictions", "Mask predictions", model_views.mask_predictions(run)),
         Section("attention", "Attention", model_views.attention(run)),
-        Section("neighbours", "Nearest pieces", model_views.neighbours(run)),
+        Section("neighbors", "Nearest tokens", model_views.neighbors(run)),
         Section("sets", "Held-out sets", sections.sets(run)),
         Section("optimization", "Optimization", sections.optimization(run)),
         Section("speed", "Speed and memory", sections.speed(run)),
@@ -34,7 +34,7 @@ def report_page(run: RunRecord) -> str:
     ]
     foot = (
         "<p>Written by bertjax from <code>config.json</code>, <code>metrics.jsonl</code> and <code>probes.jsonl</code> "
-        "of the work folder; <code>bertjax report</code> writes it anew. Besides figures it holds the sentences and "
-        "pieces that the config names, and the config itself, with the places of its data.</p>"
+        "of the work directory; <code>bertjax report</code> rewrites it. Besides metrics it contains the sentences and "
+        "tokens that the config names, and the config itself, with the paths of its data.</p>"
     )
     return page(run.name, run_header.head(run), shown, foot)

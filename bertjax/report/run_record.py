@@ -1,4 +1,4 @@
-"""A work folder as the report reads it: config, figures and probes, whatever of them is there."""
+"""Reads config, metrics and probes of a work directory, as far as they exist."""
 
 from __future__ import annotations
 
@@ -15,70 +15,72 @@ from bertjax.report.probe_log import FILE, Record
 
 
 class Series(NamedTuple):
-    """A figure over the run: x float64 [n], ascending, and y float64 [n], NaN where it was no finite number."""
+    """A metric over steps: x float64 [n], ascending, and y float64 [n], NaN where it was not finite."""
 
     x: np.ndarray
     y: np.ndarray
 
     @property
     def last(self) -> float | None:
-        """The last finite value."""
+        """Last finite value, or None."""
         finite = self.y[np.isfinite(self.y)]
         return float(finite[-1]) if len(finite) else None
 
 
 class RunRecord(NamedTuple):
-    """What a work folder holds; `written` is when its figures were last written, in seconds since 1970."""
+    """Contents of a work directory; `written` is the modification time of its metrics in seconds since 1970."""
 
     name: str
     config: Mapping[str, Any]
-    figures: Mapping[str, Series]
+    metrics: Mapping[str, Series]
     probes: list[Record]
     jumps: list[Mapping[str, Any]]
     written: float | None
 
     @property
     def step(self) -> int:
-        """The last update that figures tell of."""
-        return int(max((series.x[-1] for series in self.figures.values() if len(series.x)), default=0))
+        """Last step that has metrics."""
+        return int(max((series.x[-1] for series in self.metrics.values() if len(series.x)), default=0))
 
     @property
     def num_steps(self) -> int | None:
+        """`train.num_steps` of the config."""
         steps = self.setting("train.num_steps")
         return steps if isinstance(steps, int) else None
 
     def setting(self, key: str) -> Any:
-        """A key of the config by its dotted name; None where it is not there."""
+        """Returns the value of a dotted config key; None if it is absent."""
         value: Any = self.config
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
 
     def of_kind(self, kind: str) -> list[Record]:
+        """Returns the probes of a kind."""
         return [record for record in self.probes if record.get("kind") == kind]
 
     def newest(self, kind: str) -> list[Record]:
-        """The records of a kind of the last step that has any."""
-        found = self.of_kind(kind)
-        last = max((record["step"] for record in found), default=None)
-        return [record for record in found if record["step"] == last]
+        """Returns the probes of a kind at the last step that has any."""
+        records = self.of_kind(kind)
+        last = max((record["step"] for record in records), default=None)
+        return [record for record in records if record["step"] == last]
 
 
 def read_run(workdir: Path) -> RunRecord:
-    """Reads a work folder, also of a run that goes on; raises `UserError` when it is none."""
+    """Reads a work directory, also of a run in progress; raises `UserError` if it is not one."""
     stored = workdir / "config.json"
     if not stored.is_file():
-        raise UserError(f"{workdir} is no work folder: it has no config.json")
+        raise UserError(f"{workdir} is not a work directory: it has no config.json")
     config = _json(stored)
     if not isinstance(config, dict):
-        raise UserError(f"{stored} holds no config; bring back the file of this run")
+        raise UserError(f"{stored} does not hold a config; restore the file of this run")
     metrics = workdir / "metrics.jsonl"
     written = metrics.stat().st_mtime if metrics.is_file() else None
     jumps = _json(workdir / "anomalies" / "batch_skips.json")
     return RunRecord(
         name=workdir.resolve().name,
         config=config,
-        figures=columns(read_log(metrics)),
+        metrics=columns(read_log(metrics)),
         probes=read_log(workdir / FILE),
         jumps=[each for each in jumps if isinstance(each, dict)] if isinstance(jumps, list) else [],
         written=written,
@@ -86,7 +88,7 @@ def read_run(workdir: Path) -> RunRecord:
 
 
 def _json(path: Path) -> Any:
-    """What a file holds; None where there is none, or it cannot be read."""
+    """Returns the value of a JSON file; None if it is missing or unreadable."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -94,14 +96,14 @@ def _json(path: Path) -> Any:
 
 
 def columns(records: Iterable[Record]) -> dict[str, Series]:
-    """Lines of figures as one series a figure, by ascending step; of two values of a step the later one counts."""
-    found: dict[str, dict[int, float]] = {}
+    """Returns one series per metric, by ascending step; the later of two values of a step counts."""
+    values_by_name: dict[str, dict[int, float]] = {}
     for record in records:
         step = record["step"]
         for name, value in record.items():
             if name != "step" and (value is None or type(value) in (int, float)):
-                found.setdefault(name, {})[step] = np.nan if value is None else value
-    return {name: _series(values) for name, values in found.items()}
+                values_by_name.setdefault(name, {})[step] = np.nan if value is None else value
+    return {name: _series(values) for name, values in values_by_name.items()}
 
 
 def _series(values: Mapping[int, float]) -> Series:

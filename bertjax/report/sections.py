@@ -1,4 +1,4 @@
-"""Which charts a run's figures make: losses beside the unigram baseline, scores, speed, memory, faults."""
+"""Charts of a run's metrics: losses with the unigram baseline, scores, speed, memory, anomalies."""
 
 from __future__ import annotations
 
@@ -6,203 +6,219 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from bertjax.report.chart import Chart, Line, chart_html, line_of
+from bertjax.report.chart import Chart, Line, chart_html, make_line
 from bertjax.report.page import table
 from bertjax.report.run_record import RunRecord, Series
 from bertjax.report.scales import number
 
-WORDS = {
-    "mlm": "Masked words",
-    "clm": "Next words",
-    "plm": "Words of a permutation",
-    "span": "Words from the ends of their span",
+TOKEN_LOSSES = {
+    "mlm": "Masked tokens",
+    "clm": "Next tokens",
+    "plm": "Tokens of a permutation",
+    "span": "Tokens from their span boundary",
 }
-"""Losses of words, that guessing by frequency can be measured on; the first that a run has owns `unigram_loss`."""
-_OTHERS = {
-    "loss": "All losses together",
-    "pair_loss": "Pairs of segments",
+"""Token losses, which have a unigram baseline; `unigram_loss` belongs to the first that a run has."""
+_OTHER_LOSSES = {
+    "loss": "Total loss",
+    "pair_loss": "Sentence pairs",
     "rtd_loss": "Replaced tokens",
-    "soft_loss": "The teacher's words",
-    "cosine_loss": "Angle to the teacher",
-    "relations_loss": "The teacher's relations",
-    "hidden_loss": "The teacher's states",
-    "attention_loss": "The teacher's attention",
-    "contrastive_loss": "Twins among other texts",
+    "soft_loss": "Teacher: soft targets",
+    "cosine_loss": "Teacher: cosine of hidden states",
+    "relations_loss": "Teacher: attention relations",
+    "hidden_loss": "Teacher: hidden states",
+    "attention_loss": "Teacher: attention scores",
+    "contrastive_loss": "Contrastive",
 }
 _SPEED = {
-    "tokens_per_second": ("Throughput", "big", "Real tokens a second, padding not counted."),
-    "mfu": ("Share of the chip's peak (MFU)", "percent", "FLOPs of the model alone, nothing recomputed."),
-    "padding": ("Padding", "percent", "Share of the rows' places that hold no token."),
+    "tokens_per_second": ("Throughput", "big", "Real tokens per second, without padding."),
+    "mfu": ("Model FLOPs utilization (MFU)", "percent", "FLOPs of the model, without rematerialization."),
+    "padding": ("Padding", "percent", "Share of token slots that hold padding."),
     "data_wait": ("Waiting for data", "percent", "Share of the time in which the devices had no batch."),
 }
 _OPTIMIZER = {
-    "learning_rate": ("Learning rate", "The highest rate; some parameters may have a share of it."),
+    "learning_rate": ("Learning rate", "Peak over parameters; `lr_mults` may scale it."),
     "grad_norm": ("Gradient norm", "Before clipping."),
 }
-_FAULTS = {"skipped": "updates left out", "rollbacks": "returns to a checkpoint", "spikes": "spikes of the loss"}
-_SILENT = {"eta_seconds", "seconds_per_step", "rollback_from_step", "rollback_to_batch", *_FAULTS}
-"""Figures of the bookkeeping, that no chart of their own would make clearer."""
-_MOST_SETS = 8
+_ANOMALIES = {"skipped": "skipped steps", "rollbacks": "rollbacks to a checkpoint", "spikes": "loss spikes"}
+_NO_CHART = {"eta_seconds", "seconds_per_step", "rollback_from_step", "rollback_to_batch", *_ANOMALIES}
+"""Bookkeeping metrics without a chart."""
+_MAX_SETS = 8
 
 
 def losses(run: RunRecord) -> str:
-    """A chart a loss: training, held out and, for words, what always guessing by frequency costs."""
-    charts = [_words(run, name) for name in word_losses(run)]
-    shown = {f"{name}_loss" for name in word_losses(run)} | {key for key in bases(run) if key.endswith("unigram_loss")}
-    others = [key for key in bases(run) if key.endswith("_loss") and key not in shown]
+    """Returns one chart per loss: training, held out and, for token losses, the unigram baseline."""
+    charts = [_token_loss_chart(run, name) for name in token_losses(run)]
+    shown = {f"{name}_loss" for name in token_losses(run)} | {
+        key for key in metric_names(run) if key.endswith("unigram_loss")
+    }
+    others = [key for key in metric_names(run) if key.endswith("_loss") and key not in shown]
     others = [key for key in others if key not in ("teacher_mlm_loss",)]
-    together = ["loss"] if "loss" in bases(run) and len(word_losses(run)) + len(others) != 1 else []
+    total = ["loss"] if "loss" in metric_names(run) and len(token_losses(run)) + len(others) != 1 else []
     charts += [
-        _pair(run, key, _OTHERS.get(key, _spelt(key.removesuffix("_loss"))), log=True) for key in together + others
+        _pair(run, key, _OTHER_LOSSES.get(key, _spell(key.removesuffix("_loss"))), log=True) for key in total + others
     ]
     return _grid(charts)
 
 
-def word_losses(run: RunRecord) -> list[str]:
-    return [name for name in WORDS if f"{name}_loss" in bases(run)]
+def token_losses(run: RunRecord) -> list[str]:
+    """Returns the names of the token losses that a run has."""
+    return [name for name in TOKEN_LOSSES if f"{name}_loss" in metric_names(run)]
 
 
-def baseline_of(run: RunRecord, name: str) -> Series | None:
-    """What guessing by frequency costs on the words of this loss."""
-    own = run.figures.get(f"eval/{name}_unigram_loss")
-    if own is None and word_losses(run)[:1] == [name]:
-        own = run.figures.get("eval/unigram_loss")
-    return own
+def unigram_baseline(run: RunRecord, name: str) -> Series | None:
+    """Returns the loss of predicting unigram frequencies on the tokens of this loss."""
+    baseline = run.metrics.get(f"eval/{name}_unigram_loss")
+    if baseline is None and token_losses(run)[:1] == [name]:
+        baseline = run.metrics.get("eval/unigram_loss")
+    return baseline
 
 
-def _words(run: RunRecord, name: str) -> Chart:
+def _token_loss_chart(run: RunRecord, name: str) -> Chart:
     lines = _train_and_eval(run, f"{name}_loss")
-    baseline, teacher = baseline_of(run, name), run.figures.get(f"eval/teacher_{name}_loss")
+    baseline, teacher = unigram_baseline(run, name), run.metrics.get(f"eval/teacher_{name}_loss")
     if baseline is not None:
-        lines.append(line_of("guessing by frequency", baseline, 2))
+        lines.append(make_line("unigram baseline", baseline, 2))
     if teacher is not None:
-        lines.append(line_of("teacher", teacher, 3))
-    note = "Nats a word, lower is better. What lies below the line of guessing was learned from context."
-    return Chart(f"chart-{name}_loss", WORDS[name], lines, note=note, log=True)
+        lines.append(make_line("teacher", teacher, 3))
+    note = "Nats per token, lower is better. The distance to the unigram baseline was learned from context."
+    return Chart(f"chart-{name}_loss", TOKEN_LOSSES[name], lines, note=note, log=True)
 
 
 def scores(run: RunRecord) -> str:
-    """Accuracies and all other figures that are neither losses nor of the machine."""
-    return _grid(_pair(run, key, _titled(key), form=_form(run, key)) for key in _score_names(run))
+    """Returns charts of accuracies and of all other metrics that are neither losses nor about speed."""
+    return _grid(_pair(run, key, _titled(key), number_format=_number_format(run, key)) for key in _score_names(run))
 
 
 def _score_names(run: RunRecord) -> list[str]:
-    """Those of words first, then other accuracies."""
-    machine = {*_SPEED, *_OPTIMIZER, *_SILENT}
-    names = [key for key in bases(run) if not key.endswith("loss") and key not in machine]
-    first = [f"{name}_accuracy" for name in WORDS]
+    """Sorts accuracies of token losses first, then other accuracies."""
+    excluded = {*_SPEED, *_OPTIMIZER, *_NO_CHART}
+    names = [key for key in metric_names(run) if not key.endswith("loss") and key not in excluded]
+    first = [f"{name}_accuracy" for name in TOKEN_LOSSES]
     return sorted(
         names, key=lambda key: (first.index(key) if key in first else len(first), key.find("accuracy") < 0, key)
     )
 
 
 def sets(run: RunRecord) -> str:
-    """Held-out sets that have figures of their own, one chart a figure."""
-    found: dict[str, list[Line]] = {}
-    for key, series in run.figures.items():
+    """Returns charts of held-out sets that have their own metrics, one chart per metric."""
+    by_metric: dict[str, list[Line]] = {}
+    for key, series in run.metrics.items():
         parts = key.split("/")
         if len(parts) == 3 and parts[0] == "eval":
-            lines = found.setdefault(parts[2], [])
-            lines.append(line_of(parts[1], series, len(lines), dots=True))
-    several = len(word_losses(run)) + sum(key.endswith("_loss") for key in found) > 2
+            lines = by_metric.setdefault(parts[2], [])
+            lines.append(make_line(parts[1], series, len(lines), dots=True))
+    several = len(token_losses(run)) + sum(key.endswith("_loss") for key in by_metric) > 2
     charts = [
         Chart(
             f"chart-sets-{_ident(name)}",
-            _spelt(name),
-            lines[:_MOST_SETS],
-            form="percent" if name.endswith("accuracy") else "plain",
-            note="" if len(lines) <= _MOST_SETS else f"The first {_MOST_SETS} of {len(lines)} sets.",
+            _spell(name),
+            lines[:_MAX_SETS],
+            number_format="percent" if name.endswith("accuracy") else "plain",
+            note="" if len(lines) <= _MAX_SETS else f"The first {_MAX_SETS} of {len(lines)} sets.",
         )
-        for name, lines in found.items()
+        for name, lines in by_metric.items()
         if name != "loss" or several
     ]
     return _grid(charts)
 
 
 def optimization(run: RunRecord) -> str:
+    """Returns charts of learning rate, gradient norm and anomalies."""
     charts = [
         _pair(run, key, title, note=note, log=True)
         for key, (title, note) in _OPTIMIZER.items()
-        if f"train/{key}" in run.figures
+        if f"train/{key}" in run.metrics
     ]
-    return _grid(charts) + _faults(run)
+    return _grid(charts) + _anomalies(run)
 
 
 def speed(run: RunRecord) -> str:
-    """Throughput, MFU, padding, waiting and memory."""
-    found = [
+    """Returns charts of throughput, MFU, padding, data wait and memory."""
+    charts = [
         Chart(
             f"chart-{key}",
             title,
             _train_and_eval(run, key),
-            form,
+            number_format,
             note,
             zero=True,
         )
-        for key, (title, form, note) in _SPEED.items()
-        if f"train/{key}" in run.figures
+        for key, (title, number_format, note) in _SPEED.items()
+        if f"train/{key}" in run.metrics
     ]
     lines = memory_lines(run)
     if lines:
-        note = "At evaluations; a peak is that of the run so far."
-        found.append(Chart("chart-memory", "Memory", lines, "bytes", note, zero=True))
+        note = "Measured at evaluations; peaks are those of the run so far."
+        charts.append(Chart("chart-memory", "Memory", lines, "bytes", note, zero=True))
     unknown = ""
-    if found and "train/mfu" not in run.figures:
-        unknown = '<p class="note">MFU is not known: the peak of this device is not in the table of chips.</p>'
-    return _grid(found) + unknown
+    if charts and "train/mfu" not in run.metrics:
+        unknown = '<p class="note">MFU is unknown: the table of chips lacks the peak FLOP/s of this device.</p>'
+    return _grid(charts) + unknown
 
 
 def memory_lines(run: RunRecord) -> list[Line]:
+    """Returns lines of device and process memory, in bytes."""
     names = {"device": "device", "peak_device": "device, peak", "host": "process", "peak_host": "process, peak"}
     lines = []
     for style, (field, name) in enumerate(names.items()):
-        found = {record["step"]: record[field] for record in run.of_kind("memory") if type(record.get(field)) is int}
-        if found:
-            x, y = (np.array(list(each), np.float64) for each in (found.keys(), found.values()))
-            lines.append(line_of(name, Series(x, y), style, dots=True))
+        values = {record["step"]: record[field] for record in run.of_kind("memory") if type(record.get(field)) is int}
+        if values:
+            x, y = (np.array(list(each), np.float64) for each in (values.keys(), values.values()))
+            lines.append(make_line(name, Series(x, y), style, dots=True))
     return lines
 
 
-def _faults(run: RunRecord) -> str:
-    """What went wrong, in words, and the places where batches were left out."""
-    counts = {name: run.figures[f"train/{key}"].last for key, name in _FAULTS.items() if f"train/{key}" in run.figures}
-    found = [f"{number(count, 'count')} {name}" for name, count in counts.items() if count]
-    if not found and not run.jumps:
-        return '<p class="quiet">Faults: none was counted.</p>' if run.figures else ""
+def _anomalies(run: RunRecord) -> str:
+    """Returns counts of anomalies, their charts and a table of the batches that were skipped."""
+    counts = {
+        name: run.metrics[f"train/{key}"].last for key, name in _ANOMALIES.items() if f"train/{key}" in run.metrics
+    }
+    listing = [f"{number(count, 'count')} {name}" for name, count in counts.items() if count]
+    if not listing and not run.jumps:
+        return '<p class="quiet">Anomalies: none.</p>' if run.metrics else ""
     charts = [
-        Chart(f"chart-{key}", f"Faults: {name}", _train_and_eval(run, key), "count", "Since the beginning.", zero=True)
-        for key, name in _FAULTS.items()
+        Chart(
+            f"chart-{key}",
+            f"Anomalies: {name}",
+            _train_and_eval(run, key),
+            "count",
+            "Since the start of the run.",
+            zero=True,
+        )
+        for key, name in _ANOMALIES.items()
         if counts.get(name)
     ]
     rows = [[str(jump.get(key, "")) for key in ("step", "from_batch", "to_batch", "reason")] for jump in run.jumps]
-    heads = ["checkpoint of update", "its next batch", "went on with batch", "because"]
-    listed = table(heads, rows, numeric=(0, 1, 2)) if rows else ""
-    return f'<p class="warn">Faults: {"; ".join(found) or "see below"}.</p>{_grid(charts)}{listed}'
+    heads = ["checkpoint at step", "next batch there", "continued with batch", "reason"]
+    skipped = table(heads, rows, numeric=(0, 1, 2)) if rows else ""
+    return f'<p class="warn">Anomalies: {"; ".join(listing) or "see below"}.</p>{_grid(charts)}{skipped}'
 
 
-def bases(run: RunRecord) -> list[str]:
-    """The names of all figures without `train/` and `eval/`, in the order in which they appear."""
-    split = (key.split("/") for key in run.figures)
+def metric_names(run: RunRecord) -> list[str]:
+    """Returns the names of all metrics without `train/` and `eval/`, in order of appearance."""
+    split = (key.split("/") for key in run.metrics)
     return list(dict.fromkeys(parts[1] for parts in split if len(parts) == 2 and parts[0] in ("train", "eval")))
 
 
 def _train_and_eval(run: RunRecord, key: str) -> list[Line]:
     lines = []
-    if f"train/{key}" in run.figures:
-        lines.append(line_of("training", run.figures[f"train/{key}"], 0, smooth=True))
-    if f"eval/{key}" in run.figures:
-        lines.append(line_of("held out", run.figures[f"eval/{key}"], 1, dots=True))
+    if f"train/{key}" in run.metrics:
+        lines.append(make_line("training", run.metrics[f"train/{key}"], 0, smooth=True))
+    if f"eval/{key}" in run.metrics:
+        lines.append(make_line("held out", run.metrics[f"eval/{key}"], 1, dots=True))
     return lines
 
 
-def _pair(run: RunRecord, key: str, title: str, form: str = "plain", note: str = "", log: bool = False) -> Chart:
-    return Chart(f"chart-{_ident(key)}", title, _train_and_eval(run, key), form, note, log)
+def _pair(
+    run: RunRecord, key: str, title: str, number_format: str = "plain", note: str = "", log: bool = False
+) -> Chart:
+    return Chart(f"chart-{_ident(key)}", title, _train_and_eval(run, key), number_format, note, log)
 
 
-def _form(run: RunRecord, key: str) -> str:
-    """Shares are written in per cent: figures that are called so, and lie between 0 and 1."""
+def _number_format(run: RunRecord, key: str) -> str:
+    """Formats shares as percentages: metrics named as shares with values between 0 and 1."""
     shares = key.endswith(("accuracy", "precision", "recall", "share", "f1", "exact_match", "exact"))
-    values = [run.figures[name].y for name in (f"train/{key}", f"eval/{key}") if name in run.figures]
+    values = [run.metrics[name].y for name in (f"train/{key}", f"eval/{key}") if name in run.metrics]
     finite = np.concatenate([value[np.isfinite(value)] for value in values])
     return "percent" if shares and (not len(finite) or 0 <= finite.min() <= finite.max() <= 1) else "plain"
 
@@ -212,46 +228,46 @@ def _grid(charts: Iterable[Chart]) -> str:
     return f'<div class="grid-of">{drawn}</div>' if drawn else ""
 
 
-def _spelt(key: str) -> str:
+def _spell(key: str) -> str:
     words = key.replace("_", " ").strip()
     return words[:1].upper() + words[1:]
 
 
 def _titled(key: str) -> str:
-    """`mlm_accuracy` -> Masked words: accuracy."""
-    name, _, what = key.partition("_")
-    known = WORDS.get(name) or _OTHERS.get(f"{name}_loss")
-    return f"{known}: {what.replace('_', ' ')}" if known and what else _spelt(key)
+    """`mlm_accuracy` -> "Masked tokens: accuracy"."""
+    name, _, metric = key.partition("_")
+    known = TOKEN_LOSSES.get(name) or _OTHER_LOSSES.get(f"{name}_loss")
+    return f"{known}: {metric.replace('_', ' ')}" if known and metric else _spell(key)
 
 
 def _ident(name: str) -> str:
-    """Letters, digits, dashes and underscores: the rest may not stand in an address."""
+    """Replaces everything but letters, digits, dashes and underscores, for use in an anchor."""
     return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)
 
 
 def headline(run: RunRecord) -> Mapping[str, str | tuple[str, str]]:
-    """What was reached, for the cards at the top."""
-    found: dict[str, str | tuple[str, str]] = {}
-    for name in word_losses(run)[:2]:
-        series, baseline = run.figures.get(f"eval/{name}_loss"), baseline_of(run, name)
+    """Returns the latest results, for the cards at the top."""
+    cards: dict[str, str | tuple[str, str]] = {}
+    for name in token_losses(run)[:2]:
+        series, baseline = run.metrics.get(f"eval/{name}_loss"), unigram_baseline(run, name)
         loss = None if series is None else series.last
         if loss is None:
             continue
-        guessing = None if baseline is None else baseline.last
-        below = "held out" if guessing is None else _verdict(loss, guessing)
-        found[f"{WORDS[name]}, loss"] = (f"{loss:.3f} nats", below)
-        accuracy = run.figures.get(f"eval/{name}_accuracy")
+        unigram = None if baseline is None else baseline.last
+        below = "held out" if unigram is None else _compare_with_unigram(loss, unigram)
+        cards[f"{TOKEN_LOSSES[name]}, loss"] = (f"{loss:.3f} nats", below)
+        accuracy = run.metrics.get(f"eval/{name}_accuracy")
         if accuracy is not None:
-            found[f"{WORDS[name]}, accuracy"] = (number(accuracy.last, "percent"), "held out")
-    if not found:  # a task
-        held_out = [key for key in _score_names(run) if f"eval/{key}" in run.figures][:3]
-        found |= {_titled(key): number(run.figures[f"eval/{key}"].last, _form(run, key)) for key in held_out}
-    throughput = run.figures.get("train/tokens_per_second")
+            cards[f"{TOKEN_LOSSES[name]}, accuracy"] = (number(accuracy.last, "percent"), "held out")
+    if not cards:  # a task
+        held_out = [key for key in _score_names(run) if f"eval/{key}" in run.metrics][:3]
+        cards |= {_titled(key): number(run.metrics[f"eval/{key}"].last, _number_format(run, key)) for key in held_out}
+    throughput = run.metrics.get("train/tokens_per_second")
     if throughput is not None and np.isfinite(throughput.y).any():
-        found["Throughput"] = (f"{number(float(np.nanmedian(throughput.y)), 'big')} tokens/s", "real tokens, median")
-    return found
+        cards["Throughput"] = (f"{number(float(np.nanmedian(throughput.y)), 'big')} tokens/s", "real tokens, median")
+    return cards
 
 
-def _verdict(loss: float, guessing: float) -> str:
-    better = "better" if loss < guessing else "worse"
-    return f"{abs(guessing - loss):.3f} {better} than guessing by frequency ({guessing:.3f})"
+def _compare_with_unigram(loss: float, unigram: float) -> str:
+    better = "better" if loss < unigram else "worse"
+    return f"{abs(unigram - loss):.3f} {better} than the unigram baseline ({unigram:.3f})"

@@ -1,4 +1,4 @@
-"""What a finetuned model got right and wrong: confusion, classes, seeds, and where labels came from."""
+"""Results of finetuning: confusion matrix, scores per class, seeds, pseudo-labels, learning-rate finder."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from bertjax.report.chart import Chart, Line, chart_html
 from bertjax.report.page import table
 from bertjax.report.probe_log import Record
 from bertjax.report.run_record import RunRecord
-from bertjax.report.scales import NOTHING, number
+from bertjax.report.scales import NO_VALUE, number
 
-MOST_LABELS = 40
-"""Of a confusion matrix; beyond that the mistakes alone are listed."""
-MOST_MISTAKES = 20
+MAX_LABELS = 40
+"""Maximum size of a confusion matrix; beyond it only the most frequent errors are listed."""
+MAX_ERRORS = 20
 
 
 def task(run: RunRecord) -> str:
-    """Everything that there is of a task, of the newest evaluation."""
+    """Returns the cards of the latest evaluation."""
     parts = [_confusion(record) for record in run.newest("confusion")]
     parts += [_classes(record) for record in run.newest("classes")]
     parts += [_seeds(record) for record in run.newest("seeds")]
-    parts += [_labels_kept(record) for record in run.newest("labels_kept")]
-    parts += [_rate_finder(record) for record in run.newest("rate_finder")]
+    parts += [_pseudo_labels(record) for record in run.newest("pseudo_labels")]
+    parts += [_lr_finder(record) for record in run.newest("lr_finder")]
     return "".join(f'<div class="card">{part}</div>' for part in parts if part)
 
 
@@ -38,10 +38,10 @@ def _confusion(record: Record) -> str:
     if matrix is None:
         return ""
     names, title = [str(label) for label in labels], f"Confusion{_of(record)}"
-    right = float(np.trace(matrix) / max(matrix.sum(), 1.0))
-    note = f'<p class="note">Rows: what is right; columns: what was said. {100 * right:.1f} % on the diagonal.</p>'
-    if len(names) > MOST_LABELS:
-        return f"<h3>{escape(title)}</h3>{note}{_mistakes(names, matrix)}"
+    accuracy = float(np.trace(matrix) / max(matrix.sum(), 1.0))
+    note = f'<p class="note">Rows: gold labels; columns: predictions. {100 * accuracy:.1f} % on the diagonal.</p>'
+    if len(names) > MAX_LABELS:
+        return f"<h3>{escape(title)}</h3>{note}{_errors(names, matrix)}"
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1.0)
     rows = "".join(_confusion_row(name, matrix[i], shares[i], i) for i, name in enumerate(names))
     heads = "".join(f'<th scope="col" class="n">{escape(name)}</th>' for name in names)
@@ -56,22 +56,22 @@ def _is_square(counts: list[Any], size: int) -> bool:
     return len(rows) == len(counts) == size and all(type(cell) in (int, float) for row in rows for cell in row)
 
 
-def _confusion_row(name: str, counts: np.ndarray, shares: np.ndarray, place: int) -> str:
+def _confusion_row(name: str, counts: np.ndarray, shares: np.ndarray, diagonal: int) -> str:
     cells = "".join(
-        f'<td class="n{" right" if index == place else ""}" style="--w:{0.75 * share:.2f}" title="{100 * share:.1f} %">'
-        f"{count:,.0f}</td>"
+        f'<td class="n{" right" if index == diagonal else ""}" style="--w:{0.75 * share:.2f}" '
+        f'title="{100 * share:.1f} %">{count:,.0f}</td>'
         for index, (count, share) in enumerate(zip(counts, shares, strict=True))
     )
     return f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>'
 
 
-def _mistakes(names: list[str], matrix: np.ndarray) -> str:
+def _errors(names: list[str], matrix: np.ndarray) -> str:
     wrong = matrix.copy()
     np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_MISTAKES]
-    places = [divmod(int(each), len(names)) for each in order]
-    rows = [[names[i], names[j], f"{wrong[i, j]:,.0f}"] for i, j in places if wrong[i, j]]
-    return table(["right", "said", "how often"], rows, numeric=(2,), caption="the most frequent mistakes")
+    order = np.argsort(-wrong, axis=None, kind="stable")[:MAX_ERRORS]
+    cells = [divmod(int(each), len(names)) for each in order]
+    rows = [[names[i], names[j], f"{wrong[i, j]:,.0f}"] for i, j in cells if wrong[i, j]]
+    return table(["gold", "predicted", "count"], rows, numeric=(2,), caption="most frequent errors")
 
 
 def _classes(record: Record) -> str:
@@ -91,45 +91,41 @@ def _classes(record: Record) -> str:
 
 
 def _seeds(record: Record) -> str:
-    """Every seed, their mean, and the standard deviation of a sample."""
+    """Returns the scores of every seed, their mean and sample standard deviation."""
     rows = [row for row in _rows(record) if isinstance(row.get("scores"), dict)]
     names = list(dict.fromkeys(name for row in rows for name in row["scores"]))
     if not names:
         return ""
     cells = [[str(row.get("seed", "")), *(_score(_float(row["scores"].get(name))) for name in names)] for row in rows]
     columns = [[value for row in rows if (value := _float(row["scores"].get(name))) is not None] for name in names]
-    cells.append(["mean", *(_score(statistics.fmean(values)) if values else NOTHING for values in columns)])
-    cells.append(["spread", *(_score(statistics.stdev(values)) if len(values) > 1 else NOTHING for values in columns)])
-    note = f'<p class="note">{len(rows)} seeds; spread = standard deviation of the sample.</p>'
+    cells.append(["mean", *(_score(statistics.fmean(values)) if values else NO_VALUE for values in columns)])
+    cells.append(["std", *(_score(statistics.stdev(values)) if len(values) > 1 else NO_VALUE for values in columns)])
+    note = f'<p class="note">{len(rows)} seeds; std = sample standard deviation.</p>'
     return f"<h3>Seeds</h3>{note}{table(['seed', *names], cells, numeric=range(1, len(names) + 1))}"
 
 
-def _labels_kept(record: Record) -> str:
-    """How many labels of a larger model were kept, and how far they agree with a gold sample."""
-    kept, of, threshold = (_float(record.get(name)) for name in ("kept", "of", "threshold"))
-    if kept is None or of is None:
+def _pseudo_labels(record: Record) -> str:
+    """Returns how many pseudo-labels were selected, and their agreement with a gold sample."""
+    selected, total, threshold = (_float(record.get(name)) for name in ("kept", "of", "threshold"))
+    if selected is None or total is None:
         return ""
     agreement = _float(record.get("agreement"))
-    said = f"{kept:,.0f} of {of:,.0f} kept"
-    said += "" if threshold is None else f" (confidence at least {threshold:g})"
-    said += "." if agreement is None else f"; {100 * agreement:.1f} % of those in the gold sample agree with it."
-    trust = (
-        ""
-        if agreement is not None
-        else ' <span class="warn">No gold sample: nobody knows how far to trust them.</span>'
-    )
+    text = f"{selected:,.0f} of {total:,.0f} selected"
+    text += "" if threshold is None else f" (confidence at least {threshold:g})"
+    text += "." if agreement is None else f"; {100 * agreement:.1f} % of those in the gold sample agree with it."
+    trust = "" if agreement is not None else ' <span class="warn">No gold sample: their accuracy is unknown.</span>'
     cells = [
-        [str(row.get("label", "")), *(number(_float(row.get(name)), form) for name, form in _KEPT)]
+        [str(row.get("label", "")), *(number(_float(row.get(name)), number_format) for name, number_format in _COLUMNS)]
         for row in _rows(record)
     ]
-    listed = table(["label", "kept", "of", "agreement"], cells, numeric=(1, 2, 3)) if cells else ""
-    return f"<h3>Labels from a larger model</h3><p>{escape(said)}{trust}</p>{listed}"
+    listed = table(["label", "selected", "of", "agreement"], cells, numeric=(1, 2, 3)) if cells else ""
+    return f"<h3>Pseudo-labels</h3><p>{escape(text)}{trust}</p>{listed}"
 
 
-_KEPT = (("kept", "count"), ("of", "count"), ("agreement", "percent"))
+_COLUMNS = (("kept", "count"), ("of", "count"), ("agreement", "percent"))
 
 
-def _rate_finder(record: Record) -> str:
+def _lr_finder(record: Record) -> str:
     rates, losses = (
         np.array([np.nan if _float(each) is None else each for each in record.get(name) or []], np.float64)
         for name in ("rates", "losses")
@@ -138,11 +134,11 @@ def _rate_finder(record: Record) -> str:
         return ""
     suggestion = _float(record.get("suggestion"))
     x = np.log10(rates)
-    marks = {} if suggestion is None else {"log10 of the rate": (math.log10(suggestion), f"{suggestion:.1e}")}
-    line = Line("loss", losses, {"log10 of the rate": x}, smooth=True)
+    marks = {} if suggestion is None else {"log10 of the learning rate": (math.log10(suggestion), f"{suggestion:.1e}")}
+    line = Line("loss", losses, {"log10 of the learning rate": x}, smooth=True)
     note = "" if suggestion is None else f"Suggestion: {suggestion:.2e}."
     chart = Chart(
-        "chart-rate_finder", "Learning-rate finder", [line], note=note, axes=("log10 of the rate",), marks=marks
+        "chart-lr_finder", "Learning-rate finder", [line], note=note, axes=("log10 of the learning rate",), marks=marks
     )
     return chart_html(chart)
 
@@ -157,12 +153,12 @@ def _float(value: Any) -> float | None:
 
 
 def _score(value: float | None) -> str:
-    """Scores between 0 and 1 in four digits, as papers have them."""
-    return NOTHING if value is None else f"{value:.4f}"
+    """Formats a score with four digits."""
+    return NO_VALUE if value is None else f"{value:.4f}"
 
 
 def _of(record: Record) -> str:
-    """Of which data or weights, and of which update: the one that it was seen at, if it does not say."""
+    """Returns the data or weights and the step that a record is about."""
     step = record.get("of_step")
     named = f" of {record['set']}" if isinstance(record.get("set"), str) else ""
-    return f"{named}, update {step if isinstance(step, int) else record['step']:,}"
+    return f"{named}, step {step if isinstance(step, int) else record['step']:,}"

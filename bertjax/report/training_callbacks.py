@@ -13,9 +13,9 @@ import numpy as np
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.experiment import build
 from bertjax.models.model import count_params
-from bertjax.report.callback import Watcher
-from bertjax.report.probe_log import Journal
-from bertjax.report.probes import Finding, Probes, Wanted, memory
+from bertjax.report.callback import ReportCallback
+from bertjax.report.probe_log import ProbeLog
+from bertjax.report.probes import ModelProbes, Probe, ProbeConfig, probe_memory
 from bertjax.report.render import render
 from bertjax.report.run_record import read_run
 from bertjax.runtime.process_group import ProcessGroup
@@ -28,7 +28,7 @@ from bertjax.types import Params
 if TYPE_CHECKING:
     from bertjax.finetuning.evaluate import Scored
 
-LOOKED_AT = ("fill_mask", "attention", "neighbours")
+LOOKED_AT = ("fill_mask", "attention", "neighbors")
 TAKEN = "the weights taken"
 SEVERAL = "The run has several processes, whose weights are not gathered for a look."
 
@@ -40,9 +40,9 @@ def report_callback(
     run: RunContext,
     step: int,
     processes: ProcessGroup,
-    told: Callable[[], list[Finding]] = list,
+    told: Callable[[], list[Probe]] = list,
     mean_rows: float | None = None,
-) -> Watcher | None:
+) -> ReportCallback | None:
     """Sets `run.on_evaluate` to the one that writes the report from update `step` on, and returns it.
 
     None on other processes than the first, and where the config wants no report. `told` gives what else there is to
@@ -55,17 +55,17 @@ def report_callback(
     def facts() -> dict[str, Any]:
         return run_facts(exp, run.meta["tokens"], sum(run.batches.rows_per_epoch.values()), mean_rows)
 
-    def seen(step: int, params: Params) -> list[Finding]:
+    def seen(step: int, params: Params) -> list[Probe]:
         if processes.count > 1:
-            return [memory(), *told(), *(("note", {"about": each, "text": SEVERAL}) for each in LOOKED_AT)]
-        return [memory(), *told(), *look()(step, build.unpadded_params(params, exp.model))]
+            return [probe_memory(), *told(), *(("note", {"about": each, "text": SEVERAL}) for each in LOOKED_AT)]
+        return [probe_memory(), *told(), *look()(step, build.unpadded_params(params, exp.model))]
 
-    run.on_evaluate = onlooker = Watcher(run.workdir, step, facts, seen, run.console.print)
+    run.on_evaluate = onlooker = ReportCallback(run.workdir, step, facts, seen, run.console.print)
     return onlooker
 
 
 def train_with_callback(
-    run: RunContext, state: TrainState, onlooker: Watcher | None
+    run: RunContext, state: TrainState, onlooker: ReportCallback | None
 ) -> tuple[TrainState, dict[str, float]]:
     """`training.loop.train`; console and writers are closed behind it, and the page has its last figures."""
     try:
@@ -86,12 +86,12 @@ class TaskScoreRecorder:
 
     def __init__(self, labels_kept: Sequence[Mapping[str, Any]] = ()) -> None:
         self._scored: Scored | None = None
-        self._kept: list[Finding] = [("labels_kept", dict(each)) for each in labels_kept]
+        self._kept: list[Probe] = [("pseudo_labels", dict(each)) for each in labels_kept]
 
     def __call__(self, scored: Scored) -> None:
         self._scored = scored
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Probe]:
         """The confusion matrix and the scores of the classes, where there are any, and labels of a larger model."""
         scored, found = self._scored, list(self._kept)
         if scored is not None and scored.confusion is not None:
@@ -107,7 +107,7 @@ def write_best_scores(workdir: Path, step: int, taken: int, scores: TaskScoreRec
 
     `scores` have just been told of them. Said at every start that finds a finished run: never twice in the file.
     """
-    journal = Journal(workdir, step)
+    journal = ProbeLog(workdir, step)
     if any(record.get("set") == TAKEN for record in read_run(workdir).newest("confusion")):
         return
     for kind, fields in scores.findings():
@@ -124,28 +124,28 @@ def write_seed_scores(folders: Mapping[int, Path], figures: Mapping[int, Mapping
     ]
     for folder in folders.values():
         step = read_run(folder).step
-        Journal(folder, step).write(step, "seeds", rows=rows)
+        ProbeLog(folder, step).write(step, "seeds", rows=rows)
         render(folder)
 
 
-def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> Probes:
+def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> ModelProbes:
     """What the config wants to see of its networks, in float32."""
     cfg = exp.cfg
     sentences = tuple(cfg.eval.fill_mask)
     # A model that reads a hidden word off the token before it (objective.predict_next) would fill in the next one.
     filled = () if cfg.objective.predict_next else sentences
     shown = cfg.report.sentence if cfg.report.sentence is not None else next(iter(sentences), None)
-    wanted = Wanted(
+    wanted = ProbeConfig(
         sentences=filled,
         sentence=shown or None,
-        pieces=tuple(cfg.report.pieces),
+        tokens=tuple(cfg.report.pieces),
         counts=counts,
         num_steps=cfg.train.num_steps,
         interval=cfg.eval.interval_steps,
         two_streams=cfg.objective.name == "plm",
     )
     networks = {name: (build.float32_config(own), heads) for name, (own, heads) in exp.objective.networks.items()}
-    return Probes(networks, exp.objective.network_params, tokenizer, wanted)
+    return ModelProbes(networks, exp.objective.network_params, tokenizer, wanted)
 
 
 def run_facts(
@@ -171,6 +171,6 @@ def run_facts(
         "jax": jax.__version__,
         "tokens": tokens,
         "rows": rows,
-        "stages": stages,
+        "phases": stages,
     }
     return {name: value for name, value in facts.items() if value is not None}

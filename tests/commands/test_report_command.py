@@ -21,7 +21,7 @@ def kinds(workdir: Path) -> list[tuple[int, str]]:
 
 def test_a_run_leaves_a_page_of_what_it_learned(finished: Finished) -> None:
     text = (finished.workdir / "report.html").read_text()
-    for said in ("Update 8 of 8, done", "guessing by frequency", "the cat", 'id="attention"', 'id="neighbours"'):
+    for said in ("Step 8 of 8, done", "unigram baseline", "the cat", 'id="attention"', 'id="neighbors"'):
         assert said in text, said
     found = kinds(finished.workdir)
     assert found[0] == (0, "run")
@@ -34,7 +34,7 @@ def test_a_run_leaves_a_page_of_what_it_learned(finished: Finished) -> None:
 def test_the_page_tells_what_the_run_is(finished: Finished) -> None:
     run = json.loads((finished.workdir / "probes.jsonl").read_text().splitlines()[0])
     assert run["parameters"]["model"] > 1000 and run["devices"] == "1 x cpu" and run["tokens"] > 0
-    (stage,) = run["stages"]
+    (stage,) = run["phases"]
     assert stage["start"] == 0 and stage["slots"] == 8 * 32 and stage["flops"] > 0
 
 
@@ -42,7 +42,7 @@ def test_what_it_fills_in_last_is_what_the_end_of_the_run_prints(finished: Finis
     last = json.loads(
         [line for line in (finished.workdir / "probes.jsonl").read_text().splitlines() if "fill_m" in line][-1]
     )
-    printed = "  ".join(f"{piece} {share:.2f}" for piece, share in last["pieces"])
+    printed = "  ".join(f"{piece} {share:.2f}" for piece, share in last["tokens"])
     assert printed in finished.printed
 
 
@@ -67,7 +67,7 @@ def test_a_run_that_was_killed_goes_on_in_its_page(lab: Lab, finished: Finished,
         for folder in (tmp_path / "run", finished.workdir)
     )
     assert ours == theirs
-    assert "Update 8 of 8, done" in (tmp_path / "run" / "report.html").read_text()
+    assert "Step 8 of 8, done" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_a_broken_report_stops_no_run(
@@ -80,7 +80,7 @@ def test_a_broken_report_stops_no_run(
     assert lab.run("pretrain", "--workdir", tmp_path / "run") == 0
     printed = capsys.readouterr().out
     assert printed.count("warning: looking into the model failed (RuntimeError: out of memory)") == 1
-    assert "Update 8 of 8, done" in (tmp_path / "run" / "report.html").read_text()
+    assert "Step 8 of 8, done" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_the_command_draws_old_runs(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +93,7 @@ def test_the_command_draws_old_runs(finished: Finished, tmp_path: Path, capsys: 
     assert 'id="attention"' not in (tmp_path / "old" / "report.html").read_text()
     assert main(["report", str(tmp_path / "old"), "--with-probes"]) == 0
     text = (tmp_path / "old" / "report.html").read_text()
-    assert 'id="attention"' in text and 'id="fillings"' in text and "the cat" in text
+    assert 'id="attention"' in text and 'id="predictions"' in text and "the cat" in text
     once = kinds(tmp_path / "old")
     assert main(["report", str(tmp_path / "old"), "--with-probes"]) == 0
     assert kinds(tmp_path / "old") == once, "a second look replaces the first"
@@ -101,7 +101,7 @@ def test_the_command_draws_old_runs(finished: Finished, tmp_path: Path, capsys: 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 2
-    assert "is no work folder: it has no config.json" in capsys.readouterr().err
+    assert "is not a work directory: it has no config.json" in capsys.readouterr().err
     assert main(["compare", str(tmp_path)]) == 2
     assert "none has a config.json" in capsys.readouterr().err
 

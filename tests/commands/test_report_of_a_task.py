@@ -61,7 +61,7 @@ def test_the_chosen_weights_stand_beside_the_last_ones(tmp_path: Path) -> None:
         ]
         assert named == [("the weights taken", 20)] * 2
     text = (tmp_path / "report.html").read_text()
-    assert "Confusion of the weights taken, update 20" in text
+    assert "Confusion of the weights taken, step 20" in text
 
 
 def test_seeds_are_told_to_the_reports_of_all(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_seeds_are_told_to_the_reports_of_all(tmp_path: Path) -> None:
     write_seed_scores(folders, {seed: {"eval/accuracy": 0.5 + seed / 4} for seed in (0, 1)})
     for folder in folders.values():
         text = (folder / "report.html").read_text()
-        assert '<td>mean</td><td class="n">0.6250</td>' in text and '<td>spread</td><td class="n">0.1768</td>' in text
+        assert '<td>mean</td><td class="n">0.6250</td>' in text and '<td>std</td><td class="n">0.1768</td>' in text
 
 
 @pytest.mark.long
@@ -93,5 +93,5 @@ def test_a_task_has_its_classes_and_its_seeds(lab: Lab, finished: Finished, tmp_
         (seeds,) = [record for record in records if record["kind"] == "seeds"]
         assert [row["seed"] for row in seeds["rows"]] == [0, 1] and "accuracy" in seeds["rows"][0]["scores"]
         text = (folder / "report.html").read_text()
-        for said in ("Confusion, update", "2 seeds", "<td>spread</td>", 'id="chart-accuracy"'):
+        for said in ("Confusion, step", "2 seeds", "<td>std</td>", 'id="chart-accuracy"'):
             assert said in text, said

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import pytest
 from workdirs import EVIL, attention, config, task_probes, usual_lines, usual_probes, write_workdir
 
-from bertjax.report.comparability import contender
+from bertjax.report.comparability import read_compared_run
 from bertjax.report.compare import compare
 from bertjax.report.render import render
 
@@ -65,13 +65,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("compared")
-    facts = {"step": 0, "kind": "run", "stages": [{"start": 0, "slots": 256, "flops": 1e6}]}
+    facts = {"step": 0, "kind": "run", "phases": [{"start": 0, "slots": 256, "flops": 1e6}]}
     runs = []
     for seed, name in enumerate(["mlm-0", "mlm-1", "rtd-0"]):
         settings = config(seed=seed, objective__name=name[:3])
         workdir = write_workdir(folder / name, usual_lines(), [facts], settings)
         (workdir / "probe.json").write_text(json.dumps({"scores": {"tags": 0.4 + seed / 10}}))
-        runs.append(contender(workdir, name))
+        runs.append(read_compared_run(workdir, name))
     compare(runs, folder / "compare.html")
     return folder / "compare.html"
 
@@ -105,7 +105,7 @@ def test_a_pointer_reads_values(tab: Any, report: Path, width: int, phone: bool)
     before = tab.run("document.querySelector('#chart-mlm_loss .legend').innerText")
     tab.point(box[0] + box[2] / 2, box[1] + box[3] / 2)
     values = tab.run("[...document.querySelectorAll('#chart-mlm_loss .legend b')].map((b) => b.textContent)")
-    assert tab.run("document.querySelector('#chart-mlm_loss .legend').dataset.at") == "update 50"
+    assert tab.run("document.querySelector('#chart-mlm_loss .legend').dataset.at") == "step 50"
     assert values == ["5.573", "6.5", "6.5"]
     assert tab.run("document.querySelector('#chart-mlm_loss .cursor').hidden") is False
     tab.point(1, 1)
@@ -117,9 +117,9 @@ def test_keys_read_values_too(tab: Any, report: Path) -> None:
     tab.run("document.querySelector('#chart-mlm_accuracy .plot').focus()")
     for _ in range(3):
         tab.press("ArrowRight")
-    assert tab.run("document.querySelector('#chart-mlm_accuracy .legend').dataset.at") == "update 3"
+    assert tab.run("document.querySelector('#chart-mlm_accuracy .legend').dataset.at") == "step 3"
     tab.press("ArrowLeft")
-    assert tab.run("document.querySelector('#chart-mlm_accuracy .legend').dataset.at") == "update 2"
+    assert tab.run("document.querySelector('#chart-mlm_accuracy .legend').dataset.at") == "step 2"
 
 
 def test_scales_and_smoothing_are_switched(tab: Any, report: Path) -> None:
@@ -164,7 +164,7 @@ def test_the_axis_below_is_switched(tab: Any, side_by_side: Path) -> None:
     shown = (
         "[...document.querySelectorAll('#chart-A-mlm-loss .view')].filter((v) => !v.hidden).map((v) => v.dataset.axis)"
     )
-    assert tab.run(shown) == ["update"]
+    assert tab.run(shown) == ["step"]
     tab.run("document.querySelector('#chart-A-mlm-loss [data-axis=FLOPs][type=button]').click()")
     assert tab.run(shown) == ["FLOPs"]
     tab.run("document.querySelector('#chart-A-mlm-loss .plot').focus()")

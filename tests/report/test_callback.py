@@ -10,7 +10,7 @@ import pytest
 from workdirs import usual_lines, write_workdir
 
 from bertjax.report import callback
-from bertjax.report.callback import Watcher
+from bertjax.report.callback import ReportCallback
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -18,14 +18,14 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def seen(step: int, params: Any) -> list[tuple[str, dict[str, Any]]]:
-    return [("fill_mask", {"sentence": "a [MASK]", "pieces": [[params, 0.5]]})]
+    return [("fill_mask", {"sentence": "a [MASK]", "tokens": [[params, 0.5]]})]
 
 
 def test_every_evaluation_leaves_a_line_and_a_page(tmp_path: Path) -> None:
     write_workdir(tmp_path, usual_lines())
     said: list[str] = []
-    watcher = Watcher(tmp_path, 0, lambda: {"devices": "1 x cpu"}, seen, said.append)
-    assert "Update 100" in (tmp_path / "report.html").read_text(), "the page is there from the beginning"
+    watcher = ReportCallback(tmp_path, 0, lambda: {"devices": "1 x cpu"}, seen, said.append)
+    assert "Step 100" in (tmp_path / "report.html").read_text(), "the page is there from the beginning"
     watcher(50, "first", {})
     watcher(100, "second", {})
     assert [(record["step"], record["kind"]) for record in records(tmp_path)] == [
@@ -38,15 +38,15 @@ def test_every_evaluation_leaves_a_line_and_a_page(tmp_path: Path) -> None:
 
 def test_after_a_rollback_steps_are_seen_anew(tmp_path: Path) -> None:
     write_workdir(tmp_path)
-    watcher = Watcher(tmp_path, 0, dict, seen)
+    watcher = ReportCallback(tmp_path, 0, dict, seen)
     for step, word in ((50, "a"), (100, "b"), (150, "c"), (100, "d")):
         watcher(step, word, {})
-    assert [record["pieces"][0][0] for record in records(tmp_path)[1:]] == ["a", "d"]
-    Watcher(tmp_path, 50, dict, seen)  # a killed run, taken up at its checkpoint
-    assert [record["pieces"][0][0] for record in records(tmp_path)[1:]] == ["a"]
+    assert [record["tokens"][0][0] for record in records(tmp_path)[1:]] == ["a", "d"]
+    ReportCallback(tmp_path, 50, dict, seen)  # a killed run, taken up at its checkpoint
+    assert [record["tokens"][0][0] for record in records(tmp_path)[1:]] == ["a"]
 
 
-def test_a_look_that_fails_is_said_once_and_the_figures_are_drawn(tmp_path: Path) -> None:
+def test_a_probe_that_fails_is_printed_once_and_the_charts_are_drawn(tmp_path: Path) -> None:
     write_workdir(tmp_path, usual_lines())
     said: list[str] = []
     calls: list[int] = []
@@ -55,11 +55,11 @@ def test_a_look_that_fails_is_said_once_and_the_figures_are_drawn(tmp_path: Path
         calls.append(step)
         raise MemoryError("no room\nsecond line")
 
-    watcher = Watcher(tmp_path, 0, dict, fails, said.append)
+    watcher = ReportCallback(tmp_path, 0, dict, fails, said.append)
     (tmp_path / "report.html").unlink()
     watcher(50, None, {})
     watcher(100, None, {})
-    expected = "warning: looking into the model failed (MemoryError: no room); the run goes on without (said once)"
+    expected = "warning: probing the model failed (MemoryError: no room); training continues without it (printed once)"
     assert said == [expected] and calls == [50]
     assert (tmp_path / "report.html").exists()
 
@@ -72,7 +72,7 @@ def test_a_page_that_cannot_be_written_is_said_once(tmp_path: Path, monkeypatch:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(callback, "render", fails)
-    watcher = Watcher(tmp_path, 0, dict, seen, said.append)
+    watcher = ReportCallback(tmp_path, 0, dict, seen, said.append)
     watcher(50, "a", {})
     watcher.render()
     assert len(said) == 1 and "writing report.html failed (OSError" in said[0]
@@ -81,9 +81,9 @@ def test_a_page_that_cannot_be_written_is_said_once(tmp_path: Path, monkeypatch:
 
 def test_a_folder_that_is_gone_stops_nobody(tmp_path: Path) -> None:
     said: list[str] = []
-    watcher = Watcher(tmp_path / "gone", 0, dict, seen, said.append)
+    watcher = ReportCallback(tmp_path / "gone", 0, dict, seen, said.append)
     watcher(50, "a", {})
-    assert any("the journal of the report failed" in text for text in said)
+    assert any("writing probes.jsonl failed" in text for text in said)
 
 
 def test_ctrl_c_is_no_broken_report(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_ctrl_c_is_no_broken_report(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     write_workdir(tmp_path)
-    watcher = Watcher(tmp_path, 0, dict, interrupted)
+    watcher = ReportCallback(tmp_path, 0, dict, interrupted)
     with pytest.raises(KeyboardInterrupt):
         watcher(50, None, {})
 
@@ -99,7 +99,7 @@ def test_ctrl_c_is_no_broken_report(tmp_path: Path) -> None:
 def test_facts_that_cannot_be_told_stop_nobody(tmp_path: Path) -> None:
     write_workdir(tmp_path, usual_lines())
     said: list[str] = []
-    watcher = Watcher(tmp_path, 0, lambda: {"devices": 1 / 0}, seen, said.append)
+    watcher = ReportCallback(tmp_path, 0, lambda: {"devices": 1 / 0}, seen, said.append)
     watcher(50, "a", {})
     assert len(said) == 1 and "ZeroDivisionError" in said[0]
     assert [record["kind"] for record in records(tmp_path)] == ["fill_mask"]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.report.downsample import kept_points, smoothed
+from bertjax.report.downsample import downsample_indices, smooth_series
 
 NAN = float("nan")
 
@@ -16,7 +16,7 @@ def test_extremes_ends_and_gaps_survive() -> None:
     values[[0, 1234, 9_999]] = 3.0, 50.0, -2.0
     values[7777] = -40.0
     values[4000:4500] = NAN
-    kept = kept_points(values)
+    kept = downsample_indices(values)
     assert len(kept) <= 302
     assert {0, 1234, 7777, 9_999} <= set(kept.tolist())
     assert np.isnan(values[kept]).any(), "the gap is drawn over"
@@ -24,13 +24,13 @@ def test_extremes_ends_and_gaps_survive() -> None:
 
 
 def test_a_short_series_is_kept_whole() -> None:
-    assert kept_points(np.arange(302.0)).tolist() == list(range(302))
+    assert downsample_indices(np.arange(302.0)).tolist() == list(range(302))
 
 
 @given(st.lists(st.floats(-1e6, 1e6) | st.just(NAN), min_size=1, max_size=400), st.integers(1, 40))
 def test_whatever_the_values_the_extremes_are_kept(values: list[float], buckets: int) -> None:
     array = np.array(values)
-    kept = array[kept_points(array, buckets)]
+    kept = array[downsample_indices(array, buckets)]
     assert len(kept) <= max(2 * buckets + 2, 1)
     if np.isfinite(array).any():
         assert np.nanmax(kept) == np.nanmax(array) and np.nanmin(kept) == np.nanmin(array)
@@ -38,7 +38,7 @@ def test_whatever_the_values_the_extremes_are_kept(values: list[float], buckets:
 
 def test_smoothing_is_the_mean_of_as_many_on_either_side() -> None:
     values = np.arange(200.0) ** 2
-    found = smoothed(values)
+    found = smooth_series(values)
     assert found is not None
     # 3 % of 200 is six: three on either side, fewer at the ends
     assert found[100] == np.mean(values[97:104])
@@ -49,8 +49,8 @@ def test_smoothing_is_the_mean_of_as_many_on_either_side() -> None:
 def test_smoothing_leaves_gaps_and_does_not_spread_them() -> None:
     values = np.ones(100)
     values[50] = NAN
-    found = smoothed(values)
+    found = smooth_series(values)
     assert found is not None
     assert np.flatnonzero(np.isnan(found)).tolist() == [50]
     assert (found[~np.isnan(found)] == 1).all()
-    assert smoothed(np.ones(19)) is None
+    assert smooth_series(np.ones(19)) is None

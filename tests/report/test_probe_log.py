@@ -11,7 +11,7 @@ from workdirs import config, usual_lines, write_workdir
 
 from bertjax.errors import UserError
 from bertjax.io.jsonl import read_log
-from bertjax.report.probe_log import Journal
+from bertjax.report.probe_log import ProbeLog
 from bertjax.report.run_record import columns, read_run
 
 
@@ -20,18 +20,18 @@ def seen(folder: Path) -> list[tuple[int, str]]:
 
 
 def test_a_run_that_goes_on_keeps_what_came_before(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 0)
+    journal = ProbeLog(tmp_path, 0)
     journal.describe({"devices": "1 x cpu"})
     for step in (10, 20, 30):
         journal.write(step, "fill_mask", sentence="a", pieces=[])
-    Journal(tmp_path, 20).describe({"devices": "2 x cpu"})
+    ProbeLog(tmp_path, 20).describe({"devices": "2 x cpu"})
     assert seen(tmp_path) == [(0, "run"), (10, "fill_mask"), (20, "fill_mask")]
     assert read_log(tmp_path / "probes.jsonl")[0]["devices"] == "2 x cpu"
     assert [path.name for path in tmp_path.iterdir()] == ["probes.jsonl"]
 
 
 def test_a_rollback_drops_what_is_undone(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 0)
+    journal = ProbeLog(tmp_path, 0)
     journal.describe({})
     for step in (10, 20, 30):
         journal.write(step, "memory", host=1)
@@ -43,18 +43,18 @@ def test_a_rollback_drops_what_is_undone(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_not_finished_goes(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 0)
+    journal = ProbeLog(tmp_path, 0)
     journal.describe({})
     journal.write(10, "memory", host=1)
     with (tmp_path / "probes.jsonl").open("a") as file:
         file.write('{"step": 20, "kind": "mem')
     assert seen(tmp_path) == [(0, "run"), (10, "memory")]
-    Journal(tmp_path, 20).write(20, "memory", host=2)
+    ProbeLog(tmp_path, 20).write(20, "memory", host=2)
     assert seen(tmp_path)[1:] == [(10, "memory"), (20, "memory")]
 
 
 def test_numbers_that_are_none_and_any_text(tmp_path: Path) -> None:
-    Journal(tmp_path, 0).write(1, "seeds", rows=[{"scores": {"f1": math.nan}}], text="\u2028 é \ud800")
+    ProbeLog(tmp_path, 0).write(1, "seeds", rows=[{"scores": {"f1": math.nan}}], text="\u2028 é \ud800")
     (record,) = read_log(tmp_path / "probes.jsonl")
     assert record["rows"] == [{"scores": {"f1": None}}]
 
@@ -73,11 +73,11 @@ def test_a_series_is_in_order_and_the_later_value_counts() -> None:
 
 
 def test_a_work_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is no work folder: it has no config\.json"):
+    with pytest.raises(UserError, match=r"is not a work directory: it has no config\.json"):
         read_run(tmp_path)
     run = read_run(write_workdir(tmp_path / "a", usual_lines()))
     assert run.step == 100 and run.num_steps == 100 and run.name == "a" and run.probes == []
     assert run.setting("model.num_heads") == 4 and run.setting("model.nothing.at_all") is None
     (tmp_path / "a" / "config.json").write_text(json.dumps([config()]))
-    with pytest.raises(UserError, match="holds no config"):
+    with pytest.raises(UserError, match="does not hold a config"):
         read_run(tmp_path / "a")

@@ -17,15 +17,23 @@ from bertjax.config.model import EncoderConfig
 from bertjax.config.presets import preset
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.models.model import init_params
-from bertjax.report.probes import Probes, Wanted, attention_of, by_itself, is_look, memory, neighbours_of
+from bertjax.report.probes import (
+    ModelProbes,
+    ProbeConfig,
+    is_probe_step,
+    probe_attention,
+    probe_memory,
+    probe_neighbors,
+    run_in_thread,
+)
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cats", "dogs", "birds", "##s", "of", "houses"]
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cats", "dogs", "birds", "##s", "of", "houses"]
 
 
 class Words:
     """A tokenizer of eleven pieces, split at spaces."""
 
-    pieces = PIECES
+    pieces = VOCABULARY
     mask_id = 4
     special_ids = (0, 1, 2, 3, 4)
 
@@ -44,18 +52,23 @@ class Words:
         return [np.array([self._id(word) for word in text.split()]) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return " ".join(PIECES[each] for each in ids)
+        return " ".join(VOCABULARY[each] for each in ids)
 
     def starts_word(self) -> np.ndarray:
-        return np.array([not piece.startswith("##") for piece in PIECES])
+        return np.array([not piece.startswith("##") for piece in VOCABULARY])
 
     def _id(self, word: str) -> int:
-        return PIECES.index(word) if word in PIECES else 1
+        return VOCABULARY.index(word) if word in VOCABULARY else 1
 
 
 def small(name: str, **changes: Any) -> EncoderConfig:
     sizes: dict[str, Any] = {"num_layers": 2, "hidden_size": 16, "num_heads": 2, "intermediate_size": 24}
-    sizes |= {"vocab_size": len(PIECES), "max_position_embeddings": 32, "compute_dtype": "float32", "pad_token_id": 0}
+    sizes |= {
+        "vocab_size": len(VOCABULARY),
+        "max_position_embeddings": 32,
+        "compute_dtype": "float32",
+        "pad_token_id": 0,
+    }
     return EncoderConfig(**{**preset(name), **sizes, **changes})
 
 
@@ -78,7 +91,7 @@ FAMILIES = ["bert-tiny", "albert-base-v1", "deberta-v3-base", "xlnet-base", "mod
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_shares_of_every_family_sum_to_one(name: str) -> None:
-    shares = shares_of(attention_of(model_of(small(name)), Words(), "cats of dogs of birds"))
+    shares = shares_of(probe_attention(model_of(small(name)), Words(), "cats of dogs of birds"))
     assert shares.shape == (2, 2, 7, 7)
     assert np.abs(shares.sum(axis=-1) - 1).max() < 7 * 0.5 / 255 + 1e-6
     assert shares.std() > 0.05
@@ -87,67 +100,69 @@ def test_shares_of_every_family_sum_to_one(name: str) -> None:
 
 
 def test_layers_of_groups_that_are_not_stored_one_by_one_are_said_to_be_missing() -> None:
-    kind, fields = attention_of(model_of(small("albert-base-v1", inner_layers=2)), Words(), "cats of dogs")
+    kind, fields = probe_attention(model_of(small("albert-base-v1", inner_layers=2)), Words(), "cats of dogs")
     assert kind == "note" and fields["about"] == "attention" and "inner_layers" in fields["text"]
 
 
 def test_a_long_sentence_is_cut_and_one_that_is_too_long_for_the_model_is_not_shown() -> None:
-    _, fields = attention_of(model_of(small("bert-tiny")), Words(), " ".join(["cats"] * 40))
+    _, fields = probe_attention(model_of(small("bert-tiny")), Words(), " ".join(["cats"] * 40))
     assert len(fields["tokens"]) == 24 and fields["tokens"][:2] == ["[CLS]", "cats"]
     short = model_of(small("bert-tiny", max_position_embeddings=8))
-    assert attention_of(short, Words(), " ".join(["cats"] * 40))[0] == "note"
+    assert probe_attention(short, Words(), " ".join(["cats"] * 40))[0] == "note"
 
 
 def test_neighbours_are_the_nearest_by_cosine() -> None:
-    table = np.random.default_rng(0).normal(size=(len(PIECES), 4)).astype(np.float32)
+    table = np.random.default_rng(0).normal(size=(len(VOCABULARY), 4)).astype(np.float32)
     table[6] = 3 * table[5]  # dogs point where cats do
     table[7] = -table[5]
     table[2] = table[5]  # a special piece is nobody's neighbour
     counts = np.array([0, 0, 9, 9, 9, 5, 7, 1, 50, 60, 3])
-    found = neighbours_of(table, Words(), ("cats", "cats of", "zebra"), counts)
-    assert found[0][1]["piece"] == "cats" and found[0][1]["near"][0] == ["dogs", 1.0]
+    found = probe_neighbors(table, Words(), ("cats", "cats of", "zebra"), counts)
+    assert found[0][1]["token"] == "cats" and found[0][1]["near"][0] == ["dogs", 1.0]
     assert found[0][1]["near"][-1] == ["birds", -1.0] and len(found[0][1]["near"]) == 5
-    assert [kind for kind, _ in found] == ["neighbours", "note", "neighbours"], "zebra is the unknown piece"
-    own = [fields["piece"] for _, fields in neighbours_of(table, Words(), (), counts)]
+    assert [kind for kind, _ in found] == ["neighbors", "note", "neighbors"], "zebra is the unknown piece"
+    own = [fields["token"] for _, fields in probe_neighbors(table, Words(), (), counts)]
     assert own == ["dogs", "cats", "houses", "birds"], "frequent words, neither short ones nor pieces inside words"
 
 
 @pytest.mark.parametrize("interval,expected", [(5, [25, 50, 75, 100]), (30, [30, 60, 90, 100]), (0, [100])])
 def test_looks_are_few_and_the_end_is_one(interval: int, expected: list[int]) -> None:
     evaluations = [*range(interval, 100, interval), 100] if interval else [100]
-    assert [step for step in evaluations if is_look(step, interval, 100)] == expected
+    assert [step for step in evaluations if is_probe_step(step, interval, 100)] == expected
 
 
 def test_memory_is_told() -> None:
-    kind, fields = memory()
+    kind, fields = probe_memory()
     assert kind == "memory" and 10**7 < fields["peak_host"] < 10**12
     assert fields.get("host", fields["peak_host"]) <= fields["peak_host"] * 1.05
 
 
-def wanted(**changes: Any) -> Wanted:
-    found = Wanted(("cats [MASK] dogs", "[MASK] of birds"), "cats of dogs", (), np.arange(len(PIECES)), 100, 25)
+def wanted(**changes: Any) -> ProbeConfig:
+    found = ProbeConfig(
+        ("cats [MASK] dogs", "[MASK] of birds"), "cats of dogs", (), np.arange(len(VOCABULARY)), 100, 25
+    )
     return found._replace(**changes)
 
 
 def test_all_of_it_under_a_mesh_as_the_loop_calls_it() -> None:
     model = model_of(small("bert-tiny"))
-    probes = Probes({"model": (model.config, model.heads)}, lambda params, _: params, Words(), wanted())
+    probes = ModelProbes({"model": (model.config, model.heads)}, lambda params, _: params, Words(), wanted())
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     with jax.set_mesh(mesh):
         found = probes(100, jax.device_get(model.params))
         assert jax.sharding.get_abstract_mesh().axis_names == ("data",)
     kinds = [kind for kind, _ in found]
-    assert kinds == ["fill_mask", "fill_mask", "attention", *["neighbours"] * 4]
-    assert all(len(fields["pieces"]) == 5 for kind, fields in found if kind == "fill_mask")
+    assert kinds == ["fill_mask", "fill_mask", "attention", *["neighbors"] * 4]
+    assert all(len(fields["tokens"]) == 5 for kind, fields in found if kind == "fill_mask")
     json.dumps(found)
-    few = Probes(probes.networks, probes.complete, Words(), wanted(interval=5))
+    few = ModelProbes(probes.networks, probes.complete, Words(), wanted(interval=5))
     assert [kind for kind, _ in few(30, model.params)] == ["fill_mask", "fill_mask"]
 
 
 def test_models_that_fill_nothing_in_say_so() -> None:
     for model in (model_of(small("gpt2")), model_of(small("bert-tiny"), heads=("pooler",))):
         look = wanted(sentence=None, interval=1)
-        probes = Probes({"model": (model.config, model.heads)}, lambda params, _: params, Words(), look)
+        probes = ModelProbes({"model": (model.config, model.heads)}, lambda params, _: params, Words(), look)
         kind, fields = probes(10, model.params)[0]
         assert kind == "note" and fields["about"] == "fill_mask"
 
@@ -157,4 +172,4 @@ def test_what_fails_by_itself_fails_here() -> None:
         raise ValueError("there")
 
     with pytest.raises(ValueError, match="there"):
-        by_itself(fails)
+        run_in_thread(fails)

@@ -43,15 +43,15 @@ def usual(tmp_path: Path) -> Path:
 
 def test_everything_that_was_measured_is_there(usual: Path) -> None:
     text, document = rendered(usual)
-    sections = ["loss", "task", "scores", "fillings", "attention", "neighbours", "optimization", "speed", "config"]
+    sections = ["loss", "task", "scores", "predictions", "attention", "neighbors", "optimization", "speed", "config"]
     assert [each["id"] for each in document.of("section")] == sections
     charts = {"mlm_loss", "mlm_accuracy", "learning_rate", "grad_norm", "tokens_per_second", "padding", "data_wait"}
-    assert {f"chart-{name}" for name in [*charts, "memory", "rate_finder"]} <= set(document.ids)
+    assert {f"chart-{name}" for name in [*charts, "memory", "lr_finder"]} <= set(document.ids)
     assert len(set(document.ids)) == len(document.ids)
-    for said in ("guessing by frequency", "0.500 better", "123,456", "1 x cpu", "seeds", "95.0 %", "dog", "held out"):
+    for said in ("unigram baseline", "0.500 better", "123,456", "1 x cpu", "seeds", "95.0 %", "dog", "held out"):
         assert said in text, said
-    assert "Faults: none was counted" in text
-    assert "MFU is not known" in text
+    assert "Anomalies: none." in text
+    assert "MFU is unknown" in text
 
 
 def test_the_page_asks_for_nothing(usual: Path) -> None:
@@ -78,7 +78,7 @@ def test_text_of_the_data_is_text(tmp_path: Path) -> None:
     settings = config(data__sources=[EVIL], seed=EVIL, objective__masking=EVIL)
     settings[EVIL] = {EVIL: [EVIL]}
     lines = [*usual_lines(), {"step": 100, f"eval/{EVIL}/mlm_loss": 1.0, f"train/{EVIL}": 1.0}]
-    probes = [*usual_probes(EVIL), *task_probes(), {"step": 100, "kind": "neighbours", "piece": EVIL, "near": []}]
+    probes = [*usual_probes(EVIL), *task_probes(), {"step": 100, "kind": "neighbors", "token": EVIL, "near": []}]
     text, document = rendered(write_workdir(tmp_path / "x&y<b>", lines, probes, settings))
     assert not document.of("img")
     assert len([each for each in document.of("script") if each.get("type") is None]) == 1
@@ -93,14 +93,14 @@ def test_points_for_the_pointer_are_those_that_are_drawn(usual: Path) -> None:
     blocks = [json.loads(text) for text in document.texts["script"][:-1]]
     loss = next(block for block in blocks if isinstance(block, dict) and len(block["lines"]) == 3)
     train, held_out, baseline = loss["lines"]
-    assert train["x"]["update"] == list(range(1, 101)) and held_out["x"]["update"] == [25, 50, 75, 100]
+    assert train["x"]["step"] == list(range(1, 101)) and held_out["x"]["step"] == [25, 50, 75, 100]
     assert held_out["y"] == [6.75, 6.5, 6.25, 6] and baseline["y"] == [6.5] * 4
-    assert loss["ends"]["update"] == [0, 100]
+    assert loss["ends"]["step"] == [0, 100]
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     text, document = rendered(write_workdir(tmp_path))
-    assert "Nothing measured yet" in text and [each["id"] for each in document.of("section")] == ["config"]
+    assert "No metrics yet" in text and [each["id"] for each in document.of("section")] == ["config"]
     assert "reload" in document.ids
 
 
@@ -109,13 +109,13 @@ def test_numbers_that_are_none_are_gaps_and_are_counted(tmp_path: Path) -> None:
     lines[4]["train/mlm_loss"] = None
     lines[5]["train/mlm_loss"] = float("inf")
     text, _ = rendered(write_workdir(tmp_path, lines))
-    assert "2 values are no finite number" in text
+    assert "Gaps: 2 non-finite values." in text
     assert "nan" not in text.replace("nansum", "").lower().split("<script>")[0]
 
 
 def test_nothing_but_gaps(tmp_path: Path) -> None:
     text, _ = rendered(write_workdir(tmp_path, [{"step": 1, "train/mlm_loss": None, "eval/mlm_loss": None}]))
-    assert "Nothing measured yet." in text
+    assert "No values yet." in text
 
 
 def test_a_line_that_was_not_finished_is_passed_over(usual: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_line_that_was_not_finished_is_passed_over(usual: Path) -> None:
         with (usual / name).open("a") as file:
             file.write('{"step": 101, "train/mlm_loss": 3.')
     text, _ = rendered(usual)
-    assert "Update 100 of 100, done" in text
+    assert "Step 100 of 100, done" in text
 
 
 def test_faults_are_told(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_faults_are_told(tmp_path: Path) -> None:
     jump = {"step": 10, "from_batch": 10, "to_batch": 12, "reason": f"loss is nan {EVIL}"}
     (folder / "anomalies" / "batch_skips.json").write_text(json.dumps([jump]))
     text, document = rendered(folder)
-    assert "Faults: 4 updates left out; 1 returns to a checkpoint." in text
+    assert "Anomalies: 4 skipped steps; 1 rollbacks to a checkpoint." in text
     assert "chart-skipped" in document.ids and "chart-spikes" not in document.ids
     assert "loss is nan" in document.text and not document.of("img")
 
@@ -154,7 +154,7 @@ def test_replaced_tokens_have_their_own_loss_and_their_scores(tmp_path: Path) ->
 
 def test_many_fillings_are_thinned_and_news_is_marked(tmp_path: Path) -> None:
     probes = [
-        {"step": step, "kind": "fill_mask", "sentence": "a [MASK].", "pieces": [[f"w{step // 50}", 0.5]]}
+        {"step": step, "kind": "fill_mask", "sentence": "a [MASK].", "tokens": [[f"w{step // 50}", 0.5]]}
         for step in range(1, 101)
     ]
     text, document = rendered(write_workdir(tmp_path, usual_lines(), probes))
@@ -164,19 +164,19 @@ def test_many_fillings_are_thinned_and_news_is_marked(tmp_path: Path) -> None:
     assert '<span class="mask">[MASK]</span>' in text
 
 
-def test_a_large_confusion_is_a_list_of_mistakes(tmp_path: Path) -> None:
+def test_a_large_confusion_is_a_list_of_errors(tmp_path: Path) -> None:
     labels = [f"label{index}" for index in range(60)]
     counts = [[100 if i == j else (7 if (i, j) == (3, 4) else 0) for j in range(60)] for i in range(60)]
     probe = {"step": 1, "kind": "confusion", "labels": labels, "counts": counts}
     text, _ = rendered(write_workdir(tmp_path, usual_lines(), [probe]))
-    assert "the most frequent mistakes" in text
+    assert "most frequent errors" in text
     assert "<tr><td>label3</td><td>label4</td><td" in text and text.count("<td>label") == 2
 
 
 def test_seeds_have_a_mean_and_the_spread_of_a_sample(tmp_path: Path) -> None:
     text, _ = rendered(write_workdir(tmp_path, usual_lines(), task_probes()))
     assert '<td>mean</td><td class="n">0.8100</td>' in text
-    assert '<td>spread</td><td class="n">0.0100</td>' in text
+    assert '<td>std</td><td class="n">0.0100</td>' in text
 
 
 def test_the_top_of_a_task_is_its_scores(tmp_path: Path) -> None:
@@ -198,8 +198,8 @@ def test_attention_of_a_wrong_size_is_left_out(tmp_path: Path) -> None:
     assert "why not" in document.text and "attention" in document.ids
 
 
-FIELDS = ("sentence", "pieces", "tokens", "maps", "piece", "near", "labels", "counts", "rows", "text", "about")
-FIELDS += ("parameters", "stages", "sizes", "host", "set", "devices")
+FIELDS = ("sentence", "tokens", "tokens", "maps", "piece", "near", "labels", "counts", "rows", "text", "about")
+FIELDS += ("parameters", "phases", "sizes", "host", "set", "devices")
 
 
 @settings(max_examples=60)
@@ -209,7 +209,7 @@ FIELDS += ("parameters", "stages", "sizes", "host", "set", "devices")
             {
                 "step": st.integers(0, 10),
                 "kind": st.sampled_from(
-                    ["run", "memory", "fill_mask", "attention", "neighbours", "confusion", "classes", "seeds", "note"]
+                    ["run", "memory", "fill_mask", "attention", "neighbors", "confusion", "classes", "seeds", "note"]
                 ),
             },
             optional={

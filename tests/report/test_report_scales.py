@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.report.scales import NOTHING, SPAN, Scale, linear_ticks, number, scale_of
+from bertjax.report.scales import NO_VALUE, SPAN, Scale, linear_ticks, make_scale, number
 
 
 @given(st.floats(-1e12, 1e12), st.floats(1e-9, 1e12), st.integers(2, 9))
@@ -31,30 +31,30 @@ def test_ticks_by_hand() -> None:
 
 
 def test_places() -> None:
-    assert Scale(2, 4).place(np.array([2, 3, 4])).tolist() == [0, SPAN / 2, SPAN]
-    places = Scale(1, 100, log=True).place(np.array([1, 10, 100, 0, -1]))
+    assert Scale(2, 4).project(np.array([2, 3, 4])).tolist() == [0, SPAN / 2, SPAN]
+    places = Scale(1, 100, log=True).project(np.array([1, 10, 100, 0, -1]))
     assert places[:3].tolist() == [0, SPAN / 2, SPAN] and np.isnan(places[3:]).all()
 
 
 @pytest.mark.parametrize("log", [False, True])
 def test_the_highest_value_does_not_touch_the_frame(log: bool) -> None:
-    places = scale_of(5.0, 8.0, log).place(np.array([5.0, 8.0]))
+    places = make_scale(5.0, 8.0, log).project(np.array([5.0, 8.0]))
     assert places[0] > 10 and places[1] < SPAN - 10
 
 
 @pytest.mark.parametrize("low,high,log", [(3.0, 3.0, False), (0.0, 0.0, False), (-1.0, -1.0, False), (2.0, 2.0, True)])
 def test_a_flat_line_has_a_scale(low: float, high: float, log: bool) -> None:
-    scale = scale_of(low, high, log)
+    scale = make_scale(low, high, log)
     assert scale.low <= low < scale.high
-    assert np.isfinite(scale.place(np.array(low)))
+    assert np.isfinite(scale.project(np.array(low)))
 
 
 @pytest.mark.parametrize(
     "value,form,written",
     [
-        (None, "plain", NOTHING),
-        (math.nan, "percent", NOTHING),
-        (math.inf, "big", NOTHING),
+        (None, "plain", NO_VALUE),
+        (math.nan, "percent", NO_VALUE),
+        (math.inf, "big", NO_VALUE),
         (0.12345, "plain", "0.1235"),
         (1e-5, "plain", "1.00e-05"),
         (0.0, "plain", "0"),

@@ -88,15 +88,15 @@ def usual_probes(sentence: str = "the [MASK] sat.") -> list[dict[str, Any]]:
         "devices": "1 x cpu",
         "jax": "0.0",
         "tokens": 5000,
-        "stages": [{"start": 0, "slots": 256, "flops": 1e6}],
+        "phases": [{"start": 0, "slots": 256, "flops": 1e6}],
     }
     found = [run]
     for step in (25, 50, 75, 100):
         pieces = [["the", 0.5], [EVIL if step == 50 else "cat", 0.25]]
-        found.append({"step": step, "kind": "fill_mask", "sentence": sentence, "pieces": pieces})
+        found.append({"step": step, "kind": "fill_mask", "sentence": sentence, "tokens": pieces})
         found.append({"step": step, "kind": "memory", "host": 10**9 + step, "peak_host": 2 * 10**9})
     found.append(attention(["[CLS]", "the", EVIL, "[SEP]"]))
-    found.append({"step": 100, "kind": "neighbours", "piece": "cat", "near": [["dog", 0.9], ["bird", 0.5]]})
+    found.append({"step": 100, "kind": "neighbors", "token": "cat", "near": [["dog", 0.9], ["bird", 0.5]]})
     return found
 
 
@@ -113,10 +113,10 @@ def task_probes() -> list[dict[str, Any]]:
             "kind": "seeds",
             "rows": [{"seed": seed, "scores": {"accuracy": 0.8 + seed / 100}} for seed in range(3)],
         },
-        {"step": 100, "kind": "labels_kept", "kept": 80, "of": 100, "threshold": 0.9, "agreement": 0.95, "rows": []},
+        {"step": 100, "kind": "pseudo_labels", "kept": 80, "of": 100, "threshold": 0.9, "agreement": 0.95, "rows": []},
         {
             "step": 100,
-            "kind": "rate_finder",
+            "kind": "lr_finder",
             "rates": [10**-power for power in (6, 5, 4, 3, 2)],
             "losses": [3.0, 2.9, 2.0, 1.5, None],
             "suggestion": 1e-4,

@@ -1,5 +1,5 @@
 "use strict";
-// The page is whole without this script: it switches scales, reads values off charts and draws attention.
+// The page is complete without this script, which switches scales, shows values at the pointer and draws attention.
 (() => {
   const units = { bytes: [1024, [" B", " KiB", " MiB", " GiB", " TiB"]], big: [1000, ["", "k", "M", "G", "T", "P", "E"]] };
 
@@ -63,7 +63,7 @@
       if (shown === null) return;
       cursor.hidden = false;
       cursor.style.left = `${(100 * (shown - low)) / (high - low)}%`;
-      legend.dataset.at = `${axis} ${write(shown, axis === "update" ? "count" : "big")}`;
+      legend.dataset.at = `${axis} ${write(shown, axis === "step" ? "count" : "big")}`;
     }
     plot.addEventListener("pointermove", (event) => {
       const box = plot.getBoundingClientRect();
@@ -110,7 +110,7 @@
     const context = canvas.getContext("2d");
     const image = context.createImageData(count, count);
     for (let place = 0; place < count * count; place += 1) {
-      const alpha = Math.round(255 * Math.sqrt(map[place] / 255)); // small shares are to be seen, too
+      const alpha = Math.round(255 * Math.sqrt(map[place] / 255)); // small weights stay visible
       image.data.set([colour[0], colour[1], colour[2], alpha], 4 * place);
     }
     context.putImageData(image, 0, 0);
