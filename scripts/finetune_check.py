@@ -37,7 +37,7 @@ from bertjax.data.counter_rng import permutation
 from bertjax.errors import UserError
 from bertjax.finetuning.metrics.entities import entity_scores
 from bertjax.finetuning.readers.examples import TextExamples, WordExamples
-from bertjax.finetuning.readers.load import label_names, read_examples
+from bertjax.finetuning.readers.load import collect_labels, read_examples
 
 ROOT = Path(__file__).parents[1]
 
@@ -71,7 +71,7 @@ def prepare(text: str, options: argparse.Namespace) -> Job:
     labels: tuple[str, ...] = ()
     for split in ("train", "eval"):
         examples = read_examples(config, split)
-        labels = labels or label_names(config, examples)
+        labels = labels or collect_labels(config, examples)
         rows = list(_rows(examples))[: options.first if split == "train" else None]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return Job(name, kind, folder, labels, "pair" in told)

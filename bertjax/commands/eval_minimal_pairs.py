@@ -13,8 +13,8 @@ import numpy as np
 from bertjax.errors import UserError
 from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
 from bertjax.inference.minimal_pairs import MinimalPairScores, PairScore, minimal_pair_scores
-from bertjax.inference.pseudo_likelihood import likelihoods, usual_mode
-from bertjax.inference.text_files import Record, read_records
+from bertjax.inference.pseudo_likelihood import default_mode, score_texts
+from bertjax.inference.text_files import JsonRecord, read_records
 from bertjax.io import atomic
 from bertjax.io.progress_bar import ProgressBar
 
@@ -32,7 +32,7 @@ class Pairs(NamedTuple):
 
     good: list[str]
     bad: list[str]
-    records: list[Record]
+    records: list[JsonRecord]
     by: str | None
     groups: list[str] | None
 
@@ -46,11 +46,11 @@ def minimal_pairs(
         raise UserError(f"no folder {out.parent} for --out; make it first")
     pairs = read_pairs(files, by)
     model, tokenizer, two_streams = load_model(folder, head="mlm")
-    mode = score or usual_mode(model)
+    mode = score or default_mode(model)
     began = time.monotonic()
     with ProgressBar("rows") as progress:
         texts = [*pairs.good, *pairs.bad]
-        found = likelihoods(
+        found = score_texts(
             model,
             tokenizer,
             texts,

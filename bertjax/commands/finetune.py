@@ -28,13 +28,13 @@ from bertjax.experiment import build
 from bertjax.experiment.init_from import load_initial_weights
 from bertjax.experiment.load import SourceModel, load_source_model, require_model
 from bertjax.experiment.workdir import changed_keys, has_checkpoints, read_config, require_same_run, write_config
-from bertjax.finetuning.batches import EvalBatches, TaskBatches, row_length
-from bertjax.finetuning.evaluate import Scored, measure
+from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_length
+from bertjax.finetuning.evaluate import EvalResult, make_evaluator
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.readers.examples import Examples
-from bertjax.finetuning.readers.load import label_names, read_examples
-from bertjax.finetuning.task_data import TaskData, task_data
-from bertjax.inference.pseudo_labels import kept_labels
+from bertjax.finetuning.readers.load import collect_labels, read_examples
+from bertjax.finetuning.tasks import TaskData, make_features
+from bertjax.inference.pseudo_labels import read_label_summaries
 from bertjax.models.model import count_params
 from bertjax.report.training_callbacks import TaskScoreRecorder, report_callback, train_with_callback, write_best_scores
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
@@ -124,12 +124,12 @@ def read_task(cfg: ConfigDict, workdir: Path) -> Task:
         given = load_source_model(cfg.init_from)
         model, tokenizer = given.config, given.tokenizer
     examples = read_examples(config, "train", errors=cfg.data.errors)
-    labels = label_names(config, examples)
-    training = Split(examples, task_data(config, examples, tokenizer, labels, training=True))
+    labels = collect_labels(config, examples)
+    training = Split(examples, make_features(config, examples, tokenizer, labels, training=True))
     held_out = None
     if config.eval:
         examples = read_examples(config, "eval", errors=cfg.data.errors)
-        held_out = Split(examples, task_data(config, examples, tokenizer, labels))
+        held_out = Split(examples, make_features(config, examples, tokenizer, labels))
     return Task(config, tokenizer, model, labels, training, held_out, given)
 
 
@@ -148,7 +148,7 @@ def train_task(
     if not resumes:
         processes.run_on_first("the work folder", lambda: write_config(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
-    told = TaskScoreRecorder(kept_labels(task.config))
+    told = TaskScoreRecorder(read_label_summaries(task.config))
     feed = task_feed(exp, task, batches, told)
     with contextlib.closing(checkpoints), processes.abort_on_error():
         state, restored_meta = _resume_or_begin(exp, task, feed, checkpoints)
@@ -171,7 +171,7 @@ def train_task(
 
 
 def task_batches(
-    cfg: ConfigDict, task: Task, mesh: jax.sharding.Mesh, sizes: Sequence[int] = (), least_examples: int = 0
+    cfg: ConfigDict, task: Task, mesh: jax.sharding.Mesh, sizes: Sequence[int] = (), min_examples: int = 0
 ) -> TaskBatches:
     """The batches of all epochs, in rows that every device gets equally many of."""
     config, features = task.config, task.train.data.features
@@ -184,26 +184,26 @@ def task_batches(
         vocab_size=task.model.vocab_size,
         seq_len=_row_length(task),
         packing=config.packing,
-        row_multiple=mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches,
+        sequence_multiple=mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches,
         share=functools.partial(local_sequences, mesh=mesh),
-        row_counts=_row_counts(cfg, config, len(features), mesh.devices.flat[0].platform),
+        num_batch_shapes=_row_counts(cfg, config, len(features), mesh.devices.flat[0].platform),
         sizes=sizes,
-        least_examples=least_examples,
+        min_examples=min_examples,
     )
 
 
 def _row_counts(cfg: ConfigDict, config: TaskConfig, count: int, platform: str) -> int:
-    """`task.row_counts`, or what suits a run over `count` windows on this platform."""
+    """`task.num_batch_shapes`, or what suits a run over `count` windows on this platform."""
     if cfg.train.steps_per_dispatch > 1:
-        if config.row_counts not in (None, 1):
+        if config.num_batch_shapes not in (None, 1):
             raise UserError(
-                f"task.row_counts={config.row_counts}: batches that go to the devices together are of one size; set it "
-                "to 1, or train.steps_per_dispatch=1"
+                f"task.row_counts={config.num_batch_shapes}: with train.steps_per_dispatch > 1 all batches have one "
+                "shape; set it to 1, or set train.steps_per_dispatch=1"
             )
         return 1
     updates = config.epochs * count / config.batch_size
     enough = _MANY_UPDATES.get(platform, _MANY_UPDATES_ELSEWHERE)
-    return config.row_counts or 1 + sum(updates >= steps for steps in enough)
+    return config.num_batch_shapes or 1 + sum(updates >= steps for steps in enough)
 
 
 def _row_length(task: Task) -> int:
@@ -211,7 +211,7 @@ def _row_length(task: Task) -> int:
     if task.config.packing:
         return -(-task.config.max_len // 8) * 8
     splits = [task.train, *([task.held_out] if task.held_out else [])]
-    return max(row_length(split.data.features, None) for split in splits)
+    return max(sequence_length(split.data.features, None) for split in splits)
 
 
 def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigDict:
@@ -227,7 +227,7 @@ def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigD
             cfg.model[name] = value
     cfg.data.vocab_size, cfg.data.seq_len = task.model.vocab_size, batches.seq_len
     cfg.data.tokenizer = str(cfg.init_from)
-    cfg.train.num_steps, cfg.train.batch_size = batches.num_steps, batches.rows
+    cfg.train.num_steps, cfg.train.batch_size = batches.num_steps, batches.num_sequences
     each = max(1, round(batches.steps_per_epoch / cfg.task.evals_per_epoch))
     default.train.num_steps = batches.num_steps
     for group in ("eval", "checkpoint"):
@@ -261,7 +261,7 @@ def class_weights(config: Any, task: Task) -> tuple[str, ...]:
 
 
 def task_feed(
-    exp: build.Experiment, task: Task, batches: TaskBatches, tell: Callable[[Scored], None] = lambda scored: None
+    exp: build.Experiment, task: Task, batches: TaskBatches, tell: Callable[[EvalResult], None] = lambda scored: None
 ) -> build.Feed:
     """What the loop reads of a task; `tell` gets what a report shows beside the figures of an evaluation."""
 
@@ -271,14 +271,14 @@ def task_feed(
 
 
 def _measured(
-    exp: build.Experiment, task: Task, seq_len: int, tell: Callable[[Scored], None]
+    exp: build.Experiment, task: Task, seq_len: int, tell: Callable[[EvalResult], None]
 ) -> Callable[[Params, Any], Mapping[str, float]]:
     """The held-out figures as a function of the parameters; none where nothing is held out."""
     if task.held_out is None:
         return lambda params, frozen: {}
     rows = EvalBatches(
         task.held_out.data.features,
-        rows=exp.cfg.eval.batch_size,
+        batch_size=exp.cfg.eval.batch_size,
         pad_id=task.tokenizer.pad_id,
         vocab_size=task.model.vocab_size,
         seq_len=seq_len,
@@ -287,7 +287,7 @@ def _measured(
     )
     objective = exp.objective
     assert isinstance(objective, TaskObjective)
-    return measure(task.config, objective, exp.mesh, task.held_out.examples, task.held_out.data, rows, tell)
+    return make_evaluator(task.config, objective, exp.mesh, task.held_out.examples, task.held_out.data, rows, tell)
 
 
 def _digest(task: Task) -> str:
@@ -355,7 +355,7 @@ def _train(
         run.console.print(line)
     counts = np.bincount(task.train.data.features.tokens, minlength=task.tokenizer.size)
     assert isinstance(feed.batches, TaskBatches)
-    rows = feed.batches.mean_rows
+    rows = feed.batches.mean_sequences
     onlooker = report_callback(exp, task.tokenizer, counts, run, int(state.step), processes, told.findings, rows)
     return train_with_callback(run, state, onlooker)
 
@@ -370,7 +370,7 @@ def summary(exp: build.Experiment, task: Task, feed: build.Feed) -> list[str]:
         f"model: {own.num_layers} layers of {own.hidden_size}, {own.num_heads} heads, {own.vocab_size:,} pieces, "
         f"{count_params(own, heads):,} parameters, products in {own.compute_dtype}",
         f"task: {task.config.kind}, {len(features):,} examples{named}",
-        f"data: {cfg.train.num_steps:,} updates of {task.config.batch_size} examples in {batches.rows} rows of "
+        f"data: {cfg.train.num_steps:,} steps of {task.config.batch_size} examples in {batches.num_sequences} rows of "
         f"{batches.seq_len} tokens are {task.config.epochs:g} epochs; padding {batches.padding:.1%}",
         *task.notes,
     ]

@@ -18,8 +18,8 @@ from bertjax.experiment.load import batch_tokens, load_model
 from bertjax.experiment.workdir import read_config
 from bertjax.finetuning.readers.examples import QaExamples, TextExamples
 from bertjax.hf.safe_files import CONFIG, read_json
-from bertjax.inference.predict import Predictor, kind_of, task_of
-from bertjax.inference.predict_inputs import WINDOW, Asked, read_asked
+from bertjax.inference.predict import Predictor, infer_task_kind, make_task_config
+from bertjax.inference.predict_inputs import WINDOW, PredictInputs, read_inputs
 from bertjax.inference.text_files import is_jsonl, read_records
 from bertjax.io.atomic import atomic_file
 from bertjax.io.jsonl import STDIN
@@ -56,12 +56,12 @@ def predict(
     began, count = time.monotonic(), 0
     shown: IO[str] = sys.stderr if out == STDIN else sys.stdout
     with ProgressBar("examples") as progress, _written(out) as write:
-        for asked in read_asked(predictor.config, files, gold=scored, window=window):
+        for asked in read_inputs(predictor.config, files, gold=scored, window=window):
             found = predictor(asked)
             for index, record in enumerate(found.records):
                 write(record | _input(asked, index) if with_input else record)
             if scored:
-                figures = predictor.score(asked, found).figures
+                figures = predictor.score(asked, found).metrics
             count += len(found.records)
             progress.update(count)
         if not count:
@@ -89,10 +89,10 @@ def load_predictor(folder: Path, options: PredictOptions, files: Sequence[str]) 
     trained = trained_task(folder)
     require_one_label(folder)
     model, tokenizer, _ = load_model(folder)
-    kind = kind_of(model, options.kind or (trained.kind if trained else None))
+    kind = infer_task_kind(model, options.kind or (trained.kind if trained else None))
     told = {name: getattr(options, name) for name in ("text", "pair", "label", "id", "header", "no_answer")}
     told["pair"] = told["pair"] or _pair_of(trained, kind, files)
-    config = task_of(model, kind, trained, max_len=options.max_length, **told)
+    config = make_task_config(model, kind, trained, max_len=options.max_length, **told)
     return Predictor(model, tokenizer, config, batch_tokens(options.tokens), options.top_k)
 
 
@@ -129,7 +129,7 @@ def _pair_of(trained: TaskConfig | None, kind: str, files: Sequence[str]) -> str
     return "pair" if record is not None and "pair" in record.values else None
 
 
-def _input(asked: Asked, index: int) -> dict[str, Any]:
+def _input(asked: PredictInputs, index: int) -> dict[str, Any]:
     """What was asked, beside what was said."""
     examples = asked.examples
     if isinstance(examples, TextExamples):
@@ -137,7 +137,7 @@ def _input(asked: Asked, index: int) -> dict[str, Any]:
         return {"text": examples.texts[index], **pair}
     if isinstance(examples, QaExamples):
         return {"question": examples.questions[index], "context": examples.contexts[examples.context_of[index]]}
-    cut = asked.cut_texts[index]
+    cut = asked.split_texts[index]
     return {} if cut is None else {"text": cut[0]}
 
 

@@ -24,7 +24,7 @@ from bertjax.experiment.prepare_text import prepare_on_first_process
 from bertjax.experiment.teacher import Teacher, attach_teacher, init_student_layers, read_teacher, require_teacher
 from bertjax.experiment.workdir import ChangedKey, changed_keys, has_checkpoints, require_same_run, write_config
 from bertjax.hf.load import PretrainedModel
-from bertjax.inference.fill_mask import fill_mask, masked_rows
+from bertjax.inference.fill_mask import encode_sentences, fill_mask
 from bertjax.models.model import count_params
 from bertjax.report.training_callbacks import report_callback, train_with_callback
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
@@ -48,7 +48,7 @@ def pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_PR
     exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     attach_teacher(exp, teacher)
     _require_same_on_all(exp, processes)
-    masked_rows(prepared.tokenizer, cfg.eval.fill_mask, exp.model.max_position_embeddings)
+    encode_sentences(prepared.tokenizer, cfg.eval.fill_mask, exp.model.max_position_embeddings)
     if not resumes:
         processes.run_on_first("the work folder", lambda: write_config(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)

@@ -12,22 +12,22 @@ from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.inference.predict import Predictor
-from bertjax.inference.predict_inputs import ANYTHING, Asked, in_flags, read_asked
+from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, name_flags, read_inputs
 from bertjax.inference.pseudo_labels import (
     NO_TEXT,
     Agreement,
-    Answer,
+    Candidate,
     Key,
-    Sorted,
-    agreement,
-    beside,
-    keep,
-    key_of,
-    sort_answers,
-    told,
-    trust,
+    LabelBuckets,
+    compute_agreement,
+    describe_trust,
+    select_candidates,
+    sort_candidates,
+    summarize,
+    summary_path,
+    text_key,
 )
-from bertjax.inference.text_files import Record, read_records
+from bertjax.inference.text_files import JsonRecord, read_records
 from bertjax.io import atomic
 from bertjax.io.progress_bar import ProgressBar
 
@@ -71,14 +71,14 @@ def label(
         said = on_gold = list(_said_in_file(config, str(source.answers), files))
     found = None
     if gold is not None:
-        found = agreement(sort_answers(on_gold, labels).answers, gold_labels, labels, choice.confidence)
-    usable = sort_answers(said, labels, gold_labels)
-    kept = keep(usable.answers, choice.confidence, choice.per_class, choice.balance)
+        found = compute_agreement(sort_candidates(on_gold, labels).answers, gold_labels, labels, choice.confidence)
+    usable = sort_candidates(said, labels, gold_labels)
+    kept = select_candidates(usable.answers, choice.confidence, choice.per_class, choice.balance)
     if not kept:
         raise UserError(f"no label is left to keep: {_dropped(usable, choice, 0)}")
     _write(out, kept)
-    facts = told(out.name, str(source.model or source.answers), labels, usable, kept, choice.confidence, found)
-    atomic.write_json(beside(out), facts, ensure_ascii=False)
+    facts = summarize(out.name, str(source.model or source.answers), labels, usable, kept, choice.confidence, found)
+    atomic.write_json(summary_path(out), facts, ensure_ascii=False)
     for line in _summary(out, facts, usable, choice, found):
         print(line)
 
@@ -112,21 +112,21 @@ def _read_as(options: PredictOptions) -> TaskConfig:
     names = {name: getattr(options, name) for name in ("text", "pair", "label", "id", "header")}
     try:
         return TaskConfig(
-            "classification", (ANYTHING,), **{key: name for key, name in names.items() if name is not None}
+            "classification", (PLACEHOLDER_SOURCE,), **{key: name for key, name in names.items() if name is not None}
         )
     except UserError as error:
-        raise in_flags(error) from None
+        raise name_flags(error) from None
 
 
-def _texts(asked: Asked) -> TextExamples:
+def _texts(asked: PredictInputs) -> TextExamples:
     assert isinstance(asked.examples, TextExamples)
     return asked.examples
 
 
-def _keys(asked: Asked) -> list[Key]:
+def _keys(asked: PredictInputs) -> list[Key]:
     found = _texts(asked)
     pairs: Sequence[str | None] = found.pairs if found.pairs is not None else [None] * len(found)
-    return [key_of(text, pair) for text, pair in zip(found.texts, pairs, strict=True)]
+    return [text_key(text, pair) for text, pair in zip(found.texts, pairs, strict=True)]
 
 
 def _gold(config: TaskConfig, file: str | None, labels: Sequence[str]) -> dict[Key, str]:
@@ -139,7 +139,7 @@ def _gold(config: TaskConfig, file: str | None, labels: Sequence[str]) -> dict[K
         return found
     by_number = {} if any(each.isdecimal() for each in labels) else {str(i): name for i, name in enumerate(labels)}
     require_files([file], "--gold")
-    for asked in read_asked(config, [file], gold=True):
+    for asked in read_inputs(config, [file], gold=True):
         examples = _texts(asked)
         for key, name, place in zip(_keys(asked), examples.labels or [], range(len(examples)), strict=True):
             name = by_number.get(name, name)
@@ -150,23 +150,23 @@ def _gold(config: TaskConfig, file: str | None, labels: Sequence[str]) -> dict[K
     return found
 
 
-def _said_by_model(predictor: Predictor, files: Sequence[str], what: str) -> Iterator[Answer]:
+def _said_by_model(predictor: Predictor, files: Sequence[str], what: str) -> Iterator[Candidate]:
     count = 0
     with ProgressBar(what) as progress:
-        for asked in read_asked(predictor.config, files):
+        for asked in read_inputs(predictor.config, files):
             found = predictor(asked).records
             for key, record in zip(_keys(asked), found, strict=True):
-                yield Answer(key, record["label"], record["score"], record["id"])
+                yield Candidate(key, record["label"], record["score"], record["id"])
             count += len(found)
             progress.update(count)
     if not count:
         raise UserError(f"--in {' '.join(files)} holds no example")
 
 
-def _said_in_file(config: TaskConfig, file: str, files: Sequence[str]) -> Iterator[Answer]:
+def _said_in_file(config: TaskConfig, file: str, files: Sequence[str]) -> Iterator[Candidate]:
     """The answers of a file of JSON lines; those without a text are told their text by `files`, by the id."""
     by_id: dict[str, Key] = {}
-    for asked in read_asked(config, files):
+    for asked in read_inputs(config, files):
         for name, key in zip(asked.ids, _keys(asked), strict=True):
             if by_id.setdefault(str(name), key) != key:
                 raise UserError(f"--in: two texts have the id {name!r}; answers could be to either")
@@ -175,15 +175,15 @@ def _said_in_file(config: TaskConfig, file: str, files: Sequence[str]) -> Iterat
         name = config.label or "label"
         if name not in record.values:
             raise UserError(f"{record.place}: no field {name!r}; name the field of the answers with --label")
-        yield Answer(key_in(record), record.values[name], _confidence(record), record.values.get(config.id or "id"))
+        yield Candidate(key_in(record), record.values[name], _confidence(record), record.values.get(config.id or "id"))
 
 
-def _finder(config: TaskConfig, by_id: Mapping[str, Key]) -> Callable[[Record], Key]:
+def _finder(config: TaskConfig, by_id: Mapping[str, Key]) -> Callable[[JsonRecord], Key]:
     text, pair, name = config.text or "text", config.pair, config.id or "id"
 
-    def key_in(record: Record) -> Key:
+    def key_in(record: JsonRecord) -> Key:
         if text in record.values:
-            return key_of(record.text(text), None if pair is None else record.text(pair))
+            return text_key(record.text(text), None if pair is None else record.text(pair))
         if name not in record.values:
             raise UserError(
                 f"{record.place}: neither {text!r} nor {name!r} tells which text is answered (--text, --id)"
@@ -195,7 +195,7 @@ def _finder(config: TaskConfig, by_id: Mapping[str, Key]) -> Callable[[Record], 
     return key_in
 
 
-def _confidence(record: Record) -> float | None:
+def _confidence(record: JsonRecord) -> float | None:
     value = record.values.get("confidence")
     if value is None:
         return None
@@ -208,7 +208,7 @@ def _confidence(record: Record) -> float | None:
     return number
 
 
-def _write(out: Path, kept: Sequence[Answer]) -> None:
+def _write(out: Path, kept: Sequence[Candidate]) -> None:
     """.jsonl, or .tsv with a header; raises `UserError` for a text that a .tsv file cannot hold."""
     records = []
     for each in kept:
@@ -226,7 +226,7 @@ def _write(out: Path, kept: Sequence[Answer]) -> None:
     atomic.write_text(out, "".join("\t".join(row) + "\n" for row in [names, *rows]))
 
 
-def _dropped(usable: Sorted, choice: Selection, kept: int) -> str:
+def _dropped(usable: LabelBuckets, choice: Selection, kept: int) -> str:
     names = {
         "duplicates": "the same text and label again",
         "conflicting": "several labels for one text",
@@ -244,15 +244,15 @@ def _dropped(usable: Sorted, choice: Selection, kept: int) -> str:
 
 
 def _summary(
-    out: Path, facts: Mapping[str, Any], usable: Sorted, choice: Selection, found: Agreement | None
+    out: Path, facts: Mapping[str, Any], usable: LabelBuckets, choice: Selection, found: Agreement | None
 ) -> list[str]:
     asked = "" if choice.confidence is None else f", confidence at least {choice.confidence:g}"
-    lines = [f"{facts['kept']:,} of {facts['of']:,} labels kept{asked}: {out}, and {beside(out).name} beside it"]
+    lines = [f"{facts['kept']:,} of {facts['of']:,} labels kept{asked}: {out}, and {summary_path(out).name} beside it"]
     if facts["kept"] < facts["of"]:
         lines.append(f"left out: {_dropped(usable, choice, facts['kept'])}")
     if usable.strange:
         lines.append("no labels: " + ", ".join(f"{text!r} ({count:,})" for text, count in usable.strange))
-    lines.append(trust(found))
+    lines.append(describe_trust(found))
     if found is not None:
         kappa = "" if found.kappa is None else f"Cohen's kappa {found.kappa:.3f}"
         missing = f"{found.unanswered:,} of {found.total:,} gold texts have no answer" if found.unanswered else ""

@@ -21,7 +21,7 @@ from bertjax.config.task import MAIN_FIGURE
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.workdir import has_checkpoints
-from bertjax.finetuning.pack_batches import least_sizes
+from bertjax.finetuning.batch_packing import choose_batch_sizes
 from bertjax.io import atomic
 from bertjax.report.training_callbacks import write_seed_scores
 from bertjax.training.sharding import make_mesh
@@ -122,7 +122,9 @@ def _alike(cfg: ConfigDict, task: Task, seeds: Sequence[int]) -> dict[str, Any]:
     mesh = make_mesh(parse_objective.mesh_config(cfg))
     batches = [task_batches(_with(cfg, [("seed", seed)]), task, mesh) for seed in seeds]
     return {
-        "sizes": least_sizes(np.concatenate([each.needed for each in batches]), batches[0].row_counts),
+        "sizes": choose_batch_sizes(
+            np.concatenate([each.needed_sequences for each in batches]), batches[0].num_batch_shapes
+        ),
         "least_examples": max(each.max_examples for each in batches),
     }
 

@@ -72,7 +72,7 @@ class TaskConfig:
     batch_size: int = 32
     epochs: float = 3.0
     packing: bool = True
-    row_counts: int | None = None
+    num_batch_shapes: int | None = None
 
     def __post_init__(self) -> None:
         require_one_of("task.kind", self.kind, KINDS)
@@ -143,8 +143,8 @@ class TaskConfig:
         for key, least in at_least.items():
             if getattr(self, key) < least:
                 raise UserError(f"task.{key} must be at least {least}, not {getattr(self, key)}")
-        if self.row_counts is not None and not 1 <= self.row_counts <= MOST_ROW_COUNTS:
-            raise UserError(f"task.row_counts must be 1 to {MOST_ROW_COUNTS}, or None, not {self.row_counts}")
+        if self.num_batch_shapes is not None and not 1 <= self.num_batch_shapes <= MOST_ROW_COUNTS:
+            raise UserError(f"task.row_counts must be 1 to {MOST_ROW_COUNTS}, or None, not {self.num_batch_shapes}")
         if self.doc_stride < 0:
             raise UserError(f"task.doc_stride must not be negative, not {self.doc_stride}")
         if not (self.epochs > 0 and math.isfinite(self.epochs)):

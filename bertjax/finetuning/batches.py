@@ -13,8 +13,8 @@ from bertjax.data.counter_rng import IntArray, permutation
 from bertjax.data.packing import best_fit
 from bertjax.data.pipeline import ALL_ROWS, Prefetcher, Rows, Share, every_row
 from bertjax.errors import UserError
+from bertjax.finetuning.batch_packing import choose_batch_sizes, pack_batches
 from bertjax.finetuning.features import Features
-from bertjax.finetuning.pack_batches import least_sizes, pack_batches
 from bertjax.finetuning.templates import runs
 from bertjax.types import Batch
 
@@ -25,13 +25,13 @@ _OF_TOKENS, _OF_PLACES = "token_labels", ("start_labels", "end_labels")
 class TaskBatches:
     """The training batches of all epochs, any of which can be asked for; has the face of `training.run.Batches`.
 
-    A batch holds `batch_size` windows, the last of an epoch the rest (as transformers' Trainer has it). Epoch e takes
-    them in `orders[e]` int [n], else in an order drawn from (seed, e). They are packed into `rows` rows of `seq_len`
-    tokens with places for `max_examples` windows each: the least that suffice for all batches, the rows rounded up to a
-    multiple of `row_multiple`. `packing=False` gives every window a row. `seq_len` None is the length of the longest
-    window. `row_counts` > 1 lets batches that need fewer rows have fewer: so many numbers of rows, `sizes`, chosen for
-    the least work (each is one more compilation). Runs of several seeds share their compiled steps where `sizes` and
-    `least_examples` are given.
+    A batch holds `batch_size` windows, the last batch of an epoch the rest (as transformers' Trainer has it). Epoch e
+    takes them in `orders[e]` int [n], else in an order drawn from (seed, e). They are packed into `num_sequences`
+    sequences of `seq_len` tokens with slots for `max_examples` windows each: the least that suffice for all batches,
+    sequences rounded up to a multiple of `sequence_multiple`. `packing=False` gives every window a sequence of its own.
+    `seq_len` None is the length of the longest window. `num_batch_shapes` > 1 lets batches that need fewer sequences
+    have fewer: that many sizes, `sizes`, chosen for the least work (each is one more compilation). Runs of several
+    seeds share their compiled steps where `sizes` and `min_examples` are given.
 
     `num_steps` updates make up `epochs`; later batches take the planned orders again, from the first on. Raises
     `UserError` for windows that do not fit, and for ids outside the vocabulary.
@@ -48,33 +48,35 @@ class TaskBatches:
         vocab_size: int,
         seq_len: int | None = None,
         packing: bool = True,
-        row_multiple: int = 1,
-        row_counts: int = 1,
+        sequence_multiple: int = 1,
+        num_batch_shapes: int = 1,
         sizes: Sequence[int] = (),
-        least_examples: int = 0,
+        min_examples: int = 0,
         orders: Sequence[IntArray] | None = None,
         share: Share = every_row,
         name: str = "train",
     ) -> None:
-        require_inside(features, vocab_size, name)
+        require_token_ids(features, vocab_size, name)
         self.features, self.share, self.name, self.pad_id = features, share, name, pad_id
         self.batch_size = batch_size
-        self.seq_len = row_length(features, seq_len)
+        self.seq_len = sequence_length(features, seq_len)
         self.steps_per_epoch = -(-len(features) // batch_size)
         self.num_steps = math.ceil(epochs * self.steps_per_epoch)
         num_epochs = math.ceil(self.num_steps / self.steps_per_epoch)
         self._orders = [_order(orders, epoch, seed, len(features)) for epoch in range(num_epochs)]
         self._row_of = [self._rows_of(order, packing) for order in self._orders]
         self._used = [self._rows_used(row_of) for row_of in self._row_of]
-        self.needed = -(-np.concatenate(self._used) // row_multiple) * row_multiple
-        self.row_counts = row_counts
-        self.sizes = tuple(sizes) or least_sizes(self.needed, row_counts)
-        if self.sizes[-1] < self.needed.max() or any(size % row_multiple for size in self.sizes):
-            raise ValueError(f"{self.sizes} rows do not suffice for {self.needed.max()}, or leave a device without")
-        self.max_examples = max(least_examples, *map(self._most_in_a_row, self._row_of))
+        self.needed_sequences = -(-np.concatenate(self._used) // sequence_multiple) * sequence_multiple
+        self.num_batch_shapes = num_batch_shapes
+        self.sizes = tuple(sizes) or choose_batch_sizes(self.needed_sequences, num_batch_shapes)
+        if self.sizes[-1] < self.needed_sequences.max() or any(size % sequence_multiple for size in self.sizes):
+            raise ValueError(
+                f"{self.sizes} rows do not suffice for {self.needed_sequences.max()}, or leave a device without"
+            )
+        self.max_examples = max(min_examples, *map(self._most_in_a_row, self._row_of))
 
     @property
-    def rows(self) -> int:
+    def num_sequences(self) -> int:
         """Rows of a batch, the largest where there are several sizes."""
         return self.sizes[-1]
 
@@ -95,7 +97,7 @@ class TaskBatches:
         batch = np.arange(len(row_of)) // self.batch_size
         return int(np.bincount(batch * self.batch_size + row_of).max())
 
-    def rows_of(self, cursor: int) -> int:
+    def num_sequences_at(self, cursor: int) -> int:
         """Rows of batch `cursor`, one of `sizes`."""
         epoch, step = divmod(cursor, self.steps_per_epoch)
         return self.sizes[int(np.searchsorted(self.sizes, self._used[epoch % len(self._used)][step]))]
@@ -106,7 +108,7 @@ class TaskBatches:
         return {self.name: int(np.array(self.sizes)[np.searchsorted(self.sizes, self._used[0])].sum())}
 
     @property
-    def mean_rows(self) -> float:
+    def mean_sequences(self) -> float:
         """Rows of a batch, on average over the first epoch."""
         return self.rows_per_epoch[self.name] / self.steps_per_epoch
 
@@ -115,7 +117,7 @@ class TaskBatches:
         """The share of all places of the first epoch that hold no token."""
         return 1.0 - len(self.features.tokens) / (self.rows_per_epoch[self.name] * self.seq_len)
 
-    def numbers(self, cursor: int) -> np.ndarray:
+    def window_numbers(self, cursor: int) -> np.ndarray:
         """int32: the windows of batch `cursor`, in their order."""
         return self._members(cursor)[0]
 
@@ -129,14 +131,14 @@ class TaskBatches:
     def batch(self, cursor: int, rows: Rows = ALL_ROWS) -> Batch:
         """Batch number `cursor` >= 0, or only some of its rows."""
         numbers, row_of = self._members(cursor)
-        size = (self.rows_of(cursor), self.seq_len, self.max_examples)
-        return lay_out_windows(self.features, numbers, row_of, size, self.pad_id, rows)
+        size = (self.num_sequences_at(cursor), self.seq_len, self.max_examples)
+        return make_batch(self.features, numbers, row_of, size, self.pad_id, rows)
 
     def prefetch(self, start_cursor: int, stop_cursor: int, depth: int = 2) -> Prefetcher:
         """Iterate over (cursor, this process's share of the batch) for the cursors [start, stop)."""
 
         def own(cursor: int) -> Batch:
-            return self.batch(cursor, self.share(self.rows_of(cursor)))
+            return self.batch(cursor, self.share(self.num_sequences_at(cursor)))
 
         return Prefetcher(own, start_cursor, stop_cursor, depth)
 
@@ -164,7 +166,7 @@ class EvalBatches(Sequence[Batch]):
         self,
         features: Features,
         *,
-        rows: int,
+        batch_size: int,
         pad_id: int,
         vocab_size: int,
         seq_len: int | None = None,
@@ -173,10 +175,10 @@ class EvalBatches(Sequence[Batch]):
         share: Share = every_row,
         name: str = "eval",
     ) -> None:
-        require_inside(features, vocab_size, name)
-        self.features, self.rows, self.pad_id, self.name = features, rows, pad_id, name
-        self.seq_len = row_length(features, seq_len)
-        self._own = share(rows)
+        require_token_ids(features, vocab_size, name)
+        self.features, self.batch_size, self.pad_id, self.name = features, batch_size, pad_id, name
+        self.seq_len = sequence_length(features, seq_len)
+        self._own = share(batch_size)
         lengths = features.lengths
         self._numbers = np.argsort(-lengths, kind="stable").astype(np.int32)
         if packing:
@@ -187,7 +189,7 @@ class EvalBatches(Sequence[Batch]):
             self.max_examples = int(np.bincount(row_of).max())
         else:
             self._row_of, num_rows, self.max_examples = np.arange(len(lengths)), len(lengths), 1
-        self._num_batches = -(-num_rows // rows)
+        self._num_batches = -(-num_rows // batch_size)
         self._lengths = [self.seq_len] if packing else _halves(self.seq_len, num_lengths)
 
     def __len__(self) -> int:
@@ -202,15 +204,15 @@ class EvalBatches(Sequence[Batch]):
             return [self[each] for each in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(index)
-        first = index % len(self) * self.rows
-        begin, end = np.searchsorted(self._row_of, [first, first + self.rows])
+        first = index % len(self) * self.batch_size
+        begin, end = np.searchsorted(self._row_of, [first, first + self.batch_size])
         numbers = self._numbers[begin:end]
         longest = int(self.features.lengths[numbers].max())
         seq_len = (
             min(length for length in self._lengths if length >= longest) if len(self._lengths) > 1 else self.seq_len
         )
-        size = (self.rows, seq_len, self.max_examples)
-        return lay_out_windows(self.features, numbers, self._row_of[begin:end] - first, size, self.pad_id, self._own)
+        size = (self.batch_size, seq_len, self.max_examples)
+        return make_batch(self.features, numbers, self._row_of[begin:end] - first, size, self.pad_id, self._own)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[index] for index in range(len(self)))
@@ -222,10 +224,7 @@ def _halves(seq_len: int, count: int) -> list[int]:
     return [seq_len, *(length for length in halves if length < seq_len)]
 
 
-eval_batches = EvalBatches
-
-
-def row_length(features: Features, seq_len: int | None) -> int:
+def sequence_length(features: Features, seq_len: int | None) -> int:
     """Tokens of a row: the longest window rounded up, or what was asked for; raises `UserError` if too short."""
     if not len(features):
         raise UserError("the task has no examples left; check its sources")
@@ -239,7 +238,7 @@ def row_length(features: Features, seq_len: int | None) -> int:
     return seq_len
 
 
-def require_inside(features: Features, vocab_size: int, name: str) -> None:
+def require_token_ids(features: Features, vocab_size: int, name: str) -> None:
     """Raises `UserError` for token ids outside a vocabulary: JAX reads something else there, and goes on."""
     tokens = features.tokens
     if not tokens.size or tokens.view(np.uint32).max() < vocab_size:  # without a sign, negative numbers are huge
@@ -252,7 +251,7 @@ def require_inside(features: Features, vocab_size: int, name: str) -> None:
     )
 
 
-def lay_out_windows(
+def make_batch(
     features: Features,
     numbers: np.ndarray,
     row_of: np.ndarray,
@@ -290,7 +289,7 @@ def lay_out_windows(
         "segment_ids": tokens(np.repeat(slot + 1, lengths), 0),
         "position_ids": tokens(runs(np.zeros_like(lengths), lengths), 0),
         "token_type_ids": tokens(features.token_types[source], 0),
-        "example_positions": examples((first + features.summary[numbers]).astype(np.int32)),
+        "example_positions": examples((first + features.summary_position[numbers]).astype(np.int32)),
         "example_weights": examples(np.ones(len(row), np.float32)),
         "example_ids": examples(numbers.astype(np.uint32)),
         "example_draws": examples(np.zeros(len(row), np.uint32)),
@@ -316,7 +315,7 @@ def _own(numbers: np.ndarray, row_of: np.ndarray, num_rows: int, rows: Rows) -> 
     return numbers[order], row[order], count
 
 
-def token_values(features: Features, batch: Batch, values: np.ndarray, out: np.ndarray) -> None:
+def scatter_token_values(features: Features, batch: Batch, values: np.ndarray, out: np.ndarray) -> None:
     """Writes what a model says of the tokens of a batch, [B, S, ...], into `out` [total, ...], beside `tokens`."""
     numbers, segments = np.asarray(batch["example_numbers"]), np.asarray(batch["segment_ids"])
     row, column = np.nonzero(segments)
@@ -324,7 +323,7 @@ def token_values(features: Features, batch: Batch, values: np.ndarray, out: np.n
     out[features.offsets[window] + np.asarray(batch["position_ids"])[row, column]] = np.asarray(values)[row, column]
 
 
-def window_values(batch: Batch, values: np.ndarray, out: np.ndarray) -> None:
+def scatter_window_values(batch: Batch, values: np.ndarray, out: np.ndarray) -> None:
     """Writes what a model says of the windows of a batch, [B, E, ...], into `out` [n, ...], one entry a window."""
     numbers = np.asarray(batch["example_numbers"])
     here = numbers >= 0

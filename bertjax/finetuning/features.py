@@ -13,8 +13,8 @@ from bertjax.data.counter_rng import IntArray
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import TextExamples
-from bertjax.finetuning.readers.load import label_numbers
-from bertjax.finetuning.templates import Part, encode_texts, put_together, template_of
+from bertjax.finetuning.readers.load import encode_labels
+from bertjax.finetuning.templates import TokenRanges, assemble_windows, encode_texts, find_template
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Features:
     offsets: np.ndarray
     token_types: np.ndarray
     example: np.ndarray
-    summary: np.ndarray
+    summary_position: np.ndarray
     labels: Mapping[str, np.ndarray]
 
     def __len__(self) -> int:
@@ -51,24 +51,24 @@ class TextData:
     features: Features
     ids: list[str]
     notes: tuple[str, ...]
-    num_cut: int = 0
+    num_truncated: int = 0
 
 
 def text_data(
     config: TaskConfig, examples: TextExamples, tokenizer: Tokenizer, labels: Sequence[str], training: bool = False
 ) -> TextData:
-    """The features of classification and regression; `labels` are the names of the classes (`label_names`).
+    """The features of classification and regression; `labels` are the names of the classes (`collect_labels`).
 
     `training` lets `task.swap_pairs` double the pairs. Raises `UserError` for unknown labels, and where a text alone is
     too long for `task.cut`.
     """
-    template = template_of(tokenizer, config.is_pair)
+    template = find_template(tokenizer, config.is_pair)
     texts = [encode_texts(tokenizer, examples.texts)]
     if examples.pairs is not None:
         texts.append(encode_texts(tokenizer, examples.pairs))
     room = config.max_len - template.num_special
-    kept, num_cut = _kept(config, examples, [lengths for lengths, _ in texts], room)
-    parts = [Part.of(lengths, ids).cut(own) for (lengths, ids), own in zip(texts, kept, strict=True)]
+    kept, num_truncated = _kept(config, examples, [lengths for lengths, _ in texts], room)
+    parts = [TokenRanges.of(lengths, ids).cut(own) for (lengths, ids), own in zip(texts, kept, strict=True)]
     example = np.arange(len(examples), dtype=np.int32)
     if training and config.swap_pairs:
         first, second = parts
@@ -76,16 +76,18 @@ def text_data(
         example = np.concatenate([example, example])
     values: dict[str, np.ndarray] = {}
     if examples.labels is not None:
-        values["class_labels"] = label_numbers(labels, examples.labels, examples.places)[example]
+        values["class_labels"] = encode_labels(labels, examples.labels, examples.places)[example]
     if examples.scores is not None:
         values["score_labels"] = np.array(examples.scores, np.float32)[example]
-    tokens, offsets, types, summary = put_together(template, parts)
+    tokens, offsets, types, summary_position = assemble_windows(template, parts)
     require_tokens(offsets, example, examples.places)
     notes = [
         *examples.notes,
-        *cut_note(num_cut, len(examples), f"task.max_len={config.max_len}, task.cut={config.cut}"),
+        *truncation_note(num_truncated, len(examples), f"task.max_len={config.max_len}, task.cut={config.cut}"),
     ]
-    return TextData(Features(tokens, offsets, types, example, summary, values), examples.ids, tuple(notes), num_cut)
+    return TextData(
+        Features(tokens, offsets, types, example, summary_position, values), examples.ids, tuple(notes), num_truncated
+    )
 
 
 def require_tokens(offsets: np.ndarray, example: np.ndarray, places: Places) -> None:
@@ -97,7 +99,7 @@ def require_tokens(offsets: np.ndarray, example: np.ndarray, places: Places) -> 
         )
 
 
-def cut_note(count: int, total: int, why: str, what: str = "examples") -> list[str]:
+def truncation_note(count: int, total: int, why: str, what: str = "examples") -> list[str]:
     """What to say where some examples are longer than they may be."""
     return [f"{count:,} of {total:,} {what} ({count / total:.1%}) are too long and were cut ({why})"] if count else []
 
@@ -106,7 +108,7 @@ def _kept(
     config: TaskConfig, examples: TextExamples, lengths: Sequence[IntArray], room: int
 ) -> tuple[list[IntArray], int]:
     """How many tokens of every text stay, and how many examples are cut."""
-    kept = cut_lengths(lengths, room, config.cut)
+    kept = truncated_lengths(lengths, room, config.cut)
     for own in kept:
         if len(own) and own.min() < 0:
             place = examples.places[int(own.argmin())]
@@ -120,7 +122,7 @@ def _kept(
     return kept, int(is_cut.sum())
 
 
-def cut_lengths(lengths: Sequence[IntArray], room: int, rule: str) -> list[IntArray]:
+def truncated_lengths(lengths: Sequence[IntArray], room: int, rule: str) -> list[IntArray]:
     """Of texts or pairs of texts with so many tokens, how many stay of each where `room` is for both together.
 
     longest_first: the longer gives way until both are equal, then both, the longer keeping one more if the room is odd

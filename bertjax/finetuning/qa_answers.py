@@ -14,7 +14,7 @@ from bertjax.finetuning.qa_features import QaData
 _WINDOWS_PER_PASS = 512  # times n_best squared pairs of places at a time
 
 
-class Span(NamedTuple):
+class AnswerSpan(NamedTuple):
     """One possible answer: the characters [begin, end) of the context, (0, 0) = no answer.
 
     `probability` is that among the answers kept, of a softmax over their scores.
@@ -28,15 +28,15 @@ class Span(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class PredictedAnswer:
     """What is answered to a question: `text`, "" = no answer; the best spans, the highest score first; and by how much
     the score of no answer exceeds that of the best span (None where every question has an answer).
     """
 
     id: str
     text: str
-    spans: list[Span]
-    null_margin: float | None
+    spans: list[AnswerSpan]
+    null_score_diff: float | None
 
 
 class _Pairs(NamedTuple):
@@ -48,7 +48,9 @@ class _Pairs(NamedTuple):
     score: np.ndarray
 
 
-def best_answers(config: TaskConfig, data: QaData, start_scores: np.ndarray, end_scores: np.ndarray) -> list[Answer]:
+def select_answers(
+    config: TaskConfig, data: QaData, start_scores: np.ndarray, end_scores: np.ndarray
+) -> list[PredictedAnswer]:
     """The answer to every question that has windows, in order, by scores float [total] beside `features.tokens`.
 
     As transformers' `run_qa` has it: of every window the `task.n_best` best starts and ends among all its tokens are
@@ -68,7 +70,7 @@ def best_answers(config: TaskConfig, data: QaData, start_scores: np.ndarray, end
     )
     order = np.lexsort((-pairs.score, pairs.question))
     pairs = _Pairs(*(values[order] for values in pairs))
-    place = features.offsets[:-1] + features.summary
+    place = features.offsets[:-1] + features.summary_position
     null_of_window = start_scores[place].astype(np.float64) + end_scores[place]
     questions, first = np.unique(features.example, return_index=True)
     null = np.minimum.reduceat(null_of_window, first)
@@ -93,7 +95,7 @@ def _pairs(
     lengths = features.lengths[windows]
     starts, start_best = _best_places(start_scores, features.offsets[windows], lengths, config.n_best)
     ends, end_best = _best_places(end_scores, features.offsets[windows], lengths, config.n_best)
-    place, count = data.context_place[windows, None, None], data.context_length[windows, None, None]
+    place, count = data.context_position[windows, None, None], data.context_length[windows, None, None]
     start, end = starts[:, :, None], ends[:, None, :]
     possible = (start >= place) & (end < place + count) & (start <= end) & (end - start < config.max_answer_len)
     score = np.where(possible, start_best[:, :, None] + end_best[:, None, :], -np.inf).reshape(len(windows), -1)
@@ -101,7 +103,7 @@ def _pairs(
     row, column = np.nonzero(np.take_along_axis(score, kept, axis=1) > -np.inf)
     pair = kept[row, column]
     window = windows[row]
-    to_token = data.first_token[window] - data.context_place[window]
+    to_token = data.first_token[window] - data.context_position[window]
     start_token = starts[row, pair // ends.shape[1]] + to_token
     end_token = ends[row, pair % ends.shape[1]] + to_token
     return _Pairs(
@@ -130,7 +132,7 @@ def _joined(parts: list[_Pairs]) -> _Pairs:
     return _Pairs(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
 
-def _answer(config: TaskConfig, data: QaData, question: int, pairs: _Pairs, null: float) -> Answer:
+def _answer(config: TaskConfig, data: QaData, question: int, pairs: _Pairs, null: float) -> PredictedAnswer:
     examples = data.examples
     context = examples.contexts[examples.context_of[question]]
     found = list(zip(pairs.begin.tolist(), pairs.end.tolist(), pairs.score.tolist(), strict=True))
@@ -139,16 +141,16 @@ def _answer(config: TaskConfig, data: QaData, question: int, pairs: _Pairs, null
     scores = np.array([score for _, _, score in found])
     weights = np.exp(scores - scores.max()) if len(scores) else scores
     spans = [
-        Span(context[begin:end].strip(), begin, end, score, float(weight))
+        AnswerSpan(context[begin:end].strip(), begin, end, score, float(weight))
         for (begin, end, score), weight in zip(found, weights / weights.sum() if len(weights) else [], strict=True)
     ]
     best = next((span for span in spans if span.text), None)
     if not config.no_answer:
-        return Answer(examples.ids[question], spans[0].text if spans else "", spans, None)
+        return PredictedAnswer(examples.ids[question], spans[0].text if spans else "", spans, None)
     if best is None:
-        return Answer(examples.ids[question], "", spans, np.inf)
+        return PredictedAnswer(examples.ids[question], "", spans, np.inf)
     margin = null - best.score
-    return Answer(examples.ids[question], "" if margin > config.null_threshold else best.text, spans, margin)
+    return PredictedAnswer(examples.ids[question], "" if margin > config.null_threshold else best.text, spans, margin)
 
 
 def _with_null(found: list[tuple[int, int, float]], null: float, n_best: int) -> list[tuple[int, int, float]]:

@@ -15,15 +15,15 @@ from bertjax.data.special_tokens import family_of
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.word_cache import flat
 from bertjax.errors import UserError
-from bertjax.finetuning.features import Features, cut_note
+from bertjax.finetuning.features import Features, truncation_note
 from bertjax.finetuning.readers.examples import QaExamples
-from bertjax.finetuning.templates import Part, encode_texts, part_places, put_together, template_of
+from bertjax.finetuning.templates import TokenRanges, assemble_windows, encode_texts, find_template, range_begins
 
 _CONTEXTS_PER_CALL = 1024
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Located:
+class TokenizedContexts:
     """Contexts as tokens: `lengths` int64 [contexts]; of all tokens, end to end, the ids int32 and the characters.
 
     `begins` and `ends` int64 [tokens] are those of their own context.
@@ -46,8 +46,8 @@ class QaData:
 
     features: Features
     examples: QaExamples
-    contexts: Located
-    context_place: IntArray
+    contexts: TokenizedContexts
+    context_position: IntArray
     first_token: IntArray
     context_length: IntArray
     notes: tuple[str, ...]
@@ -69,33 +69,35 @@ def qa_data(config: TaskConfig, examples: QaExamples, tokenizer: Tokenizer, trai
             notes.append(f"{count:,} of {len(examples):,} questions are left out: the answer is not at answer_start")
         if not len(chosen):
             raise UserError("task.train: no answer stands at its answer_start; it counts characters, from 0")
-    template = template_of(tokenizer, is_pair=True)
-    questions = Part.of(*encode_texts(tokenizer, [examples.questions[i] for i in chosen]))
+    template = find_template(tokenizer, is_pair=True)
+    questions = TokenRanges.of(*encode_texts(tokenizer, [examples.questions[i] for i in chosen]))
     asked = questions.cut(np.minimum(questions.lengths, config.max_question_len))
-    num_cut = int((asked.lengths < questions.lengths).sum())
-    notes += cut_note(num_cut, len(chosen), f"task.max_question_len={config.max_question_len}", "questions")
-    contexts = located(tokenizer, examples.contexts)
+    num_truncated = int((asked.lengths < questions.lengths).sum())
+    notes += truncation_note(
+        num_truncated, len(chosen), f"task.max_question_len={config.max_question_len}", "questions"
+    )
+    contexts = tokenize_contexts(tokenizer, examples.contexts)
     context_of = np.array(examples.context_of, np.int64)[chosen]
     rooms = config.max_len - template.num_special - asked.lengths
     which, starts, lengths = _windows(contexts.lengths[context_of], rooms, config.doc_stride)
 
     first_token = ends_of(contexts.lengths)[:-1][context_of[which]] + starts
     question = dataclasses.replace(asked, starts=asked.starts[which], lengths=asked.lengths[which])
-    context = Part(contexts.ids, first_token, lengths)
+    context = TokenRanges(contexts.ids, first_token, lengths)
     is_context_first = family_of(tokenizer.family).padding_side == "left"
     parts = [context, question] if is_context_first else [question, context]
-    tokens, offsets, types, summary = put_together(template, parts)
-    place = part_places(template, parts, 0 if is_context_first else 1)
+    tokens, offsets, types, summary_position = assemble_windows(template, parts)
+    place = range_begins(template, parts, 0 if is_context_first else 1)
     values = {}
     if examples.answers is not None:
         spans = _answer_tokens(examples, chosen, contexts)
-        values = _labels(spans[which], contexts, first_token, lengths, place, summary)
-    features = Features(tokens, offsets, types, chosen[which].astype(np.int32), summary, values)
-    notes.append(_window_note(config, len(chosen), values, summary))
+        values = _labels(spans[which], contexts, first_token, lengths, place, summary_position)
+    features = Features(tokens, offsets, types, chosen[which].astype(np.int32), summary_position, values)
+    notes.append(_window_note(config, len(chosen), values, summary_position))
     return QaData(features, examples, contexts, place, first_token, lengths, tuple(notes))
 
 
-def located(tokenizer: Tokenizer, contexts: Sequence[str]) -> Located:
+def tokenize_contexts(tokenizer: Tokenizer, contexts: Sequence[str]) -> TokenizedContexts:
     """The tokens of contexts with the characters [begin, end) that each of them stands for."""
     lengths, ids, spans = [], [], []
     for first in range(0, len(contexts), _CONTEXTS_PER_CALL):
@@ -107,7 +109,7 @@ def located(tokenizer: Tokenizer, contexts: Sequence[str]) -> Located:
         ids.append(found)
         spans.append(np.fromiter(both, np.int64, 2 * len(found)).reshape(-1, 2))
     begins, ends = np.concatenate(spans).T if spans else np.zeros((2, 0), np.int64)
-    return Located(
+    return TokenizedContexts(
         np.concatenate(lengths), np.concatenate(ids), np.ascontiguousarray(begins), np.ascontiguousarray(ends)
     )
 
@@ -137,7 +139,7 @@ def _in_place(examples: QaExamples) -> np.ndarray:
     return found
 
 
-def _answer_tokens(examples: QaExamples, chosen: IntArray, contexts: Located) -> IntArray:
+def _answer_tokens(examples: QaExamples, chosen: IntArray, contexts: TokenizedContexts) -> IntArray:
     """int64 [chosen, 4]: the characters [begin, end) of the first answer of every question, and the first and last
     token (among those of all contexts) that it lies on; begin is -1 where there is no answer.
     """
@@ -159,11 +161,11 @@ def _answer_tokens(examples: QaExamples, chosen: IntArray, contexts: Located) ->
 
 def _labels(
     spans: IntArray,
-    contexts: Located,
+    contexts: TokenizedContexts,
     first_token: IntArray,
     lengths: IntArray,
     place: IntArray,
-    summary: np.ndarray,
+    summary_position: np.ndarray,
 ) -> dict[str, np.ndarray]:
     """Where the answer starts and ends in every window, the summary token's place where all of it is not there."""
     last_token = first_token + np.maximum(lengths, 1) - 1
@@ -174,13 +176,15 @@ def _labels(
     for name, token in (("start_labels", spans[:, 2]), ("end_labels", spans[:, 3])):
         # Unlike here, run_qa's own loop goes past the context where the answer begins in the last token of a window.
         own = np.clip(token, first_token, last_token) - first_token + place
-        found[name] = np.where(inside, own, summary).astype(np.int32)
+        found[name] = np.where(inside, own, summary_position).astype(np.int32)
     return found
 
 
-def _window_note(config: TaskConfig, questions: int, values: dict[str, np.ndarray], summary: np.ndarray) -> str:
+def _window_note(
+    config: TaskConfig, questions: int, values: dict[str, np.ndarray], summary_position: np.ndarray
+) -> str:
     """How many windows there are, and in how many the answer is."""
-    note = f"{questions:,} questions in {len(summary):,} windows of at most {config.max_len} tokens"
+    note = f"{questions:,} questions in {len(summary_position):,} windows of at most {config.max_len} tokens"
     if values:
-        note += f", {int((values['start_labels'] != summary).sum()):,} of which hold the answer"
+        note += f", {int((values['start_labels'] != summary_position).sum()):,} of which hold the answer"
     return note

@@ -20,23 +20,23 @@ TEXTS_PER_CALL = 4096  # the library keeps all that it knows of a text until the
 
 
 @dataclasses.dataclass(frozen=True)
-class Template:
+class WindowTemplate:
     """The special pieces before, between and behind one or two texts, (id, token type) each, and the texts' types.
 
-    `gaps` has one more entry than there are texts. `summary` is the place of the token that stands for the window:
-    counted from the end where it is negative.
+    `gaps` has one more entry than there are texts. `summary_position` is the position of the token that represents the
+    window, counted from the end where it is negative.
     """
 
     gaps: tuple[tuple[tuple[int, int], ...], ...]
     types: tuple[int, ...]
-    summary: int
+    summary_position: int
 
     @property
     def num_special(self) -> int:
         return sum(map(len, self.gaps))
 
 
-def template_of(tokenizer: Tokenizer, is_pair: bool) -> Template:
+def find_template(tokenizer: Tokenizer, is_pair: bool) -> WindowTemplate:
     """How this tokenizer lays out one text or two, as its own rules (`tokenizer.json`) have it, else as its family has.
 
     Token types are 0 in families without them. The summary is [CLS] where there is one, else the last token (GPT-2).
@@ -47,16 +47,16 @@ def template_of(tokenizer: Tokenizer, is_pair: bool) -> Template:
     if not family.token_types:
         gaps = [[(piece, 0) for piece, _ in gap] for gap in gaps]
         types = [0] * len(types)
-    summary = -1
+    summary_position = -1
     for index, (piece, _) in enumerate(gaps[0]):
         if piece == tokenizer.cls_id:
-            summary = index
+            summary_position = index
             break
     else:
         for index, (piece, _) in enumerate(gaps[-1]):
             if piece == tokenizer.cls_id:
-                summary = index - len(gaps[-1])
-    return Template(tuple(map(tuple, gaps)), tuple(types), summary)
+                summary_position = index - len(gaps[-1])
+    return WindowTemplate(tuple(map(tuple, gaps)), tuple(types), summary_position)
 
 
 _Found = tuple[list[list[tuple[int, int]]], list[int]]
@@ -107,17 +107,17 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> Flat:
         else:
             # Texts with blanks at their ends (all of SST-2) would not be taken apart into words that are known.
             found.append(tokenizer.encode_flat([text.strip(" ") for text in group] if drops_blanks else group))
-    return joined(found)
+    return concatenate(found)
 
 
-def joined(found: Sequence[Flat]) -> Flat:
+def concatenate(found: Sequence[Flat]) -> Flat:
     if not found:
         return np.zeros(0, np.int64), np.zeros(0, np.int32)
     return np.concatenate([lengths for lengths, _ in found]), np.concatenate([ids for _, ids in found])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part:
+class TokenRanges:
     """One text of every window: `lengths[i]` ids from `starts[i]` on."""
 
     ids: np.ndarray
@@ -125,20 +125,22 @@ class Part:
     lengths: IntArray
 
     @classmethod
-    def of(cls, lengths: IntArray, ids: np.ndarray) -> Part:
+    def of(cls, lengths: IntArray, ids: np.ndarray) -> TokenRanges:
         """Texts as they were encoded, whole."""
         return cls(ids, ends_of(lengths)[:-1], lengths)
 
-    def cut(self, lengths: IntArray) -> Part:
+    def cut(self, lengths: IntArray) -> TokenRanges:
         """Only the first tokens of every text."""
         return dataclasses.replace(self, lengths=lengths)
 
-    def followed_by(self, other: Part) -> Part:
+    def followed_by(self, other: TokenRanges) -> TokenRanges:
         starts = np.concatenate([self.starts, other.starts + len(self.ids)])
-        return Part(np.concatenate([self.ids, other.ids]), starts, np.concatenate([self.lengths, other.lengths]))
+        return TokenRanges(np.concatenate([self.ids, other.ids]), starts, np.concatenate([self.lengths, other.lengths]))
 
 
-def put_together(template: Template, parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def assemble_windows(
+    template: WindowTemplate, parts: Sequence[TokenRanges]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(tokens int32 [total], offsets int64 [n + 1], token types int8 [total], summary int32 [n]) of windows."""
     lengths = sum((part.lengths for part in parts), np.full(len(parts[0].lengths), template.num_special, np.int64))
     offsets = ends_of(lengths)
@@ -153,13 +155,13 @@ def put_together(template: Template, parts: Sequence[Part]) -> tuple[np.ndarray,
             tokens[target] = part.ids[runs(part.starts, part.lengths)]
             types[target] = kind
             place += part.lengths
-    summary = np.full(len(lengths), template.summary, np.int32)
-    if template.summary < 0:
-        summary = np.maximum(lengths + template.summary, 0).astype(np.int32)
-    return tokens, offsets, types, summary
+    summary_position = np.full(len(lengths), template.summary_position, np.int32)
+    if template.summary_position < 0:
+        summary_position = np.maximum(lengths + template.summary_position, 0).astype(np.int32)
+    return tokens, offsets, types, summary_position
 
 
-def part_places(template: Template, parts: Sequence[Part], number: int) -> IntArray:
+def range_begins(template: WindowTemplate, parts: Sequence[TokenRanges], number: int) -> IntArray:
     """Where text `number` begins in every window."""
     place = np.full(len(parts[0].lengths), sum(map(len, template.gaps[: number + 1])), np.int64)
     return sum((part.lengths for part in parts[:number]), place)

@@ -12,10 +12,18 @@ from bertjax.config.task import TaskConfig
 from bertjax.data.corpus import offsets as ends_of
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.word_cache import Flat, flat
-from bertjax.finetuning.features import Features, cut_note, require_tokens
+from bertjax.finetuning.features import Features, require_tokens, truncation_note
 from bertjax.finetuning.readers.examples import WordExamples
-from bertjax.finetuning.readers.load import label_numbers
-from bertjax.finetuning.templates import TEXTS_PER_CALL, Part, joined, part_places, put_together, runs, template_of
+from bertjax.finetuning.readers.load import encode_labels
+from bertjax.finetuning.templates import (
+    TEXTS_PER_CALL,
+    TokenRanges,
+    assemble_windows,
+    concatenate,
+    find_template,
+    range_begins,
+    runs,
+)
 
 OUTSIDE = "O"
 _BLANKS = ("Ġ", "▁")  # how byte-level BPE and sentencepiece write the blank before a word
@@ -33,7 +41,7 @@ class TokenData:
     features: Features
     words: list[list[str]]
     word_offsets: np.ndarray
-    first_piece: np.ndarray
+    first_token_of_word: np.ndarray
     labels: tuple[str, ...]
     ids: list[str]
     notes: tuple[str, ...]
@@ -44,9 +52,9 @@ class TokenData:
         Words that the model did not see are O, or the first label where there is no O.
         """
         default = self.labels.index(OUTSIDE) if OUTSIDE in self.labels else 0
-        seen = self.first_piece >= 0
-        numbers = np.full(len(self.first_piece), default)
-        numbers[seen] = np.asarray(predictions)[self.first_piece[seen]]
+        seen = self.first_token_of_word >= 0
+        numbers = np.full(len(self.first_token_of_word), default)
+        numbers[seen] = np.asarray(predictions)[self.first_token_of_word[seen]]
         names = [self.labels[number] for number in numbers.tolist()]
         ends = self.word_offsets.tolist()
         return [names[begin:end] for begin, end in itertools.pairwise(ends)]
@@ -57,39 +65,43 @@ def token_data(config: TaskConfig, examples: WordExamples, tokenizer: Tokenizer,
 
     Raises `UserError` for unknown tags.
     """
-    template = template_of(tokenizer, is_pair=False)
+    template = find_template(tokenizer, is_pair=False)
     lengths, ids = encode_words(tokenizer, list(itertools.chain.from_iterable(examples.words)))
     word_offsets = ends_of(list(map(len, examples.words)))
     piece_begins = ends_of(lengths)
-    part = Part(ids, piece_begins[word_offsets[:-1]], np.diff(piece_begins[word_offsets]))
+    part = TokenRanges(ids, piece_begins[word_offsets[:-1]], np.diff(piece_begins[word_offsets]))
     whole, part = part, part.cut(np.minimum(part.lengths, config.max_len - template.num_special))
-    tokens, offsets, types, summary = put_together(template, [part])
+    tokens, offsets, types, summary_position = assemble_windows(template, [part])
     require_tokens(offsets, np.arange(len(examples)), examples.places)
 
     sentence = np.repeat(np.arange(len(examples)), np.diff(word_offsets))
     place = piece_begins[:-1] - part.starts[sentence]  # of the first piece of every word, in its text
     is_seen = (lengths > 0) & (place < part.lengths[sentence])
-    begin = offsets[:-1] + part_places(template, [part], 0)
-    first_piece = np.where(is_seen, begin[sentence] + place, -1)
+    begin = offsets[:-1] + range_begins(template, [part], 0)
+    first_token_of_word = np.where(is_seen, begin[sentence] + place, -1)
 
     values = {}
     if examples.tags is not None:
-        numbers = label_numbers(
+        numbers = encode_labels(
             labels, itertools.chain.from_iterable(examples.tags), examples.places, sentence.tolist()
         )
         values["token_labels"] = np.full(len(tokens), -1, np.int32)
-        values["token_labels"][first_piece[is_seen]] = numbers[is_seen]
+        values["token_labels"][first_token_of_word[is_seen]] = numbers[is_seen]
     notes = [*examples.notes, *_cut_notes(config, whole, part, lengths, is_seen)]
-    features = Features(tokens, offsets, types, np.arange(len(examples), dtype=np.int32), summary, values)
-    return TokenData(features, examples.words, word_offsets, first_piece, tuple(labels), examples.ids, tuple(notes))
+    features = Features(tokens, offsets, types, np.arange(len(examples), dtype=np.int32), summary_position, values)
+    return TokenData(
+        features, examples.words, word_offsets, first_token_of_word, tuple(labels), examples.ids, tuple(notes)
+    )
 
 
-def _cut_notes(config: TaskConfig, whole: Part, part: Part, lengths: np.ndarray, is_seen: np.ndarray) -> list[str]:
+def _cut_notes(
+    config: TaskConfig, whole: TokenRanges, part: TokenRanges, lengths: np.ndarray, is_seen: np.ndarray
+) -> list[str]:
     num_empty = int((lengths == 0).sum())
     num_lost = int((~is_seen).sum()) - num_empty
-    num_cut = int((part.lengths < whole.lengths).sum())
+    num_truncated = int((part.lengths < whole.lengths).sum())
     why = f"task.max_len={config.max_len}; {num_lost:,} words are not seen"
-    notes = cut_note(num_cut, len(part.lengths), why, "sentences")
+    notes = truncation_note(num_truncated, len(part.lengths), why, "sentences")
     if num_empty:
         notes.append(f"{num_empty:,} words have no pieces (the tokenizer drops their characters) and no prediction")
     return notes
@@ -111,7 +123,7 @@ def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> Flat:
         group = [[blank + word] for word in distinct[begin : begin + TEXTS_PER_CALL]]
         encodings = tokenizer.engine.encode_batch_fast(group, is_pretokenized=True, add_special_tokens=False)
         found.append(flat([encoding.ids for encoding in encodings]))
-    lengths, ids = joined(found)
+    lengths, ids = concatenate(found)
     begins = ends_of(lengths)[:-1]
     return lengths[which], ids[runs(begins[which], lengths[which])]
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel, max_input_length
 from bertjax.hf.sentence_transformers import Pooling, drop_heads, pool
-from bertjax.inference.text_batches import TextReader, Texts, TextTokenizer, batches
+from bertjax.inference.text_batches import EncodingTokenizer, TextEncoder, TokenizedTexts, batch_by_length
 
 TOKENS = 8192
 """Of a batch, padding included."""
@@ -27,7 +27,7 @@ class Embedder:
     """
 
     def __init__(
-        self, model: PretrainedModel, tokenizer: TextTokenizer, pooling: Pooling = _MEAN, tokens: int = TOKENS
+        self, model: PretrainedModel, tokenizer: EncodingTokenizer, pooling: Pooling = _MEAN, tokens: int = TOKENS
     ) -> None:
         self.pooling, self.cut, self._tokens = pooling, 0, tokens
         self._model = drop_heads(model)
@@ -39,19 +39,19 @@ class Embedder:
         if longest is not None and pooling.max_length is not None and pooling.max_length > longest:
             raise UserError(f"max-length {pooling.max_length} is beyond the {longest} tokens that the model can read")
         self.max_length = pooling.max_length or longest or self._model.config.max_position_embeddings
-        self._reader = TextReader(tokenizer, self.max_length)
+        self._reader = TextEncoder(tokenizer, self.max_length)
 
     def __call__(self, texts: Sequence[str]) -> Float[np.ndarray, "n D"]:
         """The vectors in the order of the texts."""
         read = self._reader(texts)
         self.cut += read.cut
         vectors = np.zeros((len(read), self._model.config.hidden_size), np.float32)
-        for batch in batches(read.lengths, self.max_length, self._tokens):
+        for batch in batch_by_length(read.lengths, self.max_length, self._tokens):
             found = self._vectors(read, batch.members, batch.length)
             vectors[batch.members[: batch.real]] = found[: batch.real]
         return vectors
 
-    def _vectors(self, texts: Texts, members: np.ndarray, length: int) -> np.ndarray:
+    def _vectors(self, texts: TokenizedTexts, members: np.ndarray, length: int) -> np.ndarray:
         rows = texts.rows(members, length, self._model.config.pad_token_id)
         hidden = self._model(*rows).last_hidden_state
         pooled = rows.attention_mask

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.inference.mlm_inference import HowHidden, Rows, how_hidden, masked_word_logits
+from bertjax.inference.mlm_inference import MaskMode, TokenBatch, choose_mask_mode, masked_token_logits
 
 _SPELLINGS = re.compile(r"\[MASK\]|<mask>", re.IGNORECASE)
 _SENTENCES = 32  # of a batch
@@ -32,7 +32,7 @@ class SpecialTokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
-class Filling(NamedTuple):
+class MaskPrediction(NamedTuple):
     """A piece for a mask of a sentence and its probability."""
 
     piece: str
@@ -45,7 +45,7 @@ def fill_mask(
     sentences: Sequence[str],
     top: int = 5,
     two_streams: bool | None = None,
-) -> list[list[Filling]]:
+) -> list[list[MaskPrediction]]:
     """The `top` most likely pieces for the first mask of every sentence; see `fill_masks`."""
     return [masks[0] for masks in fill_masks(model, tokenizer, sentences, top, two_streams)]
 
@@ -56,14 +56,14 @@ def fill_masks(
     sentences: Sequence[str],
     top: int = 5,
     two_streams: bool | None = None,
-) -> list[list[list[Filling]]]:
+) -> list[list[list[MaskPrediction]]]:
     """The `top` most likely pieces for every mask of every sentence, each mask by itself while all are hidden.
 
-    A mask is written [MASK] or <mask>, whatever the model's piece is; `two_streams`: see `how_hidden`. Raises
+    A mask is written [MASK] or <mask>, whatever the model's piece is; `two_streams`: see `choose_mask_mode`. Raises
     `UserError` for a sentence without a mask or longer than the model reads, and for a model that cannot fill any.
     """
-    how = how_hidden(model, tokenizer.mask_id, two_streams)
-    masked_rows(tokenizer, sentences, model.config.max_position_embeddings)
+    how = choose_mask_mode(model, tokenizer.mask_id, two_streams)
+    encode_sentences(tokenizer, sentences, model.config.max_position_embeddings)
     return [
         found
         for start in range(0, len(sentences), _SENTENCES)
@@ -71,7 +71,7 @@ def fill_masks(
     ]
 
 
-def masked_rows(tokenizer: SpecialTokenizer, sentences: Sequence[str], most: int) -> list[list[int]]:
+def encode_sentences(tokenizer: SpecialTokenizer, sentences: Sequence[str], most: int) -> list[list[int]]:
     """The ids of every sentence; `UserError` for one without a mask or of more than `most` pieces."""
     rows = [tokenizer.encode_with_specials(_spelt(tokenizer, sentence)) for sentence in sentences]
     for sentence, row in zip(sentences, rows, strict=True):
@@ -88,13 +88,13 @@ def _spelt(tokenizer: SpecialTokenizer, sentence: str) -> str:
 
 
 def _fill(
-    model: PretrainedModel, tokenizer: SpecialTokenizer, sentences: Sequence[str], top: int, how: HowHidden
-) -> list[list[list[Filling]]]:
+    model: PretrainedModel, tokenizer: SpecialTokenizer, sentences: Sequence[str], top: int, how: MaskMode
+) -> list[list[list[MaskPrediction]]]:
     read = tokenizer.engine.encode_batch([_spelt(tokenizer, sentence) for sentence in sentences])
     # One padded batch, its length a multiple of 16, its masks and rows powers of two: few shapes to compile.
     longest = max(len(each.ids) for each in read)
     shape = _power_above(len(read)), min(-(-longest // 16) * 16, model.config.max_position_embeddings)
-    rows = Rows(
+    rows = TokenBatch(
         np.full(shape, model.config.pad_token_id, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32)
     )
     for index, each in enumerate(itertools.chain(read, [read[-1]] * (shape[0] - len(read)))):
@@ -102,7 +102,7 @@ def _fill(
             array[index, : len(values)] = values
     hidden = (rows.input_ids == tokenizer.mask_id) & (rows.attention_mask > 0)
     positions = np.argsort(~hidden, axis=1, kind="stable")[:, : _power_above(int(hidden.sum(axis=1).max()))]
-    logits = np.asarray(masked_word_logits(model, rows, hidden, positions.astype(np.int32), how))
+    logits = np.asarray(masked_token_logits(model, rows, hidden, positions.astype(np.int32), how))
     return [
         [_best(each, tokenizer, top) for each in logits[index, : hidden[index].sum()]]
         for index in range(len(sentences))
@@ -113,7 +113,9 @@ def _power_above(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def _best(logits: np.ndarray, tokenizer: SpecialTokenizer, top: int) -> list[Filling]:
+def _best(logits: np.ndarray, tokenizer: SpecialTokenizer, top: int) -> list[MaskPrediction]:
     probabilities = np.asarray(jax.nn.softmax(logits))
     best = np.argsort(-probabilities, kind="stable")[:top]
-    return [Filling(tokenizer.decode([int(i)]).strip() or tokenizer.pieces[i], float(probabilities[i])) for i in best]
+    return [
+        MaskPrediction(tokenizer.decode([int(i)]).strip() or tokenizer.pieces[i], float(probabilities[i])) for i in best
+    ]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.finetuning.metrics.sklearn_compat import require_as_many
+from bertjax.finetuning.metrics.sklearn_compat import require_same_length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class MinimalPairScores:
     macro_accuracy: float
     groups: dict[str, PairScore]
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         return {"accuracy": self.overall.accuracy, "macro_accuracy": self.macro_accuracy}
 
 
@@ -39,13 +39,13 @@ def minimal_pair_scores(
 
     Raises `UserError` for nothing, other lengths, and likelihoods that are no numbers.
     """
-    require_as_many(len(good), len(bad), "sentences")
+    require_same_length(len(good), len(bad), "sentences")
     right, wrong = np.asarray(good, np.float64), np.asarray(bad, np.float64)
     undefined = np.isnan(right) | np.isnan(wrong)
     if undefined.any():
         raise UserError(f"the likelihood of pair {int(undefined.argmax()) + 1} is no number; has the model diverged?")
     names = [""] * len(right) if groups is None else list(groups)
-    require_as_many(len(right), len(names), "pairs")
+    require_same_length(len(right), len(names), "pairs")
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     member = np.array([numbers[name] for name in names])
     found = {name: _score(right[member == number], wrong[member == number]) for name, number in numbers.items()}

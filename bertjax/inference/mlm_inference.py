@@ -18,7 +18,7 @@ from bertjax.models.two_stream import run_two_streams
 from bertjax.types import Params
 
 
-class Rows(NamedTuple):
+class TokenBatch(NamedTuple):
     """Texts as a model reads them, padded: ids, 1 where there is text, token types; int32 [B, S] each."""
 
     input_ids: np.ndarray
@@ -26,14 +26,14 @@ class Rows(NamedTuple):
     token_type_ids: np.ndarray
 
 
-class HowHidden(NamedTuple):
+class MaskMode(NamedTuple):
     """How a word is hidden: `mask_id` stands in its place or, in two streams, nobody may look at it."""
 
     mask_id: int
     two_streams: bool
 
 
-def how_hidden(model: PretrainedModel, mask_id: int, two_streams: bool | None = None) -> HowHidden:
+def choose_mask_mode(model: PretrainedModel, mask_id: int, two_streams: bool | None = None) -> MaskMode:
     """The way that the model was trained with: two streams for relative positions (XLNet), unless told otherwise.
 
     Raises `UserError` for a model without the masked-word head, or without a piece for masks.
@@ -49,15 +49,15 @@ def how_hidden(model: PretrainedModel, mask_id: int, two_streams: bool | None = 
     streams = model.config.attention_position == "relative" if two_streams is None else two_streams
     if mask_id < 0 and not streams:
         raise UserError("the tokenizer of this model has no piece for masks")
-    return HowHidden(mask_id, streams)
+    return MaskMode(mask_id, streams)
 
 
-def masked_word_logits(
+def masked_token_logits(
     model: PretrainedModel,
-    rows: Rows,
+    rows: TokenBatch,
     hidden: Bool[np.ndarray, "B S"],
     positions: Int[np.ndarray, "B M"],
-    how: HowHidden,
+    how: MaskMode,
 ) -> Float[Array, "B M V"]:
     """The scores of all pieces at `positions`, while the words at `hidden` cannot be read; float32, no dropout.
 
@@ -70,13 +70,13 @@ def masked_word_logits(
         )
 
 
-def masked_word_log_probs(
+def masked_token_log_probs(
     model: PretrainedModel,
-    rows: Rows,
+    rows: TokenBatch,
     hidden: Bool[np.ndarray, "B S"],
     positions: Int[np.ndarray, "B M"],
     words: Int[np.ndarray, "B M"],
-    how: HowHidden | None,
+    how: MaskMode | None,
 ) -> Float[Array, "B M"]:
     """log P of `words` at `positions`, in nats; `how` None: nothing is hidden (causal models predict the next)."""
     arrays = (jnp.asarray(each) for each in (hidden, positions, words))
@@ -84,7 +84,7 @@ def masked_word_log_probs(
         return _log_probs(model.params, _inputs(model, rows), *arrays, model.config, model.heads, how)
 
 
-def _inputs(model: PretrainedModel, rows: Rows) -> Inputs:
+def _inputs(model: PretrainedModel, rows: TokenBatch) -> Inputs:
     return check_inputs(model.config, model.heads, *rows)
 
 
@@ -95,7 +95,7 @@ def _scores(
     positions: Array,
     config: EncoderConfig,
     heads: tuple[str, ...],
-    how: HowHidden | None,
+    how: MaskMode | None,
 ) -> Float[Array, "B M V"]:
     model = bind(config, heads, params)
     if how is not None and how.two_streams:
@@ -122,7 +122,7 @@ def _log_probs(
     words: Array,
     config: EncoderConfig,
     heads: tuple[str, ...],
-    how: HowHidden | None,
+    how: MaskMode | None,
 ) -> Float[Array, "B M"]:
     logits = _scores(params, inputs, hidden, positions, config, heads, how)
     chosen = jnp.take_along_axis(logits, words[:, :, None], axis=2)[:, :, 0]

@@ -16,18 +16,18 @@ from bertjax.config.training import MeshConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list
 from bertjax.finetuning.batches import EvalBatches
-from bertjax.finetuning.evaluate import Pass, Scored, probabilities, score
+from bertjax.finetuning.evaluate import EvalResult, ForwardPass, probabilities, score
 from bertjax.finetuning.features import TextData
 from bertjax.finetuning.metrics.entities import are_entity_tags, find_entities
 from bertjax.finetuning.objective import TaskObjective
-from bertjax.finetuning.qa_answers import Answer, Span, best_answers
+from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer, select_answers
 from bertjax.finetuning.qa_features import QaData
 from bertjax.finetuning.readers.examples import Examples, QaExamples
-from bertjax.finetuning.task_data import TaskData, task_data
+from bertjax.finetuning.tasks import TaskData, make_features
 from bertjax.finetuning.token_features import TokenData
 from bertjax.hf.export_plan import HEAD_BY_MODULE
 from bertjax.hf.pretrained import PretrainedModel, max_input_length
-from bertjax.inference.predict_inputs import ANYTHING, Asked, in_flags
+from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, name_flags
 from bertjax.training.sharding import make_mesh
 
 TOKENS = 8192
@@ -37,10 +37,10 @@ _LONGEST = 512
 _SHAPES = 5  # row lengths: max_len, its half, its quarter, ...
 _DIGITS = 6
 
-Record = dict[str, Any]
+Prediction = dict[str, Any]
 
 
-def kind_of(model: PretrainedModel, asked: str | None = None) -> str:
+def infer_task_kind(model: PretrainedModel, asked: str | None = None) -> str:
     """The kind of task that a model was made for, by its heads; raises `UserError` where none or several fit.
 
     A head for classes with one label gives a number: regression.
@@ -61,7 +61,7 @@ def kind_of(model: PretrainedModel, asked: str | None = None) -> str:
     return found[0]
 
 
-def task_of(model: PretrainedModel, kind: str, trained: TaskConfig | None = None, **wishes: Any) -> TaskConfig:
+def make_task_config(model: PretrainedModel, kind: str, trained: TaskConfig | None = None, **wishes: Any) -> TaskConfig:
     """How a model reads what it is asked: as it was `trained`, else by what it can; wishes of None do not count.
 
     Raises `UserError` for a length beyond the model's positions.
@@ -70,23 +70,29 @@ def task_of(model: PretrainedModel, kind: str, trained: TaskConfig | None = None
     longest = max_input_length(model.config)
     if longest is not None and told.get("max_len", 0) > longest:
         raise UserError(f"--max-length {told['max_len']} is beyond the {longest} tokens that the model can read")
-    values: dict[str, Any] = {"kind": kind, "train": (ANYTHING,), "eval": (), "labels": (), "swap_pairs": False}
+    values: dict[str, Any] = {
+        "kind": kind,
+        "train": (PLACEHOLDER_SOURCE,),
+        "eval": (),
+        "labels": (),
+        "swap_pairs": False,
+    }
     try:
         if trained is None or trained.kind != kind:
-            trained = TaskConfig(kind, (ANYTHING,), max_len=4096, max_question_len=64)
+            trained = TaskConfig(kind, (PLACEHOLDER_SOURCE,), max_len=4096, max_question_len=64)
             told.setdefault("max_len", min(LONGEST.get(kind, _LONGEST), longest or _LONGEST))
         if kind == "qa" and "max_len" in told:  # room for the context, however short the windows
             values["doc_stride"] = min(trained.doc_stride, told["max_len"] // 3)
             values["max_question_len"] = min(trained.max_question_len, told["max_len"] // 4)
         return dataclasses.replace(trained, **values, **told)
     except UserError as error:
-        raise in_flags(error) from None
+        raise name_flags(error) from None
 
 
-class Predicted(NamedTuple):
+class Predictions(NamedTuple):
     """Of some examples one record each, in their order, and, for texts, the scores of the head float32 [n, K]."""
 
-    records: list[Record]
+    records: list[Prediction]
     scores: np.ndarray
     data: TaskData
 
@@ -118,29 +124,31 @@ class Predictor:
         }
         self._params = kept
         self._mesh = make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1])
-        self._pass = Pass(self._objective, self._mesh, labelled=False)
+        self._pass = ForwardPass(self._objective, self._mesh, labelled=False)
         self._seq_len = -(-config.max_len // 8) * 8
         self._rows = max(1, tokens // self._seq_len)
-        self.num_cut, self.num_words_unseen = 0, 0
+        self.num_truncated, self.num_truncated_words = 0, 0
 
     @property
     def notes(self) -> list[str]:
         """What there is to say of texts that were too long."""
         found = []
-        if self.num_cut:
-            found.append(f"{self.num_cut:,} were longer than {self.config.max_len:,} tokens, and cut (--max-length)")
-        if self.num_words_unseen:
+        if self.num_truncated:
             found.append(
-                f"{self.num_words_unseen:,} words are beyond {self.config.max_len:,} tokens of their sentence: O"
+                f"{self.num_truncated:,} were longer than {self.config.max_len:,} tokens, and cut (--max-length)"
+            )
+        if self.num_truncated_words:
+            found.append(
+                f"{self.num_truncated_words:,} words are beyond {self.config.max_len:,} tokens of their sentence: O"
             )
         return found
 
-    def __call__(self, asked: Asked) -> Predicted:
+    def __call__(self, asked: PredictInputs) -> Predictions:
         """The records of some examples; raises `UserError` where one has no token, or its label is unknown."""
         try:
             data = self._data(asked.examples)
         except UserError as error:
-            raise in_flags(error) from None
+            raise name_flags(error) from None
         scores = self._scores(data)
         if isinstance(data, TokenData):
             found = self._tagged(asked, data, scores)
@@ -148,25 +156,27 @@ class Predictor:
             found = self._answered(data, scores)
         else:
             found = self._labelled(data, scores)
-        return Predicted([{"id": name, **record} for name, record in zip(asked.ids, found, strict=True)], scores, data)
+        return Predictions(
+            [{"id": name, **record} for name, record in zip(asked.ids, found, strict=True)], scores, data
+        )
 
-    def score(self, asked: Asked, predicted: Predicted) -> Scored:
+    def score(self, asked: PredictInputs, predicted: Predictions) -> EvalResult:
         """The figures of examples that were read with their gold labels."""
         found = score(self.config, asked.examples, predicted.data, predicted.scores, self.labels)
         return found
 
     def _data(self, examples: Examples) -> TaskData:
         if not isinstance(examples, QaExamples):
-            data = task_data(self.config, examples, self._tokenizer, self.labels)
+            data = make_features(self.config, examples, self._tokenizer, self.labels)
             if isinstance(data, TextData):
-                self.num_cut += data.num_cut
+                self.num_truncated += data.num_truncated
             elif isinstance(data, TokenData):
-                self.num_words_unseen += int((data.first_piece < 0).sum())
+                self.num_truncated_words += int((data.first_token_of_word < 0).sum())
             return data
         if self.config.no_answer is False and any(not each.texts for each in examples.answers or ()):
             raise UserError("a question has no gold answer; give --no-answer, if the model knows such questions")
         asked = dataclasses.replace(examples, answers=None)  # gold answers need not say where they stand
-        found = task_data(self.config, asked, self._tokenizer)
+        found = make_features(self.config, asked, self._tokenizer)
         assert isinstance(found, QaData)
         return dataclasses.replace(found, examples=examples)
 
@@ -175,7 +185,7 @@ class Predictor:
         rows = min(self._rows, 1 << (len(features) - 1).bit_length())
         batches = EvalBatches(
             features,
-            rows=rows,
+            batch_size=rows,
             pad_id=self._tokenizer.pad_id,
             vocab_size=self._objective.model.vocab_size,
             seq_len=self._seq_len,
@@ -189,7 +199,7 @@ class Predictor:
             raise UserError("the model says what is no number: its weights are broken, or its training diverged")
         return scores
 
-    def _labelled(self, data: TextData, scores: np.ndarray) -> Iterator[Record]:
+    def _labelled(self, data: TextData, scores: np.ndarray) -> Iterator[Prediction]:
         if self.config.kind == "regression":
             yield from ({"score": _float32(value)} for value in scores[:, 0])
             return
@@ -203,16 +213,16 @@ class Predictor:
                 "probabilities": {self.labels[place]: _rounded(row[place]) for place in kept},
             }
 
-    def _tagged(self, asked: Asked, data: TokenData, scores: np.ndarray) -> Iterator[Record]:
+    def _tagged(self, asked: PredictInputs, data: TokenData, scores: np.ndarray) -> Iterator[Prediction]:
         tags = data.predicted_tags(scores.argmax(axis=1))
-        seen = data.first_piece >= 0
+        seen = data.first_token_of_word >= 0
         best = np.zeros(len(seen))
-        best[seen] = probabilities(scores[data.first_piece[seen]]).max(axis=1)
+        best[seen] = probabilities(scores[data.first_token_of_word[seen]]).max(axis=1)
         begins = data.word_offsets
         are_entities = are_entity_tags(data.labels)
-        for index, (words, own, cut) in enumerate(zip(data.words, tags, asked.cut_texts, strict=True)):
+        for index, (words, own, cut) in enumerate(zip(data.words, tags, asked.split_texts, strict=True)):
             shares = best[begins[index] : begins[index + 1]]
-            record: Record = {"words": words, "tags": own, "tag_scores": [_rounded(share) for share in shares]}
+            record: Prediction = {"words": words, "tags": own, "tag_scores": [_rounded(share) for share in shares]}
             if are_entities:
                 record["entities"] = [
                     {
@@ -228,13 +238,13 @@ class Predictor:
                 _place(record, *cut)
             yield record
 
-    def _answered(self, data: QaData, scores: np.ndarray) -> Iterator[Record]:
-        answers = best_answers(self.config, data, scores[:, 0], scores[:, 1])
+    def _answered(self, data: QaData, scores: np.ndarray) -> Iterator[Prediction]:
+        answers = select_answers(self.config, data, scores[:, 0], scores[:, 1])
         for number, answer in enumerate(answers):
             yield _answer_record(answer, data.examples.contexts[data.examples.context_of[number]], self._top or 5)
 
 
-def _place(record: Record, text: str, cut: Any) -> None:
+def _place(record: Prediction, text: str, cut: Any) -> None:
     """Characters of the text for words and entities that were cut from it."""
     record["spans"] = [list(span) for span in cut.spans]
     for entity in record.get("entities", ()):
@@ -242,22 +252,22 @@ def _place(record: Record, text: str, cut: Any) -> None:
         entity |= {"text": text[begin:end], "start": begin, "end": end}
 
 
-def _answer_record(answer: Answer, context: str, top: int) -> Record:
+def _answer_record(answer: PredictedAnswer, context: str, top: int) -> Prediction:
     best = next((span for span in answer.spans if span.text == answer.text), None)
     record = _span_record(best, context) if best is not None else _nothing(answer.text)
     record["best"] = [_span_record(span, context) for span in answer.spans[:top]]
-    if answer.null_margin is not None:
-        record["no_answer_margin"] = _float32(answer.null_margin) if math.isfinite(answer.null_margin) else None
+    if answer.null_score_diff is not None:
+        record["no_answer_margin"] = _float32(answer.null_score_diff) if math.isfinite(answer.null_score_diff) else None
     return record
 
 
-def _nothing(text: str) -> Record:
+def _nothing(text: str) -> Prediction:
     return {"answer": text, "start": None, "end": None, "score": None, "probability": None}
 
 
-def _span_record(span: Span, context: str) -> Record:
+def _span_record(span: AnswerSpan, context: str) -> Prediction:
     """Places of the answer without the blanks around it."""
-    found: Record = _nothing(span.text)
+    found: Prediction = _nothing(span.text)
     if span.text:
         start = span.begin + context[span.begin : span.end].index(span.text)
         found |= {"start": start, "end": start + len(span.text)}

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 from bertjax.config.task import SOURCES_OF, TaskConfig
 from bertjax.config.task_sources import KINDS, Places, parse_task_source
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.examples import Answers, Examples, QaExamples, TextExamples, WordExamples
+from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.load import read_examples
 from bertjax.finetuning.readers.text_classification import READERS
-from bertjax.inference.text_files import Record, is_jsonl, read_records, read_texts, records_of
+from bertjax.inference.text_files import JsonRecord, is_jsonl, read_records, read_texts, records_of
 from bertjax.io.jsonl import STDIN
 
 WINDOW = 8192
 """Examples that are held, and sorted by length, together."""
-ANYTHING = "jsonl:-"
+PLACEHOLDER_SOURCE = "jsonl:-"
 """A source for configs that are never read from: `TaskConfig` wants one."""
 _BY_ENDING = {".tsv": "tsv", ".csv": "csv", ".json": "squad", ".conll": "conll", ".bio": "conll", ".iob": "conll"}
 _NO_LINES = (".parquet", ".zst", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".7z", ".pdf", ".docx", ".html", ".xlsx")
@@ -31,7 +31,7 @@ _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+(?:[-.&/,][^\W{_CJK}]+)*|['\u2019][^\W\d_{_CJK}]+|\S")
 
 
-class Cut(NamedTuple):
+class WordSpans(NamedTuple):
     """The words of a text, and their characters [begin, end)."""
 
     words: list[str]
@@ -39,38 +39,38 @@ class Cut(NamedTuple):
 
 
 @dataclasses.dataclass(eq=False)
-class Asked:
+class PredictInputs:
     """Examples with their ids as they were given (else the number of the example in the input, from 0).
 
-    `cut_texts[i]` is the text and the spans of its words, where words were cut here and not given.
+    `split_texts[i]` is the text and the spans of its words, where words were cut here and not given.
     """
 
     examples: Examples
     ids: list[Any]
-    cut_texts: list[tuple[str, Cut] | None]
+    split_texts: list[tuple[str, WordSpans] | None]
 
 
-def cut_words(text: str) -> Cut:
+def split_words(text: str) -> WordSpans:
     """Words between blanks, punctuation apart; every character of Chinese or Japanese by itself."""
     found = [match.span() for match in _WORD.finditer(text)]
-    return Cut([text[begin:end] for begin, end in found], found)
+    return WordSpans([text[begin:end] for begin, end in found], found)
 
 
-def in_flags(error: UserError) -> UserError:
+def name_flags(error: UserError) -> UserError:
     """What a reader says of keys of a config, said of the flags of the command line."""
-    return UserError(flagged(str(error)))
+    return UserError(replace_keys_by_flags(str(error)))
 
 
-def flagged(text: str) -> str:
+def replace_keys_by_flags(text: str) -> str:
     """A message with flags where it names keys of a config."""
     for key, flag in _FLAGS.items():
         text = re.sub(rf"{re.escape(key)}(?![\w.])" if key[-1] != "=" else re.escape(key), flag, text)
     return text.replace("task.train: ", "").replace("task.eval: ", "")
 
 
-def read_asked(
+def read_inputs(
     config: TaskConfig, files: Sequence[str], gold: bool = False, window: int | None = WINDOW
-) -> Iterator[Asked]:
+) -> Iterator[PredictInputs]:
     """The examples of all files, in order, `window` of them at a time (None: all at once).
 
     A file is told by its ending, or written KIND:WHERE as in task.train; `-` is the standard input: JSON lines where
@@ -87,7 +87,7 @@ def read_asked(
         if waiting:
             yield _together(config, waiting, count, gold)
     except UserError as error:
-        raise in_flags(error) from None
+        raise name_flags(error) from None
 
 
 class _Example(NamedTuple):
@@ -144,7 +144,7 @@ def _texts_of(config: TaskConfig, prefix: str, lines: Iterator[tuple[int, str]],
         yield _Example(f"{prefix}{number}", None, line)
 
 
-def _of_records(config: TaskConfig, records: Iterator[Record], gold: bool) -> Iterator[_Example]:
+def _of_records(config: TaskConfig, records: Iterator[JsonRecord], gold: bool) -> Iterator[_Example]:
     for record in records:
         name = record.values.get(config.id or "id")
         if config.id is not None and name is None:
@@ -162,12 +162,12 @@ def _of_records(config: TaskConfig, records: Iterator[Record], gold: bool) -> It
             yield _Example(record.place, name, text, pair, gold=label)
 
 
-def _column(named: str | None, usual: str, record: Record) -> str:
+def _column(named: str | None, usual: str, record: JsonRecord) -> str:
     """The column that is named, unless only the usual one is there: a run was trained on a file of other columns."""
     return named if named is not None and (named in record.values or usual not in record.values) else usual
 
 
-def _gold_of(config: TaskConfig, record: Record) -> Any:
+def _gold_of(config: TaskConfig, record: JsonRecord) -> Any:
     named, usual = {"qa": (None, "answers"), "tokens": (config.label, "tags")}.get(config.kind, (config.label, "label"))
     field = _column(named, usual, record)
     if record.values.get(field) is None:
@@ -175,7 +175,7 @@ def _gold_of(config: TaskConfig, record: Record) -> Any:
     return record.values[field]
 
 
-def _of_words(config: TaskConfig, record: Record, name: Any, tags: Any) -> _Example:
+def _of_words(config: TaskConfig, record: JsonRecord, name: Any, tags: Any) -> _Example:
     named = [each for each in (config.text, "words", "tokens", "text") if each is not None and each in record.values]
     value = record.values[named[0]] if named else None
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
@@ -222,7 +222,7 @@ def _one(found: Examples, index: int, has_ids: bool) -> _Example:
     return _Example(place, name, found.texts[index], None if found.pairs is None else found.pairs[index], gold=gold)
 
 
-def _together(config: TaskConfig, found: Sequence[_Example], first: int, gold: bool) -> Asked:
+def _together(config: TaskConfig, found: Sequence[_Example], first: int, gold: bool) -> PredictInputs:
     """Examples as the features of their kind are made from; their own ids are numbers, those given may come twice."""
     places = Places()
     for example in found:
@@ -230,12 +230,12 @@ def _together(config: TaskConfig, found: Sequence[_Example], first: int, gold: b
         places.add(before, int(example.place[len(before) :]))
     numbers = [str(first + index) for index in range(len(found))]
     ids = [number if example.id is None else example.id for number, example in enumerate(found, first)]
-    cuts: list[tuple[str, Cut] | None] = [None] * len(found)
+    cuts: list[tuple[str, WordSpans] | None] = [None] * len(found)
     examples: Examples
     if config.kind == "qa":
         examples = _questions(found, numbers, places, gold)
     elif config.kind == "tokens":
-        cuts = [(each.first, cut_words(each.first)) if each.words is None else None for each in found]
+        cuts = [(each.first, split_words(each.first)) if each.words is None else None for each in found]
         words = [each.words if cut is None else cut[1].words for each, cut in zip(found, cuts, strict=True)]
         tags = [[str(tag) for tag in each.gold] for each in found] if gold else None
         examples = WordExamples([list(each or []) for each in words], tags, numbers, places)
@@ -245,7 +245,7 @@ def _together(config: TaskConfig, found: Sequence[_Example], first: int, gold: b
         labels = [_label(each) for each in found] if gold and not is_score else None
         scores = [_number(each) for each in found] if gold and is_score else None
         examples = TextExamples([each.first for each in found], pairs, labels, scores, numbers, places)
-    return Asked(examples, ids, cuts)
+    return PredictInputs(examples, ids, cuts)
 
 
 def _questions(found: Sequence[_Example], numbers: list[str], places: Places, gold: bool) -> QaExamples:
@@ -255,10 +255,10 @@ def _questions(found: Sequence[_Example], numbers: list[str], places: Places, go
     return QaExamples([each.first for each in found], list(contexts), context_of, answers, numbers, places)
 
 
-def _answers(example: _Example) -> Answers:
+def _answers(example: _Example) -> GoldAnswers:
     """As on the hub {"text": [...], "answer_start": [...]}, or as in SQuAD's files [{"text", "answer_start"}]."""
     value = example.gold
-    if isinstance(value, Answers):
+    if isinstance(value, GoldAnswers):
         return value
     if isinstance(value, list) and all(isinstance(each, dict) for each in value):
         value = {
@@ -268,7 +268,7 @@ def _answers(example: _Example) -> Answers:
     texts = value.get("text") if isinstance(value, dict) else None
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise UserError(f"{example.place}: answers must be texts, as in SQuAD's files, to be scored against")
-    return Answers(tuple(texts), (0,) * len(texts))
+    return GoldAnswers(tuple(texts), (0,) * len(texts))
 
 
 def _label(example: _Example) -> str:

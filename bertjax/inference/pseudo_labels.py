@@ -19,11 +19,11 @@ import numpy as np
 from bertjax.config.task import TaskConfig
 from bertjax.config.task_sources import source_paths
 from bertjax.errors import UserError
-from bertjax.finetuning.metrics.sklearn_compat import sklearn_metrics, without_warnings
+from bertjax.finetuning.metrics.sklearn_compat import sklearn_metrics, warnings_ignored
 
-LEVELS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+THRESHOLDS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 """Confidences at which agreement is listed, beside the one that was asked for."""
-MANY = 30
+SMALL_SAMPLE = 30
 """Gold examples below which an agreement says little."""
 _SHOWN = 5
 _AROUND = r"\s\"'`*\u2018\u2019\u201c\u201d\[\](){}<>"
@@ -36,12 +36,12 @@ Key = tuple[str, str | None]
 NO_TEXT: Key = ("", "")
 
 
-def key_of(text: str, pair: str | None) -> Key:
+def text_key(text: str, pair: str | None) -> Key:
     """How texts are told apart: blanks around them do not count."""
     return text.strip(), None if pair is None else pair.strip()
 
 
-class Answer(NamedTuple):
+class Candidate(NamedTuple):
     """What a larger model says of a text; `confidence` is None where it does not tell. `id` is carried along."""
 
     key: Key
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
 
 @dataclasses.dataclass
-class Sorted:
+class LabelBuckets:
     """Answers that can be used, and how many of the others there are, by what is wrong with them.
 
     duplicates: the same text with the same label again · conflicting: texts with several labels · no_label: answers
@@ -59,7 +59,7 @@ class Sorted:
     with an id that no text has · gold: texts of the gold sample, which stay out of what is trained on.
     """
 
-    answers: list[Answer] = dataclasses.field(default_factory=list)
+    answers: list[Candidate] = dataclasses.field(default_factory=list)
     duplicates: int = 0
     conflicting: int = 0
     no_label: int = 0
@@ -74,8 +74,8 @@ class Sorted:
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
-def read_label(said: Any, labels: Mapping[str, str]) -> str | None:
-    """The label that an answer is, None where it is none; `labels` are those of `spellings`.
+def parse_label(said: Any, labels: Mapping[str, str]) -> str | None:
+    """The label that an answer is, None where it is none; `labels` are those of `label_spellings`.
 
     Capitals, quotes, a full stop behind it and "Label:" before it do not count; a sentence around it does: who writes
     one may be saying anything.
@@ -88,7 +88,7 @@ def read_label(said: Any, labels: Mapping[str, str]) -> str | None:
     return labels.get(text.casefold())
 
 
-def spellings(labels: Sequence[str]) -> dict[str, str]:
+def label_spellings(labels: Sequence[str]) -> dict[str, str]:
     """How labels may be written, in small letters; raises `UserError` where two are alike but for their capitals."""
     found = {label.casefold(): label for label in labels}
     if len(found) < len(labels):
@@ -96,13 +96,15 @@ def spellings(labels: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def sort_answers(said: Iterable[Answer], labels: Sequence[str], gold: Mapping[Key, str] | None = None) -> Sorted:
+def sort_candidates(
+    said: Iterable[Candidate], labels: Sequence[str], gold: Mapping[Key, str] | None = None
+) -> LabelBuckets:
     """The answers whose label is known, one a text, in their order; `label` is as the model wrote it."""
-    known = spellings(labels)
-    found, strange = Sorted(), Counter[str]()
-    of_text: dict[Key, Answer | None] = {}
+    known = label_spellings(labels)
+    found, strange = LabelBuckets(), Counter[str]()
+    of_text: dict[Key, Candidate | None] = {}
     for answer in said:
-        label = read_label(answer.label, known)
+        label = parse_label(answer.label, known)
         if answer.key == NO_TEXT:
             found.no_text += 1
         elif not answer.key[0].strip():
@@ -121,7 +123,7 @@ def sort_answers(said: Iterable[Answer], labels: Sequence[str], gold: Mapping[Ke
     return found
 
 
-def _again(found: Sorted, of_text: dict[Key, Answer | None], answer: Answer, label: str) -> None:
+def _again(found: LabelBuckets, of_text: dict[Key, Candidate | None], answer: Candidate, label: str) -> None:
     """A text comes a second time: once more the same, or in conflict, and then none of its labels is taken."""
     before = of_text[answer.key]
     if before is None:
@@ -135,9 +137,9 @@ def _again(found: Sorted, of_text: dict[Key, Answer | None], answer: Answer, lab
         of_text[answer.key] = None
 
 
-def keep(
-    answers: Sequence[Answer], threshold: float | None, most: int | None = None, balance: bool = False
-) -> list[Answer]:
+def select_candidates(
+    answers: Sequence[Candidate], threshold: float | None, most: int | None = None, balance: bool = False
+) -> list[Candidate]:
     """The answers of at least `threshold`, in their order; of a label at most `most`, the surest first.
 
     `balance` takes as many of each label as there are of the rarest. Raises `UserError` where a confidence is missing.
@@ -160,7 +162,7 @@ def keep(
     return [sure[index] for index in sorted(kept)]
 
 
-class Level(NamedTuple):
+class ThresholdRow(NamedTuple):
     """Of the gold examples with an answer of at least this confidence: how many, and how many agree."""
 
     confidence: float
@@ -177,20 +179,20 @@ class Agreement:
     """How answers agree with gold labels; `kappa` (Cohen's) and `rows` are of those at the threshold.
 
     rows of labels: said, how often the model says it; right, how often rightly; gold, how often it is the gold label;
-    found, how often the model then says it · unanswered: gold texts without a usable answer · levels: of `LEVELS` and
-    the threshold; empty without confidences.
+    found, how often the model then says it · unanswered: gold texts without a usable answer · levels: of `THRESHOLDS`
+    and the threshold; empty without confidences.
     """
 
-    at: Level
+    at: ThresholdRow
     total: int
     unanswered: int
     kappa: float | None
     rows: dict[str, dict[str, int]]
-    levels: list[Level]
+    levels: list[ThresholdRow]
 
 
-def agreement(
-    answers: Sequence[Answer], gold: Mapping[Key, str], labels: Sequence[str], threshold: float | None
+def compute_agreement(
+    answers: Sequence[Candidate], gold: Mapping[Key, str], labels: Sequence[str], threshold: float | None
 ) -> Agreement:
     """Of the answers to texts of the gold sample; raises `UserError` where there are none, or a gold label is none."""
     unknown = next((label for label in gold.values() if label not in labels), None)
@@ -210,7 +212,7 @@ def agreement(
         for label in labels
     }
     has_confidence = all(each.confidence is not None for each, _ in right)
-    levels = sorted({*LEVELS, *([threshold] if threshold is not None else [])}) if has_confidence else []
+    levels = sorted({*THRESHOLDS, *([threshold] if threshold is not None else [])}) if has_confidence else []
     return Agreement(
         _level(right, 0.0 if threshold is None else threshold),
         len(gold),
@@ -221,49 +223,51 @@ def agreement(
     )
 
 
-def _level(right: Sequence[tuple[Answer, str]], confidence: float) -> Level:
+def _level(right: Sequence[tuple[Candidate, str]], confidence: float) -> ThresholdRow:
     there = [(each, true) for each, true in right if (each.confidence or 0.0) >= confidence]
-    return Level(confidence, len(there), sum(each.label == true for each, true in there))
+    return ThresholdRow(confidence, len(there), sum(each.label == true for each, true in there))
 
 
-def _kappa(pairs: Sequence[tuple[Answer, str]], labels: Sequence[str]) -> float | None:
+def _kappa(pairs: Sequence[tuple[Candidate, str]], labels: Sequence[str]) -> float | None:
     """Cohen's; None where it is not defined: no examples, or one label alone on both sides."""
     if not pairs:
         return None
-    with without_warnings():
+    with warnings_ignored():
         found = sklearn_metrics().cohen_kappa_score(
             [each.label for each, _ in pairs], [true for _, true in pairs], labels=list(labels)
         )
     return float(found) if math.isfinite(found) else None
 
 
-def interval(right: int, count: int) -> tuple[float, float]:
+def wilson_interval(right: int, count: int) -> tuple[float, float]:
     """Where the true share is in 95 of 100 cases: Wilson's score interval (JASA 22, 1927)."""
     z, share = 1.959964, right / count
     middle, width = share + z * z / (2 * count), z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
     return max(0.0, (middle - width) / (1 + z * z / count)), min(1.0, (middle + width) / (1 + z * z / count))
 
 
-def trust(found: Agreement | None) -> str:
+def describe_trust(found: Agreement | None) -> str:
     """How far to trust the labels, in a sentence."""
     if found is None:
         return "no gold sample: nobody knows how far to trust these labels; label a hundred texts by hand (--gold)"
     if not found.at.examples:
         return "no gold example reaches the confidence: nothing is known of the labels that are kept"
-    low, high = interval(found.at.right, found.at.examples)
+    low, high = wilson_interval(found.at.right, found.at.examples)
     said = (
         f"of {found.at.examples:,} gold examples {found.at.right / found.at.examples:.1%} agree (95% interval "
         f"{low:.1%} to {high:.1%}): expect {1 - high:.0%} to {1 - low:.0%} of the labels kept to be wrong"
     )
-    return said + (f"; that is a small sample, {MANY} or more say more" if found.at.examples < MANY else "")
+    return said + (
+        f"; that is a small sample, {SMALL_SAMPLE} or more say more" if found.at.examples < SMALL_SAMPLE else ""
+    )
 
 
-def told(
+def summarize(
     file: str,
     source: str,
     labels: Sequence[str],
-    sorted_: Sorted,
-    kept: Sequence[Answer],
+    sorted_: LabelBuckets,
+    kept: Sequence[Candidate],
     threshold: float | None,
     found: Agreement | None,
 ) -> dict[str, Any]:
@@ -286,27 +290,29 @@ def told(
         "dropped": sorted_.dropped(),
         "no_labels": [{"answer": text, "count": count} for text, count in sorted_.strange],
         "agreement": None if found is None else found.at.agreement,
-        "interval": None if found is None or not found.at.examples else interval(found.at.right, found.at.examples),
+        "interval": None
+        if found is None or not found.at.examples
+        else wilson_interval(found.at.right, found.at.examples),
         "kappa": None if found is None else found.kappa,
         "gold": None if found is None else {"examples": found.total, "unanswered": found.unanswered},
         "levels": [] if found is None else [each._asdict() | {"agreement": each.agreement} for each in found.levels],
         "rows": rows,
-        "trust": trust(found),
+        "trust": describe_trust(found),
     }
 
 
-def beside(path: str | Path) -> Path:
+def summary_path(path: str | Path) -> Path:
     """Where it is told how labels came about: silver.jsonl has silver.labels.json beside it."""
     path = Path(path)
     return path.with_name(path.name.removesuffix(".gz").rpartition(".")[0] + ".labels.json")
 
 
-def kept_labels(config: TaskConfig) -> list[dict[str, Any]]:
+def read_label_summaries(config: TaskConfig) -> list[dict[str, Any]]:
     """Of the training files of a task those that `bertjax pseudo-label` has written, as a report shows them."""
     found = []
     for source in config.sources("train"):
         for path in source_paths(source):
-            told_of = _read(beside(path), Path(path).name)
+            told_of = _read(summary_path(path), Path(path).name)
             if told_of is not None:
                 found.append({name: told_of.get(name) for name in ("kept", "of", "threshold", "agreement", "rows")})
     return found

@@ -20,8 +20,14 @@ from jaxtyping import Array
 
 from bertjax.errors import UserError, require_one_of
 from bertjax.hf.pretrained import PretrainedModel, max_input_length
-from bertjax.inference.mlm_inference import HowHidden, how_hidden, masked_word_log_probs
-from bertjax.inference.text_batches import TextReader, Texts, TextTokenizer, batches, require_readable
+from bertjax.inference.mlm_inference import MaskMode, choose_mask_mode, masked_token_log_probs
+from bertjax.inference.text_batches import (
+    EncodingTokenizer,
+    TextEncoder,
+    TokenizedTexts,
+    batch_by_length,
+    require_max_length,
+)
 
 MODES = ("pll", "within-word", "likelihood")
 TOKENS = 8192
@@ -35,14 +41,14 @@ class Likelihoods(NamedTuple):
     tokens: np.ndarray
 
 
-def usual_mode(model: PretrainedModel) -> str:
+def default_mode(model: PretrainedModel) -> str:
     """What a model of this kind is scored by."""
     return "likelihood" if model.config.causal else "pll"
 
 
-def likelihoods(
+def score_texts(
     model: PretrainedModel,
-    tokenizer: TextTokenizer,
+    tokenizer: EncodingTokenizer,
     texts: Sequence[str],
     mode: str | None = None,
     *,
@@ -52,19 +58,19 @@ def likelihoods(
 ) -> Likelihoods:
     """Scores texts by one of `MODES` (None: what suits the model); `progress` is told (done, of how many) forward rows.
 
-    `two_streams`: see `how_hidden`. Raises `UserError` where the mode does not suit the model, or a text is too long.
+    `two_streams`: see `choose_mask_mode`. Raises `UserError` for a text that is too long.
     """
-    mode = usual_mode(model) if mode is None else mode
+    mode = default_mode(model) if mode is None else mode
     require_one_of("score", mode, MODES)
     model = _forwards(model)
-    read = TextReader(tokenizer)(texts)
+    read = TextEncoder(tokenizer)(texts)
     if mode == "likelihood":
         read = _behind_boundary(read, tokenizer.cls_id)
-        require_readable(model, read, texts)
+        require_max_length(model, read, texts)
         parts = _causal_parts(_require_causal(model), read, tokens)
     else:
-        require_readable(model, read, texts)
-        how = how_hidden(model, tokenizer.mask_id, two_streams)
+        require_max_length(model, read, texts)
+        how = choose_mask_mode(model, tokenizer.mask_id, two_streams)
         parts = _masked_parts(model, read, how, mode == "within-word", tokens)
     return _summed(parts, len(read), progress)
 
@@ -80,7 +86,7 @@ class _Part(NamedTuple):
 
 
 def _masked_parts(
-    model: PretrainedModel, texts: Texts, how: HowHidden, within_word: bool, tokens: int
+    model: PretrainedModel, texts: TokenizedTexts, how: MaskMode, within_word: bool, tokens: int
 ) -> Iterator[_Part]:
     """A row for each token of the texts, in which it is hidden."""
     flat = np.flatnonzero(texts.words >= 0)
@@ -88,7 +94,7 @@ def _masked_parts(
     places = flat - texts.offsets[owners]
     most_rows, done = max(1, _MOST_SCORES // model.config.vocab_size), 0
     longest = max_input_length(model.config, model.heads)
-    for batch in batches(texts.lengths[owners], longest, tokens, most_rows):
+    for batch in batch_by_length(texts.lengths[owners], longest, tokens, most_rows):
         own, place = owners[batch.members], places[batch.members][:, None]
         hidden = np.arange(batch.length) == place
         if within_word:
@@ -97,21 +103,21 @@ def _masked_parts(
             hidden = same & (np.arange(batch.length) >= place)
         rows = texts.rows(own, batch.length, model.config.pad_token_id)
         wanted = texts.ids[flat[batch.members]][:, None]
-        found = masked_word_log_probs(model, rows, hidden, place.astype(np.int32), wanted, how)
+        found = masked_token_log_probs(model, rows, hidden, place.astype(np.int32), wanted, how)
         done += batch.real
         yield _Part(found, (np.arange(len(own)) < batch.real)[:, None], own, done, len(flat))
 
 
-def _causal_parts(model: PretrainedModel, texts: Texts, tokens: int) -> Iterator[_Part]:
+def _causal_parts(model: PretrainedModel, texts: TokenizedTexts, tokens: int) -> Iterator[_Part]:
     """A row for each text; a token's probability stands at the token before it."""
     done, longest = 0, max_input_length(model.config, model.heads)
-    for batch in batches(texts.lengths, longest, min(tokens, max(1, _MOST_SCORES // model.config.vocab_size))):
+    for batch in batch_by_length(texts.lengths, longest, min(tokens, max(1, _MOST_SCORES // model.config.vocab_size))):
         rows = texts.rows(batch.members, batch.length, model.config.pad_token_id)
         real = np.arange(len(batch.members)) < batch.real
         weights = (texts.padded(texts.words, batch.members, batch.length, -1)[:, 1:] >= 0) & real[:, None]
         places = np.broadcast_to(np.arange(batch.length - 1, dtype=np.int32), weights.shape)
         nothing = np.zeros(rows.input_ids.shape, bool)
-        found = masked_word_log_probs(model, rows, nothing, places, rows.input_ids[:, 1:], None)
+        found = masked_token_log_probs(model, rows, nothing, places, rows.input_ids[:, 1:], None)
         done += batch.real
         yield _Part(found, weights, batch.members, done, len(texts))
 
@@ -137,13 +143,13 @@ def _summed(parts: Iterator[_Part], texts: int, progress: Callable[[int, int], N
     return Likelihoods(totals, tokens)
 
 
-def _behind_boundary(texts: Texts, boundary: int) -> Texts:
+def _behind_boundary(texts: TokenizedTexts, boundary: int) -> TokenizedTexts:
     """The texts, each with the piece in front that stands between texts, unless one of its own is there."""
     first = np.append(texts.words, 0)[texts.offsets[:-1]]
     bare = ((texts.lengths == 0) | (first >= 0)) & (boundary >= 0)
     before = texts.offsets[:-1][bare]
     offsets = texts.offsets + np.concatenate([[0], np.cumsum(bare)])
-    return Texts(
+    return TokenizedTexts(
         ids=np.insert(texts.ids, before, np.int32(boundary)),
         types=np.insert(texts.types, before, np.int32(0)),
         words=np.insert(texts.words, before, np.int32(-1)),

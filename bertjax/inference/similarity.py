@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.finetuning.metrics.regression import regression_scores
-from bertjax.finetuning.metrics.sklearn_compat import require_as_many
+from bertjax.finetuning.metrics.sklearn_compat import require_same_length
 
 
 class SimilarityScores(NamedTuple):
@@ -18,13 +18,13 @@ class SimilarityScores(NamedTuple):
     pearson: float
     spearman: float
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         return self._asdict()
 
 
 def similarity_scores(first: np.ndarray, second: np.ndarray, gold: Sequence[float] | np.ndarray) -> SimilarityScores:
     """Of n pairs of vectors [n, D] and their gold similarities, on any scale; raises `UserError` where sizes differ."""
-    require_as_many(len(gold), len(first), "similarities")
+    require_same_length(len(gold), len(first), "similarities")
     scores = regression_scores(gold, cosines(first, second))
     return SimilarityScores(scores.pearson, scores.spearman)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel, max_input_length
-from bertjax.inference.mlm_inference import Rows
+from bertjax.inference.mlm_inference import TokenBatch
 
 _MANY = 2**24
 _AT_ONCE = 4096  # texts: what the tokenizer tells of each weighs many times its ids
@@ -18,7 +18,7 @@ _AT_ONCE = 4096  # texts: what the tokenizer tells of each weighs many times its
 _LENGTHS = np.sort([factor * 2**power for factor in (16, 24) for power in range(20)])
 
 
-class TextTokenizer(Protocol):
+class EncodingTokenizer(Protocol):
     """What is asked of a tokenizer: the `tokenizers.Tokenizer` that adds its special pieces, and two of their ids."""
 
     cls_id: int
@@ -29,7 +29,7 @@ class TextTokenizer(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Texts:
+class TokenizedTexts:
     """n texts with their special pieces, end to end: text i has the tokens `offsets[i]` to `offsets[i + 1]`.
 
     ids, types  int32 [total]
@@ -61,21 +61,21 @@ class Texts:
         flat = np.where(inside, self.offsets[members][:, None] + places, 0)
         return np.where(inside, values[flat], np.int32(padding))
 
-    def rows(self, members: np.ndarray, length: int, pad_id: int) -> Rows:
+    def rows(self, members: np.ndarray, length: int, pad_id: int) -> TokenBatch:
         """These texts as the input of a model."""
         real = np.arange(length) < self.lengths[members][:, None]
         ids, types = self.padded(self.ids, members, length, pad_id), self.padded(self.types, members, length, 0)
-        return Rows(ids, real.astype(np.int32), types)
+        return TokenBatch(ids, real.astype(np.int32), types)
 
 
-class TextReader:
+class TextEncoder:
     """Tokenises texts, on all cores, cut to `max_length` tokens with their special pieces (None: never cut).
 
     Like `transformers`, it takes "[SEP]" in a text for the special piece. Raises `UserError` where only special pieces
     would be left.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, max_length: int | None = None) -> None:
+    def __init__(self, tokenizer: EncodingTokenizer, max_length: int | None = None) -> None:
         self._engine = tokenizer.engine
         if max_length is None:
             return
@@ -85,9 +85,9 @@ class TextReader:
         self._engine = type(self._engine).from_str(self._engine.to_str())  # a copy: the setting would stay
         self._engine.enable_truncation(max_length)
 
-    def __call__(self, texts: Sequence[str]) -> Texts:
+    def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
         parts = [self._read(texts[start : start + _AT_ONCE]) for start in range(0, len(texts), _AT_ONCE)]
-        return Texts(
+        return TokenizedTexts(
             ids=_joined([part.ids for part in parts]),
             types=_joined([part.types for part in parts]),
             words=_joined([part.words for part in parts]),
@@ -95,11 +95,11 @@ class TextReader:
             cut=sum(part.cut for part in parts),
         )
 
-    def _read(self, texts: Sequence[str]) -> Texts:
+    def _read(self, texts: Sequence[str]) -> TokenizedTexts:
         found = self._engine.encode_batch(list(texts))
         words = [[-1 if word is None else word for word in each.word_ids] for each in found]
         added = _joined([each.special_tokens_mask for each in found]) > 0
-        return Texts(
+        return TokenizedTexts(
             ids=_joined([each.ids for each in found]),
             types=_joined([each.type_ids for each in found]),
             words=np.where(added, np.int32(-1), _joined(words)),
@@ -112,7 +112,7 @@ def _joined(lists: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int32), *(np.asarray(each, np.int32) for each in lists)])
 
 
-def require_readable(model: PretrainedModel, texts: Texts, given: Sequence[str]) -> None:
+def require_max_length(model: PretrainedModel, texts: TokenizedTexts, given: Sequence[str]) -> None:
     """Raises `UserError` for a text that is longer than the model reads."""
     longest = max_input_length(model.config, model.heads)
     over = np.flatnonzero(texts.lengths > (_MANY if longest is None else longest))
@@ -131,7 +131,9 @@ class TextBatch(NamedTuple):
     real: int
 
 
-def batches(lengths: np.ndarray, longest: int | None, tokens: int, most_rows: int | None = None) -> Iterator[TextBatch]:
+def batch_by_length(
+    lengths: np.ndarray, longest: int | None, tokens: int, most_rows: int | None = None
+) -> Iterator[TextBatch]:
     """Batches of at most `tokens` tokens, padding included, or of one text; longest first, so that memory fails early.
 
     Rows are padded to one of few lengths, at most `longest`, and their number is a power of two.

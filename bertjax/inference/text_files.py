@@ -9,7 +9,7 @@ from bertjax.errors import UserError
 from bertjax.io.jsonl import display_name, json_type, parse_object, read_lines
 
 
-class Record(NamedTuple):
+class JsonRecord(NamedTuple):
     """What stands in a line of a file; `place` names it in messages: "pairs.jsonl:17"."""
 
     place: str
@@ -35,17 +35,17 @@ def is_jsonl(path: str) -> bool:
     return path.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson"))
 
 
-def read_records(path: str) -> Iterator[Record]:
+def read_records(path: str) -> Iterator[JsonRecord]:
     """The object of every line but blank ones; raises `UserError` naming file and line."""
     return records_of(read_lines(path), display_name(path))
 
 
-def records_of(lines: Iterable[tuple[int, str]], name: str) -> Iterator[Record]:
+def records_of(lines: Iterable[tuple[int, str]], name: str) -> Iterator[JsonRecord]:
     """`read_records` of numbered lines that were read already, from a file of this name."""
     for number, line in lines:
         if line and not line.isspace():
             where = f"{name}:{number}"
-            yield Record(where, parse_object(line, where))
+            yield JsonRecord(where, parse_object(line, where))
 
 
 def read_texts(path: str) -> Iterator[tuple[int, str]]:

@@ -26,7 +26,7 @@ from bertjax.training.state import TrainState
 from bertjax.types import Params
 
 if TYPE_CHECKING:
-    from bertjax.finetuning.evaluate import Scored
+    from bertjax.finetuning.evaluate import EvalResult
 
 LOOKED_AT = ("fill_mask", "attention", "neighbors")
 TAKEN = "the weights taken"
@@ -85,10 +85,10 @@ class TaskScoreRecorder:
     """
 
     def __init__(self, labels_kept: Sequence[Mapping[str, Any]] = ()) -> None:
-        self._scored: Scored | None = None
+        self._scored: EvalResult | None = None
         self._kept: list[Probe] = [("pseudo_labels", dict(each)) for each in labels_kept]
 
-    def __call__(self, scored: Scored) -> None:
+    def __call__(self, scored: EvalResult) -> None:
         self._scored = scored
 
     def findings(self) -> list[Probe]:

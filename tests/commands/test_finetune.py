@@ -214,7 +214,7 @@ def test_long_runs_have_several_numbers_of_rows(epochs: int, platform: str, toge
     cfg.train.steps_per_dispatch = together
     config = TaskConfig("classification", ("tsv:a.tsv",), batch_size=16, epochs=epochs)
     assert command._row_counts(cfg, config, 1600, platform) == said
-    chosen = dataclasses.replace(config, row_counts=5)
+    chosen = dataclasses.replace(config, num_batch_shapes=5)
     assert together > 1 or command._row_counts(cfg, chosen, 1600, platform) == 5
 
 

@@ -9,7 +9,7 @@ import pytest
 from lab import NOUNS, Finished, Lab
 
 from bertjax.cli import main
-from bertjax.finetuning.evaluate import Scored
+from bertjax.finetuning.evaluate import EvalResult
 from bertjax.finetuning.metrics.classification import classification_scores
 from bertjax.report.run_record import read_run
 from bertjax.report.training_callbacks import TaskScoreRecorder, write_best_scores, write_seed_scores
@@ -40,7 +40,7 @@ def test_what_an_evaluation_told_is_what_the_report_shows() -> None:
     scores = TaskScoreRecorder()
     assert scores.findings() == []
     of = classification_scores([0, 1, 1, 1], [0, 0, 1, 1], ("animal", "thing"))
-    scores(Scored(of.figures(), of.per_class, of.labels, of.confusion))
+    scores(EvalResult(of.figures(), of.per_class, of.labels, of.confusion))
     (confusion, first), (classes, second) = json.loads(json.dumps(scores.findings()))
     assert (confusion, classes) == ("confusion", "classes")
     assert first == {"labels": ["animal", "thing"], "counts": [[1, 0], [1, 2]]}
@@ -51,7 +51,7 @@ def test_the_chosen_weights_stand_beside_the_last_ones(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     scores = TaskScoreRecorder()
     of = classification_scores([0, 1, 1, 1], [0, 0, 1, 1], ("animal", "thing"))
-    scores(Scored(of.figures(), of.per_class, of.labels, of.confusion))
+    scores(EvalResult(of.figures(), of.per_class, of.labels, of.confusion))
     for _ in range(2):  # a finished run is started again
         write_best_scores(tmp_path, 30, 20, scores)
         named = [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertjax.config.task import SOURCES_OF, TaskConfig
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.load import label_names, read_examples
+from bertjax.finetuning.readers.load import collect_labels, read_examples
 
 CASES = [(kind, source) for kind, sources in SOURCES_OF.items() for source in sources if source != "hub"]
 GOOD = {
@@ -48,7 +48,7 @@ def read(kind: str, source: str, content: bytes, errors: str) -> None:
         config = TaskConfig(kind, (f"{source}:{path}",), max_len=384, no_answer=True)
         try:
             examples = read_examples(config, errors=errors)
-            label_names(config, examples)
+            collect_labels(config, examples)
         except UserError as error:
             assert "\n" not in str(error)
             return

@@ -66,7 +66,7 @@ def features_of(kind: str, last: bool, has_types: bool) -> Features:
     types = np.zeros(len(tokens), np.int8)
     for begin, end in itertools.pairwise(offsets):
         types[(begin + end) // 2 : end] = has_types
-    summary = (lengths - 1 if last else np.zeros(WINDOWS)).astype(np.int32)
+    summary_position = (lengths - 1 if last else np.zeros(WINDOWS)).astype(np.int32)
     start = draw.integers(0, lengths - 2)
     labels: dict[str, np.ndarray] = {
         "classification": {"class_labels": draw.integers(0, 3, WINDOWS).astype(np.int32)},
@@ -74,7 +74,7 @@ def features_of(kind: str, last: bool, has_types: bool) -> Features:
         "tokens": {"token_labels": draw.integers(-1, 3, len(tokens)).astype(np.int32)},
         "qa": {"start_labels": start.astype(np.int32), "end_labels": (start + 2).astype(np.int32)},
     }[kind]
-    return Features(tokens, offsets, types, np.arange(WINDOWS, dtype=np.int32), summary, labels)
+    return Features(tokens, offsets, types, np.arange(WINDOWS, dtype=np.int32), summary_position, labels)
 
 
 def torch_losses(theirs: Any, kind: str, features: Features, orders: list[np.ndarray], left: bool) -> list[float]:

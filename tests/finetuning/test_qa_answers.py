@@ -10,7 +10,7 @@ from test_qa_features import config, questions
 from tokens_lab import trained
 
 from bertjax.config.task import TaskConfig
-from bertjax.finetuning.qa_answers import Answer, best_answers
+from bertjax.finetuning.qa_answers import PredictedAnswer, select_answers
 from bertjax.finetuning.qa_features import QaData, qa_data
 
 
@@ -23,10 +23,10 @@ def slow(task: TaskConfig, data: QaData, starts: np.ndarray, ends: np.ndarray, e
     for window in np.flatnonzero(features.example == example):
         here = slice(features.offsets[window], features.offsets[window + 1])
         s, e = starts[here].astype(float), ends[here].astype(float)
-        null = min(null, s[features.summary[window]] + e[features.summary[window]])
+        null = min(null, s[features.summary_position[window]] + e[features.summary_position[window]])
         for a in np.argsort(-s)[: task.n_best]:
             for b in np.argsort(-e)[: task.n_best]:
-                first, last = a - data.context_place[window], b - data.context_place[window]
+                first, last = a - data.context_position[window], b - data.context_position[window]
                 inside = 0 <= first <= last < data.context_length[window]
                 if inside and last - first + 1 <= task.max_answer_len:
                     token = data.first_token[window]
@@ -57,26 +57,26 @@ def test_as_the_slow_reading(family: str, no_answer: bool, n_best: int, max_answ
     rng = np.random.default_rng(7)
     starts, ends = rng.normal(size=(2, len(data.features.tokens))).astype(np.float32)
     # No answer has a chance, in some windows more than in others.
-    place = data.features.offsets[:-1] + data.features.summary
+    place = data.features.offsets[:-1] + data.features.summary_position
     starts[place] += rng.normal(1.5, 2, len(place)).astype(np.float32)
-    found = best_answers(task, data, starts, ends)
+    found = select_answers(task, data, starts, ends)
     assert [answer.id for answer in found] == data.examples.ids
     for example, answer in enumerate(found):
         wanted = slow(task, data, starts, ends, example)
         assert answer.text == wanted["text"]
         assert [span.text for span in answer.spans] == wanted["texts"]
         np.testing.assert_allclose([span.score for span in answer.spans], wanted["scores"])
-        assert (answer.null_margin is None) == (not no_answer)
+        assert (answer.null_score_diff is None) == (not no_answer)
         if no_answer:
-            assert answer.null_margin == pytest.approx(wanted["margin"])
+            assert answer.null_score_diff == pytest.approx(wanted["margin"])
         if answer.spans:
             assert sum(span.probability for span in answer.spans) == pytest.approx(1.0)
     if no_answer:
         assert 0 < sum(not answer.text for answer in found) < 60
 
 
-def answers(starts: np.ndarray, ends: np.ndarray, data: QaData, **values: Any) -> list[Answer]:
-    return best_answers(config(**values), data, starts, ends)
+def answers(starts: np.ndarray, ends: np.ndarray, data: QaData, **values: Any) -> list[PredictedAnswer]:
+    return select_answers(config(**values), data, starts, ends)
 
 
 def test_the_right_scores_give_the_right_answers() -> None:
@@ -103,4 +103,4 @@ def test_a_question_without_any_possible_answer() -> None:
     found = answers(starts, ends, data, no_answer=False, n_best=1)
     assert all(answer.text == "" and answer.spans == [] for answer in found)
     found = answers(starts, ends, data, n_best=1)
-    assert all(answer.text == "" and answer.null_margin == np.inf and len(answer.spans) == 1 for answer in found)
+    assert all(answer.text == "" and answer.null_score_diff == np.inf and len(answer.spans) == 1 for answer in found)

@@ -13,7 +13,7 @@ from bertjax.config.task_sources import Places
 from bertjax.data.special_tokens import FAMILIES
 from bertjax.errors import UserError
 from bertjax.finetuning.qa_features import QaData, qa_data
-from bertjax.finetuning.readers.examples import Answers, QaExamples
+from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples
 
 MAX_LEN, STRIDE = 48, 10
 
@@ -37,7 +37,7 @@ def questions(count: int = 40, seed: int = 0) -> QaExamples:
         begin = len(" ".join(words[:first])) + (first > 0)
         text = contexts[context][begin : len(" ".join(words[: last + 1]))]
         context_of.append(context)
-        answers.append(Answers((), ()) if number % 4 == 3 else Answers((text,), (begin,)))
+        answers.append(GoldAnswers((), ()) if number % 4 == 3 else GoldAnswers((text,), (begin,)))
         places.add("file: question ", number + 1)
     return QaExamples(asked, contexts, context_of, answers, [f"q{i}" for i in range(count)], places)
 
@@ -63,9 +63,9 @@ def expected(family: str, examples: QaExamples) -> dict[str, list[Any]]:
         offsets = found["offset_mapping"][window]
         cls = tokenizer.cls_token_id
         ids = found["input_ids"][window]
-        summary = (len(ids) - 1) if family == "gpt2" else ids.index(cls)
-        start = end = summary
-        answers = examples.answers[example] if examples.answers else Answers((), ())
+        summary_position = (len(ids) - 1) if family == "gpt2" else ids.index(cls)
+        start = end = summary_position
+        answers = examples.answers[example] if examples.answers else GoldAnswers((), ())
         if answers.texts and own:
             begin, stop = answers.starts[0], answers.starts[0] + len(answers.texts[0])
             if offsets[own[0]][0] <= begin and offsets[own[-1]][1] >= stop:
@@ -92,14 +92,14 @@ def test_as_transformers(family: str) -> None:
     assert features.example.tolist() == wanted["example"]
     assert features.labels["start_labels"].tolist() == wanted["start"]
     assert features.labels["end_labels"].tolist() == wanted["end"]
-    assert found.context_place.tolist() == wanted["place"]
+    assert found.context_position.tolist() == wanted["place"]
     for index, offsets in enumerate(wanted["offsets"]):
         here = slice(found.first_token[index], found.first_token[index] + found.context_length[index])
         ours = zip(found.contexts.begins[here].tolist(), found.contexts.ends[here].tolist(), strict=True)
         assert list(ours) == list(map(tuple, offsets))
     counts = np.bincount(features.example)
     assert counts.max() > 3 and counts.min() == 1  # the test sees both
-    with_answer = (features.labels["start_labels"] != features.summary).sum()
+    with_answer = (features.labels["start_labels"] != features.summary_position).sum()
     assert found.notes == (
         f"40 questions in {len(features)} windows of at most {MAX_LEN} tokens, {with_answer} of which hold the answer",
     )
@@ -111,9 +111,9 @@ def test_answers_read_back_from_their_tokens(family: str) -> None:
     found = qa_data(config(), examples, trained(family))
     start, end = (found.features.labels[f"{name}_labels"].astype(int) for name in ("start", "end"))
     seen = set()
-    for window in np.flatnonzero(start != found.features.summary):
+    for window in np.flatnonzero(start != found.features.summary_position):
         example = int(found.features.example[window])
-        to_token = found.first_token[window] - found.context_place[window]
+        to_token = found.first_token[window] - found.context_position[window]
         begin, stop = found.contexts.begins[start[window] + to_token], found.contexts.ends[end[window] + to_token]
         text = examples.contexts[examples.context_of[example]][begin:stop]
         assert examples.answers is not None and text.strip() == examples.answers[example].texts[0]
@@ -125,14 +125,14 @@ def test_training_leaves_out_answers_that_are_not_there() -> None:
     examples = questions()
     assert examples.answers is not None
     text, start = examples.answers[4].texts[0], examples.answers[4].starts[0]
-    examples.answers[4] = Answers(("elsewhere",), (start,))
-    examples.answers[6] = Answers((examples.answers[6].texts[0],), (10_000,))
-    examples.answers[8] = Answers((" ",), (examples.contexts[examples.context_of[8]].index(" "),))
+    examples.answers[4] = GoldAnswers(("elsewhere",), (start,))
+    examples.answers[6] = GoldAnswers((examples.answers[6].texts[0],), (10_000,))
+    examples.answers[8] = GoldAnswers((" ",), (examples.contexts[examples.context_of[8]].index(" "),))
     found = qa_data(config(), examples, trained("bert"), training=True)
     assert set(range(40)) - set(found.features.example.tolist()) == {4, 6, 8}
     assert found.notes[0] == "3 of 40 questions are left out: the answer is not at answer_start"
     assert set(qa_data(config(), examples, trained("bert")).features.example.tolist()) == set(range(40))
-    examples.answers[:] = [Answers((text + "?",), (start,))] * 40
+    examples.answers[:] = [GoldAnswers((text + "?",), (start,))] * 40
     with pytest.raises(UserError, match="no answer stands at its answer_start"):
         qa_data(config(), examples, trained("bert"), training=True)
 

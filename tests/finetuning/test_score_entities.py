@@ -47,7 +47,7 @@ def test_entities_as_seqeval(pairs: list[list[tuple[str, str]]], nearly_right: b
         }
         table = seqeval.classification_report(gold, found, output_dict=True) if ours.per_type else {}
     for name, value in wanted.items():
-        assert ours.figures()[name] == pytest.approx(value, abs=1e-9), name
+        assert ours.metrics()[name] == pytest.approx(value, abs=1e-9), name
     if not ours.per_type:
         return
     assert ours.macro_f1 == pytest.approx(table["macro avg"]["f1-score"], abs=1e-9)

@@ -60,9 +60,9 @@ def test_labels_as_scikit_learn(drawn: tuple[list[int], list[int], int], seed: i
         if classes == 2:
             wanted["f1"] = metrics.f1_score(pos_label=1, average="binary", **options)
         each = metrics.precision_recall_fscore_support(labels=list(range(classes)), **options)
-    assert found.figures().keys() == wanted.keys()
+    assert found.metrics().keys() == wanted.keys()
     for name, value in wanted.items():
-        np.testing.assert_allclose(found.figures()[name], value, err_msg=name, **EQUAL)
+        np.testing.assert_allclose(found.metrics()[name], value, err_msg=name, **EQUAL)
     np.testing.assert_allclose(list(found.per_class.values()), np.transpose(each), **EQUAL)
     np.testing.assert_array_equal(found.confusion, metrics.confusion_matrix(gold, predicted, labels=range(classes)))
 
@@ -75,7 +75,7 @@ def test_labels_by_hand() -> None:
     assert found.confusion.tolist() == [[2, 1], [1, 2]]
     assert found.per_class["yes"] == ClassScore(2 / 3, 2 / 3, 2 / 3, 3) and found.f1 == 2 / 3
     assert found.matthews == pytest.approx((2 * 2 - 1 * 1) / 9, abs=1e-12) and found.log_loss is None
-    assert set(found.figures()) == {"accuracy", "f1", "macro_f1", "micro_f1", "matthews"}
+    assert set(found.metrics()) == {"accuracy", "f1", "macro_f1", "micro_f1", "matthews"}
 
 
 def test_constant_predictions_are_zero_not_undefined() -> None:
@@ -152,7 +152,7 @@ def test_numbers_where_nothing_is_defined() -> None:
     nearly = regression_scores([1.0, 2.0, 3.0], [1e9, 1e9, 1e9 + 1e-6])  # scipy would warn
     assert isinstance(nearly, RegressionScores)
     column = regression_scores(np.arange(4.0), np.arange(4.0)[:, None] * 2)  # a head with one label
-    assert column.pearson == pytest.approx(1.0) and set(column.figures()) == {"pearson", "spearman", "mse"}
+    assert column.pearson == pytest.approx(1.0) and set(column.metrics()) == {"pearson", "spearman", "mse"}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_minimal_pairs_need_a_preference() -> None:
     found = minimal_pair_scores(good, bad, ["b", "a", "b", "b", "a"])
     assert found.overall == PairScore(2 / 5, 5, 2)
     assert list(found.groups.items()) == [("b", PairScore(2 / 3, 3, 0)), ("a", PairScore(0.0, 2, 2))]
-    assert found.macro_accuracy == pytest.approx(1 / 3) and found.figures()["accuracy"] == 2 / 5
+    assert found.macro_accuracy == pytest.approx(1 / 3) and found.metrics()["accuracy"] == 2 / 5
     assert minimal_pair_scores(good, bad).groups == {}
 
 

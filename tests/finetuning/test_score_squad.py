@@ -142,7 +142,7 @@ def test_hostile_answers_as_the_script_prints(threshold: float | None) -> None:
     np.testing.assert_allclose((*told, scores.no_answer.exact_match), PRINTED[threshold], rtol=0, atol=1e-9)
     best = (scores.best.exact_match, scores.best.exact_match_threshold, scores.best.f1, scores.best.f1_threshold)
     np.testing.assert_allclose(best, BEST, rtol=0, atol=1e-9)
-    assert set(scores.figures()) == {
+    assert set(scores.metrics()) == {
         *("exact_match", "f1", "has_answer_exact_match", "has_answer_f1", "no_answer_exact_match", "no_answer_f1"),
         *("best_exact_match", "best_exact_match_threshold", "best_f1", "best_f1_threshold"),
     }
@@ -152,7 +152,7 @@ def test_version_1_1_gives_no_overlap_to_empty_texts() -> None:
     answered = {name: case for name, case in HOSTILE.items() if case[0]}
     scores = squad_scores({name: case[0] for name, case in answered.items()}, {n: c[1] for n, c in answered.items()})
     np.testing.assert_allclose((scores.overall.exact_match, scores.overall.f1), PRINTED_1_1, rtol=0, atol=1e-9)
-    assert scores.no_answer is None and scores.best is None and set(scores.figures()) == {"exact_match", "f1"}
+    assert scores.no_answer is None and scores.best is None and set(scores.metrics()) == {"exact_match", "f1"}
 
 
 def test_nothing_answered_needs_a_threshold_below_negative_scores() -> None:

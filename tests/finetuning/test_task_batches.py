@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.errors import UserError
-from bertjax.finetuning.batches import EvalBatches, TaskBatches, eval_batches, token_values, window_values
+from bertjax.finetuning.batch_packing import choose_batch_sizes, pack_batches
+from bertjax.finetuning.batches import EvalBatches, TaskBatches, scatter_token_values, scatter_window_values
 from bertjax.finetuning.features import Features
-from bertjax.finetuning.pack_batches import least_sizes, pack_batches
 
 VOCAB = 1000
 
@@ -25,7 +25,7 @@ def windows(count: int, longest: int = 30, seed: int = 0, **labels: np.ndarray) 
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     total = int(offsets[-1])
     tokens = rng.integers(1, VOCAB, total).astype(np.int32)
-    summary = rng.integers(0, 3, count).astype(np.int32)
+    summary_position = rng.integers(0, 3, count).astype(np.int32)
     values = {
         "class_labels": rng.integers(0, 5, count).astype(np.int32),
         "score_labels": rng.normal(size=count).astype(np.float32),
@@ -34,7 +34,7 @@ def windows(count: int, longest: int = 30, seed: int = 0, **labels: np.ndarray) 
         "end_labels": rng.integers(0, 3, count).astype(np.int32),
     }
     types = rng.integers(0, 3, total).astype(np.int8)
-    return Features(tokens, offsets, types, np.arange(count, dtype=np.int32), summary, values | labels)
+    return Features(tokens, offsets, types, np.arange(count, dtype=np.int32), summary_position, values | labels)
 
 
 def batches(features: Features, **values: Any) -> TaskBatches:
@@ -64,7 +64,7 @@ def check_batch(features: Features, batch: Any) -> list[int]:
             assert (batch["segment_ids"][row, there] == slot + 1).all()
             assert batch["position_ids"][row, there].tolist() == list(range(length))
             assert batch["token_labels"][row, there].tolist() == features.labels["token_labels"][here].tolist()
-            assert batch["example_positions"][row, slot] == column + features.summary[number]
+            assert batch["example_positions"][row, slot] == column + features.summary_position[number]
             assert batch["example_weights"][row, slot] == 1 and batch["example_ids"][row, slot] == number
             for name in ("class_labels", "score_labels"):
                 assert batch[name][row, slot] == features.labels[name][number]
@@ -87,14 +87,14 @@ def test_every_window_once_an_epoch(packing: bool) -> None:
         for step in range(6):
             batch = found.batch(6 * epoch + step)
             numbers = check_batch(features, batch)
-            assert sorted(numbers) == sorted(found.numbers(6 * epoch + step).tolist())
+            assert sorted(numbers) == sorted(found.window_numbers(6 * epoch + step).tolist())
             assert len(numbers) == (8 if step < 5 else 5)
             seen += numbers
         assert sorted(seen) == list(range(45))
-    assert found.seq_len == 32 and found.rows == (found.rows if packing else 8)
+    assert found.seq_len == 32 and found.num_sequences == (found.num_sequences if packing else 8)
     assert found.max_examples == (found.max_examples if packing else 1)
-    assert found.rows_per_epoch == {"train": found.rows * 6}
-    assert found.padding == pytest.approx(1 - len(features.tokens) / (found.rows * 32 * 6))
+    assert found.rows_per_epoch == {"train": found.num_sequences * 6}
+    assert found.padding == pytest.approx(1 - len(features.tokens) / (found.num_sequences * 32 * 6))
 
 
 def test_shapes_and_types_are_static() -> None:
@@ -103,8 +103,8 @@ def test_shapes_and_types_are_static() -> None:
     for cursor in range(1, found.num_steps):
         batch = found.batch(cursor)
         assert {n: (a.shape, a.dtype) for n, a in batch.items()} == {n: (a.shape, a.dtype) for n, a in first.items()}
-    assert first["input_ids"].shape == (found.rows, 64)
-    assert first["example_positions"].shape == first["class_labels"].shape == (found.rows, found.max_examples)
+    assert first["input_ids"].shape == (found.num_sequences, 64)
+    assert first["example_positions"].shape == first["class_labels"].shape == (found.num_sequences, found.max_examples)
     wanted = {
         "example_weights": "float32",
         "score_labels": "float32",
@@ -117,13 +117,16 @@ def test_shapes_and_types_are_static() -> None:
 def test_order_is_drawn_from_seed_and_epoch_or_given() -> None:
     features = windows(45)
     one, again, other = (batches(features, seed=seed) for seed in (1, 1, 2))
-    assert [one.numbers(c).tolist() for c in range(12)] == [again.numbers(c).tolist() for c in range(12)]
-    assert one.numbers(0).tolist() != other.numbers(0).tolist() and one.numbers(0).tolist() != one.numbers(6).tolist()
+    assert [one.window_numbers(c).tolist() for c in range(12)] == [again.window_numbers(c).tolist() for c in range(12)]
+    assert (
+        one.window_numbers(0).tolist() != other.window_numbers(0).tolist()
+        and one.window_numbers(0).tolist() != one.window_numbers(6).tolist()
+    )
     orders = [np.arange(45), np.arange(45)[::-1]]
     given_orders = batches(features, orders=orders)
-    assert given_orders.numbers(0).tolist() == list(range(8)) and given_orders.numbers(6).tolist() == list(
-        range(44, 36, -1)
-    )
+    assert given_orders.window_numbers(0).tolist() == list(range(8)) and given_orders.window_numbers(
+        6
+    ).tolist() == list(range(44, 36, -1))
     with pytest.raises(ValueError, match="orders were given for 1 epochs, 2 are needed"):
         batches(features, orders=orders[:1])
     with pytest.raises(ValueError, match="epoch 1 must hold each of 45 windows once"):
@@ -143,43 +146,49 @@ def test_rows_are_the_least_that_suffice() -> None:
     found = batches(features)
     used = [int((found.batch(c)["segment_ids"][:, 0] > 0).sum()) for c in range(12)]
     examples = [int((found.batch(c)["example_numbers"] >= 0).sum(axis=1).max()) for c in range(12)]
-    assert found.rows == max(used) < 8 and found.max_examples == max(examples) > 1
-    assert batches(features, row_multiple=4).rows == -(-max(used) // 4) * 4
-    more = batches(features, sizes=(10,), least_examples=11, row_multiple=2)
-    assert (more.rows, more.max_examples) == (10, 11)
-    assert sorted(check_batch(features, more.batch(3))) == sorted(more.numbers(3).tolist())
+    assert found.num_sequences == max(used) < 8 and found.max_examples == max(examples) > 1
+    assert batches(features, sequence_multiple=4).num_sequences == -(-max(used) // 4) * 4
+    more = batches(features, sizes=(10,), min_examples=11, sequence_multiple=2)
+    assert (more.num_sequences, more.max_examples) == (10, 11)
+    assert sorted(check_batch(features, more.batch(3))) == sorted(more.window_numbers(3).tolist())
 
 
 def test_batches_of_several_sizes() -> None:
     features = windows(300)
-    one, some = batches(features), batches(features, row_counts=3, row_multiple=2)
-    assert len(one.sizes) == 1 and len(some.sizes) == 3 and some.rows == -(-one.rows // 2) * 2
+    one, some = batches(features), batches(features, num_batch_shapes=3, sequence_multiple=2)
+    assert len(one.sizes) == 1 and len(some.sizes) == 3 and some.num_sequences == -(-one.num_sequences // 2) * 2
     used = [int((one.batch(c)["segment_ids"][:, 0] > 0).sum()) for c in range(one.num_steps)]
     for cursor, least in enumerate(used):
         batch = some.batch(cursor)
-        assert len(batch["input_ids"]) == some.rows_of(cursor) == min(size for size in some.sizes if size >= least)
-        assert sorted(check_batch(features, batch)) == sorted(one.numbers(cursor).tolist())
-    assert some.rows_per_epoch["train"] == sum(some.rows_of(c) for c in range(some.steps_per_epoch))
+        assert (
+            len(batch["input_ids"])
+            == some.num_sequences_at(cursor)
+            == min(size for size in some.sizes if size >= least)
+        )
+        assert sorted(check_batch(features, batch)) == sorted(one.window_numbers(cursor).tolist())
+    assert some.rows_per_epoch["train"] == sum(some.num_sequences_at(c) for c in range(some.steps_per_epoch))
     assert some.padding < one.padding
-    assert batches(features, sizes=some.sizes, row_multiple=2).rows_per_epoch == some.rows_per_epoch
+    assert batches(features, sizes=some.sizes, sequence_multiple=2).rows_per_epoch == some.rows_per_epoch
     with pytest.raises(ValueError, match="do not suffice"):
-        batches(features, sizes=(one.rows - 1,))
+        batches(features, sizes=(one.num_sequences - 1,))
     with some.prefetch(0, 5) as made:
-        assert [len(batch["input_ids"]) for _, batch in made] == [some.rows_of(c) for c in range(5)]
+        assert [len(batch["input_ids"]) for _, batch in made] == [some.num_sequences_at(c) for c in range(5)]
 
 
 def test_sizes_are_those_with_the_least_sum() -> None:
     rng = np.random.default_rng(3)
     for _ in range(20):
-        needed = rng.integers(1, 12, 30)
-        values = np.unique(needed)[:-1].tolist()
+        needed_sequences = rng.integers(1, 12, 30)
+        values = np.unique(needed_sequences)[:-1].tolist()
         for count in (1, 2, 3):
             chosen = [
-                (*own, int(needed.max())) for n in range(count) for own in itertools.combinations(values, n)
+                (*own, int(needed_sequences.max())) for n in range(count) for own in itertools.combinations(values, n)
             ]  # every way to choose them
-            costs = [sum(min(size for size in own if size >= each) for each in needed) for own in chosen]
-            sizes = least_sizes(needed, count)
-            assert len(sizes) <= count and sum(min(s for s in sizes if s >= each) for each in needed) == min(costs)
+            costs = [sum(min(size for size in own if size >= each) for each in needed_sequences) for own in chosen]
+            sizes = choose_batch_sizes(needed_sequences, count)
+            assert len(sizes) <= count and sum(min(s for s in sizes if s >= each) for each in needed_sequences) == min(
+                costs
+            )
 
 
 @pytest.mark.parametrize("rows", [slice(2, 5), np.array([0, 3, 4])])
@@ -192,8 +201,8 @@ def test_a_share_of_the_rows(rows: Any) -> None:
         prefetched = list(made)
     assert [cursor for cursor, _ in prefetched] == [4, 5]
     assert all(np.array_equal(prefetched[0][1][name], array) for name, array in own.items())
-    shared = eval_batches(features, rows=6, pad_id=7, vocab_size=VOCAB, share=lambda count: rows)
-    alone = eval_batches(features, rows=6, pad_id=7, vocab_size=VOCAB)
+    shared = EvalBatches(features, batch_size=6, pad_id=7, vocab_size=VOCAB, share=lambda count: rows)
+    alone = EvalBatches(features, batch_size=6, pad_id=7, vocab_size=VOCAB)
     for one, other in zip(shared, alone, strict=True):
         assert all(np.array_equal(one[name], array[rows]) for name, array in other.items())
 
@@ -201,7 +210,7 @@ def test_a_share_of_the_rows(rows: Any) -> None:
 @pytest.mark.parametrize(("packing", "num_lengths"), [(True, 1), (False, 1), (False, 3)])
 def test_evaluation_sees_every_window_once(packing: bool, num_lengths: int) -> None:
     features = windows(45)
-    found = EvalBatches(features, rows=6, pad_id=7, vocab_size=VOCAB, packing=packing, num_lengths=num_lengths)
+    found = EvalBatches(features, batch_size=6, pad_id=7, vocab_size=VOCAB, packing=packing, num_lengths=num_lengths)
     seen = [number for batch in found for number in check_batch(features, batch)]
     assert sorted(seen) == list(range(45))
     shapes = [batch["input_ids"].shape for batch in found]
@@ -221,9 +230,9 @@ def test_evaluation_sees_every_window_once(packing: bool, num_lengths: int) -> N
 def test_what_a_model_says_comes_back() -> None:
     features = windows(45)
     tokens, by_window = np.zeros(len(features.tokens), np.int32), np.zeros((45, 2))
-    for batch in eval_batches(features, rows=4, pad_id=7, vocab_size=VOCAB):
-        token_values(features, batch, batch["input_ids"] * 2, tokens)
-        window_values(batch, np.stack([batch["class_labels"], batch["score_labels"]], -1), by_window)
+    for batch in EvalBatches(features, batch_size=4, pad_id=7, vocab_size=VOCAB):
+        scatter_token_values(features, batch, batch["input_ids"] * 2, tokens)
+        scatter_window_values(batch, np.stack([batch["class_labels"], batch["score_labels"]], -1), by_window)
     assert (tokens == 2 * features.tokens).all()
     assert (by_window[:, 0] == features.labels["class_labels"]).all()
     assert np.allclose(by_window[:, 1], features.labels["score_labels"])
@@ -232,7 +241,7 @@ def test_what_a_model_says_comes_back() -> None:
 def test_faults() -> None:
     features = windows(45)
     features.tokens[features.offsets[3] + 1] = VOCAB
-    for make in (batches, lambda f: eval_batches(f, rows=4, pad_id=7, vocab_size=VOCAB)):
+    for make in (batches, lambda f: EvalBatches(f, batch_size=4, pad_id=7, vocab_size=VOCAB)):
         with pytest.raises(UserError, match=r"example 3 holds token id 1000, but the model has 1000 pieces"):
             make(features)
     features.tokens[features.offsets[3] + 1] = -1

@@ -11,8 +11,8 @@ import pytest
 
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.examples import Answers, QaExamples, TextExamples, WordExamples
-from bertjax.finetuning.readers.load import check_files, label_names, label_numbers, read_examples
+from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples, TextExamples, WordExamples
+from bertjax.finetuning.readers.load import collect_labels, encode_labels, read_examples, require_files
 
 
 def texts(
@@ -115,13 +115,13 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
     for where, message in (("none.tsv", "no such file"), ("*.tsv", "no file matches"), (".", "is a directory")):
         with pytest.raises(UserError, match=f"task.eval: .*{message}"):
             (tmp_path / "a").write_text("text\tlabel\n")
-            check_files(TaskConfig("classification", (f"tsv:{tmp_path}/a",), (f"tsv:{tmp_path}/{where}",)))
+            require_files(TaskConfig("classification", (f"tsv:{tmp_path}/a",), (f"tsv:{tmp_path}/{where}",)))
 
 
 def test_labels_are_sorted_or_given(tmp_path: Path) -> None:
     def names(values: list[str], **options: Any) -> tuple[str, ...]:
         found = texts(tmp_path / "a", "text\tlabel\n" + "".join(f"x\t{value}\n" for value in values))
-        return label_names(TaskConfig("classification", ("tsv:a",), **options), found)
+        return collect_labels(TaskConfig("classification", ("tsv:a",), **options), found)
 
     assert names(["10", "9", "1", "-2"]) == ("-2", "1", "9", "10")
     assert names(["no", "10", "Yes"]) == ("10", "Yes", "no")
@@ -135,11 +135,11 @@ def test_labels_are_sorted_or_given(tmp_path: Path) -> None:
 def test_labels_to_numbers(tmp_path: Path) -> None:
     found = texts(tmp_path / "a", "text\tlabel\nx\tneg\ny\t1\nz\tpos\nz\tsomewhat\n")
     assert found.labels is not None
-    assert label_numbers(("neg", "pos"), found.labels[:3], found.places).tolist() == [0, 1, 1]
+    assert encode_labels(("neg", "pos"), found.labels[:3], found.places).tolist() == [0, 1, 1]
     with pytest.raises(UserError, match=r"a:5: unknown label 'somewhat'; known are neg, pos"):
-        label_numbers(("neg", "pos"), found.labels, found.places)
+        encode_labels(("neg", "pos"), found.labels, found.places)
     with pytest.raises(UserError, match=r"a:3: unknown label '1'"):  # "1" is a number here, not a place
-        label_numbers(("neg", "2"), found.labels[:2], found.places)
+        encode_labels(("neg", "2"), found.labels[:2], found.places)
 
 
 CONLL = "-DOCSTART- -X- O\n\nEU NNP I-ORG\nsaid VBD O\n\n \nBonn NNP I-LOC\nParis NNP B-LOC\n-DOCSTART- -X- O\nHe PRP O"
@@ -238,8 +238,8 @@ def test_squad(tmp_path: Path) -> None:
     found = squad(tmp_path / "a", content, no_answer=True)
     assert found.contexts == [CONTEXT, "B."] and found.context_of == [0, 0, 1, 0]
     assert found.questions == ["q1?", "q2?", "q3?", "q4?"] and found.ids == ["q1", "q2", "q3", "q4"]
-    assert found.answers is not None and found.answers[0] == Answers(("cat", "A cat"), (2, 0))
-    assert found.answers[2:] == [Answers((), ())] * 2
+    assert found.answers is not None and found.answers[0] == GoldAnswers(("cat", "A cat"), (2, 0))
+    assert found.answers[2:] == [GoldAnswers((), ())] * 2
     assert (
         squad(tmp_path / "a", file_of({"context": "B.", "qas": [{"id": "q", "question": "?"}]}), labelled=False).answers
         is None
@@ -250,7 +250,7 @@ def test_squad_as_json_lines(tmp_path: Path) -> None:
     row = {"id": 5, "question": "q", "context": CONTEXT, "answers": {"text": ["cat"], "answer_start": [2]}}
     other = row | {"id": "6", "answers": [{"text": "cat", "answer_start": 2}]}
     found = squad(tmp_path / "a", f"{json.dumps(row)}\n{json.dumps(other)}", "jsonl")
-    assert found.answers == [Answers(("cat",), (2,))] * 2 and found.ids == ["5", "6"]
+    assert found.answers == [GoldAnswers(("cat",), (2,))] * 2 and found.ids == ["5", "6"]
     for answers in ({"text": "cat", "answer_start": [2]}, {"text": ["cat", "a"], "answer_start": [2]}, [{"text": 1}]):
         with pytest.raises(
             UserError, match=r"a:1: (answers must be texts, each with its answer_start|no 'answer_start')"

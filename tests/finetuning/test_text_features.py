@@ -13,9 +13,9 @@ from bertjax.config.task_sources import Places
 from bertjax.data.special_tokens import FAMILIES
 from bertjax.data.tokenizer import load_tokenizer
 from bertjax.errors import UserError
-from bertjax.finetuning.features import Features, cut_lengths, text_data
+from bertjax.finetuning.features import Features, text_data, truncated_lengths
 from bertjax.finetuning.readers.examples import TextExamples
-from bertjax.finetuning.templates import template_of
+from bertjax.finetuning.templates import find_template
 
 FIRST, SECOND = sentences(60, seed=1), sentences(60, seed=2)
 
@@ -58,16 +58,16 @@ def test_as_transformers(family: str, cut: str) -> None:
     else:
         assert not features.token_types.any()
     whole = theirs(family)(first, pairs)["input_ids"]
-    num_cut = sum(len(ids) > max_len for ids in whole)
-    assert 0 < num_cut < 60
-    assert found.notes[-1].startswith(f"{num_cut} of 60 examples (") and f"task.cut={rule}" in found.notes[-1]
-    summary = features.tokens[features.offsets[:-1] + features.summary]
+    num_truncated = sum(len(ids) > max_len for ids in whole)
+    assert 0 < num_truncated < 60
+    assert found.notes[-1].startswith(f"{num_truncated} of 60 examples (") and f"task.cut={rule}" in found.notes[-1]
+    summary_position = features.tokens[features.offsets[:-1] + features.summary_position]
     if family == "gpt2":
-        assert (features.summary == np.maximum(features.lengths - 1, 0)).all()
+        assert (features.summary_position == np.maximum(features.lengths - 1, 0)).all()
     else:
-        assert (summary == trained(family).cls_id).all()
-        assert (features.summary == (features.lengths - 1 if family == "xlnet" else 0)).all()
-    assert features.tokens.dtype == features.summary.dtype == features.example.dtype == np.int32
+        assert (summary_position == trained(family).cls_id).all()
+        assert (features.summary_position == (features.lengths - 1 if family == "xlnet" else 0)).all()
+    assert features.tokens.dtype == features.summary_position.dtype == features.example.dtype == np.int32
     assert features.token_types.dtype == np.int8 and features.offsets.dtype == np.int64
 
 
@@ -89,14 +89,14 @@ def test_a_file_without_a_layout_gets_the_familys(tmp_path: Path, family: str) -
     bare.save(str(tmp_path / "bare.json"))
     tokenizer = load_tokenizer(tmp_path / "bare.json", family=family)
     for is_pair in (False, True):
-        assert template_of(tokenizer, is_pair) == template_of(trained(family), is_pair)
+        assert find_template(tokenizer, is_pair) == find_template(trained(family), is_pair)
 
 
 def test_cut_lengths_of_every_pair() -> None:
     """Token by token, as BERT's own loop does it: the longer text loses its last, the second where both are equal."""
     room = 7
     both = np.stack(np.meshgrid(np.arange(12), np.arange(12)), -1).reshape(-1, 2)
-    first, second = cut_lengths([both[:, 0], both[:, 1]], room, "longest_first")
+    first, second = truncated_lengths([both[:, 0], both[:, 1]], room, "longest_first")
     for (a, b), new in zip(both.tolist(), zip(first.tolist(), second.tolist(), strict=True), strict=True):
         assert sum(new) == min(a + b, room)
         assert new[0] <= a and new[1] <= b

@@ -87,7 +87,7 @@ def test_predictions_come_back_as_words() -> None:
     labels = found.features.labels["token_labels"]
     assert found.predicted_tags(np.where(labels < 0, 0, labels)) == tags
     assert found.notes == ()
-    assert [LABELS[i] for i in labels[found.first_piece]] == [tag for sentence in tags for tag in sentence]
+    assert [LABELS[i] for i in labels[found.first_token_of_word]] == [tag for sentence in tags for tag in sentence]
 
 
 def test_words_that_are_not_seen() -> None:

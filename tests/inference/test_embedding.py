@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 from bertjax.hf.load import load_pretrained
 from bertjax.hf.sentence_transformers import Pooling
 from bertjax.inference.embed import Embedder
-from bertjax.inference.text_batches import TextReader, batches
+from bertjax.inference.text_batches import TextEncoder, batch_by_length
 
 TEXTS = [*sentences(3, seed=3, longest=20), "a", "The cat " * 40, "北京 <mask> naïve"]
 LONGEST = 24
@@ -52,14 +52,14 @@ def test_vectors_as_transformers(family: str, tmp_path: Path) -> None:
 def test_texts_are_read_in_windows_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder("bert", tmp_path)
     tokenizer = load_tokenizer(tmp_path)
-    whole = TextReader(tokenizer, LONGEST)(TEXTS)
+    whole = TextEncoder(tokenizer, LONGEST)(TEXTS)
     monkeypatch.setattr("bertjax.inference.text_batches._AT_ONCE", 3)
-    parts = TextReader(tokenizer, LONGEST)(TEXTS)
+    parts = TextEncoder(tokenizer, LONGEST)(TEXTS)
     for name in ("ids", "types", "words", "offsets"):
         np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
     assert parts.cut == whole.cut and len(whole) == len(TEXTS) and whole.lengths.max() == LONGEST
     assert tokenizer.engine.truncation is None, "the tokenizer itself must stay as it was"
-    assert len(TextReader(tokenizer)([])) == 0
+    assert len(TextEncoder(tokenizer)([])) == 0
     empty = Embedder(load_pretrained(tmp_path), tokenizer)
     assert empty([]).shape == (0, 18) and empty([""]).shape == (1, 18)
 
@@ -75,7 +75,7 @@ def test_refused(tmp_path: Path) -> None:
 
 def test_batches_hold_every_text_once_in_few_shapes() -> None:
     lengths = np.random.default_rng(0).integers(1, 301, 2000)
-    found = list(batches(lengths, 300, 2048))
+    found = list(batch_by_length(lengths, 300, 2048))
     members = np.concatenate([batch.members[: batch.real] for batch in found])
     assert sorted(members.tolist()) == list(range(2000))
     assert all((lengths[batch.members] <= batch.length).all() for batch in found)
@@ -86,6 +86,6 @@ def test_batches_hold_every_text_once_in_few_shapes() -> None:
     padding = 1 - lengths.sum() / sum(len(batch.members) * batch.length for batch in found)
     assert padding < 0.25, f"{padding:.2f} of all places are padding"
     assert all(rows.bit_count() == 1 for rows, _ in shapes), "rows of few numbers, too"
-    alone = list(batches(np.array([5000]), None, 2048))
+    alone = list(batch_by_length(np.array([5000]), None, 2048))
     assert [(len(batch.members), batch.length) for batch in alone] == [(1, 6144)]
-    assert [len(batch.members) for batch in batches(np.full(5, 10), None, 2048, most_rows=3)] == [2, 2, 1]
+    assert [len(batch.members) for batch in batch_by_length(np.full(5, 10), None, 2048, most_rows=3)] == [2, 2, 1]

@@ -13,7 +13,13 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import fill_mask, fill_masks
-from bertjax.inference.mlm_inference import HowHidden, Rows, how_hidden, masked_word_log_probs, masked_word_logits
+from bertjax.inference.mlm_inference import (
+    MaskMode,
+    TokenBatch,
+    choose_mask_mode,
+    masked_token_log_probs,
+    masked_token_logits,
+)
 from bertjax.parity.compare import random_params
 
 MASK = 3
@@ -42,7 +48,7 @@ def model_of(config: EncoderConfig, heads: tuple[str, ...] = ("mlm",)) -> Pretra
     return PretrainedModel(config, random_params(config, heads), heads)
 
 
-def drawn() -> tuple[Rows, np.ndarray, np.ndarray]:
+def drawn() -> tuple[TokenBatch, np.ndarray, np.ndarray]:
     """Rows with padding, what is hidden of them, and the places of that."""
     ids = np.random.default_rng(0).integers(4, 30, (3, 9)).astype(np.int32)
     mask = np.ones_like(ids)
@@ -50,7 +56,7 @@ def drawn() -> tuple[Rows, np.ndarray, np.ndarray]:
     positions = np.array([[2, 5], [1, 4], [0, 8]], np.int32)
     hidden = np.zeros(ids.shape, bool)
     np.put_along_axis(hidden, positions, True, axis=1)
-    return Rows(ids, mask, np.zeros_like(ids)), hidden, positions
+    return TokenBatch(ids, mask, np.zeros_like(ids)), hidden, positions
 
 
 @pytest.mark.parametrize(
@@ -61,25 +67,25 @@ def test_as_a_forward_pass_over_masks(config: EncoderConfig) -> None:
     model = model_of(config)
     out = model(np.where(hidden, MASK, rows.input_ids), rows.attention_mask)
     wanted = np.take_along_axis(np.asarray(out.mlm_logits), positions[:, :, None], axis=1)
-    how = HowHidden(MASK, False)
-    assert how == how_hidden(model, MASK, two_streams=False)
-    found = np.asarray(masked_word_logits(model, rows, hidden, positions, how))
+    how = MaskMode(MASK, False)
+    assert how == choose_mask_mode(model, MASK, two_streams=False)
+    found = np.asarray(masked_token_logits(model, rows, hidden, positions, how))
     np.testing.assert_allclose(found, wanted, atol=2e-5)
     words = np.take_along_axis(rows.input_ids, positions, axis=1)
     probs = np.exp(wanted) / np.exp(wanted).sum(-1, keepdims=True)
     of_words = np.take_along_axis(probs, words[:, :, None], axis=2)[:, :, 0]
-    log_probs = masked_word_log_probs(model, rows, hidden, positions, words, how)
+    log_probs = masked_token_log_probs(model, rows, hidden, positions, words, how)
     np.testing.assert_allclose(log_probs, np.log(of_words), atol=2e-5)
 
 
 def test_two_streams_are_those_of_an_order() -> None:
     rows, hidden, positions = drawn()
     model = model_of(RELATIVE)
-    how = how_hidden(model, MASK)
+    how = choose_mask_mode(model, MASK)
     assert how.two_streams
     perm_mask = np.broadcast_to(hidden[:, None], (3, 9, 9)).astype(np.int32)
     out = model(rows.input_ids, rows.attention_mask, perm_mask=perm_mask, target_mapping=np.eye(9)[positions])
-    found = masked_word_logits(model, rows, hidden, positions, how)
+    found = masked_token_logits(model, rows, hidden, positions, how)
     np.testing.assert_allclose(found, out.mlm_logits, atol=2e-5)
 
 
@@ -88,8 +94,8 @@ def test_a_hidden_word_is_never_read() -> None:
     other = rows._replace(input_ids=np.where(hidden, 29 - rows.input_ids % 7, rows.input_ids).astype(np.int32))
     for config in (PLAIN, ENHANCED, RELATIVE):
         model = model_of(config)
-        how = how_hidden(model, MASK)
-        found = [np.asarray(masked_word_logits(model, each, hidden, positions, how)) for each in (rows, other)]
+        how = choose_mask_mode(model, MASK)
+        found = [np.asarray(masked_token_logits(model, each, hidden, positions, how)) for each in (rows, other)]
         np.testing.assert_array_equal(*found)
 
 
@@ -100,20 +106,20 @@ def test_a_causal_place_predicts_the_next() -> None:
     logits = np.asarray(model(rows.input_ids, rows.attention_mask).mlm_logits)
     chosen = np.take_along_axis(logits, positions[:, :, None], axis=1)
     wanted = np.take_along_axis(chosen, words[:, :, None], axis=2)[:, :, 0] - np.log(np.exp(chosen).sum(-1))
-    found = masked_word_log_probs(model, rows, hidden, positions, words, None)
+    found = masked_token_log_probs(model, rows, hidden, positions, words, None)
     np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
 def test_refused() -> None:
     with pytest.raises(UserError, match=r"no head for masked words \(it has none at all\)"):
-        how_hidden(model_of(PLAIN, ()), MASK)
+        choose_mask_mode(model_of(PLAIN, ()), MASK)
     with pytest.raises(UserError, match="the generator: bertjax export --network generator"):
-        how_hidden(model_of(PLAIN, ("rtd",)), MASK)
+        choose_mask_mode(model_of(PLAIN, ("rtd",)), MASK)
     with pytest.raises(UserError, match="left to right only"):
-        how_hidden(model_of(CAUSAL), MASK)
+        choose_mask_mode(model_of(CAUSAL), MASK)
     with pytest.raises(UserError, match="no piece for masks"):
-        how_hidden(model_of(PLAIN), -1)
-    assert how_hidden(model_of(RELATIVE), -1).two_streams
+        choose_mask_mode(model_of(PLAIN), -1)
+    assert choose_mask_mode(model_of(RELATIVE), -1).two_streams
 
 
 class Words:

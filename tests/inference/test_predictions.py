@@ -16,10 +16,10 @@ from tokens_lab import sentences, trained
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import load_tokenizer
 from bertjax.errors import UserError
-from bertjax.finetuning.qa_answers import Answer, Span
+from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer
 from bertjax.hf.load import load_pretrained
-from bertjax.inference.predict import Predictor, _answer_record, kind_of, task_of
-from bertjax.inference.predict_inputs import cut_words, read_asked
+from bertjax.inference.predict import Predictor, _answer_record, infer_task_kind, make_task_config
+from bertjax.inference.predict_inputs import read_inputs, split_words
 from bertjax.parity.cases import Case
 from bertjax.parity.compare import random_transformers_model
 
@@ -55,12 +55,12 @@ def write_folder(
 
 def predictor(folder: Path, tokens: int = 200, **wishes: Any) -> Predictor:
     model, tokenizer = load_pretrained(folder), load_tokenizer(folder)
-    return Predictor(model, tokenizer, task_of(model, kind_of(model), **wishes), tokens)
+    return Predictor(model, tokenizer, make_task_config(model, infer_task_kind(model), **wishes), tokens)
 
 
 def ask(asked: Predictor, path: Path, records: list[dict[str, Any]], window: int = 4) -> list[dict[str, Any]]:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return [record for part in read_asked(asked.config, [str(path)], window=window) for record in asked(part).records]
+    return [record for part in read_inputs(asked.config, [str(path)], window=window) for record in asked(part).records]
 
 
 def softmax(scores: torch.Tensor) -> np.ndarray:
@@ -78,7 +78,7 @@ def test_probabilities_as_transformers(family: str, tmp_path: Path) -> None:
             records[index]["pair"] = pair
         found = ask(own, tmp_path / "in.jsonl", records)
         assert [each["id"] for each in found] == [f"n{i}" for i in range(len(TEXTS))]
-        assert own.num_cut > 0
+        assert own.num_truncated > 0
         for index, (each, text) in enumerate(zip(found, TEXTS, strict=True)):
             second = pairs[index] if pairs else None
             encoded = tokenizer(text, second, return_tensors="pt", truncation="longest_first", max_length=LONGEST)
@@ -117,7 +117,7 @@ def test_tags_of_words_as_transformers(tmp_path: Path) -> None:
     words = [text.split() or ["a"] for text in TEXTS]
     own = predictor(tmp_path, max_len=LONGEST)
     found = ask(own, tmp_path / "in.jsonl", [{"words": each} for each in words])
-    assert own.num_words_unseen > 0
+    assert own.num_truncated_words > 0
     kinds = set()
     for each, sentence in zip(found, words, strict=True):
         encoded = tokenizer(
@@ -152,7 +152,7 @@ def test_entities_of_a_text_have_their_characters(tmp_path: Path) -> None:
 
 
 def test_words_stay_together() -> None:
-    words = cut_words("U.S. state-of-the-art, $3.5 in Smith's café e.g. 你好ab").words
+    words = split_words("U.S. state-of-the-art, $3.5 in Smith's café e.g. 你好ab").words
     assert words == [
         *["U.S", ".", "state-of-the-art", ",", "$", "3.5", "in", "Smith", "'s", "café", "e.g", "."],
         *["你", "好", "ab"],
@@ -197,7 +197,7 @@ def test_numbers_go_on_over_windows_and_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n\nc\n")
     (tmp_path / "b.jsonl").write_text('{"text": "d"}\n{"text": "e", "id": "mine"}\n{"text": "f"}\n')
     config = TaskConfig("classification", ("jsonl:-",))
-    found = list(read_asked(config, [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], window=2))
+    found = list(read_inputs(config, [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], window=2))
     assert [part.ids for part in found] == [[0, 1], [2, 3], ["mine", 5]]
     assert [text for part in found for text in part.examples.texts] == ["a", "", "c", "d", "e", "f"]  # type: ignore[union-attr]
     assert found[2].examples.places[0] == f"{tmp_path}/b.jsonl:2"
@@ -205,7 +205,7 @@ def test_numbers_go_on_over_windows_and_files(tmp_path: Path) -> None:
 
 def test_places_of_an_answer_leave_out_the_blanks_around_it() -> None:
     """Of tokenizers whose pieces hold the blank before a word."""
-    answer = Answer("q", "cat", [Span("", 0, 0, 2.0, 0.7), Span("cat", 3, 8, 1.5, 0.3)], -np.inf)
+    answer = PredictedAnswer("q", "cat", [AnswerSpan("", 0, 0, 2.0, 0.7), AnswerSpan("cat", 3, 8, 1.5, 0.3)], -np.inf)
     record = _answer_record(answer, "The cat sat", 1)
     assert record == {
         **{"answer": "cat", "start": 4, "end": 7, "score": 1.5, "probability": 0.3},
@@ -218,7 +218,7 @@ def test_places_of_an_answer_leave_out_the_blanks_around_it() -> None:
 def test_short_windows_leave_room_for_the_context(trained: TaskConfig | None, tmp_path: Path) -> None:
     write_folder(tmp_path, "QuestionAnswering", ("LABEL_0", "LABEL_1"))
     model = load_pretrained(tmp_path)
-    short, usual = task_of(model, "qa", trained, max_len=40), task_of(model, "qa", trained)
+    short, usual = make_task_config(model, "qa", trained, max_len=40), make_task_config(model, "qa", trained)
     assert (short.max_len, short.doc_stride, short.max_question_len) == (40, 13, 10)
     assert (usual.max_len, usual.doc_stride, usual.max_question_len) == (384, 128, 64)
     assert usual.n_best == short.n_best == (7 if trained else 20)
@@ -228,15 +228,15 @@ def test_which_task_a_model_is_for(tmp_path: Path) -> None:
     write_folder(tmp_path, "SequenceClassification")
     model = load_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"--kind qa: the model has no such head \(it has pooler, sequence"):
-        kind_of(model, "qa")
+        infer_task_kind(model, "qa")
     with pytest.raises(UserError, match="the head has 3 labels, a number needs one"):
-        kind_of(model, "regression")
+        infer_task_kind(model, "regression")
     with pytest.raises(UserError, match="--max-length 5000 is beyond the 512"):
-        task_of(model, "classification", max_len=5000)
+        make_task_config(model, "classification", max_len=5000)
     model.heads = ("pooler", "sequence_classification", "token_classification")
     with pytest.raises(UserError, match="heads of several tasks; choose one with --kind"):
-        kind_of(model)
-    assert kind_of(model, "tokens") == "tokens"
+        infer_task_kind(model)
+    assert infer_task_kind(model, "tokens") == "tokens"
     model.heads = ("pooler",)
     with pytest.raises(UserError, match=r"the model has no task .*finetune it first"):
-        kind_of(model)
+        infer_task_kind(model)

@@ -16,24 +16,24 @@ from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.inference.pseudo_labels import (
     NO_TEXT,
-    Answer,
-    agreement,
-    beside,
-    interval,
-    keep,
-    kept_labels,
-    read_label,
-    sort_answers,
-    spellings,
-    told,
-    trust,
+    Candidate,
+    compute_agreement,
+    describe_trust,
+    label_spellings,
+    parse_label,
+    read_label_summaries,
+    select_candidates,
+    sort_candidates,
+    summarize,
+    summary_path,
+    wilson_interval,
 )
 
 LABELS = ("negative", "positive", "not sure")
 
 
-def answer(text: str, label: str, confidence: float | None = 0.9) -> Answer:
-    return Answer((text, None), label, confidence)
+def answer(text: str, label: str, confidence: float | None = 0.9) -> Candidate:
+    return Candidate((text, None), label, confidence)
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,16 @@ def answer(text: str, label: str, confidence: float | None = 0.9) -> Answer:
     ],
 )
 def test_an_answer_is_a_label_or_none(said: object, label: str | None) -> None:
-    assert read_label(said, spellings(LABELS)) == label
+    assert parse_label(said, label_spellings(LABELS)) == label
 
 
 def test_numbers_and_truth_values_are_labels() -> None:
-    assert read_label(1, spellings(("0", "1"))) == "1" and read_label(True, spellings(("true", "false"))) == "true"
+    assert (
+        parse_label(1, label_spellings(("0", "1"))) == "1"
+        and parse_label(True, label_spellings(("true", "false"))) == "true"
+    )
     with pytest.raises(UserError, match="two labels differ in capitals alone"):
-        spellings(("A", "a"))
+        label_spellings(("A", "a"))
 
 
 def test_answers_are_sorted() -> None:
@@ -76,11 +79,11 @@ def test_answers_are_sorted() -> None:
         answer("e", "Hm"),
         answer(" ", "positive"),
         answer("gold", "negative"),
-        Answer(NO_TEXT, "negative", 0.9),
-        Answer(("a", "other"), "negative", 0.8),
+        Candidate(NO_TEXT, "negative", 0.9),
+        Candidate(("a", "other"), "negative", 0.8),
     ]
-    found = sort_answers(said, LABELS, {("gold", None): "positive"})
-    assert found.answers == [answer("a", "positive", 0.6), Answer(("a", "other"), "negative", 0.8)]
+    found = sort_candidates(said, LABELS, {("gold", None): "positive"})
+    assert found.answers == [answer("a", "positive", 0.6), Candidate(("a", "other"), "negative", 0.8)]
     dropped = {"duplicates": 1, "conflicting": 3, "no_label": 3, "empty": 1, "no_text": 1, "gold": 1}
     assert found.dropped() == dropped and len(said) == len(found.answers) + sum(dropped.values())
     assert found.strange == [("Hm", 2), ("hm, hard to say", 1)]
@@ -88,9 +91,9 @@ def test_answers_are_sorted() -> None:
 
 def test_what_is_kept() -> None:
     answers = [answer(str(i), "negative" if i % 3 else "positive", (i * 7 % 10) / 10) for i in range(20)]
-    sure = keep(answers, 0.5)
+    sure = select_candidates(answers, 0.5)
     assert sure == [each for each in answers if each.confidence is not None and each.confidence >= 0.5]
-    capped = keep(answers, 0.5, most=2)
+    capped = select_candidates(answers, 0.5, most=2)
     assert Counter(each.label for each in capped) == {"negative": 2, "positive": 2}
     assert capped == [each for each in answers if each in capped], "the order of the input"
     for label in ("negative", "positive"):
@@ -99,12 +102,12 @@ def test_what_is_kept() -> None:
         assert min(kept) >= max(left, default=0.0)
     assert len(sure) > len(capped)
     counts = Counter(each.label for each in sure)
-    assert Counter(each.label for each in keep(answers, 0.5, balance=True)) == dict.fromkeys(
+    assert Counter(each.label for each in select_candidates(answers, 0.5, balance=True)) == dict.fromkeys(
         counts, min(counts.values())
     )
-    assert keep(answers, None) == answers
+    assert select_candidates(answers, None) == answers
     with pytest.raises(UserError, match="--min-confidence: 1 answers have no confidence"):
-        keep([answer("a", "positive", None)], 0.5)
+        select_candidates([answer("a", "positive", None)], 0.5)
 
 
 @given(
@@ -118,7 +121,7 @@ def test_what_is_kept() -> None:
 def test_agreement_as_scikit_learn(drawn: list[tuple[str, str, float]], threshold: float | None) -> None:
     answers = [answer(str(index), said, confidence) for index, (said, _, confidence) in enumerate(drawn)]
     gold = {(str(index), None): right for index, (_, right, _) in enumerate(drawn)} | {("more", None): "negative"}
-    found = agreement(answers, gold, LABELS, threshold)
+    found = compute_agreement(answers, gold, LABELS, threshold)
     at = [(said, right) for said, right, confidence in drawn if threshold is None or confidence >= threshold]
     assert (found.total, found.unanswered, found.at.examples) == (len(drawn) + 1, 1, len(at))
     for level in found.levels:
@@ -139,34 +142,34 @@ def test_agreement_as_scikit_learn(drawn: list[tuple[str, str, float]], threshol
 @pytest.mark.parametrize(("right", "count"), [(0, 5), (5, 5), (37, 40), (1, 2)])
 def test_the_interval_is_wilsons(right: int, count: int) -> None:
     wanted = stats.binomtest(right, count).proportion_ci(method="wilson")
-    assert interval(right, count) == pytest.approx((wanted.low, wanted.high), abs=1e-6)
+    assert wilson_interval(right, count) == pytest.approx((wanted.low, wanted.high), abs=1e-6)
 
 
 def test_no_gold_example_is_no_agreement() -> None:
     gold = {("a", None): "negative"}
     with pytest.raises(UserError, match="no text of the gold sample has an answer"):
-        agreement([answer("b", "positive")], gold, LABELS, None)
+        compute_agreement([answer("b", "positive")], gold, LABELS, None)
     with pytest.raises(UserError, match="--gold: unknown label 'good'; known are negative"):
-        agreement([answer("a", "positive")], {("a", None): "good"}, LABELS, None)
-    found = agreement([answer("a", "positive", 0.5)], gold, LABELS, 0.9)
+        compute_agreement([answer("a", "positive")], {("a", None): "good"}, LABELS, None)
+    found = compute_agreement([answer("a", "positive", 0.5)], gold, LABELS, 0.9)
     assert found.at.agreement is None and found.kappa is None
-    assert "nothing is known" in trust(found) and "nobody knows" in trust(None)
+    assert "nothing is known" in describe_trust(found) and "nobody knows" in describe_trust(None)
 
 
 def test_what_is_told_is_found_again(tmp_path: Path) -> None:
     """Beside a training file, under its name; a file of that name that tells of another is passed over."""
-    answers = sort_answers([answer(str(i), "positive" if i % 4 else "negative") for i in range(8)], LABELS)
-    found = agreement(answers.answers, {("0", None): "negative", ("1", None): "negative"}, LABELS, 0.5)
-    facts = told("silver.jsonl", "teacher", LABELS, answers, answers.answers[:6], 0.5, found)
+    answers = sort_candidates([answer(str(i), "positive" if i % 4 else "negative") for i in range(8)], LABELS)
+    found = compute_agreement(answers.answers, {("0", None): "negative", ("1", None): "negative"}, LABELS, 0.5)
+    facts = summarize("silver.jsonl", "teacher", LABELS, answers, answers.answers[:6], 0.5, found)
     assert (facts["kept"], facts["of"], facts["agreement"]) == (6, 8, 0.5)
     rows = {row["label"]: (row["kept"], row["of"], row["agreement"]) for row in facts["rows"]}
     assert rows == {"negative": (2, 2, 1.0), "positive": (4, 6, 0.0), "not sure": (0, 0, None)}
     for name in ("silver.jsonl", "own.tsv"):
         (tmp_path / name).write_text("")
-        beside(tmp_path / name).write_text(json.dumps(facts))
-    assert beside(tmp_path / "a.b.jsonl.gz").name == "a.b.labels.json"
+        summary_path(tmp_path / name).write_text(json.dumps(facts))
+    assert summary_path(tmp_path / "a.b.jsonl.gz").name == "a.b.labels.json"
     config = TaskConfig("classification", (f"jsonl:{tmp_path}/silver.jsonl", f"tsv:{tmp_path}/own.tsv"))
-    (shown,) = kept_labels(config)
+    (shown,) = read_label_summaries(config)
     assert set(shown) == {"kept", "of", "threshold", "agreement", "rows"} and shown["kept"] == 6
-    beside(tmp_path / "silver.jsonl").write_text("{")
-    assert kept_labels(config) == []
+    summary_path(tmp_path / "silver.jsonl").write_text("{")
+    assert read_label_summaries(config) == []

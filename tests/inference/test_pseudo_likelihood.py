@@ -15,7 +15,7 @@ from bertjax.data.tokenizer import Tokenizer, load_tokenizer
 from bertjax.errors import UserError
 from bertjax.hf.load import load_pretrained
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.inference.pseudo_likelihood import likelihoods
+from bertjax.inference.pseudo_likelihood import score_texts
 
 TEXTS = ["The catmat unbelievablyhungry dogsea.", "a", *sentences(1, seed=5, longest=7)]
 
@@ -79,10 +79,10 @@ LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("deberta-v2", "m
 def test_pseudo_log_likelihoods_as_transformers(both: Both) -> None:
     for mode in ("pll", "within-word"):
         wanted = [their_score(both, text, mode == "within-word") for text in TEXTS]
-        found = likelihoods(both.ours, both.tokenizer, TEXTS, mode)
+        found = score_texts(both.ours, both.tokenizer, TEXTS, mode)
         assert found.tokens.tolist() == [count for _, count in wanted] and found.tokens.max() > 4
         np.testing.assert_allclose(found.totals, [total for total, _ in wanted], rtol=1e-5, err_msg=mode)
-    assert np.abs(likelihoods(both.ours, both.tokenizer, TEXTS, "pll").totals - found.totals).max() > 1e-3
+    assert np.abs(score_texts(both.ours, both.tokenizer, TEXTS, "pll").totals - found.totals).max() > 1e-3
 
 
 @of_all_families("gpt2")
@@ -93,19 +93,19 @@ def test_log_likelihoods_as_transformers(both: Both) -> None:
         ids = torch.tensor([[boundary, *both.their_tokenizer(text)["input_ids"]]])
         found = their_log_probs(both.theirs, input_ids=ids)[0, :-1]
         wanted.append(float(found.gather(1, ids[0, 1:, None]).sum()))
-    found = likelihoods(both.ours, both.tokenizer, TEXTS)
+    found = score_texts(both.ours, both.tokenizer, TEXTS)
     np.testing.assert_allclose(found.totals, wanted, rtol=1e-5)
     for mode in ("pll", "within-word"):
         with pytest.raises(UserError, match="left to right"):
-            likelihoods(both.ours, both.tokenizer, TEXTS, mode)
+            score_texts(both.ours, both.tokenizer, TEXTS, mode)
 
 
 @of_all_families("bert")
 def test_neither_batches_nor_neighbours_change_a_score(both: Both) -> None:
     texts = [TEXTS[0], "The cat " * 9]
-    alone = [likelihoods(both.ours, both.tokenizer, [text], "pll").totals[0] for text in texts]
+    alone = [score_texts(both.ours, both.tokenizer, [text], "pll").totals[0] for text in texts]
     told: list[tuple[int, int]] = []
-    small = likelihoods(
+    small = score_texts(
         both.ours, both.tokenizer, texts, "pll", tokens=72, progress=lambda done, total: told.append((done, total))
     )
     np.testing.assert_allclose(small.totals, alone, rtol=1e-6)
@@ -115,13 +115,13 @@ def test_neither_batches_nor_neighbours_change_a_score(both: Both) -> None:
 @of_all_families("bert")
 def test_refused(both: Both) -> None:
     with pytest.raises(UserError, match="score must be one of pll, within-word, likelihood"):
-        likelihoods(both.ours, both.tokenizer, ["a"], "loglik")
+        score_texts(both.ours, both.tokenizer, ["a"], "loglik")
     with pytest.raises(UserError, match="no likelihood; take score=pll"):
-        likelihoods(both.ours, both.tokenizer, ["a"], "likelihood")
+        score_texts(both.ours, both.tokenizer, ["a"], "likelihood")
     with pytest.raises(UserError, match=r"longer than the 512 that the model reads: 'cat cat"):
-        likelihoods(both.ours, both.tokenizer, ["a", "cat " * 600], "pll")
+        score_texts(both.ours, both.tokenizer, ["a", "cat " * 600], "pll")
     headless = PretrainedModel(both.ours.config, {"encoder": both.ours.params["encoder"]}, ())
     with pytest.raises(UserError, match="no head for masked words"):
-        likelihoods(headless, both.tokenizer, ["a"], "pll")
-    assert likelihoods(both.ours, both.tokenizer, [], "pll").totals.shape == (0,)
-    assert likelihoods(both.ours, both.tokenizer, [""], "pll").totals.tolist() == [0.0]
+        score_texts(headless, both.tokenizer, ["a"], "pll")
+    assert score_texts(both.ours, both.tokenizer, [], "pll").totals.shape == (0,)
+    assert score_texts(both.ours, both.tokenizer, [""], "pll").totals.tolist() == [0.0]

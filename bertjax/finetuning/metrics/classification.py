@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.finetuning.metrics.sklearn_compat import require_as_many, sklearn_metrics, without_warnings
+from bertjax.finetuning.metrics.sklearn_compat import require_same_length, sklearn_metrics, warnings_ignored
 
 _LEAST = float(np.finfo(np.float64).eps)  # of a probability, as in scikit-learn's log_loss: one sure error is not inf
 _ROUNDING = 1e-2  # by how much probabilities may miss their sum of one: those of bfloat16 do
@@ -46,7 +46,7 @@ class ClassificationScores:
     per_class: dict[str, ClassScore]
     confusion: np.ndarray
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The single numbers by name, those that there are."""
         names = ("accuracy", "f1", "macro_f1", "micro_f1", "matthews", "log_loss")
         return {name: float(getattr(self, name)) for name in names if getattr(self, name) is not None}
@@ -62,11 +62,11 @@ def classification_scores(
 
     Raises `UserError` for nothing, for other lengths, and for a label that is none of `labels`.
     """
-    require_as_many(len(gold), len(predicted), "labels")
+    require_same_length(len(gold), len(predicted), "labels")
     labels = tuple(labels)
     right, found = _numbers(gold, labels, "gold label"), _numbers(predicted, labels, "prediction")
     metrics, classes = sklearn_metrics(), list(range(len(labels)))
-    with without_warnings():
+    with warnings_ignored():
         confusion = metrics.confusion_matrix(right, found, labels=classes)
         columns = metrics.precision_recall_fscore_support(right, found, labels=classes, zero_division=0)
         matthews = float(metrics.matthews_corrcoef(right, found))

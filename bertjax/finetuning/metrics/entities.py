@@ -16,7 +16,7 @@ import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.finetuning.metrics.classification import ClassScore
-from bertjax.finetuning.metrics.sklearn_compat import require_as_many
+from bertjax.finetuning.metrics.sklearn_compat import require_same_length
 
 _TAG = re.compile(r"O|([BIESLU])(?:-(.*))?", re.DOTALL)
 _UNTYPED = "_"  # seqeval's name for the type of a bare B or I
@@ -40,7 +40,7 @@ class EntityScores:
     accuracy: float
     per_type: dict[str, ClassScore]
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         names = ("precision", "recall", "f1", "macro_f1", "accuracy")
         return {name: getattr(self, name) for name in names}
 
@@ -63,12 +63,12 @@ def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[st
 
     Raises `UserError` for nothing, for sentences that differ in number or length, and for what is no tag.
     """
-    require_as_many(len(gold), len(predicted), "sentences")
+    require_same_length(len(gold), len(predicted), "sentences")
     for number, (right, found) in enumerate(zip(gold, predicted, strict=True), 1):
         if len(right) != len(found):
             raise UserError(f"sentence {number} has {len(right)} gold tags, but {len(found)} predicted ones")
     words = sum(map(len, gold))
-    require_as_many(words, words, "words")
+    require_same_length(words, words, "words")
     table = _TagTable()
     right_tags, found_tags = table.numbers(gold), table.numbers(predicted)
     spans = table.spans(right_tags), table.spans(found_tags)

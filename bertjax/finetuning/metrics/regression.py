@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.finetuning.metrics.sklearn_compat import require_as_many, without_warnings
+from bertjax.finetuning.metrics.sklearn_compat import require_same_length, warnings_ignored
 
 
 class RegressionScores(NamedTuple):
@@ -21,13 +21,13 @@ class RegressionScores(NamedTuple):
     spearman: float
     mse: float
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         return self._asdict()
 
 
 def regression_scores(gold: Sequence[float] | np.ndarray, predicted: Sequence[float] | np.ndarray) -> RegressionScores:
     """Of n numbers each, in float64; raises `UserError` for nothing, other lengths, and gold values that are none."""
-    require_as_many(len(gold), len(predicted), "scores")
+    require_same_length(len(gold), len(predicted), "scores")
     right, found = _column(gold, "gold scores"), _column(predicted, "predictions")
     if not np.isfinite(right).all():
         raise UserError(f"gold score {int(np.flatnonzero(~np.isfinite(right))[0]) + 1} is no finite number")
@@ -42,7 +42,7 @@ def correlations(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
 
     if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return float("nan"), float("nan")
-    with without_warnings():  # of columns that are all but constant, which rounding makes doubtful
+    with warnings_ignored():  # of columns that are all but constant, which rounding makes doubtful
         return float(stats.pearsonr(one, other).statistic), float(stats.spearmanr(one, other).statistic)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from bertjax.errors import UserError
 
 
-def require_as_many(gold: int, predicted: int, what: str) -> None:
+def require_same_length(gold: int, predicted: int, what: str) -> None:
     """Raises `UserError` where there is nothing to score, or not one prediction for each of the gold `what`."""
     if not gold:
         raise UserError(f"nothing to score: no gold {what}" + (f" for {predicted:,} predictions" if predicted else ""))
@@ -21,7 +21,7 @@ def require_as_many(gold: int, predicted: int, what: str) -> None:
 
 
 @contextlib.contextmanager
-def without_warnings() -> Iterator[None]:
+def warnings_ignored() -> Iterator[None]:
     """For calls of libraries whose degenerate cases our scorers define themselves."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

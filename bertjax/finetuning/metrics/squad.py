@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bertjax.errors import UserError, require_one_of
-from bertjax.finetuning.metrics.sklearn_compat import require_as_many
+from bertjax.finetuning.metrics.sklearn_compat import require_same_length
 
 VERSIONS = ("1.1", "2.0")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -50,7 +50,7 @@ class SquadScores:
     no_answer: AnswerScores | None
     best: BestThreshold | None
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """`exact_match`, `f1`; where there are both kinds of questions also `has_answer_f1`, ...; `best_f1`, ..."""
         found = {"exact_match": self.overall.exact_match, "f1": self.overall.f1}
         if self.has_answer is not None and self.no_answer is not None:
@@ -76,7 +76,7 @@ def squad_scores(
     Raises `UserError` where ids differ, a score is missing or no number, or 1.1 meets a question without an answer.
     """
     require_one_of("version", version, VERSIONS)
-    require_as_many(len(gold), len(predicted), "questions")
+    require_same_length(len(gold), len(predicted), "questions")
     _require_ids(gold, predicted, "prediction")
     numbers = list(gold)
     answerable = np.array([len(gold[number]) > 0 for number in numbers])

@@ -17,20 +17,20 @@ _IOB = re.compile(r"O|[BI]-.+")
 _HOW = "set task.tags=iob1 to turn them into IOB2, or task.tags=plain to take tags as they stand"
 
 
-def is_iob(tags: Iterable[str]) -> bool:
+def are_iob_tags(tags: Iterable[str]) -> bool:
     """Whether these different tags may be IOB1 or IOB2: O, B-TYPE, I-TYPE, and at least one of the last two."""
     found = set(tags)
     return any(tag != "O" for tag in found) and all(_IOB.fullmatch(tag) for tag in found)
 
 
-def read_tags(tags: list[list[str]], scheme: str, places: Places) -> tuple[list[list[str]], list[str]]:
+def normalize_tags(tags: list[list[str]], scheme: str, places: Places) -> tuple[list[list[str]], list[str]]:
     """(tags as the model is taught them, what there is to say of it) by `task.tags`.
 
     auto: IOB1 becomes IOB2, other tags stay as they are · iob1: becomes IOB2 · iob2: must be IOB2 · plain: any tags.
     Raises `UserError` naming the sentence where the tags are not what they should be.
     """
     different = {tag for sentence in tags for tag in sentence}
-    if scheme == "plain" or (scheme == "auto" and not is_iob(different)):
+    if scheme == "plain" or (scheme == "auto" and not are_iob_tags(different)):
         return tags, []
     if strange := sorted(tag for tag in different if not _IOB.fullmatch(tag)):
         where = places[next(i for i, sentence in enumerate(tags) if strange[0] in sentence)]

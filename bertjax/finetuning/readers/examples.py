@@ -38,7 +38,7 @@ class WordExamples:
         return len(self.words)
 
 
-class Answers(NamedTuple):
+class GoldAnswers(NamedTuple):
     """All accepted answers of a question and the characters of the context at which they begin; none: impossible."""
 
     texts: tuple[str, ...]
@@ -52,7 +52,7 @@ class QaExamples:
     questions: list[str]
     contexts: list[str]
     context_of: list[int]
-    answers: list[Answers] | None
+    answers: list[GoldAnswers] | None
     ids: list[str]
     places: Places
     notes: list[str] = dataclasses.field(default_factory=list)

@@ -44,14 +44,14 @@ def read_examples(
     return examples
 
 
-def check_files(config: TaskConfig) -> None:
+def require_files(config: TaskConfig) -> None:
     """Raises `UserError` where a file of `task.train` or `task.eval` is not there, without reading any."""
     for split in ("train", "eval"):
         for source in config.sources(split):
             source_paths(source)
 
 
-def label_names(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
+def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
     """The labels in the order of their numbers: `task.labels`, else those of these examples, sorted.
 
     Whole numbers are sorted as numbers, everything else as text (as transformers' examples do). Empty for regression
@@ -77,7 +77,7 @@ def label_names(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
     return tuple(names)
 
 
-def label_numbers(
+def encode_labels(
     names: Sequence[str], labels: Iterable[str], where: Places, of: Sequence[int] | None = None
 ) -> np.ndarray:
     """int32 [labels]: the number of every label; raises `UserError` for an unknown one, naming its place.

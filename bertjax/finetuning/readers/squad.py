@@ -11,12 +11,12 @@ from typing import Any
 from bertjax.config.task import TaskConfig
 from bertjax.config.task_sources import Places, TaskSource, source_paths, text_of
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.examples import Answers, QaExamples
+from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples
 from bertjax.finetuning.readers.text_classification import hub_columns, jsonl_rows, require_distinct
 
 _COLUMNS = ("id", "question", "context")
 _FORMAT = "the JSON of SQuAD: data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}"
-Question = tuple[str, int, str, str, str, Answers | None]
+Question = tuple[str, int, str, str, str, GoldAnswers | None]
 """What stands before its number in messages, its number, id, question, context, answers."""
 
 
@@ -92,22 +92,22 @@ def _list(record: Any, key: str, where: str) -> list[Any]:
     return found
 
 
-def _answers(entry: dict[str, Any], where: str) -> Answers:
+def _answers(entry: dict[str, Any], where: str) -> GoldAnswers:
     if entry.get("is_impossible") is True:
-        return Answers((), ())
+        return GoldAnswers((), ())
     found = _list(entry, "answers", where)
     return _checked(
         [_get(each, "text", where) for each in found], [_get(each, "answer_start", where) for each in found], where
     )
 
 
-def _checked(texts: Any, starts: Any, where: str) -> Answers:
+def _checked(texts: Any, starts: Any, where: str) -> GoldAnswers:
     is_list = isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts)
     if not is_list or not all(isinstance(text, str) for text in texts):
         raise UserError(f"{where}: answers must be texts, each with its answer_start")
     if not all(type(start) is int and start >= 0 for start in starts):
         raise UserError(f"{where}: answer_start must be a number of characters, at least 0")
-    return Answers(tuple(texts), tuple(starts))
+    return GoldAnswers(tuple(texts), tuple(starts))
 
 
 def _records(source: TaskSource, labelled: bool, errors: str) -> Iterator[Question]:
@@ -122,7 +122,7 @@ def _records(source: TaskSource, labelled: bool, errors: str) -> Iterator[Questi
         yield prefix, number, name, question, context, _record_answers(values[3], where) if labelled else None
 
 
-def _record_answers(found: Any, where: str) -> Answers:
+def _record_answers(found: Any, where: str) -> GoldAnswers:
     """Either {"text": [...], "answer_start": [...]} as on the hub, or a list of objects as in SQuAD's files."""
     if isinstance(found, list):
         return _answers({"answers": found}, where)

@@ -9,7 +9,7 @@ from bertjax.config.task import TaskConfig
 from bertjax.config.task_sources import Places, TaskSource, column_of, source_paths, text_of
 from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.bio_tags import read_tags
+from bertjax.finetuning.readers.bio_tags import normalize_tags
 from bertjax.finetuning.readers.examples import WordExamples
 from bertjax.finetuning.readers.text_classification import hub_columns, jsonl_rows, require_distinct
 from bertjax.io.jsonl import read_lines
@@ -36,7 +36,7 @@ def read_words(config: TaskConfig, sources: Sequence[TaskSource], labelled: bool
             tags.append(found_tags or [])
             ids.append(str(len(ids)) if name is None else name)
     require_distinct(ids, places)
-    taught, notes = read_tags(tags, config.tags, places) if labelled else (None, [])
+    taught, notes = normalize_tags(tags, config.tags, places) if labelled else (None, [])
     return WordExamples(words, taught, ids, places, notes)
 
 

@@ -15,10 +15,10 @@ TaskData = TextData | TokenData | QaData
 """Features of a split, with what turns predictions back into labels, words or answers, and notes to show."""
 
 
-def task_data(
+def make_features(
     config: TaskConfig, examples: Examples, tokenizer: Tokenizer, labels: Sequence[str] = (), training: bool = False
 ) -> TaskData:
-    """The features of examples that `read_examples` gave; `labels` are those of `label_names` of the training data."""
+    """Returns the features of examples; `labels` are the result of `collect_labels` for the training data."""
     if isinstance(examples, TextExamples):
         return text_data(config, examples, tokenizer, labels, training)
     if isinstance(examples, QaExamples):

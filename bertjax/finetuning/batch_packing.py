@@ -46,7 +46,7 @@ def _fullest(rooms: np.ndarray, used: np.ndarray, length: np.ndarray) -> np.ndar
     return np.where(fits, row, used)
 
 
-def least_sizes(needed: np.ndarray, count: int) -> tuple[int, ...]:
+def choose_batch_sizes(needed: np.ndarray, count: int) -> tuple[int, ...]:
     """At most `count` sizes, ascending, of which everything gets the least that suffices: those with the least sum.
 
     `needed` int [n], of which there are few different ones.
