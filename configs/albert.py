@@ -9,7 +9,8 @@ Hardware and time: not measured here. Result: by google-research/albert's README
 91.0 (xxlarge) for the first versions, 82.3 and 90.9 for the second, which saw more data and 3 to 10 million steps.
 
 As in the released code, up to three words are hidden together, 20 tokens a row at most, and a piece of text that is a
-single sentence is paired with a random one, which counts as swapped (`data.sop_strict=true` leaves such pieces out).
+single sentence is paired with a random one, which counts as swapped
+(`data.sop_drop_single_sentences=true` drops such chunks).
 
 Where this differs: `smoke` learns with AdamW, not with LAMB.
 """
@@ -30,7 +31,7 @@ def get_config(size: str = "base-v2") -> ConfigDict:
     config = base_config()
     config.model.preset = "albert-base-v2" if size.startswith("smoke") else f"albert-{size}"
 
-    config.data.form = "sop_pairs"
+    config.data.example_format = "sop_pairs"
     config.data.tokenizer = "unigram"
     config.data.tokenizer_family = "albert"
     config.data.vocab_size = 30000

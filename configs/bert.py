@@ -29,7 +29,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config = base_config()
     config.model.preset = "bert-tiny" if size == "smoke" else f"bert-{size.removesuffix('-cased')}"
 
-    config.data.form = "nsp_pairs"
+    config.data.example_format = "nsp_pairs"
     config.data.tokenizer = "wordpiece"
     config.data.lowercase = size not in CASED
     config.data.vocab_size = 28996 if size in CASED else 30522  # as released

@@ -41,7 +41,7 @@ def get_config(size: str = "v3-base") -> ConfigDict:
     config.model.preset = PRESETS[size]
     first = PRESETS[size] in ("deberta-base", "deberta-large", "deberta-xlarge")
 
-    config.data.form = "block"
+    config.data.example_format = "block"
     config.data.tokenizer = "bpe" if first else "unigram"
     config.data.tokenizer_family = "deberta" if first else "deberta-v2"
     config.data.lowercase = False
@@ -54,7 +54,7 @@ def get_config(size: str = "v3-base") -> ConfigDict:
         config.objective.name = "rtd"
         config.objective.sharing = "gdes"
         config.objective.disc_weight = 10.0
-        config.generator.depth_share = 0.5
+        config.generator.depth_ratio = 0.5
         config.objective.max_ngram = 1
         config.objective.mask_token_rate = 1.0
         config.objective.random_token_rate = 0.0
@@ -64,11 +64,11 @@ def get_config(size: str = "v3-base") -> ConfigDict:
     config.optimizer.learning_rate = 3e-4 if size == "v3-xsmall" else 1e-4
     if size.startswith("smoke"):
         make_smoke(config)
-        config.model.relative_max_distance = 64
+        config.model.max_relative_positions = 64
         config.generator.num_layers = (
             2  # the decoder of masked words runs the last layer on what the one before it made
         )
         if not first:
             config.model.head_size = 32
-            config.model.relative_buckets = 32
+            config.model.position_buckets = 32
     return config

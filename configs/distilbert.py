@@ -36,7 +36,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config = base_config()
     config.model.preset = "distilbert"
 
-    config.data.form = "block"
+    config.data.example_format = "block"
     config.data.tokenizer_family = "distilbert"
     config.data.lowercase = size != "base-cased"
     config.data.vocab_size = 28996 if size == "base-cased" else 30522

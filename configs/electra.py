@@ -6,7 +6,7 @@ Sizes: small base large, and smoke (two layers, minutes on a CPU). `--config.obj
 to fill masks. What is exported is the discriminator; `bertjax export --network generator` writes the other one.
 
 Hardware and time: not measured here. Result: by the README of google-research/electra, GLUE dev MNLI 78.9 (small, this
-recipe on OpenWebText), 81.3 (small, four times as long and with `--config.generator.width_share=1`), 88.8 (base), 90.9
+recipe on OpenWebText), 81.3 (small, four times as long and with `--config.generator.width_ratio=1`), 88.8 (base), 90.9
 (large), the last two trained longer than here, too.
 
 Where this differs: rows are one piece of text, where the authors cut most of them into two segments; a token that is
@@ -28,10 +28,10 @@ def get_config(size: str = "small") -> ConfigDict:
     config = base_config()
     config.model.preset = "electra-small" if size == "smoke" else f"electra-{size}"
     # As deep as the discriminator. Paper, table 6; base: issue 39 of the repository.
-    config.generator.width_share = 1 / 3 if size == "base" else 0.25
+    config.generator.width_ratio = 1 / 3 if size == "base" else 0.25
     small, large = size in ("small", "smoke"), size == "large"
 
-    config.data.form = "block"
+    config.data.example_format = "block"
     config.data.tokenizer_family = "electra"
     config.data.vocab_size = 30522
     config.data.seq_len = 128 if small else 512

@@ -29,7 +29,7 @@ def get_config(size: str = "small") -> ConfigDict:
 
     config.objective.name = "clm"
     config.objective.pair = "none"
-    config.data.form = "block"
+    config.data.example_format = "block"
     config.data.tokenizer = "bpe"
     config.data.tokenizer_family = "gpt2"
     config.data.lowercase = False

@@ -49,12 +49,12 @@ def get_config(size: str = "base") -> ConfigDict:
     config.model.type_vocab_size = 0
     config.model.position_embedding = "none"
     config.model.attention_position = "disentangled"
-    config.model.relative_terms = ("c2p", "p2c")
-    config.model.relative_share_key = True
-    config.model.relative_buckets = 32
-    config.model.relative_max_distance = 512
+    config.model.pos_att_type = ("c2p", "p2c")
+    config.model.share_att_key = True
+    config.model.position_buckets = 32
+    config.model.max_relative_positions = 512
 
-    config.data.form = "block"
+    config.data.example_format = "block"
     config.data.tokenizer = "bpe"
     config.data.tokenizer_family = "roberta"
     config.data.lowercase = False
@@ -84,11 +84,11 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer.clip_norm = 2.0
     config.optimizer.ema_decay = 0.999
     config.schedule.name = "cosine"
-    config.schedule.end_share = 0.1
+    config.schedule.end_lr_ratio = 0.1
     config.schedule.warmup_steps = config.train.get_ref("num_steps") * 16 // 1000
     if size == "smoke":
         make_smoke(config)
         config.optimizer.weight_decay = 0.01
         config.optimizer.ema_decay = None
-        config.model.relative_max_distance = 64
+        config.model.max_relative_positions = 64
     return config

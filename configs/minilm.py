@@ -41,7 +41,7 @@ def get_config(size: str = "6x384") -> ConfigDict:
         config.model.intermediate_size = 4 * width
         config.model.num_heads = 12
 
-    config.data.form = "block"
+    config.data.example_format = "block"
     config.data.seq_len = 512
     config.objective.name = "distill"
     config.objective.masked_text = False

@@ -30,10 +30,10 @@ def get_config(size: str = "base") -> ConfigDict:
     large, extended = size.startswith("large"), size.endswith("8192")
     config.model.preset = "modernbert-large" if large else "modernbert-base"
     if not extended:
-        config.model.rotary_base = 10_000.0  # 160,000 belongs to the extension
+        config.model.global_rope_theta = 10_000.0  # 160,000 belongs to the extension
         config.model.max_position_embeddings = 1024
 
-    config.data.form = "block"
+    config.data.example_format = "block"
     config.data.packing = "best_fit"
     config.data.tokenizer = "bpe"
     config.data.tokenizer_family = "modernbert"
@@ -49,7 +49,7 @@ def get_config(size: str = "base") -> ConfigDict:
     if (
         not extended
     ):  # rows at the beginning, and the share of the run until all of them are there (50G, large 10G tokens)
-        config.train.batch_start = 448 if large else 768
+        config.train.initial_batch_size = 448 if large else 768
         config.train.batch_ramp_steps = config.train.get_ref("num_steps") // (86 if large else 18)
     tokens = 300e9 if extended else 1.719e12  # the extension with the 50G of its decay; the first phase
     config.train.num_steps = round(tokens / config.train.batch_size / config.data.seq_len / 100) * 100
@@ -63,12 +63,12 @@ def get_config(size: str = "base") -> ConfigDict:
     if extended:
         config.schedule.name = "wsd"
         config.schedule.decay_steps = (config.train.get_ref("num_steps") + 5) // 6
-        config.schedule.end_share = 0.001
+        config.schedule.end_lr_ratio = 0.001
     # 3G (large: 2G) of the 1.719T tokens
     config.schedule.warmup_steps = config.train.get_ref("num_steps") // (860 if large else 573)
     if size == "smoke":
         make_smoke(config)
         config.model.num_layers = 4
-        config.model.window = 16
+        config.model.local_attention = 16
         config.model.attention_output_dropout = 0.0
     return config

@@ -29,7 +29,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config = base_config()
     config.model.preset = {"large": "roberta-large", "distilroberta": "distilroberta"}.get(size, "roberta-base")
 
-    config.data.form = "full_sentences"
+    config.data.example_format = "full_sentences"
     config.data.tokenizer = "bpe"
     config.data.tokenizer_family = "roberta"
     config.data.lowercase = False

@@ -32,7 +32,7 @@ def get_config(objective: str = "mlm") -> ConfigDict:
     config.model.position_embedding = "none"
     config.model.attention_position = "rotary"
     config.model.max_position_embeddings = config.data.get_ref("seq_len")
-    config.data.form = "sop_pairs" if objective == "sop" else "block"
+    config.data.example_format = "sop_pairs" if objective == "sop" else "block"
     config.data.lowercase = False
     config.data.vocab_size = 8192
     config.train.num_steps = 1000
@@ -58,7 +58,7 @@ def _rtd(config: ConfigDict) -> None:
     config.objective.name = "rtd"
     config.objective.mask_token_rate = 0.85
     config.objective.random_token_rate = 0.0
-    config.generator.width_share = 0.25
+    config.generator.width_ratio = 0.25
 
 
 def _plm(config: ConfigDict) -> None:

@@ -33,7 +33,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.model.preset = "bert-large" if size == "large" else "bert-base"
     config.model.hidden_act = "gelu"
 
-    config.data.form = "block"
+    config.data.example_format = "block"
     config.data.seq_len = 32
     config.objective.name = "contrastive"
     config.objective.mlm_weight = 0.0

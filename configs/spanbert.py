@@ -27,7 +27,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config = base_config()
     config.model.preset = "spanbert-large" if size == "large" else "spanbert-base"
 
-    config.data.form = "block"
+    config.data.example_format = "block"
     config.data.tokenizer_family = "spanbert"
     config.data.lowercase = False
     config.data.vocab_size = 28996

@@ -35,7 +35,7 @@ def get_config(size: str = "4x312") -> ConfigDict:
     config.model.preset = "bert-base"
     config.model.hidden_act = "gelu"
 
-    config.data.form = "block"
+    config.data.example_format = "block"
     config.data.seq_len = 128
     config.objective.name = "distill"
     config.objective.masked_text = False

@@ -25,7 +25,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config = base_config()
     config.model.preset = "transformer-big" if size == "big" else "transformer-base"
 
-    config.data.form = "block"
+    config.data.example_format = "block"
     config.objective.pair = "none"
     config.schedule.name = "linear"
     if size == "smoke":

@@ -28,7 +28,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.model.preset = "xlnet-large" if size == "large" else "xlnet-base"
     config.model.bi_data = True  # memory and reuse stay 3/4 and 1/2 of a row: 384 and 256
 
-    config.data.form = "segments"
+    config.data.example_format = "segments"
     config.data.tokenizer = "unigram"
     config.data.tokenizer_family = "xlnet"
     config.data.lowercase = False

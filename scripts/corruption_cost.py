@@ -70,7 +70,7 @@ def rows_of(rows: int, length: int) -> dict[str, np.ndarray]:
 def config_of(spec: str, options: argparse.Namespace) -> ConfigDict:
     cfg = load_config(f"{CONFIGS}/{spec}")
     cfg.data.seq_len, cfg.train.batch_size, cfg.train.phases = options.length, options.rows, ()
-    cfg.train.batch_start = cfg.train.batch_ramp_steps = None
+    cfg.train.initial_batch_size = cfg.train.batch_ramp_steps = None
     cfg.data.vocab_size = SIZE
     if cfg.objective.name == "distill":  # which hides as the student alone would
         cfg.objective.name = "mlm"
@@ -87,7 +87,7 @@ def corruption(spec: str, options: argparse.Namespace, words: Vocabulary, batch:
 def training_step(options: argparse.Namespace, words: Vocabulary, batch: dict) -> Callable[[], Any]:
     """A step of the masked language model of `--model`, which hides its tokens itself."""
     cfg = config_of("bert.py:mini", options)
-    cfg.model.preset, cfg.objective.pair, cfg.data.form = options.model, "none", "block"
+    cfg.model.preset, cfg.objective.pair, cfg.data.example_format = options.model, "none", "block"
     parse.check(cfg)
     exp = build.make_experiment(cfg, words)
     state = exp.init_state()

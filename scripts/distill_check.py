@@ -2,7 +2,7 @@
 
     bertjax pretrain --config configs/quickstart.py --workdir runs/teacher --config.model.num_layers=4 \\
         --config.data.sources=text:corpus.txt --config.data.seq_len=64 --config.train.num_steps=1500 \\
-        --config.data.form=block --config.objective.pair=none
+        --config.data.example_format=block --config.objective.pair=none
     python scripts/distill_check.py --teacher runs/teacher --out runs/distilled --layers 2
 
 The students have the teacher's config but for their depth. Prints the held-out loss on masked words, lower is better,

@@ -62,7 +62,7 @@ class Job(NamedTuple):
             "data.sources": f"text:{self.folder / 'text.txt'}",
             "data.vocab_size": options.vocab_size,
             "data.seq_len": options.length,
-            "data.form": "block",
+            "data.example_format": "block",
             "data.eval_fraction": 0.1,  # a megabyte of Wikipedia is few articles
             "objective.pair": "none",
             "objective.dynamic": "true",

@@ -33,10 +33,10 @@ from bertjax.training.data_wait import DataWaitTimer
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FORMS = {
-    "packed": ("bert.py", ["data.form=doc_sentences", "data.packing=best_fit", "objective.pair=none"]),
-    "blocks": ("bert.py", ["data.form=block", "objective.pair=none"]),
-    "pairs": ("bert.py", ["data.form=nsp_pairs"]),
-    "packed pairs": ("bert.py", ["data.form=nsp_pairs", "data.packing=best_fit"]),
+    "packed": ("bert.py", ["data.example_format=doc_sentences", "data.packing=best_fit", "objective.pair=none"]),
+    "blocks": ("bert.py", ["data.example_format=block", "objective.pair=none"]),
+    "pairs": ("bert.py", ["data.example_format=nsp_pairs"]),
+    "packed pairs": ("bert.py", ["data.example_format=nsp_pairs", "data.packing=best_fit"]),
     "xlnet": ("xlnet.py", []),
 }
 AHEAD = 2

@@ -78,7 +78,7 @@ def vocabulary(size: int) -> Vocabulary:
 def config_of(size: str, options: argparse.Namespace, overrides: Sequence[str]) -> ConfigDict:
     cfg = load_config(f"{options.config}:{size}" if size else options.config)
     cfg.train.phases = ()
-    cfg.train.batch_start = cfg.train.batch_ramp_steps = None
+    cfg.train.initial_batch_size = cfg.train.batch_ramp_steps = None
     cfg.data.seq_len, cfg.train.batch_size, cfg.model.unroll = options.length, options.rows, options.unroll
     cfg.mesh.data = cfg.mesh.fsdp = cfg.mesh.tensor = 1
     return apply_overrides(cfg, overrides)

@@ -55,12 +55,18 @@ class Job(NamedTuple):
     ratio_target: float = 0.0
 
 
-PACKED = ("objective.pair=none", "data.form=block", "data.packing=best_fit", "objective.dynamic=true", "train.phases=")
+PACKED = (
+    "objective.pair=none",
+    "data.example_format=block",
+    "data.packing=best_fit",
+    "objective.dynamic=true",
+    "train.phases=",
+)
 MODELS = {
     "bert-base": Model("bert.py:base", 128, 512, PACKED, 500e3, 840e3),
     "bert-large": Model("bert.py:large", 64, 512, PACKED, 200e3, 247e3),
     "modernbert-base": Model(
-        "modernbert.py:base", 64, 1024, ("train.batch_start=None", "train.batch_ramp_steps=None"), 400e3, 600e3
+        "modernbert.py:base", 64, 1024, ("train.initial_batch_size=None", "train.batch_ramp_steps=None"), 400e3, 600e3
     ),
 }
 SMALL = {

@@ -74,7 +74,7 @@ def recipe(options: argparse.Namespace) -> list[str]:
         "data.eval_sources": options.eval,
         "data.vocab_size": 8192,
         "data.seq_len": 128,
-        "data.form": "doc_sentences",
+        "data.example_format": "doc_sentences",
         "data.packing": "best_fit",
         "objective.pair": "none",
         "objective.dynamic": "true",

@@ -79,7 +79,7 @@ def measure(cell: Cell) -> dict[str, Any]:
         "train.batch_size": cell.rows * len(devices),
         "eval.batch_size": cell.rows * len(devices),
         "train.phases": "",
-        "train.batch_start": None,  # as large as it will be
+        "train.initial_batch_size": None,  # as large as it will be
         "train.batch_ramp_steps": None,
         "data.seq_len": cell.length,
         "mesh.data": data,

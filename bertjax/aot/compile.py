@@ -120,7 +120,7 @@ def _depths(cfg: ConfigDict) -> dict[str, tuple[int, int, int]]:
 
 
 def _depth(config: EncoderConfig) -> tuple[int, int, int]:
-    period = config.global_every if config.window else config.num_groups or 1
+    period = config.global_attn_every_n_layers if config.local_attention else config.num_groups or 1
     least = config.num_layers % period + period
     if least < 2 and config.num_layers >= 3:
         least += period  # the first layer may be unlike all others

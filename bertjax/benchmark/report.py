@@ -29,7 +29,7 @@ def bertjax_metrics(exp: build.Experiment, ours: BertjaxRunner, turns: Sequence[
     reached, peak = flops * figures["tokens_per_second"]["median"], peak_flops(kind)
     return figures | {
         "objective": cfg.objective.name,
-        "form": cfg.data.form,
+        "form": cfg.data.example_format,
         "packing": cfg.data.packing,
         "rows": cfg.train.batch_size,
         "microbatches": cfg.train.microbatches,

@@ -96,8 +96,8 @@ def require_task(cfg: ConfigDict) -> None:
     for key, instead in (("num_steps", "epochs"), ("batch_size", "batch_size")):
         if cfg.train[key] != default.train[key]:
             raise UserError(f"train.{key} follows from the task: set task.{instead}, and leave train.{key} alone")
-    if cfg.train.phases or cfg.train.batch_start:
-        raise UserError("train.phases and train.batch_start are for pretraining: a task has one stage")
+    if cfg.train.phases or cfg.train.initial_batch_size:
+        raise UserError("train.phases and train.initial_batch_size are for pretraining: a task has one stage")
     require_one_of("task.take", cfg.task.take, ("last", "best"))
     if cfg.task.take == "best" and not cfg.task.eval:
         raise UserError("task.take=best needs scores to choose by: set task.eval, or task.take=last")
@@ -123,12 +123,12 @@ def read_task(cfg: ConfigDict, workdir: Path) -> Task:
         require_model(Path(cfg.init_from).expanduser())
         given = load_source_model(cfg.init_from)
         model, tokenizer = given.config, given.tokenizer
-    examples = read_examples(config, "train", errors=cfg.data.errors)
+    examples = read_examples(config, "train", errors=cfg.data.encoding_errors)
     labels = collect_labels(config, examples)
     training = Split(examples, make_features(config, examples, tokenizer, labels, training=True))
     held_out = None
     if config.eval:
-        examples = read_examples(config, "eval", errors=cfg.data.errors)
+        examples = read_examples(config, "eval", errors=cfg.data.encoding_errors)
         held_out = Split(examples, make_features(config, examples, tokenizer, labels))
     return Task(config, tokenizer, model, labels, training, held_out, given)
 

@@ -92,12 +92,12 @@ def _say(tried: np.ndarray, losses: list[float], found: LrSuggestions) -> None:
 def lr_test_config(cfg: ConfigDict, tried: LrRange) -> ConfigDict:
     """The config under the rates of the test, without warm-up."""
     cfg = copy.deepcopy(cfg)
-    for key in ("end_share", "power", "decay_steps", "period_steps", "factor"):
+    for key in ("end_lr_ratio", "power", "decay_steps", "period_steps", "factor"):
         cfg.schedule[key] = None
     cfg.train.num_steps, cfg.schedule.warmup_steps = tried.steps, 0
     cfg.train.phases, cfg.train.steps_per_dispatch = (), 1
     cfg.schedule.name = "rising_linear" if tried.linear else "rising_exponential"
-    cfg.optimizer.learning_rate, cfg.schedule.end_share = tried.high, tried.low / tried.high
+    cfg.optimizer.learning_rate, cfg.schedule.end_lr_ratio = tried.high, tried.low / tried.high
     return cfg
 
 

@@ -25,8 +25,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "attention_implementation": ("auto", "xla", "tiled", "cudnn", "splash", "interpret"),
     "mlm_head": ("transform", "bias", "tied"),
     "rtd_head": ("dense", "summary"),
-    "summary": ("first", "last", "mean"),
-    "summary_dense": ("pooler", "own", "none"),
+    "pooling": ("first", "last", "mean"),
+    "classifier_dense": ("pooler", "own", "none"),
 }
 
 
@@ -43,8 +43,8 @@ FREE_FIELDS = frozenset(
 HEAD_FIELDS = frozenset(
     (
         *("pooler_act", "mlm_head", "mlm_act", "head_dense_bias", "mlm_bias", "enhanced_decoder", "rtd_head"),
-        *("span_positions", "span_position_size", "summary", "summary_dense", "summary_act", "summary_norm"),
-        "token_dense",
+        *("span_positions", "span_position_size", "pooling", "classifier_dense", "classifier_act", "classifier_norm"),
+        "token_classifier_dense",
     )
 )
 
@@ -70,7 +70,7 @@ class EncoderConfig:
     embedding_projection_bias: bool = True
     embedding_norm: str = "before"  # before the projection (ALBERT, ELECTRA), after it (DeBERTa), none (GPT-2, XLNet)
     embedding_scale: bool = False  # word embeddings times sqrt(width) (arXiv:1706.03762, section 3.4)
-    mask_embeddings: bool = False  # padding embeds as zero (DeBERTa)
+    zero_pad_embeddings: bool = False  # padding embeds as zero (DeBERTa)
     position_embedding: str = "learned"
     max_position_embeddings: int = 512  # longest example, in tokens
     position_offset: int = 0  # rows of the position table before the first position (RoBERTa: pad id + 1)
@@ -78,15 +78,15 @@ class EncoderConfig:
 
     # Positions inside attention.
     attention_position: str = "none"
-    rotary_base: float = 10_000.0  # of layers that see the whole row
-    rotary_local_base: float = 10_000.0  # of layers with a window
-    relative_terms: tuple[str, ...] = ("c2p", "p2c")  # disentangled: content to position, position to content
-    relative_share_key: bool = False  # disentangled: the content projections project positions, too
-    relative_buckets: int = 0  # disentangled: rows per side of a logarithmic table; 0 = one row a distance
-    relative_max_distance: int | None = None  # disentangled: None = max_position_embeddings
-    relative_norm: bool = False  # disentangled: the table is normed before use
+    global_rope_theta: float = 10_000.0  # of layers that see the whole row
+    local_rope_theta: float = 10_000.0  # of layers with a window
+    pos_att_type: tuple[str, ...] = ("c2p", "p2c")  # disentangled: content to position, position to content
+    share_att_key: bool = False  # disentangled: the content projections project positions, too
+    position_buckets: int = 0  # disentangled: rows per side of a logarithmic table; 0 = one row a distance
+    max_relative_positions: int | None = None  # disentangled: None = max_position_embeddings
+    norm_relative_embeddings: bool = False  # disentangled: the table is normed before use
     relative_segments: bool = False  # relative: scores also tell same from other segment (XLNet)
-    relative_clamp: int = -1  # relative: distances beyond are cut to this; -1 = none
+    clamp_len: int = -1  # relative: distances beyond are cut to this; -1 = none
     mem_len: int | None = (
         None  # relative: tokens of earlier rows that a layer may remember; None = all that it is given
     )
@@ -97,8 +97,10 @@ class EncoderConfig:
 
     # Attention, feed-forward, norms.
     causal: bool = False
-    window: int = 0  # tokens that a local layer sees: window // 2 on either side, and itself; 0 = every layer sees all
-    global_every: int = 1  # with a window: layers 0, n, 2n, ... see the whole row
+    local_attention: int = (
+        0  # tokens that a local layer sees: window // 2 on either side, and itself; 0 = every layer sees all
+    )
+    global_attn_every_n_layers: int = 1  # with a window: layers 0, n, 2n, ... see the whole row
     attention_bias: str = "all"
     feed_forward: str = "dense"
     feed_forward_bias: bool = True
@@ -137,11 +139,11 @@ class EncoderConfig:
     rtd_head: str = "dense"  # dense, activation, score (ELECTRA); or norm of summary + token first (DeBERTa v3)
     span_positions: int = 20  # rows of the span-boundary head's position table (SpanBERT)
     span_position_size: int = 200
-    summary: str = "first"  # the vector that stands for an example: its first token, its last, the mean of all
-    summary_dense: str = "pooler"  # before the classifier: the model's pooler, a dense layer of its own, nothing
-    summary_act: str = "tanh"
-    summary_norm: bool = False
-    token_dense: bool = False  # the summary's dense layer also before the heads on every token (ModernBERT)
+    pooling: str = "first"  # the vector that stands for an example: its first token, its last, the mean of all
+    classifier_dense: str = "pooler"  # before the classifier: the model's pooler, a dense layer of its own, nothing
+    classifier_act: str = "tanh"
+    classifier_norm: bool = False
+    token_classifier_dense: bool = False  # the summary's dense layer also before the heads on every token (ModernBERT)
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
 
     padded_vocab_size: int | None = None
@@ -157,7 +159,7 @@ class EncoderConfig:
         _check_sizes(self)
         for name, allowed in CHOICES.items():
             require_one_of(f"model.{name}", getattr(self, name), allowed)
-        for name in ("conv_act", "pooler_act", "summary_act", "mlm_act"):
+        for name in ("conv_act", "pooler_act", "classifier_act", "mlm_act"):
             value = getattr(self, name)
             known = (None, "tanh", *ACTIVATIONS)
             _require(value in known, f"model.{name} must be one of {', '.join(known[1:])}, not {value!r}")
@@ -184,11 +186,11 @@ class EncoderConfig:
     @property
     def max_distance(self) -> int:
         """Disentangled attention: the largest distance that is told from the next."""
-        return self.max_position_embeddings if self.relative_max_distance is None else self.relative_max_distance
+        return self.max_position_embeddings if self.max_relative_positions is None else self.max_relative_positions
 
     def is_local(self, layer: int) -> bool:
         """Whether this layer sees only its window."""
-        return self.window > 0 and layer % self.global_every != 0
+        return self.local_attention > 0 and layer % self.global_attn_every_n_layers != 0
 
     def group_of(self, layer: int) -> int:
         """Which group of shared parameters a layer uses.
@@ -214,12 +216,12 @@ def differences(one: EncoderConfig, other: EncoderConfig, heads: bool = True) ->
 
 def _check_sizes(config: EncoderConfig) -> None:
     positive: tuple[str, ...] = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size")
-    positive += ("max_position_embeddings", "unroll", "global_every", "inner_layers", "span_positions")
+    positive += ("max_position_embeddings", "unroll", "global_attn_every_n_layers", "inner_layers", "span_positions")
     for name in (*positive, "span_position_size"):
         _require(getattr(config, name) >= 1, f"model.{name} must be at least 1, not {getattr(config, name)}")
-    for name in ("type_vocab_size", "position_offset", "relative_buckets", "conv_kernel_size", "window"):
+    for name in ("type_vocab_size", "position_offset", "position_buckets", "conv_kernel_size", "local_attention"):
         _require(getattr(config, name) >= 0, f"model.{name} must be at least 0, not {getattr(config, name)}")
-    for name in ("head_size", "embedding_size", "num_groups", "relative_max_distance", "mem_len", "reuse_len"):
+    for name in ("head_size", "embedding_size", "num_groups", "max_relative_positions", "mem_len", "reuse_len"):
         value = getattr(config, name)
         _require(value is None or value >= 1, f"model.{name} must be at least 1, not {value}")
     for name in ("hidden", "attention", "embedding", "attention_output", "feed_forward", "activation", "output"):
@@ -247,7 +249,7 @@ def _check_mixture(config: EncoderConfig) -> None:
 def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
     position, shared = config.attention_position, config.num_groups is not None
     disentangled = position == "disentangled"
-    terms = config.relative_terms
+    terms = config.pos_att_type
     return [
         (
             position == "rotary" and config.head_dim % 2 == 1,
@@ -263,15 +265,15 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
         ),
         (
             disentangled and (len(set(terms)) != len(terms) or not set(terms) <= {"c2p", "p2c"}),
-            f"relative_terms must be a subset of c2p, p2c, each once; not {', '.join(terms)}",
+            f"pos_att_type must be a subset of c2p, p2c, each once; not {', '.join(terms)}",
         ),
         (
-            config.relative_buckets > 0 and not disentangled,
-            "relative_buckets belongs to attention_position=disentangled",
+            config.position_buckets > 0 and not disentangled,
+            "position_buckets belongs to attention_position=disentangled",
         ),
         (
-            disentangled and config.relative_buckets > 0 and config.max_distance <= config.relative_buckets // 2 + 1,
-            f"relative_buckets {config.relative_buckets} must be less than twice relative_max_distance "
+            disentangled and config.position_buckets > 0 and config.max_distance <= config.position_buckets // 2 + 1,
+            f"position_buckets {config.position_buckets} must be less than twice max_relative_positions "
             f"{config.max_distance}: the far distances share logarithmic buckets",
         ),
         (
@@ -287,10 +289,14 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
             f"attention_bias={config.attention_bias} and attention_position=relative: the relative scores have biases "
             "of their own; set attention_bias=none",
         ),
-        (config.global_every > 1 and config.window == 0, "global_every needs a window for the other layers"),
         (
-            config.window > 0 and config.global_every == 1,
-            f"window={config.window} has no effect: with global_every=1 every layer sees the whole row",
+            config.global_attn_every_n_layers > 1 and config.local_attention == 0,
+            "global_attn_every_n_layers needs local_attention for the other layers",
+        ),
+        (
+            config.local_attention > 0 and config.global_attn_every_n_layers == 1,
+            f"local_attention={config.local_attention} has no effect: with global_attn_every_n_layers=1 every layer is "
+            "global",
         ),
         (
             not config.first_attention_norm and (config.norm_placement == "post" or shared),
@@ -312,7 +318,7 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
             f"attention_implementation={config.attention_implementation} and attention_position={position}: the "
             "kernels know no terms of positions; take auto or xla",
         ),
-        (config.causal and config.window > 0, "window is two-sided: causal models cannot have one"),
+        (config.causal and config.local_attention > 0, "local_attention is two-sided: causal models cannot have it"),
         (
             config.enhanced_decoder and config.position_embedding != "none",
             "enhanced_decoder adds absolute positions late: position_embedding must be none",
@@ -322,8 +328,8 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
             "enhanced_decoder and attention_position=relative: two streams tell masked words their positions already",
         ),
         (
-            disentangled and config.relative_buckets == 1,
-            "relative_buckets must be 0 (a row for every distance) or at least 2",
+            disentangled and config.position_buckets == 1,
+            "position_buckets must be 0 (a row for every distance) or at least 2",
         ),
         (config.enhanced_decoder and shared, "enhanced_decoder runs the last layer again: not with num_groups"),
         (

@@ -66,13 +66,13 @@ def _check_stage(cfg: ConfigDict) -> None:
             f"data.seq_len={cfg.data.seq_len} is longer than the position table, "
             f"model.max_position_embeddings={model.max_position_embeddings}"
         )
-    if cfg.data.form in ("nsp_pairs", "sop_pairs") and model.type_vocab_size == 1:
+    if cfg.data.example_format in ("nsp_pairs", "sop_pairs") and model.type_vocab_size == 1:
         raise UserError(
-            f"data.form={cfg.data.form} has two kinds of segments, and model.type_vocab_size=1 knows one; set it to 2, "
+            f"data.example_format={cfg.data.example_format} has two segments, model.type_vocab_size=1: set it to 2, "
             "or to 0 for a model that does not tell them apart"
         )
     objective = objective_config(cfg)
-    objective.check_example_format(cfg.data.form)
+    objective.check_example_format(cfg.data.example_format)
     objective.check_model(model)
     mesh = mesh_config(cfg)
     mesh.check_model(model.num_heads, model.intermediate_size)
@@ -141,7 +141,7 @@ def loop_config(cfg: ConfigDict) -> LoopConfig:
         checkpoint_interval_minutes=cfg.checkpoint.interval_minutes,
         profile_steps=cfg.profile.steps,
         faults=FaultConfig(
-            cfg.train.on_fault, cfg.train.max_faults, cfg.train.spike_factor, tuple(cfg.train.skip_batches)
+            cfg.train.on_nonfinite, cfg.train.max_nonfinite, cfg.train.spike_factor, tuple(cfg.train.skip_batches)
         ),
         steps_per_dispatch=cfg.train.steps_per_dispatch,
         best_metric=best_metric(cfg),
@@ -165,7 +165,7 @@ def _check_sources(cfg: ConfigDict) -> None:
         )
     _at_least("data.vocab_size", data.vocab_size, 8)
     _at_least("data.dupe_factor", data.dupe_factor, 1)
-    require_one_of("data.errors", data.errors, ("strict", "replace"))
+    require_one_of("data.encoding_errors", data.encoding_errors, ("strict", "replace"))
     filter_config(cfg)
     if data.workers is not None:
         _at_least("data.workers", data.workers, 1)
@@ -181,12 +181,12 @@ def _check_rows(cfg: ConfigDict) -> None:
     if not 0.0 <= cfg.data.short_seq_prob <= 1.0:
         raise UserError(f"data.short_seq_prob must lie in [0, 1], not {cfg.data.short_seq_prob}")
     _check_packing(cfg)
-    if cfg.data.form in STREAM_FORMATS and len(cfg.data.sources) > 1:
+    if cfg.data.example_format in STREAM_FORMATS and len(cfg.data.sources) > 1:
         raise UserError(
-            f"data.form={cfg.data.form}: rows go on from batch to batch, so there is one source, not "
+            f"data.example_format={cfg.data.example_format}: streams need a single source, not "
             f"{len(cfg.data.sources)}; a pattern such as text:corpus/*.txt names many files"
         )
-    if cfg.data.form in STREAM_FORMATS and encoder_config(cfg).bi_data:
+    if cfg.data.example_format in STREAM_FORMATS and encoder_config(cfg).bi_data:
         for key in ("train", "eval"):
             if cfg[key].batch_size % 2:
                 raise UserError(
@@ -202,8 +202,8 @@ def _check_packing(cfg: ConfigDict) -> None:
     objective = objective_config(cfg)
     members = [member.config for member in objective.members] if isinstance(objective, MixtureConfig) else [objective]
     reason = None
-    if cfg.data.form in STREAM_FORMATS:
-        reason = f"rows of data.form={cfg.data.form} are full, and go on from batch to batch"
+    if cfg.data.example_format in STREAM_FORMATS:
+        reason = f"rows of data.example_format={cfg.data.example_format} are full, and go on from batch to batch"
     elif any(isinstance(member, PlmConfig) for member in members):
         reason = f"objective.name={cfg.objective.name} permutes whole rows, so that examples would see each other"
     if reason is not None and cfg.data.packing != "none":

@@ -47,15 +47,15 @@ def generator_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> E
     Raises `UserError` for one that cannot share with the model what `objective.sharing` says, or cannot fill masks.
     """
     model, own, sharing = encoder_config(cfg, vocabulary), cfg.generator, cfg.objective.sharing
-    beside = ("preset", "width_share", "depth_share")
+    beside = ("preset", "width_ratio", "depth_ratio")
     given = {name: value for name, value in own.items() if name not in beside and value is not None}
     if own.preset is None:
         values = {**vars(model), **_scaled(cfg, model)}
     else:
-        if (own.width_share, own.depth_share) != (1.0, 1.0):
+        if (own.width_ratio, own.depth_ratio) != (1.0, 1.0):
             raise UserError(
-                f"generator.preset={own.preset} has sizes of its own: set generator.width_share and "
-                "generator.depth_share to 1, or generator.preset to None"
+                f"generator.preset={own.preset} has sizes of its own: set generator.width_ratio and "
+                "generator.depth_ratio to 1, or generator.preset to None"
             )
         values = preset(own.preset)
         values |= {name: getattr(model, name) for name in ("vocab_size", "padded_vocab_size", "pad_token_id")}
@@ -86,14 +86,14 @@ def _scaled(cfg: ConfigDict, model: EncoderConfig) -> dict[str, int]:
     There heads are 64 wide and the feed-forward block is four times as wide as the layer; here both are as the model's.
     """
     own = cfg.generator
-    for name in ("width_share", "depth_share"):
+    for name in ("width_ratio", "depth_ratio"):
         if not own[name] > 0.0:
             raise UserError(f"generator.{name} must be above 0, not {own[name]}")
-    hidden = round(model.hidden_size * own.width_share) if own.hidden_size is None else own.hidden_size
+    hidden = round(model.hidden_size * own.width_ratio) if own.hidden_size is None else own.hidden_size
     same = hidden == model.hidden_size
     return {
         "hidden_size": hidden,
-        "num_layers": max(1, round(model.num_layers * own.depth_share)),
+        "num_layers": max(1, round(model.num_layers * own.depth_ratio)),
         "num_heads": model.num_heads if same else max(1, hidden // model.head_dim),
         "intermediate_size": round(model.intermediate_size * hidden / model.hidden_size),
     }
@@ -111,12 +111,12 @@ def causal_config(cfg: ConfigDict) -> ClmConfig:
 
 def plm_config(cfg: ConfigDict) -> PlmConfig:
     """Published for 512 tokens: 85 predicted, 256 reused and permuted together, 384 remembered."""
-    objective, form, length = cfg.objective, cfg.data.form, cfg.data.seq_len
+    objective, form, length = cfg.objective, cfg.data.example_format, cfg.data.seq_len
     model, reused = encoder_config(cfg), reuse_len(cfg)
     remembered = (3 * length // 4 if form == "segments" else length) if model.mem_len is None else model.mem_len
     if form == "stream" and model.reuse_len not in (None, length):
         raise UserError(
-            f"data.form=stream goes on behind the whole row: model.reuse_len must be data.seq_len={length} or None, "
+            f"data.example_format=stream reuses the whole row: model.reuse_len must be data.seq_len={length} or None, "
             f"not {model.reuse_len}"
         )
     return PlmConfig(

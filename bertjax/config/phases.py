@@ -14,8 +14,8 @@ from bertjax.config.overrides import apply_overrides, copy_config
 from bertjax.errors import UserError
 
 MAY_DIFFER = re.compile(
-    r"data\.(seq_len|form|short_seq_prob|sop_strict)|train\.(batch_size|microbatches)"
-    r"|objective\.(?!name$|pair$|teacher).*|model\.(rotary_base|rotary_local_base|window|remat|unroll|.*_dropout)"
+    r"data\.(seq_len|form|short_seq_prob|sop_drop_single_sentences)|train\.(batch_size|microbatches)"
+    r"|objective\.(?!name$|pair$|teacher).*|model\.(global_rope_theta|local_rope_theta|local_attention|remat|unroll|.*_dropout)"
 )
 """Keys that a phase may set: those that leave the names and shapes of all parameters as they are."""
 
@@ -99,22 +99,21 @@ def _joined(texts: tuple[str, ...]) -> list[str]:
 
 
 def _ramp(cfg: ConfigDict, target: int) -> list[tuple[int, int | None]]:
-    """(first batch, rows) of every size, multiples of `batch_start`, each held equally long; None from the end on."""
+    """(first batch, batch size or None after it): multiples of `initial_batch_size`, each for equally many steps."""
     train = cfg.train
-    if train.batch_start is None:
+    if train.initial_batch_size is None:
         if train.batch_ramp_steps is not None:
-            raise UserError("train.batch_ramp_steps needs train.batch_start, the rows to begin with")
+            raise UserError("train.batch_ramp_steps needs train.initial_batch_size, the rows to begin with")
         return []
     steps = train.num_steps // 10 if train.batch_ramp_steps is None else train.batch_ramp_steps
-    if train.batch_start < 1 or target % train.batch_start:
+    if train.initial_batch_size < 1 or target % train.initial_batch_size:
         raise UserError(
-            f"train.batch_start={train.batch_start} must divide train.batch_size={target}: the batch grows by that "
-            "many rows at a time"
+            f"train.initial_batch_size={train.initial_batch_size} must divide train.batch_size={target}, its increment"
         )
-    smaller = target // train.batch_start - 1
+    smaller = target // train.initial_batch_size - 1
     if smaller >= MOST_SIZES:
         raise UserError(
-            f"train.batch_start={train.batch_start} makes {smaller + 1} sizes of batch, each compiled by itself; at "
+            f"train.initial_batch_size={train.initial_batch_size} makes {smaller + 1} batch sizes, each compiled; at "
             f"most {MOST_SIZES}: raise it"
         )
     if not smaller <= steps <= train.num_steps:
@@ -122,7 +121,7 @@ def _ramp(cfg: ConfigDict, target: int) -> list[tuple[int, int | None]]:
             f"train.batch_ramp_steps={steps} must lie between {smaller}, the sizes before the last one, and "
             f"train.num_steps={train.num_steps}"
         )
-    sizes = [(index * steps // smaller, (index + 1) * train.batch_start) for index in range(smaller)]
+    sizes = [(index * steps // smaller, (index + 1) * train.initial_batch_size) for index in range(smaller)]
     return [*sizes, (steps, None)]
 
 

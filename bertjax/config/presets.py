@@ -52,7 +52,7 @@ _ROBERTA = {
     "hidden_act": "gelu",
     "mlm_act": "gelu",
     "initializer": "normal",
-    "summary_dense": "own",
+    "classifier_dense": "own",
 }
 
 # princeton-nlp/DinkyTrain, arXiv:2202.08005: a large RoBERTa with norms before the blocks.
@@ -77,8 +77,8 @@ _DISTILBERT = {
     "mlm_act": "gelu",
     "attention_output_dropout": 0.0,
     "classifier_dropout": 0.2,
-    "summary_dense": "own",
-    "summary_act": "relu",
+    "classifier_dense": "own",
+    "classifier_act": "relu",
     "initializer": "normal",
 }
 
@@ -88,8 +88,8 @@ _ELECTRA = {
     "family": "electra",
     "hidden_act": "gelu",
     "mlm_act": "gelu",
-    "summary_dense": "own",
-    "summary_act": "gelu",
+    "classifier_dense": "own",
+    "classifier_act": "gelu",
 }
 
 # microsoft/DeBERTa:DeBERTa/deberta/{bert,disentangled_attention}.py and README.md (arXiv:2006.03654, 2111.09543).
@@ -100,22 +100,22 @@ _DEBERTA = {
     "attention_position": "disentangled",
     "attention_bias": "query_value",
     "embedding_norm": "after",
-    "mask_embeddings": True,
+    "zero_pad_embeddings": True,
     "embedding_projection_bias": False,
     "enhanced_decoder": True,
     "layer_norm_eps": 1e-7,
     "hidden_act": "gelu",
     "initializer": "normal",
-    "summary_dense": "own",
-    "summary_act": "gelu",
+    "classifier_dense": "own",
+    "classifier_act": "gelu",
 }
 _DEBERTA_V2 = _DEBERTA | {
     "family": "deberta-v2",
     "attention_bias": "all",
-    "relative_share_key": True,
-    "relative_buckets": 256,
-    "relative_max_distance": 512,
-    "relative_norm": True,
+    "share_att_key": True,
+    "position_buckets": 256,
+    "max_relative_positions": 512,
+    "norm_relative_embeddings": True,
     "head_size": 64,
 }
 _DEBERTA_V2_CONV = _DEBERTA_V2 | {"conv_kernel_size": 3, "conv_act": "gelu"}
@@ -133,8 +133,8 @@ _XLNET = {
     "activation_dropout": 0.1,
     "output_dropout": 0.1,
     "mlm_head": "bias",
-    "summary": "last",
-    "summary_dense": "own",
+    "pooling": "last",
+    "classifier_dense": "own",
     "initializer": "normal",
     "pad_token_id": 5,
 }
@@ -146,10 +146,10 @@ _MODERNBERT = {
     "max_position_embeddings": 8192,
     "type_vocab_size": 0,
     "attention_position": "rotary",
-    "rotary_base": 160_000.0,
-    "rotary_local_base": 10_000.0,
-    "window": 128,
-    "global_every": 3,
+    "global_rope_theta": 160_000.0,
+    "local_rope_theta": 10_000.0,
+    "local_attention": 128,
+    "global_attn_every_n_layers": 3,
     "attention_bias": "none",
     "feed_forward": "glu",
     "feed_forward_bias": False,
@@ -163,11 +163,11 @@ _MODERNBERT = {
     "scale_residual_init": True,
     "pad_token_id": 50283,
     "head_dense_bias": False,
-    "summary": "mean",
-    "summary_dense": "own",
-    "summary_act": "gelu",
-    "summary_norm": True,
-    "token_dense": True,
+    "pooling": "mean",
+    "classifier_dense": "own",
+    "classifier_act": "gelu",
+    "classifier_norm": True,
+    "token_classifier_dense": True,
 }
 
 # openai/gpt-2:src/model.py, model_card.md; the decoder that encoders are compared with.
@@ -183,8 +183,8 @@ _GPT2 = {
     "initializer": "normal",
     "scale_residual_init": True,
     "pad_token_id": 50256,
-    "summary": "last",
-    "summary_dense": "none",
+    "pooling": "last",
+    "classifier_dense": "none",
 }
 
 # The encoder of arXiv:1706.03762, table 3 (tensorflow/tensor2tensor:models/transformer.py, transformer_base_v1 and
@@ -198,7 +198,7 @@ _TRANSFORMER = {
     "hidden_act": "relu",
     "layer_norm_eps": 1e-6,
     "mlm_head": "bias",
-    "summary_dense": "none",
+    "classifier_dense": "none",
 }
 
 PRESETS: dict[str, Values] = {

@@ -31,7 +31,7 @@ class OptimizerConfig:
 
     `learning_rate` is the peak, which only the decay of `stable_adamw` asks for: the rate itself is the schedule's.
     `decay_exclude`, `trust_exclude` and `muon_include` list regexes of parameters; `rates` lists "REGEX=FACTOR" on the
-    learning rate, before `layer_decay`; `unfreeze` lists "REGEX=UPDATE", before `unfreeze_every`. None is the default
+    learning rate, before `layerwise_lr_decay`; `unfreeze` lists "REGEX=UPDATE", before `unfreeze_every`. None: default
     of those that only one optimizer reads.
     """
 
@@ -44,10 +44,10 @@ class OptimizerConfig:
     weight_decay: float = 0.01
     clip_norm: float = 1.0
     decay_exclude: tuple[str, ...] = (r".*/(bias|scale)",)
-    rates: tuple[str, ...] = ()
-    layer_decay: float | None = None
-    layer_decay_top: int = 1
-    bottom_rate: float | None = None
+    lr_mults: tuple[str, ...] = ()
+    layerwise_lr_decay: float | None = None
+    layerwise_lr_decay_top: int = 1
+    bottom_lr: float | None = None
     unfreeze: tuple[str, ...] = ()
     unfreeze_every: int | None = None
     trust_exclude: tuple[str, ...] | None = None
@@ -69,19 +69,19 @@ class OptimizerConfig:
         for name in ("b1", "b2"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise UserError(f"optimizer.{name} must lie in [0, 1), not {getattr(self, name)}")
-        for name in ("eps", "weight_decay", "clip_norm", "layer_decay_top", "muon_rms"):
+        for name in ("eps", "weight_decay", "clip_norm", "layerwise_lr_decay_top", "muon_rms"):
             if (getattr(self, name) or 0.0) < 0.0:
                 raise UserError(f"optimizer.{name} must not be negative, not {getattr(self, name)}")
         if self.unfreeze_every is not None and self.unfreeze_every < 1:
             raise UserError(f"optimizer.unfreeze_every must be at least 1, not {self.unfreeze_every}")
-        if self.bottom_rate is not None and self.layer_decay is not None:
-            raise UserError("optimizer.bottom_rate and optimizer.layer_decay both set the rates of layers: give one")
-        if self.bottom_rate is not None and not 0.0 < self.bottom_rate <= self.learning_rate:
+        if self.bottom_lr is not None and self.layerwise_lr_decay is not None:
+            raise UserError("optimizer.bottom_lr and optimizer.layerwise_lr_decay exclude each other")
+        if self.bottom_lr is not None and not 0.0 < self.bottom_lr <= self.learning_rate:
             raise UserError(
-                f"optimizer.bottom_rate must lie between 0 and optimizer.learning_rate={self.learning_rate}, not "
-                f"{self.bottom_rate}"
+                f"optimizer.bottom_lr must lie between 0 and optimizer.learning_rate={self.learning_rate}, not "
+                f"{self.bottom_lr}"
             )
-        for name in ("ema_decay", "layer_decay", "muon_momentum"):
+        for name in ("ema_decay", "layerwise_lr_decay", "muon_momentum"):
             value = getattr(self, name)
             if value is not None and not 0.0 < value < 1.0:
                 raise UserError(f"optimizer.{name} must lie between 0 and 1, not {value}")
@@ -105,7 +105,7 @@ class OptimizerConfig:
     @property
     def named_rates(self) -> Rules:
         """The rates that the config names; `optimizers.lr_rules` has those of the layers, too."""
-        return parse_rules(self.rates, "optimizer.rates")
+        return parse_rules(self.lr_mults, "optimizer.lr_mults")
 
     @property
     def named_openings(self) -> Rules:
@@ -120,7 +120,7 @@ OPTIMIZER_READERS = {
     "muon_rms": ("muon",),
 }
 SCHEDULE_READERS = {
-    "end_share": (*DECAYING, *REPEATING, *RISING),
+    "end_lr_ratio": (*DECAYING, *REPEATING, *RISING),
     "power": ("polynomial",),
     "decay_steps": ("wsd",),
     "period_steps": REPEATING,
@@ -172,7 +172,7 @@ class ScheduleConfig:
     learning_rate: float
     warmup_steps: int
     num_steps: int
-    end_share: float | None = None
+    end_lr_ratio: float | None = None
     power: float | None = None
     decay_steps: int | None = None
     period_steps: int | None = None
@@ -184,8 +184,8 @@ class ScheduleConfig:
             raise UserError(f"optimizer.learning_rate must be positive, not {self.learning_rate}")
         _check_readers("schedule", self, SCHEDULE_READERS)
         self._check_steps()
-        if self.end_share is not None and not 0.0 <= self.end_share < 1.0:
-            raise UserError(f"schedule.end_share must lie in [0, 1), not {self.end_share}")
+        if self.end_lr_ratio is not None and not 0.0 <= self.end_lr_ratio < 1.0:
+            raise UserError(f"schedule.end_lr_ratio must lie in [0, 1), not {self.end_lr_ratio}")
         if self.power is not None and not self.power > 0.0:
             raise UserError(f"schedule.power must be positive, not {self.power}")
         if self.factor is not None and not 0.0 < self.factor <= 1.0:
@@ -203,9 +203,9 @@ class ScheduleConfig:
                 f"schedule.name=cyclical has a rise in every cycle: set schedule.warmup_steps to 0, not "
                 f"{self.warmup_steps}"
             )
-        if self.name in RISING and (self.warmup_steps or not self.end_share):
+        if self.name in RISING and (self.warmup_steps or not self.end_lr_ratio):
             raise UserError(
-                f"schedule.name={self.name} rises from schedule.end_share, which must be above 0, without "
+                f"schedule.name={self.name} rises from schedule.end_lr_ratio, which must be above 0, without "
                 "schedule.warmup_steps"
             )
         rest = self.num_steps - self.warmup_steps
@@ -222,7 +222,7 @@ class ScheduleConfig:
     def end(self) -> float:
         """The lowest share of the peak: 0, or the 1/32 of arXiv:1801.06146 where the triangle slants."""
         default = 1 / 32 if self.name == "slanted_triangular" else 0.0
-        return default if self.end_share is None else self.end_share
+        return default if self.end_lr_ratio is None else self.end_lr_ratio
 
     @property
     def decay(self) -> int:
@@ -306,16 +306,16 @@ class FaultConfig:
     Every field is a key of `train`, explained in `bertjax/config/defaults/training.py`.
     """
 
-    on_fault: str = "raise"
-    max_faults: int = 5
+    on_nonfinite: str = "raise"
+    max_nonfinite: int = 5
     spike_factor: float | None = None
     skip_batches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _ = self._skipped  # raises for what cannot be read
-        require_one_of("train.on_fault", self.on_fault, ON_FAULT)
-        if self.max_faults < 1:
-            raise UserError(f"train.max_faults must be at least 1, not {self.max_faults}")
+        require_one_of("train.on_nonfinite", self.on_nonfinite, ON_FAULT)
+        if self.max_nonfinite < 1:
+            raise UserError(f"train.max_nonfinite must be at least 1, not {self.max_nonfinite}")
         if self.spike_factor is not None and not self.spike_factor > 0:
             raise UserError(f"train.spike_factor must be positive, not {self.spike_factor}")
 

@@ -176,14 +176,14 @@ def _pipeline(
     for name, prepared_corpus in corpora.items():
         corpus = open_corpus(prepared_corpus.folder)[split]
         form = make_form(
-            data.form,
+            data.example_format,
             corpus,
             seq_len=data.seq_len,
             seed=seed,
             special_ids=prepared.vocabulary,
             short_seq_prob=data.short_seq_prob,
             dupe_factor=data.dupe_factor,
-            sop_strict=data.sop_strict,
+            sop_drop_single_sentences=data.sop_drop_single_sentences,
             batch_size=batch_size,
             reuse_len=parse_objective.reuse_len(cfg),
             bi_data=model.bi_data,
@@ -217,7 +217,7 @@ def _training_documents(cfg: ConfigDict) -> Iterator[str]:
     """What a tokenizer learns from: the training split alone, so that held-out text stays unseen."""
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
     for source in parse.sources(cfg):
-        kept = DocumentFilter(parse.filter_config(cfg)).each(iter_documents(source, cfg.data.errors))
+        kept = DocumentFilter(parse.filter_config(cfg)).each(iter_documents(source, cfg.data.encoding_errors))
         yield from (document for document in kept if not (fraction and is_held_out(document, fraction)))
 
 
@@ -273,7 +273,7 @@ def _prepare_one(
     reading = Reading()
     with TokenizingProgress(source, reading, say) as progress:
         corpus = prepare_corpus(
-            iter_documents(source, cfg.data.errors, reading),
+            iter_documents(source, cfg.data.encoding_errors, reading),
             source_name=source.text,
             source_digest=content_digest(source, cfg),
             tokenizer=tokenizer,
@@ -333,7 +333,7 @@ def content_digest(source: Source, cfg: ConfigDict) -> str:
 
     Hashing a large corpus takes minutes, and every start of a run asks for it.
     """
-    how = f"{_TEXT_VERSION}:{cfg.data.errors}"
+    how = f"{_TEXT_VERSION}:{cfg.data.encoding_errors}"
     if source.kind == "hub":
         return _hash(how, source_digest(source))
     # The built-in text comes from the interpreter's own library, by the rules of our module.

@@ -16,7 +16,7 @@ from bertjax.errors import UserError, one_line
 from bertjax.io import jsonl
 
 LONGEST_DOCUMENT = 1 << 24  # characters, for files bytes; longer ones are cut at a blank or the end of a line
-REPLACE_ERRORS = ", or set data.errors='replace'"
+REPLACE_ERRORS = ", or set data.encoding_errors='replace'"
 # All but whitespace: they say nothing, and no two families of tokenizers do the same with them.
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
 
@@ -154,7 +154,7 @@ def checked(value: Any, place: str, field: str | None, errors: str, reading: Rea
             value.encode()
         except UnicodeEncodeError as error:
             if errors == "strict":
-                advice = "mend the file, or set data.errors='replace'"
+                advice = "mend the file, or set data.encoding_errors='replace'"
                 raise UserError(f"{place}: half a surrogate pair (invalid Unicode); {advice}") from error
             reading.invalid_lines += 1
             return value.encode(errors="replace").decode()

@@ -23,7 +23,7 @@ def iter_documents(source: Source, errors: str = "strict", reading: Reading | No
     Raises `UserError` naming file and line.
     """
     if errors not in ("strict", "replace"):
-        raise UserError(f"data.errors must be strict or replace, not {errors!r}")
+        raise UserError(f"data.encoding_errors must be strict or replace, not {errors!r}")
     reading = Reading() if reading is None else reading
     if source.kind in READERS:
         read = READERS[source.kind]

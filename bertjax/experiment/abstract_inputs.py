@@ -29,9 +29,9 @@ def abstract_batch(exp: build.Experiment, program: PhaseProgram | None = None) -
     shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
     shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}
     shapes |= {"example_ids": (examples, np.uint32), "example_draws": (examples, np.uint32)}
-    if cfg.data.form in ("nsp_pairs", "sop_pairs"):
+    if cfg.data.example_format in ("nsp_pairs", "sop_pairs"):
         shapes["pair_labels"] = (examples, np.int32)
-    if cfg.data.form in STREAM_FORMATS and parse_objective.encoder_config(cfg).bi_data:
+    if cfg.data.example_format in STREAM_FORMATS and parse_objective.encoder_config(cfg).bi_data:
         shapes["backward"] = ((rows,), np.bool_)
     sharding = NamedSharding(exp.mesh, BATCH)
     return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in shapes.items()}

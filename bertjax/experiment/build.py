@@ -187,7 +187,7 @@ def _program(
         microbatches=train.microbatches,
         seed=phase.cfg.seed,
         dropout_impl=None if train.dropout_prng == "threefry" else train.dropout_prng,
-        skip_nonfinite=train.on_fault == "skip",
+        skip_nonfinite=train.on_nonfinite == "skip",
     )
     length = phase.cfg.data.seq_len
     return PhaseProgram(
@@ -217,7 +217,7 @@ def _require_same_state(phases: list[tuple[Phase, Objective]]) -> None:
         if state(phase, objective) != last:
             raise UserError(
                 f"the phase from step {phase.start} on has other parameters than the last one, or carries a memory of "
-                "another size; train.phases and train.batch_start must leave both as they are"
+                "another size; train.phases and train.initial_batch_size must leave both as they are"
             )
 
 

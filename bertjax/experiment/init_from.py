@@ -40,8 +40,8 @@ from bertjax.types import Params
 DELIBERATE = frozenset(
     (
         *("vocab_size", "pad_token_id", "type_vocab_size", "max_position_embeddings", "layer_norm_eps"),
-        *("causal", "window", "global_every", "rotary_base", "rotary_local_base"),
-        *("relative_max_distance", "relative_buckets", "relative_clamp", "mem_len", "reuse_len", "bi_data"),
+        *("causal", "local_attention", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"),
+        *("max_relative_positions", "position_buckets", "clamp_len", "mem_len", "reuse_len", "bi_data"),
     )
 )
 # At most 5e-4 apart; Google's code has the one, Hugging Face's copies of BERT the other.
@@ -130,9 +130,9 @@ def _distance_rows(old: EncoderConfig, new: EncoderConfig) -> np.ndarray:
     Rows that several distances share are asked for the one in the middle; distances that the old model never told apart
     go on sharing its outermost rows, so that rows of any length compute what they did.
     """
-    if (old.relative_buckets, old.max_distance) == (new.relative_buckets, new.max_distance):
+    if (old.position_buckets, old.max_distance) == (new.position_buckets, new.max_distance):
         return np.arange(2 * attention_span(new))
-    if not new.relative_buckets and not old.relative_buckets:
+    if not new.position_buckets and not old.position_buckets:
         return distance_bucket(np.arange(-attention_span(new), attention_span(new)), old)
     reach = max(new.max_distance, attention_span(new))
     distances = np.arange(-reach, reach)

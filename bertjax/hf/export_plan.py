@@ -38,11 +38,11 @@ OF_HEADS = {
     "rtd_head": ("rtd",),
     "span_positions": ("span_boundary",),
     "span_position_size": ("span_boundary",),
-    "summary": ("pooler", "pair", "sequence_classification"),
-    "summary_dense": ("sequence_classification",),
-    "summary_act": ("sequence_classification", "token_classification", "question_answering"),
-    "summary_norm": ("sequence_classification", "token_classification", "question_answering"),
-    "token_dense": ("token_classification", "question_answering"),
+    "pooling": ("pooler", "pair", "sequence_classification"),
+    "classifier_dense": ("sequence_classification",),
+    "classifier_act": ("sequence_classification", "token_classification", "question_answering"),
+    "classifier_norm": ("sequence_classification", "token_classification", "question_answering"),
+    "token_classifier_dense": ("token_classification", "question_answering"),
 }
 # Fields that bertjax.json may hold though a head of the class reads them: the class does without the enhanced decoder,
 # whose positions lie beside, and a classifier that rides along in another class has labels that are not the class's.
@@ -190,12 +190,12 @@ def _meaning(config: EncoderConfig, name: str) -> Any:
     """The value of a field, an open one as what stands in for it."""
     if name == "head_size":
         return config.head_dim
-    if name == "relative_max_distance":
+    if name == "max_relative_positions":
         return config.max_distance
     if name == "mlm_act":
         return config.mlm_act or config.hidden_act
-    if name == "relative_terms":
-        return frozenset(config.relative_terms)
+    if name == "pos_att_type":
+        return frozenset(config.pos_att_type)
     return len(config.labels) if name == "labels" else getattr(config, name)
 
 
@@ -214,20 +214,20 @@ def _is_read(config: EncoderConfig, name: str) -> bool:
     position = config.attention_position
     learned = config.position_embedding == "learned"
     conditions = {
-        "rotary_base": position == "rotary",
-        "rotary_local_base": position == "rotary" and config.window > 0,
-        "relative_terms": position == "disentangled",
-        "relative_share_key": position == "disentangled",
-        "relative_buckets": position == "disentangled",
-        "relative_max_distance": position == "disentangled",
-        "relative_norm": position == "disentangled",
+        "global_rope_theta": position == "rotary",
+        "local_rope_theta": position == "rotary" and config.local_attention > 0,
+        "pos_att_type": position == "disentangled",
+        "share_att_key": position == "disentangled",
+        "position_buckets": position == "disentangled",
+        "max_relative_positions": position == "disentangled",
+        "norm_relative_embeddings": position == "disentangled",
         "relative_segments": position == "relative",
-        "relative_clamp": position == "relative",
+        "clamp_len": position == "relative",
         "mem_len": position == "relative",
         "reuse_len": position == "relative",
         "bi_data": position == "relative",
         "conv_act": config.conv_kernel_size > 0,
-        "global_every": config.window > 0,
+        "global_attn_every_n_layers": config.local_attention > 0,
         "max_position_embeddings": learned or config.enhanced_decoder,
         "position_offset": learned,
         "pad_token_id": learned and config.position_offset > 0,

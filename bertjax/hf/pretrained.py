@@ -144,7 +144,7 @@ def _head_outputs(model: Model, heads: tuple[str, ...], encoded: EncoderOutput, 
     """The outputs of all heads that read nothing but hidden states (the span-boundary head wants spans, too)."""
     hidden, segment_ids = encoded.last_hidden_state, inputs["segment_ids"]
     rows, length = segment_ids.shape
-    positions = jnp.full((rows, 1), length - 1 if model.config.summary == "last" else 0, jnp.int32)
+    positions = jnp.full((rows, 1), length - 1 if model.config.pooling == "last" else 0, jnp.int32)
     found: dict[str, Array] = {}
     if "pooler" in heads:
         found["pooler_output"] = model.pooled(hidden, positions, segment_ids)[:, 0]

@@ -111,7 +111,7 @@ def save_sentence_transformers(
     if not tokenizer:
         raise UserError("a folder for sentence-transformers needs the tokenizer's files; this model has none")
     encoder = drop_heads(model)
-    if pooling.mode == "cls" and encoder.config.summary == "last":
+    if pooling.mode == "cls" and encoder.config.pooling == "last":
         raise UserError("pooling=cls reads the first token, but this model's summary is its last; use mean")
     longest = max_input_length(encoder.config)
     if pooling.max_length is not None and longest is not None and pooling.max_length > longest:

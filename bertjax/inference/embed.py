@@ -56,7 +56,7 @@ class Embedder:
         hidden = self._model(*rows).last_hidden_state
         pooled = rows.attention_mask
         if self.pooling.mode == "cls":  # a mean over this one token
-            last = self._model.config.summary == "last"
+            last = self._model.config.pooling == "last"
             place = texts.lengths[members] - 1 if last else np.zeros(len(members), np.int64)
             pooled = (np.arange(length) == place[:, None]).astype(np.int32)
         return np.asarray(pool(hidden, jnp.asarray(pooled), "mean", self.pooling.normalize))

@@ -49,8 +49,8 @@ def make_context(
     """The context of the layers that are `local`, or of those that are not."""
     turn = None
     if config.attention_position == "rotary":
-        turn = rotation(position_ids, config.head_dim, config.rotary_local_base if local else config.rotary_base)
-    return AttentionContext(segment_ids, config.window if local else 0, config.causal, None, turn, relative)
+        turn = rotation(position_ids, config.head_dim, config.local_rope_theta if local else config.global_rope_theta)
+    return AttentionContext(segment_ids, config.local_attention if local else 0, config.causal, None, turn, relative)
 
 
 def attention_mask(segment_ids: Int[Array, "B S"], window: int = 0, causal: bool = False) -> Bool[Array, "B 1 S S"]:

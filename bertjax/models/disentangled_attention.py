@@ -62,7 +62,7 @@ class DistanceEmbeddings(nnx.Module):
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         shape = 2 * attention_span(config), config.hidden_size
         self.embedding = nnx.Param(initializer(config)(rngs.params(), shape, jnp.float32))
-        if config.relative_norm:
+        if config.norm_relative_embeddings:
             self.norm = layer_norm(config.hidden_size, config, rngs)
         self.config = config
 
@@ -73,12 +73,12 @@ class DistanceEmbeddings(nnx.Module):
         rows = self.embedding[low : high + 1]
         if len(used) < len(rows):  # coarse buckets leave rows out
             rows = rows[used - low]
-        return (self.norm(rows) if self.config.relative_norm else rows).astype(self.config.result_dtype)
+        return (self.norm(rows) if self.config.norm_relative_embeddings else rows).astype(self.config.result_dtype)
 
 
 def attention_span(config: EncoderConfig) -> int:
     """Rows of the table on either side of distance 0."""
-    return config.relative_buckets or config.max_distance
+    return config.position_buckets or config.max_distance
 
 
 def log_bucket(distances: Int[np.ndarray, "*d"], buckets: int, max_distance: int) -> Int[np.ndarray, "*d"]:
@@ -96,8 +96,8 @@ def log_bucket(distances: Int[np.ndarray, "*d"], buckets: int, max_distance: int
 
 def distance_bucket(distances: Int[np.ndarray, "*d"], config: EncoderConfig) -> Int[np.ndarray, "*d"]:
     """The row of the table for distances query - key."""
-    if config.relative_buckets:
-        distances = log_bucket(distances, config.relative_buckets, config.max_distance)
+    if config.position_buckets:
+        distances = log_bucket(distances, config.position_buckets, config.max_distance)
     return np.clip(distances + attention_span(config), 0, 2 * attention_span(config) - 1)
 
 
@@ -111,7 +111,7 @@ def used_buckets(config: EncoderConfig, seq_len: int) -> tuple[np.ndarray, np.nd
 class DisentangledAttention(nnx.Module):
     """Self-attention with content-to-position and position-to-content scores, each where configured.
 
-    The positions have projections of their own, or those of the content (`relative_share_key`).
+    The positions have projections of their own, or those of the content (`share_att_key`).
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, norm: bool = True):
@@ -122,9 +122,9 @@ class DisentangledAttention(nnx.Module):
         self.output = Linear(inner, config.hidden_size, config, rngs, bias != "none", residual_output=True)
         self.norm = layer_norm(config.hidden_size, config, rngs) if norm else None
         self.config = config
-        if not config.relative_share_key and "c2p" in config.relative_terms:
+        if not config.share_att_key and "c2p" in config.pos_att_type:
             self.position_key = Linear(config.hidden_size, inner, config, rngs, bias == "all")
-        if not config.relative_share_key and "p2c" in config.relative_terms:
+        if not config.share_att_key and "p2c" in config.pos_att_type:
             self.position_query = Linear(config.hidden_size, inner, config, rngs, bias != "none")
 
     @jax.named_scope("attention")
@@ -155,13 +155,13 @@ class DisentangledAttention(nnx.Module):
         config, relative = self.config, context.relative
         table = dropout(relative.table, config.hidden_dropout, key, batched=False)
         scores = einsum("bqnh,bknh->bnqk", q, k, config)
-        if "c2p" in config.relative_terms:
-            rows = self._distances(self.key if config.relative_share_key else self.position_key, table, k.shape[1])
+        if "c2p" in config.pos_att_type:
+            rows = self._distances(self.key if config.share_att_key else self.position_key, table, k.shape[1])
             scores = scores + content_to_position(q, rows, relative.queries, config)
-        if "p2c" in config.relative_terms:
-            rows = self._distances(self.query if config.relative_share_key else self.position_query, table, k.shape[1])
+        if "p2c" in config.pos_att_type:
+            rows = self._distances(self.query if config.share_att_key else self.position_query, table, k.shape[1])
             scores = scores + position_to_content(k, rows, relative.queries, config)
-        return scores / math.sqrt(config.head_dim * (1 + len(config.relative_terms)))
+        return scores / math.sqrt(config.head_dim * (1 + len(config.pos_att_type)))
 
     def _heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b N H"]:
         return x.reshape(*x.shape[:-1], self.config.num_heads, self.config.head_dim)

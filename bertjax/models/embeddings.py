@@ -60,7 +60,7 @@ class Embeddings(nnx.Module):
             x = self.projection(x)
         if config.embedding_norm == "after":
             x = self.norm(x)
-        if config.mask_embeddings and real is not None:
+        if config.zero_pad_embeddings and real is not None:
             x = jnp.where((real > 0)[:, :, None], x, jnp.zeros((), x.dtype))
         return dropout(x, config.rate("embedding_dropout"), key) if config.embedding_norm == "after" else x
 

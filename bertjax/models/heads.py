@@ -121,7 +121,7 @@ class ScoreHead(nnx.Module):
     def __init__(self, config: EncoderConfig, num_scores: int, dense: bool, rngs: nnx.Rngs):
         if dense:
             self.dense = Linear(config.hidden_size, config.hidden_size, config, rngs, config.head_dense_bias)
-            if config.summary_norm:
+            if config.classifier_norm:
                 self.norm = layer_norm(config.hidden_size, config, rngs)
         self.output = Linear(config.hidden_size, num_scores, config, rngs)
         self.config = config
@@ -129,7 +129,7 @@ class ScoreHead(nnx.Module):
     @jax.named_scope("head")
     def __call__(self, hidden: Float[Array, "*b D"], key: Key | None = None) -> Float[Array, "*b K"]:
         if hasattr(self, "dense"):
-            hidden = activation(self.config.summary_act)(self.dense(hidden))
+            hidden = activation(self.config.classifier_act)(self.dense(hidden))
         if hasattr(self, "norm"):
             hidden = self.norm(hidden)
         hidden = dropout(hidden, self.config.rate("classifier_dropout"), key)
@@ -146,7 +146,7 @@ def pool_examples(
     hidden: Float[Array, "B S D"], positions: Int[Array, "B E"], segment_ids: Int[Array, "B S"], config: EncoderConfig
 ) -> Float[Array, "B E D"]:
     """The vector that stands for each example: its token at `positions`, or the mean of its tokens."""
-    if config.summary != "mean":
+    if config.pooling != "mean":
         return gather_positions(hidden, positions)
     examples = jnp.arange(1, positions.shape[1] + 1)
     own = (segment_ids[:, None, :] == examples[None, :, None]).astype(jnp.float32)

@@ -62,11 +62,11 @@ class Model(nnx.Module):
         if "span_boundary" in heads:
             self.span_head = SpanBoundaryHead(config, rngs)
         if "sequence_classification" in heads:
-            self.sequence_head = ScoreHead(config, config.num_labels, config.summary_dense == "own", rngs)
+            self.sequence_head = ScoreHead(config, config.num_labels, config.classifier_dense == "own", rngs)
         if "token_classification" in heads:
-            self.token_head = ScoreHead(config, config.num_labels, config.token_dense, rngs)
+            self.token_head = ScoreHead(config, config.num_labels, config.token_classifier_dense, rngs)
         if "question_answering" in heads:
-            self.answer_head = ScoreHead(config, 2, config.token_dense, rngs)
+            self.answer_head = ScoreHead(config, 2, config.token_classifier_dense, rngs)
         self.config = config
 
     def encode(
@@ -159,7 +159,7 @@ class Model(nnx.Module):
     ) -> Float[Array, "B E K"]:
         """Scores of the labels of every example."""
         summary = self._summaries(hidden, positions, segment_ids)
-        if self.config.summary_dense == "pooler":
+        if self.config.classifier_dense == "pooler":
             summary = self.pooler(summary)
         return self.sequence_head(summary, key)
 
@@ -172,8 +172,8 @@ class Model(nnx.Module):
 
     def _summaries(self, hidden: Array, positions: Array, segment_ids: Array | None) -> Array:
         if segment_ids is None:
-            if self.config.summary == "mean":
-                raise ValueError("summary=mean needs segment_ids")
+            if self.config.pooling == "mean":
+                raise ValueError("pooling=mean needs segment_ids")
             segment_ids = jnp.ones(hidden.shape[:2], "int32")
         return pool_examples(hidden, positions, segment_ids, self.config)
 
@@ -184,7 +184,7 @@ def check_heads(config: EncoderConfig, heads: tuple[str, ...]) -> None:
     if unknown:
         raise UserError(f"unknown head {unknown[0]!r}; there are {', '.join(HEADS)}")
     readers = ["pair"] if "pair" in heads else []
-    if "sequence_classification" in heads and config.summary_dense == "pooler":
+    if "sequence_classification" in heads and config.classifier_dense == "pooler":
         readers.append("sequence_classification")
     if readers and "pooler" not in heads:
         raise UserError(f"the head {readers[0]} reads the pooler; heads must name pooler, too, not {', '.join(heads)}")

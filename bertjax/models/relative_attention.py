@@ -141,8 +141,8 @@ def make_relative_positions(
     if backward is None and config.bi_data:
         backward = jnp.arange(rows) >= rows // 2
     distances = jnp.arange(memory_length + length - 1, -length, -1)
-    if config.relative_clamp > 0:
-        distances = jnp.clip(distances, -config.relative_clamp, config.relative_clamp)
+    if config.clamp_len > 0:
+        distances = jnp.clip(distances, -config.clamp_len, config.clamp_len)
     both = distances[None] if backward is None else jnp.stack([distances, -distances])
     waves = sinusoids(both, config.hidden_size).astype(config.result_dtype)
     waves = dropout(waves, config.rate("embedding_dropout"), key, batched=False)

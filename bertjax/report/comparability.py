@@ -21,13 +21,13 @@ PROBE = "probe.json"
 _SAME_LOSS = ("objective",)
 _SAME_TEXT = (
     "eval_fraction",
-    "form",
+    "example_format",
     "packing",
     "pack_examples",
     "seq_len",
     "lowercase",
     "short_seq_prob",
-    "sop_strict",
+    "sop_drop_single_sentences",
 )
 _SAME_TASK = (
     "kind",
@@ -142,7 +142,7 @@ def _phases(run: RunRecord) -> list[Mapping[str, Any]]:
     if isinstance(phases, list) and phases and all(isinstance(phase, dict) for phase in phases):
         return phases
     batch_size, length = run.setting("train.batch_size"), run.setting("data.seq_len")
-    changes = run.setting("train.phases") or run.setting("train.batch_start")
+    changes = run.setting("train.phases") or run.setting("train.initial_batch_size")
     if changes or type(batch_size) is not int or type(length) is not int:
         return []
     return [{"start": 0, "slots": batch_size * length}]

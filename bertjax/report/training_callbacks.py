@@ -138,7 +138,7 @@ def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> M
     wanted = ProbeConfig(
         sentences=filled,
         sentence=shown or None,
-        tokens=tuple(cfg.report.pieces),
+        tokens=tuple(cfg.report.tokens),
         counts=counts,
         num_steps=cfg.train.num_steps,
         interval=cfg.eval.interval_steps,

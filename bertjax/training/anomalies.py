@@ -171,9 +171,9 @@ class AnomalyTracker:
     def figures(self) -> dict[str, float]:
         """Counts since the beginning of the run, of what the config watches."""
         counts = {}
-        if self.config.on_fault == "skip" or self.skipped:
+        if self.config.on_nonfinite == "skip" or self.skipped:
             counts["train/skipped"] = float(self.skipped)
-        if self.config.on_fault == "rollback" or self.jumps:
+        if self.config.on_nonfinite == "rollback" or self.jumps:
             counts["train/rollbacks"] = float(len(self.jumps))
         if self.config.spike_factor is not None:
             counts["train/spikes"] = float(self.spikes)

@@ -62,8 +62,8 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
     head = config.embedding_dim * config.table_size
     head += width * config.embedding_dim if config.mlm_head == "transform" else 0
     local = sum(config.is_local(layer) for layer in range(config.num_layers))
-    keys = (config.num_layers - local) * keys_per_token + local * min(keys_per_token, config.window + 1)
-    products = {"disentangled": 2 + len(config.relative_terms), "relative": 3}.get(config.attention_position, 2)
+    keys = (config.num_layers - local) * keys_per_token + local * min(keys_per_token, config.local_attention + 1)
+    products = {"disentangled": 2 + len(config.pos_att_type), "relative": 3}.get(config.attention_position, 2)
     attention = 6.0 * products * config.inner_layers * inner * keys
     return 6.0 * (weights + predicted_share * head) + attention
 

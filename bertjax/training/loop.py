@@ -39,7 +39,7 @@ def train(run: RunContext, state: TrainState) -> tuple[TrainState, dict[str, flo
     """Trains to the last step and returns the final state and its held-out figures.
 
     Raises `StoppedBySignal` after SIGTERM or SIGINT (state saved), `NonFiniteLossError` when a loss is not finite and
-    `train.on_fault` is `raise`.
+    `train.on_nonfinite` is `raise`.
     """
     with jax.set_mesh(run.mesh), stop_signals() as stop, Profiler(run) as profiler:
         course = TrainLoop(run, state, stop, profiler)
@@ -89,7 +89,7 @@ class TrainLoop:
 
     def begin(self) -> None:
         """A run that may have to go back needs something to go back to."""
-        if self.run.config.faults.on_fault == "rollback" and self.saved_step < 0:
+        if self.run.config.faults.on_nonfinite == "rollback" and self.saved_step < 0:
             self._save(None)
 
     def go_on(self) -> None:
@@ -170,13 +170,13 @@ class TrainLoop:
 
     def roll_back(self, fault: Anomaly) -> None:
         """Takes the last checkpoint up again, behind the batch at fault; those in between are not used."""
-        run, limit = self.run, self.run.config.faults.max_faults
+        run, limit = self.run, self.run.config.faults.max_nonfinite
         run.checkpoints.wait()
         restored = self._restore()
         jumps = [jump for jump in self.window.ledger.jumps if jump.step <= restored.step]
         if sum(jump.step == restored.step for jump in jumps) >= limit:
             raise NonFiniteLossError(
-                f"went back to step {restored.step} {limit} times (train.max_faults), and yet {fault.describe()}; "
+                f"went back to step {restored.step} {limit} times (train.max_nonfinite), and yet {fault.describe()}; "
                 f"the checkpoint of step {restored.step} is intact; try a lower optimizer.learning_rate, or go back "
                 "further by hand"
             )

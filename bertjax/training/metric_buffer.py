@@ -22,7 +22,7 @@ from bertjax.training.run_context import PhaseProgram, RunContext
 
 ADVICE = (
     "checkpoints before it are intact; leave it out with train.skip_batches={batch}, let the run go round such batches "
-    "with train.on_fault=skip or rollback, or try a lower optimizer.learning_rate, longer schedule.warmup_steps or "
+    "with train.on_nonfinite=skip or rollback, or try a lower optimizer.learning_rate, longer schedule.warmup_steps or "
     "train.compute_dtype=float32"
 )
 SLOW, LEAST_WAIT = 0.1, 1.0  # of the time without a batch, and that many seconds, are worth a warning
@@ -42,7 +42,7 @@ class MetricBuffer:
     """The steps since the last report, all of one program, the figures of the last ones still on the device.
 
     `step` counts the updates that are known to be made. `expected` adds the steps under way, each of which makes one
-    unless the device refuses it (`train.on_fault=skip`). `waiting` counts the seconds without a batch.
+    unless the device refuses it (`train.on_nonfinite=skip`). `waiting` counts the seconds without a batch.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class MetricBuffer:
         elif spike := self.ledger.spike(float(values["loss"])):
             fault = diagnose_step(self.step + 1, cursor, values, self.names, spike)
             self.run.console.print(f"{fault.describe()}; {self._batch_of(fault)}")
-            if self.run.config.faults.on_fault == "rollback":
+            if self.run.config.faults.on_nonfinite == "rollback":
                 raise RollbackRequest(fault)
         if values["applied"]:
             self.step += 1
@@ -147,17 +147,17 @@ class MetricBuffer:
     def _refused(self, fault: Anomaly) -> None:
         """Counts a step that made no update, or ends the run, or asks for an earlier state."""
         config, ledger, said = self.run.config.faults, self.ledger, f"{fault.describe()}; {self._batch_of(fault)}"
-        if config.on_fault == "raise":
+        if config.on_nonfinite == "raise":
             self._give_up(fault, said)
-        if config.on_fault == "rollback":
+        if config.on_nonfinite == "rollback":
             self.run.console.print(said)
             raise RollbackRequest(fault)
         ledger.skipped, ledger.consecutive_skipped = ledger.skipped + 1, ledger.consecutive_skipped + 1
         self.run.console.print(f"skipped an update: {said}")
-        if ledger.consecutive_skipped >= config.max_faults:
+        if ledger.consecutive_skipped >= config.max_nonfinite:
             self._give_up(
                 fault,
-                f"{ledger.consecutive_skipped} updates in a row left out (train.max_faults), the last one: {said}",
+                f"{ledger.consecutive_skipped} updates in a row left out (train.max_nonfinite), the last one: {said}",
             )
 
     def _give_up(self, fault: Anomaly, said: str) -> NoReturn:

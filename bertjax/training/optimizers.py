@@ -29,7 +29,7 @@ def make_optimizer(
     Checkpoints name states by their place in this chain. `seed` decides how moments are rounded, where they are.
     """
     decay = resolve_multipliers(config.decay_rules, params, "weight decay")
-    rates = resolve_multipliers(lr_rules(config, params), params, "optimizer.rates")
+    rates = resolve_multipliers(lr_rules(config, params), params, "optimizer.lr_mults")
     decay = jax.tree.map(lambda share: share * config.weight_decay, decay)
     average = [] if config.ema_decay is None else [track_ema(config.ema_decay)]
     links: tuple[optax.GradientTransformation, ...] = (
@@ -46,12 +46,12 @@ def make_optimizer(
 def lr_rules(config: OptimizerConfig, params: Params) -> Rules:
     """Factors of the learning rate: those that the config names, then those of the layers."""
     layers: Rules = []
-    if config.layer_decay is not None:
-        layers = layer_rules(params, config.layer_decay, config.layer_decay_top)
-    if config.bottom_rate is not None:
+    if config.layerwise_lr_decay is not None:
+        layers = layer_rules(params, config.layerwise_lr_decay, config.layerwise_lr_decay_top)
+    if config.bottom_lr is not None:
         depths = depth_rules(params)
         deepest = max(depth for _, depth in depths)
-        share = config.bottom_rate / config.learning_rate
+        share = config.bottom_lr / config.learning_rate
         layers = [(pattern, share ** (depth / deepest)) for pattern, depth in depths]
     return [*config.named_rates, *layers, (".*", 1.0)]
 

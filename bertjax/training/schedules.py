@@ -54,7 +54,7 @@ def _electra(config: ScheduleConfig) -> Share:
 
 
 def _polynomial(config: ScheduleConfig) -> Share:
-    """XLNet's (zihangdai/xlnet:model_utils.py): counted from the end of the warm-up, above `end_share`."""
+    """XLNet's (zihangdai/xlnet:model_utils.py): counted from the end of the warm-up, above `end_lr_ratio`."""
     power, line = config.power, _line(config)
     return _above(config.end, line if power is None else lambda step: line(step) ** power)
 
@@ -75,7 +75,7 @@ def _wsd(config: ScheduleConfig) -> Share:
 
 
 def _slanted_triangular(config: ScheduleConfig) -> Share:
-    """Up from `end_share` to the peak over the warm-up, and down again (arXiv:1801.06146, section 3.2)."""
+    """Up from `end_lr_ratio` to the peak over the warm-up, and down again (arXiv:1801.06146, section 3.2)."""
     cut, line = config.warmup_steps, _line(config)
     return _above(config.end, lambda step: jnp.where(step < cut, step / cut, line(step)))
 
@@ -102,7 +102,7 @@ def _exponential(config: ScheduleConfig) -> Share:
 
 
 def _cyclical(config: ScheduleConfig) -> Share:
-    """Triangles between `end_share` and 1; a factor of 0.5 is "triangular2" (arXiv:1506.01186, section 3.2)."""
+    """Triangles between `end_lr_ratio` and 1; a factor of 0.5 is "triangular2" (arXiv:1506.01186, section 3.2)."""
     factor, period = _factor(config, 1.0), config.period
 
     def shape(step: Array) -> Array:
@@ -114,13 +114,13 @@ def _cyclical(config: ScheduleConfig) -> Share:
 
 
 def _rising_linear(config: ScheduleConfig) -> Share:
-    """Evenly from `end_share` to the peak: Smith's range test (arXiv:1506.01186, section 3.3)."""
+    """Evenly from `end_lr_ratio` to the peak: Smith's range test (arXiv:1506.01186, section 3.3)."""
     last = max(config.num_steps - 1, 1)
     return lambda step: config.end + (1.0 - config.end) * step / last
 
 
 def _rising_exponential(config: ScheduleConfig) -> Share:
-    """By equal factors from `end_share` to the peak."""
+    """By equal factors from `end_lr_ratio` to the peak."""
     last = max(config.num_steps - 1, 1)
     return lambda step: jnp.power(config.end, 1.0 - step / last)
 

@@ -127,7 +127,7 @@ def test_a_run_may_go_on_with_another_schedule(
     """As ModernBERT, whose decay is a run of its own."""
     monkeypatch.setattr(training_callbacks, "train", untrained)
     shutil.copytree(finished.workdir, tmp_path / "run")
-    decay = ("--config.schedule.name=wsd", "--config.schedule.decay_steps=2", "--config.schedule.end_share=0.1")
+    decay = ("--config.schedule.name=wsd", "--config.schedule.decay_steps=2", "--config.schedule.end_lr_ratio=0.1")
     assert lab.run("pretrain", "--workdir", tmp_path / "run", "--config.train.num_steps=10", *decay) == 0
     printed = capsys.readouterr().out
     assert "schedule.decay_steps: None -> 2" in printed and "schedule.name: bert -> wsd" in printed

@@ -32,7 +32,7 @@ def test_the_figures_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize("pair", ["none", "nsp"])
 def test_a_peer_in_turns(lab: Lab, tmp_path: Path, pair: str, capsys: pytest.CaptureFixture[str]) -> None:
     form = "block" if pair == "none" else "nsp_pairs"
-    keys = (f"--config.objective.pair={pair}", f"--config.data.form={form}")
+    keys = (f"--config.objective.pair={pair}", f"--config.data.example_format={form}")
     arguments = (*QUICK, "--baseline", "hf", "--no-compile", "--out", tmp_path / "figures.json", *keys)
     assert lab.run("benchmark", *arguments) == 0
     found, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
@@ -54,7 +54,10 @@ def test_a_peer_in_turns(lab: Lab, tmp_path: Path, pair: str, capsys: pytest.Cap
             ["--baseline", "hf", "--config.objective.name=rtd", "--config.objective.pair=none"],
             "no training for objective",
         ),
-        (["--baseline", "hf", "--config.objective.pair=sop", "--config.data.form=sop_pairs"], "second objective"),
+        (
+            ["--baseline", "hf", "--config.objective.pair=sop", "--config.data.example_format=sop_pairs"],
+            "second objective",
+        ),
         (["--baseline", "hf", "--config.model.norm_placement=pre", "--config.objective.pair=none"], "no class of"),
     ],
 )

@@ -116,11 +116,11 @@ BAD = {
     "mesh": (["--config.mesh.data=16", "--config.train.batch_size=16"], "needs 16 devices, but there are 8"),
     "tensor axis": (["--config.mesh.tensor=3"], "does not divide model.num_heads=4"),
     "long rows": (["--config.data.seq_len=128"], "longer than the position table"),
-    "form": (["--config.data.form=block"], "objective.pair=nsp needs data.form"),
+    "form": (["--config.data.example_format=block"], "objective.pair=nsp needs data.example_format"),
     "preset": (["--config.model.preset=bert-huge"], "unknown model preset"),
     "tokenizer": (["--config.data.tokenizer=nowhere.json"], "neither one of"),
     "schedule": (["--config.schedule.warmup_steps=99"], "schedule.warmup_steps must lie in 0..train.num_steps"),
-    "rate": (["--config.optimizer.rates=(=2"], "is not REGEX=FACTOR"),
+    "rate": (["--config.optimizer.lr_mults=(=2"], "is not REGEX=FACTOR"),
     "objective": (["--config.objective.name=mmlm"], "did you mean 'mlm'?"),
     "shares": (["--config.objective.mask_token_rate=0.95"], "sum to at most 1"),
     "absent device": (["--config.platform=gpu"], "platform=gpu was asked for, but jax runs on cpu"),
@@ -150,7 +150,7 @@ def test_bad_text_is_named_and_nothing_is_cached(lab: Lab, tmp_path: Path, capsy
         assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 2
         assert message in capsys.readouterr().err
     assert not (cache / "tokenizers").exists() and not (cache / "corpora").exists()
-    arguments = [f"--config.data.sources=text:{broken}", "--config.data.errors=replace"]
+    arguments = [f"--config.data.sources=text:{broken}", "--config.data.encoding_errors=replace"]
     assert lab.run("tokenizer", "--out", tmp_path / "tokenizer", *arguments) == 0
 
 

@@ -70,7 +70,7 @@ def test_a_batch_without_a_loss_is_skipped_or_gone_round(
 ) -> None:
     """The loop does; what is asked here is whether the keys reach it."""
     skipped, never = tmp_path / "skipped", tmp_path / "never"
-    assert lab.run("pretrain", "--workdir", skipped, *QUIET, "--config.train.on_fault=skip") == 0
+    assert lab.run("pretrain", "--workdir", skipped, *QUIET, "--config.train.on_nonfinite=skip") == 0
     assert "skipped an update: loss is nan at step 6 (batch 5;" in capsys.readouterr().out
     assert [line["train/skipped"] for line in trained(skipped)] == [0.0, 0.0, 1.0, 1.0]
     assert lab.run("pretrain", "--workdir", never, *QUIET, "--config.train.skip_batches=5") == 0
@@ -78,7 +78,7 @@ def test_a_batch_without_a_loss_is_skipped_or_gone_round(
     capsys.readouterr()
 
     back = tmp_path / "back"
-    assert lab.run("pretrain", "--workdir", back, *QUIET, "--config.train.on_fault=rollback") == 0
+    assert lab.run("pretrain", "--workdir", back, *QUIET, "--config.train.on_nonfinite=rollback") == 0
     assert "went back to step 4, on with batch 6" in capsys.readouterr().out
     assert trained(back)[-1]["train/rollbacks"] == 1.0 and trained(back)[-1]["step"] == 8
 

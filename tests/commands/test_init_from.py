@@ -131,9 +131,9 @@ def test_positions_behind_an_offset_and_of_the_decoder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("buckets", [0, 8])
 def test_far_distances_share_the_outermost_row(buckets: int, tmp_path: Path) -> None:
-    disentangled = {"attention_position": "disentangled", "position_embedding": "none", "relative_buckets": buckets}
-    old = dataclasses.replace(SMALL, **disentangled, relative_max_distance=16)
-    new = dataclasses.replace(old, relative_max_distance=40)
+    disentangled = {"attention_position": "disentangled", "position_embedding": "none", "position_buckets": buckets}
+    old = dataclasses.replace(SMALL, **disentangled, max_relative_positions=16)
+    new = dataclasses.replace(old, max_relative_positions=40)
     given = SourceModel(old, ("mlm",), random_params(old, ("mlm",)), wordpiece(tmp_path, PIECES))
     path = "encoder/relative/embedding"
     before, after = dict(leaves_of(given.params))[path], dict(leaves_of(refitted(given, new)))[path]
@@ -231,7 +231,7 @@ def test_other_pieces_other_length_other_objective(
 ) -> None:
     """Masked words and pairs of WordPiece in 32 tokens, then masked words alone of byte-level BPE in 80."""
     monkeypatch.setattr(training_callbacks, "train", only_evaluated)
-    other = ["objective.pair=none", "data.form=block", "data.tokenizer=bpe", "data.tokenizer_family=roberta"]
+    other = ["objective.pair=none", "data.example_format=block", "data.tokenizer=bpe", "data.tokenizer_family=roberta"]
     other += ["data.vocab_size=400", "data.seq_len=80", "model.max_position_embeddings=80"]
     other += ["eval.fill_mask=", "export.at_end=false"]
     arguments = [f"--config.{setting}" for setting in other]

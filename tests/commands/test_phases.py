@@ -11,7 +11,7 @@ from test_pretrain import Crash, crash_after, weights_digest
 
 PHASES = (
     "--config.train.phases=50%:data.seq_len=16",
-    "--config.train.batch_start=4",
+    "--config.train.initial_batch_size=4",
     "--config.train.batch_ramp_steps=2",
 )
 

@@ -23,7 +23,7 @@ hi
 
 Птица видит дом. Дом видит птицу. Кот видит реку.
 """
-FILTERS = {"deduplicate": "true", "min_chars": 5, "scripts": "latin", "errors": "replace"}
+FILTERS = {"deduplicate": "true", "min_chars": 5, "scripts": "latin", "encoding_errors": "replace"}
 
 
 @pytest.fixture

@@ -219,7 +219,7 @@ def test_whole_words_static_masks_blocks_and_eight_devices(lab: Lab, tmp_path: P
         "--config.objective.masking=whole_word",
         "--config.objective.dynamic=false",
         "--config.objective.pair=none",
-        "--config.data.form=block",
+        "--config.data.example_format=block",
         "--config.train.microbatches=2",
         "--config.train.batch_size=16",
         "--config.mesh.data=2",

@@ -13,7 +13,7 @@ from lab import Finished, Lab
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
-from bertjax.config.overrides import apply_overrides, flatten, load_config
+from bertjax.config.overrides import apply_overrides, declared, flatten, load_config
 from bertjax.errors import UserError
 from bertjax.experiment.workdir import changed_keys, require_same_run, write_config
 
@@ -22,9 +22,9 @@ from bertjax.experiment.workdir import changed_keys, require_same_run, write_con
 MAY_CHANGE = {
     "": "platform deterministic compile_cache dry_run init_from init_embeddings init_positions",
     "objective": "teacher",
-    "train": "num_steps log_interval_steps microbatches steps_per_dispatch on_fault max_faults spike_factor"
+    "train": "num_steps log_interval_steps microbatches steps_per_dispatch on_nonfinite max_nonfinite spike_factor"
     " skip_batches",
-    "schedule": "name warmup_steps end_share power decay_steps period_steps factor",
+    "schedule": "name warmup_steps end_lr_ratio power decay_steps period_steps factor",
     "eval": "interval_steps num_batches batch_size patience use_ema fill_mask",
     "checkpoint": "interval_steps interval_minutes keep keep_every best_metric",
     "mesh": "data fsdp tensor",
@@ -34,25 +34,20 @@ MAY_CHANGE = {
     "export": "at_end",
     "logging": "tensorboard wandb_project",
     "profile": "steps",
-    "report": "enabled pieces sentence",
+    "report": "enabled tokens sentence",
 }
 KEYS = flatten(base_config())
-TEXT = {"train.phases": "9:data.seq_len=64", "optimizer.rates": "a=1"}
+TEXT = {"train.phases": "9:data.seq_len=64", "optimizer.lr_mults": "a=1"}
 
 
 def another(key: str) -> str:
     """A value that is not the default, of the declared type, as one writes it."""
-    default = KEYS[key]
-    if isinstance(default, bool):
-        return str(not default).lower()
-    if isinstance(default, (int, float)):
-        return str(default + 1)
-    if isinstance(default, list):
-        return TEXT.get(key, "57")
-    for text in ("57", "0.5", "true", "other"):
+    default, each = KEYS[key], declared()[key]
+    numbers = [str(default + 1), str(default / 2)] if type(default) in (int, float) else []
+    for text in (TEXT.get(key, "57"), *numbers, "true", "false", "0.5", *each.choices, "other"):
         try:
-            apply_overrides(base_config(), [f"--config.{key}={text}"])
-            return text
+            if each.parse(key, text) not in (default, tuple(default) if isinstance(default, list) else default):
+                return text
         except UserError:
             continue
     raise AssertionError(key)

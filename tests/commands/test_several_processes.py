@@ -42,7 +42,7 @@ QUICK = [  # half of the time goes into compiling
     "--config.model.hidden_dropout=0",
     "--config.model.attention_dropout=0",
     "--config.objective.pair=none",
-    "--config.data.form=block",
+    "--config.data.example_format=block",
 ]
 
 
@@ -211,7 +211,7 @@ def test_a_run_moves_between_one_and_two_processes(launch: Launch, tmp_path: Pat
     assert all(near(found[each], seen[each]) for each in seen)
 
 
-CARRY = ["--config.model.preset=xlnet-base", "--config.objective.name=plm", "--config.data.form=segments"]
+CARRY = ["--config.model.preset=xlnet-base", "--config.objective.name=plm", "--config.data.example_format=segments"]
 CARRY += ["--config.objective.pair=none", "--config.model.bi_data=true"]
 SHARDED = ["--config.mesh.data=1", "--config.mesh.fsdp=-1", "--config.mesh.tensor=2", "--config.data.packing=best_fit"]
 SHARDED += ["--config.optimizer.ema_decay=0.9", "--config.train.microbatches=2", "--config.export.at_end=true"]
@@ -252,12 +252,12 @@ def figures(workdir: Path) -> dict[str, float]:
 @pytest.mark.long
 def test_two_processes_go_back_together_and_give_up_together(launch: Launch, tmp_path: Path) -> None:
     """Rollback reads and writes the work folder: both must go back to the same checkpoint, and over the same batch."""
-    arguments = ["--config.optimizer.learning_rate=1e38", "--config.train.on_fault=rollback"]
-    arguments += ["--config.train.max_faults=2", "--config.checkpoint.interval_steps=1"]
+    arguments = ["--config.optimizer.learning_rate=1e38", "--config.train.on_nonfinite=rollback"]
+    arguments += ["--config.train.max_nonfinite=2", "--config.checkpoint.interval_steps=1"]
     pair = launch(tmp_path / "run", 2, 2, *QUICK, *arguments)
     assert [member.ended() for member in pair] == [2, 2], pair[0].said()
     assert pair[0].out.read_text().count("went back to step") == 2
-    assert "went back to step" in pair[0].said() and "(train.max_faults)" in pair[0].said()
+    assert "went back to step" in pair[0].said() and "(train.max_nonfinite)" in pair[0].said()
 
 
 def test_a_cache_that_is_not_shared_is_named(lab: Lab) -> None:

@@ -51,7 +51,7 @@ def test_phases_that_fill_the_run_leave_nothing_behind_them(cfg: ConfigDict) -> 
 
 
 def test_a_ramp_holds_every_size_equally_long(cfg: ConfigDict) -> None:
-    cfg.train.batch_start, cfg.train.batch_ramp_steps = 16, 300
+    cfg.train.initial_batch_size, cfg.train.batch_ramp_steps = 16, 300
     assert table(cfg) == [(0, 16, 512), (100, 32, 512), (200, 48, 512), (300, 64, 512)]
     assert amounts(cfg, 400)[0] == 100 * (16 + 32 + 48 + 64)
     cfg.train.batch_ramp_steps = None
@@ -59,13 +59,13 @@ def test_a_ramp_holds_every_size_equally_long(cfg: ConfigDict) -> None:
 
 
 def test_ramp_and_phases_cross(cfg: ConfigDict) -> None:
-    cfg.train.batch_start, cfg.train.batch_ramp_steps = 32, 300
+    cfg.train.initial_batch_size, cfg.train.batch_ramp_steps = 32, 300
     cfg.train.phases = ("90%:data.seq_len=128",)
     assert table(cfg) == [(0, 32, 128), (300, 64, 128), (900, 64, 512)]
 
 
 def test_a_ramp_leads_to_the_rows_of_the_first_phase(cfg: ConfigDict) -> None:
-    cfg.train.batch_start, cfg.train.batch_ramp_steps = 32, 200
+    cfg.train.initial_batch_size, cfg.train.batch_ramp_steps = 32, 200
     cfg.train.phases = ("90%:data.seq_len=128,train.batch_size=96",)
     assert table(cfg) == [(0, 32, 128), (100, 64, 128), (200, 96, 128), (900, 64, 512)]
 
@@ -79,11 +79,14 @@ def test_a_ramp_leads_to_the_rows_of_the_first_phase(cfg: ConfigDict) -> None:
         ({"phases": ("10:data.seq_len=short",)}, "train.phases: .*seq_len"),
         ({"phases": ("1001:data.seq_len=128",)}, "1001 updates, more than train.num_steps=1000"),
         ({"phases": ("0.01%:data.seq_len=128",)}, "less than one of the 1000 updates"),
-        ({"batch_start": 48}, "must divide train.batch_size=64"),
-        ({"batch_start": 1}, "makes 64 sizes"),
-        ({"batch_start": 16, "batch_ramp_steps": 2}, "must lie between 3"),
-        ({"batch_ramp_steps": 10}, "needs train.batch_start"),
-        ({"batch_start": 16, "phases": ("60:data.seq_len=64", "10:train.batch_size=32")}, "still grows at update 60"),
+        ({"initial_batch_size": 48}, "must divide train.batch_size=64"),
+        ({"initial_batch_size": 1}, "makes 64 batch sizes"),
+        ({"initial_batch_size": 16, "batch_ramp_steps": 2}, "must lie between 3"),
+        ({"batch_ramp_steps": 10}, "needs train.initial_batch_size"),
+        (
+            {"initial_batch_size": 16, "phases": ("60:data.seq_len=64", "10:train.batch_size=32")},
+            "still grows at update 60",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(cfg: ConfigDict, settings: dict, message: str) -> None:

@@ -29,7 +29,11 @@ def test_every_recipe_of_every_kind(kind: str, recipe: str) -> None:
 def test_what_authors_say() -> None:
     """bert-family.md and modern-family.md, rows of finetuning."""
     electra = load_config(f"{CONFIGS}/classification.py:electra-large")
-    assert (electra.optimizer.learning_rate, electra.optimizer.layer_decay, electra.optimizer.layer_decay_top) == (
+    assert (
+        electra.optimizer.learning_rate,
+        electra.optimizer.layerwise_lr_decay,
+        electra.optimizer.layerwise_lr_decay_top,
+    ) == (
         5e-5,
         0.9,
         2,
@@ -41,7 +45,7 @@ def test_what_authors_say() -> None:
     finbert = load_config(f"{CONFIGS}/classification.py:finbert")
     finbert.train.num_steps = 100
     assert (finbert.schedule.warmup_steps, finbert.task.class_weights, finbert.task.max_len) == (20, ("sqrt",), 64)
-    assert optimizer_config(finbert).layer_decay == 0.85 and finbert.task.unfreeze_epochs == pytest.approx(1 / 3)
+    assert optimizer_config(finbert).layerwise_lr_decay == 0.85 and finbert.task.unfreeze_epochs == pytest.approx(1 / 3)
 
 
 def test_an_unknown_recipe_is_refused() -> None:

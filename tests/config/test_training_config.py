@@ -30,8 +30,8 @@ def refused(words: str):
         ({"eps": -1.0}, "optimizer.eps must not be negative, not -1.0"),
         ({"weight_decay": -0.01}, "optimizer.weight_decay must not be negative"),
         ({"clip_norm": -1.0}, "optimizer.clip_norm must not be negative"),
-        ({"layer_decay": 0.0}, "optimizer.layer_decay must lie between 0 and 1, not 0.0"),
-        ({"layer_decay_top": -1}, "optimizer.layer_decay_top must not be negative, not -1"),
+        ({"layerwise_lr_decay": 0.0}, "optimizer.layerwise_lr_decay must lie between 0 and 1, not 0.0"),
+        ({"layerwise_lr_decay_top": -1}, "optimizer.layerwise_lr_decay_top must not be negative, not -1"),
         ({"ema_decay": 1.0}, "optimizer.ema_decay must lie between 0 and 1, not 1.0"),
         ({"muon_rms": -0.2, "name": "muon"}, "optimizer.muon_rms must not be negative, not -0.2"),
         ({"muon_momentum": 1.5, "name": "muon"}, "optimizer.muon_momentum must lie between 0 and 1, not 1.5"),
@@ -47,8 +47,8 @@ def test_optimizer(changes: dict, words: str) -> None:
 
 @pytest.mark.parametrize("text", ["encoder/.*", "a(=1", "=0.5", "a=fast"])
 def test_broken_rules_name_their_key(text: str) -> None:
-    with refused(f"optimizer.rates: {text!r} is not REGEX=FACTOR"):
-        parse_rules((text,), "optimizer.rates")
+    with refused(f"optimizer.lr_mults: {text!r} is not REGEX=FACTOR"):
+        parse_rules((text,), "optimizer.lr_mults")
 
 
 def test_rules_split_at_the_last_sign() -> None:
@@ -82,14 +82,14 @@ def test_schedule(arguments: tuple, words: str) -> None:
             "schedule.decay_steps must lie in 1..train.num_steps - schedule.warmup_steps = 100",
         ),
         ("wsd", {"decay_steps": 0}, "not 0"),
-        ("wsd", {"end_share": 1.0}, "schedule.end_share must lie in [0, 1), not 1.0"),
+        ("wsd", {"end_lr_ratio": 1.0}, "schedule.end_lr_ratio must lie in [0, 1), not 1.0"),
         ("polynomial", {"power": 0.0}, "schedule.power must be positive, not 0.0"),
         ("step", {"factor": 1.5}, "schedule.factor must lie in (0, 1], not 1.5"),
         ("step", {"period_steps": 0}, "schedule.period_steps must be at least 1, not 0"),
         ("cyclical", {"period_steps": 1}, "schedule.period_steps must be at least 2, not 1"),
         ("linear", {"decay_steps": 5}, "schedule.decay_steps says nothing to schedule.name=linear (it is for wsd)"),
         ("cosine", {"power": 2.0}, "schedule.power says nothing to schedule.name=cosine (it is for polynomial)"),
-        ("constant", {"end_share": 0.1}, "schedule.end_share says nothing to schedule.name=constant"),
+        ("constant", {"end_lr_ratio": 0.1}, "schedule.end_lr_ratio says nothing to schedule.name=constant"),
         ("wsd", {"factor": 0.1}, "schedule.factor says nothing to schedule.name=wsd (it is for step, exponential, "),
     ],
 )

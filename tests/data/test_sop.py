@@ -30,7 +30,7 @@ def form_of(documents, seq_len=20, short_seq_prob=0.1, dupe_factor=1, seed=1, st
         special_ids=SPECIAL_IDS,
         short_seq_prob=short_seq_prob,
         dupe_factor=dupe_factor,
-        sop_strict=strict,
+        sop_drop_single_sentences=strict,
     )
 
 

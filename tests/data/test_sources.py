@@ -150,7 +150,9 @@ def test_reading_is_lazy(tmp_path: Path) -> None:
 def test_invalid_utf8(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"fine\n\nca\xe9 bad\n")
-    with pytest.raises(UserError, match=rf"{path}:3: invalid UTF-8 \(byte 0xe9 at column 3\).*data.errors='replace'"):
+    with pytest.raises(
+        UserError, match=rf"{path}:3: invalid UTF-8 \(byte 0xe9 at column 3\).*data.encoding_errors='replace'"
+    ):
         documents(f"text:{path}")
     assert documents(f"text:{path}", "replace") == ["fine", "ca\ufffd bad"]
     with pytest.raises(UserError, match="strict or replace"):

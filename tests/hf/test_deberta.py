@@ -165,7 +165,7 @@ def test_what_config_json_must_say() -> None:
         ("deberta-v2", {"attention_head_size": 64}, "attention_head_size"),
         ("deberta-v2", {"conv_kernel_size": 3, "conv_groups": 2}, "conv_groups"),
         ("deberta-v2", {"conv_kernel_size": 2}, "must be odd"),
-        ("deberta-v2", {"position_buckets": 256}, "relative_buckets 256"),
+        ("deberta-v2", {"position_buckets": 256}, "position_buckets 256"),
         (
             "deberta-v2",
             {"relative_attention": False, "pos_att_type": None, "norm_rel_ebd": "layer_norm"},
@@ -181,6 +181,6 @@ def test_other_maths_is_refused(family: str, values: dict[str, Any], told: str) 
 @pytest.mark.usefixtures("unverified")
 def test_v1_cannot_hold_buckets(tmp_path: Path) -> None:
     """On short rows nobody would see a difference: what is written must not be a DebertaModel."""
-    config = dataclasses.replace(FAMILIES["deberta"].parse_config(SIZES), relative_buckets=6)
+    config = dataclasses.replace(FAMILIES["deberta"].parse_config(SIZES), position_buckets=6)
     save_pretrained(tmp_path, random_params(config, ()), config, heads=())
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "bertjax"

@@ -58,13 +58,13 @@ def test_either_generation_is_read_and_the_new_one_wins() -> None:
     new = {GLOBAL: {"rope_type": "default", "rope_theta": 500.0}, LOCAL: {"rope_theta": 50}}
     config = read(layer_types=pattern(0, 2), rope_parameters=new, local_attention=9)
     old = read(global_attn_every_n_layers=2, global_rope_theta=500, local_rope_theta=50.0, local_attention=9)
-    assert config == old and (config.window, config.global_every) == (9, 2)
-    assert (config.rotary_base, config.rotary_local_base) == (500.0, 50.0)
+    assert config == old and (config.local_attention, config.global_attn_every_n_layers) == (9, 2)
+    assert (config.global_rope_theta, config.local_rope_theta) == (500.0, 50.0)
     both = {"layer_types": pattern(0, 2), "global_attn_every_n_layers": 3, "rope_parameters": new}
     assert read(**both, global_rope_theta=1.0, local_rope_theta=2.0, local_attention=9) == config
     # a table without the number falls back to the old key; no local one means the global one, as in transformers 4
-    assert read(rope_parameters={GLOBAL: {"rope_type": "default"}}, global_rope_theta=7.0).rotary_base == 7.0
-    assert read(global_rope_theta=7.0, local_rope_theta=None).rotary_local_base == 7.0
+    assert read(rope_parameters={GLOBAL: {"rope_type": "default"}}, global_rope_theta=7.0).global_rope_theta == 7.0
+    assert read(global_rope_theta=7.0, local_rope_theta=None).local_rope_theta == 7.0
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_either_generation_is_read_and_the_new_one_wins() -> None:
 )
 def test_a_list_of_kinds_that_is_a_period(layers: tuple[int, ...], expected: tuple[int, int]) -> None:
     config = read(layer_types=pattern(*layers))
-    assert (config.window, config.global_every) == expected
+    assert (config.local_attention, config.global_attn_every_n_layers) == expected
     assert FAMILY.parse_config(FAMILY.render_config(config, "ModernBertModel")) == config
 
 

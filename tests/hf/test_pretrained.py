@@ -65,12 +65,12 @@ def test_token_types_are_ignored_where_there_are_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("summary", "expected"),
+    ("pooling", "expected"),
     [("first", lambda x: x[:, 0]), ("last", lambda x: x[:, -1]), ("mean", None)],
 )
-def test_the_summary_of_a_row(summary: str, expected: Any) -> None:
+def test_the_summary_of_a_row(pooling: str, expected: Any) -> None:
     heads = ("sequence_classification", "token_classification", "question_answering")
-    config = EncoderConfig(**SIZES, summary=summary, summary_dense="none", labels=("a", "b", "c"))
+    config = EncoderConfig(**SIZES, pooling=pooling, classifier_dense="none", labels=("a", "b", "c"))
     loaded = model(config, heads)
     mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
     out = loaded([[5, 6, 7, 8], [9, 10, 0, 0]], attention_mask=mask)

@@ -244,7 +244,7 @@ def test_a_mixture_is_written_in_our_own_format(tmp_path: Path, caplog: pytest.L
         {"embedding_scale": True},
         {"norm_bias": False},
         {"causal": True},
-        {"window": 4, "global_every": 3},
+        {"local_attention": 4, "global_attn_every_n_layers": 3},
         {"position_embedding": "none", "attention_position": "disentangled"},
         {"position_offset": 2},
         {"pooler_act": "relu"},
@@ -264,11 +264,11 @@ def test_what_bert_cannot_say_is_never_left_out(changes: dict[str, Any]) -> None
         {"hidden_dropout": 0.3, "activation_dropout": 0.2},
         {"initializer_range": 0.5},
         {"head_size": 6},
-        {"rotary_base": 7.0},
+        {"global_rope_theta": 7.0},
         {"rtd_head": "summary"},
         {"labels": ("a", "b", "c")},
         {"compute_dtype": "bfloat16", "remat": "full"},
-        {"num_groups": None, "relative_buckets": 0},
+        {"num_groups": None, "position_buckets": 0},
     ],
 )
 def test_what_changes_no_output_is_not_asked_of_bert(changes: dict[str, Any]) -> None:

@@ -35,8 +35,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "norm_placement": "pre",
         "attention_position": "rotary",
         "position_embedding": "none",
-        "window": 4,
-        "global_every": 2,
+        "local_attention": 4,
+        "global_attn_every_n_layers": 2,
         "first_attention_norm": False,
     },
     "disentangled, convolution": {
@@ -132,7 +132,7 @@ def test_the_probabilities_average_the_values_as_the_layer_does(variant: str) ->
             also.attention_tensors[name], encoded.attention_tensors[name], atol=1e-4, err_msg=name
         )
     shares, values = encoded.attention_tensors["layers/2/probabilities"], encoded.attention_tensors["layers/2/value"]
-    seen = attention_mask(rows["segment_ids"], config.window if config.is_local(2) else 0)
+    seen = attention_mask(rows["segment_ids"], config.local_attention if config.is_local(2) else 0)
     real = np.asarray(rows["segment_ids"]) > 0
     assert not np.where(seen, 0.0, shares).swapaxes(1, 2)[real].any()
     mixed = jnp.einsum("bnqk,bknh->bqnh", shares, values).reshape(2, S, 24)

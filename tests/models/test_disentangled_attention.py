@@ -39,13 +39,13 @@ CONFIG = EncoderConfig(
     type_vocab_size=0,
     position_embedding="none",
     attention_position="disentangled",
-    relative_buckets=6,
-    relative_max_distance=17,
-    relative_norm=True,
+    position_buckets=6,
+    max_relative_positions=17,
+    norm_relative_embeddings=True,
     conv_kernel_size=3,
     embedding_norm="after",
     embedding_projection_bias=False,
-    mask_embeddings=True,
+    zero_pad_embeddings=True,
     enhanced_decoder=True,
     rtd_head="summary",
     hidden_act="gelu",
@@ -57,12 +57,12 @@ V1 = dataclasses.replace(
     CONFIG,
     family="deberta",
     attention_bias="query_value",
-    relative_buckets=0,
-    relative_max_distance=5,
-    relative_norm=False,
+    position_buckets=0,
+    max_relative_positions=5,
+    norm_relative_embeddings=False,
     conv_kernel_size=0,
 )
-SHARED = dataclasses.replace(CONFIG, relative_share_key=True, relative_terms=("p2c",))
+SHARED = dataclasses.replace(CONFIG, share_att_key=True, pos_att_type=("p2c",))
 
 
 def drawn(config: EncoderConfig) -> Params:
@@ -110,7 +110,7 @@ def test_buckets_of_the_released_models() -> None:
     buckets = log_bucket(distances, 256, 512)
     assert (buckets == -log_bucket(-distances, 256, 512)).all() and (np.diff(buckets) >= 0).all()
     assert set(
-        distance_bucket(distances, dataclasses.replace(V1, relative_buckets=256, relative_max_distance=512))
+        distance_bucket(distances, dataclasses.replace(V1, position_buckets=256, max_relative_positions=512))
     ) == set(range(1, 512))
 
 
@@ -170,8 +170,8 @@ def layer_by_definition(
     config: EncoderConfig, weights: Params, table: np.ndarray, queries: np.ndarray, source: np.ndarray
 ) -> np.ndarray:
     """One layer of one text, in the words of arXiv:2006.03654; queries [S, D] read source [S, D]."""
-    attention, terms = weights["attention"], config.relative_terms
-    of_keys, of_queries = ("key", "query") if config.relative_share_key else ("position_key", "position_query")
+    attention, terms = weights["attention"], config.pos_att_type
+    of_keys, of_queries = ("key", "query") if config.share_att_key else ("position_key", "position_query")
     distances = np.arange(len(source))[:, None] - np.arange(len(source))[None, :]
     rows = distance_bucket(distances, config)
 
@@ -195,7 +195,9 @@ def decoded_by_definition(config: EncoderConfig, params: Params, hidden: np.ndar
     """What the masked-word head reads, for the state [S, D] that the last layer of one text reads."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     relative = params["encoder"]["relative"]
-    table = normed(relative["embedding"], relative["norm"]) if config.relative_norm else relative["embedding"]
+    table = (
+        normed(relative["embedding"], relative["norm"]) if config.norm_relative_embeddings else relative["embedding"]
+    )
     last = jax.tree.map(lambda leaf: leaf[-1], params["encoder"]["layers"])
     states = params["decoder_positions"]["embedding"][: len(hidden)] + hidden
     for _ in range(2):
@@ -211,7 +213,11 @@ def test_layers_and_decoder_are_the_definition(config: EncoderConfig, batch: dic
         before, after = (np.asarray(hidden[layer, row, own], np.float64) for layer in (-2, -1))
         wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
         relative = wide["encoder"]["relative"]
-        table = normed(relative["embedding"], relative["norm"]) if config.relative_norm else relative["embedding"]
+        table = (
+            normed(relative["embedding"], relative["norm"])
+            if config.norm_relative_embeddings
+            else relative["embedding"]
+        )
         last = jax.tree.map(lambda leaf: leaf[-1], wide["encoder"]["layers"])
         np.testing.assert_allclose(after, layer_by_definition(config, last, table, before, before), atol=2e-5)
         np.testing.assert_allclose(words[row, own], decoded_by_definition(config, params, before), atol=5e-5)
@@ -222,7 +228,7 @@ LONG = [pytest.param(position, marks=pytest.mark.long) for position in ("none", 
 
 @pytest.mark.parametrize("position", ["disentangled", *LONG])
 def test_decoding_some_positions_is_decoding_all(batch: dict[str, jax.Array], position: str) -> None:
-    changes = {} if position == "disentangled" else {"relative_buckets": 0, "head_size": 6}
+    changes = {} if position == "disentangled" else {"position_buckets": 0, "head_size": 6}
     config = dataclasses.replace(CONFIG, attention_position=position, **changes)
     params, run = drawn(config), runner(config)
     places = jnp.asarray([[0, 23, 7, 7], [9, 19, 3, 0], [14, 4, 0, 0]], jnp.int32)
@@ -334,11 +340,11 @@ def test_the_table_is_dropped_anew_in_every_layer(batch: dict[str, jax.Array]) -
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"relative_buckets": 1}, "relative_buckets must be 0"),
-        ({"relative_buckets": 34}, "relative_buckets 34"),
-        ({"relative_terms": ("c2p", "c2p")}, "each once"),
+        ({"position_buckets": 1}, "position_buckets must be 0"),
+        ({"position_buckets": 34}, "position_buckets 34"),
+        ({"pos_att_type": ("c2p", "c2p")}, "each once"),
         ({"conv_kernel_size": 2}, "must be odd"),
-        ({"attention_position": "relative", "attention_bias": "none", "relative_buckets": 0}, "two streams"),
+        ({"attention_position": "relative", "attention_bias": "none", "position_buckets": 0}, "two streams"),
     ],
 )
 def test_mixtures_that_make_no_sense_are_refused(changes: dict[str, Any], told: str) -> None:

@@ -22,13 +22,18 @@ def test_equal_layers_are_one_scan() -> None:
 
 def test_modernbert_is_a_first_layer_and_whole_periods() -> None:
     """22 = 1 + 7 x 3, 28 = 1 + 9 x 3."""
-    values = {"window": 128, "global_every": 3, "first_attention_norm": False, "norm_placement": "pre"}
+    values = {
+        "local_attention": 128,
+        "global_attn_every_n_layers": 3,
+        "first_attention_norm": False,
+        "norm_placement": "pre",
+    }
     for layers, periods in ((22, 7), (28, 9)):
         assert of(layers, **values) == [ScanRun(0, 1, (GLOBAL,)), ScanRun(1, periods, (LOCAL, LOCAL, GLOBAL))]
 
 
 def test_what_is_left_of_a_pattern_runs_last() -> None:
-    assert of(8, window=4, global_every=3) == [
+    assert of(8, local_attention=4, global_attn_every_n_layers=3) == [
         ScanRun(0, 2, (GLOBAL, LOCAL, LOCAL)),
         ScanRun(6, 1, (GLOBAL, LOCAL)),
     ]
@@ -45,7 +50,7 @@ def test_a_convolution_cuts_behind_the_first_layer() -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 7), (2, 7), (0, 6), (3, 5), (4, 4)])
 def test_any_stretch_runs_each_of_its_layers_once(start: int, stop: int) -> None:
-    config = EncoderConfig(num_layers=7, window=4, global_every=3)
+    config = EncoderConfig(num_layers=7, local_attention=4, global_attn_every_n_layers=3)
     flags = [
         flag for segment in scan_runs(config, start, stop) for _ in range(segment.repeats) for flag in segment.pattern
     ]

@@ -67,8 +67,8 @@ def by_hand(
             q, scores = x[i] @ kernel["query"][:, own], []
             for j, token in enumerate(source):
                 distance = sign * (place - (j - (len(source) - S)))
-                if config.relative_clamp > 0:
-                    distance = np.clip(distance, -config.relative_clamp, config.relative_clamp)
+                if config.clamp_len > 0:
+                    distance = np.clip(distance, -config.clamp_len, config.clamp_len)
                 angles = distance / 10_000 ** (np.arange(0, width, 2) / width)
                 wave = np.concatenate([np.sin(angles), np.cos(angles)])
                 score = (q + u[n]) @ (token @ kernel["key"][:, own]) + (q + w[n]) @ (wave @ kernel["position"][:, own])
@@ -82,7 +82,7 @@ def by_hand(
 @pytest.mark.parametrize("remembered", [0, M])
 def test_scores_are_those_of_the_formula(clamp: int, remembered: int) -> None:
     """Tokens and targets, with and without a memory, rows read forwards and backwards."""
-    config = dataclasses.replace(CONFIG, relative_clamp=clamp)
+    config = dataclasses.replace(CONFIG, clamp_len=clamp)
     layer = RelativeAttention(config, nnx.Rngs(0))
     targets, backward = jnp.asarray([[4, 0], [5, 2]]), jnp.asarray([True, False])
     x, source = draw(2, S + 2, 10), draw(2, remembered + S, 10, seed=1)

@@ -37,7 +37,9 @@ def inputs(rows: int = 4, length: int = 10, heads: int = 6, width: int = 4) -> t
 def slopes(config: EncoderConfig, dropping: bool, *given: jax.Array) -> tuple:
     """The output, and what a slope of it becomes in q, k and v."""
     q, k, v, grad, ids = given
-    context = make_context(config, ids, jnp.broadcast_to(jnp.arange(q.shape[1])[None], ids.shape), config.window > 0)
+    context = make_context(
+        config, ids, jnp.broadcast_to(jnp.arange(q.shape[1])[None], ids.shape), config.local_attention > 0
+    )
     key = jax.random.key(5) if dropping else None
     out, back = jax.vjp(lambda *heads: attend(*heads, context, config, key), q, k, v)
     return out, *back(grad.astype(out.dtype))
@@ -62,7 +64,7 @@ def test_windows_in_blocks_are_tiled_too(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(tiled_attention, "MAX_TILE_SCORES", 1 << 14)
     keys = jax.random.split(jax.random.key(0), 4)
     given = (*(jax.random.normal(key, (2, 400, 6, 4)) for key in keys), jnp.ones((2, 400), jnp.int32))
-    plain = dataclasses.replace(PLAIN, window=16, global_every=2)
+    plain = dataclasses.replace(PLAIN, local_attention=16, global_attn_every_n_layers=2)
     config = dataclasses.replace(plain, attention_implementation="tiled")
     found, wanted = (jit(functools.partial(slopes, each, True))(*given) for each in (config, plain))
     for own, other in zip(found, wanted, strict=True):

@@ -213,7 +213,7 @@ def test_scans_and_rematerialisation_change_nothing(params: Params) -> None:
     [
         {"norm_placement": "pre"},
         {"num_groups": 1, "embedding_size": 6},
-        {"window": 4, "global_every": 2},
+        {"local_attention": 4, "global_attn_every_n_layers": 2},
         {"num_layers": 4, "relative_segments": False, "feed_forward": "glu"},
     ],
     ids=lambda changes: next(iter(changes)),

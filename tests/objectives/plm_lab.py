@@ -38,8 +38,8 @@ MODEL = EncoderConfig(
     attention_dropout=0.0,
     initializer="normal",
     initializer_range=0.3,
-    summary="last",
-    summary_dense="own",
+    pooling="last",
+    classifier_dense="own",
 )
 CONFIG = PlmConfig("segments", (R, R), num_predict=7, perm_size=R, mem_len=16)
 Rows = dict[str, jax.Array]

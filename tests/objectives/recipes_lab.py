@@ -55,16 +55,21 @@ def objective_of(
     cfg = load_config(f"{CONFIGS / name}.py:{size or 'smoke'}")
     cfg.train.compute_dtype = "float32"
     cfg.data.seq_len, cfg.data.packing, cfg.data.pack_examples = S, packing, MOST
-    cfg.data.form = "block" if name == "xlnet" else cfg.data.form  # rows that stand alone
-    cfg.data.form = "doc_sentences" if name == "roberta" else cfg.data.form  # full ones leave nothing to pack
-    cfg.model.update(SMALL | {"max_position_embeddings": S, "window": 4 if name == "modernbert" else cfg.model.window})
+    cfg.data.example_format = "block" if name == "xlnet" else cfg.data.example_format  # rows that stand alone
+    cfg.data.example_format = (
+        "doc_sentences" if name == "roberta" else cfg.data.example_format
+    )  # full ones leave nothing to pack
+    cfg.model.update(
+        SMALL
+        | {"max_position_embeddings": S, "local_attention": 4 if name == "modernbert" else cfg.model.local_attention}
+    )
     cfg.model.embedding_size = 8 if name == "albert" else cfg.model.embedding_size
     for rate in ("hidden_dropout", "attention_dropout", "attention_output_dropout", "activation_dropout"):
         cfg.model[rate] = dropout
     parse._check_packing(cfg)
     if cfg.objective.name != "distill":
         objective: Any = build.make_objective(cfg, vocabulary)
-        return objective.members[member] if member else objective, cfg.data.form, {}
+        return objective.members[member] if member else objective, cfg.data.example_format, {}
     config = parse_objective.encoder_config(cfg, vocabulary)
     objective = build.make_objective(cfg, vocabulary, Network(config, ("mlm",)))
-    return objective, cfg.data.form, objective.frozen(init_params(config, ("mlm",), jax.random.key(7)))
+    return objective, cfg.data.example_format, objective.frozen(init_params(config, ("mlm",), jax.random.key(7)))

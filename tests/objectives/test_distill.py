@@ -405,7 +405,11 @@ def test_costs_count_both_sides(objective: Distillation, narrow: Distillation) -
         ({}, {"hidden_size": 18}, r"cosine_weight compares states of one width.*18.*24"),
         ({"hidden_weight": 1.0}, {"num_layers": 3}, r"num_layers=3 must divide 4"),
         ({"attention_weight": 1.0}, {"num_heads": 4}, r"head with head.*num_heads=4.*has 3"),
-        ({"attention_weight": 1.0}, {"window": 4, "global_every": 2}, r"one of them sees a window"),
+        (
+            {"attention_weight": 1.0},
+            {"local_attention": 4, "global_attn_every_n_layers": 2},
+            r"one of them sees a window",
+        ),
         (
             {"relations_weight": 1.0, "relation_layer": 4},
             {},

@@ -37,14 +37,14 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         type_vocab_size=0,
         position_embedding="none",
         attention_position="disentangled",
-        relative_buckets=8,
-        relative_norm=True,
-        relative_share_key=True,
+        position_buckets=8,
+        norm_relative_embeddings=True,
+        share_att_key=True,
         conv_kernel_size=3,
         embedding_norm="after",
-        mask_embeddings=True,
+        zero_pad_embeddings=True,
         enhanced_decoder=True,
-        summary_dense="own",
+        classifier_dense="own",
     )
     return MaskedLanguageModel(MlmConfig(MaskingConfig(max_predictions=16), pair="none"), model, vocabulary)
 

@@ -79,14 +79,16 @@ def test_an_objective_that_makes_no_sense_is_refused(changes: dict, words: str) 
 def test_a_pair_loss_needs_rows_of_pairs() -> None:
     MlmConfig(MaskingConfig(), pair="nsp").check_example_format("nsp_pairs")
     MlmConfig(MaskingConfig(), pair="sop").check_example_format("sop_pairs")
-    with pytest.raises(UserError, match=r"^objective.pair=sop needs data.form to be sop_pairs, not 'nsp_pairs'$"):
+    with pytest.raises(
+        UserError, match=r"^objective.pair=sop needs data.example_format to be sop_pairs, not 'nsp_pairs'$"
+    ):
         MlmConfig(MaskingConfig(), pair="sop").check_example_format("nsp_pairs")
     for form in ("block", "nsp_pairs", "sop_pairs"):
         MlmConfig(MaskingConfig(), pair="none").check_example_format(form)
-    with pytest.raises(UserError, match=r"^objective.pair=nsp needs data.form to be nsp_pairs, not 'block'$"):
+    with pytest.raises(UserError, match=r"^objective.pair=nsp needs data.example_format to be nsp_pairs, not 'block'$"):
         MlmConfig(MaskingConfig(), pair="nsp").check_example_format("block")
     with pytest.raises(
         UserError,
-        match=r"objective.pair=none needs data.form to be block or .* or sop_pairs, not 'stream'",
+        match=r"objective.pair=none needs data.example_format to be block or .* or sop_pairs, not 'stream'",
     ):
         MlmConfig(MaskingConfig(), pair="none").check_example_format("stream")

@@ -210,7 +210,7 @@ def test_a_golden_example() -> None:
         ({"max_ngram": 17}, "max_ngram must be at most 16"),
         (
             {"form": "nsp_pairs"},
-            "plm needs data.form to be segments, stream, block, doc_sentences, full_sentences, not",
+            "plm needs data.example_format to be segments, stream, block, doc_sentences, full_sentences, not",
         ),
         ({"part_lengths": (1 << 15,), "perm_size": 1 << 15}, "permutes at most 16384 tokens"),
     ],

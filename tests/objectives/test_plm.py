@@ -292,21 +292,21 @@ def test_lengths_follow_the_row() -> None:
     assert (published.mem_len, published.max_ngram, published.mask_alpha, published.mask_beta) == (384, 5, 6, 1)
     short = checked("data.seq_len=64", "model.mem_len=20", "model.reuse_len=40", "objective.perm_size=8")
     assert (short.part_lengths, short.num_predict, short.mem_len) == ((40, 24), 10, 20)
-    stream = checked("data.form=stream", "data.seq_len=64")
+    stream = checked("data.example_format=stream", "data.seq_len=64")
     assert (stream.part_lengths, stream.mem_len, stream.perm_size) == ((64,), 64, 64)
-    block = checked("data.form=block", "model.bi_data=false")
+    block = checked("data.example_format=block", "model.bi_data=false")
     assert (block.part_lengths, block.mem_len) == ((512,), 0)
 
 
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["data.sources=builtin:python-docs,text:*.md"], "there is one source, not 2"),
+        (["data.sources=builtin:python-docs,text:*.md"], "streams need a single source, not 2"),
         (["train.batch_size=9"], r"train\.batch_size=9 must be even"),
         (["eval.batch_size=9"], r"eval\.batch_size=9 must be even"),
-        (["data.form=stream", "model.reuse_len=100"], "goes on behind the whole row"),
-        (["data.form=nsp_pairs"], r"plm needs data\.form to be segments, stream, block"),
-        (["data.form=block"], r"model\.bi_data needs data\.form to be segments or stream"),
+        (["data.example_format=stream", "model.reuse_len=100"], "reuses the whole row"),
+        (["data.example_format=nsp_pairs"], r"plm needs data\.form to be segments, stream, block"),
+        (["data.example_format=block"], r"model\.bi_data needs data\.form to be segments or stream"),
         (["model.preset=bert-base", "model.bi_data=None"], "attention_position must be relative"),
     ],
 )

@@ -21,7 +21,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 def config(*overrides: str, model: str = "electra-base") -> ConfigDict:
     cfg = base_config()
-    cfg.model.preset, cfg.objective.name, cfg.objective.pair, cfg.data.form = model, "rtd", "none", "block"
+    cfg.model.preset, cfg.objective.name, cfg.objective.pair, cfg.data.example_format = model, "rtd", "none", "block"
     return apply_overrides(cfg, [f"--config.{setting}" for setting in overrides])
 
 
@@ -32,7 +32,7 @@ def test_electras_generators_are_those_of_the_paper(size: str) -> None:
 
 
 def test_the_released_small_generator_is_as_wide_as_its_discriminator() -> None:
-    cfg = apply_overrides(load_config(f"{CONFIGS}/electra.py:small"), ["--config.generator.width_share=1.0"])
+    cfg = apply_overrides(load_config(f"{CONFIGS}/electra.py:small"), ["--config.generator.width_ratio=1.0"])
     assert parse_objective.generator_config(cfg) == EncoderConfig(**preset("electra-small-generator-released"))
 
 
@@ -46,7 +46,7 @@ def test_debertas_generators_are_half_as_deep(size: str, layers: int) -> None:
 
 
 def test_own_values_come_before_those_of_the_model() -> None:
-    cfg = config("generator.width_share=0.5", "generator.num_layers=3", "generator.hidden_act=relu")
+    cfg = config("generator.width_ratio=0.5", "generator.num_layers=3", "generator.hidden_act=relu")
     found = parse_objective.generator_config(cfg)
     assert (found.hidden_size, found.num_layers, found.num_heads, found.intermediate_size) == (384, 3, 6, 1536)
     assert (found.hidden_act, found.embedding_size, found.mlm_act) == ("relu", 768, "gelu")
@@ -68,7 +68,7 @@ def test_a_preset_is_fitted_to_the_tables_that_it_shares() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("generator.preset=bert-mini", "generator.width_share=0.5"), "bert-mini has sizes of its own"),
+        (("generator.preset=bert-mini", "generator.width_ratio=0.5"), "bert-mini has sizes of its own"),
         (
             ("generator.preset=distilbert",),
             r"type_vocab_size is 0 and 2; make them equal \(generator.type_vocab_size, or",
@@ -78,7 +78,7 @@ def test_a_preset_is_fitted_to_the_tables_that_it_shares() -> None:
         (("generator.preset=gpt2", "objective.sharing=none"), "set model.causal and generator.causal to false"),
         (("generator.num_layers=3", "objective.sharing=all"), "cannot share their weights: num_layers is 3 and 12"),
         (("generator.embedding_size=64",), "embedding_dim is 64 and 768; make them equal .generator.embedding_size"),
-        (("generator.width_share=0.0",), "generator.width_share must be above 0, not 0.0"),
+        (("generator.width_ratio=0.0",), "generator.width_ratio must be above 0, not 0.0"),
         (
             ("generator.num_heads=5",),
             "the generator: generator.hidden_size 768 is not divisible by generator.num_heads 5",
@@ -87,7 +87,7 @@ def test_a_preset_is_fitted_to_the_tables_that_it_shares() -> None:
             ("generator.max_position_embeddings=64", "objective.sharing=none"),
             "longer than the generator's position table",
         ),
-        (("mesh.tensor=8", "generator.width_share=0.25"), "mesh.tensor"),
+        (("mesh.tensor=8", "generator.width_ratio=0.25"), "mesh.tensor"),
         (("objective.sharing=words",), "objective.sharing must be one of embeddings, gdes, none, all, not 'words'"),
         (("objective.pair=nsp",), "judges no pairs: set objective.pair=none, not nsp"),
         (("objective.temperature=0.0",), "objective.temperature must be above 0"),
@@ -105,7 +105,7 @@ def test_towers_of_any_sizes_pass() -> None:
     parse.check(config("generator.preset=distilbert", "objective.sharing=none"))
     parse.check(config("generator.preset=deberta-v3-small", "objective.sharing=none", model="modernbert-base"))
     parse.check(config("objective.sharing=all"))
-    parse.check(config("generator.depth_share=0.5", "objective.sharing=embeddings", model="deberta-v3-base"))
+    parse.check(config("generator.depth_ratio=0.5", "objective.sharing=embeddings", model="deberta-v3-base"))
 
 
 def test_streams_are_refused() -> None:

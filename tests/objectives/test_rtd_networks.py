@@ -39,8 +39,8 @@ DISCRIMINATOR = EncoderConfig(
     max_position_embeddings=16,
     hidden_act="gelu",
     mlm_act="gelu",
-    summary_dense="own",
-    summary_act="gelu",
+    classifier_dense="own",
+    classifier_act="gelu",
     hidden_dropout=0.0,
     attention_dropout=0.0,
 )

@@ -208,7 +208,7 @@ class Lab:
         abstract = self.abstract()
         restored = checkpoints.restore(abstract, absent=COUNTER_DEFAULTS)
         state = fresh(self.mesh) if restored is None else restored.state
-        step_function = step_of(self.mesh, config.on_fault == "skip")
+        step_function = step_of(self.mesh, config.on_nonfinite == "skip")
         programs = [
             PhaseProgram(Phase(start, ConfigDict()), OBJECTIVE, step_function, title=f"from {start}")
             for start in ([0, boundary] if boundary else [0])

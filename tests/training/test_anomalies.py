@@ -88,7 +88,7 @@ def test_a_weight_that_is_no_number_is_found_though_nothing_uses_it(mesh_of: Cal
 def test_skip_is_as_if_the_batch_had_not_been_there(lab: Callable, mesh_of: Callable, kind: str) -> None:
     """P22: one fault, one skip; chosen, not multiplied. P23: the same as `skip_batches`, and as a run by hand."""
     run = lab({5: kind})
-    state = run.run(on_fault="skip")
+    state = run.run(on_nonfinite="skip")
     assert (int(state.step), int(state.cursor), int(state.skipped), int(state.consecutive_skipped)) == (12, 13, 1, 0)
     expected = by_hand(mesh_of(1), [cursor for cursor in range(13) if cursor != 5])
     assert_same(state[:4], jax.device_get(expected)[:4])
@@ -128,7 +128,7 @@ def test_a_refused_update_leaves_all_of_the_state(mesh_of: Callable, name: str, 
 def test_skip_on_several_devices_is_skip_on_one(lab: Callable, mesh_of: Callable, tmp_path: Path) -> None:
     """Every device refuses, or none."""
     run = Lab(mesh_of(2, 1, 2), tmp_path / "other", {1: "embedding_row", 5: "loss_nan"})
-    state, alone = run.run(num_steps=6, on_fault="skip"), lab(run.rows.poison).run(num_steps=6, on_fault="skip")
+    state, alone = run.run(num_steps=6, on_nonfinite="skip"), lab(run.rows.poison).run(num_steps=6, on_nonfinite="skip")
     assert int(state.skipped) == int(alone.skipped) == 2
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-5), state.params, alone.params)
 
@@ -139,7 +139,7 @@ def test_too_many_in_a_row_end_the_run(lab: Callable) -> None:
     with pytest.raises(
         NonFiniteLossError, match=r"3 updates in a row left out .*, the last one: loss is nan at step 6"
     ):
-        run.run(on_fault="skip", max_faults=3)
+        run.run(on_nonfinite="skip", max_nonfinite=3)
     assert sorted(run.saved()) == [4]
     assert_finite(run.saved())
     assert run.trained()[-1]["step"] == 5
@@ -150,11 +150,11 @@ def test_a_run_that_skips_and_is_stopped_is_the_run_that_skips(lab: Callable, cr
     """P22 and P8: the counts are in the checkpoint, and no skip is counted twice."""
     poison = dict.fromkeys((0, 4, 5, 9), "gradient")
     whole, stopped = lab(poison), lab(poison, "other")
-    expected = whole.run(on_fault="skip", log=3, spike_factor=20.0)
+    expected = whole.run(on_nonfinite="skip", log=3, spike_factor=20.0)
     for crash_at in crashes:
         with pytest.raises(Crash):
-            stopped.run(on_fault="skip", log=3, spike_factor=20.0, crash_at=crash_at)
-    assert_same(stopped.run(on_fault="skip", log=3, spike_factor=20.0), expected)
+            stopped.run(on_nonfinite="skip", log=3, spike_factor=20.0, crash_at=crash_at)
+    assert_same(stopped.run(on_nonfinite="skip", log=3, spike_factor=20.0), expected)
     shown = ("step", "train/skipped", "train/spikes", "train/loss")
     ours, theirs = ([[record[name] for name in shown] for record in run.trained()] for run in (stopped, whole))
     assert ours[-1][:3] == theirs[-1][:3] == [12, 4.0, 0.0]
@@ -164,7 +164,7 @@ def test_a_run_that_skips_and_is_stopped_is_the_run_that_skips(lab: Callable, cr
 def test_rollback_goes_on_behind_the_batch_at_fault(lab: Callable, mesh_of: Callable) -> None:
     """P23: from the newest checkpoint with other data, the same as a run that was told to leave those batches out."""
     run = lab({6: "loss_nan", 13: "spike"})
-    state = run.run(on_fault="rollback", log=3)
+    state = run.run(on_nonfinite="rollback", log=3)
     assert (int(state.step), int(state.cursor)) == (12, 15)
     cursors = [0, 1, 2, 3, *range(7, 15)]
     assert_same(state[:4], jax.device_get(by_hand(mesh_of(1), cursors))[:4])
@@ -181,7 +181,7 @@ def test_rollback_goes_on_behind_the_batch_at_fault(lab: Callable, mesh_of: Call
 
 def test_rollback_before_any_checkpoint_goes_to_the_start(lab: Callable, mesh_of: Callable) -> None:
     run = lab({1: "gradient", 4: "loss_inf"})
-    state = run.run(num_steps=6, checkpoint=0, on_fault="rollback")
+    state = run.run(num_steps=6, checkpoint=0, on_nonfinite="rollback")
     assert_same(state[:4], jax.device_get(by_hand(mesh_of(1), [5, 6, 7, 8, 9, 10]))[:4])
     journal = json.loads((run.workdir / "anomalies" / "batch_skips.json").read_text())
     assert [(jump["step"], jump["from_batch"], jump["to_batch"]) for jump in journal] == [(0, 0, 2), (0, 0, 5)]
@@ -191,15 +191,15 @@ def test_rollback_before_any_checkpoint_goes_to_the_start(lab: Callable, mesh_of
 def test_a_crash_around_a_rollback_changes_nothing(lab: Callable, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """P23: before the journal is written, after it, and after the next checkpoint."""
     poison = {6: "loss_nan", 10: "gradient", 17: "loss_inf"}
-    expected = lab(poison).run(num_steps=14, on_fault="rollback", log=3)
+    expected = lab(poison).run(num_steps=14, on_nonfinite="rollback", log=3)
     run, crash_at = lab(poison, "other"), {"behind": -6, "later": 10}.get(where)
     with monkeypatch.context() as patch, pytest.raises(Crash):
         if where == "drop":
             patch.setattr(Checkpoints, "delete_after", crash)
         elif where == "journal":
             patch.setattr(loop.TrainLoop, "_set_out", crash_at_second(loop.TrainLoop._set_out))
-        run.run(num_steps=14, on_fault="rollback", log=3, crash_at=crash_at)
-    assert_same(run.run(num_steps=14, on_fault="rollback", log=3), expected)
+        run.run(num_steps=14, on_nonfinite="rollback", log=3, crash_at=crash_at)
+    assert_same(run.run(num_steps=14, on_nonfinite="rollback", log=3), expected)
     whole = json.loads((run.workdir.parent / "run" / "anomalies" / "batch_skips.json").read_text())
     assert json.loads((run.workdir / "anomalies" / "batch_skips.json").read_text()) == whole
 
@@ -221,9 +221,9 @@ def crash_at_second(function: Callable) -> Callable:
 def test_a_batch_that_nothing_helps_against_ends_the_run(lab: Callable) -> None:
     run = lab(dict.fromkeys(range(6, 40), "loss_nan"))
     with pytest.raises(
-        NonFiniteLossError, match=r"went back to step 4 2 times \(train.max_faults\), and yet loss is nan"
+        NonFiniteLossError, match=r"went back to step 4 2 times \(train.max_nonfinite\), and yet loss is nan"
     ):
-        run.run(on_fault="rollback", max_faults=2)
+        run.run(on_nonfinite="rollback", max_nonfinite=2)
     assert sorted(run.saved()) == [0, 4]
     assert_finite(run.saved())
 
@@ -231,27 +231,27 @@ def test_a_batch_that_nothing_helps_against_ends_the_run(lab: Callable) -> None:
 def test_jumps_from_later_checkpoints_are_forgotten(lab: Callable) -> None:
     """Their checkpoint was lost: what comes after the older one is done, and counted, anew."""
     poison = {9: "loss_nan"}
-    expected, run = lab(poison).run(on_fault="rollback"), lab(poison, "other")
+    expected, run = lab(poison).run(on_nonfinite="rollback"), lab(poison, "other")
     with pytest.raises(Crash):
-        run.run(on_fault="rollback", crash_at=11)
+        run.run(on_nonfinite="rollback", crash_at=11)
     newest = run.workdir / "checkpoints" / "8"
     newest.rename(run.workdir / "lost")
-    assert_same(run.run(on_fault="rollback"), expected)
+    assert_same(run.run(on_nonfinite="rollback"), expected)
     assert run.trained()[-1]["train/rollbacks"] == 1.0
 
 
 def test_a_fresh_run_forgets_the_journal_of_the_one_before(lab: Callable) -> None:
     run = lab({1: "loss_nan"})
-    run.run(num_steps=4, on_fault="rollback")
+    run.run(num_steps=4, on_nonfinite="rollback")
     shutil.rmtree(run.workdir / "checkpoints")
     run.rows.poison.clear()
-    assert int(run.run(num_steps=4, on_fault="rollback").cursor) == 4
+    assert int(run.run(num_steps=4, on_nonfinite="rollback").cursor) == 4
     assert not (run.workdir / "anomalies" / "batch_skips.json").exists()
 
 
 def test_a_spike_is_undone_where_the_run_may_go_back(lab: Callable, mesh_of: Callable) -> None:
     run = lab({38: "spike"})
-    state = run.run(num_steps=40, checkpoint=10, on_fault="rollback", spike_factor=50.0)
+    state = run.run(num_steps=40, checkpoint=10, on_nonfinite="rollback", spike_factor=50.0)
     assert int(state.cursor) == 49
     assert_same(state[:4], jax.device_get(by_hand(mesh_of(1), [*range(30), *range(39, 49)]))[:4])
     assert [line for line in run.console.lines if "is a spike (" in line and "at step 39 (batch 38" in line]
@@ -261,7 +261,7 @@ def test_a_spike_is_undone_where_the_run_may_go_back(lab: Callable, mesh_of: Cal
 def test_a_spike_is_counted_where_it_may_not(lab: Callable) -> None:
     """P22: the NaN before it, refused, is not in the window and not among the spikes."""
     run = lab({36: "loss_nan", 37: "loss_inf", 38: "spike"})
-    state = run.run(num_steps=40, checkpoint=10, on_fault="skip", spike_factor=50.0)
+    state = run.run(num_steps=40, checkpoint=10, on_nonfinite="skip", spike_factor=50.0)
     assert (int(state.step), int(state.cursor)) == (40, 42)
     spikes = {record["step"]: record["train/spikes"] for record in run.trained()}
     assert (spikes[36], spikes[37], spikes[40]) == (0.0, 1.0, 1.0)

@@ -34,7 +34,7 @@ SETTINGS = {
     "model.attention_dropout": 0.0,
     "data.vocab_size": 380,
     "data.seq_len": LENGTH,
-    "data.form": "block",
+    "data.example_format": "block",
     "objective.pair": "none",
     "train.batch_size": BATCH_SIZE,
     "eval.batch_size": BATCH_SIZE,

@@ -44,7 +44,7 @@ BERT = {
 
 def test_finberts_rates() -> None:
     """finbert/finbert.py: layer i gets lr / 1.2^(12 - i), the embeddings lr / 1.2^13, pooler and classifier lr."""
-    found = factors(BERT, layer_decay=1 / 1.2)
+    found = factors(BERT, layerwise_lr_decay=1 / 1.2)
     expected = [1.2 ** -(12 - layer) for layer in range(12)]
     assert found["encoder/layers/attention/query/kernel"] == expected
     assert found["encoder/layers/feed_forward/norm/bias"] == expected
@@ -55,13 +55,13 @@ def test_finberts_rates() -> None:
 
 def test_electras_top_layer_has_the_square() -> None:
     """electra#51: lr d^(L + 2 - depth), embeddings at depth 0, layer i at depth i + 1."""
-    found = factors(BERT, layer_decay=0.8, layer_decay_top=2)
+    found = factors(BERT, layerwise_lr_decay=0.8, layerwise_lr_decay_top=2)
     assert found["encoder/layers/attention/query/kernel"] == [0.8 ** (14 - (i + 1)) for i in range(12)]
     assert found["encoder/embeddings/word_embeddings/embedding"] == [0.8**14]
 
 
 def test_ulmfit_leaves_the_last_layer_alone() -> None:
-    found = factors(BERT, layer_decay=1 / 2.6, layer_decay_top=0)
+    found = factors(BERT, layerwise_lr_decay=1 / 2.6, layerwise_lr_decay_top=0)
     assert found["encoder/layers/attention/query/kernel"] == [2.6 ** -(11 - layer) for layer in range(12)]
 
 
@@ -78,7 +78,7 @@ def test_stacks_without_the_first_layer_groups_and_towers() -> None:
             "shared/groups/layers/kernel": (2, 2, 4),
             "embeddings/embedding": (9, 4),
         },
-        layer_decay=0.5,
+        layerwise_lr_decay=0.5,
     )
     assert found["encoder/layers/attention/key/kernel"] == [0.0625, 0.125, 0.25, 0.5]
     assert found["encoder/attention_norms/layers/scale"] == [0.125, 0.25, 0.5]
@@ -92,7 +92,7 @@ def test_stacks_without_the_first_layer_groups_and_towers() -> None:
 
 
 def test_named_rates_come_first() -> None:
-    found = factors(BERT, layer_decay=0.5, rates=(r"encoder/layers/11/.*=3", r"pooler/.*=0"))
+    found = factors(BERT, layerwise_lr_decay=0.5, lr_mults=(r"encoder/layers/11/.*=3", r"pooler/.*=0"))
     assert found["encoder/layers/attention/query/kernel"] == [*(0.5 ** (12 - layer) for layer in range(11)), 3.0]
     assert found["pooler/dense/kernel"] == [0.0]
 
@@ -113,10 +113,10 @@ def test_every_optimizer_heeds_them(name: str) -> None:
         return np.asarray(updates["encoder"]["layers"]["query"]["kernel"])
 
     expected = update() * np.reshape([0.125, 0.25, 0.5], (3, 1, 1))
-    np.testing.assert_allclose(update(layer_decay=0.5), expected, rtol=1e-5)
+    np.testing.assert_allclose(update(layerwise_lr_decay=0.5), expected, rtol=1e-5)
 
 
 def test_a_decay_is_a_share() -> None:
-    with pytest.raises(UserError, match="layer_decay must lie between 0 and 1"):
-        OptimizerConfig(layer_decay=1.5)
-    assert match(lr_rules(OptimizerConfig(layer_decay=0.5), tree(BERT)), "mlm_head/bias", "rates") == 1.0
+    with pytest.raises(UserError, match="layerwise_lr_decay must lie between 0 and 1"):
+        OptimizerConfig(layerwise_lr_decay=1.5)
+    assert match(lr_rules(OptimizerConfig(layerwise_lr_decay=0.5), tree(BERT)), "mlm_head/bias", "rates") == 1.0

@@ -14,7 +14,7 @@ from bertjax.training.schedules import make_schedule
 @pytest.mark.parametrize(("linear", "name"), [(True, "rising_linear"), (False, "rising_exponential")])
 def test_the_schedule_has_the_rates_of_the_test(linear: bool, name: str) -> None:
     expected = candidate_lrs(1e-6, 1e-1, 50, linear)
-    schedule = make_schedule(ScheduleConfig(name, 1e-1, 0, 50, end_share=1e-5))
+    schedule = make_schedule(ScheduleConfig(name, 1e-1, 0, 50, end_lr_ratio=1e-5))
     np.testing.assert_allclose([float(schedule(step)) for step in range(50)], expected, rtol=1e-4)
     steps = np.diff(expected if linear else np.log(expected))
     np.testing.assert_allclose(steps, steps[0])
@@ -69,5 +69,5 @@ def test_refused(low: float, high: float, steps: int, said: str) -> None:
 
 
 def test_a_rise_begins_above_zero() -> None:
-    with pytest.raises(UserError, match=r"rises from schedule\.end_share, which must be above 0"):
+    with pytest.raises(UserError, match=r"rises from schedule\.end_lr_ratio, which must be above 0"):
         ScheduleConfig("rising_linear", 1.0, 0, 10)

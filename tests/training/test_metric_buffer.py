@@ -138,7 +138,7 @@ class Reading:
 
 @pytest.fixture
 def window(tmp_path: Path) -> Callable[..., tuple[MetricBuffer, Callable[[int, float], None], list[int], dict]]:
-    """`window(log=1000, on_fault="skip")` -> the window, `step(cursor, loss)`, the cursors read, what was written."""
+    """`window(log=1000, on_nonfinite="skip")` -> the window, `step(cursor, loss)`, cursors read, what was written."""
 
     def build(log: int = 1000, **config: Any) -> tuple:
         seen: list[int] = []
@@ -201,7 +201,7 @@ def test_a_fault_is_known_long_before_the_next_report(window: Callable) -> None:
 
 
 def test_refused_steps_count_for_neither_steps_nor_means(window: Callable) -> None:
-    made, step, _, written = window(log=4, on_fault="skip", spike_factor=10.0)
+    made, step, _, written = window(log=4, on_nonfinite="skip", spike_factor=10.0)
     losses = [1.0, math.nan, 3.0, 5.0, math.inf, 7.0, 9.0]
     for cursor, loss in enumerate(losses):
         step(cursor, loss)
@@ -220,7 +220,7 @@ def test_rows_of_another_kind_have_losses_of_their_own(window: Callable) -> None
 
 
 def test_batches_are_written_until_there_are_many(window: Callable, capsys: pytest.CaptureFixture[str]) -> None:
-    made, step, *_ = window(on_fault="skip", max_faults=100)
+    made, step, *_ = window(on_nonfinite="skip", max_nonfinite=100)
     made.ledger.files_left = 2
     for cursor in range(5):
         step(cursor, math.nan)
@@ -233,8 +233,8 @@ def test_batches_are_written_until_there_are_many(window: Callable, capsys: pyte
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"on_fault": "hope"}, "train.on_fault"),
-        ({"max_faults": 0}, "train.max_faults"),
+        ({"on_nonfinite": "hope"}, "train.on_nonfinite"),
+        ({"max_nonfinite": 0}, "train.max_nonfinite"),
         ({"spike_factor": 0.0}, "spike"),
     ],
 )

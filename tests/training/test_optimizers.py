@@ -81,7 +81,7 @@ def test_adamw_is_that_of_the_authors(clip_norm: float) -> None:
 
 
 def test_rates_scale_updates_and_decay_layer_by_layer() -> None:
-    config = OptimizerConfig(weight_decay=0.3, rates=(r"layers/1/.*=0.5", r"dense/bias=0"))
+    config = OptimizerConfig(weight_decay=0.3, lr_mults=(r"layers/1/.*=0.5", r"dense/bias=0"))
     found = train(make_optimizer(config, make_schedule(SCHEDULE), nested(start())))
     layers = {"layers/kernel": np.reshape([1.0, 0.5], (2, 1, 1)), "layers/scale": np.reshape([1.0, 0.5], (2, 1))}
     assert_same(found, authors(config, lambda path: layers.get(path, 0.0 if path == "dense/bias" else 1.0)))

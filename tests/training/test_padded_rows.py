@@ -41,7 +41,10 @@ def objective_of(recipe: str, dtype: str, vocabulary: Vocabulary, monkeypatch: p
     name, _, kernel = recipe.partition(" ")
     cfg = load_config(f"{CONFIGS / name}.py:smoke")
     cfg.data.seq_len = S
-    cfg.model.update(SMALL | {"max_position_embeddings": S, "window": 4 if name == "modernbert" else cfg.model.window})
+    cfg.model.update(
+        SMALL
+        | {"max_position_embeddings": S, "local_attention": 4 if name == "modernbert" else cfg.model.local_attention}
+    )
     for rate in ("hidden_dropout", "attention_dropout", "attention_output_dropout", "activation_dropout"):
         cfg.model[rate] = 0.0
 

@@ -61,25 +61,25 @@ def test_electras_decay_and_warmup_both_act() -> None:
     """google-research/electra:model/optimization.py at 1 of 10: (1 - t / T) min(1, t / w); no fall after the warmup."""
     found = shares("electra", [0, 5, 9, 10, 55, 100], 10, 100)
     np.testing.assert_allclose(found, [0, 0.5 * 0.95, 0.9 * 0.91, 0.9, 0.45, 0], rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(shares("electra", [0, 50], 0, 100, end_share=0.2), [1.0, 0.6], rtol=1e-6)
+    np.testing.assert_allclose(shares("electra", [0, 50], 0, 100, end_lr_ratio=0.2), [1.0, 0.6], rtol=1e-6)
 
 
 def test_polynomial_ends_at_its_share() -> None:
     """A line with 0.001 left is XLNet's pretraining (model_utils.py, min_lr_ratio)."""
-    found = shares("polynomial", [20, 40, 520, 1000, 2000], 40, 1000, end_share=0.001)
+    found = shares("polynomial", [20, 40, 520, 1000, 2000], 40, 1000, end_lr_ratio=0.001)
     np.testing.assert_allclose(found, [0.5, 1.0, 0.5005, 0.001, 0.001], rtol=1e-5)
     np.testing.assert_allclose(shares("polynomial", [0, 50, 75], 0, 100, power=2.0), [1, 0.25, 0.0625], rtol=1e-5)
 
 
 def test_other_decays_end_at_their_share_too() -> None:
     for name in ("linear", "cosine", "bert", "electra", "wsd"):
-        np.testing.assert_allclose(shares(name, [100, 101], 10, 100, end_share=0.1), [0.1, 0.1], rtol=1e-5)
-    np.testing.assert_allclose(shares("cosine", [55], 10, 100, end_share=0.1), [0.55], rtol=1e-5)
+        np.testing.assert_allclose(shares(name, [100, 101], 10, 100, end_lr_ratio=0.1), [0.1, 0.1], rtol=1e-5)
+    np.testing.assert_allclose(shares("cosine", [55], 10, 100, end_lr_ratio=0.1), [0.55], rtol=1e-5)
 
 
 def test_warmup_stable_decay_falls_by_the_root() -> None:
     """1 - sqrt of what has passed of the decay (ModernBERT's last 50B tokens, down to 0.001)."""
-    found = shares("wsd", [50, 100, 899, 900, 925, 964, 1000, 1001], 100, 1000, end_share=0.001)
+    found = shares("wsd", [50, 100, 899, 900, 925, 964, 1000, 1001], 100, 1000, end_lr_ratio=0.001)
     expected = [0.5, 1, 1, 1, 0.001 + 0.999 * 0.5, 0.001 + 0.999 * 0.2, 0.001, 0.001]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     np.testing.assert_allclose(shares("wsd", [0, 64, 100], 0, 100, decay_steps=100), [1, 0.2, 0], rtol=1e-5, atol=1e-7)
@@ -100,7 +100,7 @@ def test_steps_fall_on_time() -> None:
     edges = np.arange(1, 900) * 997
     found = np.asarray(jax.jit(jax.vmap(schedule))(np.stack([edges - 1, edges])))
     np.testing.assert_allclose(found[1] / found[0], 0.999, rtol=1e-5)  # never one update early or late
-    np.testing.assert_allclose(shares("step", [99], 0, 100, period_steps=10, end_share=0.3), [0.3], rtol=1e-6)
+    np.testing.assert_allclose(shares("step", [99], 0, 100, period_steps=10, end_lr_ratio=0.3), [0.3], rtol=1e-6)
 
 
 def test_exponential_falls_by_its_factor_a_period() -> None:
@@ -118,7 +118,7 @@ def test_cycles_are_triangles() -> None:
 
     steps = [0, 500, 2000, 3000, 4000, 5000, 6000, 8000, 9999, 10_000]
     for factor in (1.0, 0.5):
-        settings = {"end_share": 1 / 6, "period_steps": 4000, "factor": factor}
+        settings = {"end_lr_ratio": 1 / 6, "period_steps": 4000, "factor": factor}
         schedule = make_schedule(ScheduleConfig("cyclical", 0.006, 0, 12_000, **settings))
         expected = [cyclical(step, 0.001, 0.006, 2000, factor) for step in steps]
         np.testing.assert_allclose([float(schedule(step)) for step in steps], expected, rtol=1e-5)

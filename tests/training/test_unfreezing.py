@@ -109,7 +109,7 @@ def test_the_average_follows_the_weights_that_there_are() -> None:
 
 def test_rates_rise_by_equal_factors_to_the_head() -> None:
     """fastai's slice(1e-5, 1e-1) over embeddings, three layers and head."""
-    rules = lr_rules(OptimizerConfig(learning_rate=1e-1, bottom_rate=1e-5), params_of())
+    rules = lr_rules(OptimizerConfig(learning_rate=1e-1, bottom_lr=1e-5), params_of())
     paths = ["encoder/embeddings/word_embeddings/embedding", *(f"encoder/layers/{i}/query/kernel" for i in range(3))]
     found = [1e-1 * match(rules, path, "rates") for path in [*paths, "sequence_head/output/kernel"]]
     np.testing.assert_allclose(found, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rtol=1e-6)
@@ -119,8 +119,8 @@ def test_rates_rise_by_equal_factors_to_the_head() -> None:
     ("settings", "said"),
     [
         ({"unfreeze_every": 0}, "optimizer.unfreeze_every must be at least 1, not 0"),
-        ({"bottom_rate": 2.0}, "optimizer.bottom_rate must lie between 0 and optimizer.learning_rate=1.0, not 2.0"),
-        ({"bottom_rate": 0.1, "layer_decay": 0.5}, "both set the rates of layers"),
+        ({"bottom_lr": 2.0}, "optimizer.bottom_lr must lie between 0 and optimizer.learning_rate=1.0, not 2.0"),
+        ({"bottom_lr": 0.1, "layerwise_lr_decay": 0.5}, "exclude each other"),
     ],
 )
 def test_refused(settings: dict[str, Any], said: str) -> None:

@@ -29,7 +29,7 @@ def data_group() -> ConfigDict:
     # sentences of a document) or "full_sentences" (whole sentences, over the ends of documents with a separator there).
     # Rows that go on from batch to batch, for models with a memory: "segments" (XLNet: `model.reuse_len` tokens, by
     # default half of the row, then two segments) or "stream" (text and nothing else).
-    data.form = "nsp_pairs"
+    data.example_format = "nsp_pairs"
     # "best_fit" puts several examples into a row, each by itself: no attention between them, positions from 0, their
     # own summary token. The model learns the same, without padding. "none": one example a row.
     data.packing = "none"
@@ -39,13 +39,13 @@ def data_group() -> ConfigDict:
     data.pack_window = 1 << 20
     # sop_pairs: True leaves out pieces of a single sentence; False pairs them with random text and calls that swapped,
     # as the released code of ALBERT does.
-    data.sop_strict = False
+    data.sop_drop_single_sentences = False
     # Pairs: share of documents that aim at a random shorter length instead of `seq_len`.
     data.short_seq_prob = 0.1
     # Epochs after which pairs (and static masks) come again as they were.
     data.dupe_factor = 10
     # Invalid UTF-8: "strict" stops and names file and line, "replace" puts U+FFFD in its place.
-    data.errors = "strict"
+    data.encoding_errors = "strict"
     # Which documents are left out, each counted in what `prepare` prints and in `meta.json` of the prepared corpus; a
     # tokenizer is trained without them, too. True = all but the first of those with the same text within a source.
     data.deduplicate = False

@@ -21,7 +21,7 @@ def make_smoke(config: ConfigDict) -> None:
     config.data.seq_len = 64
     config.train.num_steps = 1500
     config.train.batch_size = 32
-    config.train.batch_start = config.train.batch_ramp_steps = None
+    config.train.initial_batch_size = config.train.batch_ramp_steps = None
     config.train.phases = ()
     config.optimizer.name = "adamw"
     config.optimizer.learning_rate = 2e-3
@@ -31,7 +31,7 @@ def make_smoke(config: ConfigDict) -> None:
     config.optimizer.bias_correction = True
     config.schedule.name = "linear"
     config.schedule.warmup_steps = (config.train.get_ref("num_steps") + 9) // 10
-    for key in ("end_share", "power", "decay_steps", "period_steps", "factor"):
+    for key in ("end_lr_ratio", "power", "decay_steps", "period_steps", "factor"):
         config.schedule[key] = None
     config.eval.interval_steps = (config.train.get_ref("num_steps") + 9) // 10
     config.eval.num_batches = 16

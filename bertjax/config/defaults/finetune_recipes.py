@@ -82,8 +82,8 @@ RECIPES: dict[str, dict[str, Values]] = {
     "electra": {
         "all": {
             "optimizer.learning_rate": 1e-4,
-            "optimizer.layer_decay": 0.8,
-            "optimizer.layer_decay_top": 2,
+            "optimizer.layerwise_lr_decay": 0.8,
+            "optimizer.layerwise_lr_decay_top": 2,
             "schedule.name": "electra",
             "task.batch_size": 32,
             "task.epochs": 3.0,
@@ -92,7 +92,7 @@ RECIPES: dict[str, dict[str, Values]] = {
         "regression": {"task.epochs": 10.0},
         "qa": {**_QA, "task.max_len": 512, "task.epochs": 2.0},
     },
-    "electra-large": {"all": {"optimizer.learning_rate": 5e-5, "optimizer.layer_decay": 0.9}},
+    "electra-large": {"all": {"optimizer.learning_rate": 5e-5, "optimizer.layerwise_lr_decay": 0.9}},
     # microsoft/DeBERTa, MNLI: v3-base 1.5e-5 x 64, 3 epochs, 1,000 updates of warm-up; v3-large 7e-6, 2 epochs
     "deberta": {
         "all": {
@@ -109,8 +109,8 @@ RECIPES: dict[str, dict[str, Values]] = {
     "finbert": {
         "all": {
             "optimizer.learning_rate": 2e-5,
-            "optimizer.layer_decay": 0.85,
-            "optimizer.layer_decay_top": 1,
+            "optimizer.layerwise_lr_decay": 0.85,
+            "optimizer.layerwise_lr_decay_top": 1,
             "schedule.name": "linear",
             "task.batch_size": 64,
             "task.epochs": 6.0,
@@ -123,7 +123,7 @@ RECIPES: dict[str, dict[str, Values]] = {
     },
     # ProsusAI/finbert: finbert/finbert.py, which differs from the paper
     "finbert-code": {
-        "all": {"optimizer.layer_decay": 1 / 1.2, "task.batch_size": 32, "task.epochs": 4.0},
+        "all": {"optimizer.layerwise_lr_decay": 1 / 1.2, "task.batch_size": 32, "task.epochs": 4.0},
         "classification": {"task.class_weights": ("balanced",)},
     },
     # ULMFiT (arXiv:1801.06146): one group an epoch, each layer 2.6 times as slow as the next, slanted triangles
@@ -133,8 +133,8 @@ RECIPES: dict[str, dict[str, Values]] = {
             "optimizer.b1": 0.7,
             "optimizer.b2": 0.99,
             "optimizer.bias_correction": True,
-            "optimizer.layer_decay": 1 / 2.6,
-            "optimizer.layer_decay_top": 0,
+            "optimizer.layerwise_lr_decay": 1 / 2.6,
+            "optimizer.layerwise_lr_decay_top": 0,
             "schedule.name": "slanted_triangular",
             "task.batch_size": 64,
             "task.epochs": 8.0,

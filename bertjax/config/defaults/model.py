@@ -29,7 +29,7 @@ def model_group() -> ConfigDict:
     model.embedding_norm = config_dict.placeholder(str)
     # Multiply word embeddings by the root of their width; make the embeddings of padding zero.
     model.embedding_scale = config_dict.placeholder(bool)
-    model.mask_embeddings = config_dict.placeholder(bool)
+    model.zero_pad_embeddings = config_dict.placeholder(bool)
     # Absolute positions: "learned", "sinusoidal" or "none". Positions inside attention: "none", "rotary",
     # "disentangled" (DeBERTa) or "relative" (XLNet).
     model.position_embedding = config_dict.placeholder(str)
@@ -40,18 +40,18 @@ def model_group() -> ConfigDict:
     # Rows of the token type table: 2 tells the first segment from the second, 0 has no table.
     model.type_vocab_size = config_dict.placeholder(int)
     # Rotary: wave length base of layers that see the whole row, and of those with a window.
-    model.rotary_base = config_dict.placeholder(float)
-    model.rotary_local_base = config_dict.placeholder(float)
+    model.global_rope_theta = config_dict.placeholder(float)
+    model.local_rope_theta = config_dict.placeholder(float)
     # Disentangled: terms of the score beside content ("c2p", "p2c"); whether content projections serve positions, too;
     # rows per side of a logarithmic table (0 = a row per distance); largest distance told; a norm on the table.
-    model.relative_terms = config_dict.placeholder(tuple)
-    model.relative_share_key = config_dict.placeholder(bool)
-    model.relative_buckets = config_dict.placeholder(int)
-    model.relative_max_distance = config_dict.placeholder(int)
-    model.relative_norm = config_dict.placeholder(bool)
+    model.pos_att_type = config_dict.placeholder(tuple)
+    model.share_att_key = config_dict.placeholder(bool)
+    model.position_buckets = config_dict.placeholder(int)
+    model.max_relative_positions = config_dict.placeholder(int)
+    model.norm_relative_embeddings = config_dict.placeholder(bool)
     # Relative: scores tell same from other segment; distances are cut to this (-1 = not).
     model.relative_segments = config_dict.placeholder(bool)
-    model.relative_clamp = config_dict.placeholder(int)
+    model.clamp_len = config_dict.placeholder(int)
     # Relative: most tokens of earlier rows that are remembered, and how many of a row's first tokens are (XLNet's
     # mem_len and reuse_len; objective.name=plm takes 3/4 and 1/2 of a row where they are None); whether the second half
     # of every batch is text read backwards.
@@ -63,9 +63,9 @@ def model_group() -> ConfigDict:
     model.conv_act = config_dict.placeholder(str)
     # A token sees only those before it, and itself.
     model.causal = config_dict.placeholder(bool)
-    # Local layers see window // 2 tokens on either side; layers 0, n, 2n, ... see the whole row (n = global_every).
-    model.window = config_dict.placeholder(int)
-    model.global_every = config_dict.placeholder(int)
+    # Local layers see window // 2 tokens on either side; layers 0, n, 2n, ... see the whole row.
+    model.local_attention = config_dict.placeholder(int)
+    model.global_attn_every_n_layers = config_dict.placeholder(int)
     # Biases of attention: "all", "query_value" (DeBERTa v1) or "none".
     model.attention_bias = config_dict.placeholder(str)
     # "dense" (two products) or "glu" (gated: three), and whether they have biases.
@@ -115,11 +115,11 @@ def model_group() -> ConfigDict:
     model.span_position_size = config_dict.placeholder(int)
     # Classifiers: what stands for an example ("first", "last", "mean"), the dense layer on it ("pooler", "own",
     # "none"), its activation and norm, whether token heads have it, too; names of the labels.
-    model.summary = config_dict.placeholder(str)
-    model.summary_dense = config_dict.placeholder(str)
-    model.summary_act = config_dict.placeholder(str)
-    model.summary_norm = config_dict.placeholder(bool)
-    model.token_dense = config_dict.placeholder(bool)
+    model.pooling = config_dict.placeholder(str)
+    model.classifier_dense = config_dict.placeholder(str)
+    model.classifier_act = config_dict.placeholder(str)
+    model.classifier_norm = config_dict.placeholder(bool)
+    model.token_classifier_dense = config_dict.placeholder(bool)
     model.labels = config_dict.placeholder(tuple)
     # How attention is computed: "auto", "xla", "tiled" (a few heads at a time: CPU), "cudnn" (GPU), "splash" (TPU),
     # "interpret" (splash on a CPU, for tests).
@@ -141,7 +141,7 @@ def generator_group() -> ConfigDict:
     # A published size to begin with, instead of the model's own values.
     generator.preset = config_dict.placeholder(str)
     # Width of the generator as a share of the model's (ELECTRA: 1/4, base 1/3); its heads are as wide as the model's.
-    generator.width_share = 1.0
+    generator.width_ratio = 1.0
     # Layers of the generator as a share of the model's (DeBERTa v3: 1/2).
-    generator.depth_share = 1.0
+    generator.depth_ratio = 1.0
     return generator

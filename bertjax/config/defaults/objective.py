@@ -65,7 +65,8 @@ def objective_group() -> ConfigDict:
     objective.mixture = ("mlm@15", "clm@1")
     # A hidden word is predicted from the state of the token before it, as a causal model does (GPT-BERT).
     objective.predict_next = False
-    # "nsp": does the second segment follow the first (data.form = "nsp_pairs")? "sop": are the two in order (data.form
+    # "nsp": does the second segment follow the first (data.example_format = "nsp_pairs")? "sop": are the two in order
+    # (data.example_format
     # = "sop_pairs")? "none": no such question.
     objective.pair = "nsp"
     # Factors of the losses (each a mean) in the sum that is minimised: masked words, pairs, and SpanBERT's words told

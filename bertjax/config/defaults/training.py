@@ -13,7 +13,7 @@ def train_group() -> ConfigDict:
     train.batch_size = 256
     # Rows at the beginning, which grow to `batch_size` by as many at a time (each size is compiled), over the first
     # `batch_ramp_steps` updates (None = a tenth of the run); None = no ramp. The learning rate does not follow.
-    train.batch_start = config_dict.placeholder(int)
+    train.initial_batch_size = config_dict.placeholder(int)
     train.batch_ramp_steps = config_dict.placeholder(int)
     # Phases that come first, one after the other: "STEPS:KEY=VALUE,KEY=VALUE" or "90%:...", such as
     # "90%:data.seq_len=128" (BERT). What no phase sets, and what comes after them, is as the rest of the config says.
@@ -34,9 +34,9 @@ def train_group() -> ConfigDict:
     # When a loss, a gradient or a weight is no finite number: "raise" stops the run with a report, "skip" leaves that
     # update out and counts it, "rollback" takes the newest checkpoint up again, behind the batch at fault. The batch
     # itself goes to `faults/` in the work folder.
-    train.on_fault = "raise"
+    train.on_nonfinite = "raise"
     # skip: updates left out one after the other, rollback: returns to the same checkpoint, after which the run stops.
-    train.max_faults = 5
+    train.max_nonfinite = 5
     # A loss counts as a spike when it lies above the median of the 128 before it by more than this many of their
     # standard deviations (by the median, too), such as 10: it is counted, printed, and with "rollback" undone.
     # None = nobody looks.
@@ -68,15 +68,15 @@ def optimizer_group() -> ConfigDict:
     # Parameters that are not decayed: regexes of whole paths such as "encoder/layers/3/attention/query/bias".
     optimizer.decay_exclude = (r".*/(bias|scale)",)
     # "REGEX=FACTOR" multiplies the learning rate of the parameters whose whole path matches; the first match counts.
-    optimizer.rates = ()
+    optimizer.lr_mults = ()
     # Rates that shrink by this factor from each layer to the one below, the embeddings lowest; `rates` come first.
     # None = all layers learn alike.
-    optimizer.layer_decay = config_dict.placeholder(float)
+    optimizer.layerwise_lr_decay = config_dict.placeholder(float)
     # Its power at the last layer: 1 (FinBERT), 2 (ELECTRA's code), 0 (ULMFiT: the last layer has the whole rate).
-    optimizer.layer_decay_top = 1
+    optimizer.layerwise_lr_decay_top = 1
     # Rate of the embeddings; those of the layers rise from it to `learning_rate`, which heads have, by equal factors
-    # (fastai's slice(bottom_rate, learning_rate)). None = all learn alike, or as `layer_decay` says.
-    optimizer.bottom_rate = config_dict.placeholder(float)
+    # (fastai's slice(bottom_lr, learning_rate)). None = all learn alike, or as `layerwise_lr_decay` says.
+    optimizer.bottom_lr = config_dict.placeholder(float)
     # Gradual unfreezing: heads learn from the start, the last layer after so many updates, the next below it after
     # twice as many, ..., the embeddings last. None = all learn from the start.
     optimizer.unfreeze_every = config_dict.placeholder(int)
@@ -107,12 +107,12 @@ def schedule_group(train: ConfigDict) -> ConfigDict:
     # same decay times the warmup: no fall), "linear" (from the end of warmup), "polynomial", "cosine", "wsd" (constant,
     # then 1 - sqrt), "constant", "inverse_sqrt" (Noam), "step", "exponential", "cyclical" (triangles, without warmup),
     # "slanted_triangular" (ULMFiT: warmup is its rise, a tenth of the run in the paper). "rising_linear" and
-    # "rising_exponential" go up from `end_share` to the peak: range tests, which `bertjax lr-find` makes.
+    # "rising_exponential" go up from `end_lr_ratio` to the peak: range tests, which `bertjax lr-find` makes.
     schedule.name = "bert"
     # Updates over which the rate rises from 0; 1 % of the run (10,000 of 1,000,000).
     schedule.warmup_steps = train.get_ref("num_steps") // 100
     # Lowest share of the peak rate, at the end or between cycles; None = 0, or 1/32 of "slanted_triangular".
-    schedule.end_share = config_dict.placeholder(float)
+    schedule.end_lr_ratio = config_dict.placeholder(float)
     # polynomial: power of what is left of the run; None = 1, a straight line.
     schedule.power = config_dict.placeholder(float)
     # wsd: updates of the fall at the end; None = a tenth of the run.
@@ -182,7 +182,7 @@ def report_group() -> ConfigDict:
     # Sentence whose attention is shown, its first 24 tokens; None = the first of `eval.fill_mask`, "" = none.
     report.sentence = config_dict.placeholder(str)
     # Pieces whose neighbours among the word vectors are shown; () = eight frequent words.
-    report.pieces = ()
+    report.tokens = ()
     return report
 
 

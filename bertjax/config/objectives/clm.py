@@ -19,4 +19,6 @@ class ClmConfig:
 
     def check_example_format(self, form: str) -> None:
         if form not in TEXT_FORMATS:
-            raise UserError(f"objective.name=clm needs data.form to be {' or '.join(TEXT_FORMATS)}, not {form!r}")
+            raise UserError(
+                f"objective.name=clm needs data.example_format to be {' or '.join(TEXT_FORMATS)}, not {form!r}"
+            )

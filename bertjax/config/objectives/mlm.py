@@ -50,4 +50,6 @@ class MlmConfig:
     def check_example_format(self, form: str) -> None:
         formats = SENTENCE_OBJECTIVE_FORMATS[self.pair]
         if form not in formats:
-            raise UserError(f"objective.pair={self.pair} needs data.form to be {' or '.join(formats)}, not {form!r}")
+            raise UserError(
+                f"objective.pair={self.pair} needs data.example_format to be {' or '.join(formats)}, not {form!r}"
+            )

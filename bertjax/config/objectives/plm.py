@@ -84,7 +84,7 @@ class PlmConfig:
 
     def check_example_format(self, form: str) -> None:
         if form not in FORMS:
-            raise UserError(f"objective.name=plm needs data.form to be {', '.join(FORMS)}, not {form!r}")
+            raise UserError(f"objective.name=plm needs data.example_format to be {', '.join(FORMS)}, not {form!r}")
 
     def check_model(self, model: EncoderConfig) -> None:
         """Raises `UserError` for an encoder that has no two streams, or would see what it must not."""
@@ -104,7 +104,7 @@ class PlmConfig:
             ),
             (
                 model.bi_data and self.form not in STREAM_FORMATS,
-                f"model.bi_data needs data.form to be {' or '.join(STREAM_FORMATS)}: no row of {self.form} is reversed",
+                f"model.bi_data needs data.example_format to be {' or '.join(STREAM_FORMATS)}, not {self.form}",
             ),
         ]
         for is_fault, words in faults:

@@ -42,7 +42,7 @@ class RtdConfig:
     def check_example_format(self, form: str) -> None:
         if form not in SENTENCE_OBJECTIVE_FORMATS["none"]:
             raise UserError(
-                f"objective.name=rtd needs data.form to be one of "
+                f"objective.name=rtd needs data.example_format to be one of "
                 f"{', '.join(SENTENCE_OBJECTIVE_FORMATS['none'])}, not {form!r}"
             )
 

@@ -47,7 +47,7 @@ class TaskObjectiveConfig:
     def heads(self, model: EncoderConfig) -> tuple[str, ...]:
         """Those of the family's own class for such a task."""
         head = HEADS[self.kind]
-        pooled = head == "sequence_classification" and model.summary_dense == "pooler"
+        pooled = head == "sequence_classification" and model.classifier_dense == "pooler"
         return ("pooler", head) if pooled else (head,)
 
     def check_example_format(self, form: str) -> None:

@@ -42,7 +42,7 @@ def make_form(
     special_ids: SpecialIds,
     short_seq_prob: float = 0.1,
     dupe_factor: int = 1,
-    sop_strict: bool = False,
+    sop_drop_single_sentences: bool = False,
     batch_size: int = 1,
     reuse_len: int = 0,
     bi_data: bool = False,
@@ -56,10 +56,10 @@ def make_form(
     With `packing` "best_fit" rows hold up to `max_examples` examples, out of `pack_window` that are packed together.
     """
     if name not in FORMS:
-        raise UserError(f"data.form {name!r} is unknown; known are {', '.join(sorted(FORMS))}")
+        raise UserError(f"data.example_format {name!r} is unknown; known are {', '.join(sorted(FORMS))}")
     for role in ("pad_id", "cls_id", "sep_id"):
         if getattr(special_ids, role) < 0:
-            raise UserError(f"data.form {name} needs a tokenizer with a {role[:3]} piece; this one has none")
+            raise UserError(f"data.example_format {name} needs a tokenizer with a {role[:3]} piece; this one has none")
     if dupe_factor < 1:
         raise UserError(f"dupe_factor must be at least 1, not {dupe_factor}")
     if not 0 <= short_seq_prob <= 1:
@@ -72,7 +72,7 @@ def make_form(
         sep_id=special_ids.sep_id,
         short_seq_prob=short_seq_prob,
         dupe_factor=dupe_factor,
-        sop_strict=sop_strict,
+        sop_drop_single_sentences=sop_drop_single_sentences,
         batch_size=batch_size,
         reuse_len=reuse_len,
         bi_data=bi_data,

@@ -46,7 +46,7 @@ class FormSettings:
     sep_id: int
     short_seq_prob: float
     dupe_factor: int
-    sop_strict: bool
+    sop_drop_single_sentences: bool
     batch_size: int = 1
     reuse_len: int = 0
     bi_data: bool = False

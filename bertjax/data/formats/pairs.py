@@ -148,7 +148,7 @@ def _cut_chunks(corpus: Corpus, settings: FormSettings, group: range, draws: Dra
 
     A chunk takes sentences until it holds the target length or the document ends; A is a random non-empty beginning of
     it. Where B will be random, the sentences after A are put back for the next chunk. With "sop" that is only so where
-    a chunk has one sentence, as ALBERT's released code has it; `sop_strict` leaves these out.
+    a chunk has one sentence, as ALBERT's released code has it; `sop_drop_single_sentences` leaves these out.
     """
     longest = settings.seq_len - SPECIALS
     document = np.arange(group.start, group.stop)
@@ -170,7 +170,9 @@ def _cut_chunks(corpus: Corpus, settings: FormSettings, group: range, draws: Dra
             (alone, heads_up & ~alone) if rule == "sop" else (alone | heads_up, np.zeros_like(alone))
         )
         found = _Chunks(document, position, a_end, last, target, is_random, is_swapped)
-        rounds.append(_Chunks(*(x[~alone] for x in found)) if rule == "sop" and settings.sop_strict else found)
+        rounds.append(
+            _Chunks(*(x[~alone] for x in found)) if rule == "sop" and settings.sop_drop_single_sentences else found
+        )
         position = np.where(is_random, a_end, last)
         going_on = position < end
         if not going_on.all():

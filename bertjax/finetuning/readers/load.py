@@ -26,7 +26,7 @@ def read_examples(
 ) -> Examples:
     """The examples of `task.train` or `task.eval`, or of other `sources`, in the order of the files.
 
-    `labelled=False` reads no labels (to predict them); `errors` is data.errors: strict, or replace for invalid UTF-8.
+    `labelled=False` reads no labels (to predict them); `errors` is data.encoding_errors, strict or replace.
     Raises `UserError` for whatever cannot be read, naming file and line, and where there is no example.
     """
     if sources is None:

@@ -61,7 +61,7 @@ def architectures(prefix: str) -> dict[str, tuple[str, ...]]:
 def make_keymap(config: EncoderConfig) -> KeyMap:
     param, tensor = "encoder/layers/{L}/attention", "deberta.encoder.layer.{L}.attention.self"
     projections = tuple(f"{param}/{name}" for name in ("query", "key", "value"))
-    terms = config.relative_terms if config.attention_position == "disentangled" else ()
+    terms = config.pos_att_type if config.attention_position == "disentangled" else ()
     return make_shared_keymap(
         config,
         (
@@ -106,14 +106,14 @@ def make_shared_keymap(config: EncoderConfig, version_entries: tuple[Entry, ...]
 
 def num_relative_positions(config: EncoderConfig) -> int:
     """Rows of the table of distances."""
-    return 2 * (config.relative_buckets or config.max_distance)
+    return 2 * (config.position_buckets or config.max_distance)
 
 
 def _embedding_entries(config: EncoderConfig) -> tuple[Entry, ...]:
     param, tensor = "encoder/embeddings", "deberta.embeddings"
     relative = config.attention_position == "disentangled"
     learned, types = config.position_embedding == "learned", config.type_vocab_size > 0
-    projection, norms = f"{param}/projection", relative and config.relative_norm
+    projection, norms = f"{param}/projection", relative and config.norm_relative_embeddings
     return (
         *table(f"{param}/word_embeddings", f"{tensor}.word_embeddings", "V E"),
         *(table(f"{param}/position_embeddings", f"{tensor}.position_embeddings", "P E") if learned else ()),
@@ -156,14 +156,14 @@ def parse_shared_fields(values: dict[str, Any], fields: Fields, where: str) -> d
         "embedding_size": None if width == read["hidden_size"] else width,
         "embedding_projection_bias": False,
         "embedding_norm": "after",
-        "mask_embeddings": True,
+        "zero_pad_embeddings": True,
         "position_embedding": "learned" if flags["biased"] else "none",
         "attention_position": "disentangled" if flags["relative"] else "none",
-        "relative_terms": terms,
-        "relative_max_distance": flags["distance"] if flags["distance"] >= 1 else None,
+        "pos_att_type": terms,
+        "max_relative_positions": flags["distance"] if flags["distance"] >= 1 else None,
         "hidden_act": parse_activation(values, where),
-        "summary_dense": "own",
-        "summary_act": parse_activation(values, where, "pooler_hidden_act"),
+        "classifier_dense": "own",
+        "classifier_act": parse_activation(values, where, "pooler_hidden_act"),
         "initializer": "normal",
         "rtd_head": "summary",
     }
@@ -192,17 +192,17 @@ def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
 def render_shared_config(config: EncoderConfig, fields: Fields) -> dict[str, Any]:
     """What both versions write alike; their defaults, where a key were left out, make a BERT."""
     relative = config.attention_position == "disentangled"
-    far = config.relative_max_distance
+    far = config.max_relative_positions
     return {
         **{key: value for key, value in render_fields(config, fields).items() if value is not None},
         **({} if config.embedding_size is None else {"embedding_size": config.embedding_size}),
         "hidden_act": config.hidden_act,
         "relative_attention": relative,
-        "pos_att_type": list(config.relative_terms) if relative else None,
+        "pos_att_type": list(config.pos_att_type) if relative else None,
         "max_relative_positions": -1 if far in (None, config.max_position_embeddings) else far,
         "position_biased_input": config.position_embedding == "learned",
         "pooler_hidden_size": config.hidden_size,
-        "pooler_hidden_act": config.summary_act,
+        "pooler_hidden_act": config.classifier_act,
         "pooler_dropout": 0.0,
         "legacy": True,
         "tie_word_embeddings": True,

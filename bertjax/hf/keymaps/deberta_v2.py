@@ -30,16 +30,16 @@ _FIELDS: Fields = {
     "conv_kernel_size": ("conv_kernel_size", 0, int),
 }
 _MORE: Fields = {
-    "share_att_key": ("relative_share_key", False, bool),
-    "position_buckets": ("relative_buckets", -1, int),
-    "norm_rel_ebd": ("relative_norm", "none", str),
+    "share_att_key": ("share_att_key", False, bool),
+    "position_buckets": ("position_buckets", -1, int),
+    "norm_rel_ebd": ("norm_relative_embeddings", "none", str),
 }
 
 
 def make_keymap(config: EncoderConfig) -> KeyMap:
     param, tensor = "encoder/layers/{L}/attention", "deberta.encoder.layer.{L}.attention.self"
-    own = config.attention_position == "disentangled" and not config.relative_share_key
-    terms = config.relative_terms if own else ()
+    own = config.attention_position == "disentangled" and not config.share_att_key
+    terms = config.pos_att_type if own else ()
     return make_shared_keymap(
         config,
         (
@@ -70,15 +70,15 @@ def from_hf_config(values: dict[str, Any], where: str = "config.json") -> Encode
     head_size = fields["hidden_size"] // max(1, fields["num_heads"])
     refuse(values, where, "attention_head_size", (head_size, None), "heads share the hidden size")
     refuse(values, where, "conv_groups", (1, None), "the convolution has one group")
-    normed = "layer_norm" in more["relative_norm"].lower()
+    normed = "layer_norm" in more["norm_relative_embeddings"].lower()
     relative = fields["attention_position"] == "disentangled"
     if normed and not relative:
         raise UserError(f"{where}: norm_rel_ebd needs relative_attention = true: there is no table to norm")
     return EncoderConfig(
         **fields,
-        relative_share_key=more["relative_share_key"],
-        relative_buckets=max(0, more["relative_buckets"]) if relative else 0,
-        relative_norm=normed,
+        share_att_key=more["share_att_key"],
+        position_buckets=max(0, more["position_buckets"]) if relative else 0,
+        norm_relative_embeddings=normed,
         conv_act=parse_activation(values, where, "conv_act", "tanh"),
     )
 
@@ -88,9 +88,9 @@ def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     return {
         **render_shared_config(config, _FIELDS),
         "attention_head_size": config.head_dim,
-        "share_att_key": config.relative_share_key,
-        "position_buckets": config.relative_buckets or -1,
-        "norm_rel_ebd": "layer_norm" if config.relative_norm else "none",
+        "share_att_key": config.share_att_key,
+        "position_buckets": config.position_buckets or -1,
+        "norm_rel_ebd": "layer_norm" if config.norm_relative_embeddings else "none",
         **(convolution if config.conv_kernel_size else {}),
     }
 

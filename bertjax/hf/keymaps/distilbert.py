@@ -100,8 +100,8 @@ def from_hf_config(values: dict[str, Any], where: str = "config.json") -> Encode
         type_vocab_size=0,
         attention_output_dropout=0.0,
         classifier_dropout=_read_head_dropout(values, where),
-        summary_dense="own",
-        summary_act="relu",
+        classifier_dense="own",
+        classifier_act="relu",
         initializer="normal",
     )
 

@@ -101,8 +101,8 @@ def from_hf_config(values: dict[str, Any], where: str = "config.json") -> Encode
         **fields,
         hidden_act=parse_activation(values, where),
         mlm_act="gelu",  # whatever the other layers have (ElectraGeneratorPredictions)
-        summary_dense="own",
-        summary_act="gelu",  # ElectraClassificationHead
+        classifier_dense="own",
+        classifier_act="gelu",  # ElectraClassificationHead
         initializer="normal",
     )
 

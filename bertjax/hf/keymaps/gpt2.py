@@ -90,8 +90,8 @@ def from_hf_config(values: dict[str, Any], where: str = "config.json") -> Encode
         norm_placement="pre",
         initializer="normal",
         mlm_head="tied",
-        summary="last",
-        summary_dense="none",
+        pooling="last",
+        classifier_dense="none",
     )
 
 

@@ -116,15 +116,15 @@ def from_hf_config(values: dict[str, Any], where: str = "config.json") -> Encode
     return EncoderConfig(
         **fields,
         **_read_pattern(values, fields["num_layers"], where),
-        rotary_base=_read_theta(values, GLOBAL, where),
-        rotary_local_base=_read_theta(values, LOCAL, where),
+        global_rope_theta=_read_theta(values, GLOBAL, where),
+        local_rope_theta=_read_theta(values, LOCAL, where),
         hidden_act=parse_activation(values, where, "hidden_activation"),
         attention_bias="all" if biased else "none",
         attention_output_dropout=fields["attention_dropout"],  # one rate drives both there
         hidden_dropout=0.0,
         mlm_act=head_act,
-        summary_act=head_act,
-        summary=POOLING[values.get("classifier_pooling") or "cls"],
+        classifier_act=head_act,
+        pooling=POOLING[values.get("classifier_pooling") or "cls"],
         **STRUCTURE,
     )
 
@@ -136,23 +136,24 @@ STRUCTURE: dict[str, Any] = {
     "feed_forward": "glu",
     "norm_placement": "pre",
     "first_attention_norm": False,
-    "summary_dense": "own",
-    "summary_norm": True,
-    "token_dense": True,
+    "classifier_dense": "own",
+    "classifier_norm": True,
+    "token_classifier_dense": True,
     "scale_residual_init": True,
 }
 """What every ModernBERT has and no key of its config.json says."""
 
 
 def _read_pattern(values: dict[str, Any], num_layers: int, where: str) -> dict[str, Any]:
-    """`window` and `global_every` from the list of kinds, or from the period of version 4."""
-    read = {"local_attention": ("window", _WINDOW, int), "global_attn_every_n_layers": ("global_every", _PERIOD, int)}
+    """`window` and `global_attn_every_n_layers` from the list of kinds, or from the period of version 4."""
+    every = "global_attn_every_n_layers"
+    read = {"local_attention": ("local_attention", _WINDOW, int), every: (every, _PERIOD, int)}
     pattern, kinds = parse_fields(values, read, where), values.get("layer_types")
     if min(pattern.values()) < 1:
         raise UserError(f"{where}: local_attention and global_attn_every_n_layers must be at least 1")
     if kinds is not None:
-        pattern["global_every"] = _period(kinds, num_layers, values.get("global_attn_every_n_layers"), where)
-    return pattern if pattern["global_every"] > 1 else {"window": 0, "global_every": 1}
+        pattern[every] = _period(kinds, num_layers, values.get(every), where)
+    return pattern if pattern[every] > 1 else {"local_attention": 0, every: 1}
 
 
 def _period(kinds: Any, num_layers: int, told: Any, where: str) -> int:
@@ -198,18 +199,18 @@ def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     """
     classifies = architecture not in ("ModernBertForMaskedLM", "ModernBertModel")
     poolings = {param: tensor for tensor, param in POOLING.items()}
-    thetas = {GLOBAL: config.rotary_base, LOCAL: config.rotary_local_base}
+    thetas = {GLOBAL: config.global_rope_theta, LOCAL: config.local_rope_theta}
     return {
         **render_fields(config, FIELDS),
         "embedding_dropout": config.rate("embedding_dropout"),
         "classifier_dropout": config.rate("classifier_dropout"),
         "attention_bias": config.attention_bias == "all",
         "hidden_activation": config.hidden_act,
-        "classifier_activation": config.summary_act if classifies else config.mlm_act or config.hidden_act,
-        "classifier_pooling": poolings[config.summary],
+        "classifier_activation": config.classifier_act if classifies else config.mlm_act or config.hidden_act,
+        "classifier_pooling": poolings[config.pooling],
         "layer_types": [LOCAL if config.is_local(layer) else GLOBAL for layer in range(config.num_layers)],
-        "global_attn_every_n_layers": config.global_every,
-        "local_attention": config.window or _WINDOW,
+        "global_attn_every_n_layers": config.global_attn_every_n_layers,
+        "local_attention": config.local_attention or _WINDOW,
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": theta} for kind, theta in thetas.items()},
         **{old: thetas[kind] for kind, (old, _) in _THETAS.items()},
         "tie_word_embeddings": True,

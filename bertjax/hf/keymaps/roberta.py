@@ -102,7 +102,7 @@ def from_hf_config(values: dict[str, Any], where: str = "config.json") -> Encode
         mlm_act="gelu",  # whatever the other layers have (RobertaLMHead)
         max_position_embeddings=rows - offset,
         position_offset=offset,
-        summary_dense="own",
+        classifier_dense="own",
         initializer="normal",
     )
 

@@ -39,11 +39,11 @@ FIELDS: Fields = {
     "d_inner": ("intermediate_size", 4096, int),
     "dropout": ("hidden_dropout", 0.1, float),
     "summary_last_dropout": ("classifier_dropout", 0.1, float),
-    "summary_activation": ("summary_act", "tanh", str),
+    "summary_activation": ("classifier_act", "tanh", str),
     "layer_norm_eps": ("layer_norm_eps", 1e-12, float),
     "initializer_range": ("initializer_range", 0.02, float),
     "pad_token_id": ("pad_token_id", 5, int),
-    "clamp_len": ("relative_clamp", -1, int),
+    "clamp_len": ("clamp_len", -1, int),
     "bi_data": ("bi_data", False, bool),
 }
 _ATTENTION = {
@@ -121,8 +121,8 @@ def from_hf_config(values: dict[str, Any], where: str = "config.json") -> Encode
         embedding_norm="none",
         initializer="normal",
         mlm_head="bias",
-        summary="last",
-        summary_dense="own",
+        pooling="last",
+        classifier_dense="own",
     )
 
 
