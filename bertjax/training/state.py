@@ -28,7 +28,7 @@ class TrainState(NamedTuple):
     consecutive_skipped: Array
 
 
-COUNTER_DEFAULTS = {"skipped": 0, "skipped_in_a_row": 0}
+COUNTER_DEFAULTS = {"skipped": 0, "consecutive_skipped": 0}
 """What these fields are in a checkpoint that is older than they are."""
 
 

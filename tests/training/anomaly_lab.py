@@ -50,7 +50,7 @@ class Poisonable:
     `poison` in the batch says what is wrong with it: 0 nothing, else 1 + the place in `KINDS`.
     """
 
-    weights: dict[str, float] = {"mlm": 1.0}  # noqa: RUF012
+    loss_weights: dict[str, float] = {"mlm": 1.0}  # noqa: RUF012
 
     def init(self, key: jax.Array) -> Params:
         table, kernel = jax.random.normal(key, (WORDS, WIDTH)), jax.random.normal(key, (2, WIDTH, WIDTH)) / 2

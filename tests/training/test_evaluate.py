@@ -35,7 +35,7 @@ def test_sums_are_added_in_float64() -> None:
 
 def test_every_batch_counts_by_its_predictions(mesh_of: Callable) -> None:
     class Objective:
-        weights = {"mlm": 1.0}  # noqa: RUF012
+        loss_weights = {"mlm": 1.0}  # noqa: RUF012
 
         def init_carry(self, rows: int) -> dict:
             return {"seen": np.zeros(rows)}

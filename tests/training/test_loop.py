@@ -74,7 +74,7 @@ class Events(list):
 
 @dataclasses.dataclass
 class Objective:
-    weights: dict[str, float]
+    loss_weights: dict[str, float]
 
     def init_carry(self, rows: int) -> dict:
         return {}

@@ -112,7 +112,7 @@ def test_the_journal_is_read_back_up_to_a_step(tmp_path: Path) -> None:
     write_batch_skips(tmp_path, [])
     assert read_batch_skips(tmp_path, 100) == []
     (tmp_path / "anomalies" / "batch_skips.json").write_text("[{]")
-    with pytest.raises(UserError, match=r"jumps\.json cannot be read"):
+    with pytest.raises(UserError, match=r"batch_skips\.json cannot be read"):
         read_batch_skips(tmp_path, 100)
 
 

@@ -221,7 +221,7 @@ def test_a_new_state_counts_from_zero(tiny_params: Params) -> None:
 class Draws:
     """An objective whose loss is a random number per microbatch: shows which keys the step hands out."""
 
-    weights = {"noise": 1.0}  # noqa: RUF012
+    loss_weights = {"noise": 1.0}  # noqa: RUF012
 
     def init(self, key: jax.Array) -> Params:
         return {"scale": jnp.ones(())}
