@@ -1,18 +1,17 @@
-"""Is a run that was killed the run that was never stopped? SIGKILL at random moments, resume, compare everything.
+"""Kills a run with SIGKILL at random moments, resumes it, and compares it with an uninterrupted run.
 
     python scripts/chaos.py --kills 50 --config configs/quickstart.py --config.train.num_steps=400 \\
         --config.checkpoint.interval_steps=4
 
-Moments: while the corpus is `prepare`d (its cache is emptied first), at the `start` (imports, compilation), during a
-`restore`, a `step`, a `save`, and once, at last, during the `export`. Kills in steps and saves wait for a checkpoint
-that is newer than at the kill before, so that the run has something to lose; the script fails if fewer than half of all
-kills come after such progress. What a kill really hit is told from what it left behind, and printed beside what was
-aimed at. After every kill all checkpoints must hold, byte for byte, what was written, and the next start must go on
-from the newest.
+Moments: while `prepare` writes the corpus (its cache is emptied first), at the `start` (imports, compilation), during a
+`restore`, a `step`, a `save`, and once, at the end, during the `export`. Kills in steps and saves wait for a checkpoint
+newer than at the previous kill, so that the run has progress to lose; the script fails if fewer than half of all kills
+follow such progress. What a kill hit is inferred from the files that it left and printed next to its target. After
+every kill all checkpoints must hold the bytes that were written, and the next start must resume from the newest.
 
 At the end the exported weights (SHA-256 of the file), the arrays of the last checkpoint (weights, optimizer, counters)
-and the losses of every step must be those of a run that was never stopped. Exits with 1 if anything of this fails.
-The two runs prepare in caches of their own, below a temporary folder (`--folder` keeps it). Linux only.
+and the losses of every step must equal those of an uninterrupted run. Exits with 1 otherwise. The two runs prepare
+their corpora in separate caches below a temporary directory (`--folder` keeps it). Linux only.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ POLL = 0.002  # seconds
 IN_OPEN = 0x20  # <sys/inotify.h>
 AFTER_PROGRESS = ("step", "save")
 UNTIMED = re.compile(r"^step$|loss|accuracy|grad_norm|learning_rate|padding")
-"""Figures that must be the same; the others tell how fast the machine was."""
+"""Metrics that must be equal; the others depend on the speed of the machine."""
 
 
 class Failed(Exception):
-    """The run did something that it must never do."""
+    """The run broke a promise."""
 
 
 class Kill(NamedTuple):
-    """What a kill was aimed at, what it hit, the newest checkpoint, and the steps after it that must be done again."""
+    """One kill: target, what it hit, the newest checkpoint, and the steps after it that are lost."""
 
     aim: str
     hit: str
@@ -59,46 +58,46 @@ class Kill(NamedTuple):
 
 
 class Opened:
-    """Whether a file was opened since; a file that is not there never is."""
+    """Detects whether a file was opened since; false for a missing file."""
 
     def __init__(self, path: Path):
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._handle = self._libc.inotify_init1(os.O_NONBLOCK)
         if path.exists() and self._libc.inotify_add_watch(self._handle, os.fsencode(path), IN_OPEN) < 0:
             raise OSError(ctypes.get_errno(), "inotify_add_watch")
-        self._seen = False
+        self._last_access = False
 
     def __call__(self) -> bool:
         with contextlib.suppress(BlockingIOError):
-            self._seen = self._seen or bool(os.read(self._handle, 4096))
-        return self._seen
+            self._last_access = self._last_access or bool(os.read(self._handle, 4096))
+        return self._last_access
 
     def close(self) -> None:
         os.close(self._handle)
 
 
 class Run:
-    """A run below `folder`, with its own cache, and what can be seen of it from outside."""
+    """A run below `folder` with its own cache, and its state as visible from outside."""
 
     def __init__(self, command: list[str], folder: Path):
         folder.mkdir(parents=True)
         self.workdir, self.cache = folder / "run", folder / "cache"
         self.command = [*command, "--workdir", str(self.workdir), f"--config.data.cache_dir={self.cache}"]
-        self.said, self.errors = folder / "stdout", folder / "stderr"
+        self.output, self.errors = folder / "stdout", folder / "stderr"
 
     def start(self) -> subprocess.Popen[bytes]:
         environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-        with self.said.open("wb") as said, self.errors.open("wb") as errors:
-            return subprocess.Popen(self.command, stdout=said, stderr=errors, env=environment)
+        with self.output.open("wb") as text, self.errors.open("wb") as errors:
+            return subprocess.Popen(self.command, stdout=text, stderr=errors, env=environment)
 
     def finish(self) -> None:
-        """Runs to the end, from where it is."""
+        """Runs from the current state to the end."""
         status = self.start().wait()
         if status != 0:
             raise Failed(f"{self._text(self.errors)}\nexit status {status}")
 
     def settings(self) -> tuple[int, int]:
-        """Steps of the run, and from checkpoint to checkpoint."""
+        """Returns the steps of the run and between checkpoints."""
         config = json.loads((self.workdir / "config.json").read_text(encoding="utf-8"))
         return config["train"]["num_steps"], config["checkpoint"]["interval_steps"]
 
@@ -119,22 +118,22 @@ class Run:
         return any((self.workdir / "checkpoints").glob("*tmp*"))
 
     def logged(self) -> int:
-        """The last step whose figures were written; the last line may be half of one."""
+        """Returns the last step whose metrics were written; the last line may be incomplete."""
         file = self.workdir / "metrics.jsonl"
         lines = file.read_bytes().split(b"\n")[-3:-1] if file.exists() else []
         return json.loads(lines[-1])["step"] if lines else 0
 
     def writes(self) -> int:
-        """Changes when a start begins to write figures: it replaces the file first."""
+        """Returns a token that changes when a start begins to write metrics, which replaces the file first."""
         file = self.workdir / "metrics.jsonl"
         return file.stat().st_ino if file.exists() else 0
 
     def resumed_at(self) -> int | None:
-        found = re.search(r"^resuming at step (\d+)$", self._text(self.said), re.MULTILINE)
-        return int(found[1]) if found else None
+        results = re.search(r"^resuming at step (\d+)$", self._text(self.output), re.MULTILINE)
+        return int(results[1]) if results else None
 
     def require_whole_checkpoints(self) -> None:
-        """Nothing was set aside as damaged, and nothing that lies there should be."""
+        """Raises `Failed` if a checkpoint was set aside as damaged or is damaged."""
         if (self.workdir / "checkpoints" / "damaged").exists():
             raise Failed(f"a checkpoint was set aside as damaged: {self._text(self.errors)}")
         for folder in self.checkpoints():
@@ -148,7 +147,7 @@ class Run:
 
 
 class Killer:
-    """Starts a run again and again, and kills it each time, at moments drawn from `draw`."""
+    """Starts a run repeatedly and kills it each time, at moments drawn from `draw`."""
 
     def __init__(self, run: Run, draw: random.Random, num_steps: int, interval: int):
         self.run, self.draw, self.num_steps, self.interval = run, draw, num_steps, interval
@@ -157,7 +156,7 @@ class Killer:
         self.spans = {"prepare": 1.5, "start": 5.0, "restore": 0.15, "save": 0.1, "export": 1.0}
 
     def kill(self, aim: str, progress_left: int) -> Kill:
-        """One start and its end; `progress_left` more kills are going to wait for a newer checkpoint."""
+        """Starts the run once and kills it; `progress_left` later kills wait for a newer checkpoint."""
         run, before, opened = self.run, self.run.writes(), Opened(self.run.manifest())
         if aim == "prepare" and (run.prepared() or self.draw.random() < 0.5):
             self._empty_cache()
@@ -216,12 +215,12 @@ class Killer:
         self._wait(process, lambda: time.monotonic() >= end)
 
     def _spare(self, progress_left: int) -> int:
-        """Steps that this kill may wait for, so that those after it find some to make, too."""
+        """Returns the steps that this kill may wait for, so that later kills find steps left."""
         left = self.num_steps - self.run.logged() - 3 * self.interval * (progress_left + 1)
         return max(0, min(left, 2 * left // (progress_left + 1)))
 
     def _empty_cache(self) -> None:
-        """Text must be prepared anew; compiled code stays."""
+        """Empties the cache of prepared text; compiled code stays."""
         for entry in self.run.cache.iterdir() if self.run.cache.exists() else []:
             if entry.name != "xla":
                 shutil.rmtree(entry)
@@ -232,7 +231,7 @@ class Killer:
 
 
 def moments(kills: int, draw: random.Random) -> list[str]:
-    """A tenth meets the first preparation; most of the others come after progress; the last one meets the export."""
+    """Returns the targets: a tenth in the first preparation, most others after progress, the last in the export."""
     first = max(1, kills // 10)
     between = draw.choices(
         ["step", "save", "restore", "start", "prepare"], [8, 7, 3, 1.5, 0.5], k=max(0, kills - first - 2)
@@ -241,7 +240,7 @@ def moments(kills: int, draw: random.Random) -> list[str]:
 
 
 def outcome(run: Run) -> dict[str, str]:
-    """What a finished run came to: digests of its export, of the arrays of its last checkpoint, of its losses."""
+    """Returns digests of the export, of the arrays of the last checkpoint, and of the losses of a finished run."""
     import numpy as np
     import orbax.checkpoint as ocp
 
@@ -255,7 +254,7 @@ def outcome(run: Run) -> dict[str, str]:
     return {
         "export": hashlib.sha256((run.workdir / "export" / "model.safetensors").read_bytes()).hexdigest(),
         f"arrays of step {run.newest()}": arrays.hexdigest(),
-        f"figures, {len(losses)} lines": hashlib.sha256(json.dumps(losses).encode()).hexdigest(),
+        f"metrics, {len(losses)} lines": hashlib.sha256(json.dumps(losses).encode()).hexdigest(),
     }
 
 
@@ -266,7 +265,7 @@ def _leaves(tree: Any, path: str = "") -> dict[str, Any]:
 
 
 def chaos(command: list[str], folder: Path, kills: int, seed: int) -> bool:
-    """Whether a run that is killed so many times comes to what it comes to when nobody touches it; prints both."""
+    """Returns whether a run that was killed `kills` times ends like an uninterrupted run; prints both."""
     draw = random.Random(seed)
     begin = time.monotonic()
     whole = Run(command, folder / "whole")

@@ -1,10 +1,10 @@
-"""The fused attention kernel of this machine's accelerator against the plain form: is it right, and is it faster?
+"""Compares the fused attention kernel of the local accelerator with the reference: accuracy and speed.
 
     python scripts/check_kernels.py [--implementation cudnn|splash|interpret|xla] [--lengths 512,2048] [--heads 12]
 
-For rows of packed examples, whole, causal and with a window of 128: the largest difference of outputs and gradients at
-real tokens from the plain form in float32, relative to its largest number, beside that of the plain form in bfloat16;
-and the time of forward and backward. Exits with 1 if the kernel is more than four times as far off as the plain form.
+For packed examples, full, causal and with a window of 128: prints the largest difference of outputs and gradients at
+real tokens from the float32 reference, relative to its largest value, next to that of the reference in bfloat16; and
+the time of forward and backward. Exits with 1 if the kernel's error exceeds four times that of the reference.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def check(implementation: str, name: str, length: int, heads: int) -> bool:
-    """Prints one line; False if the kernel is too far off."""
+    """Prints one line; returns False if the error of the kernel is too large."""
     inputs, context = batch(name, length, heads)
     exact = compiled("xla", "float32", heads, context)(*inputs)
     plain, kernel = (compiled(each, "bfloat16", heads, context) for each in ("xla", implementation))
@@ -58,7 +58,7 @@ def check(implementation: str, name: str, length: int, heads: int) -> bool:
 
 
 def batch(name: str, length: int, heads: int) -> tuple[list[jax.Array], AttentionContext]:
-    """q, k, v, weights of the loss; three examples a row and an eighth of padding."""
+    """Returns q, k, v and loss weights; three examples per sequence and an eighth of padding."""
     draw = np.random.default_rng(0).normal(size=(4, ROWS, length, heads, WIDTH))
     ids = np.zeros((ROWS, length), np.int32)
     for number, (start, stop) in enumerate(((0, 2), (2, 5), (5, 7)), 1):
@@ -67,7 +67,7 @@ def batch(name: str, length: int, heads: int) -> tuple[list[jax.Array], Attentio
 
 
 def compiled(implementation: str, kind: str, heads: int, context: AttentionContext) -> Run:
-    """Output at real tokens, and the gradients of q, k, v."""
+    """Returns the output at real tokens and the gradients of q, k, v."""
     config = EncoderConfig(
         hidden_size=heads * WIDTH,
         num_heads=heads,
@@ -91,8 +91,8 @@ def compiled(implementation: str, kind: str, heads: int, context: AttentionConte
         return run.lower(*inputs).compile()
 
 
-def relative(found: jax.Array, exact: jax.Array) -> float:
-    return float(jnp.abs(found - exact).max() / jnp.abs(exact).max())
+def relative(results: jax.Array, exact: jax.Array) -> float:
+    return float(jnp.abs(results - exact).max() / jnp.abs(exact).max())
 
 
 def milliseconds(run: Run, inputs: list[jax.Array]) -> float:

@@ -1,6 +1,6 @@
-"""Headless Chromium, driven through a pipe: pages at a given width, what they say on the console, pointers, pictures.
+"""Drives headless Chromium through a pipe: page width, console messages, pointer, screenshots.
 
-No driver and no library: the DevTools protocol is JSON, ended by a zero byte, on the file descriptors 3 and 4.
+Needs no driver and no library: the DevTools protocol is JSON, terminated by a zero byte, on file descriptors 3 and 4.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _AS_3_AND_4 = (
 
 
 def find_chromium() -> str | None:
-    """The browser of this machine; None where there is none."""
+    """Returns the browser of this machine, or None."""
     return next((path for name in NAMES if (path := shutil.which(name)) is not None), None)
 
 
 @contextlib.contextmanager
 def chromium(dark: bool = False) -> Iterator[Tab]:
-    """A tab of a browser with an empty profile and without a network; it is gone at the end."""
+    """Opens a tab of a browser with an empty profile and without network; closes it at the end."""
     binary = find_chromium()
     if binary is None:
         raise FileNotFoundError(f"none of {', '.join(NAMES)} is installed")
@@ -71,7 +71,7 @@ def chromium(dark: bool = False) -> Iterator[Tab]:
 
 
 def _pipe() -> tuple[int, int]:
-    """A pipe whose ends are none of the descriptors that the browser expects."""
+    """Returns a pipe that avoids the descriptors that the browser expects."""
     ends = os.pipe()
     high = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
     for end in ends:
@@ -80,7 +80,7 @@ def _pipe() -> tuple[int, int]:
 
 
 class Wire:
-    """Commands and their answers; events are kept until somebody asks for them."""
+    """Commands and their results; events are kept until they are read."""
 
     def __init__(self, out: int, into: int):
         self._out, self._into = out, into
@@ -89,7 +89,7 @@ class Wire:
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """The result of a command; `RuntimeError` when the browser refuses it, `TimeoutError` when it is silent."""
+        """Returns the result of a command; raises `RuntimeError` if refused, `TimeoutError` without a response."""
         number = next(self._numbers)
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
         if session is not None:
@@ -110,16 +110,16 @@ class Wire:
             ready, _, _ = select.select([self._into], [], [], max(until - time.monotonic(), 0.0))
             if not ready:
                 raise TimeoutError("Chromium says nothing")
-            found = os.read(self._into, 2**20)
-            if not found:
+            results = os.read(self._into, 2**20)
+            if not results:
                 raise RuntimeError("Chromium ended")
-            self._rest += found
+            self._rest += results
         text, _, self._rest = self._rest.partition(b"\0")
         return json.loads(text)
 
 
 class Tab:
-    """One page at a time."""
+    """A tab that shows one page at a time."""
 
     def __init__(self, wire: Wire, dark: bool):
         self._wire = wire
@@ -134,7 +134,7 @@ class Tab:
         return self._wire.call(method, self._session, **parameters)
 
     def open(self, path: Path, width: int, height: int = 900, phone: bool = False, scale: float = 1.0) -> None:
-        """Loads a file at that size, in CSS pixels, and waits until it has run."""
+        """Loads a file at that size in CSS pixels and waits until its scripts have run."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone
         )
@@ -147,14 +147,14 @@ class Tab:
             time.sleep(0.02)
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page."""
-        found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in found:
-            raise RuntimeError(found["exceptionDetails"].get("exception", {}).get("description", "an exception"))
-        return found["result"].get("value")
+        """Returns the value of an expression in the page."""
+        results = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in results:
+            raise RuntimeError(results["exceptionDetails"].get("exception", {}).get("description", "an exception"))
+        return results["result"].get("value")
 
     def point(self, x: float, y: float) -> None:
-        """Moves the pointer there, in CSS pixels of the window."""
+        """Moves the pointer, in CSS pixels of the window."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def press(self, key: str) -> None:
@@ -162,26 +162,28 @@ class Tab:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def complaints(self) -> list[str]:
-        """Errors and warnings of the console, and exceptions, since the page was opened."""
+        """Returns errors and warnings of the console, and exceptions, since the page was opened."""
         self.run("0")  # what was said before this is here now
-        found = []
+        results = []
         for event in self._wire.events:
-            told = event["params"]
+            record = event["params"]
             if event["method"] == "Runtime.exceptionThrown":
-                found.append(json.dumps(told["exceptionDetails"])[:500])
-            elif event["method"] == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-                found.append(told["entry"]["text"])
-            elif event["method"] == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
-                found.append(json.dumps(told["args"])[:500])
-        return found
+                results.append(json.dumps(record["exceptionDetails"])[:500])
+            elif event["method"] == "Log.entryAdded" and record["entry"]["level"] in ("error", "warning"):
+                results.append(record["entry"]["text"])
+            elif event["method"] == "Runtime.consoleAPICalled" and record["type"] in ("error", "warning"):
+                results.append(json.dumps(record["args"])[:500])
+        return results
 
     def requests(self) -> list[str]:
-        """Addresses that the page asked for, itself left out."""
-        asked = [e["params"]["request"]["url"] for e in self._wire.events if e["method"] == "Network.requestWillBeSent"]
-        return [url for url in asked if not url.startswith(("file:", "data:"))]
+        """Returns the addresses that the page requested, except its own."""
+        requested = [
+            e["params"]["request"]["url"] for e in self._wire.events if e["method"] == "Network.requestWillBeSent"
+        ]
+        return [url for url in requested if not url.startswith(("file:", "data:"))]
 
     def picture(self, path: Path, top: float = 0.0, height: float | None = None) -> None:
-        """A PNG of the page from `top` on, in CSS pixels; of all the rest without a `height`."""
+        """Returns a PNG of the page from `top` on, in CSS pixels; without `height` up to its end."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         until = size["height"] if height is None else min(top + height, size["height"])
         clip = {"x": 0, "y": top, "width": size["width"], "height": until - top, "scale": 1}

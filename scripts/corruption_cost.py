@@ -1,9 +1,9 @@
-"""What hiding tokens costs: the corruption of every family's recipe, jitted, beside a training step.
+"""Measures the cost of masking: the jitted corruption of every family's recipe, compared with a training step.
 
     python scripts/corruption_cost.py [--model bert-mini] [--rows 64] [--length 128] [--repeats 9]
 
-Prints medians over `--repeats` turns, in each of which everything runs once: a noisy machine slows all alike. Rows are
-random pieces of a vocabulary of 30,522; sampling a generator's words (rtd) is part of its forward pass and not in here.
+Prints medians over `--repeats` rounds, each of which runs everything once, so that noise affects all alike. Sequences
+are random tokens of a vocabulary of 30,522; sampling of a generator (rtd) belongs to its forward pass and is excluded.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def vocabulary() -> Vocabulary:
 
 
 def rows_of(rows: int, length: int) -> dict[str, np.ndarray]:
-    """Full rows of one example each."""
+    """Returns full sequences of one example each."""
     ids = np.random.default_rng(1).integers(5, SIZE, (rows, length)).astype(np.int32)
     ids[:, 0], ids[:, -1] = 2, 3
     one = np.ones((rows, 1))
@@ -72,20 +72,20 @@ def config_of(spec: str, options: argparse.Namespace) -> ConfigDict:
     cfg.data.seq_len, cfg.train.batch_size, cfg.train.phases = options.length, options.rows, ()
     cfg.train.initial_batch_size = cfg.train.batch_ramp_steps = None
     cfg.data.vocab_size = SIZE
-    if cfg.objective.name == "distill":  # which hides as the student alone would
+    if cfg.objective.name == "distill":  # masks as the student alone would
         cfg.objective.name = "mlm"
     return cfg
 
 
 def corruption(spec: str, options: argparse.Namespace, words: Vocabulary, batch: dict) -> Callable[[], Any]:
-    """The jitted corruption alone; a recipe of two networks hides as its generator does."""
+    """Returns the jitted corruption; a recipe of two networks masks as its generator does."""
     objective = build.make_objective(config_of(spec, options), words)
     jitted = jax.jit(objective.corrupt)
     return lambda: jitted(batch, jax.random.key(0), np.int32(1))
 
 
 def training_step(options: argparse.Namespace, words: Vocabulary, batch: dict) -> Callable[[], Any]:
-    """A step of the masked language model of `--model`, which hides its tokens itself."""
+    """Returns a masked-LM step of `--model`, masking included."""
     cfg = config_of("bert.py:mini", options)
     cfg.model.preset, cfg.objective.pair, cfg.data.example_format = options.model, "none", "block"
     parse.check(cfg)

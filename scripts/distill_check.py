@@ -1,13 +1,13 @@
-"""Does a student learn more from a teacher than alone? The same layers, text, masks and updates, with and without one.
+"""Compares a student trained with a teacher to the same student without: same layers, text, masks and steps.
 
     bertjax pretrain --config configs/quickstart.py --workdir runs/teacher --config.model.num_layers=4 \\
         --config.data.sources=text:corpus.txt --config.data.seq_len=64 --config.train.num_steps=1500 \\
         --config.data.example_format=block --config.objective.pair=none
     python scripts/distill_check.py --teacher runs/teacher --out runs/distilled --layers 2
 
-The students have the teacher's config but for their depth. Prints the held-out loss on masked words, lower is better,
-of the teacher and of a student `alone`, `taught` (DistilBERT's losses), and `taught, started` as some of the teacher's
-layers; exits with 1 if teaching does not help. Running it again resumes what is not finished.
+The students have the teacher's config except for their depth. Prints the held-out masked-LM loss (lower is better) of
+the teacher and of a student `alone`, `taught` (DistilBERT's losses) and `taught, started` from some of the teacher's
+layers; exits with 1 if distillation does not help. The same command resumes unfinished runs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from bertjax.experiment.workdir import read_config
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--teacher", type=Path, required=True, help="work folder of the teacher")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the students' work folders")
+    parser.add_argument("--teacher", type=Path, required=True, help="work directory of the teacher")
+    parser.add_argument("--out", type=Path, required=True, help="directory for the students' work directories")
     parser.add_argument("--layers", type=int, default=2, help="of the students")
-    parser.add_argument("--steps", type=int, help="updates of every student (default: the teacher's)")
+    parser.add_argument("--steps", type=int, help="steps of every student (default: the teacher's)")
     options = parser.parse_args()
     losses = {"teacher": masked_word_loss(options.teacher)}
     for name, taught, started in (
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def student(teacher: Path, layers: int, steps: int | None, taught: bool, started: bool) -> ConfigDict:
-    """The teacher's config with fewer layers and, if asked for, a teacher and its layers to start as."""
+    """Trains with the teacher's config and fewer layers, optionally with a teacher and initialized from its layers."""
     cfg = read_config(teacher)
     depth = cfg.model.num_layers
     cfg.model.num_layers = layers
@@ -70,7 +70,7 @@ def student(teacher: Path, layers: int, steps: int | None, taught: bool, started
 
 
 def masked_word_loss(workdir: Path) -> float:
-    """The last one that was measured on held-out text."""
+    """Returns the last held-out masked-LM loss."""
     lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [record["eval/mlm_loss"] for line in lines if "eval/mlm_loss" in (record := json.loads(line))][-1]
 

@@ -1,14 +1,14 @@
-"""From a text file to the n-th update: `bertjax pretrain` against `transformers`' Trainer, real tokens a second.
+"""Compares `bertjax pretrain` with `transformers`' Trainer from a text file to the n-th step: real tokens per second.
 
     python scripts/end_to_end.py --text train.txt.gz --size mini --rows 32 --length 128 --steps 30 --repeats 5
 
-Everything that a user waits for counts: start of Python, imports, tokenising, compiling, and the updates, of which
-`real tokens` are those that are not padding. Both sides get the first `--bytes` of the text, the same WordPiece
-vocabulary (trained beforehand, outside the time), sizes, dropout, clipping and AdamW; every run is a process of its own
-without a prepared corpus. Ours runs without and with the code that an earlier run has compiled. The peer is Trainer
-with its own tokenizer and collator: lines joined and cut into full rows, or a line a row and padded, each in float32
-and in bfloat16 autocast; after the first turn the slower type of each form is left out. All take turns, medians are
-compared. Trainer needs accelerate: `--peer_python` names an interpreter that has it.
+The time includes the start of Python, imports, tokenization, compilation and the steps; `real tokens` exclude padding.
+Both sides get the first `--bytes` of the text, the same WordPiece vocabulary (trained beforehand), sizes, dropout,
+clipping and AdamW; every run is its own process without a prepared corpus. Ours runs without and with the code that an
+earlier run compiled. The baseline is Trainer with its own tokenizer and collator: lines joined and cut into full
+sequences, or one line per sequence with padding, each in float32 and in bfloat16 autocast; after the first round the
+slower dtype of each is dropped. Runs are interleaved and medians compared. Trainer needs accelerate: `--peer_python`
+names an interpreter that has it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from bertjax.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 COLD, WARM = "bertjax, nothing compiled before", "bertjax, compiled before"
-FORMS = {"group": "joined and cut", "lines": "a line a row"}
+FORMS = {"group": "joined and cut", "lines": "one line per sequence"}
 POLL_SECONDS = 0.01
 
 
 class Run(NamedTuple):
-    """One process: seconds from its start to the end of the last update, tokens trained on until then."""
+    """One process: seconds from its start to the end of the last step, and tokens trained by then."""
 
     seconds: float
     real_tokens: int
@@ -48,7 +48,7 @@ class Run(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What both sides do, below a folder of their own."""
+    """Inputs of both sides, below one directory."""
 
     folder: Path
     options: argparse.Namespace
@@ -84,20 +84,20 @@ class Job(NamedTuple):
 
 
 def prepare(job: Job) -> None:
-    """The text both read and the vocabulary both use."""
+    """Writes the text and the vocabulary that both sides use."""
     options = job.options
     if not options.text.exists():
-        raise UserError(f"--text {options.text}: there is no such file")
+        raise UserError(f"--text {options.text}: no such file")
     opener = gzip.open if options.text.suffix == ".gz" else open
     with opener(options.text, "rb") as file:
-        found = file.read(options.bytes)
-    (job.folder / "text.txt").write_bytes(found[: found.rfind(b"\n") + 1])
+        results = file.read(options.bytes)
+    (job.folder / "text.txt").write_bytes(results[: results.rfind(b"\n") + 1])
     cache = f"--config.data.cache_dir={job.folder / 'tokenizer-cache'}"
     call([sys.executable, "-m", "bertjax", "tokenizer", *job.config, cache, "--out", str(job.folder / "tokenizer")])
 
 
 def ours(job: Job, name: str, compiled: Path) -> Run:
-    """`compiled` holds what earlier runs have compiled, or nothing yet."""
+    """Runs bertjax; `compiled` holds the compilation cache of earlier runs, or nothing yet."""
     folder = job.folder / name
     command = [sys.executable, "-m", "bertjax", "pretrain", "--workdir", str(folder / "run"), *job.config]
     command += [f"--config.data.tokenizer={job.folder / 'tokenizer'}", f"--config.data.cache_dir={folder / 'cache'}"]
@@ -133,7 +133,7 @@ def theirs(job: Job, name: str, form: str, dtype: str) -> Run:
         "hidden_dropout_prob": model.hidden_dropout,
         "attention_probs_dropout_prob": model.attention_dropout,
     }
-    told = {
+    message = {
         "text": str(job.folder / "text.txt"),
         "tokenizer": str(job.folder / "tokenizer"),
         "cache": str(folder),
@@ -146,14 +146,14 @@ def theirs(job: Job, name: str, form: str, dtype: str) -> Run:
         "steps": options.steps,
         "out": str(folder / "found.json"),
     }
-    (folder / "job.json").write_text(json.dumps(told))
+    (folder / "job.json").write_text(json.dumps(message))
     began = time.time()
     call(
         [options.peer_python, str(Path(__file__).with_name("trainer_peer.py")), str(folder / "job.json")],
         {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"},
     )
-    found = json.loads((folder / "found.json").read_text())
-    return Run(found["ended"] - began, found["real_tokens"])
+    results = json.loads((folder / "found.json").read_text())
+    return Run(results["ended"] - began, results["real_tokens"])
 
 
 def call(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
@@ -164,37 +164,37 @@ def call(command: Sequence[str], environment: dict[str, str] | None = None) -> N
 
 
 def turns(job: Job) -> dict[str, list[Run]]:
-    """Every way, in turns; the table is printed anew after each."""
+    """Runs every side in turn and prints the table after each run."""
     ways = [(form, dtype) for form in FORMS for dtype in ("float32", "bfloat16")]
-    found: dict[str, list[Run]] = {name: [] for name in (COLD, WARM, *(title(*way) for way in ways))}
+    results: dict[str, list[Run]] = {name: [] for name in (COLD, WARM, *(title(*way) for way in ways))}
     for turn in range(job.options.repeats):
         compiled = job.folder / f"compiled-{turn}"
-        found[COLD].append(ours(job, f"cold-{turn}", compiled))
+        results[COLD].append(ours(job, f"cold-{turn}", compiled))
         for form, dtype in ways:
-            found[title(form, dtype)].append(theirs(job, f"{form}-{dtype}-{turn}", form, dtype))
-        found[WARM].append(ours(job, f"warm-{turn}", compiled))
+            results[title(form, dtype)].append(theirs(job, f"{form}-{dtype}-{turn}", form, dtype))
+        results[WARM].append(ours(job, f"warm-{turn}", compiled))
         if turn == 0:
             ways = [
-                max(((form, dtype) for dtype in ("float32", "bfloat16")), key=lambda way: found[title(*way)][0].speed)
+                max(((form, dtype) for dtype in ("float32", "bfloat16")), key=lambda way: results[title(*way)][0].speed)
                 for form in FORMS
             ]
-        print("\n".join(table(found)), "\n", flush=True)
-    return found
+        print("\n".join(table(results)), "\n", flush=True)
+    return results
 
 
 def title(form: str, dtype: str) -> str:
     return f"Trainer, {FORMS[form]}, {dtype}"
 
 
-def table(found: dict[str, list[Run]]) -> list[str]:
-    """Medians; ratios are those of the medians, over the fastest way of the peer."""
-    speeds = {way: statistics.median(run.speed for run in runs) for way, runs in found.items()}
+def table(results: dict[str, list[Run]]) -> list[str]:
+    """Returns medians; ratios compare them with the fastest Trainer."""
+    speeds = {way: statistics.median(run.speed for run in runs) for way, runs in results.items()}
     best = max(speed for way, speed in speeds.items() if way not in (COLD, WARM))
     lines = [
         "| | turns | seconds to the last step | real tokens | real tokens/s | over the fastest Trainer |",
         "|---|---|---|---|---|---|",
     ]
-    for way, runs in found.items():
+    for way, runs in results.items():
         seconds = sorted(run.seconds for run in runs)
         lines.append(
             f"| {way} | {len(runs)} | {statistics.median(seconds):.1f} ({seconds[0]:.1f} to {seconds[-1]:.1f}) "
@@ -213,7 +213,7 @@ def main() -> int:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--vocab_size", type=int, default=8192, help="pieces of the vocabulary (default 8,192)")
+    parser.add_argument("--vocab_size", type=int, default=8192, help="tokens of the vocabulary (default 8,192)")
     parser.add_argument("--platform", default="any", help="cpu, gpu, tpu or any, of our side")
     parser.add_argument("--peer_python", default=sys.executable, help="an interpreter with torch and accelerate")
     parser.add_argument("--peer_compile", action="store_true", help="torch.compile on the peer's side")

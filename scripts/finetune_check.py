@@ -1,20 +1,20 @@
-"""Finetuning here and by `transformers`' Trainer: the same data, rate, batch and epochs, in several seeds.
+"""Compares finetuning by bertjax and by `transformers`' Trainer: same data, learning rate, batch, epochs, seeds.
 
     python scripts/finetune_check.py --model FOLDER --out runs/finetune_check --task sst2=tsv:train.tsv,tsv:dev.tsv \\
         --task conll=conll:eng.train,conll:eng.testa --first 3000
 
-A task is NAME=TRAIN,EVAL[,COLUMN=NAME...], sources and columns as `task` of a config has them (text, pair, label);
-sources of words make it token classification. Of the training data the first `--first` examples count. Ours is one
-command for all seeds, which share what is compiled (nothing is compiled before); the peer is a process a seed. Seconds
-are those of all seeds, from the start of processes to the last prediction. The peer runs its first seed in float32 and
-in bfloat16 (or in one of `--peer_dtypes`), the others in the faster of the two. `--peer_python` names an interpreter
+A task is NAME=TRAIN,EVAL[,COLUMN=NAME...], with sources and columns as in the `task` group of a config (text, pair,
+label); conll sources make it token classification. Only the first `--first` training examples are used. Ours is one
+command for all seeds, which share compiled programs (none exists before); the baseline is one process per seed. Seconds
+are those of all seeds, from the start of the processes to the last prediction. The baseline runs its first seed in
+float32 and bfloat16 (or in one of `--peer_dtypes`) and the others in the faster. `--peer_python` names an interpreter
 that has torch and accelerate.
 
-Prints, and keeps in OUT/table.md, means and standard deviations of the scores (accuracy; entity F1 for words), their
-difference beside 2 sqrt(s1^2 / n + s2^2 / n), and the ratio of the seconds.
+Prints and writes to OUT/table.md means and standard deviations of the scores (accuracy; entity F1 for tokens), their
+difference next to 2 sqrt(s1^2 / n + s2^2 / n), and the ratio of the seconds.
 
-`--losses 20` compares the losses of the first 20 updates instead: dropout 0, float32, one epoch of as many examples in
-the same batches, from the same weights, head included.
+`--losses 20` compares the losses of the first 20 steps instead: dropout 0, float32, one epoch, the same batches, from
+the same weights, head included.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Job(NamedTuple):
-    """A task as both sides read it: JSON lines, and its labels."""
+    """A task as both sides read it: JSON lines and its labels."""
 
     name: str
     kind: str
@@ -58,12 +58,12 @@ class Run(NamedTuple):
 
 
 def prepare(text: str, options: argparse.Namespace) -> Job:
-    """Reads a task once, and writes what both sides get."""
+    """Reads a task once and writes the files of both sides."""
     name, _, rest = text.partition("=")
     train, held_out, *columns = rest.split(",")
     kind = "tokens" if train.startswith("conll:") else "classification"
-    told = dict(column.split("=", 1) for column in columns)
-    config = TaskConfig(kind=kind, train=(train,), eval=(held_out,), **told)
+    record = dict(column.split("=", 1) for column in columns)
+    config = TaskConfig(kind=kind, train=(train,), eval=(held_out,), **record)
     folder = options.out / name
     if folder.exists():  # runs in it would be taken up again
         raise UserError(f"{folder} is there already: give another --out")
@@ -74,7 +74,7 @@ def prepare(text: str, options: argparse.Namespace) -> Job:
         labels = labels or collect_labels(config, examples)
         rows = list(_rows(examples))[: options.first if split == "train" else None]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Job(name, kind, folder, labels, "pair" in told)
+    return Job(name, kind, folder, labels, "pair" in record)
 
 
 def _rows(examples: Any) -> Any:
@@ -89,7 +89,7 @@ def _rows(examples: Any) -> Any:
 
 
 def ours(job: Job, options: argparse.Namespace, workdir: Path, seeds: list[int], **changes: Any) -> list[Run]:
-    """All seeds with one command; each has its share of the seconds."""
+    """Finetunes all seeds with one command; each gets its share of the seconds."""
     values: dict[str, Any] = {
         "init_from": options.model,
         "task.train": f"jsonl:{job.folder / 'train.jsonl'}",
@@ -117,29 +117,31 @@ def ours(job: Job, options: argparse.Namespace, workdir: Path, seeds: list[int],
     call([*command, *(f"--config.{key}={value}" for key, value in values.items())])
     seconds = (time.time() - began) / len(seeds)
     name = "eval/f1" if job.kind == "tokens" else "eval/accuracy"
-    return [Run(figures(workdir / f"seed-{seed}", name)[-1], seconds) for seed in seeds]
+    return [Run(eval_metrics(workdir / f"seed-{seed}", name)[-1], seconds) for seed in seeds]
 
 
-def figures(workdir: Path, name: str) -> list[float]:
+def eval_metrics(workdir: Path, name: str) -> list[float]:
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return [line[name] for line in lines if name in line]
 
 
 def theirs(job: Job, options: argparse.Namespace, seed: int, dtype: str) -> Run:
-    found, seconds = ask_peer(job, options, seed, dtype)
+    results, seconds = ask_peer(job, options, seed, dtype)
     gold = [json.loads(line) for line in (job.folder / "eval.jsonl").read_text().splitlines()]
     if job.kind == "tokens":
-        score = entity_scores([row["tags"] for row in gold], found["predictions"]).f1
+        score = entity_scores([row["tags"] for row in gold], results["predictions"]).f1
     else:
-        score = statistics.fmean(row["label"] == said for row, said in zip(gold, found["predictions"], strict=True))
+        score = statistics.fmean(
+            row["label"] == message for row, message in zip(gold, results["predictions"], strict=True)
+        )
     return Run(score, seconds)
 
 
 def ask_peer(job: Job, options: argparse.Namespace, seed: int, dtype: str, **more: Any) -> tuple[dict[str, Any], float]:
-    """What the peer writes, and the seconds until its last prediction."""
+    """Returns what the baseline writes, and the seconds until its last prediction."""
     folder = job.folder / f"theirs-{dtype}-{seed}"
     folder.mkdir(exist_ok=True)
-    told = {
+    record = {
         "kind": job.kind,
         "model": str(options.model),
         "train": str(job.folder / "train.jsonl"),
@@ -156,26 +158,26 @@ def ask_peer(job: Job, options: argparse.Namespace, seed: int, dtype: str, **mor
         "out": str(folder / "found.json"),
         **more,
     }
-    (folder / "job.json").write_text(json.dumps(told))
+    (folder / "job.json").write_text(json.dumps(record))
     began = time.time()
     environment = {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1"}
     call(
         [options.peer_python, str(Path(__file__).with_name("finetune_peer.py")), str(folder / "job.json")], environment
     )
-    found = json.loads((folder / "found.json").read_text())
-    return found, found["ended"] - began
+    results = json.loads((folder / "found.json").read_text())
+    return results, results["ended"] - began
 
 
 def same_losses(job: Job, options: argparse.Namespace) -> str:
-    """A line of the table of losses: the peer draws the head and keeps it, and is told our order of the examples."""
+    """Returns a line of the table of losses: the baseline draws and saves the head and gets our order of examples."""
     seed, start = options.seeds[0], job.folder / "start"
     order = permutation(options.losses * options.rows, "order of windows", seed, 0).tolist()
-    found, _ = ask_peer(job, options, seed, "float32", order=order, start=str(start), epochs=1)
+    results, _ = ask_peer(job, options, seed, "float32", order=order, start=str(start), epochs=1)
     quiet = {f"model.{name}_dropout": 0.0 for name in ("hidden", "attention", "classifier")}
     changes = {"init_from": start, "task.epochs": 1, "train.compute_dtype": "float32", **quiet}
     ours(job, options, job.folder / "ours-start", [seed], **changes)
-    here = np.array(figures(job.folder / "ours-start" / f"seed-{seed}", "train/loss"))
-    there = np.array(found["losses"])
+    here = np.array(eval_metrics(job.folder / "ours-start" / f"seed-{seed}", "train/loss"))
+    there = np.array(results["losses"])
     largest = np.abs(here - there).max()
     return f"| {job.name} | {len(here)} | {here[0]:.6f} | {here[-1]:.6f} | {there[-1]:.6f} | {largest:.1e} |"
 
@@ -188,7 +190,7 @@ def call(command: list[str], environment: dict[str, str] | None = None) -> None:
 
 
 def compare(job: Job, options: argparse.Namespace) -> str:
-    """A line of the table."""
+    """Returns a line of the table."""
     there, dtypes = [], list(options.peer_dtypes)
     here = ours(job, options, job.folder / "ours", options.seeds)
     for number, seed in enumerate(options.seeds):
@@ -205,16 +207,16 @@ def row(name: str, here: list[Run], there: list[Run], dtype: str) -> str:
     spreads = [statistics.stdev(side) if len(side) > 1 else math.nan for side in scores]
     allowed = 2.0 * math.sqrt(sum(spread**2 / len(here) for spread in spreads))
     seconds = [sum(run.seconds for run in side) for side in (here, there)]
-    told = [f"{mean:.4f} ± {spread:.4f}" for mean, spread in zip(means, spreads, strict=True)]
+    record = [f"{mean:.4f} ± {spread:.4f}" for mean, spread in zip(means, spreads, strict=True)]
     within = "yes" if abs(means[0] - means[1]) <= allowed else "no"
     return (
-        f"| {name} | {told[0]} | {told[1]} ({dtype}) | {means[0] - means[1]:+.4f} | {allowed:.4f} | {within} "
+        f"| {name} | {record[0]} | {record[1]} ({dtype}) | {means[0] - means[1]:+.4f} | {allowed:.4f} | {within} "
         f"| {seconds[0]:.0f} | {seconds[1]:.0f} | {seconds[1] / seconds[0]:.2f} |"
     )
 
 
 LOSSES_HEAD = (
-    "| task | updates | first loss | last loss here | last loss there | largest difference |\n|---|---|---|---|---|---|"
+    "| task | steps | first loss | last loss here | last loss there | largest difference |\n|---|---|---|---|---|---|"
 )
 HEAD = (
     "| task | bertjax | Trainer | difference | allowed | within | s here | s there | times as fast |\n"
@@ -228,10 +230,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--task", action="append", required=True)
     parser.add_argument("--first", type=int, help="training examples (default: all)")
-    parser.add_argument("--losses", type=int, metavar="N", help="compare the losses of the first N updates instead")
+    parser.add_argument("--losses", type=int, metavar="N", help="compare the losses of the first N steps instead")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--rows", type=int, default=32, help="examples of an update")
+    parser.add_argument("--rows", type=int, default=32, help="examples per step")
     parser.add_argument("--rate", type=float, default=1e-4)
     parser.add_argument("--max_len", type=int, default=128)
     parser.add_argument("--platform", default="cpu")

@@ -1,12 +1,12 @@
-"""The peer of finetune_check.py, in a process of its own: a task on a Hugging Face folder by `transformers`' Trainer.
+"""Baseline of finetune_check.py: a task on a Hugging Face folder by `transformers`' Trainer, in its own process.
 
     python scripts/finetune_peer.py job.json
 
-The job says kind ("classification" or "tokens"), model, train and eval (JSON lines with text, pair and label, or tokens
-and tags), labels, rate, rows, epochs, max_len, seed, type, and where to write {"ended": time.time() behind the last
-prediction, "predictions": [...], "losses": [...] of the updates}. With "order" the examples come in that order, without
-dropout, and the weights that it begins with are kept in the folder "start". It needs torch, transformers, datasets and
-accelerate, and not bertjax.
+The job holds kind ("classification" or "tokens"), model, train and eval (JSON lines with text, pair and label, or
+tokens and tags), labels, rate, rows, epochs, max_len, seed, type, and the path of {"ended": time.time() after the last
+prediction, "predictions": [...], "losses": [...] of the steps}. With "order" the examples come in that order, without
+dropout, and the initial weights are saved in the folder "start". Needs torch, transformers, datasets and accelerate,
+not bertjax.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ def read(path: str, cache: str) -> Dataset:
 
 
 def features(job: dict[str, Any], tokenizer: Any, rows: Dataset) -> Dataset:
-    """As transformers' run_glue and run_ner make them."""
+    """Returns features as run_glue and run_ner of transformers build them."""
     number = {label: index for index, label in enumerate(job["labels"])}
 
     def texts(batch: dict[str, list[Any]]) -> Any:
         columns = [batch["text"]] + ([batch["pair"]] if "pair" in batch else [])
-        found = tokenizer(*columns, truncation=True, max_length=job["max_len"])
-        found["labels"] = [number[label] for label in batch["label"]]
-        return found
+        results = tokenizer(*columns, truncation=True, max_length=job["max_len"])
+        results["labels"] = [number[label] for label in batch["label"]]
+        return results
 
     def words(batch: dict[str, list[Any]]) -> Any:
-        found = tokenizer(batch["tokens"], truncation=True, max_length=job["max_len"], is_split_into_words=True)
-        found["labels"] = []
+        results = tokenizer(batch["tokens"], truncation=True, max_length=job["max_len"], is_split_into_words=True)
+        results["labels"] = []
         for index, tags in enumerate(batch["tags"]):
-            of, own, before = found.word_ids(index), [], None
+            of, current, before = results.word_ids(index), [], None
             for word in of:
-                own.append(-100 if word is None or word == before else number[tags[word]])
+                current.append(-100 if word is None or word == before else number[tags[word]])
                 before = word
-            found["labels"].append(own)
-        return found
+            results["labels"].append(current)
+        return results
 
     make = words if job["kind"] == "tokens" else texts
     return rows.map(make, batched=True, remove_columns=rows.column_names)
 
 
 def predicted(job: dict[str, Any], scores: np.ndarray, labels: np.ndarray, rows: Dataset) -> list[Any]:
-    """Labels of texts, or of the words of sentences: those that were cut off are O."""
+    """Returns labels of texts, or of the words of sentences; truncated words are O."""
     best = scores.argmax(axis=-1)
     if job["kind"] != "tokens":
         return [job["labels"][index] for index in best]
-    found = []
+    results = []
     for numbers, gold, tags in zip(best, labels, rows["tags"], strict=True):
-        own = [job["labels"][index] for index in numbers[gold != -100]]
-        found.append(own + ["O"] * (len(tags) - len(own)))
-    return found
+        current = [job["labels"][index] for index in numbers[gold != -100]]
+        results.append(current + ["O"] * (len(tags) - len(current)))
+    return results
 
 
 class Trainer(transformers.Trainer):
-    """As it is, but for examples in a given order, whose losses are kept to the last digit."""
+    """Trainer with a given order of examples, which records exact losses."""
 
     order: list[int] | None = None
     losses: tuple[float, ...] = ()
@@ -73,14 +73,14 @@ class Trainer(transformers.Trainer):
         return super()._get_train_sampler(*arguments) if self.order is None else self.order
 
     def compute_loss(self, *arguments: Any, **options: Any) -> Any:
-        found = super().compute_loss(*arguments, **options)
+        results = super().compute_loss(*arguments, **options)
         if self.order is not None:
-            self.losses += ((found[0] if isinstance(found, tuple) else found).item(),)
-        return found
+            self.losses += ((results[0] if isinstance(results, tuple) else results).item(),)
+        return results
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         done = super().train(*arguments, **options)
-        self.order = None  # what is predicted afterwards is no update
+        self.order = None  # prediction ignores the order
         return done
 
 
@@ -92,7 +92,7 @@ def main(job: dict[str, Any]) -> None:
     kind = transformers.AutoModelForTokenClassification if is_words else transformers.AutoModelForSequenceClassification
     collator = transformers.DataCollatorForTokenClassification if is_words else transformers.DataCollatorWithPadding
     rows = {split: read(job[split], job["cache"]) for split in ("train", "eval")}
-    given = {split: features(job, tokenizer, own) for split, own in rows.items()}
+    inputs = {split: features(job, tokenizer, current) for split, current in rows.items()}
     names = dict(enumerate(job["labels"]))
     more = {"id2label": names, "label2id": {label: number for number, label in names.items()}}
     if "order" in job:
@@ -101,7 +101,7 @@ def main(job: dict[str, Any]) -> None:
     if "order" in job:
         model.save_pretrained(job["start"])
         tokenizer.save_pretrained(job["start"])
-    updates = -(-len(given["train"]) // job["rows"]) * job["epochs"]
+    updates = -(-len(inputs["train"]) // job["rows"]) * job["epochs"]
     arguments = transformers.TrainingArguments(
         output_dir=job["cache"],
         learning_rate=job["rate"],
@@ -120,12 +120,12 @@ def main(job: dict[str, Any]) -> None:
         disable_tqdm=True,
         logging_strategy="no",
     )
-    trainer = Trainer(model=model, args=arguments, train_dataset=given["train"], data_collator=collator(tokenizer))
+    trainer = Trainer(model=model, args=arguments, train_dataset=inputs["train"], data_collator=collator(tokenizer))
     trainer.order = job.get("order")
     trainer.train()
-    said = trainer.predict(given["eval"])
-    found = predicted(job, said.predictions, said.label_ids, rows["eval"])
-    Path(job["out"]).write_text(json.dumps({"ended": time.time(), "predictions": found, "losses": trainer.losses}))
+    text = trainer.predict(inputs["eval"])
+    results = predicted(job, text.predictions, text.label_ids, rows["eval"])
+    Path(job["out"]).write_text(json.dumps({"ended": time.time(), "predictions": results, "losses": trainer.losses}))
 
 
 if __name__ == "__main__":

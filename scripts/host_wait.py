@@ -1,15 +1,14 @@
-"""Does the host keep up? The share of a step's time without a batch, at a given demand of tokens a second.
+"""Measures whether the host keeps up: the share of a step's time without a batch, at a demand of tokens per second.
 
     python scripts/host_wait.py --demand 10e6 --config.data.sources=text:train.txt.gz
 
-No model runs. A thread stands for the devices: a step is a sleep of the batch's places for tokens over the demand,
-begun when its batch is there and the step before has ended; the loop runs two steps ahead. Batches come from the loader
-of training, and the waiting is measured as there (`train/data_wait`). For each form and length: packed examples,
-sentence pairs, and XLNet's segments of a stream that goes on from batch to batch. A batch has `--tokens` places. The
-corpus is prepared first, if it is not in the cache; the first batches are not timed, but the plans of later epochs are
-made while the clock runs. A small corpus is harder than a large one: at 10 M tokens a second, 5 M of them are an epoch
-of half a second. Beside it stands what a thread makes that does nothing else, in tokens a second of a processor. Exits
-with 1 if a form waits for more than `--most` percent of the time.
+No model runs. A thread stands for the devices: a step sleeps for the batch's token slots divided by the demand, and
+starts when its batch is there and the previous step has ended; the loop runs two steps ahead. Batches come from the
+training loader, and the wait is measured as in training (`train/data_wait`). Covers packed examples, sentence pairs and
+XLNet's segments, per length. A batch has `--tokens` slots. The corpus is prepared first unless cached; the first
+batches are not timed, but later epochs are planned while the clock runs. A small corpus is harder than a large one: at
+10 M tokens per second, 5 M of them are an epoch of half a second. The last column is the rate of one thread that does
+nothing else, in tokens per CPU second. Exits with 1 if the wait exceeds `--most` percent.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ AHEAD = 2
 WARM_UP = 4
 
 
-class Figures(NamedTuple):
-    """Of one form: share of the time without a batch, real tokens of all places, tokens a second of a processor."""
+class WaitMetrics(NamedTuple):
+    """Share of the time without a batch, share of real tokens, tokens per CPU second of one format."""
 
     waited: float
     filled: float
@@ -52,7 +51,7 @@ class Figures(NamedTuple):
 
 
 class Step:
-    """Figures of a step under way, for whom it is enough that they can be waited for."""
+    """Metrics of a step in flight, which can only be waited for."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -63,7 +62,7 @@ class Step:
 
 
 class Devices:
-    """One step after the other, each of so many seconds."""
+    """Runs steps of a given duration one after the other."""
 
     def __init__(self, seconds: float):
         self._seconds, self._sent = seconds, queue.SimpleQueue[Step | None]()
@@ -93,15 +92,15 @@ def config_of(form: str, length: int, options: argparse.Namespace, more: Sequenc
     return apply_overrides(cfg, [*(f"--config.{value}" for value in [*overrides, *values]), *more])
 
 
-def measure(cfg: ConfigDict, demand: float, seconds: float) -> Figures:
-    """So many seconds of steps, real batches."""
+def measure(cfg: ConfigDict, demand: float, seconds: float) -> WaitMetrics:
+    """Returns the metrics of steps with real batches over `seconds`."""
     parse.check(cfg)
     pipeline = corpora.training_pipeline(cfg, corpora.prepare(cfg))
     step_seconds = cfg.train.batch_size * cfg.data.seq_len / demand
     steps = max(int(seconds / step_seconds), 10)
     waiting, devices = DataWaitTimer(), Devices(step_seconds)
     under_way: list[Step] = []
-    places = filled = 0
+    slots = filled = 0
     with pipeline.prefetch(0, WARM_UP + steps) as batches:
         for cursor, batch in waiting.each(batches):
             if cursor == WARM_UP:
@@ -109,7 +108,7 @@ def measure(cfg: ConfigDict, demand: float, seconds: float) -> Figures:
                     step.block_until_ready()
                 waiting.lap()
                 began = time.perf_counter()
-            places, filled = places + batch["segment_ids"].size, filled + int((batch["segment_ids"] > 0).sum())
+            slots, filled = slots + batch["segment_ids"].size, filled + int((batch["segment_ids"] > 0).sum())
             under_way.append(devices.send())
             waiting.sent(under_way[-1])
             if len(under_way) > AHEAD:
@@ -119,38 +118,38 @@ def measure(cfg: ConfigDict, demand: float, seconds: float) -> Figures:
         waited = waiting.lap() / (time.perf_counter() - began)
     devices.close()
     waiting.close()
-    return Figures(waited, filled / places, speed(pipeline, WARM_UP + steps, min(steps, 64)))
+    return WaitMetrics(waited, filled / slots, speed(pipeline, WARM_UP + steps, min(steps, 64)))
 
 
 def speed(pipeline: Any, first: int, batches: int) -> float:
-    """Places for tokens that this thread fills in a second of a processor."""
+    """Returns token slots per CPU second of this thread."""
     pipeline.batch(first)
     began = time.thread_time()
-    places = sum(pipeline.batch(cursor)["segment_ids"].size for cursor in range(first, first + batches))
-    return places / (time.thread_time() - began)
+    slots = sum(pipeline.batch(cursor)["segment_ids"].size for cursor in range(first, first + batches))
+    return slots / (time.thread_time() - began)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--demand", type=float, default=10e6, help="tokens a second (default 10e6)")
+    parser.add_argument("--demand", type=float, default=10e6, help="tokens per second (default 10e6)")
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512])
-    parser.add_argument("--tokens", type=int, default=256 * 512, help="places of a batch (default 256 x 512)")
+    parser.add_argument("--tokens", type=int, default=256 * 512, help="token slots per batch (default 256 x 512)")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement (default 4)")
     parser.add_argument("--most", type=float, default=1.0, help="percent of the time that may be waited (default 1)")
     options, more = parser.parse_known_args()
     slow, demand = False, f"{options.demand / 1e6:g} M/s"
-    print(f"| form | tokens a row | rows | real tokens | waits at {demand} | M tokens/s of a processor |")
+    print(f"| format | sequence length | sequences | real tokens | waits at {demand} | M tokens/s of a processor |")
     print("|---|---|---|---|---|---|", flush=True)
     try:
         for form in options.forms:
             for length in options.lengths:
                 cfg = config_of(form, length, options, more)
-                found = measure(cfg, options.demand, options.seconds)
-                slow = slow or 100 * found.waited > options.most
+                results = measure(cfg, options.demand, options.seconds)
+                slow = slow or 100 * results.waited > options.most
                 print(
-                    f"| {form} | {length} | {cfg.train.batch_size} | {100 * found.filled:.1f} % "
-                    f"| {100 * found.waited:.2f} % | {found.made / 1e6:.1f} |",
+                    f"| {form} | {length} | {cfg.train.batch_size} | {100 * results.filled:.1f} % "
+                    f"| {100 * results.waited:.2f} % | {results.made / 1e6:.1f} |",
                     flush=True,
                 )
     except UserError as error:

@@ -1,10 +1,10 @@
-"""What a frozen encoder knows: a logistic regression on its hidden states, for words (tags) and sentences (labels).
+"""Probes a frozen encoder: logistic regression on its hidden states, for words (tags) and sentences (labels).
 
     python scripts/linear_probe.py --model FOLDER [--tags TRAIN DEV] [--sentences TRAIN DEV]
 
-Words: CoNLL columns (word first, tag last); F1 of the tags that are not O, word by word. Sentences: tsv with columns
-`sentence` and `label`; accuracy. Every layer is probed; the one that does best on a fifth of the training part is
-trained again on all of it and scored on DEV. Needs scikit-learn (extra `probe`).
+Words: CoNLL columns (word first, tag last); F1 of the tags other than O, per word. Sentences: tsv with columns
+`sentence` and `label`; accuracy. Every layer is probed; the best on a fifth of the training data is trained again on
+all of it and scored on DEV. Needs scikit-learn.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ Score = Callable[[np.ndarray, np.ndarray], float]
 
 
 class Example(NamedTuple):
-    """Words with either a label for each, or one for all."""
+    """Words with one label each, or one label for all."""
 
     words: list[str]
     labels: list[str]
 
 
 def probe_tags(model: PretrainedModel, tokenizer: Tokenizer, train: Path, dev: Path, most: int) -> dict[str, float]:
-    """F1 of the tags but O, by word."""
+    """Returns the F1 of tags other than O, per word."""
 
-    def score(right: np.ndarray, said: np.ndarray) -> float:
-        return float(f1_score(right, said, labels=sorted({*right} - {"O"}), average="micro", zero_division=0.0))
+    def score(right: np.ndarray, text: np.ndarray) -> float:
+        return float(f1_score(right, text, labels=sorted({*right} - {"O"}), average="micro", zero_division=0.0))
 
     parts = [_features(model, tokenizer, _sample(read_tags(path), most), each_word=True) for path in (train, dev)]
     return _best_layer(*parts, score)
@@ -51,17 +51,17 @@ def probe_tags(model: PretrainedModel, tokenizer: Tokenizer, train: Path, dev: P
 def probe_sentences(
     model: PretrainedModel, tokenizer: Tokenizer, train: Path, dev: Path, most: int
 ) -> dict[str, float]:
-    """Accuracy, from the mean of a sentence's hidden states."""
+    """Returns the accuracy from the mean of a sentence's hidden states."""
 
-    def score(right: np.ndarray, said: np.ndarray) -> float:
-        return float(accuracy_score(right, said))
+    def score(right: np.ndarray, text: np.ndarray) -> float:
+        return float(accuracy_score(right, text))
 
     parts = [_features(model, tokenizer, _sample(read_sentences(path), most), each_word=False) for path in (train, dev)]
     return _best_layer(*parts, score)
 
 
 def read_tags(path: Path) -> list[Example]:
-    """Sentences of CoNLL columns, parted by empty lines."""
+    """Reads sentences of CoNLL columns, separated by empty lines."""
     examples = []
     for block in path.read_text(encoding="utf-8").split("\n\n"):
         rows = [line.split() for line in block.splitlines() if line.strip() and not line.startswith("-DOCSTART-")]
@@ -85,23 +85,23 @@ def _sample(examples: list[Example], most: int) -> list[Example]:
 def _features(
     model: PretrainedModel, tokenizer: Tokenizer, examples: list[Example], each_word: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(features [layers, n, D], labels [n]): of the first piece of every word, or of the mean over a sentence."""
-    found, labels = [], []
+    """Returns (features [layers, n, D], labels [n]): of the first token of every word, or the mean over a sentence."""
+    results, labels = [], []
     for batch in _batches(examples):
         rows = [_row(tokenizer, example.words) for example in batch]
         ids = np.full((ROWS, LENGTH), tokenizer.pad_id, np.int32)
         mask = np.zeros((ROWS, LENGTH), np.int32)
-        for row, (pieces, _) in enumerate(rows):
-            ids[row, : len(pieces)], mask[row, : len(pieces)] = pieces, 1
+        for row, (tokens, _) in enumerate(rows):
+            ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
         hidden = np.asarray(model(ids, attention_mask=mask, output_hidden_states=True).hidden_states)
-        for row, (example, (pieces, firsts)) in enumerate(zip(batch, rows, strict=True)):
+        for row, (example, (tokens, firsts)) in enumerate(zip(batch, rows, strict=True)):
             if each_word:
-                found.append(hidden[:, row, firsts])
+                results.append(hidden[:, row, firsts])
                 labels += example.labels[: len(firsts)]
             else:
-                found.append(hidden[:, row, : len(pieces)].mean(1, keepdims=True))
+                results.append(hidden[:, row, : len(tokens)].mean(1, keepdims=True))
                 labels += example.labels
-    return np.concatenate(found, axis=1), np.array(labels)
+    return np.concatenate(results, axis=1), np.array(labels)
 
 
 def _batches(examples: Sequence[Example]) -> Iterator[Sequence[Example]]:
@@ -109,14 +109,14 @@ def _batches(examples: Sequence[Example]) -> Iterator[Sequence[Example]]:
 
 
 def _row(tokenizer: Tokenizer, words: list[str]) -> tuple[list[int], list[int]]:
-    """Pieces of the words between [CLS] and [SEP], cut to length, and where every word begins."""
-    pieces, firsts = [tokenizer.cls_id], []
+    """Returns the tokens of the words between [CLS] and [SEP], truncated, and where every word begins."""
+    tokens, firsts = [tokenizer.cls_id], []
     for encoded in tokenizer.encode_batch(words):
-        if not len(encoded) or len(pieces) + len(encoded) >= LENGTH:
+        if not len(encoded) or len(tokens) + len(encoded) >= LENGTH:
             break
-        firsts.append(len(pieces))
-        pieces += encoded.tolist()
-    return [*pieces, tokenizer.sep_id], firsts
+        firsts.append(len(tokens))
+        tokens += encoded.tolist()
+    return [*tokens, tokenizer.sep_id], firsts
 
 
 def _best_layer(
@@ -126,8 +126,8 @@ def _best_layer(
     cut = len(labels) * 4 // 5
     scores = [score(labels[cut:], _fit(x[:cut], labels[:cut]).predict(x[cut:])) for x in features]
     layer = int(np.argmax(scores))
-    said = _fit(features[layer], labels).predict(held_features[layer])
-    return {"score": score(held_labels, said), "layer": layer, "examples": len(labels)}
+    text = _fit(features[layer], labels).predict(held_features[layer])
+    return {"score": score(held_labels, text), "layer": layer, "examples": len(labels)}
 
 
 def _fit(features: np.ndarray, labels: np.ndarray) -> LogisticRegression:
@@ -142,12 +142,12 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=3000, help="sentences of each part (default 3000)")
     options = parser.parse_args()
     model, tokenizer = load_pretrained(options.model), load_tokenizer(options.model)
-    found = {}
+    results = {}
     if options.tags:
-        found["tags"] = probe_tags(model, tokenizer, *options.tags, options.most)
+        results["tags"] = probe_tags(model, tokenizer, *options.tags, options.most)
     if options.sentences:
-        found["sentences"] = probe_sentences(model, tokenizer, *options.sentences, options.most)
-    print(json.dumps(found))
+        results["sentences"] = probe_sentences(model, tokenizer, *options.sentences, options.most)
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Does a long run grow? Resident memory, open files and threads of `bertjax pretrain`, step after step.
+"""Measures resident memory, open files and threads of `bertjax pretrain` over a long run.
 
     python scripts/memory_over_time.py --out memory --config configs/quickstart.py --config.train.num_steps=5000 \\
         --config.eval.interval_steps=250 --config.checkpoint.interval_steps=100
 
-Runs the command with these arguments in a temporary work folder and reads /proc of it whenever it has made `--every`
-more steps. Writes OUT.csv and a picture, OUT.svg, and prints the slope of the resident size by least squares over the
-second half of the run, in KiB per 1,000 steps: the first half holds what is allocated once. Linux only.
+Runs the command in a temporary work directory and reads its /proc every `--every` steps. Writes OUT.csv and a chart,
+OUT.svg, and prints the growth of the resident size by least squares over the second half of the run, in KiB per 1,000
+steps; the first half contains one-time allocations. Linux only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COLOURS = {"resident MiB": "#1f6fb4", "open files": "#c25b12"}
 
 
 class Sample(NamedTuple):
-    """What a process holds after so many steps."""
+    """Resources of a process after a step."""
 
     step: int
     seconds: float
@@ -46,7 +46,7 @@ def sample(pid: int, step: int, seconds: float) -> Sample:
 
 
 def watch(command: list[str], workdir: Path, every: int) -> list[Sample]:
-    """Runs the command to its end; a sample every so many steps while it trains."""
+    """Runs the command to its end and samples it every so many steps."""
     process = subprocess.Popen([*command, "--workdir", str(workdir)], stdout=subprocess.DEVNULL)
     begin, next_step, samples = time.monotonic(), 1, []
     while process.poll() is None:
@@ -64,7 +64,7 @@ def watch(command: list[str], workdir: Path, every: int) -> list[Sample]:
 
 
 def last_step(file: Path) -> int:
-    """Of the last whole line; 0 before there is any."""
+    """Returns the step of the last complete line; 0 before the first."""
     if not file.exists():
         return 0
     with file.open("rb") as handle:
@@ -73,14 +73,14 @@ def last_step(file: Path) -> int:
     return json.loads(lines[-1])["step"] if lines else 0
 
 
-def slope(samples: Sequence[Sample]) -> float:
-    """KiB per 1,000 steps, by least squares over the second half of the steps."""
+def growth(samples: Sequence[Sample]) -> float:
+    """Returns KiB per 1,000 steps, by least squares over the second half of the steps."""
     late = [each for each in samples if each.step > samples[-1].step / 2]
     return float(np.polyfit([each.step for each in late], [each.resident_kib for each in late], 1)[0]) * 1000
 
 
 def picture(samples: Sequence[Sample], title: str) -> str:
-    """Resident size (left axis) and open files (right axis) over the steps, as SVG."""
+    """Returns an SVG of resident size (left axis) and open files (right axis) over the steps."""
     sizes, files = [each.resident_kib / 1024 for each in samples], [each.open_files for each in samples]
     last, most_size, most_files = samples[-1].step, _ceiling(max(sizes)), _ceiling(max(files))
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
@@ -118,7 +118,7 @@ def picture(samples: Sequence[Sample], title: str) -> str:
 
 
 def _ceiling(value: float) -> float:
-    """The next number above that ends an axis well."""
+    """Returns the next number above that ends an axis well."""
     unit = 10.0 ** np.floor(np.log10(max(value, 1.0)))
     return float(next(unit * factor for factor in (1, 1.2, 1.6, 2, 4, 6, 8, 10) if unit * factor >= value))
 
@@ -132,7 +132,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         samples = watch(command, Path(folder) / "run", options.every)
     if len(samples) < 4:
-        print("too few samples for a slope; more steps, or a smaller --every", file=sys.stderr)
+        print("too few samples; more steps, or a smaller --every", file=sys.stderr)
         return 1
     with options.out.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -140,12 +140,12 @@ def main() -> int:
         writer.writerows(each._replace(seconds=round(each.seconds, 2)) for each in samples)
     first, last = samples[0], samples[-1]
     middle = next(each for each in samples if each.step > last.step / 2)
-    said = f"{slope(samples):+.0f} KiB per 1,000 steps over the second half"
-    options.out.with_suffix(".svg").write_text(picture(samples, f"{last.step:,} steps: {said}"), encoding="utf-8")
+    text = f"{growth(samples):+.0f} KiB per 1,000 steps over the second half"
+    options.out.with_suffix(".svg").write_text(picture(samples, f"{last.step:,} steps: {text}"), encoding="utf-8")
     print(f"{len(samples)} samples in {last.step} steps, {last.seconds:.0f} s")
     for name, at in (("first", first), ("half", middle), ("last", last)):
         print(f"{name:6} {at.resident_kib / 1024:8.1f} MiB {at.open_files:4} open files {at.threads:4} threads")
-    print(f"resident size: {said}")
+    print(f"resident size: {text}")
     return 0
 
 

@@ -1,12 +1,12 @@
-"""Memory of a training step on one device: recomputation (model.remat) by microbatches, as a table for the docs.
+"""Prints the memory of a training step on one device: rematerialization (model.remat) by microbatches, as a table.
 
     python scripts/memory_table.py --sizes base large --rows 32 --microbatches 1 2 4 8 --out memory.md
 
-Nothing is trained or allocated: the step is compiled for one device of the platform in use, and its own account of its
-buffers is read, as `--config.dry_run=true` does. The state (weights, two moments) stands beside it. Layers are scanned
-(`--unroll 1`), as accelerators do. FLOPs are those of all products of the traced step, loops counted by their lengths;
-the share is over the step that recomputes nothing. A CPU keeps activations in float32, an accelerator in bfloat16, so
-that the figures of the one are no figures of the other: the table says where it was compiled.
+Nothing is trained or allocated: the step is compiled for one device of the current platform and the compiler's own
+account of its buffers is read, as `--config.dry_run=true` does. The state (weights, two moments) is a separate column.
+Layers are scanned (`--unroll 1`), as on accelerators. FLOPs are those of all matmuls of the traced step, loops counted
+by their trip counts, relative to the step without rematerialization. A CPU keeps activations in float32, an accelerator
+in bfloat16, so the numbers of one do not apply to the other: the table names its platform.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ GIB = 2.0**30
 
 
 class Cell(NamedTuple):
-    """One way to run the step: bytes of a device beside the state, FLOPs of its products."""
+    """One way to run the step: bytes per device without the state, FLOPs of its matmuls."""
 
     step_bytes: int
     flops: float
 
 
 def products(jaxpr: Jaxpr) -> float:
-    """FLOPs of all matrix products, those in loops as often as they run."""
+    """Returns the FLOPs of all matmuls, loops counted by their trip counts."""
     total = 0.0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
@@ -59,7 +59,7 @@ def products(jaxpr: Jaxpr) -> float:
 
 
 def _programs(value: Any) -> list[Jaxpr]:
-    """The programs that a parameter of an operation holds."""
+    """Returns the programs in a parameter of an operation."""
     if isinstance(value, ClosedJaxpr):
         return [value.jaxpr]
     if isinstance(value, Jaxpr):
@@ -70,7 +70,7 @@ def _programs(value: Any) -> list[Jaxpr]:
 
 
 def vocabulary(size: int) -> Vocabulary:
-    """A stand-in of that size."""
+    """Returns a stand-in vocabulary of that size."""
     ones = np.ones(size, bool)
     return Vocabulary(size, padded_vocab_size(size), 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))
 
@@ -105,7 +105,7 @@ def measure(cfg: ConfigDict) -> Cell:
 
 
 def table(size: str, options: argparse.Namespace, overrides: Sequence[str]) -> list[str]:
-    """The lines of a size, in markdown."""
+    """Returns the lines of a size, in Markdown."""
     cfg = config_of(size, options, overrides)
     held = state_bytes(cfg)
     half = state_bytes(
@@ -119,7 +119,7 @@ def table(size: str, options: argparse.Namespace, overrides: Sequence[str]) -> l
             cells[remat, parts] = cell = measure(cfg)
             seconds = time.monotonic() - began
             print(
-                f"  {size} remat={remat} microbatches={parts}: {cell.step_bytes / GIB:.2f} GiB beside the state "
+                f"  {size} remat={remat} microbatches={parts}: {cell.step_bytes / GIB:.2f} GiB without the state "
                 f"({seconds:.0f} s)",
                 file=sys.stderr,
                 flush=True,
@@ -148,11 +148,11 @@ def main() -> int:
     )
     parser.add_argument("--config", default=str(CONFIG), help="a config file, without its size")
     parser.add_argument("--sizes", nargs="+", default=["base", "large"], help="arguments of the config file; '' = none")
-    parser.add_argument("--rows", type=int, default=32, help="rows of a batch")
+    parser.add_argument("--rows", type=int, default=32, help="sequences per batch")
     parser.add_argument("--length", type=int, default=512, help="tokens of a row")
     parser.add_argument("--microbatches", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--remat", nargs="+", default=list(REMAT_POLICIES), choices=REMAT_POLICIES)
-    parser.add_argument("--unroll", type=int, default=1, help="layers compiled one behind the other")
+    parser.add_argument("--unroll", type=int, default=1, help="layers unrolled")
     parser.add_argument("--out", type=Path, help="write the tables to this file, too")
     options, overrides = parser.parse_known_args()
     try:

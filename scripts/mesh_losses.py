@@ -1,8 +1,8 @@
-"""The same run on one and on several virtual CPU devices: how far do the losses drift apart?
+"""Compares the losses of the same run on one and on several virtual CPU devices.
 
     python scripts/mesh_losses.py --config configs/bert.py:tiny --config.train.num_steps=300 ...
 
-Every mesh is a process of its own (jax fixes the number of devices when it starts). Prints, for each mesh, the largest
+Every mesh is its own process (jax fixes the number of devices when it starts). Prints, for each mesh, the largest
 relative difference of the training losses from those on one device, and the first and the last loss.
 """
 
@@ -22,16 +22,16 @@ def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = {mesh: losses(mesh, arguments, Path(folder)) for mesh in MESHES}
     alone = runs[MESHES[0]]
-    for (data, fsdp, tensor), found in runs.items():
-        drift = max(abs(here - there) / there for here, there in zip(found, alone, strict=True))
+    for (data, fsdp, tensor), results in runs.items():
+        drift = max(abs(here - there) / there for here, there in zip(results, alone, strict=True))
         print(
-            f"data={data} fsdp={fsdp} tensor={tensor}: {len(found)} records, first {found[0]:.6f}, "
-            f"last {found[-1]:.6f}, largest relative difference {drift:.1e}"
+            f"data={data} fsdp={fsdp} tensor={tensor}: {len(results)} records, first {results[0]:.6f}, "
+            f"last {results[-1]:.6f}, largest relative difference {drift:.1e}"
         )
 
 
 def losses(mesh: tuple[int, int, int], arguments: list[str], folder: Path) -> list[float]:
-    """The training losses of one run, in order."""
+    """Returns the training losses of one run, in order."""
     data, fsdp, tensor = mesh
     count = data * fsdp * tensor
     workdir = folder / f"{data}-{fsdp}-{tensor}"

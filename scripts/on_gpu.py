@@ -1,14 +1,14 @@
-"""Everything that is measured on a GPU, in one go: a folder of figures and a table that holds them beside the targets.
+"""Runs everything that is measured on a GPU and writes the results and a table that compares them with targets.
 
     python scripts/on_gpu.py --out runs/on_gpu --text 'text:corpus/*.txt'
     python scripts/on_gpu.py --out runs/smoke --smoke            on a CPU, tiny sizes: does every job still run?
 
-Jobs, each a process of its own with a log, its figures and its time: tests of the kernels, the fused attention against
-the plain one, `bertjax benchmark` of the three models with targets (also against PyTorch), scanned and unrolled layers,
-recomputation, 16-bit moments, plain attention, XLA's flags, small models with several steps a dispatch, and the memory
-table. OUT/table.md is written anew after each. The same command again does what is missing (`--again` forgets a job);
-`--only` takes names or beginnings of names, `--list` prints them. A job that fails is told and the others go on; the
-exit status is 1 then.
+Each job is its own process with a log, results and a time: tests of the kernels, fused attention against the reference,
+`bertjax benchmark` of the three models with targets (also against PyTorch), scanned and unrolled layers,
+rematerialization, 16-bit moments, plain attention, XLA flags, small models with several steps per dispatch, and the
+memory table. OUT/table.md is rewritten after each job. The same command runs what is missing (`--again` repeats a job);
+`--only` takes names or prefixes, `--list` prints them. A failed job is reported and the others continue; the exit
+status is then 1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TESTS = ["tests/models/test_fused.py", "tests/models/test_linear.py", "tests/tra
 
 
 class Model(NamedTuple):
-    """A model with a target: real tokens a second that must be reached, and that would be good."""
+    """A model with targets in real tokens per second: required, and good."""
 
     config: str
     rows: int
@@ -80,7 +80,7 @@ SMOKE_MODEL = ("model.num_layers=2", "model.hidden_size=64", "model.num_heads=2"
 
 
 class Plan:
-    """The jobs, as the options want them."""
+    """The jobs for the given options."""
 
     def __init__(self, options: argparse.Namespace):
         self.options = options
@@ -89,22 +89,22 @@ class Plan:
         pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", *(TESTS[1:2] if self.options.smoke else TESTS)]
         kernels = [sys.executable, str(ROOT / "scripts" / "check_kernels.py")]
         kernels += ["--implementation", "interpret", "--lengths", "128", "--heads", "2"] if self.options.smoke else []
-        found = [Job("tests", pytest), Job("kernels", kernels)]
-        found += [self._benchmark(name, model) for name, model in MODELS.items()]
-        found += [
+        results = [Job("tests", pytest), Job("kernels", kernels)]
+        results += [self._benchmark(name, model) for name, model in MODELS.items()]
+        results += [
             self._benchmark(f"{name}-against-hf", model, ratio_target=RATIO_TARGET, more=["--baseline", "hf"])
             for name, model in MODELS.items()
         ]
         for name in ("bert-base", "bert-large")[: 1 if self.options.smoke else 2]:
-            found += self._variants(name)
+            results += self._variants(name)
         for name, model in list(SMALL.items())[: 1 if self.options.smoke else 3]:
             for count in TOGETHER:
                 together = model._replace(overrides=(*model.overrides, f"train.steps_per_dispatch={count}"))
-                found.append(self._benchmark(f"small-{name}-{count}-a-dispatch", together))
-        return [*found, self._memory()]
+                results.append(self._benchmark(f"small-{name}-{count}-a-dispatch", together))
+        return [*results, self._memory()]
 
     def _variants(self, name: str) -> list[Job]:
-        """One thing changed at a time."""
+        """Returns variants that change one thing each."""
         model = MODELS[name]
         layers = 2 if self.options.smoke else 24 if "large" in name else 12
         changes = {
@@ -118,11 +118,11 @@ class Plan:
             "rbg": ("train.dropout_prng=rbg",),
             "no-dropout": ("model.hidden_dropout=0", "model.attention_dropout=0"),
         }
-        found = [
+        results = [
             self._benchmark(f"{name}-{key}", model._replace(overrides=(*model.overrides, *values)))
             for key, values in changes.items()
         ]
-        return found + [self._benchmark(f"{name}-{key}", model, flags=flags) for key, flags in FLAGS.items()]
+        return results + [self._benchmark(f"{name}-{key}", model, flags=flags) for key, flags in FLAGS.items()]
 
     def _benchmark(
         self, name: str, model: Model, flags: str = "", ratio_target: float = 0.0, more: Sequence[str] = ()
@@ -160,7 +160,7 @@ class Plan:
 
 
 def do(job: Job, out: Path, limit: float) -> dict[str, Any]:
-    """Runs a job to its end, or its time limit; what is kept of it goes to `name.done.json`."""
+    """Runs a job to its end or time limit and writes `name.done.json`."""
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH", ""))))
     if job.flags:
@@ -173,12 +173,12 @@ def do(job: Job, out: Path, limit: float) -> dict[str, Any]:
             ).returncode
         except subprocess.TimeoutExpired:
             status = 124
-    kept = {"status": status, "seconds": time.monotonic() - began, "flags": job.flags, "command": job.command}
+    saved = {"status": status, "seconds": time.monotonic() - began, "flags": job.flags, "command": job.command}
     if status != 0:
         lines = (out / f"{job.name}.log").read_text(encoding="utf-8").strip().splitlines() or [""]
-        kept["said"] = "took too long" if status == 124 else lines[-1][:200]
-    (out / f"{job.name}.done.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
-    return kept
+        saved["said"] = "took too long" if status == 124 else lines[-1][:200]
+    (out / f"{job.name}.done.json").write_text(json.dumps(saved, indent=1), encoding="utf-8")
+    return saved
 
 
 def done(name: str, out: Path) -> dict[str, Any] | None:
@@ -187,76 +187,78 @@ def done(name: str, out: Path) -> dict[str, Any] | None:
 
 
 def table(jobs: Sequence[Job], out: Path, smoke: bool) -> list[str]:
-    """A line for every job that has run."""
+    """Returns a line for every job that has run."""
     lines = [
         f"Machine: {machine(out)}",
-        *(["", "A smoke test on a CPU, of tiny models: no figure says anything."] if smoke else []),
+        *(["", "A smoke test on a CPU, of tiny models: the numbers mean nothing."] if smoke else []),
         "",
         "| job | real tokens/s | floor, goal | reached | MFU | step ms | waits | compile s | peak GiB | over PyTorch |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     others = ["", "| job | status | seconds |", "|---|---|---|"]
     for job in jobs:
-        kept = done(job.name, out)
-        if kept is None:
+        saved = done(job.name, out)
+        if saved is None:
             continue
-        figures = out / f"{job.name}.json"
-        if kept["status"] == 0 and figures.exists():
-            lines.append(row(job, json.loads(figures.read_text(encoding="utf-8"))))
+        metrics = out / f"{job.name}.json"
+        if saved["status"] == 0 and metrics.exists():
+            lines.append(row(job, json.loads(metrics.read_text(encoding="utf-8"))))
         else:
-            said = "passed" if kept["status"] == 0 else f"**failed**: {kept['said']}".replace("|", "/")
-            others.append(f"| {job.name} | {said} | {kept['seconds']:.0f} |")
-    compiled = [_figures(out, name).get("compile_seconds", 0.0) for name in ("bert-base", "bert-large")]
+            message = "passed" if saved["status"] == 0 else f"**failed**: {saved['said']}".replace("|", "/")
+            others.append(f"| {job.name} | {message} | {saved['seconds']:.0f} |")
+    compiled = [_read_results(out, name).get("compile_seconds", 0.0) for name in ("bert-base", "bert-large")]
     if all(compiled):
         ratio = compiled[1] / compiled[0]
         others += ["", f"Compiling BERT-large takes {ratio:.2f} times as long as BERT-base (target: at most 1.5)."]
     return [*lines, *others, ""]
 
 
-def _figures(out: Path, name: str) -> dict[str, Any]:
+def _read_results(out: Path, name: str) -> dict[str, Any]:
     file = out / f"{name}.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
-def row(job: Job, figures: dict[str, Any]) -> str:
-    speed, model = figures["tokens_per_second"]["median"], job.model
+def row(job: Job, metrics: dict[str, Any]) -> str:
+    speed, model = metrics["tokens_per_second"]["median"], job.model
     target = reached = ratio = ""
     if model is not None and model.floor:
         target = f"{model.floor / 1e3:,.0f} k, {model.goal / 1e3:,.0f} k"
         reached = f"{speed / model.floor:.2f}, {speed / model.goal:.2f}"
-    if "peer" in figures:
-        found = figures["peer"]["ratio"]["median"]
-        ratio = f"{found:.2f} (target {job.ratio_target:g})"
-    mfu = "" if figures["mfu"] is None else f"{100 * figures['mfu']:.1f} %"
-    step, peak = 1e3 * figures["seconds_per_step"]["median"], figures["peak_bytes"] / 2**30
+    if "peer" in metrics:
+        results = metrics["peer"]["ratio"]["median"]
+        ratio = f"{results:.2f} (target {job.ratio_target:g})"
+    mfu = "" if metrics["mfu"] is None else f"{100 * metrics['mfu']:.1f} %"
+    step, peak = 1e3 * metrics["seconds_per_step"]["median"], metrics["peak_bytes"] / 2**30
     return (
-        f"| {job.name} | {speed:,.0f} | {target} | {reached} | {mfu} | {step:.1f} | {100 * figures['waited']:.2f} % "
-        f"| {figures['compile_seconds']:.0f} | {peak:.1f} | {ratio} |"
+        f"| {job.name} | {speed:,.0f} | {target} | {reached} | {mfu} | {step:.1f} | {100 * metrics['waited']:.2f} % "
+        f"| {metrics['compile_seconds']:.0f} | {peak:.1f} | {ratio} |"
     )
 
 
 def machine(out: Path) -> str:
-    """The GPU, its driver and the versions, asked once."""
+    """Returns the GPU, its driver and versions, queried once."""
     file = out / "machine.txt"
     if not file.exists():
-        said = "no nvidia-smi"
+        message = "no nvidia-smi"
         if shutil.which("nvidia-smi"):
             query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,power.limit", "--format=csv,noheader"]
-            said = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().replace("\n", "; ")
+            message = (
+                subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().replace("\n", "; ")
+            )
         code = "import jax, flax, optax; print('jax', jax.__version__, 'flax', flax.__version__)"
         versions = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        file.write_text(f"{said}; {versions.stdout.strip()}", encoding="utf-8")
+        file.write_text(f"{message}; {versions.stdout.strip()}", encoding="utf-8")
     return file.read_text(encoding="utf-8")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of figures, logs and table.md")
+    parser.add_argument("--out", type=Path, required=True, help="directory of results, logs and table.md")
     parser.add_argument("--text", default="builtin:python-docs", help="data.sources (default builtin:python-docs)")
-    parser.add_argument("--vocab-size", type=int, default=0, help="pieces of the tokenizer (default: the config's)")
+    parser.add_argument("--vocab-size", type=int, default=0, help="tokens of the tokenizer (default: the config's)")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes on a CPU: does everything run?")
     parser.add_argument("--only", nargs="+", default=[], help="names of jobs, or their beginnings")
-    parser.add_argument("--again", nargs="+", default=[], help="names of jobs to do anew, or their beginnings")
+    parser.add_argument("--again", nargs="+", default=[], help="names or prefixes of jobs to repeat")
     parser.add_argument("--list", action="store_true", help="print the names of the jobs and end")
     parser.add_argument("--repeats", type=int, default=5, help="turns of a benchmark (default 5)")
     parser.add_argument("--steps", type=int, default=20, help="steps of a turn (default 20)")
@@ -267,21 +269,21 @@ def main() -> int:
     if options.list:
         print("\n".join(job.name for job in jobs))
         return 0
-    for given in (*options.only, *options.again):
-        if not any(job.name.startswith(given) for job in jobs):
-            parser.error(f"there is no job {given}; --list prints them")
+    for inputs in (*options.only, *options.again):
+        if not any(job.name.startswith(inputs) for job in jobs):
+            parser.error(f"unknown job {inputs}; --list prints them")
     options.out.mkdir(parents=True, exist_ok=True)
-    wanted = [job for job in jobs if not options.only or job.name.startswith(tuple(options.only))]
-    for job in wanted:
+    selected = [job for job in jobs if not options.only or job.name.startswith(tuple(options.only))]
+    for job in selected:
         forgotten = bool(options.again) and job.name.startswith(tuple(options.again))
-        kept = None if forgotten else done(job.name, options.out)
-        if kept is None or kept["status"] != 0:
-            kept = do(job, options.out, options.limit)
-            print(f"{job.name}: {kept.get('said', 'done')} ({kept['seconds']:.0f} s)", flush=True)
+        saved = None if forgotten else done(job.name, options.out)
+        if saved is None or saved["status"] != 0:
+            saved = do(job, options.out, options.limit)
+            print(f"{job.name}: {saved.get('said', 'done')} ({saved['seconds']:.0f} s)", flush=True)
         text = "\n".join(table(jobs, options.out, options.smoke))
         (options.out / "table.md").write_text(text, encoding="utf-8")
     print(text)
-    return int(any((done(job.name, options.out) or {"status": 1})["status"] for job in wanted))
+    return int(any((done(job.name, options.out) or {"status": 1})["status"] for job in selected))
 
 
 if __name__ == "__main__":

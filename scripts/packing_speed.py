@@ -1,13 +1,12 @@
-"""Packing on a corpus: padding, examples a row, examples planned and tokens read per second, bytes of a plan.
+"""Measures packing on a corpus: padding, examples per sequence, examples planned and tokens read per second.
 
     python scripts/packing_speed.py [--config configs/bert.py:base] [--lengths 128 512 1024] [--copies 1]
         [--forms block doc_sentences full_sentences nsp_pairs sop_pairs] --config.data.sources=text:corpus/*.txt
 
-The corpus of the config is prepared, if it is not in the cache. `--copies` says how often the lengths of the corpus are
-repeated where planning is timed, so that a small corpus shows the speed of a large one; padding is that of the corpus
-itself, without packing, packed, and the least that any packing of these examples could have. Tokens are read as
-training reads them, whole batches with their ids checked, and the word of every token is counted, too. Everything runs
-on one thread; seconds are those of a processor, the best of three.
+The corpus of the config is prepared unless cached. `--copies` repeats the lengths of the corpus where planning is
+timed, so that a small corpus shows the speed of a large one; padding is that of the corpus itself, without packing,
+packed, and the lower bound of any packing of these examples. Tokens are read as in training: whole batches with checked
+ids, and the words of every token. Everything runs on one thread; seconds are CPU seconds, the best of three.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ BATCHES = 8
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """The least of a few times, of a processor: others that keep it busy do not count."""
+    """Returns the least CPU seconds of a few calls."""
     times = []
     for _ in range(repeats):
         begin = time.process_time()
@@ -45,7 +44,7 @@ def seconds(work: Callable[[], object], repeats: int = 3) -> float:
 
 
 def measure(corpus: Corpus, vocabulary: Vocabulary, name: str, length: int, options: argparse.Namespace) -> str:
-    """One line of the table."""
+    """Returns one line of the table."""
     most = options.most or max(8, length // 32)
     window = options.window
     form = make_form(
@@ -74,21 +73,21 @@ def measure(corpus: Corpus, vocabulary: Vocabulary, name: str, length: int, opti
 
 
 def fewest_rows(lengths: np.ndarray, seq_len: int) -> int:
-    """No packing of examples of these lengths has fewer rows (the bound L2 of Martello and Toth, 1990)."""
+    """Returns a lower bound on packed sequences for these lengths (bound L2 of Martello and Toth, 1990)."""
     count = np.bincount(lengths, minlength=seq_len + 1)
     examples, tokens = np.cumsum(count), np.cumsum(count * np.arange(seq_len + 1))
     half = seq_len // 2  # two longer ones never share a row
     large, bound = int(examples[seq_len] - examples[half]), 0
     for least in range(half + 1):  # what is shorter than this may fill every gap
         alone = seq_len - least  # what is longer shares its row with none of the others
-        room = (examples[alone] - examples[half]) * seq_len - (tokens[alone] - tokens[half])
+        capacity = (examples[alone] - examples[half]) * seq_len - (tokens[alone] - tokens[half])
         small = tokens[half] - (tokens[least - 1] if least else 0)
-        bound = max(bound, large - int((room - small) // seq_len) if small > room else large)
+        bound = max(bound, large - int((capacity - small) // seq_len) if small > capacity else large)
     return bound
 
 
 def reading_speed(form: Packed, vocabulary: Vocabulary) -> float:
-    """Tokens per second, the word ids of each included."""
+    """Returns tokens per second, word ids included."""
     batch_size = max(TOKENS_A_BATCH // form.settings.seq_len, 1)
     pipeline = Pipeline([Source("corpus", form)], batch_size=batch_size, seed=0, vocab_size=vocabulary.size)
 

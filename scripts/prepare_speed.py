@@ -1,11 +1,11 @@
-"""How fast `bertjax prepare` is beside the tokenizer library alone, on your text.
+"""Compares the speed of `bertjax prepare` with the tokenizer library alone, on your text.
 
     python scripts/prepare_speed.py corpus.txt.gz [--repeats 5] [--workers 2] [--vocab-size 16384]
 
-The library gets the documents as a list of strings in memory, on all its threads: whole documents, and again cut into
-sentences, as they are stored. Preparing gets the path: it reads, cleans and splits the text, tokenises it and writes
-the corpus. Both take turns; medians are compared, of the time on the clock and of the time of all processors, which
-counts where other work disturbs the clock. Tokenizers are trained on the text beforehand, and packages are imported.
+The library gets the documents as a list of strings in memory, on all its threads: whole documents, and split into
+sentences as they are stored. Preparing gets the path: it reads, cleans and splits the text, tokenizes it and writes the
+corpus. Runs are interleaved; medians of wall-clock and of CPU seconds are compared, the latter for busy machines.
+Tokenizers are trained on the text beforehand, and packages are imported.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def row(kind: str, source: Source, documents: list[str], size: float, folder: Path, workers: int, repeats: int) -> str:
-    """One line of the table; `size` in millions of characters."""
+    """Returns one line of the table; `size` in millions of characters."""
     sentences = [sentence for document in documents for sentence in split_sentences(document)]
     works: list[Callable[[Tokenizer, int], None]] = [
         lambda tokenizer, repeat: alone(tokenizer, documents),
@@ -82,7 +82,7 @@ def row(kind: str, source: Source, documents: list[str], size: float, folder: Pa
 
 
 def alone(tokenizer: Tokenizer, texts: list[str]) -> None:
-    """The library and nothing else."""
+    """Runs the library alone."""
     for part in batches(texts, DOCUMENTS_PER_BATCH):
         if tokenizer.kind == "unigram":
             tokenizer.library.encode(part, out_type=int, num_threads=len(os.sched_getaffinity(0)))
@@ -91,7 +91,7 @@ def alone(tokenizer: Tokenizer, texts: list[str]) -> None:
 
 
 def prepared(tokenizer: Tokenizer, repeat: int, source: Source, folder: Path, workers: int) -> None:
-    """All of preparing, into a new folder."""
+    """Prepares into a new folder."""
     prepare_corpus(
         iter_documents(source),
         source_name=source.text,
@@ -106,7 +106,7 @@ def prepared(tokenizer: Tokenizer, repeat: int, source: Source, folder: Path, wo
 
 
 def processor_seconds() -> float:
-    """Of this process and those that it started and that have ended."""
+    """Returns the CPU seconds of this process and of its finished children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

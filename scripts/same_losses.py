@@ -1,19 +1,19 @@
-"""Do the speed-ups change what is learned? Held-out losses of the same runs with and without them, several seeds each.
+"""Compares held-out losses of the same runs with and without the speed-ups, over several seeds.
 
     python scripts/same_losses.py --out runs/same --train text:train.txt.gz --eval text:valid.txt.gz
 
-BERT-tiny on masked words, 1,000 updates of 16 rows of 128 tokens. Runs of one seed begin with the same weights and see
-the same rows and masks. The ways to compute:
+BERT-tiny on masked tokens, 1,000 steps of 16 sequences of 128 tokens. Runs of one seed start from the same weights and
+see the same examples and masks. The ways to compute:
 
-plain             float32 products, scanned layers, attention as a whole, a threefry word for every element of dropout
-speed-ups         bfloat16 products, unrolled layers, 16 bits an element from rbg, attention as the platform has it,
-                  `--together` steps a dispatch
+plain             float32 matmuls, scanned layers, untiled attention, a threefry word for every element of dropout
+speed-ups         bfloat16 matmuls, unrolled layers, 16 bits per element from rbg, attention by platform,
+                  `--together` steps per dispatch
 speed-ups, half   the same with optimizer.moments_dtype=bfloat16
 
-Prints, and keeps in OUT/table.md, the mean of the final held-out losses, their standard error, the difference from the
+Prints and writes to OUT/table.md the mean of the final held-out losses, their standard error, the difference from the
 plain one and whether it is within two standard errors (of both means, by the root of the sum of their squares). The
-last column is the standard error of the difference by the differences of runs of the same seed. The same command again
-goes on where it was stopped. More arguments (--config.KEY=VALUE) go to all runs.
+last column is the standard error of the difference, paired by seed. The same command resumes. Further arguments
+(--config.KEY=VALUE) apply to all runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RUN_PLAIN = "run-plain"
 
 
 class Summary(NamedTuple):
-    """Of one way to compute: losses of its seeds, their mean and its standard error."""
+    """Losses of the seeds of one way to compute, their mean and standard error."""
 
     losses: list[float]
     mean: float
@@ -45,7 +45,7 @@ class Summary(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Of a way from the plain one."""
+    """Difference of one way from the plain one."""
 
     mean: float
     error: float
@@ -57,17 +57,17 @@ class Difference(NamedTuple):
 
 
 def settings(way: str, together: int) -> list[str]:
-    """What a way sets."""
+    """Returns the overrides of a way."""
     if way == PLAIN:
-        found = ["--config.train.compute_dtype=float32", "--config.model.unroll=1"]
-        return [*found, "--config.model.attention_implementation=xla"]
-    found = ["--config.train.compute_dtype=bfloat16", "--config.model.unroll=2", "--config.train.dropout_prng=rbg"]
-    found.append(f"--config.train.steps_per_dispatch={together}")
-    return [*found, "--config.optimizer.moments_dtype=bfloat16"] if way == HALF else found
+        results = ["--config.train.compute_dtype=float32", "--config.model.unroll=1"]
+        return [*results, "--config.model.attention_implementation=xla"]
+    results = ["--config.train.compute_dtype=bfloat16", "--config.model.unroll=2", "--config.train.dropout_prng=rbg"]
+    results.append(f"--config.train.steps_per_dispatch={together}")
+    return [*results, "--config.optimizer.moments_dtype=bfloat16"] if way == HALF else results
 
 
 def recipe(options: argparse.Namespace) -> list[str]:
-    """What all runs share."""
+    """Returns the overrides that all runs share."""
     values = {
         "platform": options.platform,
         "data.sources": options.train,
@@ -96,7 +96,7 @@ def recipe(options: argparse.Namespace) -> list[str]:
 
 
 def final_loss(way: str, seed: int, options: argparse.Namespace, more: Sequence[str]) -> float:
-    """Trains, or goes on, or finds the work done."""
+    """Trains, resumes, or reads the finished run."""
     workdir = options.out / f"{way.replace(', ', '-')}-{seed}"
     if (workdir / "outcome.json").exists():
         return json.loads((workdir / "outcome.json").read_text())["loss"]
@@ -124,26 +124,26 @@ def summary(losses: Sequence[float]) -> Summary:
 
 
 def difference(plain: Summary, other: Summary) -> Difference:
-    """Losses in the order of the same seeds."""
+    """Compares losses paired by seed."""
     count = min(len(plain.losses), len(other.losses))
     paired = summary([theirs - ours for theirs, ours in zip(other.losses[:count], plain.losses[:count], strict=True)])
     return Difference(other.mean - plain.mean, float(np.hypot(plain.error, other.error)), paired.error)
 
 
-def table(found: Mapping[str, Sequence[float]]) -> list[str]:
-    """A line for every way that has been run."""
+def table(results: Mapping[str, Sequence[float]]) -> list[str]:
+    """Returns a line for every way that has been run."""
     lines = [
         "| | held-out losses | mean, standard error | difference, standard error | within two | seed by seed |",
         "|---|---|---|---|---|---|",
     ]
-    plain = summary(found[PLAIN])
-    for way, losses in found.items():
-        own = summary(losses)
-        cells = [way, " ".join(f"{loss:.4f}" for loss in losses), f"{own.mean:.4f} ± {own.error:.4f}"]
+    plain = summary(results[PLAIN])
+    for way, losses in results.items():
+        current = summary(losses)
+        cells = [way, " ".join(f"{loss:.4f}" for loss in losses), f"{current.mean:.4f} ± {current.error:.4f}"]
         if way == PLAIN or len(losses) < 2:  # one run has no error
             cells += [""] * 3
         else:
-            apart = difference(plain, own)
+            apart = difference(plain, current)
             cells += [f"{apart.mean:+.4f} ± {apart.error:.4f}", "yes" if apart.is_within else "**no**"]
             cells.append(f"± {apart.paired_error:.4f}")
         lines.append(f"| {' | '.join(cells)} |")
@@ -151,19 +151,19 @@ def table(found: Mapping[str, Sequence[float]]) -> list[str]:
 
 
 def compare(options: argparse.Namespace, more: Sequence[str]) -> dict[str, list[float]]:
-    """All runs, seed by seed, so that the table is of use before the end."""
-    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    """Runs everything seed by seed, so that the table is useful before the end."""
+    results: dict[str, list[float]] = {way: [] for way in WAYS}
     for seed in range(options.seeds):
         for way in WAYS:
-            found[way].append(final_loss(way, seed, options, more))
-            if found[PLAIN]:
-                done = {name: losses for name, losses in found.items() if losses}
+            results[way].append(final_loss(way, seed, options, more))
+            if results[PLAIN]:
+                done = {name: losses for name, losses in results.items() if losses}
                 (options.out / "table.md").write_text("\n".join(table(done)) + "\n", encoding="utf-8")
-    return found
+    return results
 
 
 def run_plain(arguments: Sequence[str]) -> int:
-    """The command line of bertjax with another dropout, put there before the models take it."""
+    """Runs the command line with another dropout, installed before the models import it."""
     import jax
     import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/report.md: pages that runs have written, in headless Chromium (`apt-get install chromium`).
+"""Takes the pictures of docs/report.md in headless Chromium (`apt-get install chromium`).
 
     python scripts/screenshots.py --report runs/quickstart/report.html --compare runs/shoot_out/compare.html
 
@@ -18,7 +18,7 @@ MOST_BYTES = 400_000
 
 
 def part(tab: Tab, page: Path, first: str, last: str, out: Path) -> None:
-    """The page from the top of one element to the bottom of another."""
+    """Captures the page from the top of one element to the bottom of another."""
     tab.call("Emulation.setScrollbarsHidden", hidden=True)
     tab.open(page, WIDTH, height=1000)
     # What sticks to the top of a window would lie across the picture.

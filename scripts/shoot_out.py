@@ -1,13 +1,12 @@
-"""Which objective to pretrain with, at equal FLOPs: runs of configs/shoot_out.py and a linear probe of each.
+"""Compares pretraining objectives at equal FLOPs: runs of configs/shoot_out.py and a linear probe of each.
 
     python scripts/shoot_out.py --out runs/shoot_out --train text:train.txt.gz --eval text:valid.txt
         --tags eng.train eng.testa --sentences train.tsv dev.tsv
 
-Every objective gets as many updates as the FLOPs of `--steps` updates of mlm pay for (analytic: attention, feed-forward
-and vocabulary products, forward and backward). Their own losses are not comparable; the frozen features of all are
-given to the same probe (linear_probe.py). The two objectives whose scores are best on the whole get two more seeds; a
-difference smaller than the spread of these is a tie. Runs resume: give the same command again. Writes `table.md`, and
-the page of `bertjax compare`: `compare.html`.
+Every objective gets as many steps as the FLOPs of `--steps` steps of mlm pay for (analytic: attention, feed-forward and
+vocabulary matmuls, forward and backward). Their own losses are not comparable; the frozen features of all get the same
+probe (linear_probe.py). The two best objectives get two more seeds; a difference below the range of these is a tie.
+Runs resume with the same command. Writes `table.md`, and the page of `bertjax compare`: `compare.html`.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def contend(objective: str, seed: int, budget: float, options: argparse.Namespac
 
 
 def run(name: str, objective: str, seed: int, steps: int, flops: float, options: argparse.Namespace) -> Outcome:
-    """Trains (or goes on, or finds the work done), exports and probes."""
+    """Trains (or resumes, or reads the finished run), exports and probes."""
     workdir = options.out / f"{name}-{seed}"
     if not (workdir / "outcome.json").exists():
         settings = [f"--config.seed={seed}", f"--config.train.num_steps={steps}", "--config.logging.tensorboard=false"]
@@ -73,13 +72,13 @@ def run(name: str, objective: str, seed: int, steps: int, flops: float, options:
         command(options, objective, "--workdir", str(workdir), *settings)
         minutes = (time.monotonic() - began) / 60
         scores = probe(workdir / "export", options)
-        outcome = Outcome(name, seed, steps, flops, minutes, own_loss(workdir), *scores)
+        outcome = Outcome(name, seed, steps, flops, minutes, eval_losses(workdir), *scores)
         named = {"tags": outcome.tags, "sentences": outcome.sentences}
         (workdir / "probe.json").write_text(json.dumps({"scores": named}))  # for `bertjax compare`
         (workdir / "outcome.json").write_text(json.dumps(outcome._asdict()))
-    found = Outcome(**json.loads((workdir / "outcome.json").read_text()))
-    print(f"{found.objective} (seed {seed}): tags {found.tags:.3f}, sentences {found.sentences:.3f}", flush=True)
-    return found
+    results = Outcome(**json.loads((workdir / "outcome.json").read_text()))
+    print(f"{results.objective} (seed {seed}): tags {results.tags:.3f}, sentences {results.sentences:.3f}", flush=True)
+    return results
 
 
 def command(options: argparse.Namespace, objective: str, *more: str) -> str:
@@ -92,7 +91,7 @@ def command(options: argparse.Namespace, objective: str, *more: str) -> str:
 
 
 def flops_of_a_step(objective: str, options: argparse.Namespace) -> float:
-    """What `dry_run` says."""
+    """Returns the FLOPs that `dry_run` prints."""
     line = next(
         line
         for line in command(options, objective, "--config.dry_run=true").splitlines()
@@ -101,8 +100,8 @@ def flops_of_a_step(objective: str, options: argparse.Namespace) -> float:
     return float(line.split(" a token, ")[1].split(" a step")[0])
 
 
-def own_loss(workdir: Path) -> str:
-    """The last held-out losses, each by its name."""
+def eval_losses(workdir: Path) -> str:
+    """Returns the last held-out losses by name."""
     records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     last = next(record for record in reversed(records) if "eval/loss" in record)
     names = [key for key in last if key.endswith("_loss") and key.count("/") == 1 and key.startswith("eval/")]
@@ -113,16 +112,16 @@ def probe(folder: Path, options: argparse.Namespace) -> tuple[float, float]:
     arguments = [sys.executable, f"{ROOT}/scripts/linear_probe.py", "--model", str(folder), "--most", str(options.most)]
     arguments += ["--tags", *map(str, options.tags), "--sentences", *map(str, options.sentences)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    return found["tags"]["score"], found["sentences"]["score"]
+    results = json.loads(done.stdout.splitlines()[-1])
+    return results["tags"]["score"], results["sentences"]["score"]
 
 
 def write_table(outcomes: list[Outcome], budget: float, out: Path) -> None:
-    """A line an objective, means and spreads (max - min) where there are several seeds."""
+    """Writes a line per objective, with means and ranges (max - min) over seeds."""
     lines = [
         f"Budget: {budget:.3g} FLOPs each.",
         "",
-        "| objective | updates | FLOPs | minutes | own held-out losses | tags F1 | sentences accuracy | seeds |",
+        "| objective | steps | FLOPs | minutes | held-out losses | tags F1 | sentences accuracy | seeds |",
         "|---|---:|---:|---:|---|---:|---:|---:|",
     ]
     names = list(dict.fromkeys(outcome.objective for outcome in outcomes))
@@ -148,7 +147,7 @@ def main() -> None:
     parser.add_argument("--eval", required=True, help="data.eval_sources")
     parser.add_argument("--tags", type=Path, nargs=2, required=True, metavar=("TRAIN", "DEV"), help="CoNLL columns")
     parser.add_argument("--sentences", type=Path, nargs=2, required=True, metavar=("TRAIN", "DEV"), help="tsv")
-    parser.add_argument("--steps", type=int, default=1000, help="updates of mlm that set the budget (default 1000)")
+    parser.add_argument("--steps", type=int, default=1000, help="steps of mlm that set the budget (default 1000)")
     parser.add_argument("--most", type=int, default=3000, help="sentences of the probe's parts (default 3000)")
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=OBJECTIVES)
     parser.add_argument("--more-seeds", type=int, default=2, help="of the two best (default 2)")

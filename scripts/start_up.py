@@ -1,11 +1,11 @@
-"""How long one waits: from the command to the first update, and for the compiler at two depths.
+"""Measures the time from the command to the first step, and compile times at two depths.
 
-    python scripts/start_up.py                      # the quickstart, with nothing compiled or prepared, and again
+    python scripts/start_up.py                      # the quickstart without caches, and again with them
     python scripts/start_up.py --compile base large # seconds to trace and to compile the step of these sizes
 
-The first starts `bertjax pretrain` as a process of its own with an empty cache, waits for the line of its first update,
-stops it, and starts it anew with what the first has left. The second compiles `configs/bert.py:SIZE` at 512 tokens
-without any cache, layers unrolled and scanned, in turns, and compares the sizes.
+The first starts `bertjax pretrain` as its own process with an empty cache, waits for the line of its first step, stops
+it, and starts it again with the caches. The second compiles `configs/bert.py:SIZE` at 512 tokens without any cache,
+layers unrolled and scanned, interleaved, and compares the sizes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def first_update(workdir: Path, cache: Path) -> float:
-    """Seconds from the command to the line of the first update."""
+    """Returns the seconds from the command to the line of the first step."""
     settings = [f"--config.data.cache_dir={cache}", "--config.train.log_interval_steps=1"]
     command = [sys.executable, "-u", "-m", "bertjax", "pretrain", "--config", str(ROOT / "configs/quickstart.py")]
     environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
@@ -44,29 +44,29 @@ def first_update(workdir: Path, cache: Path) -> float:
         env=environment,
     ) as process:
         assert process.stdout is not None
-        said = []
+        text = []
         for line in process.stdout:
-            said.append(line.strip())
+            text.append(line.strip())
             if line.startswith("step 1/"):
                 seconds = time.monotonic() - began
                 process.kill()
                 return seconds
-    raise UserError(f"the quickstart made no update: {' / '.join(said[-3:])}")
+    raise UserError(f"the quickstart made no update: {' / '.join(text[-3:])}")
 
 
 def start_ups(turns: int) -> None:
-    found: dict[str, list[float]] = {"nothing prepared or compiled": [], "both there": []}
+    results: dict[str, list[float]] = {"nothing prepared or compiled": [], "both there": []}
     for _ in range(turns):
         with tempfile.TemporaryDirectory(prefix="bertjax-start-up-") as folder:
-            for number, times in enumerate(found.values()):
+            for number, times in enumerate(results.values()):
                 times.append(first_update(Path(folder, f"run-{number}"), Path(folder, "cache")))
     print("| quickstart | seconds to the first update |\n|---|---|")
-    for name, times in found.items():
+    for name, times in results.items():
         print(f"| {name} | {statistics.median(times):.1f} ({min(times):.1f} to {max(times):.1f}) |")
 
 
 def seconds_to_compile(size: str, unroll: int | None, rows: int) -> tuple[float, float]:
-    """Seconds to trace and lower the step, and to compile it."""
+    """Returns the seconds to trace and lower the step, and to compile it."""
     values = ["compile_cache=false", "mesh.data=1", "train.phases=", "data.seq_len=512", f"train.batch_size={rows}"]
     values += [] if unroll is None else [f"model.unroll={unroll}"]
     cfg = apply_overrides(load_config(f"{ROOT / 'configs/bert.py'}:{size}"), [f"--config.{each}" for each in values])
@@ -82,15 +82,15 @@ def seconds_to_compile(size: str, unroll: int | None, rows: int) -> tuple[float,
 
 def compile_times(sizes: list[str], turns: int, rows: int) -> None:
     ways = {"layers as the platform has them": None, "layers scanned": 1}
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {(way, size): [] for way in ways for size in sizes}
+    results: dict[tuple[str, str], list[tuple[float, float]]] = {(way, size): [] for way in ways for size in sizes}
     for _ in range(turns):
-        for way, size in found:
-            found[way, size].append(seconds_to_compile(size, ways[way], rows))
+        for way, size in results:
+            results[way, size].append(seconds_to_compile(size, ways[way], rows))
     print("| step at 512 tokens | size | traced, s | compiled, s | over the first size |\n|---|---|---|---|---|")
     for way in ways:
         totals = {}
         for size in sizes:
-            traced, compiled = (statistics.median(times) for times in zip(*found[way, size], strict=True))
+            traced, compiled = (statistics.median(times) for times in zip(*results[way, size], strict=True))
             totals[size] = traced + compiled
             ratio = totals[size] / totals[sizes[0]]
             print(f"| {way} | {size} | {traced:.1f} | {compiled:.1f} | {ratio:.2f} |")

@@ -1,10 +1,10 @@
-"""Compiles the steps of the published sizes for TPU slices that nobody here has, and writes what they would need.
+"""Compiles the steps of the published sizes for TPU slices that are not attached, and writes their requirements.
 
-    python scripts/topology_table.py --out topology.jsonl                # all cells; what is in the file stays
-    python scripts/topology_table.py --out topology.jsonl --only large   # cells whose name holds this
+    python scripts/topology_table.py --out topology.jsonl                # all cells; finished ones are kept
+    python scripts/topology_table.py --out topology.jsonl --only large   # cells whose name contains this
     python scripts/topology_table.py --out topology.jsonl --table        # the Markdown of docs/performance.md
 
-Needs libtpu (pip install 'bertjax[ahead]'), no TPU. A cell takes minutes on two cores; every one is written at once.
+Needs libtpu (pip install 'bertjax[ahead]'), not a TPU. A cell takes minutes on two cores and is written at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TUNED = ("model.attention_dropout=0.0", "train.dropout_prng=rbg")
 
 
 class Cell(NamedTuple):
-    """`rows` are those of a chip; `mesh` the sizes of data, fsdp and tensor, -1 = the rest."""
+    """One compilation; `rows` are sequences per chip; `mesh` the sizes of data, fsdp and tensor, -1 = the rest."""
 
     config: str
     length: int
@@ -71,7 +71,7 @@ CELLS = [
 
 
 def measure(cell: Cell) -> dict[str, Any]:
-    """The figures of one cell, or why there are none."""
+    """Returns the results of one cell, or why there are none."""
     devices = tpu_devices(cell.slice)
     data, fsdp, tensor = cell.mesh
     name, size = cell.config.split(":")
@@ -98,20 +98,20 @@ def measure(cell: Cell) -> dict[str, Any]:
         compiled = compile_step(cfg, devices)
         return cell_facts | step_metrics(compiled, estimate_step(cfg, devices) if cell.estimate else None)
     except UserError as error:
-        return cell_facts | {"fault": str(error), "seq_len": cell.length, "rows": cell.rows * len(devices)}
+        return cell_facts | {"error": str(error), "seq_len": cell.length, "rows": cell.rows * len(devices)}
 
 
-def markdown(found: list[dict[str, Any]]) -> str:
+def markdown(results: list[dict[str, Any]]) -> str:
     lines = [
         "| step | slice | mesh | rows a chip | GiB a chip: state + temporary | collectives a step, MiB a chip | "
         "MFU, estimated: cycles / unrolled / at best | splash, wire |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for each in found:
+    for each in results:
         settings = ", ".join(setting.split(".", 1)[1] for setting in each["settings"])
         step = f"{each['config']} {each['seq_len']}" + (f" ({settings})" if settings else "")
-        if "fault" in each:
-            lines.append(f"| {step} | {each['slice']} | | | {each['fault']} | | | |")
+        if "error" in each:
+            lines.append(f"| {step} | {each['slice']} | | | {each['error']} | | | |")
             continue
         mesh = " x ".join(f"{name} {size}" for name, size in each["mesh"].items() if size > 1)
         kinds: dict[str, float] = {}
@@ -120,12 +120,12 @@ def markdown(found: list[dict[str, Any]]) -> str:
         sent = ", ".join(f"{kind} {size:,.0f}" for kind, size in kinds.items() if size >= 1)
         gib = [each[f"{part}_bytes"] / 2**30 for part in ("state", "temporary")]
         shares = [each["estimated_mfu"][name] for name in ("as_compiled", "unrolled", "optimal")]
-        # of v5p and v6e libtpu notes cycles beside some operation that no chip could ever need
-        told = " / ".join("-" if share is None or share < 1e-3 else f"{100 * share:.0f} %" for share in shares)
+        # of v5p and v6e libtpu reports cycles for some operations that are impossible
+        message = " / ".join("-" if share is None or share < 1e-3 else f"{100 * share:.0f} %" for share in shares)
         splash = "none" if each["splash_seconds"] is None else f"{1000 * each['splash_seconds']:.1f} ms"
         lines.append(
             f"| {step} | {each['slice']} | {mesh} | {each['rows'] // each['devices']} | {gib[0]:.2f} + {gib[1]:.2f} of "
-            f"{each['memory_bytes'] >> 30} | {sent} | {told} | {splash}, "
+            f"{each['memory_bytes'] >> 30} | {sent} | {message} | {splash}, "
             f"{1000 * each['wire_seconds']:.1f} ms |"
         )
     return "\n".join(lines)
@@ -138,17 +138,17 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="compile nothing, print the table of what is there")
     options = parser.parse_args()
     lines = options.out.read_text().splitlines() if options.out.exists() else []
-    found = [json.loads(line) for line in lines]
+    results = [json.loads(line) for line in lines]
     if options.table:
-        print(markdown(found))
+        print(markdown(results))
         return
-    done = {each["cell"] for each in found}
+    done = {each["cell"] for each in results}
     for cell in CELLS:
         if options.only in cell.name and cell.name not in done:
-            figures = measure(cell)
+            metrics = measure(cell)
             with options.out.open("a") as file:
-                file.write(json.dumps(figures) + "\n")
-            print(markdown([figures]).splitlines()[-1], flush=True)
+                file.write(json.dumps(metrics) + "\n")
+            print(markdown([metrics]).splitlines()[-1], flush=True)
 
 
 if __name__ == "__main__":

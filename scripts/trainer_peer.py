@@ -1,11 +1,11 @@
-"""The peer of end_to_end.py, in a process of its own: a text file through `datasets` and `transformers`' Trainer.
+"""Baseline of end_to_end.py: a text file through `datasets` and `transformers`' Trainer, in its own process.
 
     python scripts/trainer_peer.py job.json
 
-The job says text, tokenizer, sizes, form, type, rows, tokens, steps, and where to write {"ended": time.time() at the
-end of the last step, "real_tokens": ...}. It needs torch, transformers, datasets and accelerate, and not bertjax.
-Forms: "group" joins the tokens of all lines and cuts them into full rows, "lines" makes a row of every line, padded by
-the collator to the longest of its batch.
+The job holds text, tokenizer, sizes, form, type, rows, tokens, steps, and the path of {"ended": time.time() at the end
+of the last step, "real_tokens": ...}. Needs torch, transformers, datasets and accelerate, not bertjax. Forms: "group"
+joins the tokens of all lines and cuts them into full sequences, "lines" makes one sequence per line, padded by the
+collator to the longest of its batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from datasets import Dataset, load_dataset
 
 
 def rows_of(job: dict[str, Any], tokenizer: Any) -> Dataset:
-    """The text, tokenised by `datasets.map` in portions, as the examples of transformers do it."""
+    """Returns the text tokenized by `datasets.map`, as the examples of transformers do it."""
     lines = load_dataset("text", data_files=job["text"], split="train", cache_dir=job["cache"])
     lines = lines.filter(lambda text: [bool(line.strip()) for line in text], batched=True, input_columns="text")
     length = job["seq_len"]
@@ -31,16 +31,16 @@ def rows_of(job: dict[str, Any], tokenizer: Any) -> Dataset:
         cut = job["form"] == "lines"
         return tokenizer(batch["text"], truncation=cut, max_length=length if cut else None)
 
-    found = lines.map(tokenise, batched=True, remove_columns=["text"])
+    results = lines.map(tokenise, batched=True, remove_columns=["text"])
     if job["form"] == "lines":
-        return found
+        return results
 
     def group(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
         joined = {name: [token for example in examples for token in example] for name, examples in batch.items()}
         end = len(joined["input_ids"]) // length * length
         return {name: [all_of[at : at + length] for at in range(0, end, length)] for name, all_of in joined.items()}
 
-    return found.map(group, batched=True)
+    return results.map(group, batched=True)
 
 
 class Counting:
@@ -57,7 +57,7 @@ class Counting:
 
 
 class Clock(transformers.TrainerCallback):
-    """When the last step ended; that waits for the device."""
+    """Records the end of the last step, after waiting for the device."""
 
     ended = 0.0
 

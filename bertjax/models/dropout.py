@@ -83,7 +83,7 @@ def threefry(key_high: Array, key_low: Array, high: Array, low: Array) -> tuple[
     """threefry2x32 with 20 rounds (Salmon et al. 2011, Parallel random numbers), uint32 each.
 
     Written out, XLA:CPU makes one loop over memory of it; jax's own is a loop of rounds there, each of which writes all
-    words down: 20 times as slow (scripts/cpu_pieces.py).
+    words down: 20 times as slow (scripts/cpu_kernels.py).
     """
     keys = key_high, key_low, key_high ^ key_low ^ np.uint32(_PARITY)
     high, low = high + keys[0], low + keys[1]

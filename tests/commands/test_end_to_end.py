@@ -34,7 +34,7 @@ def test_the_text_is_cut_at_the_end_of_a_line(
     text = (tmp_path / "text.txt").read_bytes()
     assert lab.corpus.read_bytes().startswith(text) and text.endswith(b"\n") and 800 < len(text) <= 900
     assert called[0][2:4] == ["bertjax", "tokenizer"]
-    with pytest.raises(script.UserError, match=r"--text nowhere\.txt: there is no such file"):
+    with pytest.raises(script.UserError, match=r"--text nowhere\.txt: no such file"):
         script.prepare(script.Job(tmp_path, options_of(lab, text=Path("nowhere.txt")), []))
 
 

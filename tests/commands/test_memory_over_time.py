@@ -1,4 +1,4 @@
-"""scripts/memory_over_time.py: what it reads of a process, the slope and the picture."""
+"""scripts/memory_over_time.py: what it reads of a process, growth and chart."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def test_a_process_is_read(script: ModuleType) -> None:
     assert after.open_files - before.open_files == 2 and after.threads >= 1
 
 
-def test_the_slope_is_that_of_the_second_half(script: ModuleType) -> None:
+def test_the_growth_is_that_of_the_second_half(script: ModuleType) -> None:
     samples = [
         script.Sample(step, 0.0, 10**6 - step * 5 if step < 50 else 10**5 + 3 * step, 7, 2) for step in range(100)
     ]
-    assert script.slope(samples) == pytest.approx(3000)
+    assert script.growth(samples) == pytest.approx(3000)
 
 
 def test_the_picture_has_both_lines(script: ModuleType) -> None:

@@ -1,10 +1,10 @@
-"""What bertjax computes in a way of its own on a CPU, beside jax's way: medians in milliseconds, in turns.
+"""Compares bertjax's CPU implementations with those of jax: medians in milliseconds, interleaved.
 
-    python scripts/cpu_pieces.py
+    python scripts/cpu_kernels.py
 
-random bits   6.3 million words of threefry: `jax.random.bits`, and written out (models/dropout.py)
-gelu          4,096 x 1,024, and its slope: `jax.nn.gelu` (erfc), and by erf (models/linear.py)
-attention     of BERT-base, 4 rows of 512, dropout 0.1, with its slopes: whole, and in tiles (models/tiled.py)
+random bits   6.3 million words of threefry: `jax.random.bits` and models/dropout.py
+gelu          4,096 x 1,024 with its gradient: `jax.nn.gelu` (erfc) and models/linear.py (erf)
+attention     BERT-base, 4 sequences of 512, dropout 0.1, with gradients: whole, and models/tiled_attention.py
 moments       random bits of 10 million parameters, as optimizer.moments_dtype=bfloat16 draws them, both ways
 """
 
@@ -27,20 +27,20 @@ from bertjax.models.dropout import random_bits
 from bertjax.models.linear import gelu
 
 
-def slope(function: Callable, *arguments: jax.Array) -> Callable:
-    """The slopes of the sum of squares of what comes out."""
-    return jax.jit(jax.grad(lambda *given: (function(*given) ** 2).sum(), argnums=tuple(range(len(arguments)))))
+def gradients_of(function: Callable, *arguments: jax.Array) -> Callable:
+    """Returns the gradients of the sum of squares of the outputs."""
+    return jax.jit(jax.grad(lambda *inputs: (function(*inputs) ** 2).sum(), argnums=tuple(range(len(arguments)))))
 
 
 def attention(implementation: str, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     config = EncoderConfig(attention_dropout=0.1, attention_implementation=implementation, compute_dtype="bfloat16")
     ids = jnp.ones(q.shape[:2], jnp.int32)
-    places = jnp.broadcast_to(jnp.arange(q.shape[1])[None], ids.shape)
-    return attend(q, k, v, make_context(config, ids, places, False), config, jax.random.key(1))
+    slots = jnp.broadcast_to(jnp.arange(q.shape[1])[None], ids.shape)
+    return attend(q, k, v, make_context(config, ids, slots, False), config, jax.random.key(1))
 
 
-def pieces() -> dict[str, tuple[Callable, Callable, tuple]]:
-    """Title -> jax's way, ours, and what both are called with."""
+def kernels() -> dict[str, tuple[Callable, Callable, tuple]]:
+    """Returns title -> (jax's function, ours, arguments)."""
     key = jax.random.key(0)
     x = jax.random.normal(key, (4096, 1024))
     erfc = functools.partial(jax.nn.gelu, approximate=False)
@@ -54,8 +54,8 @@ def pieces() -> dict[str, tuple[Callable, Callable, tuple]]:
     return {
         "random bits": (bits(jax.random.bits, dropout), bits(random_bits, dropout), (key,)),
         "gelu": (jax.jit(erfc), jax.jit(gelu), (x,)),
-        "gelu, slope": (slope(erfc, x), slope(gelu, x), (x,)),
-        "attention, slopes": (slope(whole, *heads), slope(tiled, *heads), heads),
+        "gelu, gradient": (gradients_of(erfc, x), gradients_of(gelu, x), (x,)),
+        "attention, gradients": (gradients_of(whole, *heads), gradients_of(tiled, *heads), heads),
         "moments": (bits(jax.random.bits, moments), bits(random_bits, moments), (key,)),
     }
 
@@ -72,14 +72,14 @@ def main() -> None:
     turns = max(1, parser.parse_args().repeats)
     print(f"jax {jax.__version__}, {os.cpu_count()} processor cores, {turns} turns")
     print(f"{'':<20}{'jax, ms':>10}{'ours, ms':>10}{'ratio':>8}")
-    for title, (theirs, ours, arguments) in pieces().items():
-        found: list[list[float]] = [[], []]
+    for title, (theirs, ours, arguments) in kernels().items():
+        results: list[list[float]] = [[], []]
         for turn in range(turns + 1):
-            for times, function in zip(found, (theirs, ours), strict=True):
+            for times, function in zip(results, (theirs, ours), strict=True):
                 took = milliseconds(function, arguments)
                 if turn:  # the first one compiles
                     times.append(took)
-        first, second = map(statistics.median, found)
+        first, second = map(statistics.median, results)
         print(f"{title:<20}{first:>10.2f}{second:>10.2f}{first / second:>8.2f}")
 
 
