@@ -24,8 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
-from bertjax.hf.load import load_pretrained
-from bertjax.hf.pretrained import PretrainedModel
+from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 
 LENGTH, ROWS = 64, 64
 Score = Callable[[np.ndarray, np.ndarray], float]

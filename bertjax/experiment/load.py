@@ -18,8 +18,7 @@ from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.workdir import read_config, require_same_run
 from bertjax.hf import native_format
-from bertjax.hf.load import load_pretrained
-from bertjax.hf.pretrained import PretrainedModel
+from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.io import atomic
 from bertjax.objectives.base import Network
 from bertjax.runtime import platform

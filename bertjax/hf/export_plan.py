@@ -114,7 +114,7 @@ def plan_export(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
         )
     family = FAMILIES[config.family]
     architecture = family.architecture_for(heads)
-    keymap = family.keymap(config)
+    keymap = family.make_keymap(config)
     named = select_stored_heads(keymap, family.architectures[architecture], heads)
     try:
         held = family.parse_config(family.render_config(config, architecture), "config.json")

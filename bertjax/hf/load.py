@@ -1,60 +1,80 @@
-"""Reading a folder of Hugging Face or of ours: config.json and safetensors, nothing else.
+"""Reads folders of Hugging Face or of bertjax: config.json, safetensors and tokenizer files, nothing else.
 
-Nothing is executed, nothing is unpickled, nothing is fetched: a folder from a stranger can be refused, not obeyed.
+Nothing is executed, unpickled or downloaded: a folder from an unknown source can fail to load, but not act.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from bertjax.config.model import EncoderConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.hf import native_format, sidecar_files
 from bertjax.hf.keymap import KeyMap, Tensors, tensors_to_params
 from bertjax.hf.keymaps import FAMILIES, find_family
 from bertjax.hf.keymaps.family import Family
-from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import CONFIG, read_json, read_tensors, read_tokenizer_files
 from bertjax.models.model import HEADS
 from bertjax.types import Params
 
 log = logging.getLogger(__name__)
 
-_MOST_LAYERS = 100_000
+_MAX_LAYERS = 100_000
 
 
-def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel:
-    """The model of a folder, in float32; raises `UserError` naming what is wrong with it.
+@dataclasses.dataclass(eq=False)
+class ModelWeights:
+    """A model as read from a folder.
 
-    Needs config.json and model.safetensors (or its shards with an index). The heads are those that the class in
-    `architectures` requires and any other that the files hold; heads that we do not have are named in a warning.
+    Attributes:
+        config: architecture, at the true vocabulary size.
+        params: parameters, float32.
+        heads: heads that `params` holds, in the order of `HEADS`.
+        tokenizer_files: bytes of the tokenizer's files by name; carried along, not parsed.
+    """
+
+    config: EncoderConfig
+    params: Params
+    heads: tuple[str, ...]
+    tokenizer_files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+
+
+def read_folder(folder: str | os.PathLike[str]) -> ModelWeights:
+    """Reads the model of a folder as NumPy arrays; see `pretrained.load_pretrained`.
+
+    Raises:
+        UserError: a file is missing, unreadable or unsafe, or the model is not supported.
     """
     folder = Path(folder)
     values, architecture = read_config_json(folder)
     where = f"{folder / CONFIG}"
     if values["model_type"] == native_format.MODEL_TYPE:
-        config, heads, params = _read_own(folder, values, where)
+        config, heads, params = _read_native(folder, values, where)
     else:
         family = find_family(values["model_type"])
         if family is None:
-            known = dict.fromkeys([*(family.model_type for family in FAMILIES.values()), native_format.MODEL_TYPE])
-            supported = ", ".join(known)
-            raise UserError(f"{where}: model_type {values['model_type']!r} is not supported; supported: {supported}")
+            supported = dict.fromkeys([*(each.model_type for each in FAMILIES.values()), native_format.MODEL_TYPE])
+            raise UserError(
+                f"{where}: model_type {values['model_type']!r} is not supported; supported: {comma_list(supported)}"
+            )
         config, heads, params = _read_family(folder, family, values, architecture)
-    if config.num_layers > _MOST_LAYERS:  # where layers share parameters, no tensor is missing
-        raise UserError(f"{where}: {config.num_layers} layers are more than would ever end")
-    return PretrainedModel(config, jax.tree.map(jnp.asarray, params), heads, read_tokenizer_files(folder))
+    if config.num_layers > _MAX_LAYERS:  # where layers share parameters, no tensor is missing
+        raise UserError(f"{where}: {config.num_layers} layers are more than can be run")
+    return ModelWeights(config, params, heads, read_tokenizer_files(folder))
 
 
 def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
-    """(config.json, class name); a model that needs code or arithmetic of its own is refused."""
+    """Reads config.json and the class name in its `architectures`.
+
+    Raises:
+        UserError: there is no such file, or the model needs code or quantization that bertjax does not have.
+    """
     if not folder.is_dir():
         raise UserError(f"no such folder: {folder} (models are not downloaded; give a folder with config.json)")
     where = f"{folder / CONFIG}"
@@ -69,10 +89,15 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
     return values, names[0]
 
 
-def _foreign_code(values: dict[str, Any]) -> str | None:
-    """What of a config.json would make `transformers` run or fetch something, in words.
+def order_heads(heads: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the heads in the order of `HEADS`."""
+    return tuple(head for head in HEADS if head in heads)
 
-    An implementation of attention may be the name of a repository with kernels (CVE-2026-4372).
+
+def _foreign_code(values: dict[str, Any]) -> str | None:
+    """Names what of a config.json would make `transformers` run or download something.
+
+    An attention implementation may be the name of a repository with kernels (CVE-2026-4372).
     """
     if "quantization_config" in values:
         return "quantization_config"
@@ -85,49 +110,42 @@ def _foreign_code(values: dict[str, Any]) -> str | None:
     return None
 
 
-Found = tuple[EncoderConfig, tuple[str, ...], Params]
+_Parts = tuple[EncoderConfig, tuple[str, ...], Params]
 
 
-def _read_own(folder: Path, values: dict[str, Any], where: str) -> Found:
+def _read_native(folder: Path, values: dict[str, Any], where: str) -> _Parts:
     config, heads = native_format.parse_config(values, where)
     tensors, file = read_tensors(folder)
     native_format.require_enough_tensors(config, tensors, file)
-    return (
-        config,
-        heads,
-        tensors_to_params(native_format.make_keymap(native_format.param_shapes(config, heads)), tensors, (), file),
-    )
+    keymap = native_format.make_keymap(native_format.param_shapes(config, heads))
+    return config, heads, tensors_to_params(keymap, tensors, (), file)
 
 
-def _read_family(folder: Path, family: Family, values: dict[str, Any], architecture: str) -> Found:
+def _read_family(folder: Path, family: Family, values: dict[str, Any], architecture: str) -> _Parts:
     where = f"{folder / CONFIG}"
     required = family.architectures.get(architecture, ())
     if values.get("tie_word_embeddings") is False and "mlm" in required:
         raise UserError(f"{where}: tie_word_embeddings = false is not supported: the output table is the word table")
     config = family.parse_config(values, where)
-    beside = sidecar_files.read_sidecar(folder, family, values, config)
-    config, more_heads = beside or (config, ())
-    keymap = family.keymap(config)
+    sidecar = sidecar_files.read_sidecar(folder, family, values, config)
+    config, sidecar_heads = sidecar or (config, ())
+    keymap = family.make_keymap(config)
     raw, file = read_tensors(folder, architecture)
     tensors = keymap.canonicalize(raw, file)
     if architecture not in family.architectures:
-        _drop_foreign_heads(keymap, tensors, architecture, file)  # before a shared name is taken for a head of ours
-    named = _ordered(keymap.detect_heads(tensors, required))
-    params = tensors_to_params(keymap, tensors, named, file)
-    if beside is None:
-        return config, named, params
-    heads = _ordered((*named, *more_heads))
+        _drop_unknown_heads(keymap, tensors, architecture, file)  # a shared name must not be taken for a head of ours
+    stored = order_heads(keymap.detect_heads(tensors, required))
+    params = tensors_to_params(keymap, tensors, stored, file)
+    if sidecar is None:
+        return config, stored, params
+    heads = order_heads((*stored, *sidecar_heads))
     return config, heads, sidecar_files.merge_sidecar(folder, params, config, heads)
 
 
-def _ordered(heads: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(head for head in HEADS if head in heads)
-
-
-def _drop_foreign_heads(keymap: KeyMap, tensors: Tensors, architecture: str, where: str) -> None:
-    """A head that we do not have is not ours to run; it is named, and the encoder below it is used."""
-    foreign = sorted(name for name in tensors if not re.match(keymap.backbone, name))
-    for name in foreign:
+def _drop_unknown_heads(keymap: KeyMap, tensors: Tensors, architecture: str, where: str) -> None:
+    """Removes the tensors of heads that bertjax does not have, with a warning; the encoder is used without them."""
+    unknown = sorted(name for name in tensors if not re.match(keymap.backbone, name))
+    for name in unknown:
         del tensors[name]
-    if foreign:
-        log.warning("%s: %s is read without its head; ignored: %s", where, architecture, ", ".join(foreign))
+    if unknown:
+        log.warning("%s: %s is read without its head; ignored: %s", where, architecture, ", ".join(unknown))

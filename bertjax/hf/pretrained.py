@@ -1,70 +1,21 @@
-"""A loaded model: checked inputs, one forward pass without dropout, every head's output."""
+"""A pretrained model in memory: load it from a folder, call it, save it."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import os
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float
 
-from bertjax.config.model import EncoderConfig
-from bertjax.errors import UserError
-from bertjax.hf.xlnet_inputs import TwoStreamInputs, check_two_stream_inputs
-from bertjax.models.encoder import EncoderOutput
-from bertjax.models.model import Model, bind
-from bertjax.models.two_stream import run_two_streams
-from bertjax.types import Params
-
-Inputs = dict[str, Array]
+from bertjax.hf.forward import ModelOutput, run_model
+from bertjax.hf.inputs import check_inputs, check_two_stream_inputs
+from bertjax.hf.load import ModelWeights, read_folder
+from bertjax.hf.save import save_pretrained
 
 
-class ModelOutput(NamedTuple):
-    """What a loaded model returns; None where the model has no such head or it was not asked for.
-
-    last_hidden_state [B, S, D]   hidden_states [L + 1, B, S, D], embeddings first
-    pooler_output [B, D]          pair_logits [B, 2]
-    mlm_logits [B, S, V]          rtd_logits [B, S], positive = replaced
-    sequence_logits [B, K]        token_logits [B, S, K]
-    start_logits, end_logits [B, S] of the answer to a question
-
-    Two streams (XLNet with `target_mapping`): `last_hidden_state` and `mlm_logits` are those of the T targets, and
-    other heads have no output; target_hidden_states [L + 1, B, T, D]. memory [L, B, M, D] of the rows.
-    """
-
-    last_hidden_state: Float[Array, "B S D"]
-    pooler_output: Float[Array, "B D"] | None = None
-    mlm_logits: Float[Array, "B S V"] | None = None
-    pair_logits: Float[Array, "B 2"] | None = None
-    rtd_logits: Float[Array, "B S"] | None = None
-    sequence_logits: Float[Array, "B K"] | None = None
-    token_logits: Float[Array, "B S K"] | None = None
-    start_logits: Float[Array, "B S"] | None = None
-    end_logits: Float[Array, "B S"] | None = None
-    hidden_states: Float[Array, "L1 B S D"] | None = None
-    target_hidden_states: Float[Array, "L1 B T D"] | None = None
-    memory: Float[Array, "L B M D"] | None = None
-
-    @property
-    def logits(self) -> Array | None:
-        """Of the task that the model was made for, as its class in `transformers` calls them."""
-        found = (self.sequence_logits, self.token_logits, self.mlm_logits, self.rtd_logits)
-        return next((logits for logits in found if logits is not None), None)
-
-
-@dataclasses.dataclass(eq=False)
-class PretrainedModel:
-    """Parameters with what is needed to run and save them; `tokenizer_files` are carried along byte for byte."""
-
-    config: EncoderConfig
-    params: Params
-    heads: tuple[str, ...]
-    tokenizer_files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+class PretrainedModel(ModelWeights):
+    """Config, parameters and tokenizer files of a model that can be called and saved."""
 
     def __call__(
         self,
@@ -79,42 +30,44 @@ class PretrainedModel:
         target_mapping: Any = None,
         output_memory: bool = False,
     ) -> ModelOutput:
-        """Runs the model without dropout, in float32; every input is [B, S], compiled once per shape.
+        """Runs the model without dropout, in float32; compiled once per shape.
 
-        `position_ids` are rows of the position table, as in `transformers` (RoBERTa's first position is row 2).
-        The last four arguments are XLNet's: `memory` [L, B, M, D] as an earlier call returned it (`mems`, its axes in
-        another order), `perm_mask` [B, S, S], 1 = hidden, and `target_mapping` [B, T, S], one-hot.
-        Raises `UserError` for ids that the tables do not have: JAX would clamp them in silence.
+        Args:
+            input_ids: [B, S].
+            attention_mask: [B, S], 1 = real token; None = all tokens are real.
+            token_type_ids: [B, S]; None = zeros.
+            position_ids: [B, S], indices into the position table as in `transformers` (RoBERTa's first position is 2).
+            output_hidden_states: also return the states of all layers.
+            memory: XLNet's `mems` as an earlier call returned them, [L, B, M, D].
+            perm_mask: XLNet's, [B, S, S], 1 = masked.
+            target_mapping: XLNet's, [B, T, S], one-hot.
+            output_memory: return the memory for the next call.
+
+        Raises:
+            UserError: an id lies outside its table (JAX would clamp it silently), or a shape or type is wrong.
         """
         inputs = check_inputs(self.config, self.heads, input_ids, attention_mask, token_type_ids, position_ids)
         streams = None
-        if output_memory or any(given is not None for given in (memory, perm_mask, target_mapping)):
-            streams = check_two_stream_inputs(self.config, inputs["input_ids"].shape, memory, perm_mask, target_mapping)
-        with jax.default_matmul_precision("float32"):  # accelerators multiply float32 more coarsely unless told
-            if streams is None:
-                return _forward(self.params, inputs, self.config, self.heads, output_hidden_states)
-            out = _forward_streams(self.params, inputs, streams, self.config, self.heads, output_hidden_states)
-        return out if output_memory else out._replace(memory=None)
+        if output_memory or any(each is not None for each in (memory, perm_mask, target_mapping)):
+            shape = inputs["input_ids"].shape
+            streams = check_two_stream_inputs(self.config, shape, memory, perm_mask, target_mapping)
+        output = run_model(
+            self.config, self.heads, self.params, inputs, streams=streams, output_hidden_states=output_hidden_states
+        )
+        return output if output_memory else output._replace(memory=None)
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes a folder that `transformers` loads, and reads it back to compare."""
-        from bertjax.hf.save import save_pretrained
-
+        """Writes a folder that `transformers` loads, and reads it back to compare; see `save.save_pretrained`."""
         save_pretrained(
             folder, self.params, self.config, heads=self.heads, tokenizer=self.tokenizer_files, overwrite=overwrite
         )
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _forward(
-    params: Params, inputs: Inputs, config: EncoderConfig, heads: tuple[str, ...], output_hidden_states: bool
-) -> ModelOutput:
-    model = bind(config, heads, params)
-    collect = ("hidden_states",) if output_hidden_states else ()
-    encoded = model.encode(**inputs, collect=collect)
-    outputs = _head_outputs(model, heads, encoded, inputs)
-    return ModelOutput(encoded.last_hidden_state, hidden_states=encoded.hidden_states, **outputs)
+def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel:
+    """Loads the model of a Hugging Face folder or of an export, in float32.
 
+    The folder needs config.json and model.safetensors (or its shards with an index). The heads are those that the class
+    in `architectures` requires, and any other that the files hold; unknown heads are named in a warning.
 
 @functools.partial(jax.jit, static_argnums=(3, 4, 5))
 def _forward_streams(
@@ -202,35 +155,6 @@ def _positions(config: EncoderConfig, longest: int | None, ids: np.ndarray, give
 
     That is what RoBERTa was trained with (transformers: create_position_ids_from_input_ids).
     """
-    if given is not None:
-        rows = _MANY if longest is None else config.position_offset + longest
-        return _ids("position_ids", given, ids.shape, rows) - config.position_offset
-    real = ids != config.pad_token_id if config.position_offset else np.ones(ids.shape, bool)
-    places = np.cumsum(real, axis=1) * real - 1
-    if longest is not None and places.max() >= longest:
-        raise UserError(f"{places.max() + 1} tokens in a row; the model has {longest} positions")
-    return places
-
-
-_MANY = 2**24  # ids without a table: what float32 tells apart
-
-
-def _token_types(config: EncoderConfig, ids: np.ndarray, given: Any) -> np.ndarray:
-    if given is None or not (config.type_vocab_size or config.relative_segments):
-        return np.zeros_like(ids)
-    return _ids("token_type_ids", given, ids.shape, config.type_vocab_size or _MANY)
-
-
-def _ids(name: str, values: Any, shape: tuple[int, ...] | None, size: int) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise UserError(f"{name} has rows of different lengths; pad them and pass attention_mask") from None
-    if array.dtype.kind not in "iu" or array.ndim != 2 or array.size == 0:
-        raise UserError(f"{name} must be whole numbers in shape [rows, tokens], not {array.dtype} {list(array.shape)}")
-    if shape is not None and array.shape != shape:
-        raise UserError(f"{name} has shape {list(array.shape)}; input_ids have {list(shape)}")
-    if array.min() < 0 or array.max() >= size:
-        bad = int(array.min()) if array.min() < 0 else int(array.max())
-        raise UserError(f"{name} holds {bad}; the model has ids 0 to {size - 1}")
-    return array.astype(np.int32)
+    weights = read_folder(folder)
+    params = jax.tree.map(jnp.asarray, weights.params)
+    return PretrainedModel(weights.config, params, weights.heads, weights.tokenizer_files)

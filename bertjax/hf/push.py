@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bertjax.errors import UserError
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.load import read_folder
 from bertjax.hf.model_card import MARKER
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*\w)?/[A-Za-z0-9](?:[\w.-]*\w)?")
@@ -73,7 +73,7 @@ def push_to_hub(
     folder, api = Path(folder), api or _hub_api()
     check_repository(repo, overwrite=overwrite, api=api)
     _require_export(folder)
-    load_pretrained(folder)
+    read_folder(folder)
     with _one_line(f"create {repo}"):
         api.create_repo(repo, private=private, exist_ok=overwrite)
     with _one_line(f"upload {folder} to {repo}"):

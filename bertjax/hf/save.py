@@ -1,4 +1,4 @@
-"""Writing a folder that `transformers` loads, where it can hold the model, and proving it by reading it back."""
+"""Writes a folder that `transformers` loads, where it can hold the model, and verifies it by reading it back."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from bertjax.config.model import EncoderConfig
-from bertjax.errors import UserError
-from bertjax.hf import sidecar_files
-from bertjax.hf.export_plan import ExportPlan, plan_export
+from bertjax.errors import UserError, comma_list
+from bertjax.hf.export_plan import plan_export
+from bertjax.hf.forward import ModelOutput, run_model
+from bertjax.hf.inputs import check_inputs, max_input_length
 from bertjax.hf.keymap import Tensors
-from bertjax.hf.load import load_pretrained, read_config_json
+from bertjax.hf.load import ModelWeights, order_heads, read_config_json, read_folder
 from bertjax.hf.model_card import MARKER, render_model_card
-from bertjax.hf.pretrained import ModelOutput, PretrainedModel, max_input_length
 from bertjax.hf.safe_files import (
     CONFIG,
     INDEX,
@@ -29,15 +29,15 @@ from bertjax.hf.safe_files import (
     read_tensors,
     read_tokenizer_files,
 )
+from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS, write_sidecar
 from bertjax.io.atomic import atomic_folder
-from bertjax.models.model import HEADS
 from bertjax.types import Params
 
 log = logging.getLogger(__name__)
 
 
 class ExportableTokenizer(Protocol):
-    """What the export asks of a tokenizer in memory: its Hugging Face files, and ids to compare them with."""
+    """A tokenizer in memory: its Hugging Face files, and ids to compare them with."""
 
     def save_huggingface(self, folder: str | os.PathLike[str], max_length: int) -> None: ...
 
@@ -45,15 +45,19 @@ class ExportableTokenizer(Protocol):
 
 
 TokenizerSource = ExportableTokenizer | Mapping[str, bytes] | str | os.PathLike[str]
-"""A tokenizer, or its files: their bytes by name, or the folder that holds them."""
+"""A tokenizer, its files as bytes by name, or the folder that holds them."""
 
-# Between the model in memory and the one read back only the padding of the vocabulary differs, and with it the order
-# of a few sums.
-_LOGIT_TOLERANCE = 1e-4
+# The model in memory and the one read back differ in the padding of the vocabulary alone, and so in the order of sums.
+_TOLERANCE = 1e-4
+_SENTENCES = (
+    "The quick brown fox jumps over 13 lazy dogs.",
+    "Déjà vu: naïve café, 東京 and Ωmega!",
+    "don't    stop-me\tnow (it's #1)",
+)
 
 
 class ExportError(UserError):
-    """What was read back is not what was to be written."""
+    """The folder that was written does not hold the model in memory."""
 
 
 def save_pretrained(
@@ -69,39 +73,54 @@ def save_pretrained(
     extra_files: Mapping[str, str] | None = None,
     require_transformers: bool = False,
 ) -> None:
-    """Writes config.json, model.safetensors, the tokenizer's files and README.md, whole or not at all.
+    """Writes config.json, model.safetensors, the tokenizer's files and README.md.
 
-    The class is one of `config.family`. Parts that it has no place for go into side files that `load_pretrained` reads;
-    a model that no class of the family can hold is written in our own format, with a warning that names the reason.
+    The class is one of `config.family`. Parts that it cannot hold go into sidecar files that `load_pretrained` reads; a
+    model that no class of the family can hold is written in the native format, with a warning that names the reason.
+    The folder appears under its name only after `verify_export`. Equal parameters give equal bytes.
 
-    Float32, true vocabulary size, tied copies left out; equal parameters give equal bytes. Weights of more than
-    `max_shard_bytes` are split into files with an index. The folder appears under its name only after `verify_export`
-    found in it what is in memory. Raises `UserError` when the folder holds something that is not an export of ours, or
-    is one and `overwrite` is not set; with `require_transformers` also for a model that only we could load.
+    Args:
+        folder: where to write; a new or empty folder, or with `overwrite` an earlier export.
+        params: parameters; written as float32, at the true vocabulary size, without tied copies.
+        config: architecture.
+        heads: heads that `params` holds.
+        tokenizer: a tokenizer, its files, or the folder that holds them; None writes none.
+        card: facts for README.md; see `render_model_card`.
+        overwrite: replace an earlier export.
+        max_shard_bytes: larger weights are split into files of this size, with an index.
+        extra_files: texts by their path in the folder, for other libraries that read it.
+        require_transformers: refuse a model that only bertjax could load.
 
-    `extra_files` are texts by their path below the folder, for libraries that read the folder, too.
+    Raises:
+        UserError: the folder holds something else, the model cannot be written, or the disk refused.
+        ExportError: the model read back is not the model in memory.
     """
-    folder = Path(folder).absolute()
+    folder, heads = Path(folder).absolute(), order_heads(heads)
     _require_free(folder, overwrite)
-    plan = plan_export(config, _ordered(heads))
-    tensors, beside = plan.tensors(params)
-    if require_transformers and plan.family is None:
+    plan = plan_export(config, heads)
+    tensors, sidecar = plan.tensors(params)
+    if plan.family is None and require_transformers:
         reasons = ", ".join(plan.unsupported) or "its parts"
-        raise UserError(f"transformers has no class for this model: {config.family} has no place for {reasons}")
+        raise UserError(f"transformers has no class for this model: {config.family} does not support {reasons}")
     if plan.unsupported:
         log.warning(
-            "no class of the family %s in transformers holds this model (in the way: %s); it is written in our own "
-            "format, for bertjax.load_pretrained",
+            "no class of the family %s in transformers supports %s: the model is written in bertjax's native format, "
+            "for bertjax.load_pretrained",
             config.family,
             ", ".join(plan.unsupported),
         )
+    num_params = sum(array.size for array in (*tensors.values(), *sidecar.values()))
+    texts = {
+        CONFIG: json.dumps(plan.config_json, indent=2, sort_keys=True) + "\n",
+        "README.md": render_model_card(plan, num_params, card),
+        **(extra_files or {}),
+    }
     try:
         with atomic_folder(folder) as temporary:
             _write_weights(temporary, tensors, max_shard_bytes)
-            sidecar_files.write_sidecar(temporary, plan, beside)
-            _write_rest(temporary, plan, sum(array.size for array in (*tensors.values(), *beside.values())), card)
+            write_sidecar(temporary, plan, sidecar)
             _write_tokenizer(temporary, tokenizer, config)
-            for name, text in (extra_files or {}).items():
+            for name, text in texts.items():
                 (temporary / name).parent.mkdir(exist_ok=True)
                 (temporary / name).write_text(text, encoding="utf-8")
             verify_export(temporary, params, config, heads=heads, tokenizer=tokenizer)
@@ -117,39 +136,45 @@ def verify_export(
     heads: tuple[str, ...],
     tokenizer: TokenizerSource | None = None,
 ) -> None:
-    """Reads a written folder as a stranger would, and compares with what is in memory; raises `ExportError`.
+    """Reads a written folder and compares it with the model in memory.
 
-    Compared: every tensor bit by bit, the config, the outputs on a small batch, the tokenizer's files.
+    Compared are every tensor bit by bit, the config, the outputs for a small batch, and the tokenizer.
+
+    Args:
+        folder: what `save_pretrained` wrote.
+        params: parameters in memory.
+        config: architecture in memory.
+        heads: heads that `params` holds.
+        tokenizer: the tokenizer that was written, if any.
+
+    Raises:
+        ExportError: something differs.
     """
-    folder, heads = Path(folder), _ordered(heads)
-    loaded, plan = load_pretrained(folder), plan_export(config, heads)
-    tensors, beside = plan.tensors(params)
+    folder, heads = Path(folder), order_heads(heads)
+    loaded, plan = read_folder(folder), plan_export(config, heads)
+    tensors, sidecar = plan.tensors(params)
     _compare_tensors(WEIGHTS, tensors, read_tensors(folder)[0])
-    if beside:
-        _compare_tensors(sidecar_files.SIDECAR_WEIGHTS, beside, read_safetensors(folder, sidecar_files.SIDECAR_WEIGHTS))
-    mine, back = plan.config_json, dataclasses.replace(plan, config=loaded.config).config_json
+    if sidecar:
+        _compare_tensors(SIDECAR_WEIGHTS, sidecar, read_safetensors(folder, SIDECAR_WEIGHTS))
+    expected, back = plan.config_json, dataclasses.replace(plan, config=loaded.config).config_json
     written = read_config_json(folder)[0]
-    for key in sorted(mine.keys() | back.keys() | written.keys()):
-        if not mine.get(key) == back.get(key) == written.get(key):
-            raise ExportError(f"{folder}: {key} of the config read back is {back.get(key)!r}, not {mine.get(key)!r}")
+    for key in sorted(expected.keys() | back.keys() | written.keys()):
+        if not expected.get(key) == back.get(key) == written.get(key):
+            raise ExportError(f"{folder}: config.json read back has {key} {back.get(key)!r}, not {expected.get(key)!r}")
     if loaded.heads != heads:
-        raise ExportError(f"{folder}: the heads read back are {', '.join(loaded.heads)}, not {', '.join(heads)}")
+        raise ExportError(f"{folder}: the heads read back are {comma_list(loaded.heads)}, not {comma_list(heads)}")
     if any(getattr(loaded.config, name) != getattr(config, name) for name in plan.sidecar_fields):
-        raise ExportError(f"{folder}: {sidecar_files.SIDECAR_CONFIG} read back differs from the config in memory")
-    _compare_outputs(PretrainedModel(config, params, heads), loaded)
+        raise ExportError(f"{folder}: {SIDECAR_CONFIG} read back differs from the config in memory")
+    _compare_outputs(ModelWeights(config, params, heads), loaded)
     if isinstance(tokenizer, Mapping | str | os.PathLike):
-        if _given_files(tokenizer) != dict(loaded.tokenizer_files):
-            raise ExportError(f"{folder}: the tokenizer files read back differ from those given")
+        if _tokenizer_files(tokenizer) != dict(loaded.tokenizer_files):
+            raise ExportError(f"{folder}: the tokenizer files read back differ from those that were written")
     elif tokenizer is not None:
         _compare_tokenizer(folder, tokenizer, config)
 
 
-def _ordered(heads: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(head for head in HEADS if head in heads)
-
-
 def _write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int) -> None:
-    """One file, or shards of whole tensors in the order of their names, with an index."""
+    """Writes one file, or shards of whole tensors in the order of their names, with an index."""
     from safetensors.numpy import save_file
 
     shards: list[Tensors] = [{}]
@@ -165,27 +190,19 @@ def _write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int) -> None
         index = {"metadata": {"total_size": total}, "weight_map": table}
         (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     for name, shard in zip(names, shards, strict=True):
-        # Without the metadata older versions of transformers refuse the file. The library orders the tensors by itself.
+        # Without the metadata older versions of transformers refuse the file. The library orders the tensors itself.
         save_file(shard, folder / name, metadata={"format": "pt"})
 
 
-def _write_rest(folder: Path, plan: ExportPlan, num_params: int, card: Mapping[str, Any] | None) -> None:
-    text = json.dumps(plan.config_json, indent=2, sort_keys=True)
-    (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(render_model_card(plan, num_params, card), encoding="utf-8")
-
-
 def _write_tokenizer(folder: Path, tokenizer: TokenizerSource | None, config: EncoderConfig) -> None:
-    if tokenizer is None:
-        return
     if isinstance(tokenizer, Mapping | str | os.PathLike):
-        for name, data in _given_files(tokenizer).items():
-            (folder / name).write_bytes(data)
-    else:
+        for name, content in _tokenizer_files(tokenizer).items():
+            (folder / name).write_bytes(content)
+    elif tokenizer is not None:
         tokenizer.save_huggingface(folder, config.max_position_embeddings)
 
 
-def _given_files(tokenizer: Mapping[str, bytes] | str | os.PathLike[str]) -> dict[str, bytes]:
+def _tokenizer_files(tokenizer: Mapping[str, bytes] | str | os.PathLike[str]) -> dict[str, bytes]:
     if isinstance(tokenizer, Mapping):
         return dict(tokenizer)
     files = read_tokenizer_files(Path(tokenizer))
@@ -201,40 +218,46 @@ def _require_free(folder: Path, overwrite: bool) -> None:
         raise UserError(f"{folder} is a file; name a folder for the export")
     if not any(folder.iterdir()):
         return
-    card = folder / "README.md"
-    ours = (folder / "config.json").is_file() and card.is_file() and MARKER in card.read_text("utf-8", "replace")
-    if not ours:
+    if not ((folder / CONFIG).is_file() and is_export(folder)):
         raise UserError(f"{folder} is not empty and not an export of bertjax; name another folder")
     if not overwrite:
-        raise UserError(f"{folder} already holds an export; remove it, name another folder, or ask for overwrite")
+        raise UserError(f"{folder} already holds an export; remove it, name another folder, or pass overwrite")
 
 
-def _compare_tensors(file: str, wanted: Tensors, found: Tensors) -> None:
-    differing = [n for n in wanted if n not in found or wanted[n].tobytes() != found[n].tobytes()]
-    differing += [name for name in found if name not in wanted]
+def is_export(folder: Path) -> bool:
+    """Returns whether a folder was written by `save_pretrained`: its README.md has the marker."""
+    card = folder / "README.md"
+    return card.is_file() and MARKER in card.read_text("utf-8", "replace")
+
+
+def _compare_tensors(file: str, expected: Tensors, actual: Tensors) -> None:
+    differing = [n for n in expected if n not in actual or expected[n].tobytes() != actual[n].tobytes()]
+    differing += [name for name in actual if name not in expected]
     if differing:
         raise ExportError(f"{file} read back differs from memory in {len(differing)} tensors, first {differing[0]}")
 
 
-def _compare_outputs(memory: PretrainedModel, loaded: PretrainedModel) -> None:
-    config = memory.config
-    length = min(max_input_length(config, memory.heads) or 12, 12)
+def _compare_outputs(memory: ModelWeights, loaded: ModelWeights) -> None:
+    config, heads = memory.config, memory.heads
+    length = min(max_input_length(config, heads) or 12, 12)
     draw = np.random.default_rng(0).integers
     ids = draw(0, config.vocab_size, (2, length))
     types = draw(0, config.type_vocab_size, (2, length)) if config.type_vocab_size else None
     mask = np.ones((2, length), np.int32)
     mask[1, max(1, length // 2) :] = 0
-    memory = dataclasses.replace(memory, config=_exact(config))
-    for name, mine, theirs in zip(ModelOutput._fields, memory(ids, mask, types), loaded(ids, mask, types), strict=True):
+    inputs = check_inputs(config, heads, ids, mask, types)
+    expected = run_model(_float32_config(config), heads, memory.params, inputs)
+    actual = run_model(loaded.config, loaded.heads, loaded.params, inputs)
+    for name, mine, theirs in zip(ModelOutput._fields, expected, actual, strict=True):
         if mine is None and theirs is None:
             continue
-        gap = float(np.abs(np.asarray(mine) - np.asarray(theirs)).max())
-        if not gap <= _LOGIT_TOLERANCE:
-            raise ExportError(f"the model read back differs from the one in memory: {name} by {gap:.2g}")
+        difference = float(np.abs(np.asarray(mine) - np.asarray(theirs)).max())
+        if not difference <= _TOLERANCE:
+            raise ExportError(f"the model read back differs from the one in memory: {name} by {difference:.2g}")
 
 
-def _exact(config: EncoderConfig) -> EncoderConfig:
-    """The same model computed as a loaded one is: in float32, whatever it was trained in."""
+def _float32_config(config: EncoderConfig) -> EncoderConfig:
+    """Returns the config of the same model computed as a loaded one: in float32, whatever it was trained in."""
     return dataclasses.replace(
         config,
         compute_dtype="float32",
@@ -245,23 +268,14 @@ def _exact(config: EncoderConfig) -> EncoderConfig:
     )
 
 
-_SENTENCES = (
-    "The quick brown fox jumps over 13 lazy dogs.",
-    "Déjà vu: naïve café, 東京 and Ωmega!",
-    "don't    stop-me\tnow (it's #1)",
-)
-
-
 def _compare_tokenizer(folder: Path, tokenizer: ExportableTokenizer, config: EncoderConfig) -> None:
-    """The ids of a few sentences, by the file that was written and by the tokenizer in memory."""
+    """Compares the ids of a few sentences, by the file that was written and by the tokenizer in memory."""
     from tokenizers import Tokenizer
 
     written = Tokenizer.from_file(str(folder / "tokenizer.json"))
     for sentence in _SENTENCES:
         if written.encode(sentence).ids != list(tokenizer.encode_with_specials(sentence)):
             raise ExportError(f"{folder}: the tokenizer read back gives other ids for {sentence!r}")
-    if written.get_vocab_size() > config.vocab_size:
-        pieces = written.get_vocab_size()
-        raise ExportError(
-            f"{folder}: the tokenizer has {pieces} pieces, the model's vocabulary only {config.vocab_size}"
-        )
+    size = written.get_vocab_size()
+    if size > config.vocab_size:
+        raise ExportError(f"{folder}: the tokenizer has {size} tokens, the model's vocabulary only {config.vocab_size}")

@@ -19,7 +19,8 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.errors import UserError, require_one_of
 from bertjax.hf.export_plan import HEAD_BY_MODULE
-from bertjax.hf.pretrained import PretrainedModel, max_input_length
+from bertjax.hf.inputs import max_input_length
+from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import read_json
 from bertjax.hf.save import TokenizerSource, save_pretrained
 

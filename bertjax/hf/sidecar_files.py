@@ -57,7 +57,9 @@ def read_sidecar(
     for key in sorted((mine.keys() & values.keys()) - _UNSETTLED):
         if values[key] != mine[key]:
             raise UserError(f"{where} contradicts {CONFIG}: {key} is {mine[key]!r} here, {values[key]!r} there; {_WAY}")
-    differing, beside = compare_configs(config, held, heads, family.keymap(config), family.architectures[architecture])
+    differing, beside = compare_configs(
+        config, held, heads, family.make_keymap(config), family.architectures[architecture]
+    )
     for name in differing:  # keys that config.json leaves out have defaults, too
         if name not in beside:
             here, there = getattr(config, name), getattr(held, name)

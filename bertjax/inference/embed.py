@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from bertjax.errors import UserError
-from bertjax.hf.pretrained import PretrainedModel, max_input_length
+from bertjax.hf.inputs import max_input_length
+from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import Pooling, drop_heads, pool
 from bertjax.inference.text_batches import EncodingTokenizer, TextEncoder, TokenizedTexts, batch_by_length
 

@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.pretrained import Inputs, PretrainedModel, check_inputs
+from bertjax.hf.inputs import Inputs, check_inputs
+from bertjax.hf.pretrained import PretrainedModel
 from bertjax.models.model import bind
 from bertjax.models.two_stream import run_two_streams
 from bertjax.types import Params

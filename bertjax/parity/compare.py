@@ -16,7 +16,7 @@ import numpy as np
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
-from bertjax.hf.load import PretrainedModel, load_pretrained
+from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import abstract_params
 from bertjax.parity.cases import Arrays, Case, draw_batch

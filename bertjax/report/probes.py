@@ -20,7 +20,8 @@ import numpy as np
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.pretrained import Inputs, PretrainedModel, check_inputs
+from bertjax.hf.inputs import Inputs, check_inputs
+from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import fill_mask
 from bertjax.models.model import bind
 from bertjax.types import Params

@@ -9,7 +9,7 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.experiment.load import load_run
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 
 ARGUMENTS = (
     "--config.objective.name=contrastive",

@@ -11,7 +11,7 @@ from lab import Finished, Lab
 
 from bertjax.commands import export as command
 from bertjax.hf import push
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.sentence_transformers import Pooling, embed_ids, read_pooling
 
 

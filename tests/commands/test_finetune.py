@@ -16,7 +16,7 @@ from bertjax.cli import main
 from bertjax.commands import finetune as command
 from bertjax.config.defaults import base_config
 from bertjax.config.task import TaskConfig
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.report.run_record import read_run
 from bertjax.training import loop
 

@@ -16,7 +16,7 @@ from lab import Finished
 
 from bertjax.cli import main
 from bertjax.data.tokenizer import load_tokenizer
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.sentence_transformers import Pooling, save_sentence_transformers
 
 Capture = pytest.CaptureFixture[str]

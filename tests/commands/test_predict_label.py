@@ -18,8 +18,7 @@ from bertjax.cli import main
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import load_tokenizer
 from bertjax.finetuning.readers.load import read_examples
-from bertjax.hf.load import load_pretrained
-from bertjax.hf.pretrained import PretrainedModel
+from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.parity.compare import random_params
 

@@ -16,7 +16,7 @@ from bertjax.data.tokenizer import load_tokenizer
 from bertjax.experiment.load import load_run, stored_teacher
 from bertjax.experiment.teacher import read_teacher
 from bertjax.experiment.workdir import read_config
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 
 
 class Taught(NamedTuple):

@@ -16,7 +16,7 @@ from bertjax.config.training import MeshConfig, OptimizerConfig, ScheduleConfig
 from bertjax.finetuning.batches import TaskBatches
 from bertjax.finetuning.features import Features
 from bertjax.finetuning.objective import TaskObjective
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.training.optimizers import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.training.sharding import make_mesh, put_batch

@@ -24,7 +24,7 @@ from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.hf.keymap import params_to_tensors
 from bertjax.hf.keymaps import FAMILIES
-from bertjax.hf.load import PretrainedModel, load_pretrained
+from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.objectives.base import StepInputs
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.training.step import weighted_loss
@@ -136,7 +136,7 @@ def assert_same_gradients(
 
 
 def _named(ours: PretrainedModel, gradient: Params) -> dict[str, np.ndarray]:
-    keymap = FAMILIES[ours.config.family].keymap(ours.config)
+    keymap = FAMILIES[ours.config.family].make_keymap(ours.config)
     return params_to_tensors(keymap, jax.device_get(gradient), ours.config, ours.heads)
 
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from bertjax.config.model import EncoderConfig  # noqa: E402
-from bertjax.hf.load import PretrainedModel, load_pretrained  # noqa: E402
+from bertjax.hf.pretrained import PretrainedModel, load_pretrained  # noqa: E402
 from bertjax.hf.save import save_pretrained  # noqa: E402
 from bertjax.parity.cases import TOLERANCE, Arrays, draw_batch  # noqa: E402
 from bertjax.parity.compare import random_params, random_transformers_model, run_transformers  # noqa: E402

@@ -29,7 +29,7 @@ from bertjax.config.presets import preset  # noqa: E402
 from bertjax.errors import UserError  # noqa: E402
 from bertjax.hf import save as save_module  # noqa: E402
 from bertjax.hf.keymaps import FAMILIES  # noqa: E402
-from bertjax.hf.load import load_pretrained  # noqa: E402
+from bertjax.hf.pretrained import load_pretrained  # noqa: E402
 from bertjax.hf.save import save_pretrained  # noqa: E402
 from bertjax.models.disentangled_attention import log_bucket  # noqa: E402
 from bertjax.parity.compare import random_params  # noqa: E402

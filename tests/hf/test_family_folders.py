@@ -20,7 +20,7 @@ from bertjax.hf.export_plan import compare_configs, plan_export
 from bertjax.hf.keymap import params_to_tensors
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.keymaps.family import DEFAULT_LABELS, Family
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.safe_files import auto_class
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import abstract_params
@@ -118,7 +118,7 @@ def test_no_two_tensors_of_one_class_share_a_name(family: Family) -> None:
         plan = plan_export(config, required)
         if plan.architecture == architecture:
             assert plan.tensors(params)[0]
-        assert params_to_tensors(family.keymap(config), params, config, required)
+        assert params_to_tensors(family.make_keymap(config), params, config, required)
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith("transformer-")])
@@ -128,5 +128,5 @@ def test_published_models_fit_the_classes_of_their_family(name: str) -> None:
     family = FAMILIES[config.family]
     for architecture, heads in family.architectures.items():
         held = family.parse_config(family.render_config(config, architecture))
-        differing, beside = compare_configs(config, held, heads, family.keymap(config), heads)
+        differing, beside = compare_configs(config, held, heads, family.make_keymap(config), heads)
         assert differing == beside, architecture

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from bertjax.errors import UserError
 from bertjax.hf.keymaps.gpt2 import FAMILY
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -22,7 +22,7 @@ from bertjax.data.tokenizer import load_tokenizer, train_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment.load import load_source_model
 from bertjax.hf import save as save_module
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import abstract_params
 

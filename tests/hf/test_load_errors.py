@@ -21,7 +21,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import params_to_tensors
 from bertjax.hf.keymaps.bert import make_keymap
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.models.model import abstract_params
 
 HEADS = ("pooler", "mlm", "pair")

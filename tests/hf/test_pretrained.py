@@ -10,7 +10,8 @@ import pytest
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.pretrained import PretrainedModel, check_inputs
+from bertjax.hf.inputs import check_inputs
+from bertjax.hf.pretrained import PretrainedModel
 from bertjax.models.model import abstract_params
 
 SIZES: dict[str, Any] = dict(
@@ -44,7 +45,7 @@ def test_positions_with_an_offset_count_tokens_that_are_not_padding() -> None:
     with pytest.raises(UserError, match="position_ids holds 8; the model has ids 0 to 7"):
         inputs(ROBERTA, ids[:1], None, None, [[2, 1, 8, 0]])
     assert inputs(ROBERTA, [[5] * 6 + [1] * 4])["position_ids"] == [[*range(6), -1, -1, -1, -1]]
-    with pytest.raises(UserError, match="7 tokens in a row; the model has 6 positions"):
+    with pytest.raises(UserError, match="a sequence has 7 tokens; the model has 6 positions"):
         inputs(ROBERTA, [[5] * 7 + [1] * 4])
 
 
@@ -53,7 +54,7 @@ def test_computed_positions_have_no_end() -> None:
     assert inputs(UNBOUND, [[5]], None, None, [[9000]])["position_ids"] == [[9000]]
     enhanced = EncoderConfig(**SIZES, position_embedding="none", enhanced_decoder=True)
     assert len(inputs(enhanced, [[5] * 40])["position_ids"][0]) == 40
-    with pytest.raises(UserError, match="40 tokens in a row"):  # its decoder has a table
+    with pytest.raises(UserError, match="a sequence has 40 tokens"):  # its decoder has a table
         inputs(enhanced, [[5] * 40], heads=("mlm",))
 
 

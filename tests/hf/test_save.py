@@ -19,8 +19,8 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import save as save_module
 from bertjax.hf.export_plan import plan_export
-from bertjax.hf.load import load_pretrained
 from bertjax.hf.model_card import MARKER, render_model_card
+from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import ExportError, save_pretrained, verify_export
 from bertjax.models.model import abstract_params, count_params
 
@@ -264,7 +264,7 @@ def test_verification_sees_a_changed_tensor_a_changed_config_and_changed_outputs
     with pytest.raises(ExportError, match="config"):
         verify_export(out, params, CONFIG, heads=HEADS)
     # if the config were not looked at, the outputs would tell
-    memory = save_module.PretrainedModel(CONFIG, params, HEADS)
+    memory = PretrainedModel(CONFIG, params, HEADS)
     with pytest.raises(ExportError, match="differs from the one in memory: last_hidden_state"):
         save_module._compare_outputs(memory, load_pretrained(out))
 
@@ -273,7 +273,7 @@ def test_tokenizers_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(save_module, "_compare_outputs", lambda *_: None)
     with pytest.raises(ExportError, match="other ids for"):
         save_pretrained(tmp_path / "out", random_params(), CONFIG, heads=HEADS, tokenizer=Words(shift=1))
-    with pytest.raises(ExportError, match="35 pieces, the model's vocabulary only 30"):
+    with pytest.raises(ExportError, match="35 tokens, the model's vocabulary only 30"):
         save_pretrained(tmp_path / "out", random_params(), CONFIG, heads=HEADS, tokenizer=Words(size=35))
     assert list(tmp_path.iterdir()) == []
 

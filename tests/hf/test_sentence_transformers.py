@@ -15,8 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.load import load_pretrained
-from bertjax.hf.pretrained import PretrainedModel
+from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.hf.sentence_transformers import Pooling, drop_heads, embed_ids, read_pooling, save_sentence_transformers
 from bertjax.parity.compare import random_params

@@ -18,7 +18,7 @@ from bertjax.errors import UserError
 from bertjax.hf import native_format
 from bertjax.hf import save as save_module
 from bertjax.hf.export_plan import HEAD_BY_MODULE, OF_HEADS, plan_export
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import HEADS, abstract_params, count_params
 from bertjax.types import Params

@@ -16,7 +16,7 @@ from bertjax.config.presets import PRESETS, preset
 from bertjax.errors import UserError
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.keymaps import FAMILIES
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -206,7 +206,7 @@ def masked_lm(name: str) -> Any:
 def test_older_files_hold_buffers_and_tied_copies(tmp_path: Path, name: str) -> None:
     model = masked_lm(name)
     state = {key: value.detach().numpy().copy() for key, value in model.state_dict().items()}
-    copies = {copy: state[copy] for copy in FAMILIES[name].keymap(_config(model)).ties}
+    copies = {copy: state[copy] for copy in FAMILIES[name].make_keymap(_config(model)).ties}
     assert copies
     buffer = {f"{name}.embeddings.position_ids": np.arange(31)[None]}
     ours = load_pretrained(folder_of(model, tmp_path / "old", **copies, **buffer))

@@ -18,8 +18,8 @@ from gradients_lab import assert_same_gradients, loaded, perturbed  # noqa: E402
 
 from bertjax.config.model import EncoderConfig  # noqa: E402
 from bertjax.errors import UserError  # noqa: E402
-from bertjax.hf.load import PretrainedModel, load_pretrained  # noqa: E402
-from bertjax.hf.xlnet_inputs import target_positions  # noqa: E402
+from bertjax.hf.inputs import target_positions  # noqa: E402
+from bertjax.hf.pretrained import PretrainedModel, load_pretrained  # noqa: E402
 from bertjax.models.model import bind  # noqa: E402
 from bertjax.models.two_stream import run_two_streams  # noqa: E402
 from bertjax.parity.compare import random_params  # noqa: E402
@@ -111,16 +111,16 @@ def one_hot(*places: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"target_mapping": one_hot(2, 2)}, r"names token 2 of row 0 twice"),
+        ({"target_mapping": one_hot(2, 2)}, r"names token 2 of sequence 0 twice"),
         ({"target_mapping": 0 * one_hot(2)}, r"target_mapping\[0, 0\] holds 0 ones"),
         ({"target_mapping": one_hot(2) + one_hot(3)}, r"target_mapping\[0, 0\] holds 2 ones"),
         ({"target_mapping": one_hot(2) / 2}, "must hold 0 and 1"),
-        ({"target_mapping": one_hot(2)[:, 0]}, r"must have shape \[rows, targets, tokens\]"),
+        ({"target_mapping": one_hot(2)[:, 0]}, r"must have shape \[sequences, targets, tokens\]"),
         ({"target_mapping": one_hot(2)[:, :, 1:]}, r"in shape \[3, 1, 9\]"),
         ({"perm_mask": np.zeros((B, S))}, r"perm_mask must hold 0 and 1 in shape \[3, 9, 9\]"),
         ({"perm_mask": np.full((B, S, S), -1)}, "perm_mask must hold 0 and 1"),
         ({"memory": np.zeros((3, 4, B, 14))}, r"memory has shape \[3, 4, 3, 14\]"),
-        ({"memory": np.zeros((2, B, 4, 14))}, r"wanted is \[3 layers, 3 rows"),
+        ({"memory": np.zeros((2, B, 4, 14))}, r"expected \[3 layers, 3 sequences"),
     ],
 )
 def test_faults_of_the_inputs_are_named(model: PretrainedModel, more: dict[str, Any], words: str) -> None:
@@ -137,7 +137,7 @@ def test_other_models_have_no_streams() -> None:
 
 def test_half_of_an_odd_batch_is_refused(tmp_path: Path) -> None:
     ours = loaded(theirs(bi_data=True), tmp_path)
-    with pytest.raises(UserError, match="3 rows must be even"):
+    with pytest.raises(UserError, match="3 sequences must be even"):
         ours(**drawn_batch())
 
 

@@ -14,7 +14,7 @@ from tokens_lab import sentences
 
 from bertjax.data.tokenizer import load_tokenizer
 from bertjax.errors import UserError
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.sentence_transformers import Pooling
 from bertjax.inference.embed import Embedder
 from bertjax.inference.text_batches import TextEncoder, batch_by_length

@@ -13,7 +13,7 @@ import pytest
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.models.attention_context import attention_mask
 from bertjax.models.layer import ATTENTION_TENSORS
 from bertjax.models.model import bind, init_params

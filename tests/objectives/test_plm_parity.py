@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 
 from bertjax.hf.keymap import params_to_tensors  # noqa: E402
 from bertjax.hf.keymaps import FAMILIES  # noqa: E402
-from bertjax.hf.load import load_pretrained  # noqa: E402
+from bertjax.hf.pretrained import load_pretrained  # noqa: E402
 from bertjax.objectives.plm.objective import PermutationLanguageModel  # noqa: E402
 from bertjax.objectives.plm.permutation import permutation_visibility  # noqa: E402
 from bertjax.types import Vocabulary  # noqa: E402
@@ -73,7 +73,7 @@ def test_loss_and_gradient_are_those_of_transformers(vocabulary: Vocabulary, tmp
         np.testing.assert_allclose(value / count, out.loss.item(), rtol=2e-5)
         expected = np.stack([layer.numpy() for layer in mems]).transpose(2, 0, 1, 3)
         np.testing.assert_allclose(carry["memory"], expected, atol=2e-5)
-        table = FAMILIES["xlnet"].keymap(ours.config)
+        table = FAMILIES["xlnet"].make_keymap(ours.config)
         found = params_to_tensors(table, jax.device_get(gradient), ours.config, ours.heads)
         for name, parameter in theirs.named_parameters():
             wanted = parameter.grad.numpy()

@@ -15,7 +15,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.rtd import RtdNetworksConfig
 from bertjax.config.presets import preset
 from bertjax.errors import UserError
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import bind, count_params
 from bertjax.objectives.rtd.networks import (

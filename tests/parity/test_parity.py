@@ -14,8 +14,7 @@ pytest.importorskip("transformers")
 
 from bertjax.errors import UserError
 from bertjax.hf import save as save_module
-from bertjax.hf.load import load_pretrained
-from bertjax.hf.pretrained import PretrainedModel
+from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.parity import compare as compare_module
 from bertjax.parity.cases import Case

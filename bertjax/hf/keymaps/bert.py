@@ -103,7 +103,7 @@ def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
 FAMILY = Family(
     name="bert",
     model_type="bert",
-    keymap=make_keymap,
+    make_keymap=make_keymap,
     architectures=ARCHITECTURES,
     from_hf_config=from_hf_config,
     to_hf_config=to_hf_config,

@@ -212,7 +212,7 @@ def render_shared_config(config: EncoderConfig, fields: Fields) -> dict[str, Any
 FAMILY = Family(
     name="deberta",
     model_type="deberta",
-    keymap=make_keymap,
+    make_keymap=make_keymap,
     architectures=architectures("Deberta"),
     from_hf_config=from_hf_config,
     to_hf_config=to_hf_config,

@@ -98,7 +98,7 @@ def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
 FAMILY = Family(
     name="deberta-v2",
     model_type="deberta-v2",
-    keymap=make_keymap,
+    make_keymap=make_keymap,
     architectures=architectures("DebertaV2"),
     from_hf_config=from_hf_config,
     to_hf_config=to_hf_config,

@@ -135,7 +135,7 @@ def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
 FAMILY = Family(
     name="distilbert",
     model_type="distilbert",
-    keymap=make_keymap,
+    make_keymap=make_keymap,
     architectures=ARCHITECTURES,
     from_hf_config=from_hf_config,
     to_hf_config=to_hf_config,

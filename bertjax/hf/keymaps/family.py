@@ -41,7 +41,7 @@ class Family:
 
     name: str
     model_type: str
-    keymap: Callable[[EncoderConfig], KeyMap]
+    make_keymap: Callable[[EncoderConfig], KeyMap]
     architectures: Mapping[str, tuple[str, ...]]
     from_hf_config: Callable[[dict[str, Any], str], EncoderConfig]
     to_hf_config: Callable[[EncoderConfig, str], dict[str, Any]]
@@ -60,7 +60,7 @@ class Family:
         """Our config from a config.json; raises `UserError` for what would change the maths and is not supported."""
         labels = parse_labels(values, where)
         config = dataclasses.replace(self.from_hf_config(values, where), family=self.name, labels=labels)
-        keymap = self.keymap(config)
+        keymap = self.make_keymap(config)
         empty = [entry.tensor for entry in keymap.entries if 0 in entry.shape(keymap.sizes)]
         if empty:
             raise UserError(f"{where}: {empty[0]} would be empty; models of this class cannot do without it")

@@ -221,7 +221,7 @@ def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
 FAMILY = Family(
     name="modernbert",
     model_type="modernbert",
-    keymap=make_keymap,
+    make_keymap=make_keymap,
     architectures=ARCHITECTURES,
     from_hf_config=from_hf_config,
     to_hf_config=to_hf_config,

@@ -123,7 +123,7 @@ def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
 FAMILY = Family(
     name="roberta",
     model_type="roberta",
-    keymap=make_keymap,
+    make_keymap=make_keymap,
     architectures=ARCHITECTURES,
     from_hf_config=from_hf_config,
     to_hf_config=to_hf_config,

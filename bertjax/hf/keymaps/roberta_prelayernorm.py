@@ -50,7 +50,7 @@ def from_hf_config(values: dict[str, Any], where: str = "config.json") -> Encode
 FAMILY = Family(
     name="roberta-prelayernorm",
     model_type="roberta-prelayernorm",
-    keymap=make_keymap,
+    make_keymap=make_keymap,
     architectures={
         name.replace("Roberta", "RobertaPreLayerNorm"): heads for name, heads in roberta.ARCHITECTURES.items()
     },

@@ -152,7 +152,7 @@ def to_hf_config(config: EncoderConfig, architecture: str) -> dict[str, Any]:
 FAMILY = Family(
     name="xlnet",
     model_type="xlnet",
-    keymap=make_keymap,
+    make_keymap=make_keymap,
     architectures=ARCHITECTURES,
     from_hf_config=from_hf_config,
     to_hf_config=to_hf_config,

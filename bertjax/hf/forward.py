@@ -1,0 +1,142 @@
+"""The forward pass of a loaded model: float32, without dropout, with the output of every head."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bertjax.config.model import EncoderConfig
+from bertjax.hf.inputs import Inputs
+from bertjax.models.encoder import EncoderOutput
+from bertjax.models.model import Model, bind
+from bertjax.models.two_stream import run_two_streams
+from bertjax.types import Params
+
+
+class ModelOutput(NamedTuple):
+    """Outputs of a loaded model; None where the model has no such head, or the output was not requested.
+
+    With two streams (XLNet with `target_mapping`) `last_hidden_state` and `mlm_logits` belong to the T targets, and
+    other heads have no output.
+
+    Attributes:
+        last_hidden_state: [B, S, D].
+        pooler_output: [B, D].
+        mlm_logits: [B, S, V].
+        pair_logits: [B, 2].
+        rtd_logits: [B, S], positive = replaced.
+        sequence_logits: [B, K].
+        token_logits: [B, S, K].
+        start_logits: [B, S], of the first token of an answer.
+        end_logits: [B, S], of its last token.
+        hidden_states: [L + 1, B, S, D], embeddings first.
+        target_hidden_states: [L + 1, B, T, D].
+        memory: [L, B, M, D].
+    """
+
+    last_hidden_state: Float[Array, "B S D"]
+    pooler_output: Float[Array, "B D"] | None = None
+    mlm_logits: Float[Array, "B S V"] | None = None
+    pair_logits: Float[Array, "B 2"] | None = None
+    rtd_logits: Float[Array, "B S"] | None = None
+    sequence_logits: Float[Array, "B K"] | None = None
+    token_logits: Float[Array, "B S K"] | None = None
+    start_logits: Float[Array, "B S"] | None = None
+    end_logits: Float[Array, "B S"] | None = None
+    hidden_states: Float[Array, "L1 B S D"] | None = None
+    target_hidden_states: Float[Array, "L1 B T D"] | None = None
+    memory: Float[Array, "L B M D"] | None = None
+
+    @property
+    def logits(self) -> Array | None:
+        """The logits that the model's class in `transformers` calls `logits`."""
+        candidates = (self.sequence_logits, self.token_logits, self.mlm_logits, self.rtd_logits)
+        return next((logits for logits in candidates if logits is not None), None)
+
+
+def run_model(
+    config: EncoderConfig,
+    heads: tuple[str, ...],
+    params: Params,
+    inputs: Inputs,
+    *,
+    streams: Inputs | None = None,
+    output_hidden_states: bool = False,
+) -> ModelOutput:
+    """Runs a model without dropout; compiled once per shape.
+
+    Args:
+        config: architecture.
+        heads: heads whose parameters `params` holds.
+        params: parameters, float32.
+        inputs: what `check_inputs` returns.
+        streams: what `check_two_stream_inputs` returns; None = one stream.
+        output_hidden_states: also return the states of all layers.
+    """
+    with jax.default_matmul_precision("float32"):  # accelerators would multiply float32 in lower precision
+        if streams is None:
+            return _forward(params, inputs, config, heads, output_hidden_states)
+        return _forward_two_streams(params, inputs, streams, config, heads, output_hidden_states)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _forward(
+    params: Params, inputs: Inputs, config: EncoderConfig, heads: tuple[str, ...], output_hidden_states: bool
+) -> ModelOutput:
+    model = bind(config, heads, params)
+    collect = ("hidden_states",) if output_hidden_states else ()
+    encoded = model.encode(**inputs, collect=collect)
+    outputs = _head_outputs(model, heads, encoded, inputs)
+    return ModelOutput(encoded.last_hidden_state, hidden_states=encoded.hidden_states, **outputs)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4, 5))
+def _forward_two_streams(
+    params: Params,
+    inputs: Inputs,
+    streams: Inputs,
+    config: EncoderConfig,
+    heads: tuple[str, ...],
+    output_hidden_states: bool,
+) -> ModelOutput:
+    model = bind(config, heads, params)
+    collect = ("hidden_states",) if output_hidden_states else ()
+    out = run_two_streams(model.encoder, **inputs, **streams, collect=collect)
+    last = out.content if out.targets is None else out.targets
+    heads = heads if out.targets is None else tuple(head for head in heads if head == "mlm")
+    return ModelOutput(
+        last,
+        hidden_states=out.hidden_states,
+        target_hidden_states=out.target_states,
+        memory=out.memory,
+        **_head_outputs(model, heads, EncoderOutput(last), inputs),
+    )
+
+
+def _head_outputs(model: Model, heads: tuple[str, ...], encoded: EncoderOutput, inputs: Inputs) -> dict[str, Array]:
+    """Computes all heads that read hidden states alone (the span-boundary head also needs spans)."""
+    hidden, segment_ids = encoded.last_hidden_state, inputs["segment_ids"]
+    batch_size, length = segment_ids.shape
+    positions = jnp.full((batch_size, 1), length - 1 if model.config.summary == "last" else 0, jnp.int32)
+    outputs: dict[str, Array] = {}
+    if "pooler" in heads:
+        outputs["pooler_output"] = model.pooled(hidden, positions, segment_ids)[:, 0]
+    if "mlm" in heads:
+        states = model.mlm_hidden_states(encoded, segment_ids, inputs["position_ids"])
+        outputs["mlm_logits"] = model.mlm_logits(states)[..., : model.config.vocab_size]
+    if "pair" in heads:
+        outputs["pair_logits"] = model.pair_logits(outputs["pooler_output"])
+    if "rtd" in heads:
+        outputs["rtd_logits"] = model.rtd_logits(hidden, jnp.zeros_like(positions), segment_ids)
+    if "sequence_classification" in heads:
+        outputs["sequence_logits"] = model.sequence_logits(hidden, positions, segment_ids)[:, 0]
+    if "token_classification" in heads:
+        outputs["token_logits"] = model.token_logits(hidden)
+    if "question_answering" in heads:
+        logits = model.answer_logits(hidden)
+        outputs |= {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+    return outputs
