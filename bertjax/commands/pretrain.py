@@ -23,13 +23,8 @@ from bertjax.experiment.load import write_teacher
 from bertjax.experiment.prepare_text import prepare_on_first_process
 from bertjax.experiment.teacher import Teacher, attach_teacher, init_student_layers, read_teacher, require_teacher
 from bertjax.experiment.workdir import ChangedKey, changed_keys, has_checkpoints, require_same_run, write_config
-<<<<<<< HEAD
-from bertjax.hf.load import PretrainedModel
-from bertjax.inference.fill_mask import encode_sentences, fill_mask
-=======
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.inference.fill_mask import fill_mask, masked_rows
->>>>>>> 830ecc0 (hf: no import cycle; inputs, forward pass, folder reading and PretrainedModel apart; a test that modules import in no cycle)
+from bertjax.inference.fill_mask import encode_sentences, fill_mask
 from bertjax.models.model import count_params
 from bertjax.report.training_callbacks import report_callback, train_with_callback
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup

@@ -26,14 +26,9 @@ from bertjax.finetuning.readers.examples import Examples, QaExamples
 from bertjax.finetuning.tasks import TaskData, make_features
 from bertjax.finetuning.token_features import TokenData
 from bertjax.hf.export_plan import HEAD_BY_MODULE
-<<<<<<< HEAD
-from bertjax.hf.pretrained import PretrainedModel, max_input_length
-from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, name_flags
-=======
 from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.inference.predict_inputs import ANYTHING, Asked, in_flags
->>>>>>> 830ecc0 (hf: no import cycle; inputs, forward pass, folder reading and PretrainedModel apart; a test that modules import in no cycle)
+from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, name_flags
 from bertjax.training.sharding import make_mesh
 
 TOKENS = 8192

@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Array
 
 from bertjax.errors import UserError, require_one_of
-<<<<<<< HEAD
-from bertjax.hf.pretrained import PretrainedModel, max_input_length
+from bertjax.hf.inputs import max_input_length
+from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.mlm_inference import MaskMode, choose_mask_mode, masked_token_log_probs
 from bertjax.inference.text_batches import (
     EncodingTokenizer,
@@ -29,12 +29,6 @@ from bertjax.inference.text_batches import (
     batch_by_length,
     require_max_length,
 )
-=======
-from bertjax.hf.inputs import max_input_length
-from bertjax.hf.pretrained import PretrainedModel
-from bertjax.inference.mlm_inference import HowHidden, how_hidden, masked_word_log_probs
-from bertjax.inference.text_batches import TextReader, Texts, TextTokenizer, batches, require_readable
->>>>>>> 830ecc0 (hf: no import cycle; inputs, forward pass, folder reading and PretrainedModel apart; a test that modules import in no cycle)
 
 MODES = ("pll", "within-word", "likelihood")
 TOKENS = 8192

@@ -9,14 +9,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from bertjax.errors import UserError
-<<<<<<< HEAD
-from bertjax.hf.pretrained import PretrainedModel, max_input_length
-from bertjax.inference.mlm_inference import TokenBatch
-=======
 from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.inference.mlm_inference import Rows
->>>>>>> 830ecc0 (hf: no import cycle; inputs, forward pass, folder reading and PretrainedModel apart; a test that modules import in no cycle)
+from bertjax.inference.mlm_inference import TokenBatch
 
 _MANY = 2**24
 _AT_ONCE = 4096  # texts: what the tokenizer tells of each weighs many times its ids

@@ -16,17 +16,10 @@ from tokens_lab import sentences, trained
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer import load_tokenizer
 from bertjax.errors import UserError
-<<<<<<< HEAD
 from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer
-from bertjax.hf.load import load_pretrained
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.inference.predict import Predictor, _answer_record, infer_task_kind, make_task_config
 from bertjax.inference.predict_inputs import read_inputs, split_words
-=======
-from bertjax.finetuning.qa_answers import Answer, Span
-from bertjax.hf.pretrained import load_pretrained
-from bertjax.inference.predict import Predictor, _answer_record, kind_of, task_of
-from bertjax.inference.predict_inputs import cut_words, read_asked
->>>>>>> 830ecc0 (hf: no import cycle; inputs, forward pass, folder reading and PretrainedModel apart; a test that modules import in no cycle)
 from bertjax.parity.cases import Case
 from bertjax.parity.compare import random_transformers_model
 

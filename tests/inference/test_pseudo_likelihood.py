@@ -13,14 +13,8 @@ from tokens_lab import sentences
 
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
 from bertjax.errors import UserError
-<<<<<<< HEAD
-from bertjax.hf.load import load_pretrained
-from bertjax.hf.pretrained import PretrainedModel
-from bertjax.inference.pseudo_likelihood import score_texts
-=======
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
-from bertjax.inference.pseudo_likelihood import likelihoods
->>>>>>> 830ecc0 (hf: no import cycle; inputs, forward pass, folder reading and PretrainedModel apart; a test that modules import in no cycle)
+from bertjax.inference.pseudo_likelihood import score_texts
 
 TEXTS = ["The catmat unbelievablyhungry dogsea.", "a", *sentences(1, seed=5, longest=7)]
 
