@@ -121,7 +121,7 @@ def _head_outputs(model: Model, heads: tuple[str, ...], encoded: EncoderOutput, 
     """Computes all heads that read hidden states alone (the span-boundary head also needs spans)."""
     hidden, segment_ids = encoded.last_hidden_state, inputs["segment_ids"]
     batch_size, length = segment_ids.shape
-    positions = jnp.full((batch_size, 1), length - 1 if model.config.summary == "last" else 0, jnp.int32)
+    positions = jnp.full((batch_size, 1), length - 1 if model.config.pooling == "last" else 0, jnp.int32)
     outputs: dict[str, Array] = {}
     if "pooler" in heads:
         outputs["pooler_output"] = model.pooled(hidden, positions, segment_ids)[:, 0]
