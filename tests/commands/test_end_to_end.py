@@ -20,7 +20,7 @@ def script() -> ModuleType:
 
 
 def options_of(lab: Lab, **changes: object) -> argparse.Namespace:
-    values = {"text": lab.corpus, "bytes": 900, "size": "tiny", "rows": 4, "length": 32, "steps": 2, "turns": 3}
+    values = {"text": lab.corpus, "bytes": 900, "size": "tiny", "rows": 4, "length": 32, "steps": 2, "repeats": 3}
     values |= {"vocab_size": 100, "platform": "cpu", "peer_python": "python", "peer_compile": False}
     return argparse.Namespace(**(values | changes))
 
@@ -89,7 +89,7 @@ def test_all_take_turns_and_the_slower_type_of_each_form_only_one(
 
     monkeypatch.setattr(script, "ours", ours)
     monkeypatch.setattr(script, "theirs", theirs)
-    script.turns(script.Job(tmp_path, options_of(lab, turns=2), []))
+    script.turns(script.Job(tmp_path, options_of(lab, repeats=2), []))
     first = ["group-float32-0", "group-bfloat16-0", "lines-float32-0", "lines-bfloat16-0"]
     assert order[:6] == ["cold-0 compiled-0", *first, "warm-0 compiled-0"]
     assert order[6:] == ["cold-1 compiled-1", "group-bfloat16-1", "lines-float32-1", "warm-1 compiled-1"]

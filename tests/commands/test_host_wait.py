@@ -40,7 +40,7 @@ def test_a_loader_that_needs_three_times_as_long_as_a_step_is_waited_for(
     """Steps of 20 ms; two of three parts of the time are without a batch."""
     fake = SimpleNamespace(prepare=lambda cfg: None, training_pipeline=lambda cfg, prepared: Loader(making))
     monkeypatch.setattr(script, "corpora", fake)
-    monkeypatch.setattr(script, "check", SimpleNamespace(check=lambda cfg: None))
+    monkeypatch.setattr(script, "parse", SimpleNamespace(check=lambda cfg: None))
     cfg = SimpleNamespace(train=SimpleNamespace(batch_size=4), data=SimpleNamespace(seq_len=100))
     found = script.measure(cfg, demand=400 / 0.02, seconds=0.4)
     assert least <= found.waited <= most and found.filled == 0.75 and found.made > 0

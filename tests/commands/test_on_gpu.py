@@ -37,7 +37,7 @@ def run(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: object)
 
 @pytest.mark.parametrize("smoke", [False, True])
 def test_the_config_of_every_benchmark_is_one(script: ModuleType, tmp_path: Path, smoke: bool) -> None:
-    options = SimpleNamespace(out=tmp_path, text="builtin:python-docs", vocab_size=0, smoke=smoke, turns=5, steps=20)
+    options = SimpleNamespace(out=tmp_path, text="builtin:python-docs", vocab_size=0, smoke=smoke, repeats=5, steps=20)
     jobs = script.Plan(options).jobs()
     assert len({job.name for job in jobs}) == len(jobs) > 20
     for job in jobs:
@@ -48,7 +48,7 @@ def test_the_config_of_every_benchmark_is_one(script: ModuleType, tmp_path: Path
             assert all(Path(each).exists() for each in job.command if each.endswith(".py") and "tests" not in each)
 
 
-def test_jobs_run_once_a_failure_is_told_and_targets_stand_beside_figures(
+def test_jobs_run_once_failures_are_reported_and_targets_shown(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     join_processes: list[tuple[str, str]] = []
@@ -75,7 +75,7 @@ def test_jobs_run_once_a_failure_is_told_and_targets_stand_beside_figures(
         "| bert-base-against-hf | 550,000 | 500 k, 840 k | 1.10, 0.65 | 40.0 % | 120.0 | 0.10 % | 30 | 16.0 |" in table
     )
     assert "1.70 (target 1.5)" in table and "| kernels | **failed**: no kernel here |" in table
-    assert "no figure says anything" in table
+    assert "the numbers mean nothing" in table
 
     run(script, monkeypatch, "--out", tmp_path, "--smoke", *only)
     assert len(join_processes) == 2  # what failed is tried again, what is done is not
