@@ -97,7 +97,7 @@ def ours(job: Job, options: argparse.Namespace, workdir: Path, seeds: list[int],
         "task.labels": ",".join(job.labels),
         "task.epochs": options.epochs,
         "task.batch_size": options.rows,
-        "task.max_len": options.max_len,
+        "task.max_length": options.max_len,
         "task.evals_per_epoch": 1 / options.epochs,
         "optimizer.learning_rate": options.rate,
         "optimizer.bias_correction": "true",
@@ -109,7 +109,7 @@ def ours(job: Job, options: argparse.Namespace, workdir: Path, seeds: list[int],
         "platform": options.platform,
         "data.cache_dir": workdir / "cache",
     }
-    values |= ({"task.pair": "pair"} if job.is_pair else {}) | changes
+    values |= ({"task.pair_column": "pair"} if job.is_pair else {}) | changes
     config = ROOT / "configs" / "finetune" / f"{job.kind}.py"
     command = [sys.executable, "-m", "bertjax", "finetune", "--config", str(config), "--workdir", str(workdir)]
     command += ["--seeds", ",".join(map(str, seeds))]

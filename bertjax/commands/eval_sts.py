@@ -28,7 +28,9 @@ def similarity(
     """
     require_batch_tokens(options.tokens)
     text, pair, label = columns
-    config = TaskConfig("regression", train=tuple(sources), text=text, pair=pair, label=label, header=header)
+    config = TaskConfig(
+        "regression", tuple(sources), text_column=text, pair_column=pair, label_column=label, header=header
+    )
     examples = read_examples(config)
     assert isinstance(examples, TextExamples) and examples.pairs is not None and examples.scores is not None
     pooling = pooling_of(folder, options)

@@ -20,10 +20,9 @@ from bertjax.commands.export import export_params
 from bertjax.config import parse, parse_objective
 from bertjax.config.defaults import base_config
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.task import HEADS
-from bertjax.config.task import TaskConfig
+from bertjax.config.task import TASK_KINDS, TaskConfig
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
-from bertjax.errors import UserError, require_one_of
+from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.init_from import load_initial_weights
 from bertjax.experiment.load import SourceModel, load_source_model, require_model
@@ -98,12 +97,6 @@ def require_task(cfg: ConfigDict) -> None:
             raise UserError(f"train.{key} follows from the task: set task.{instead}, and leave train.{key} alone")
     if cfg.train.phases or cfg.train.initial_batch_size:
         raise UserError("train.phases and train.initial_batch_size are for pretraining: a task has one stage")
-    require_one_of("task.take", cfg.task.take, ("last", "best"))
-    if cfg.task.take == "best" and not cfg.task.eval:
-        raise UserError("task.take=best needs scores to choose by: set task.eval, or task.take=last")
-    for key in ("evals_per_epoch", "unfreeze_epochs"):
-        if cfg.task[key] is not None and not cfg.task[key] > 0:
-            raise UserError(f"task.{key} must be above 0, not {cfg.task[key]}")
     if cfg.init_from is None:
         raise UserError(
             "init_from is None: name what to finetune, a Hugging Face folder, an export or the work folder of a run "
@@ -197,8 +190,8 @@ def _row_counts(cfg: ConfigDict, config: TaskConfig, count: int, platform: str) 
     if cfg.train.steps_per_dispatch > 1:
         if config.num_batch_shapes not in (None, 1):
             raise UserError(
-                f"task.row_counts={config.num_batch_shapes}: with train.steps_per_dispatch > 1 all batches have one "
-                "shape; set it to 1, or set train.steps_per_dispatch=1"
+                f"task.num_batch_shapes={config.num_batch_shapes}: with train.steps_per_dispatch > 1 all batches have "
+                "one shape; set it to 1, or set train.steps_per_dispatch=1"
             )
         return 1
     updates = config.epochs * count / config.batch_size
@@ -209,7 +202,7 @@ def _row_counts(cfg: ConfigDict, config: TaskConfig, count: int, platform: str) 
 def _row_length(task: Task) -> int:
     """Tokens of a row: `max_len` where examples share it, else as few as the longest example has."""
     if task.config.packing:
-        return -(-task.config.max_len // 8) * 8
+        return -(-task.config.max_length // 8) * 8
     splits = [task.train, *([task.held_out] if task.held_out else [])]
     return max(sequence_length(split.data.features, None) for split in splits)
 
@@ -246,8 +239,7 @@ def class_weights(config: Any, task: Task) -> tuple[str, ...]:
     """The weights in numbers: n / (K count) of every label ("balanced"), or the root of that; 1 on average."""
     if not config.class_weights or config.class_weights[0] not in ("balanced", "sqrt"):
         return tuple(config.class_weights)
-    name = "class_labels" if config.kind == "classification" else "token_labels"
-    found = task.train.data.features.labels[name]
+    found = task.train.data.features.labels[config.spec.label_array]
     counts = np.bincount(found[found >= 0], minlength=len(task.labels)).astype(np.float64)
     absent = [label for label, count in zip(task.labels, counts, strict=True) if not count]
     if absent:
@@ -327,7 +319,7 @@ def initial_state(exp: build.Experiment, task: Task) -> TrainState:
 
 def _without_other_heads(given: SourceModel, exp: build.Experiment) -> SourceModel:
     """Heads of other tasks are left out, and so is that of this kind where its labels are others."""
-    own = HEADS[exp.cfg.task.kind]
+    own = TASK_KINDS[exp.cfg.task.kind].head
     kept = own if given.config.labels == exp.model.labels or own == "question_answering" else ""
     dropped = {name for head, name in _HEADS.items() if head != kept}
     params = {name: leaf for name, leaf in given.params.items() if name not in dropped}
@@ -379,7 +371,7 @@ def summary(exp: build.Experiment, task: Task, feed: build.Feed) -> list[str]:
 def _taken(exp: build.Experiment, checkpoints: Checkpoints, state: TrainState) -> tuple[int, Params]:
     """The weights to score and export: the last, or the best of those that were scored."""
     step = int(state.step)
-    if exp.cfg.task.take == "best" and exp.cfg.checkpoint.best_metric is not None:
+    if exp.cfg.task.export_checkpoint == "best" and exp.cfg.checkpoint.best_metric is not None:
         best = checkpoints.best_step()
         if best is not None and best != step:
             restored = checkpoints.restore(exp.abstract_state(), best, COUNTER_DEFAULTS)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from bertjax.config.parse_objective import task_config
-from bertjax.config.task import TaskConfig
+from bertjax.config.task import TASK_KINDS, TaskConfig
 from bertjax.errors import UserError
 from bertjax.experiment.load import batch_tokens, load_model
 from bertjax.experiment.workdir import read_config
@@ -30,13 +30,13 @@ class PredictOptions(NamedTuple):
     """What the command line says; None: as the model was finetuned, else as is usual."""
 
     kind: str | None = None
-    text: str | None = None
-    pair: str | None = None
-    label: str | None = None
-    id: str | None = None
+    text_column: str | None = None
+    pair_column: str | None = None
+    label_column: str | None = None
+    id_column: str | None = None
     header: bool | None = None
     max_length: int | None = None
-    no_answer: bool | None = None
+    allow_no_answer: bool | None = None
     top_k: int | None = None
     tokens: int | None = None
 
@@ -90,9 +90,10 @@ def load_predictor(folder: Path, options: PredictOptions, files: Sequence[str]) 
     require_one_label(folder)
     model, tokenizer, _ = load_model(folder)
     kind = infer_task_kind(model, options.kind or (trained.kind if trained else None))
-    told = {name: getattr(options, name) for name in ("text", "pair", "label", "id", "header", "no_answer")}
-    told["pair"] = told["pair"] or _pair_of(trained, kind, files)
-    config = make_task_config(model, kind, trained, max_len=options.max_length, **told)
+    names = ("text_column", "pair_column", "label_column", "id_column", "header", "max_length", "allow_no_answer")
+    values = {name: getattr(options, name) for name in names}
+    values["pair_column"] = values["pair_column"] or _pair_of(trained, kind, files)
+    config = make_task_config(model, kind, trained, **values)
     return Predictor(model, tokenizer, config, batch_tokens(options.tokens), options.top_k)
 
 
@@ -120,7 +121,7 @@ def require_files(files: Sequence[str], flag: str = "--in") -> None:
 
 def _pair_of(trained: TaskConfig | None, kind: str, files: Sequence[str]) -> str | None:
     """ "pair" where the model is asked about pairs and nothing says so but the first object of a .jsonl file."""
-    if kind not in ("classification", "regression") or (trained is not None and trained.kind == kind):
+    if not TASK_KINDS[kind].reads_texts or (trained is not None and trained.kind == kind):
         return None
     first = next(iter(files), STDIN)
     if not is_jsonl(first):

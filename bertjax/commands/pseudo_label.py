@@ -32,6 +32,7 @@ from bertjax.io import atomic
 from bertjax.io.progress_bar import ProgressBar
 
 ENDINGS = (".jsonl", ".tsv")
+_COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "header")
 
 
 class Selection(NamedTuple):
@@ -109,7 +110,7 @@ def _classifier(folder: Path, options: PredictOptions, files: Sequence[str]) -> 
 
 def _read_as(options: PredictOptions) -> TaskConfig:
     """How files are read where no model says so."""
-    names = {name: getattr(options, name) for name in ("text", "pair", "label", "id", "header")}
+    names = {name: getattr(options, name) for name in _COLUMNS}
     try:
         return TaskConfig(
             "classification", (PLACEHOLDER_SOURCE,), **{key: name for key, name in names.items() if name is not None}
@@ -172,14 +173,16 @@ def _said_in_file(config: TaskConfig, file: str, files: Sequence[str]) -> Iterat
                 raise UserError(f"--in: two texts have the id {name!r}; answers could be to either")
     key_in = _finder(config, by_id)
     for record in read_records(file):
-        name = config.label or "label"
+        name = config.label_column or "label"
         if name not in record.values:
             raise UserError(f"{record.place}: no field {name!r}; name the field of the answers with --label")
-        yield Candidate(key_in(record), record.values[name], _confidence(record), record.values.get(config.id or "id"))
+        yield Candidate(
+            key_in(record), record.values[name], _confidence(record), record.values.get(config.id_column or "id")
+        )
 
 
 def _finder(config: TaskConfig, by_id: Mapping[str, Key]) -> Callable[[JsonRecord], Key]:
-    text, pair, name = config.text or "text", config.pair, config.id or "id"
+    text, pair, name = config.text_column or "text", config.pair_column, config.id_column or "id"
 
     def key_in(record: JsonRecord) -> Key:
         if text in record.values:

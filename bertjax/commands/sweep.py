@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from bertjax.commands.finetune import Task, read_task, require_task, task_batches, train_task
 from bertjax.config import parse, parse_objective
 from bertjax.config.overrides import apply_overrides
-from bertjax.config.task import MAIN_FIGURE
+from bertjax.config.task import TASK_KINDS
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.workdir import has_checkpoints
@@ -78,7 +78,7 @@ def sweep(cfg: ConfigDict, workdir: Path, seeds: Sequence[int], grid: Sequence[s
     for point, own in configs.items():
         found.append(_of_point(own, workdir / point.name if point.settings else workdir, point, chosen))
         atomic.write_json(workdir / "sweep.json", [_told(each) for each in found])
-    for line in table(found, f"eval/{MAIN_FIGURE[cfg.task.kind]}"):
+    for line in table(found, f"eval/{TASK_KINDS[cfg.task.kind].main_metric}"):
         print(line)
     return found
 

@@ -15,7 +15,7 @@ from bertjax.config.overrides import check_keys
 from bertjax.config.parse_objective import encoder_config, mesh_config, objective_config, pack_examples
 from bertjax.config.phases import list_phases
 from bertjax.config.sources import Source, check_source, parse_source
-from bertjax.config.task import MAIN_FIGURE
+from bertjax.config.task import TASK_KINDS
 from bertjax.config.training import FaultConfig, LoopConfig, OptimizerConfig, ScheduleConfig, check_rows
 from bertjax.errors import UserError, require_one_of
 
@@ -128,7 +128,7 @@ def distributed_config(cfg: ConfigDict) -> DistributedConfig:
 def best_metric(cfg: ConfigDict) -> str | None:
     """The figure that tells the best checkpoint: what the config names, else the main one of a task that is scored."""
     if cfg.checkpoint.best_metric is None and cfg.objective.name == "task" and cfg.task.eval:
-        return f"eval/{MAIN_FIGURE[cfg.task.kind]}"
+        return f"eval/{TASK_KINDS[cfg.task.kind].main_metric}"
     return cfg.checkpoint.best_metric
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,7 @@ from bertjax.config.objectives.plm import STREAM_FORMATS, PlmConfig
 from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
 from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.presets import preset
-from bertjax.config.task import TaskConfig
+from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
 from bertjax.config.training import MeshConfig
 from bertjax.errors import UserError, require_one_of
 from bertjax.types import Vocabulary
@@ -161,12 +160,12 @@ def rtd_config(cfg: ConfigDict) -> RtdConfig:
 
 
 def task_objective_config(cfg: ConfigDict) -> TaskObjectiveConfig:
-    return TaskObjectiveConfig(cfg.task.kind, tuple(cfg.task.class_weights))
+    return read_group(cfg, TaskObjectiveConfig, kind=cfg.task.kind)
 
 
 def task_config(cfg: ConfigDict) -> TaskConfig:
-    """What `task` says of the data, without what it says of the training."""
-    return TaskConfig(**{field.name: cfg.task[field.name] for field in dataclasses.fields(TaskConfig)})
+    """Returns the settings of `task`."""
+    return read_group(cfg, TaskConfig, tokens=read_group(cfg, TokensConfig), qa=read_group(cfg, QaConfig))
 
 
 def distill_config(cfg: ConfigDict) -> DistillationConfig:

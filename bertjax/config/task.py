@@ -1,161 +1,266 @@
-"""What a finetuning task can be told, checked once. Needs no jax, so that a wrong config is refused at once."""
+"""Settings of a finetuning task. Imports no jax, so that a wrong config is refused at once."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
+from typing import ClassVar
 
+from bertjax.config.fields import Settings, setting
 from bertjax.config.task_sources import TaskSource, parse_task_source
-from bertjax.errors import UserError, require_one_of
+from bertjax.errors import UserError
 
-KINDS = ("classification", "regression", "tokens", "qa")
-CUTS = ("longest_first", "only_first", "only_second")
-TAG_SCHEMES = ("auto", "iob2", "iob1", "plain")
-SOURCES_OF = {
-    "classification": ("tsv", "csv", "jsonl", "hub"),
-    "regression": ("tsv", "csv", "jsonl", "hub"),
-    "tokens": ("conll", "jsonl", "hub"),
-    "qa": ("squad", "jsonl", "hub"),
-}
-_EXAMPLES = {
-    "classification": "tsv:train.tsv",
-    "regression": "tsv:train.tsv",
-    "tokens": "conll:train.txt",
-    "qa": "squad:train-v1.1.json",
-}
-MAIN_FIGURE = {"classification": "accuracy", "regression": "pearson", "tokens": "f1", "qa": "f1"}
-"""The figure by which the best weights are chosen, where the config names none."""
-MOST_ROW_COUNTS = 8
-MOST_SPECIALS = 4  # <s> A </s></s> B </s>
+MAX_SPECIAL_TOKENS = 4  # <s> A </s></s> B </s>
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskConfig:
-    """What `task` of a config says; every field is a key, explained in `bertjax/config/defaults/task.py`.
+class TaskKind(Settings):
+    """Base of the settings that one kind of task alone reads, with what other packages need to know of the kind.
 
-    kind: one of `KINDS` · train, eval: sources, `KIND:WHERE` (`readers/sources.py`) · text, pair, label, id: columns by
-    name, or by number where the file has no name for them (0 = the first, -1 = the last); None: the habit of the kind
-    (text, no pair, label; tokens and tags, in CoNLL files columns 0 and -1), ids are numbers of examples · labels:
-    names in the order of their numbers, () = sorted from the training data · header: whether the first line of tsv and
-    csv files names their columns · swap_pairs: train on every pair a second time, the other way round (ELECTRA's MRPC
-    and STS) · tags: what the tags of words are (`readers/tags.py`).
-
-    max_len: tokens of a window, special pieces included · cut: which text gives way where an example is longer ·
-    doc_stride: tokens that two windows of a context share, as in transformers' run_qa (BERT's flag of that name is the
-    step between windows) · max_question_len: tokens of a question, the rest is cut · max_answer_len: tokens of an
-    answer · n_best: answers kept of every question · no_answer: questions may have none (SQuAD 2.0) · null_threshold:
-    by how much the score of no answer must exceed that of the best answer to be given.
-
-    batch_size: windows of an update · epochs: passes over the training data, need not be whole · packing: whether
-    windows share rows · row_counts: different numbers of rows that batches come in, None = by the number of updates.
+    Attributes:
+        name: Value of `task.kind`.
+        title: The kind in words.
+        head: Head of the model.
+        main_metric: Metric that selects the best checkpoint unless `checkpoint.best_metric` is set.
+        label_array: Array of `Features.labels` that the loss reads.
+        has_classes: Whether labels are named classes (`task.labels`, `task.class_weights`).
+        per_token: Whether the head scores tokens instead of examples.
+        reads_texts: Whether an example is a text or a pair of texts in columns of the user's choice.
+        source_kinds: Kinds of sources that can hold such examples.
+        example_source: A source as it is written in `task.train`.
     """
 
-    kind: str
-    train: tuple[str, ...]
-    eval: tuple[str, ...] = ()
-    text: str | None = None
-    pair: str | None = None
-    label: str | None = None
-    id: str | None = None
-    labels: tuple[str, ...] = ()
-    header: bool = True
-    swap_pairs: bool = False
-    tags: str = "auto"
-    max_len: int = 128
-    cut: str = "longest_first"
-    doc_stride: int = 128
-    max_question_len: int = 64
-    max_answer_len: int = 30
-    n_best: int = 20
-    no_answer: bool = False
-    null_threshold: float = 0.0
-    batch_size: int = 32
-    epochs: float = 3.0
-    packing: bool = True
-    num_batch_shapes: int | None = None
+    name: ClassVar[str]
+    title: ClassVar[str]
+    head: ClassVar[str]
+    main_metric: ClassVar[str]
+    label_array: ClassVar[str]
+    has_classes: ClassVar[bool] = False
+    per_token: ClassVar[bool] = False
+    reads_texts: ClassVar[bool] = False
+    source_kinds: ClassVar[tuple[str, ...]] = ("tsv", "csv", "jsonl", "hub")
+    example_source: ClassVar[str] = "tsv:train.tsv"
 
-    def __post_init__(self) -> None:
-        require_one_of("task.kind", self.kind, KINDS)
-        require_one_of("task.cut", self.cut, CUTS)
-        require_one_of("task.tags", self.tags, TAG_SCHEMES)
-        self._check_sources()
-        self._check_columns()
-        self._check_labels()
-        self._check_numbers()
-        if self.kind == "qa":
-            self._check_windows()
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationConfig(TaskKind, group="task.classification"):
+    """Classes of texts or pairs of texts; has no settings of its own."""
+
+    name, title, head = "classification", "classification", "sequence_classification"
+    main_metric, label_array = "accuracy", "class_labels"
+    has_classes = reads_texts = True
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionConfig(TaskKind, group="task.regression"):
+    """A number per text or pair of texts; has no settings of its own."""
+
+    name, title, head = "regression", "regression", "sequence_classification"
+    main_metric, label_array = "pearson", "score_labels"
+    reads_texts = True
+
+
+@dataclasses.dataclass(frozen=True)
+class TokensConfig(TaskKind, group="task.tokens"):
+    """A label per word: named entities, parts of speech."""
+
+    name, title, head = "tokens", "token classification", "token_classification"
+    main_metric, label_array = "f1", "token_labels"
+    has_classes = per_token = True
+    source_kinds, example_source = ("conll", "jsonl", "hub"), "conll:train.txt"
+
+    tag_scheme: str = setting(
+        "auto",
+        choices=("auto", "iob2", "iob1", "plain"),
+        help="Scheme of the labels. iob1 is converted to IOB2; plain: labels that mark no entities; auto: detected.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class QaConfig(TaskKind, group="task.qa"):
+    """Questions that are answered with a span of a context (SQuAD)."""
+
+    name, title, head = "qa", "extractive question answering", "question_answering"
+    main_metric, label_array = "f1", "start_labels"
+    per_token = True
+    source_kinds, example_source = ("squad", "jsonl", "hub"), "squad:train-v1.1.json"
+
+    doc_stride: int = setting(
+        128,
+        at_least=0,
+        help="Tokens that two windows of a context share, as in transformers' run_qa (google-research/bert's flag of "
+        "this name is the step between windows).",
+    )
+    max_question_length: int = setting(64, at_least=1, help="Tokens of a question; the rest is cut off.")
+    max_answer_length: int = setting(30, at_least=1, help="Tokens of an answer.")
+    n_best_size: int = setting(20, at_least=1, help="Candidate answers kept per question.")
+    allow_no_answer: bool = setting(
+        False, help="Questions may have no answer (SQuAD 2.0; version_2_with_negative in transformers' run_qa)."
+    )
+    null_score_diff_threshold: float = setting(
+        0.0, help="Margin by which the score of no answer must exceed that of the best span to predict no answer."
+    )
+
+
+TASK_KINDS: dict[str, type[TaskKind]] = {
+    each.name: each for each in (ClassificationConfig, RegressionConfig, TokensConfig, QaConfig)
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig(Settings, group="task"):
+    """What `bertjax finetune` reads, learns and scores (objective.name=task)."""
+
+    kind: str = setting(
+        "classification",
+        choices=tuple(TASK_KINDS),
+        help="classification of texts or pairs of texts, regression, tokens (a label per word) or qa (the answer is a "
+        "span of a context).",
+    )
+    train: tuple[str, ...] = setting(
+        (),
+        help="Labelled data, KIND:PATH. Kinds: tsv, csv, jsonl, hub:NAME[:CONFIG]@SPLIT, conll for tokens, squad for "
+        "qa. Paths may be patterns and end in .gz.",
+    )
+    eval: tuple[str, ...] = setting(
+        (), help="Held-out data of the same form, scored `evals_per_epoch` times per epoch; (): none."
+    )
+    text_column: str | None = setting(
+        None,
+        help="Column of the text, by name or number (0: the first, -1: the last). None: text; for tokens the column "
+        "tokens, in CoNLL files column 0.",
+    )
+    pair_column: str | None = setting(None, help="Column of the second text; None: single texts.")
+    label_column: str | None = setting(
+        None, help="Column of the label. None: label; for tokens the column tags, in CoNLL files the last column."
+    )
+    id_column: str | None = setting(None, help="Column of the id; None: examples are numbered.")
+    labels: tuple[str, ...] = setting(
+        (), help="Names of the labels in the order of their ids; (): those of the training data, sorted."
+    )
+    header: bool = setting(True, help="The first line of tsv and csv files names their columns.")
+    swap_pairs: bool = setting(
+        False, help="Train on every pair a second time with its texts swapped (ELECTRA on MRPC and STS-B)."
+    )
+    max_length: int = setting(128, at_least=8, help="Tokens of an example, special tokens included.")
+    truncation: str = setting(
+        "longest_first",
+        choices=("longest_first", "only_first", "only_second"),
+        help="Text that is truncated where a pair is longer than `max_length`.",
+    )
+    batch_size: int = setting(
+        32,
+        at_least=1,
+        help="Examples per step. `train.batch_size`, the sequences into which they are packed, follows from it.",
+    )
+    epochs: float = setting(
+        3.0, above=0.0, help="Passes over the training data, may be fractional; `train.num_steps` follows from it."
+    )
+    packing: bool = setting(True, help="Pack several examples into a sequence of `max_length` tokens.")
+    num_batch_shapes: int | None = setting(
+        None,
+        at_least=1,
+        at_most=8,
+        help="Number of batch shapes. 1: every batch has as many sequences as the fullest one needs; 2 or 3: less "
+        "padding, and the step is compiled that many times. None: 1 below 150 steps on a CPU (1,500 elsewhere), 2 "
+        "below ten times as many, else 3.",
+    )
+    evals_per_epoch: float = setting(1.0, above=0.0, help="Evaluations and checkpoints per epoch.")
+    unfreeze_epochs: float | None = setting(
+        None,
+        above=0.0,
+        help="Gradual unfreezing: the last layer is trained after this many epochs, the next one after twice as many, "
+        "and so on. None: as `optimizer.unfreeze_every` says.",
+    )
+    from_scratch: bool = setting(
+        False, help="Take architecture and tokenizer of `init_from`, and initialise the weights at random."
+    )
+    export_checkpoint: str = setting(
+        "last",
+        choices=("last", "best"),
+        help="Weights that are scored at the end and exported. best: by `checkpoint.best_metric`, by default accuracy, "
+        "pearson or f1 on `eval` (load_best_model_at_end in transformers' Trainer).",
+    )
+    tokens: TokensConfig = dataclasses.field(default_factory=TokensConfig)
+    qa: QaConfig = dataclasses.field(default_factory=QaConfig)
+
+    @property
+    def spec(self) -> type[TaskKind]:
+        """Facts about the kind."""
+        return TASK_KINDS[self.kind]
 
     @property
     def is_pair(self) -> bool:
         """Whether a window holds two texts."""
-        return self.kind == "qa" or self.pair is not None
+        return self.spec is QaConfig or self.pair_column is not None
 
     def sources(self, split: str) -> tuple[TaskSource, ...]:
-        """The parsed sources of `train` or `eval`."""
+        """Returns the parsed sources of `train` or `eval`."""
         return tuple(parse_task_source(text, f"task.{split}") for text in getattr(self, split))
+
+    def check(self) -> None:
+        self._check_sources()
+        self._check_columns()
+        self._check_labels()
+        if self.spec is QaConfig:
+            self._check_windows()
 
     def _check_sources(self) -> None:
         if not self.train:
-            raise UserError(f"task.train is empty: name at least one source, such as {_EXAMPLES[self.kind]}")
+            raise UserError(f"task.train is empty: name at least one source, such as {self.spec.example_source}")
         for split in ("train", "eval"):
-            found = self.sources(split)
-            for source in found:
-                if source.kind not in SOURCES_OF[self.kind]:
+            sources = self.sources(split)
+            for source in sources:
+                if source.kind not in self.spec.source_kinds:
                     raise UserError(
-                        f"task.{split}: {source.text!r} holds no task.kind={self.kind}; for that write one of "
-                        f"{', '.join(f'{name}:' for name in SOURCES_OF[self.kind])}"
+                        f"task.{split}: {source.text!r} cannot hold examples of task.kind={self.kind}; write one of "
+                        f"{', '.join(f'{name}:' for name in self.spec.source_kinds)}"
                     )
-            if len({source.text for source in found}) < len(found):
+            if len({source.text for source in sources}) < len(sources):
                 raise UserError(f"task.{split} names a source twice")
 
     def _check_columns(self) -> None:
-        chosen = {"text": self.text, "pair": self.pair, "label": self.label, "id": self.id}
-        for key, column in chosen.items():
+        columns = {name: getattr(self, name) for name in ("text_column", "pair_column", "label_column", "id_column")}
+        for key, column in columns.items():
             if column is not None and not column.strip():
                 raise UserError(f"task.{key} is blank: name a column, or set it to None")
-            if column is not None and self.kind == "qa":
+            if column is not None and self.spec is QaConfig:
                 raise UserError(
                     f"task.{key}={column!r}: the columns of task.kind=qa have fixed names (id, question, context, "
                     f"answers); set task.{key} to None"
                 )
-        if self.kind == "tokens" and self.pair is not None:
-            raise UserError(f"task.pair={self.pair!r}: task.kind=tokens reads one text; set task.pair to None")
-        named = [column for column in chosen.values() if column is not None]
+        if self.spec is TokensConfig and self.pair_column is not None:
+            raise UserError(
+                f"task.pair_column={self.pair_column!r}: task.kind=tokens reads one text; set task.pair_column to None"
+            )
+        named = [column for column in columns.values() if column is not None]
         if len(set(named)) < len(named):
-            raise UserError("task.text, task.pair, task.label and task.id must be different columns")
-        if self.swap_pairs and self.pair is None:
-            raise UserError("task.swap_pairs=true needs two texts: set task.pair")
-        if self.cut == "only_second" and not self.is_pair:
-            raise UserError("task.cut=only_second: there is no second text; set task.pair, or task.cut=longest_first")
+            raise UserError(
+                "task.text_column, task.pair_column, task.label_column and task.id_column must be different columns"
+            )
+        if self.swap_pairs and self.pair_column is None:
+            raise UserError("task.swap_pairs=true needs two texts: set task.pair_column")
+        if self.truncation == "only_second" and not self.is_pair:
+            raise UserError(
+                "task.truncation=only_second: there is no second text; set task.pair_column, or "
+                "task.truncation=longest_first"
+            )
 
     def _check_labels(self) -> None:
-        if self.labels and self.kind in ("regression", "qa"):
+        if self.labels and not self.spec.has_classes:
             raise UserError(f"task.labels: task.kind={self.kind} has none; leave it empty")
         if len(set(self.labels)) < len(self.labels):
             raise UserError("task.labels names a label twice")
         if len(self.labels) == 1:
-            raise UserError("task.labels has one label: a task needs two to tell apart")
+            raise UserError("task.labels has one label: a task needs at least two")
         if any(label != label.strip() or not label for label in self.labels):
             raise UserError("task.labels: a label is blank, or has blanks around it")
-
-    def _check_numbers(self) -> None:
-        at_least = {"max_len": 8, "max_question_len": 1, "max_answer_len": 1, "n_best": 1, "batch_size": 1}
-        for key, least in at_least.items():
-            if getattr(self, key) < least:
-                raise UserError(f"task.{key} must be at least {least}, not {getattr(self, key)}")
-        if self.num_batch_shapes is not None and not 1 <= self.num_batch_shapes <= MOST_ROW_COUNTS:
-            raise UserError(f"task.row_counts must be 1 to {MOST_ROW_COUNTS}, or None, not {self.num_batch_shapes}")
-        if self.doc_stride < 0:
-            raise UserError(f"task.doc_stride must not be negative, not {self.doc_stride}")
-        if not (self.epochs > 0 and math.isfinite(self.epochs)):
-            raise UserError(f"task.epochs must be above 0, not {self.epochs}")
-        if math.isnan(self.null_threshold):
-            raise UserError("task.null_threshold must be a number")
+        if self.export_checkpoint == "best" and not self.eval:
+            raise UserError("task.export_checkpoint=best needs held-out scores: set task.eval, or choose last")
 
     def _check_windows(self) -> None:
-        needed = self.max_question_len + self.doc_stride + MOST_SPECIALS
-        if self.max_len <= needed:
+        needed = self.qa.max_question_length + self.qa.doc_stride + MAX_SPECIAL_TOKENS
+        if self.max_length <= needed:
             raise UserError(
-                f"task.max_len={self.max_len} leaves no room for the context: it must exceed task.max_question_len + "
-                f"task.doc_stride + {MOST_SPECIALS} special pieces = {needed}"
+                f"task.max_length={self.max_length} leaves no tokens for the context: it must exceed "
+                f"task.qa.max_question_length + task.qa.doc_stride + {MAX_SPECIAL_TOKENS} special tokens = {needed}"
             )

@@ -233,7 +233,7 @@ def sequence_length(features: Features, seq_len: int | None) -> int:
         return -(-longest // _ROW_LENGTHS) * _ROW_LENGTHS
     if longest > seq_len:
         raise UserError(
-            f"task.max_len: a window has {longest} tokens, but rows have {seq_len}; set it to {seq_len} or less"
+            f"task.max_length: a window has {longest} tokens, but rows have {seq_len}; set it to {seq_len} or less"
         )
     return seq_len
 

@@ -143,8 +143,8 @@ def _score_answers(config: TaskConfig, data: QaData, scores: np.ndarray) -> Eval
     answers = select_answers(config, data, scores[:, 0], scores[:, 1])
     gold = {name: list(answer.texts) for name, answer in zip(examples.ids, examples.answers, strict=True)}
     found = {answer.id: answer.text for answer in answers}
-    margins = _margins(answers) if config.no_answer else None
-    scored = squad_scores(gold, found, margins, version="2.0" if config.no_answer else "1.1")
+    margins = _margins(answers) if config.qa.allow_no_answer else None
+    scored = squad_scores(gold, found, margins, version="2.0" if config.qa.allow_no_answer else "1.1")
     return EvalResult(scored.metrics(), {}, (), None)
 
 

@@ -60,13 +60,13 @@ def text_data(
     """The features of classification and regression; `labels` are the names of the classes (`collect_labels`).
 
     `training` lets `task.swap_pairs` double the pairs. Raises `UserError` for unknown labels, and where a text alone is
-    too long for `task.cut`.
+    too long for `task.truncation`.
     """
     template = find_template(tokenizer, config.is_pair)
     texts = [encode_texts(tokenizer, examples.texts)]
     if examples.pairs is not None:
         texts.append(encode_texts(tokenizer, examples.pairs))
-    room = config.max_len - template.num_special
+    room = config.max_length - template.num_special
     kept, num_truncated = _kept(config, examples, [lengths for lengths, _ in texts], room)
     parts = [TokenRanges.of(lengths, ids).cut(own) for (lengths, ids), own in zip(texts, kept, strict=True)]
     example = np.arange(len(examples), dtype=np.int32)
@@ -83,7 +83,9 @@ def text_data(
     require_tokens(offsets, example, examples.places)
     notes = [
         *examples.notes,
-        *truncation_note(num_truncated, len(examples), f"task.max_len={config.max_len}, task.cut={config.cut}"),
+        *truncation_note(
+            num_truncated, len(examples), f"task.max_length={config.max_length}, task.truncation={config.truncation}"
+        ),
     ]
     return TextData(
         Features(tokens, offsets, types, example, summary_position, values), examples.ids, tuple(notes), num_truncated
@@ -108,13 +110,14 @@ def _kept(
     config: TaskConfig, examples: TextExamples, lengths: Sequence[IntArray], room: int
 ) -> tuple[list[IntArray], int]:
     """How many tokens of every text stay, and how many examples are cut."""
-    kept = truncated_lengths(lengths, room, config.cut)
+    kept = truncated_lengths(lengths, room, config.truncation)
     for own in kept:
         if len(own) and own.min() < 0:
             place = examples.places[int(own.argmin())]
             raise UserError(
-                f"{place}: task.cut={config.cut} cannot make this pair fit task.max_len={config.max_len}: the other "
-                "text alone is too long; set task.cut=longest_first, or a greater task.max_len"
+                f"{place}: task.truncation={config.truncation} cannot make this pair fit "
+                f"task.max_length={config.max_length}: the other text alone is too long; set "
+                "task.truncation=longest_first, or a greater task.max_length"
             )
     is_cut = np.zeros(len(examples), bool)
     for own, full in zip(kept, lengths, strict=True):

@@ -51,13 +51,21 @@ class _Pairs(NamedTuple):
 def select_answers(
     config: TaskConfig, data: QaData, start_scores: np.ndarray, end_scores: np.ndarray
 ) -> list[PredictedAnswer]:
-    """The answer to every question that has windows, in order, by scores float [total] beside `features.tokens`.
+    """Selects the answer to every question that has windows (transformers, run_qa: postprocess_qa_predictions).
 
-    As transformers' `run_qa` has it: of every window the `task.n_best` best starts and ends among all its tokens are
-    paired; pairs inside the context, in order and of at most `task.max_answer_len` tokens are possible answers. Of a
-    question's the `task.n_best` best are kept. With `task.no_answer` the score of no answer is that of the summary
-    token, the lowest over the windows; it is the answer where it exceeds the best span's by `task.null_threshold`. Text
-    has no blanks around it. A question without any possible answer gets "".
+    The `task.qa.n_best_size` highest starts and ends of a window are paired; pairs inside the context, in order and of
+    at most `task.qa.max_answer_length` tokens are candidates, of which a question keeps the `n_best_size` best. With
+    `task.qa.allow_no_answer` the score of no answer is that of the summary token, the lowest over the windows; no
+    answer is predicted if it exceeds the best span's by `task.qa.null_score_diff_threshold`.
+
+    Args:
+        config: settings of the task.
+        data: questions and their windows.
+        start_scores: float [total], one per token of `data.features.tokens`.
+        end_scores: the same for ends.
+
+    Returns:
+        One prediction per question, in order, without blanks around its text; "" where there is no candidate.
     """
     features = data.features
     pairs = _joined(
@@ -80,7 +88,7 @@ def select_answers(
             config,
             data,
             int(question),
-            _Pairs(*(values[begin : min(end, begin + config.n_best)] for values in pairs)),
+            _Pairs(*(values[begin : min(end, begin + config.qa.n_best_size)] for values in pairs)),
             score,
         )
         for question, (begin, end), score in zip(questions, bounds.tolist(), null.tolist(), strict=True)
@@ -93,13 +101,13 @@ def _pairs(
     """The possible answers of some windows, at most `n_best` of each."""
     features = data.features
     lengths = features.lengths[windows]
-    starts, start_best = _best_places(start_scores, features.offsets[windows], lengths, config.n_best)
-    ends, end_best = _best_places(end_scores, features.offsets[windows], lengths, config.n_best)
+    starts, start_best = _best_places(start_scores, features.offsets[windows], lengths, config.qa.n_best_size)
+    ends, end_best = _best_places(end_scores, features.offsets[windows], lengths, config.qa.n_best_size)
     place, count = data.context_position[windows, None, None], data.context_length[windows, None, None]
     start, end = starts[:, :, None], ends[:, None, :]
-    possible = (start >= place) & (end < place + count) & (start <= end) & (end - start < config.max_answer_len)
+    possible = (start >= place) & (end < place + count) & (start <= end) & (end - start < config.qa.max_answer_length)
     score = np.where(possible, start_best[:, :, None] + end_best[:, None, :], -np.inf).reshape(len(windows), -1)
-    kept = np.argsort(-score, axis=1, kind="stable")[:, : config.n_best]
+    kept = np.argsort(-score, axis=1, kind="stable")[:, : config.qa.n_best_size]
     row, column = np.nonzero(np.take_along_axis(score, kept, axis=1) > -np.inf)
     pair = kept[row, column]
     window = windows[row]
@@ -136,8 +144,8 @@ def _answer(config: TaskConfig, data: QaData, question: int, pairs: _Pairs, null
     examples = data.examples
     context = examples.contexts[examples.context_of[question]]
     found = list(zip(pairs.begin.tolist(), pairs.end.tolist(), pairs.score.tolist(), strict=True))
-    if config.no_answer:
-        found = _with_null(found, null, config.n_best)
+    if config.qa.allow_no_answer:
+        found = _with_null(found, null, config.qa.n_best_size)
     scores = np.array([score for _, _, score in found])
     weights = np.exp(scores - scores.max()) if len(scores) else scores
     spans = [
@@ -145,12 +153,14 @@ def _answer(config: TaskConfig, data: QaData, question: int, pairs: _Pairs, null
         for (begin, end, score), weight in zip(found, weights / weights.sum() if len(weights) else [], strict=True)
     ]
     best = next((span for span in spans if span.text), None)
-    if not config.no_answer:
+    if not config.qa.allow_no_answer:
         return PredictedAnswer(examples.ids[question], spans[0].text if spans else "", spans, None)
     if best is None:
         return PredictedAnswer(examples.ids[question], "", spans, np.inf)
     margin = null - best.score
-    return PredictedAnswer(examples.ids[question], "" if margin > config.null_threshold else best.text, spans, margin)
+    return PredictedAnswer(
+        examples.ids[question], "" if margin > config.qa.null_score_diff_threshold else best.text, spans, margin
+    )
 
 
 def _with_null(found: list[tuple[int, int, float]], null: float, n_best: int) -> list[tuple[int, int, float]]:

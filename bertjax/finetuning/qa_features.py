@@ -54,7 +54,7 @@ class QaData:
 
 
 def qa_data(config: TaskConfig, examples: QaExamples, tokenizer: Tokenizer, training: bool = False) -> QaData:
-    """The windows of every question, those that transformers' `run_qa` makes with `stride=task.doc_stride`.
+    """The windows of every question, those that transformers' `run_qa` makes with `stride=task.qa.doc_stride`.
 
     The question comes first, in families padded on the left (XLNet) the context. A window holds the answer where all of
     it lies inside; else its start and end are the summary token. Training leaves out questions whose answer's text does
@@ -71,15 +71,15 @@ def qa_data(config: TaskConfig, examples: QaExamples, tokenizer: Tokenizer, trai
             raise UserError("task.train: no answer stands at its answer_start; it counts characters, from 0")
     template = find_template(tokenizer, is_pair=True)
     questions = TokenRanges.of(*encode_texts(tokenizer, [examples.questions[i] for i in chosen]))
-    asked = questions.cut(np.minimum(questions.lengths, config.max_question_len))
+    asked = questions.cut(np.minimum(questions.lengths, config.qa.max_question_length))
     num_truncated = int((asked.lengths < questions.lengths).sum())
     notes += truncation_note(
-        num_truncated, len(chosen), f"task.max_question_len={config.max_question_len}", "questions"
+        num_truncated, len(chosen), f"task.qa.max_question_length={config.qa.max_question_length}", "questions"
     )
     contexts = tokenize_contexts(tokenizer, examples.contexts)
     context_of = np.array(examples.context_of, np.int64)[chosen]
-    rooms = config.max_len - template.num_special - asked.lengths
-    which, starts, lengths = _windows(contexts.lengths[context_of], rooms, config.doc_stride)
+    rooms = config.max_length - template.num_special - asked.lengths
+    which, starts, lengths = _windows(contexts.lengths[context_of], rooms, config.qa.doc_stride)
 
     first_token = ends_of(contexts.lengths)[:-1][context_of[which]] + starts
     question = dataclasses.replace(asked, starts=asked.starts[which], lengths=asked.lengths[which])
@@ -184,7 +184,7 @@ def _window_note(
     config: TaskConfig, questions: int, values: dict[str, np.ndarray], summary_position: np.ndarray
 ) -> str:
     """How many windows there are, and in how many the answer is."""
-    note = f"{questions:,} questions in {len(summary_position):,} windows of at most {config.max_len} tokens"
+    note = f"{questions:,} questions in {len(summary_position):,} windows of at most {config.max_length} tokens"
     if values:
         note += f", {int((values['start_labels'] != summary_position).sum()):,} of which hold the answer"
     return note

@@ -61,7 +61,7 @@ class TokenData:
 
 
 def token_data(config: TaskConfig, examples: WordExamples, tokenizer: Tokenizer, labels: Sequence[str]) -> TokenData:
-    """The features of token classification; a sentence beyond `task.max_len` loses its last words.
+    """The features of token classification; a sentence beyond `task.max_length` loses its last words.
 
     Raises `UserError` for unknown tags.
     """
@@ -70,7 +70,7 @@ def token_data(config: TaskConfig, examples: WordExamples, tokenizer: Tokenizer,
     word_offsets = ends_of(list(map(len, examples.words)))
     piece_begins = ends_of(lengths)
     part = TokenRanges(ids, piece_begins[word_offsets[:-1]], np.diff(piece_begins[word_offsets]))
-    whole, part = part, part.cut(np.minimum(part.lengths, config.max_len - template.num_special))
+    whole, part = part, part.cut(np.minimum(part.lengths, config.max_length - template.num_special))
     tokens, offsets, types, summary_position = assemble_windows(template, [part])
     require_tokens(offsets, np.arange(len(examples)), examples.places)
 
@@ -100,7 +100,7 @@ def _cut_notes(
     num_empty = int((lengths == 0).sum())
     num_lost = int((~is_seen).sum()) - num_empty
     num_truncated = int((part.lengths < whole.lengths).sum())
-    why = f"task.max_len={config.max_len}; {num_lost:,} words are not seen"
+    why = f"task.max_length={config.max_length}; {num_lost:,} words are not seen"
     notes = truncation_note(num_truncated, len(part.lengths), why, "sentences")
     if num_empty:
         notes.append(f"{num_empty:,} words have no pieces (the tokenizer drops their characters) and no prediction")

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from bertjax.config.objectives.task import HEADS, TaskObjectiveConfig
-from bertjax.config.task import TaskConfig
+from bertjax.config.objectives.task import TaskObjectiveConfig
+from bertjax.config.task import TASK_KINDS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig
 from bertjax.config.training import MeshConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list
@@ -33,59 +33,77 @@ from bertjax.training.sharding import make_mesh
 
 TOKENS = 8192
 """Of a batch of the longest rows, padding included."""
-LONGEST = {"qa": 384}  # tokens of a window where nothing says how many
-_LONGEST = 512
-_SHAPES = 5  # row lengths: max_len, its half, its quarter, ...
+_MAX_LENGTH = {True: 384, False: 512}  # default of questions, and of everything else
+_SHAPES = 5  # row lengths: max_length, its half, its quarter, ...
 _DIGITS = 6
 
 Prediction = dict[str, Any]
 
 
-def infer_task_kind(model: PretrainedModel, asked: str | None = None) -> str:
-    """The kind of task that a model was made for, by its heads; raises `UserError` where none or several fit.
+def infer_task_kind(model: PretrainedModel, requested: str | None = None) -> str:
+    """Returns the kind of task that a model was finetuned for, according to its heads.
 
-    A head for classes with one label gives a number: regression.
+    A head for classes with one label is regression, as in transformers.
+
+    Args:
+        model: the finetuned model.
+        requested: `--kind`; checked against the heads.
+
+    Raises:
+        UserError: no kind or several kinds fit, or the requested one does not.
     """
-    of_sequence = "regression" if model.config.num_labels == 1 else "classification"
-    by_head = {"sequence_classification": of_sequence, "token_classification": "tokens", "question_answering": "qa"}
-    found = [kind for head, kind in by_head.items() if head in model.heads]
-    if asked is not None:
-        if HEADS[asked] not in model.heads:
-            raise UserError(f"--kind {asked}: the model has no such head (it has {comma_list(model.heads)})")
-        if asked == "regression" and model.config.num_labels != 1:
+    is_regression = model.config.num_labels == 1
+    fitting = [
+        name
+        for name, spec in TASK_KINDS.items()
+        if spec.head in model.heads and (spec.head != ClassificationConfig.head or spec.has_classes != is_regression)
+    ]
+    if requested is not None:
+        if TASK_KINDS[requested].head not in model.heads:
+            raise UserError(f"--kind {requested}: the model has no such head (it has {comma_list(model.heads)})")
+        if requested == RegressionConfig.name and not is_regression:
             raise UserError(f"--kind regression: the head has {model.config.num_labels} labels, a number needs one")
-        return asked
-    if len(found) != 1:
-        what = "the model has the heads of several tasks; choose one with --kind" if found else "the model has no task"
-        hint = "" if found else "; finetune it first (`bertjax finetune`)"
+        return requested
+    if len(fitting) != 1:
+        what = (
+            "the model has the heads of several tasks; choose one with --kind" if fitting else "the model has no task"
+        )
+        hint = "" if fitting else "; finetune it first (`bertjax finetune`)"
         raise UserError(f"{what} (heads: {comma_list(model.heads)}){hint}")
-    return found[0]
+    return fitting[0]
 
 
-def make_task_config(model: PretrainedModel, kind: str, trained: TaskConfig | None = None, **wishes: Any) -> TaskConfig:
-    """How a model reads what it is asked: as it was `trained`, else by what it can; wishes of None do not count.
+def make_task_config(
+    model: PretrainedModel, kind: str, trained: TaskConfig | None = None, **overrides: Any
+) -> TaskConfig:
+    """Returns the settings with which examples are read for a model.
 
-    Raises `UserError` for a length beyond the model's positions.
+    Args:
+        model: the finetuned model.
+        kind: kind of its task.
+        trained: settings that it was finetuned with, if they are known.
+        **overrides: other values of `TaskConfig`, and `allow_no_answer`; those that are None are ignored.
+
+    Raises:
+        UserError: a length beyond the model's positions, or another wrong value.
     """
-    told = {name: value for name, value in wishes.items() if value is not None}
-    longest = max_input_length(model.config)
-    if longest is not None and told.get("max_len", 0) > longest:
-        raise UserError(f"--max-length {told['max_len']} is beyond the {longest} tokens that the model can read")
-    values: dict[str, Any] = {
-        "kind": kind,
-        "train": (PLACEHOLDER_SOURCE,),
-        "eval": (),
-        "labels": (),
-        "swap_pairs": False,
-    }
+    values = {name: value for name, value in overrides.items() if value is not None}
+    allow_no_answer = values.pop("allow_no_answer", None)
+    limit = max_input_length(model.config)
+    if limit is not None and values.get("max_length", 0) > limit:
+        raise UserError(f"--max-length {values['max_length']} is beyond the {limit} tokens that the model can read")
     try:
         if trained is None or trained.kind != kind:
-            trained = TaskConfig(kind, (PLACEHOLDER_SOURCE,), max_len=4096, max_question_len=64)
-            told.setdefault("max_len", min(LONGEST.get(kind, _LONGEST), longest or _LONGEST))
-        if kind == "qa" and "max_len" in told:  # room for the context, however short the windows
-            values["doc_stride"] = min(trained.doc_stride, told["max_len"] // 3)
-            values["max_question_len"] = min(trained.max_question_len, told["max_len"] // 4)
-        return dataclasses.replace(trained, **values, **told)
+            trained = TaskConfig(kind, (PLACEHOLDER_SOURCE,), max_length=4096)
+            values.setdefault("max_length", min(_MAX_LENGTH[kind == QaConfig.name], limit or _MAX_LENGTH[False]))
+        qa = trained.qa if allow_no_answer is None else trained.qa.replace(allow_no_answer=allow_no_answer)
+        if kind == QaConfig.name and "max_length" in values:  # leaves tokens for the context, however short the windows
+            stride, question = values["max_length"] // 3, values["max_length"] // 4
+            qa = qa.replace(
+                doc_stride=min(qa.doc_stride, stride), max_question_length=min(qa.max_question_length, question)
+            )
+        unused = {"train": (PLACEHOLDER_SOURCE,), "eval": (), "labels": (), "swap_pairs": False}
+        return trained.replace(**unused, **values, qa=qa, export_checkpoint="last")
     except UserError as error:
         raise name_flags(error) from None
 
@@ -126,7 +144,7 @@ class Predictor:
         self._params = kept
         self._mesh = make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1])
         self._pass = ForwardPass(self._objective, self._mesh, labelled=False)
-        self._seq_len = -(-config.max_len // 8) * 8
+        self._seq_len = -(-config.max_length // 8) * 8
         self._rows = max(1, tokens // self._seq_len)
         self.num_truncated, self.num_truncated_words = 0, 0
 
@@ -136,11 +154,11 @@ class Predictor:
         found = []
         if self.num_truncated:
             found.append(
-                f"{self.num_truncated:,} were longer than {self.config.max_len:,} tokens, and cut (--max-length)"
+                f"{self.num_truncated:,} were longer than {self.config.max_length:,} tokens, and cut (--max-length)"
             )
         if self.num_truncated_words:
             found.append(
-                f"{self.num_truncated_words:,} words are beyond {self.config.max_len:,} tokens of their sentence: O"
+                f"{self.num_truncated_words:,} words are beyond {self.config.max_length:,} tokens of their sentence: O"
             )
         return found
 
@@ -174,7 +192,7 @@ class Predictor:
             elif isinstance(data, TokenData):
                 self.num_truncated_words += int((data.first_token_of_word < 0).sum())
             return data
-        if self.config.no_answer is False and any(not each.texts for each in examples.answers or ()):
+        if self.config.qa.allow_no_answer is False and any(not each.texts for each in examples.answers or ()):
             raise UserError("a question has no gold answer; give --no-answer, if the model knows such questions")
         asked = dataclasses.replace(examples, answers=None)  # gold answers need not say where they stand
         found = make_features(self.config, asked, self._tokenizer)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from bertjax.config.task import SOURCES_OF, TaskConfig
+from bertjax.config.task import TaskConfig
 from bertjax.config.task_sources import KINDS, Places, parse_task_source
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
@@ -23,8 +23,12 @@ PLACEHOLDER_SOURCE = "jsonl:-"
 """A source for configs that are never read from: `TaskConfig` wants one."""
 _BY_ENDING = {".tsv": "tsv", ".csv": "csv", ".json": "squad", ".conll": "conll", ".bio": "conll", ".iob": "conll"}
 _NO_LINES = (".parquet", ".zst", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".7z", ".pdf", ".docx", ".html", ".xlsx")
-_FLAGS = {"task.max_len": "--max-length", "task.no_answer=true": "--no-answer", "set task.kind=": "give --kind "}
-_FLAGS |= {f"task.{name}": f"--{name}" for name in ("text", "pair", "label", "id")}
+_FLAGS = {
+    "task.max_length": "--max-length",
+    "task.qa.allow_no_answer=true": "--no-answer",
+    "set task.kind=": "give --kind ",
+}
+_FLAGS |= {f"task.{name}_column": f"--{name}" for name in ("text", "pair", "label", "id")}
 # A CJK character, a chain of letters and digits (state-of-the-art, U.S, 3.5), what hangs on behind an apostrophe
 # (Smith 's), or a sign alone: about how CoNLL's words are cut.
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -146,9 +150,9 @@ def _texts_of(config: TaskConfig, prefix: str, lines: Iterator[tuple[int, str]],
 
 def _of_records(config: TaskConfig, records: Iterator[JsonRecord], gold: bool) -> Iterator[_Example]:
     for record in records:
-        name = record.values.get(config.id or "id")
-        if config.id is not None and name is None:
-            raise UserError(f"{record.place}: no field {config.id!r}, which --id names")
+        name = record.values.get(config.id_column or "id")
+        if config.id_column is not None and name is None:
+            raise UserError(f"{record.place}: no field {config.id_column!r}, which --id names")
         if isinstance(name, dict | list):
             raise UserError(f"{record.place}: an id must be text or a number")
         label = _gold_of(config, record) if gold else None
@@ -157,8 +161,12 @@ def _of_records(config: TaskConfig, records: Iterator[JsonRecord], gold: bool) -
         elif config.kind == "tokens":
             yield _of_words(config, record, name, label)
         else:
-            text = record.text(_column(config.text, "text", record), "--text")
-            pair = None if config.pair is None else record.text(_column(config.pair, "pair", record), "--pair")
+            text = record.text(_column(config.text_column, "text", record), "--text")
+            pair = (
+                None
+                if config.pair_column is None
+                else record.text(_column(config.pair_column, "pair", record), "--pair")
+            )
             yield _Example(record.place, name, text, pair, gold=label)
 
 
@@ -168,7 +176,9 @@ def _column(named: str | None, usual: str, record: JsonRecord) -> str:
 
 
 def _gold_of(config: TaskConfig, record: JsonRecord) -> Any:
-    named, usual = {"qa": (None, "answers"), "tokens": (config.label, "tags")}.get(config.kind, (config.label, "label"))
+    named, usual = {"qa": (None, "answers"), "tokens": (config.label_column, "tags")}.get(
+        config.kind, (config.label_column, "label")
+    )
     field = _column(named, usual, record)
     if record.values.get(field) is None:
         raise UserError(f"{record.place}: no field {field!r} to score against; leave --score out, or name it (--label)")
@@ -176,7 +186,9 @@ def _gold_of(config: TaskConfig, record: JsonRecord) -> Any:
 
 
 def _of_words(config: TaskConfig, record: JsonRecord, name: Any, tags: Any) -> _Example:
-    named = [each for each in (config.text, "words", "tokens", "text") if each is not None and each in record.values]
+    named = [
+        each for each in (config.text_column, "words", "tokens", "text") if each is not None and each in record.values
+    ]
     value = record.values[named[0]] if named else None
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         if tags is not None and (not isinstance(tags, list) or len(tags) != len(value)):
@@ -193,17 +205,17 @@ def _of_source(config: TaskConfig, text: str, gold: bool) -> Iterator[_Example]:
     """Through the readers of finetuning, without labels unless `gold`."""
     source = parse_task_source(text, "--in")
     if config.kind == "tokens" and source.kind in ("tsv", "csv") and not gold:
-        columns = [("task.text", config.text or "text")]
+        columns = [("task.text_column", config.text_column or "text")]
         for prefix, number, values in READERS[source.kind](source, columns, config.header, "strict"):
             yield _Example(f"{prefix}{number}", None, values[0])
         return
-    if source.kind not in SOURCES_OF[config.kind]:
+    if source.kind not in config.spec.source_kinds:
         raise UserError(
             f"--in {source.where}: a {source.kind} file holds nothing for a model of kind {config.kind}; give one of "
-            f"{', '.join(SOURCES_OF[config.kind])}"
+            f"{', '.join(config.spec.source_kinds)}"
         )
     found = read_examples(config, sources=[text], labelled=gold)
-    has_ids = config.id is not None or isinstance(found, QaExamples)
+    has_ids = config.id_column is not None or isinstance(found, QaExamples)
     for index in range(len(found)):
         yield _one(found, index, has_ids)
 
@@ -241,7 +253,7 @@ def _together(config: TaskConfig, found: Sequence[_Example], first: int, gold: b
         examples = WordExamples([list(each or []) for each in words], tags, numbers, places)
     else:
         is_score = config.kind == "regression"
-        pairs = [each.second or "" for each in found] if config.pair is not None else None
+        pairs = [each.second or "" for each in found] if config.pair_column is not None else None
         labels = [_label(each) for each in found] if gold and not is_score else None
         scores = [_number(each) for each in found] if gold and is_score else None
         examples = TextExamples([each.first for each in found], pairs, labels, scores, numbers, places)

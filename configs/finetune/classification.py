@@ -2,9 +2,9 @@
 
     bertjax finetune --config configs/finetune/classification.py --workdir runs/classification \\
         --config.init_from=FOLDER \\
-        --config.task.train=tsv:train.tsv --config.task.eval=tsv:dev.tsv --config.task.text=sentence
+        --config.task.train=tsv:train.tsv --config.task.eval=tsv:dev.tsv --config.task.text_column=sentence
 
-`--config.task.pair=COLUMN` names the second text of pairs.
+`--config.task.pair_column=COLUMN` names the second text of pairs.
 `classification.py:electra` takes the recipe of another family: bert, bert-small, roberta, albert, xlnet, electra,
 electra-large, deberta, deberta-large, finbert, finbert-code, ulmfit
 (bertjax/config/defaults/finetune_recipes.py has their sources).

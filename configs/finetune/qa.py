@@ -4,7 +4,7 @@
         --config.init_from=FOLDER \\
         --config.task.train=squad:train-v1.1.json --config.task.eval=squad:dev-v1.1.json
 
-SQuAD 2.0, where questions may have no answer: `--config.task.no_answer=true`.
+SQuAD 2.0, where questions may have no answer: `--config.task.qa.allow_no_answer=true`.
 `qa.py:electra` takes the recipe of another family: bert, bert-small, roberta, albert, xlnet, electra,
 electra-large, deberta, deberta-large, finbert, finbert-code, ulmfit
 (bertjax/config/defaults/finetune_recipes.py has their sources).

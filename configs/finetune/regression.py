@@ -3,7 +3,7 @@
     bertjax finetune --config configs/finetune/regression.py --workdir runs/regression \\
         --config.init_from=FOLDER \\
         --config.task.train=tsv:train.tsv --config.task.eval=tsv:dev.tsv \\
-        --config.task.text=first --config.task.pair=second
+        --config.task.text_column=first --config.task.pair_column=second
 
 The label is a number.
 `regression.py:electra` takes the recipe of another family: bert, bert-small, roberta, albert, xlnet, electra,

@@ -31,7 +31,7 @@ def get_config():
     config.task.train = ("{kind}:{folder}/train.{ending}",)
     config.task.eval = ("{kind}:{folder}/dev.{ending}",)
     config.task.kind = "{task}"
-    config.task.max_len = 32
+    config.task.max_length = 32
     config.task.batch_size = 16
     config.task.epochs = 3.0
     config.optimizer.learning_rate = 1e-2
@@ -164,7 +164,7 @@ def test_packed_or_a_row_each_it_is_the_same_task(task: Task, tmp_path: Path) ->
 def test_the_best_weights_and_an_early_end(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A rate that destroys everything after the first epochs: the best is found again, patience ends the run."""
     more = ["--config.optimizer.learning_rate=0.3", "--config.schedule.name=constant", "--config.task.epochs=12"]
-    more += ["--config.task.take=best", "--config.eval.patience=2", "--config.checkpoint.keep=1"]
+    more += ["--config.task.export_checkpoint=best", "--config.eval.patience=2", "--config.checkpoint.keep=1"]
     assert task("--workdir", tmp_path / "run", *more) == 0
     scores = {
         step: record["eval/accuracy"] for step, record in figures(tmp_path / "run").items() if "eval/accuracy" in record
@@ -192,7 +192,7 @@ def test_from_scratch_and_class_weights(task: Task, tmp_path: Path, capsys: pyte
 @pytest.mark.long
 def test_gradual_unfreezing_by_epochs(task: Task, tmp_path: Path) -> None:
     """Of two layers the last one joins the head after an epoch; the first and the embeddings never do in this run."""
-    more = ["--config.task.unfreeze_epochs=1", "--config.task.epochs=2", "--config.task.take=last"]
+    more = ["--config.task.unfreeze_epochs=1", "--config.task.epochs=2", "--config.task.export_checkpoint=last"]
     assert task("--workdir", tmp_path / "run", *more) == 0
     before = load_pretrained(tmp_path / "run" / "export").params["encoder"]
     config = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -250,14 +250,17 @@ def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
         (["--config.train.num_steps=8"], "train.num_steps follows from the task: set task.epochs"),
         (["--config.objective.name=mlm"], "objective.name=mlm is pretraining: use `bertjax pretrain`"),
         (["--config.init_from=nowhere"], "nowhere holds no model"),
-        (["--config.task.text=body"], "body"),
+        (["--config.task.text_column=body"], "body"),
         (["--config.task.class_weights=1,2,3"], "task.class_weights has 3 numbers for 2 labels"),
         (["--config.task.class_weights=much"], "task.class_weights must be one of balanced, sqrt, or a number"),
         (
-            ["--config.task.row_counts=2", "--config.train.steps_per_dispatch=2"],
-            "task.row_counts=2: batches that go to the devices together are of one size",
+            ["--config.task.num_batch_shapes=2", "--config.train.steps_per_dispatch=2"],
+            "task.num_batch_shapes=2: batches that go to the devices together are of one size",
         ),
-        (["--config.task.take=bets"], "task.take must be one of last, best, not 'bets'; did you mean 'best'"),
+        (
+            ["--config.task.export_checkpoint=bets"],
+            "task.export_checkpoint must be one of last, best, not 'bets'; did you mean 'best'",
+        ),
         (["--config.task.evals_per_epoch=0"], "task.evals_per_epoch must be above 0, not 0"),
         (["--seeds", "a"], "--seeds a is not a list of whole numbers"),
         (["--grid", "task.epochs"], "is not KEY=VALUE,VALUE"),

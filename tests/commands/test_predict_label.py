@@ -284,7 +284,7 @@ def get_config():
     config.task.train = ("jsonl:{silver}",)
     config.task.eval = ("tsv:{gold}",)
     config.task.kind = "classification"
-    config.task.max_len = 16
+    config.task.max_length = 16
     config.task.batch_size = 16
     config.task.epochs = 1.0
     config.schedule.warmup_steps = 1

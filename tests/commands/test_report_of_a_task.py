@@ -25,7 +25,7 @@ def get_config():
     config.task.train = ("tsv:{texts}",)
     config.task.eval = ("tsv:{texts}",)
     config.task.kind = "classification"
-    config.task.max_len = 16
+    config.task.max_length = 16
     config.task.batch_size = 8
     config.task.epochs = 1.0
     config.schedule.warmup_steps = 1

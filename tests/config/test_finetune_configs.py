@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.config.defaults.finetune_recipes import KINDS, RECIPES
+from bertjax.config.defaults.finetune_recipes import RECIPES
 from bertjax.config.overrides import load_config
 from bertjax.config.parse import check, optimizer_config, schedule_config
 from bertjax.config.parse_objective import task_config
+from bertjax.config.task import TASK_KINDS
 from bertjax.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "finetune"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TASK_KINDS)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_of_every_kind(kind: str, recipe: str) -> None:
     cfg = load_config(f"{CONFIGS / kind}.py:{recipe}")
@@ -41,10 +42,15 @@ def test_what_authors_say() -> None:
     squad = load_config(f"{CONFIGS}/qa.py:roberta")
     assert (squad.optimizer.learning_rate, squad.task.batch_size, squad.optimizer.weight_decay) == (1.5e-5, 48, 0.01)
     bert = load_config(f"{CONFIGS}/qa.py")
-    assert (bert.task.batch_size, bert.task.epochs, bert.task.max_len, bert.task.doc_stride) == (12, 2.0, 384, 128)
+    assert (bert.task.batch_size, bert.task.epochs, bert.task.max_length, bert.task.qa.doc_stride) == (
+        12,
+        2.0,
+        384,
+        128,
+    )
     finbert = load_config(f"{CONFIGS}/classification.py:finbert")
     finbert.train.num_steps = 100
-    assert (finbert.schedule.warmup_steps, finbert.task.class_weights, finbert.task.max_len) == (20, ("sqrt",), 64)
+    assert (finbert.schedule.warmup_steps, finbert.task.class_weights, finbert.task.max_length) == (20, ("sqrt",), 64)
     assert optimizer_config(finbert).layerwise_lr_decay == 0.85 and finbert.task.unfreeze_epochs == pytest.approx(1 / 3)
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertjax.config.task import SOURCES_OF, TaskConfig
+from bertjax.config.task import TASK_KINDS, QaConfig, TaskConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.load import collect_labels, read_examples
 
-CASES = [(kind, source) for kind, sources in SOURCES_OF.items() for source in sources if source != "hub"]
+CASES = [(kind, source) for kind, spec in TASK_KINDS.items() for source in spec.source_kinds if source != "hub"]
 GOOD = {
     "tsv": b"text\tlabel\nthe cat\t1\nsat on\t0\n",
     "csv": b'text,label\n"the, cat",1\nsat on,0\n',
@@ -45,7 +45,7 @@ def read(kind: str, source: str, content: bytes, errors: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "data")
         path.write_bytes(content)
-        config = TaskConfig(kind, (f"{source}:{path}",), max_len=384, no_answer=True)
+        config = TaskConfig(kind, (f"{source}:{path}",), max_length=384, qa=QaConfig(allow_no_answer=True))
         try:
             examples = read_examples(config, errors=errors)
             collect_labels(config, examples)

@@ -24,25 +24,25 @@ def slow(task: TaskConfig, data: QaData, starts: np.ndarray, ends: np.ndarray, e
         here = slice(features.offsets[window], features.offsets[window + 1])
         s, e = starts[here].astype(float), ends[here].astype(float)
         null = min(null, s[features.summary_position[window]] + e[features.summary_position[window]])
-        for a in np.argsort(-s)[: task.n_best]:
-            for b in np.argsort(-e)[: task.n_best]:
+        for a in np.argsort(-s)[: task.qa.n_best_size]:
+            for b in np.argsort(-e)[: task.qa.n_best_size]:
                 first, last = a - data.context_position[window], b - data.context_position[window]
                 inside = 0 <= first <= last < data.context_length[window]
-                if inside and last - first + 1 <= task.max_answer_len:
+                if inside and last - first + 1 <= task.qa.max_answer_length:
                     token = data.first_token[window]
                     begin, end = data.contexts.begins[token + first], data.contexts.ends[token + last]
                     candidates.append((s[a] + e[b], int(begin), int(end)))
-    if task.no_answer:
+    if task.qa.allow_no_answer:
         candidates.append((null, 0, 0))
-    kept = sorted(candidates, reverse=True)[: task.n_best]
-    if task.no_answer and (null, 0, 0) not in kept:
+    kept = sorted(candidates, reverse=True)[: task.qa.n_best_size]
+    if task.qa.allow_no_answer and (null, 0, 0) not in kept:
         kept.append((null, 0, 0))
     texts = [context[begin:end].strip() for _, begin, end in kept]
-    if not task.no_answer:
+    if not task.qa.allow_no_answer:
         return {"text": texts[0] if texts else "", "texts": texts, "scores": [score for score, _, _ in kept]}
     best = next((i for i, text in enumerate(texts) if text), None)
     margin = float("inf") if best is None else null - kept[best][0]
-    text = "" if best is None or margin > task.null_threshold else texts[best]
+    text = "" if best is None or margin > task.qa.null_score_diff_threshold else texts[best]
     return {"text": text, "texts": texts, "scores": [score for score, _, _ in kept], "margin": margin}
 
 
@@ -52,7 +52,12 @@ def slow(task: TaskConfig, data: QaData, starts: np.ndarray, ends: np.ndarray, e
     [(False, 20, 30, 0.0), (True, 20, 30, 0.0), (True, 3, 4, 0.0), (True, 1, 5, -1.5), (False, 1, 1, 0.0)],
 )
 def test_as_the_slow_reading(family: str, no_answer: bool, n_best: int, max_answer_len: int, threshold: float) -> None:
-    task = config(no_answer=no_answer, n_best=n_best, max_answer_len=max_answer_len, null_threshold=threshold)
+    task = config(
+        allow_no_answer=no_answer,
+        n_best_size=n_best,
+        max_answer_length=max_answer_len,
+        null_score_diff_threshold=threshold,
+    )
     data = qa_data(task, questions(60, seed=3), trained(family))
     rng = np.random.default_rng(7)
     starts, ends = rng.normal(size=(2, len(data.features.tokens))).astype(np.float32)
@@ -87,7 +92,7 @@ def test_the_right_scores_give_the_right_answers() -> None:
     ends[offsets + data.features.labels["end_labels"]] = 9
     given = data.examples.answers
     assert given is not None
-    found = answers(starts, ends, data, null_threshold=0.0)
+    found = answers(starts, ends, data, null_score_diff_threshold=0.0)
     for answer, wanted in zip(found, given, strict=True):
         if wanted.texts:  # windows without the answer vote for none; the lowest such score counts
             assert answer.spans[0].text == wanted.texts[0] or answer.spans[1].text == wanted.texts[0]
@@ -100,7 +105,7 @@ def test_a_question_without_any_possible_answer() -> None:
     starts, ends = np.zeros((2, len(data.features.tokens)), np.float32)
     first = data.features.offsets[:-1]
     starts[first], ends[first] = 5, 5
-    found = answers(starts, ends, data, no_answer=False, n_best=1)
+    found = answers(starts, ends, data, allow_no_answer=False, n_best_size=1)
     assert all(answer.text == "" and answer.spans == [] for answer in found)
-    found = answers(starts, ends, data, n_best=1)
+    found = answers(starts, ends, data, n_best_size=1)
     assert all(answer.text == "" and answer.null_score_diff == np.inf and len(answer.spans) == 1 for answer in found)

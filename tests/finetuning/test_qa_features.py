@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokens_lab import ALL_FAMILIES, sentences, theirs, trained
+from tokens_lab import ALL_FAMILIES, sentences, task_config, theirs, trained
 
 from bertjax.config.task import TaskConfig
 from bertjax.config.task_sources import Places
@@ -19,8 +19,8 @@ MAX_LEN, STRIDE = 48, 10
 
 
 def config(**values: Any) -> TaskConfig:
-    return TaskConfig(**{"kind": "qa", "train": ("squad:a",), "max_len": MAX_LEN, "doc_stride": STRIDE} | {
-        "max_question_len": 20, "no_answer": True} | values)  # fmt: skip
+    return task_config(**{"kind": "qa", "train": ("squad:a",), "max_length": MAX_LEN, "doc_stride": STRIDE} | {
+        "max_question_length": 20, "allow_no_answer": True} | values)  # fmt: skip
 
 
 def questions(count: int = 40, seed: int = 0) -> QaExamples:
@@ -140,12 +140,12 @@ def test_training_leaves_out_answers_that_are_not_there() -> None:
 def test_long_questions_are_cut() -> None:
     examples = questions(4)
     examples.questions[1] = " ".join(["dogs"] * 200)
-    found = qa_data(config(max_question_len=5), examples, trained("bert"))
+    found = qa_data(config(max_question_length=5), examples, trained("bert"))
     assert found.features.lengths.max() <= MAX_LEN
     whole = theirs("bert")(examples.questions[1], add_special_tokens=False)["input_ids"]
     window = window_of(found, int(np.flatnonzero(found.features.example == 1)[0]))
     assert window[1:7] == [*whole[:5], trained("bert").sep_id]
-    assert found.notes[0] == "1 of 4 questions (25.0%) are too long and were cut (task.max_question_len=5)"
+    assert found.notes[0] == "1 of 4 questions (25.0%) are too long and were cut (task.qa.max_question_length=5)"
 
 
 def test_without_answers() -> None:

@@ -247,7 +247,7 @@ def test_faults() -> None:
     features.tokens[features.offsets[3] + 1] = -1
     with pytest.raises(UserError, match=r"example 3 holds token id -1"):
         batches(features)
-    with pytest.raises(UserError, match=r"task.max_len: a window has 30 tokens, but rows have 29"):
+    with pytest.raises(UserError, match=r"task.max_length: a window has 30 tokens, but rows have 29"):
         batches(windows(45), seq_len=29)
     with pytest.raises(UserError, match=r"no examples left"):
         batches(windows(0))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokens_lab import task_config
 
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
@@ -20,7 +21,7 @@ def texts(
 ) -> TextExamples:
     data = content if isinstance(content, bytes) else content.encode()
     Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)
-    config = TaskConfig(**{"kind": "classification", "train": (f"{source}:{path}",)} | values)
+    config = task_config(**{"kind": "classification", "train": (f"{source}:{path}",)} | values)
     found = read_examples(config, labelled=labelled)
     assert isinstance(found, TextExamples)
     return found
@@ -31,20 +32,23 @@ TSV = 'sentence\tlabel\nan "unpaired quote \t1\n\nlast\t0'
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a[1].tsv"])
 def test_tsv_has_no_quoting(tmp_path: Path, name: str) -> None:
-    found = texts(tmp_path / name, TSV, text="sentence")
+    found = texts(tmp_path / name, TSV, text_column="sentence")
     assert found.texts == ['an "unpaired quote ', "last"] and found.labels == ["1", "0"]
     assert found.ids == ["0", "1"] and found.pairs is None
     assert [found.places[i] for i in range(2)] == [f"{tmp_path / name}:2", f"{tmp_path / name}:4"]
 
 
 def test_a_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
-    found = texts(tmp_path / "a", b"\xef\xbb\xbfQuality\t#1 String\t#2 String\r\n1\tx\ty\r\n0\tu\tv", label="Quality",
-                  text="#1 String", pair="#2 String")  # fmt: skip
+    content = b"\xef\xbb\xbfQuality\t#1 String\t#2 String\r\n1\tx\ty\r\n0\tu\tv"
+    columns = {"label_column": "Quality", "text_column": "#1 String", "pair_column": "#2 String"}
+    found = texts(tmp_path / "a", content, **columns)
     assert (found.texts, found.pairs, found.labels) == (["x", "u"], ["y", "v"], ["1", "0"])
 
 
 def test_columns_by_number_without_a_header(tmp_path: Path) -> None:
-    found = texts(tmp_path / "a", "x\t1\tone\ny\t2\ttwo\n", header=False, text="0", label="-1", id="1")
+    found = texts(
+        tmp_path / "a", "x\t1\tone\ny\t2\ttwo\n", header=False, text_column="0", label_column="-1", id_column="1"
+    )
     assert (found.texts, found.labels, found.ids) == (["x", "y"], ["one", "two"], ["1", "2"])
 
 
@@ -79,10 +83,10 @@ def test_empty_texts_are_told(tmp_path: Path) -> None:
 
 
 BAD = [
-    ("tsv", "a\tlabel\nx\t1\n", {}, r"a:1: no column 'text' \(it has a, label\); set task.text to one of them"),
+    ("tsv", "a\tlabel\nx\t1\n", {}, r"a:1: no column 'text' \(it has a, label\); set task.text_column to one of them"),
     ("tsv", "text\tlabel\nx\t1\ny\n", {}, r"a:3: 1 columns, but line 1 has 2"),
     ("tsv", "text\ttext\tlabel\nx\ty\t1\n", {}, r"a:1: two columns are named 'text'"),
-    ("tsv", "text\tlabel\nx\t \n", {}, r"a:2: no label in the column of task.label"),
+    ("tsv", "text\tlabel\nx\t \n", {}, r"a:2: no label in the column of task.label_column"),
     ("tsv", "text\tlabel\n", {}, r"task.train: tsv:.*a holds no example"),
     ("tsv", "", {}, r"holds no example"),
     ("tsv", b"text\tlabel\nx\t1\ny\xff\t0\n", {}, r"a:3: invalid UTF-8"),
@@ -93,12 +97,27 @@ BAD = [
         r"a:2: task.kind=regression needs a finite number .*'good'",
     ),
     ("tsv", "text\tlabel\nx\tinf\n", {"kind": "regression"}, r"a:2: .* needs a finite number"),
-    ("tsv", "text\tlabel\tid\nx\t1\t7\ny\t0\t8\nz\t1\t7\n", {"id": "id"}, r"a:4: id '7' again, it is that of .*a:2"),
-    ("tsv", "x\t1\n", {"header": False, "text": "0", "label": "2"}, r"a:1: no column '2' \(it has 0, 1\)"),
+    (
+        "tsv",
+        "text\tlabel\tid\nx\t1\t7\ny\t0\t8\nz\t1\t7\n",
+        {"id_column": "id"},
+        r"a:4: id '7' again, it is that of .*a:2",
+    ),
+    (
+        "tsv",
+        "x\t1\n",
+        {"header": False, "text_column": "0", "label_column": "2"},
+        r"a:1: no column '2' \(it has 0, 1\)",
+    ),
     ("csv", 'text,label\nx,1\n"y,0\n', {}, r"a:3: broken csv"),
     ("jsonl", '{"text": "x", "label": 1}\n{"text": \n', {}, r"a:2: broken JSON"),
-    ("jsonl", "[1]\n", {}, r"a:1: a JSON list where an object is expected"),
-    ("jsonl", '{"txt": "x", "label": 1}\n', {}, r"a:1: no field 'text' \(it has txt, label\); set task.text to one"),
+    ("jsonl", "[1]\n", {}, r"a:1: a list where a JSON object is expected"),
+    (
+        "jsonl",
+        '{"txt": "x", "label": 1}\n',
+        {},
+        r"a:1: no field 'text' \(it has txt, label\); set task.text_column to one",
+    ),
     ("jsonl", '{"text": 3, "label": 1}\n', {}, r"a:1: field 'text' holds int where text is expected"),
     ("jsonl", '{"text": "\\ud800", "label": 1}\n', {}, r"a:1: half a surrogate pair"),
     ("jsonl", '{"text": "x", "label": null}\n', {}, r"a:1: no label"),
@@ -147,24 +166,28 @@ CONLL = "-DOCSTART- -X- O\n\nEU NNP I-ORG\nsaid VBD O\n\n \nBonn NNP I-LOC\nPari
 
 def words(path: Path, content: str, source: str = "conll", labelled: bool = True, **values: Any) -> WordExamples:
     path.write_text(content)
-    found = read_examples(TaskConfig(**{"kind": "tokens", "train": (f"{source}:{path}",)} | values), labelled=labelled)
+    found = read_examples(task_config(**{"kind": "tokens", "train": (f"{source}:{path}",)} | values), labelled=labelled)
     assert isinstance(found, WordExamples)
     return found
 
 
 def test_conll_columns(tmp_path: Path) -> None:
-    found = words(tmp_path / "a", CONLL, tags="plain")
+    found = words(tmp_path / "a", CONLL, tag_scheme="plain")
     assert found.words == [["EU", "said"], ["Bonn", "Paris"], ["He"]]
     assert found.tags == [["I-ORG", "O"], ["I-LOC", "B-LOC"], ["O"]] and not found.notes
     assert [found.places[i] for i in range(3)] == [f"{tmp_path / 'a'}:{line}" for line in (3, 7, 10)]
-    assert words(tmp_path / "a", CONLL, label="1", tags="plain").tags == [["NNP", "VBD"], ["NNP", "NNP"], ["PRP"]]
+    assert words(tmp_path / "a", CONLL, label_column="1", tag_scheme="plain").tags == [
+        ["NNP", "VBD"],
+        ["NNP", "NNP"],
+        ["PRP"],
+    ]
     assert words(tmp_path / "a", "New York\tB-LOC\nis\tO\n").words == [["New York", "is"]]
     assert words(tmp_path / "a", "one\ntwo\n", labelled=False).words == [["one", "two"]]
 
 
 def test_tags_of_lists(tmp_path: Path) -> None:
     row = {"tokens": ["EU", "said"], "tags": ["B-ORG", "O"], "n": 4}
-    found = words(tmp_path / "a", json.dumps(row), "jsonl", id="n")
+    found = words(tmp_path / "a", json.dumps(row), "jsonl", id_column="n")
     assert (found.words, found.tags, found.ids) == ([["EU", "said"]], [["B-ORG", "O"]], ["4"])
     assert words(tmp_path / "a", json.dumps(row | {"tags": [3, 0]}), "jsonl").tags == [["3", "0"]]
 
@@ -172,13 +195,18 @@ def test_tags_of_lists(tmp_path: Path) -> None:
 BAD_WORDS = [
     ("conll", "EU B-ORG\nsaid\n", {}, r"a:2: 1 columns, but the file begins with 2"),
     ("conll", "EU\n", {}, r"a:1: words and tags are both read from column 0"),
-    ("conll", "EU O\n", {"label": "3"}, r"a:1: no column '3' \(it has 0, 1\); set task.label"),
-    ("conll", "EU O\n", {"id": "1"}, r"sentences of CoNLL files have no ids"),
+    ("conll", "EU O\n", {"label_column": "3"}, r"a:1: no column '3' \(it has 0, 1\); set task.label_column"),
+    ("conll", "EU O\n", {"id_column": "1"}, r"sentences of CoNLL files have no ids"),
     ("conll", "-DOCSTART- O\n\n", {}, r"holds no example"),
     ("jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', {}, r"a:1: 2 words, but 1 tags"),
     ("jsonl", '{"tokens": "a b", "tags": ["O"]}', {}, r"a:1: field 'tokens' holds str where a list is expected"),
-    ("conll", "EU B-ORG\nX NN\n", {"tags": "iob2"}, r"a:1: tag 'NN' is neither O nor B-TYPE nor I-TYPE"),
-    ("conll", "a O\n\nb O\nc I-X\nd I-X\n\ne I-X\n", {"tags": "iob2"}, r"a:3: word 2 .* with 'I-X'.* \(2 such words"),
+    ("conll", "EU B-ORG\nX NN\n", {"tag_scheme": "iob2"}, r"a:1: tag 'NN' is neither O nor B-TYPE nor I-TYPE"),
+    (
+        "conll",
+        "a O\n\nb O\nc I-X\nd I-X\n\ne I-X\n",
+        {"tag_scheme": "iob2"},
+        r"a:3: word 2 .* with 'I-X'.* \(2 such words",
+    ),
 ]
 
 
@@ -202,7 +230,7 @@ def test_iob1_becomes_iob2(tmp_path: Path, iob1: str, iob2: str) -> None:
     lines = "".join(f"w {tag}\n" for tag in iob1.split())
     count = sum(a != b for a, b in zip(iob1.split(), iob2.split(), strict=True))
     for scheme in ("auto", "iob1"):
-        found = words(tmp_path / "a", lines, tags=scheme)
+        found = words(tmp_path / "a", lines, tag_scheme=scheme)
         assert found.tags == [iob2.split()]
         assert found.notes == [f"tags were IOB1: {count} entities that I- opened now begin with B- (IOB2)"] * (
             count > 0
@@ -212,7 +240,7 @@ def test_iob1_becomes_iob2(tmp_path: Path, iob1: str, iob2: str) -> None:
 def squad(path: Path, content: Any, source: str = "squad", labelled: bool = True, **values: Any) -> QaExamples:
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     found = read_examples(
-        TaskConfig(**{"kind": "qa", "train": (f"{source}:{path}",), "max_len": 384} | values), labelled=labelled
+        task_config(**{"kind": "qa", "train": (f"{source}:{path}",), "max_length": 384} | values), labelled=labelled
     )
     assert isinstance(found, QaExamples)
     return found
@@ -235,7 +263,7 @@ def test_squad(tmp_path: Path) -> None:
         {"context": "B.", "qas": [qas("q3", is_impossible=True)]},
         {"context": CONTEXT, "qas": [qas("q4", ("x", 0), is_impossible=True)]},
     )
-    found = squad(tmp_path / "a", content, no_answer=True)
+    found = squad(tmp_path / "a", content, allow_no_answer=True)
     assert found.contexts == [CONTEXT, "B."] and found.context_of == [0, 0, 1, 0]
     assert found.questions == ["q1?", "q2?", "q3?", "q4?"] and found.ids == ["q1", "q2", "q3", "q4"]
     assert found.answers is not None and found.answers[0] == GoldAnswers(("cat", "A cat"), (2, 0))
@@ -266,7 +294,7 @@ BAD_SQUAD = [
     (file_of({"context": CONTEXT, "qas": [qas("q", ("cat", -1))]}), r"question 1: answer_start must be a number"),
     (
         file_of({"context": CONTEXT, "qas": [qas("q")]}),
-        r"question 1: question 'q' has no answer; set task.no_answer=true",
+        r"question 1: question 'q' has no answer; set task.qa.allow_no_answer=true",
     ),
     (file_of({"context": CONTEXT, "qas": [qas("q", ("cat", 2)), qas("q", ("sat", 6))]}), r"question 2: id 'q' again"),
     (file_of(), r"holds no example"),
@@ -282,7 +310,7 @@ def test_broken_squad(tmp_path: Path, content: Any, message: str) -> None:
 def test_invalid_utf8_in_squad_and_replaced(tmp_path: Path) -> None:
     content = json.dumps(file_of({"context": CONTEXT + "?", "qas": [qas("q1", ("cat", 2))]}), indent=1)
     (tmp_path / "a").write_bytes(content.encode().replace(b"?", b"\xff"))
-    config = TaskConfig("qa", (f"squad:{tmp_path}/a",), max_len=384)
+    config = TaskConfig("qa", (f"squad:{tmp_path}/a",), max_length=384)
     with pytest.raises(UserError, match=r"a:8: invalid UTF-8"):
         read_examples(config)
     found = read_examples(config, errors="replace")
@@ -316,7 +344,7 @@ def test_hub_data_sets(tmp_path: Path) -> None:
         sentences = read_examples(TaskConfig("tokens", ("hub:owner/name@train",)))
         assert isinstance(sentences, WordExamples) and sentences.tags == [["O", "B-X"], ["B-X"]]
         with pytest.raises(UserError, match=r"hub data set owner/name@train: no field 'sentence' \(it has text, label"):
-            read_examples(TaskConfig("classification", ("hub:owner/name@train",), text="sentence"))
+            read_examples(TaskConfig("classification", ("hub:owner/name@train",), text_column="sentence"))
 
     def fails(*_: Any, **__: Any) -> None:
         raise ConnectionError("no\nnetwork")

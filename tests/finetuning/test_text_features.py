@@ -48,7 +48,10 @@ def test_as_transformers(family: str, cut: str) -> None:
     pairs = None if cut == "single" else second
     rule = "longest_first" if cut == "single" else cut
     found = text_data(
-        config(max_len=max_len, cut=rule, pair=pairs and "b"), examples(first, pairs), trained(family), ()
+        config(max_length=max_len, truncation=rule, pair_column=pairs and "b"),
+        examples(first, pairs),
+        trained(family),
+        (),
     )
     wanted = theirs(family)(first, pairs, truncation=rule, max_length=max_len)
     features = found.features
@@ -60,7 +63,9 @@ def test_as_transformers(family: str, cut: str) -> None:
     whole = theirs(family)(first, pairs)["input_ids"]
     num_truncated = sum(len(ids) > max_len for ids in whole)
     assert 0 < num_truncated < 60
-    assert found.notes[-1].startswith(f"{num_truncated} of 60 examples (") and f"task.cut={rule}" in found.notes[-1]
+    assert (
+        found.notes[-1].startswith(f"{num_truncated} of 60 examples (") and f"task.truncation={rule}" in found.notes[-1]
+    )
     summary_position = features.tokens[features.offsets[:-1] + features.summary_position]
     if family == "gpt2":
         assert (features.summary_position == np.maximum(features.lengths - 1, 0)).all()
@@ -112,8 +117,10 @@ def test_a_pair_that_cannot_be_cut() -> None:
         ("only_second", (["The cat sat " * 5], ["a"])),
         ("only_first", (["a"], [". . . . ."])),  # five tokens, and room for five
     ):
-        with pytest.raises(UserError, match=rf"file:1: task.cut={cut} cannot make this pair fit task.max_len=8"):
-            text_data(config(max_len=8, cut=cut, pair="b"), examples(*pair), trained("bert"), ())
+        with pytest.raises(
+            UserError, match=rf"file:1: task.truncation={cut} cannot make this pair fit task.max_length=8"
+        ):
+            text_data(config(max_length=8, truncation=cut, pair_column="b"), examples(*pair), trained("bert"), ())
 
 
 def test_a_window_without_a_token() -> None:
@@ -124,7 +131,7 @@ def test_a_window_without_a_token() -> None:
 
 def test_labels_and_swapped_pairs() -> None:
     some = examples(["The cat", "sat on"], ["a mat", "the fence"], ["no", "yes"])
-    task = config(pair="b", swap_pairs=True, max_len=16)
+    task = config(pair_column="b", swap_pairs=True, max_length=16)
     once = text_data(task, some, trained("bert"), ("no", "yes")).features
     assert once.labels["class_labels"].tolist() == [0, 1] and once.labels["class_labels"].dtype == np.int32
     twice = text_data(task, some, trained("bert"), ("no", "yes"), training=True).features

@@ -26,7 +26,7 @@ def data(family: str, sentences: list[list[str]], tags: list[list[str]] | None =
     for number in range(len(sentences)):
         places.add("file:", number + 1)
     ids = list(map(str, range(len(sentences))))
-    config = TaskConfig("tokens", ("conll:a",), max_len=max_len)
+    config = TaskConfig("tokens", ("conll:a",), max_length=max_len)
     return token_data(config, WordExamples(sentences, tags, ids, places), trained(family), LABELS)
 
 
@@ -83,7 +83,7 @@ def test_a_blank_goes_before_words_of_byte_level_pieces() -> None:
 
 def test_predictions_come_back_as_words() -> None:
     tags = tags_of(SENTENCES)
-    found = data("bert", SENTENCES, tags, max_len=128)
+    found = data("bert", SENTENCES, tags, max_length=128)
     labels = found.features.labels["token_labels"]
     assert found.predicted_tags(np.where(labels < 0, 0, labels)) == tags
     assert found.notes == ()
@@ -91,7 +91,7 @@ def test_predictions_come_back_as_words() -> None:
 
 
 def test_words_that_are_not_seen() -> None:
-    found = data("bert", LONG, tags_of(LONG), max_len=12)
+    found = data("bert", LONG, tags_of(LONG), max_length=12)
     kept = len(theirs("bert").tokenize("unbelievably"))
     num_seen = -(-10 // kept)
     predicted = found.predicted_tags(np.zeros(len(found.features.tokens), np.int32))
@@ -99,7 +99,7 @@ def test_words_that_are_not_seen() -> None:
     assert predicted[2] == ["B-X", "O", "B-X"]  # the tokenizer drops the second
     lost = 40 - num_seen
     assert found.notes == (
-        f"1 of 3 sentences (33.3%) are too long and were cut (task.max_len=12; {lost} words are not seen)",
+        f"1 of 3 sentences (33.3%) are too long and were cut (task.max_length=12; {lost} words are not seen)",
         "1 words have no pieces (the tokenizer drops their characters) and no prediction",
     )
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.config.fields import settings_of
+from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
 from bertjax.data.special_tokens import FAMILIES
 from bertjax.data.tokenizer import Tokenizer, train_tokenizer
 
@@ -20,6 +22,14 @@ ALL_FAMILIES = [name for name in FAMILIES if name != "spanbert"]  # which is ber
 def sentences(count: int, seed: int = 0, longest: int = 40) -> list[str]:
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(WORDS, rng.integers(0, longest))) for _ in range(count)]
+
+
+def task_config(**values: Any) -> TaskConfig:
+    """A config of a task; settings of a group are given by their bare names."""
+    groups: dict[str, Any] = {}
+    for name, cls in (("tokens", TokensConfig), ("qa", QaConfig)):
+        groups[name] = cls(**{key: values.pop(key) for key in settings_of(cls) if key in values})
+    return TaskConfig(**values, **groups)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import torch
 from models_lab import MODELS, quick_compilation
 from tokens_lab import sentences, trained
 
-from bertjax.config.task import TaskConfig
+from bertjax.config.task import QaConfig, TaskConfig
 from bertjax.data.tokenizer import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer
@@ -72,7 +72,7 @@ def test_probabilities_as_transformers(family: str, tmp_path: Path) -> None:
     """Single texts and pairs of them, cut; in the order of the input though batches go by length."""
     model, tokenizer = write_folder(tmp_path, "SequenceClassification", family=family)
     for pairs in (None, PAIRS):
-        own = predictor(tmp_path, max_len=LONGEST, pair="pair" if pairs else None)
+        own = predictor(tmp_path, max_length=LONGEST, pair_column="pair" if pairs else None)
         records: list[dict[str, Any]] = [{"id": f"n{i}", "text": text} for i, text in enumerate(TEXTS)]
         for index, pair in enumerate(pairs or ()):
             records[index]["pair"] = pair
@@ -115,7 +115,7 @@ def test_one_label_is_a_number(tmp_path: Path) -> None:
 def test_tags_of_words_as_transformers(tmp_path: Path) -> None:
     model, tokenizer = write_folder(tmp_path, "TokenClassification", TAGS)
     words = [text.split() or ["a"] for text in TEXTS]
-    own = predictor(tmp_path, max_len=LONGEST)
+    own = predictor(tmp_path, max_length=LONGEST)
     found = ask(own, tmp_path / "in.jsonl", [{"words": each} for each in words])
     assert own.num_truncated_words > 0
     kinds = set()
@@ -164,7 +164,7 @@ def test_answers_as_transformers(tmp_path: Path) -> None:
     model, tokenizer = write_folder(tmp_path, "QuestionAnswering", ("LABEL_0", "LABEL_1"))
     context, question = "  The cat sat on a mat while seventeen hungry dogs looked over the fence .", "who sat ?"
     record = {"id": 7, "question": question, "context": context}
-    (found,) = ask(predictor(tmp_path, max_len=100), tmp_path / "in.jsonl", [record])
+    (found,) = ask(predictor(tmp_path, max_length=100), tmp_path / "in.jsonl", [record])
     encoded = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
     spans, inside = encoded.pop("offset_mapping")[0].tolist(), [each == 1 for each in encoded.sequence_ids(0)]
     with torch.no_grad():
@@ -183,7 +183,7 @@ def test_answers_as_transformers(tmp_path: Path) -> None:
     )
     assert len(found["best"]) == 5 and found["best"][0] == {k: v for k, v in found.items() if k not in ("id", "best")}
     long = [record, {"id": "b", "question": question, "context": " ".join(TEXTS)}]
-    several = ask(predictor(tmp_path, max_len=48, no_answer=True), tmp_path / "in.jsonl", long)
+    several = ask(predictor(tmp_path, max_length=48, allow_no_answer=True), tmp_path / "in.jsonl", long)
     for each, asked in zip(several, long, strict=True):
         assert each["id"] == asked["id"] and isinstance(each["no_answer_margin"], float)
         for span in each["best"]:
@@ -214,14 +214,14 @@ def test_places_of_an_answer_leave_out_the_blanks_around_it() -> None:
     }
 
 
-@pytest.mark.parametrize("trained", [None, TaskConfig("qa", ("jsonl:a",), max_len=384, n_best=7)])
+@pytest.mark.parametrize("trained", [None, TaskConfig("qa", ("jsonl:a",), max_length=384, qa=QaConfig(n_best_size=7))])
 def test_short_windows_leave_room_for_the_context(trained: TaskConfig | None, tmp_path: Path) -> None:
     write_folder(tmp_path, "QuestionAnswering", ("LABEL_0", "LABEL_1"))
     model = load_pretrained(tmp_path)
-    short, usual = make_task_config(model, "qa", trained, max_len=40), make_task_config(model, "qa", trained)
-    assert (short.max_len, short.doc_stride, short.max_question_len) == (40, 13, 10)
-    assert (usual.max_len, usual.doc_stride, usual.max_question_len) == (384, 128, 64)
-    assert usual.n_best == short.n_best == (7 if trained else 20)
+    short, usual = make_task_config(model, "qa", trained, max_length=40), make_task_config(model, "qa", trained)
+    assert (short.max_length, short.qa.doc_stride, short.qa.max_question_length) == (40, 13, 10)
+    assert (usual.max_length, usual.qa.doc_stride, usual.qa.max_question_length) == (384, 128, 64)
+    assert usual.qa.n_best_size == short.qa.n_best_size == (7 if trained else 20)
 
 
 def test_which_task_a_model_is_for(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_which_task_a_model_is_for(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the head has 3 labels, a number needs one"):
         infer_task_kind(model, "regression")
     with pytest.raises(UserError, match="--max-length 5000 is beyond the 512"):
-        make_task_config(model, "classification", max_len=5000)
+        make_task_config(model, "classification", max_length=5000)
     model.heads = ("pooler", "sequence_classification", "token_classification")
     with pytest.raises(UserError, match="heads of several tasks; choose one with --kind"):
         infer_task_kind(model)

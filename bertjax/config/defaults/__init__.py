@@ -14,7 +14,6 @@ from bertjax.config.defaults.debug_size import make_smoke
 from bertjax.config.defaults.finetune_recipes import make_task
 from bertjax.config.defaults.model import generator_group, model_group
 from bertjax.config.defaults.objective import objective_group
-from bertjax.config.defaults.task import task_group
 from bertjax.config.defaults.training import (
     checkpoint_group,
     eval_group,
@@ -28,11 +27,20 @@ from bertjax.config.defaults.training import (
 )
 from bertjax.config.distributed import DistributedConfig
 from bertjax.config.fields import Settings, new_config
+from bertjax.config.objectives.task import TaskObjectiveConfig
+from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
 from bertjax.config.training import MeshConfig
 
 __all__ = ["base_config", "make_smoke", "make_task"]
 
-GROUPS: tuple[type[Settings], ...] = (MeshConfig, DistributedConfig)
+GROUPS: tuple[type[Settings], ...] = (
+    MeshConfig,
+    DistributedConfig,
+    TaskConfig,
+    TokensConfig,
+    QaConfig,
+    TaskObjectiveConfig,
+)
 """The dataclasses that declare the keys."""
 
 
@@ -63,7 +71,6 @@ def base_config() -> ConfigDict:
     config.model = model_group()
     config.generator = generator_group()
     config.objective = objective_group()
-    config.task = task_group()
     config.data = data_group()
     config.train = train = train_group()
     config.optimizer = optimizer_group()

@@ -6,12 +6,13 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.config.fields import reference
+from bertjax.config.task import TASK_KINDS
 from bertjax.errors import require_one_of
 
-KINDS = ("classification", "regression", "tokens", "qa")
 Values = dict[str, Any]
 
-_QA: Values = {"task.max_len": 384, "task.doc_stride": 128, "task.max_question_len": 64}
+_QA: Values = {"task.max_length": 384, "task.qa.doc_stride": 128, "task.qa.max_question_length": 64}
 # RoBERTa, ALBERT and DeBERTa were trained with Adam as torch has it; BERT and ELECTRA without its bias correction.
 _CORRECTED: Values = {"optimizer.bias_correction": True, "schedule.name": "linear"}
 
@@ -75,7 +76,7 @@ RECIPES: dict[str, dict[str, Values]] = {
             "task.epochs": 4.0,
             "warmup": 0.125,
         },
-        "qa": {"task.max_len": 512, "task.doc_stride": 384},
+        "qa": {"task.max_length": 512, "task.qa.doc_stride": 384},
     },
     # google-research/electra: configure_finetuning.py; 10 epochs for RTE and STS, 2 for SQuAD; set task.swap_pairs for
     # MRPC and STS
@@ -90,7 +91,7 @@ RECIPES: dict[str, dict[str, Values]] = {
             "warmup": 0.1,
         },
         "regression": {"task.epochs": 10.0},
-        "qa": {**_QA, "task.max_len": 512, "task.epochs": 2.0},
+        "qa": {**_QA, "task.max_length": 512, "task.epochs": 2.0},
     },
     "electra-large": {"all": {"optimizer.learning_rate": 5e-5, "optimizer.layerwise_lr_decay": 0.9}},
     # microsoft/DeBERTa, MNLI: v3-base 1.5e-5 x 64, 3 epochs, 1,000 updates of warm-up; v3-large 7e-6, 2 epochs
@@ -114,7 +115,7 @@ RECIPES: dict[str, dict[str, Values]] = {
             "schedule.name": "linear",
             "task.batch_size": 64,
             "task.epochs": 6.0,
-            "task.max_len": 64,
+            "task.max_length": 64,
             "task.unfreeze_epochs": 1 / 3,
             "warmup": 0.2,
         },
@@ -144,24 +145,22 @@ RECIPES: dict[str, dict[str, Values]] = {
         "qa": {**_QA, "task.batch_size": 12},
     },
 }
+_OF_KIND: dict[str, Values] = {"tokens": {"task.max_length": 256}}
 _AFTER = {"electra-large": "electra", "deberta-large": "deberta", "finbert-code": "finbert"}
 
 
 def make_task(config: ConfigDict, kind: str, family: str = "bert") -> ConfigDict:
     """Makes a base config one for a task of this kind, by the recipe of a family."""
-    require_one_of("the kind of a task", kind, KINDS)
+    require_one_of("the kind of a task", kind, tuple(TASK_KINDS))
     require_one_of("the recipe", family, tuple(RECIPES))
-    values: Values = {}
+    values: Values = dict(_OF_KIND.get(kind, {}))
     for name in (_AFTER.get(family), family):
         if name is not None:
             values |= RECIPES[name].get("all", {}) | RECIPES[name].get(kind, {})
     config.objective.name, config.task.kind = "task", kind
-    if kind == "tokens":
-        config.task.max_len = 256
     warmup = values.pop("warmup")
     for key, value in values.items():
-        group, leaf = key.split(".")
-        config[group][leaf] = value
+        reference(config, key).set(value)
     config.schedule.warmup_steps = (config.train.get_ref("num_steps") * warmup + 0.5).to_int()
     config.checkpoint.keep = 1
     config.export.at_end = True

@@ -14,7 +14,9 @@ from bertjax.config.task_sources import Places
 from bertjax.errors import UserError
 
 _IOB = re.compile(r"O|[BI]-.+")
-_HOW = "set task.tags=iob1 to turn them into IOB2, or task.tags=plain to take tags as they stand"
+_HOW = (
+    "set task.tokens.tag_scheme=iob1 to turn them into IOB2, or task.tokens.tag_scheme=plain to take tags as they stand"
+)
 
 
 def are_iob_tags(tags: Iterable[str]) -> bool:
@@ -24,7 +26,7 @@ def are_iob_tags(tags: Iterable[str]) -> bool:
 
 
 def normalize_tags(tags: list[list[str]], scheme: str, places: Places) -> tuple[list[list[str]], list[str]]:
-    """(tags as the model is taught them, what there is to say of it) by `task.tags`.
+    """(tags as the model is taught them, what there is to say of it) by `task.tokens.tag_scheme`.
 
     auto: IOB1 becomes IOB2, other tags stay as they are · iob1: becomes IOB2 · iob2: must be IOB2 · plain: any tags.
     Raises `UserError` naming the sentence where the tags are not what they should be.
@@ -34,7 +36,9 @@ def normalize_tags(tags: list[list[str]], scheme: str, places: Places) -> tuple[
         return tags, []
     if strange := sorted(tag for tag in different if not _IOB.fullmatch(tag)):
         where = places[next(i for i, sentence in enumerate(tags) if strange[0] in sentence)]
-        raise UserError(f"{where}: tag {strange[0]!r} is neither O nor B-TYPE nor I-TYPE; set task.tags=plain")
+        raise UserError(
+            f"{where}: tag {strange[0]!r} is neither O nor B-TYPE nor I-TYPE; set task.tokens.tag_scheme=plain"
+        )
     opened = [_opened_by_inside(sentence) for sentence in tags]
     count = sum(map(len, opened))
     if not count:

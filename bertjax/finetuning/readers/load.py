@@ -68,12 +68,12 @@ def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
         names = sorted(found)
         if config.kind == "classification" and all(map(_is_number, found)):
             raise UserError(
-                f"task.label holds numbers such as {names[0]}, {len(found):,} different ones: set "
+                f"task.label_column holds numbers such as {names[0]}, {len(found):,} different ones: set "
                 "task.kind=regression, or task.labels if they are names"
             )
     if len(names) < 2:
         what = f"every example has the label {names[0]!r}" if names else "no example has a label"
-        raise UserError(f"task.label: {what}; a task needs two labels to tell apart")
+        raise UserError(f"task.label_column: {what}; a task needs two labels to tell apart")
     return tuple(names)
 
 

@@ -23,15 +23,15 @@ Question = tuple[str, int, str, str, str, GoldAnswers | None]
 def read_questions(config: TaskConfig, sources: Sequence[TaskSource], labelled: bool, errors: str) -> QaExamples:
     """All questions of the sources, in order, equal contexts kept once; raises `UserError` naming the place.
 
-    Questions without an answer are refused unless `task.no_answer`.
+    Questions without an answer are refused unless `task.qa.allow_no_answer`.
     """
     examples = QaExamples([], [], [], [] if labelled else None, [], Places())
     known: dict[str, int] = {}
     for source in sources:
         read = _squad if source.kind == "squad" else _records
         for prefix, number, name, question, context, answers in read(source, labelled, errors):
-            if answers is not None and not answers.texts and not config.no_answer:
-                raise UserError(f"{prefix}{number}: question {name!r} has no answer; set task.no_answer=true")
+            if answers is not None and not answers.texts and not config.qa.allow_no_answer:
+                raise UserError(f"{prefix}{number}: question {name!r} has no answer; set task.qa.allow_no_answer=true")
             examples.places.add(prefix, number)
             examples.ids.append(name)
             examples.questions.append(question)

@@ -33,10 +33,10 @@ _LONGEST_FIELD = 1 << 30
 
 def read_texts(config: TaskConfig, sources: Sequence[TaskSource], labelled: bool, errors: str) -> TextExamples:
     """All examples of the sources, in order; raises `UserError` naming file and line."""
-    columns = [("task.text", config.text or "text")]
-    columns += [("task.pair", config.pair)] if config.pair is not None else []
-    columns += [("task.id", config.id)] if config.id is not None else []
-    columns += [("task.label", config.label or "label")] if labelled else []
+    columns = [("task.text_column", config.text_column or "text")]
+    columns += [("task.pair_column", config.pair_column)] if config.pair_column is not None else []
+    columns += [("task.id_column", config.id_column)] if config.id_column is not None else []
+    columns += [("task.label_column", config.label_column or "label")] if labelled else []
     keys = [key for key, _ in columns]
     values: dict[str, list[Any]] = {key: [] for key in keys}
     places = Places()
@@ -46,10 +46,12 @@ def read_texts(config: TaskConfig, sources: Sequence[TaskSource], labelled: bool
             for key, value in zip(keys, found, strict=True):
                 values[key].append(value)
     named = dict(columns)
-    texts, pairs = (_texts(values.get(key), named.get(key, ""), places, errors) for key in ("task.text", "task.pair"))
+    texts, pairs = (
+        _texts(values.get(key), named.get(key, ""), places, errors) for key in ("task.text_column", "task.pair_column")
+    )
     assert texts is not None
-    ids = _ids(values.get("task.id"), places)
-    labels = values.get("task.label")
+    ids = _ids(values.get("task.id_column"), places)
+    labels = values.get("task.label_column")
     is_score = config.kind == "regression"
     names = None if labels is None or is_score else [_name(value, places, i) for i, value in enumerate(labels)]
     scores = None if labels is None or not is_score else [_score(value, places, i) for i, value in enumerate(labels)]
@@ -93,7 +95,7 @@ def _name(value: Any, places: Places, index: int) -> str:
         return str(value).lower()
     name = "" if value is None else str(value).strip()
     if not name or isinstance(value, list | dict):
-        raise UserError(f"{places[index]}: no label in the column of task.label; every example needs one")
+        raise UserError(f"{places[index]}: no label in the column of task.label_column; every example needs one")
     return name
 
 

@@ -36,13 +36,15 @@ def read_words(config: TaskConfig, sources: Sequence[TaskSource], labelled: bool
             tags.append(found_tags or [])
             ids.append(str(len(ids)) if name is None else name)
     require_distinct(ids, places)
-    taught, notes = normalize_tags(tags, config.tags, places) if labelled else (None, [])
+    taught, notes = normalize_tags(tags, config.tokens.tag_scheme, places) if labelled else (None, [])
     return WordExamples(words, taught, ids, places, notes)
 
 
 def _conll(config: TaskConfig, source: TaskSource, labelled: bool, errors: str) -> Iterator[Sentence]:
-    if config.id is not None:
-        raise UserError(f"task.id={config.id!r}: sentences of CoNLL files have no ids; set task.id to None")
+    if config.id_column is not None:
+        raise UserError(
+            f"task.id_column={config.id_column!r}: sentences of CoNLL files have no ids; set task.id_column to None"
+        )
     for path in source_paths(source):
         yield from _conll_file(config, path, labelled, errors)
 
@@ -85,24 +87,24 @@ def _fields(line: str) -> list[str]:
 
 def _columns(config: TaskConfig, width: int, labelled: bool, where: str) -> tuple[int, int]:
     header = list(map(str, range(width)))
-    word = column_of(config.text or "0", header, "task.text", where)
+    word = column_of(config.text_column or "0", header, "task.text_column", where)
     if not labelled:
         return word, -1
-    tag = column_of(config.label or "-1", header, "task.label", where)
+    tag = column_of(config.label_column or "-1", header, "task.label_column", where)
     if word == tag:
         raise UserError(f"{where}: words and tags are both read from column {word}; the line has {width} columns")
     return word, tag
 
 
 def _records(config: TaskConfig, source: TaskSource, labelled: bool, errors: str) -> Iterator[Sentence]:
-    columns = [("task.text", config.text or "tokens")]
-    columns += [("task.id", config.id)] if config.id is not None else []
-    columns += [("task.label", config.label or "tags")] if labelled else []
+    columns = [("task.text_column", config.text_column or "tokens")]
+    columns += [("task.id_column", config.id_column)] if config.id_column is not None else []
+    columns += [("task.label_column", config.label_column or "tags")] if labelled else []
     read = hub_columns if source.kind == "hub" else jsonl_rows
     for prefix, number, values in read(source, columns, False, errors):
         where = f"{prefix}{number}"
         words = _strings(values[0], columns[0][1], where, errors)
-        name = str(values[1]) if config.id is not None else None
+        name = str(values[1]) if config.id_column is not None else None
         tags = _strings(values[-1], columns[-1][1], where, errors) if labelled else None
         if tags is not None and len(tags) != len(words):
             raise UserError(f"{where}: {len(words)} words, but {len(tags)} tags; every word needs one")
