@@ -69,12 +69,12 @@ def test_chaos_notices_a_damaged_checkpoint_and_another_outcome(
     run.workdir.unlink()
     subprocess.run(["cp", "-r", str(finished.workdir), str(run.workdir)], check=True)
     assert chaos.outcome(run) == before
-    figures = run.workdir / "metrics.jsonl"
-    lines = figures.read_text().splitlines()
+    metrics = run.workdir / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()
     record = json.loads(lines[0]) | {"train/loss": 1.0}
-    figures.write_text("\n".join([json.dumps(record), *lines[1:]]) + "\n")
+    metrics.write_text("\n".join([json.dumps(record), *lines[1:]]) + "\n")
     after = chaos.outcome(run)
-    assert [name for name in before if before[name] != after[name]] == [f"figures, {len(lines)} lines"]
+    assert [name for name in before if before[name] != after[name]] == [f"metrics, {len(lines)} lines"]
 
     largest = max((run.workdir / "checkpoints" / "8" / "state").rglob("*"), key=lambda path: path.stat().st_size)
     content = bytearray(largest.read_bytes())

@@ -51,7 +51,7 @@ def test_the_config_of_every_benchmark_is_one(script: ModuleType, tmp_path: Path
 def test_jobs_run_once_failures_are_reported_and_targets_shown(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    join_processes: list[tuple[str, str]] = []
+    started: list[tuple[str, str]] = []
 
     def start(command: list[str], **settings: Any) -> SimpleNamespace:
         if "-c" in command:  # the versions
@@ -60,7 +60,7 @@ def test_jobs_run_once_failures_are_reported_and_targets_shown(
             settings["stdout"].write("no kernel here\n")
             return SimpleNamespace(returncode=3)
         out = Path(command[command.index("--out") + 1])
-        join_processes.append((out.stem, settings["env"].get("XLA_FLAGS", "")))
+        started.append((out.stem, settings["env"].get("XLA_FLAGS", "")))
         out.write_text(json.dumps(FIGURES))
         return SimpleNamespace(returncode=0)
 
@@ -68,8 +68,8 @@ def test_jobs_run_once_failures_are_reported_and_targets_shown(
     monkeypatch.setattr(script.shutil, "which", lambda name: None)
     only = ["--only", "kernels", "bert-base-against", "bert-base-no-command"]
     assert run(script, monkeypatch, "--out", tmp_path, "--smoke", *only) == 1
-    assert [name for name, _ in join_processes] == ["bert-base-against-hf", "bert-base-no-command-buffers"]
-    assert "--xla_gpu_enable_command_buffer=" in join_processes[1][1] and "command_buffer" not in join_processes[0][1]
+    assert [name for name, _ in started] == ["bert-base-against-hf", "bert-base-no-command-buffers"]
+    assert "--xla_gpu_enable_command_buffer=" in started[1][1] and "command_buffer" not in started[0][1]
     table = (tmp_path / "table.md").read_text()
     assert (
         "| bert-base-against-hf | 550,000 | 500 k, 840 k | 1.10, 0.65 | 40.0 % | 120.0 | 0.10 % | 30 | 16.0 |" in table
@@ -78,12 +78,12 @@ def test_jobs_run_once_failures_are_reported_and_targets_shown(
     assert "the numbers mean nothing" in table
 
     run(script, monkeypatch, "--out", tmp_path, "--smoke", *only)
-    assert len(join_processes) == 2  # what failed is tried again, what is done is not
+    assert len(started) == 2  # what failed is tried again, what is done is not
     assert (
         run(script, monkeypatch, "--out", tmp_path, "--smoke", "--only", "bert-base-no", "--again", "bert-base-no") == 0
     )
-    assert len(join_processes) > 2
+    assert len(started) > 2
     capsys.readouterr()
     with pytest.raises(SystemExit):
         run(script, monkeypatch, "--out", tmp_path, "--only", "bert-huge")
-    assert "there is no job bert-huge" in capsys.readouterr().err
+    assert "unknown job bert-huge" in capsys.readouterr().err

@@ -66,7 +66,7 @@ Launch = Callable[..., list[Member]]
 @pytest.fixture
 def launch(lab: Lab, tmp_path: Path) -> Iterator[Launch]:
     """`launch(workdir, 2, 4)` starts two processes with four devices each; whatever still runs at the end is killed."""
-    join_processes: list[Member] = []
+    started: list[Member] = []
 
     def start(workdir: Path, count: int, devices: int, *arguments: str) -> list[Member]:
         command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), "--workdir", str(workdir)]
@@ -80,7 +80,7 @@ def launch(lab: Lab, tmp_path: Path) -> Iterator[Launch]:
         cache |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
         members = []
         for index in range(count):
-            out, err = (tmp_path / f"{len(join_processes)}.{kind}" for kind in ("out", "err"))
+            out, err = (tmp_path / f"{len(started)}.{kind}" for kind in ("out", "err"))
             own = [f"--config.distributed.process_id={index}"] if count > 1 else []
             process = subprocess.Popen(
                 [*command, *own],
@@ -89,11 +89,11 @@ def launch(lab: Lab, tmp_path: Path) -> Iterator[Launch]:
                 env=os.environ | cache | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
             )
             members.append(Member(process, out, err))
-            join_processes.append(members[-1])
+            started.append(members[-1])
         return members
 
     yield start
-    for member in join_processes:
+    for member in started:
         if member.process.poll() is None:
             member.process.kill()
             member.process.wait()
