@@ -117,9 +117,9 @@ def test_configs_that_are_refused(folder: Path, changes: dict[str, Any], message
 
 
 def test_absent_keys_take_the_defaults_of_the_class(tmp_path: Path) -> None:
-    from bertjax.hf.keymaps.bert import from_hf_config
+    from bertjax.hf.keymaps.bert import FAMILY
 
-    assert from_hf_config({}) == EncoderConfig(hidden_act="gelu", initializer="normal")
+    assert FAMILY.parse_config({}) == EncoderConfig(hidden_act="gelu", initializer="normal")
 
 
 @pytest.mark.parametrize(
@@ -333,10 +333,10 @@ def test_mutated_files_give_an_error_or_a_model(folder: Path, position: float, v
         ({"input_ids": [[1, 30]]}, "input_ids holds 30; the model has ids 0 to 29"),
         ({"input_ids": [[-1, 3]]}, "input_ids holds -1"),
         ({"input_ids": [[1.0, 2.0]]}, "whole numbers"),
-        ({"input_ids": [1, 2]}, r"shape \[rows, tokens\]"),
+        ({"input_ids": [1, 2]}, r"shape \[sequences, tokens\]"),
         ({"input_ids": [[]]}, "whole numbers"),
-        ({"input_ids": [[1, 2], [3]]}, "rows of different lengths"),
-        ({"input_ids": [[1] * 11]}, "11 tokens in a row; the model has 10 positions"),
+        ({"input_ids": [[1, 2], [3]]}, "sequences of different lengths"),
+        ({"input_ids": [[1] * 11]}, "a sequence has 11 tokens; the model has 10 positions"),
         ({"input_ids": [[1, 2]], "token_type_ids": [[0, 2]]}, "token_type_ids holds 2; the model has ids 0 to 1"),
         ({"input_ids": [[1, 2]], "position_ids": [[0, 10]]}, "position_ids holds 10"),
         ({"input_ids": [[1, 2]], "position_ids": [[0]]}, r"position_ids has shape \[1, 1\]; input_ids have \[1, 2\]"),

@@ -79,9 +79,9 @@ def test_a_list_of_kinds_that_is_a_period(layers: tuple[int, ...], expected: tup
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"layer_types": pattern(0, 1)}, "layers 0, 1 see the whole row, which is no period"),
-        ({"layer_types": pattern(1, 3)}, "layers 1, 3 see the whole row, which is no period"),
-        ({"layer_types": pattern()}, "layers none see the whole row"),
+        ({"layer_types": pattern(0, 1)}, "in layers 0, 1; only every n-th layer"),
+        ({"layer_types": pattern(1, 3)}, "in layers 1, 3; only every n-th layer"),
+        ({"layer_types": pattern()}, "in layers none; only"),
         ({"layer_types": [GLOBAL]}, "for each of 4 layers"),
         ({"layer_types": ["chunked_attention"] * 4}, "must name full_attention or sliding_attention"),
         ({"rope_parameters": {GLOBAL: {"rope_type": "yarn", "rope_theta": 1.0}}}, "rope_type = 'yarn'"),

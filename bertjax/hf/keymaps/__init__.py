@@ -1,4 +1,8 @@
-"""The families that can be loaded and saved. To add one: a module with a `FAMILY` here, and its name in the list."""
+"""The families of models that can be loaded and saved.
+
+To add one: a module with a `FAMILY` here and its name in the list; from another package, before a model is loaded or
+saved, `FAMILIES[FAMILY.name] = FAMILY`.
+"""
 
 from __future__ import annotations
 
@@ -27,5 +31,5 @@ FAMILIES: dict[str, Family] = {
 
 
 def find_family(model_type: str) -> Family | None:
-    """The family that reads config.json files with this `model_type`."""
+    """Returns the family with this `model_type` in its config.json, if there is one."""
     return next((family for family in FAMILIES.values() if family.model_type == model_type), None)

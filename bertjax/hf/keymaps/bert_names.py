@@ -1,20 +1,44 @@
-"""BERT's names for an encoder and its heads, which RoBERTa and ELECTRA took over under prefixes of their own."""
+"""BERT's names of parameters and keys of config.json, which other families use with other prefixes and defaults."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import Entry
-from bertjax.hf.keymaps.family import linear, norm, table
+from bertjax.hf.keymaps.family import Activation, Fields, linear, norm, table
 
 BUFFERS = (r"embeddings\.position_ids$", r"embeddings\.token_type_ids$")
 TENSORFLOW_NORMS = (
     (r"LayerNorm\.gamma$", "LayerNorm.weight"),  # files converted from TensorFlow
     (r"LayerNorm\.beta$", "LayerNorm.bias"),
 )
+ENCODER_FIELDS: Fields = {
+    "vocab_size": ("vocab_size", 30522, int),
+    "hidden_size": ("hidden_size", 768, int),
+    "num_hidden_layers": ("num_layers", 12, int),
+    "num_attention_heads": ("num_heads", 12, int),
+    "intermediate_size": ("intermediate_size", 3072, int),
+    "hidden_act": ("hidden_act", "gelu", Activation),
+    "max_position_embeddings": ("max_position_embeddings", 512, int),
+    "type_vocab_size": ("type_vocab_size", 2, int),
+    "hidden_dropout_prob": ("hidden_dropout", 0.1, float),
+    "attention_probs_dropout_prob": ("attention_dropout", 0.1, float),
+    "layer_norm_eps": ("layer_norm_eps", 1e-12, float),
+    "initializer_range": ("initializer_range", 0.02, float),
+    "pad_token_id": ("pad_token_id", 0, int),
+}
+BERT_FIELDS: Fields = ENCODER_FIELDS | {"classifier_dropout": ("classifier_dropout", None, float)}
+BERT_CONSTANTS: dict[str, Any] = {
+    "tie_word_embeddings": True,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "use_cache": True,
+}
 
 
 def embedding_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
-    """Three tables and their norm, at the width of the word table."""
+    """Returns the three tables and their norm, at the width of the word table."""
     param, tensor = "encoder/embeddings", f"{prefix}.embeddings"
     return (
         *table(f"{param}/word_embeddings", f"{tensor}.word_embeddings", "V E"),
@@ -25,12 +49,23 @@ def embedding_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
 
 
 def layer_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
+    """Returns the attention and feed-forward blocks of the stacked layers."""
     param, tensor = "encoder/layers/{L}", f"{prefix}.encoder.layer.{{L}}"
     return (
-        *linear(f"{param}/attention/query", f"{tensor}.attention.self.query", "D D"),
-        *linear(f"{param}/attention/key", f"{tensor}.attention.self.key", "D D"),
-        *linear(f"{param}/attention/value", f"{tensor}.attention.self.value", "D D"),
-        *linear(f"{param}/attention/output", f"{tensor}.attention.output.dense", "D D"),
+        *(
+            entry
+            for name in ("query", "key", "value")
+            for entry in linear(f"{param}/attention/{name}", f"{tensor}.attention.self.{name}", "D D")
+        ),
+        *output_entries(prefix, config, "D"),
+    )
+
+
+def output_entries(prefix: str, config: EncoderConfig, width: str) -> tuple[Entry, ...]:
+    """Returns what follows the attention scores in every layer; `width` is the letter of all heads together."""
+    param, tensor = "encoder/layers/{L}", f"{prefix}.encoder.layer.{{L}}"
+    return (
+        *linear(f"{param}/attention/output", f"{tensor}.attention.output.dense", f"{width} D"),
         *norm(f"{param}/attention/norm", f"{tensor}.attention.output.LayerNorm", config),
         *linear(f"{param}/feed_forward/intermediate", f"{tensor}.intermediate.dense", "D F"),
         *linear(f"{param}/feed_forward/output", f"{tensor}.output.dense", "F D"),
@@ -38,8 +73,25 @@ def layer_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
     )
 
 
+def prediction_entries(prefix: str, config: EncoderConfig, width: str) -> tuple[Entry, ...]:
+    """Returns BERT's masked-LM head; `width` is the letter of the word table's width."""
+    return (
+        *linear("mlm_head/dense", f"{prefix}.transform.dense", f"D {width}", head="mlm"),
+        *norm("mlm_head/norm", f"{prefix}.transform.LayerNorm", config, width, head="mlm"),
+        Entry("mlm_head/bias", f"{prefix}.bias", "V", head="mlm"),
+    )
+
+
+def classifier_entries(dense: str, output: str) -> tuple[Entry, ...]:
+    """Returns a sequence classifier with a dense layer of its own, from the names of its two layers."""
+    return (
+        *linear("sequence_head/dense", dense, "D D", head="sequence_classification"),
+        *linear("sequence_head/output", output, "D C", head="sequence_classification"),
+    )
+
+
 def token_head_entries() -> tuple[Entry, ...]:
-    """The heads on every token, which are one linear layer in all families of this kind."""
+    """Returns the token classifier and the answer head, one linear layer each in most families."""
     return (
         *linear("token_head/output", "classifier", "D C", head="token_classification"),
         *linear("answer_head/output", "qa_outputs", "D 2", head="question_answering"),

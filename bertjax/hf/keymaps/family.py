@@ -1,4 +1,4 @@
-"""What the hub must know of a family, and the rows and readings that families share."""
+"""The protocol of a model family, and the entries and conversions that families share."""
 
 from __future__ import annotations
 
@@ -26,40 +26,83 @@ ACTIVATIONS = {
 }
 
 
+class Activation(str):
+    """The kind of a field that names an activation function."""
+
+
+Fields = Mapping[str, tuple[str, Any, type]]
+"""Key of config.json -> (field of `EncoderConfig`, default of the family's config class, kind)."""
+Refusals = tuple[tuple[str, tuple[Any, ...], str], ...]
+"""(key of config.json, values that are supported, reason for refusing others)."""
+
+ABSOLUTE_POSITIONS: Refusals = (
+    ("position_embedding_type", ("absolute", None), "only absolute positions are supported"),
+)
+ENCODER_ONLY: Refusals = (
+    ("is_decoder", (False, None), "only encoders are supported"),
+    ("add_cross_attention", (False, None), "only encoders are supported"),
+    ("pruned_heads", ({}, None), "pruned models are not supported"),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Names, classes and config.json of models of one kind; `EncoderConfig.family` names it.
+    """Names, classes and config.json of one kind of model in `transformers`; `EncoderConfig.family` names it.
 
-    architectures  class -> the heads that it requires, richest first, the bare model last; an export gets the first
-                   class whose heads are all there
-    prefix         what the names of all but the bare model's files begin with
-    side           regexes of our paths (`decoder_positions/.*`) that no class of the family has a place for, though the
-                   keymap names other parts of the same head; heads that it does not name need no mention
-    config_from_huggingface(values, where), config_to_huggingface(config, architecture)
-                   without what `read` and `render` do for all: labels, family, model_type, architectures
+    Attributes:
+        name: value of `EncoderConfig.family`.
+        model_type: value of the key in config.json.
+        make_keymap: returns the names of the parameters of a config.
+        architectures: class -> heads that it requires, richest first, the bare model last; an export gets the first
+            class whose heads the model has.
+        fields: keys of config.json that are fields of `EncoderConfig`.
+        structure: fields of `EncoderConfig` that every model of the family has.
+        constants: keys of config.json that every export gets.
+        refused: values that would change what is computed and are not supported.
+        parse_rest: further fields, from (config.json, parsed fields, file to name in errors).
+        render_rest: further keys, from (config, class).
+        prefix: what the tensor names begin with in all files except those of the bare model.
+        sidecar_paths: regexes of parameter paths that no class holds, though the keymap names other parameters of the
+            same head; heads that it does not name at all need no mention.
     """
 
     name: str
     model_type: str
     make_keymap: Callable[[EncoderConfig], KeyMap]
     architectures: Mapping[str, tuple[str, ...]]
-    from_hf_config: Callable[[dict[str, Any], str], EncoderConfig]
-    to_hf_config: Callable[[EncoderConfig, str], dict[str, Any]]
+    fields: Fields
+    structure: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    refused: Refusals = ()
+    parse_rest: Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]] = lambda values, fields, where: {}
+    render_rest: Callable[[EncoderConfig, str], dict[str, Any]] = lambda config, architecture: {}
     prefix: str = ""
     sidecar_paths: tuple[str, ...] = ()
 
     def architecture_for(self, heads: tuple[str, ...]) -> str:
-        """The class whose heads these are; others (a pooler beside a masked LM) ride along as Google's files do."""
+        """Returns the class for these heads; others (a pooler next to a masked LM) are stored with it, as by Google."""
         return next(name for name, required in self.architectures.items() if set(required) <= set(heads))
 
     def rename_for(self, architecture: str, name: str) -> str:
-        """The name of a tensor in a file of this class: the bare model's own files have no prefix."""
+        """Returns the name of a tensor in a file of this class: files of the bare model have no prefix."""
         return name.removeprefix(self.prefix) if not self.architectures[architecture] else name
 
     def parse_config(self, values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
-        """Our config from a config.json; raises `UserError` for what would change the maths and is not supported."""
+        """Converts a config.json.
+
+        Args:
+            values: the JSON object; keys that cannot change what is computed are ignored.
+            where: the file to name in errors.
+
+        Raises:
+            UserError: a key would change what is computed in a way that is not supported.
+        """
         labels = parse_labels(values, where)
-        config = dataclasses.replace(self.from_hf_config(values, where), family=self.name, labels=labels)
+        for key, allowed, reason in self.refused:
+            refuse(values, where, key, allowed, reason)
+        fields = {**self.structure, **parse_fields(values, self.fields, where)}
+        fields |= self.parse_rest(values, fields, where)
+        config = EncoderConfig(**{**fields, "family": self.name, "labels": labels})
         keymap = self.make_keymap(config)
         empty = [entry.tensor for entry in keymap.entries if 0 in entry.shape(keymap.sizes)]
         if empty:
@@ -67,19 +110,25 @@ class Family:
         return config
 
     def render_config(self, config: EncoderConfig, architecture: str) -> dict[str, Any]:
-        """The config.json of a model of class `architecture`; the vocabulary at its true size.
+        """Returns the config.json of a model of class `architecture`, at the true vocabulary size.
 
-        Labels only where they are what is scored: `transformers` sizes other heads by them, too, which have two scores.
+        Labels are written only where they are predicted: `transformers` sizes heads with two outputs by them, too.
         """
-        values = {"architectures": [architecture], "model_type": self.model_type, "dtype": "float32"}
-        scored = {"sequence_classification", "token_classification"} & set(self.architectures[architecture])
-        labels = _rendered_labels(config.labels) if scored else {}
-        return {**values, **labels, **self.to_hf_config(config, architecture)}
+        predicted = {"sequence_classification", "token_classification"} & set(self.architectures[architecture])
+        return {
+            "architectures": [architecture],
+            "model_type": self.model_type,
+            "dtype": "float32",
+            **(_render_labels(config.labels) if predicted else {}),
+            **self.constants,
+            **render_fields(config, self.fields),
+            **self.render_rest(config, architecture),
+        }
 
 
-# -- rows --------------------------------------------------------------------------------------------------------------
+# -- entries -----------------------------------------------------------------------------------------------------------
 
-_OF_BIAS = {"transpose": "same", "concat_transpose": "concat"}
+_BIAS_TRANSFORM = {"transpose": "same", "concat_transpose": "concat"}
 
 
 def linear(
@@ -90,35 +139,44 @@ def linear(
     head: str = "",
     transform: str = "transpose",
 ) -> tuple[Entry, ...]:
-    """`weight` and `bias` of a linear layer; several of ours where theirs is fused."""
-    kernel = Entry(_below(param, "kernel"), f"{tensor}.weight", axes, transform, head)
+    """Returns the entries of a linear layer.
+
+    Args:
+        param: path of the layer; several paths where the tensor is fused.
+        tensor: name of the layer in `transformers`.
+        axes: letters of the kernel's axes, [in, out].
+        bias: whether the layer has a bias.
+        head: the head that it belongs to.
+        transform: of the kernel.
+    """
+    kernel = Entry(_leaf(param, "kernel"), f"{tensor}.weight", axes, transform, head)
     if not bias:
         return (kernel,)
-    of_bias = _OF_BIAS.get(transform, transform)
-    return kernel, Entry(_below(param, "bias"), f"{tensor}.bias", axes.split()[1], of_bias, head)
+    of_bias = _BIAS_TRANSFORM.get(transform, transform)
+    return kernel, Entry(_leaf(param, "bias"), f"{tensor}.bias", axes.split()[1], of_bias, head)
 
 
 def norm(param: str, tensor: str, config: EncoderConfig, axis: str = "D", head: str = "") -> tuple[Entry, ...]:
-    """`weight` of a layer norm, and `bias` where the config's norms have one."""
+    """Returns the entries of a layer norm: scale, and bias where the config's norms have one."""
     scale = Entry(f"{param}/scale", f"{tensor}.weight", axis, "same", head)
     return (scale, Entry(f"{param}/bias", f"{tensor}.bias", axis, "same", head)) if config.norm_bias else (scale,)
 
 
-def table(param: str, tensor: str, axes: str, head: str = "") -> tuple[Entry, ...]:
-    """The `weight` of an embedding table."""
-    return (Entry(f"{param}/embedding", f"{tensor}.weight", axes, "same", head),)
+def table(param: str, tensor: str, axes: str) -> tuple[Entry, ...]:
+    """Returns the entry of an embedding table."""
+    return (Entry(f"{param}/embedding", f"{tensor}.weight", axes),)
 
 
-def _below(param: str | tuple[str, ...], leaf: str) -> str | tuple[str, ...]:
+def _leaf(param: str | tuple[str, ...], leaf: str) -> str | tuple[str, ...]:
     return f"{param}/{leaf}" if isinstance(param, str) else tuple(f"{each}/{leaf}" for each in param)
 
 
-def sizes(config: EncoderConfig) -> dict[str, int]:
-    """The letters of every family's axes; a family may add its own.
+def axis_sizes(config: EncoderConfig) -> dict[str, int]:
+    """Returns the lengths of the axis letters of every family; a family may add its own.
 
     V vocabulary   E width of the word table   D hidden size     P rows of the position table   T token types
     N heads        H head size                 A = N * H         F feed-forward size            C labels
-    L layers       K layers but the first      G groups          I inner layers of a group
+    L layers       K layers without the first  G groups          I inner layers of a group
     """
     return {
         "V": config.vocab_size,
@@ -140,57 +198,60 @@ def sizes(config: EncoderConfig) -> dict[str, int]:
 
 # -- config.json -------------------------------------------------------------------------------------------------------
 
-_KINDS = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false"}
-Fields = Mapping[str, tuple[str, Any, type]]
-"""Hugging Face key -> (our field, the default of the family's config class, type)."""
+_EXPECTED = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false"}
+_MAX_LABELS = 100_000
 
 
-def refuse(values: Mapping[str, Any], where: str, key: str, allowed: tuple[Any, ...], why: str) -> None:
-    """Raises `UserError` if the key is there with a value that is not allowed."""
+def change_defaults(fields: Fields, **defaults: Any) -> Fields:
+    """Returns the fields with other defaults of their keys."""
+    return {key: (name, defaults.get(key, default), kind) for key, (name, default, kind) in fields.items()}
+
+
+def refuse(values: Mapping[str, Any], where: str, key: str, allowed: tuple[Any, ...], reason: str) -> None:
+    """Raises `UserError` if `values` has the key with a value that is not among `allowed`."""
     if key in values and values[key] not in allowed:
-        raise UserError(f"{where}: {key} = {values[key]!r} is not supported: {why}")
-
-
-def refuse_decoders(values: Mapping[str, Any], where: str) -> None:
-    """Raises `UserError` for what the shared base class of configs can ask for and encoders cannot do."""
-    refuse(values, where, "is_decoder", (False, None), "only encoders are supported")
-    refuse(values, where, "add_cross_attention", (False, None), "only encoders are supported")
-    refuse(values, where, "pruned_heads", ({}, None), "pruned models are not supported")
-
-
-def parse_activation(values: Mapping[str, Any], where: str, key: str = "hidden_act", default: str = "gelu") -> str:
-    """Our name of an activation; raises `UserError` for one that we do not have."""
-    refuse(values, where, key, (*ACTIVATIONS, None), f"known are {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[values.get(key) or default]
+        raise UserError(f"{where}: {key} = {values[key]!r} is not supported: {reason}")
 
 
 def parse_fields(values: Mapping[str, Any], fields: Fields, where: str) -> dict[str, Any]:
-    """Our fields from {their key: (our field, default, type)}; raises `UserError` for a value of another type."""
-    read: dict[str, Any] = {}
-    for tensor, (param, default, kind) in fields.items():
-        value = values.get(tensor)
-        value = default if value is None else value
-        if value is None:  # a key whose absence says something, too: the default is None
-            read[param] = None
-            continue
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
-            raise UserError(f"{where}: {tensor} must be {_KINDS[kind]}, not {value!r}")
-        read[param] = value
-    return read
+    """Returns fields of `EncoderConfig` from keys of a config.json; null counts as absent.
+
+    Raises:
+        UserError: a value has another type than its field, or names an unknown activation.
+    """
+    parsed: dict[str, Any] = {}
+    for key, (name, default, kind) in fields.items():
+        value = default if values.get(key) is None else values[key]
+        if kind is Activation:
+            refuse(values, where, key, (*ACTIVATIONS, None), f"known are {', '.join(ACTIVATIONS)}")
+            value = ACTIVATIONS[value]
+        elif value is not None:
+            if kind is float and type(value) is int:
+                value = float(value)
+            if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
+                raise UserError(f"{where}: {key} must be {_EXPECTED[kind]}, not {value!r}")
+        parsed[name] = value
+    return parsed
 
 
 def render_fields(config: EncoderConfig, fields: Fields) -> dict[str, Any]:
-    """The inverse of `parse_fields`."""
-    return {tensor: getattr(config, param) for tensor, (param, _, _) in fields.items()}
+    """Returns keys of config.json, the inverse of `parse_fields`.
 
-
-_MOST_LABELS = 100_000
+    A dropout rate that the config leaves open is written as the rate it falls back to, unless the key may be null.
+    """
+    rendered = {key: getattr(config, name) for key, (name, _, _) in fields.items()}
+    for key, (name, default, kind) in fields.items():
+        if rendered[key] is None and kind is float and default is not None:
+            rendered[key] = config.rate(name)
+    return rendered
 
 
 def parse_labels(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Names of the labels from id2label, or as many as num_labels with transformers' names."""
+    """Returns the names of the labels from `id2label`, or as many of transformers' default names as `num_labels` says.
+
+    Raises:
+        UserError: one of the two keys is malformed.
+    """
     names, count = values.get("id2label"), values.get("num_labels")
     if names is not None:
         if not isinstance(names, Mapping) or not names or not all(isinstance(name, str) for name in names.values()):
@@ -202,12 +263,12 @@ def parse_labels(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
         return tuple(str(name) for name in ordered)
     if count is None:
         return DEFAULT_LABELS
-    if type(count) is not int or not 1 <= count <= _MOST_LABELS:
-        raise UserError(f"{where}: num_labels must be a whole number from 1 to {_MOST_LABELS}, not {count!r}")
+    if type(count) is not int or not 1 <= count <= _MAX_LABELS:
+        raise UserError(f"{where}: num_labels must be a whole number from 1 to {_MAX_LABELS}, not {count!r}")
     return tuple(f"LABEL_{index}" for index in range(count))
 
 
-def _rendered_labels(labels: tuple[str, ...]) -> dict[str, Any]:
+def _render_labels(labels: tuple[str, ...]) -> dict[str, Any]:
     if labels == DEFAULT_LABELS:
         return {}
     return {
