@@ -28,7 +28,7 @@ ENCODER_FIELDS: Fields = {
     "initializer_range": ("initializer_range", 0.02, float),
     "pad_token_id": ("pad_token_id", 0, int),
 }
-BERT_FIELDS: Fields = ENCODER_FIELDS | {"classifier_dropout": ("classifier_dropout", None, float)}
+BERT_FIELDS: Fields = {**ENCODER_FIELDS, "classifier_dropout": ("classifier_dropout", None, float)}
 BERT_CONSTANTS: dict[str, Any] = {
     "tie_word_embeddings": True,
     "is_decoder": False,
