@@ -11,7 +11,6 @@ Axis letters, the same in every signature of the project:
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -45,16 +44,6 @@ class Sum(NamedTuple):
 
     value: Any
     count: Any
-
-
-HIGHER_IS_BETTER = re.compile(
-    r".*(accuracy|f1|precision|recall|matthews|pearson|spearman|exact_match)(_macro|_micro|_weighted)?"
-)
-
-
-def is_better(figure: str, value: float, than: float) -> bool:
-    """Whether a held-out figure of this name is better: most are losses, scores are named as the field names them."""
-    return value > than if HIGHER_IS_BETTER.fullmatch(figure) else value < than
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ from bertjax.config import parse
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.data import corpora
 from bertjax.errors import UserError
-from bertjax.training.data_wait import DataWaitTimer
+from bertjax.training.timing import DataWaitTimer
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FORMS = {
@@ -102,7 +102,7 @@ def measure(cfg: ConfigDict, demand: float, seconds: float) -> WaitMetrics:
     under_way: list[Step] = []
     slots = filled = 0
     with pipeline.prefetch(0, WARM_UP + steps) as batches:
-        for cursor, batch in waiting.each(batches):
+        for cursor, batch in waiting.timed(batches):
             if cursor == WARM_UP:
                 for step in under_way:
                     step.block_until_ready()
@@ -110,7 +110,7 @@ def measure(cfg: ConfigDict, demand: float, seconds: float) -> WaitMetrics:
                 began = time.perf_counter()
             slots, filled = slots + batch["segment_ids"].size, filled + int((batch["segment_ids"] > 0).sum())
             under_way.append(devices.send())
-            waiting.sent(under_way[-1])
+            waiting.dispatched(under_way[-1])
             if len(under_way) > AHEAD:
                 under_way.pop(0).block_until_ready()
         for step in under_way:

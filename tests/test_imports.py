@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "bertjax").rglob("*.py"))
 ROOMS = {path.stem for path in (ROOT / "bertjax").iterdir() if path.is_dir() or path.suffix == ".py"}
 
-BASE = {"errors", "types", "io"}
+BASE = {"errors", "types", "metrics", "io"}
 CORE = {*BASE, "config", "models", "data", "checkpoint", "hf", "runtime"}
 TOOLS = {"report", "benchmark", "aot", "parity"}
 
@@ -28,6 +28,7 @@ TOOLS = {"report", "benchmark", "aot", "parity"}
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "types": set(),
+    "metrics": {"types"},
     "io": {"errors"},
     "config": {*BASE},
     "models": {*BASE, "config"},

@@ -20,9 +20,9 @@ from bertjax.data import corpora
 from bertjax.data.corpora import Prepared
 from bertjax.experiment import build
 from bertjax.runtime import platform
-from bertjax.training.data_wait import DataWaitTimer
 from bertjax.training.flops import bytes_per_device
 from bertjax.training.sharding import local_sequences, put_batch
+from bertjax.training.timing import DataWaitTimer
 from bertjax.types import Batch
 
 
@@ -35,7 +35,7 @@ class BertjaxRunner:
         self._together = exp.cfg.train.steps_per_dispatch
         self._batches = pipeline.prefetch(self._program.phase.start, self._program.phase.start + (1 << 40))
         self._waiting = DataWaitTimer()
-        self._rest = self._waiting.each(self._batches)
+        self._rest = self._waiting.timed(self._batches)
         self._state = exp.init_state()
         self.state_bytes = bytes_per_device(self._state, exp.mesh)
         self.compile_seconds, self.compiled = self._compile(self._next())
@@ -74,7 +74,7 @@ class BertjaxRunner:
             for _ in range(-(-steps // self._together)):
                 batches = self._next()
                 figures = self._step(batches)
-                self._waiting.sent(figures)
+                self._waiting.dispatched(figures)
                 counts.append(figures["real_tokens"])
                 slots += sum(batch["segment_ids"].size for batch in batches)
         jax.block_until_ready(figures)

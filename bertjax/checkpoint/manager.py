@@ -29,7 +29,7 @@ import orbax.checkpoint as ocp
 from bertjax.checkpoint.manifest import DamagedCheckpointError, read_manifest, verify_checkpoint, write_manifest
 from bertjax.checkpoint.retention import select_best_step, steps_to_keep
 from bertjax.errors import UserError, comma_list
-from bertjax.types import HIGHER_IS_BETTER
+from bertjax.metrics import HIGHER_IS_BETTER
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Checkpoints:
 
     keep         how many of the last steps stay
     keep_every   steps that are multiples of it stay for ever
-    best_metric  the step with the best value of it stays; lower is better unless a score is named (`types.is_better`)
+    best_metric  the step with the best value of it stays; lower is better unless a score is named (`metrics.is_better`)
     read_only    changes nothing on the disk: for looking at a run that another process may be writing
     first        of several processes, gives all of them what its second argument makes on the first one: they see the
                  folder through caches of their own, and may not agree on what it holds

@@ -23,9 +23,9 @@ from bertjax.experiment import build
 from bertjax.experiment.workdir import has_checkpoints
 from bertjax.finetuning.batch_packing import choose_batch_sizes
 from bertjax.io import atomic
+from bertjax.metrics import is_better
 from bertjax.report.training_callbacks import write_seed_scores
 from bertjax.training.sharding import make_mesh
-from bertjax.types import is_better
 
 
 @dataclasses.dataclass(frozen=True)

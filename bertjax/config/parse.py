@@ -16,7 +16,7 @@ from bertjax.config.parse_objective import encoder_config, mesh_config, objectiv
 from bertjax.config.phases import list_phases
 from bertjax.config.sources import Source, check_source, parse_source
 from bertjax.config.task import TASK_KINDS
-from bertjax.config.training import FaultConfig, LoopConfig, OptimizerConfig, ScheduleConfig, check_rows
+from bertjax.config.training import AnomalyConfig, LoopConfig, OptimizerConfig, ScheduleConfig, check_rows
 from bertjax.errors import UserError, require_one_of
 
 PLATFORMS = ("any", "cpu", "gpu", "tpu")
@@ -140,7 +140,7 @@ def loop_config(cfg: ConfigDict) -> LoopConfig:
         checkpoint_interval_steps=cfg.checkpoint.interval_steps,
         checkpoint_interval_minutes=cfg.checkpoint.interval_minutes,
         profile_steps=cfg.profile.steps,
-        faults=FaultConfig(
+        anomalies=AnomalyConfig(
             cfg.train.on_nonfinite, cfg.train.max_nonfinite, cfg.train.spike_factor, tuple(cfg.train.skip_batches)
         ),
         steps_per_dispatch=cfg.train.steps_per_dispatch,

@@ -300,7 +300,7 @@ ON_FAULT = ("raise", "skip", "rollback")
 
 
 @dataclasses.dataclass(frozen=True)
-class FaultConfig:
+class AnomalyConfig:
     """What happens when a loss, a gradient or an update is no number, and when a loss is far above those before it.
 
     Every field is a key of `train`, explained in `bertjax/config/defaults/training.py`.
@@ -331,7 +331,7 @@ class FaultConfig:
             found.append(batches)
         return sorted(found, key=lambda batches: batches.start)
 
-    def behind_skipped(self, cursor: int) -> int:
+    def after_skipped(self, cursor: int) -> int:
         """The first batch from `cursor` on that is not left out."""
         for batches in self._skipped:
             cursor = batches.stop if cursor in batches else cursor
@@ -355,7 +355,7 @@ class LoopConfig:
     checkpoint_interval_steps: int
     checkpoint_interval_minutes: float | None
     profile_steps: str | None = None
-    faults: FaultConfig = FaultConfig()
+    anomalies: AnomalyConfig = AnomalyConfig()
     steps_per_dispatch: int = 1
     best_metric: str | None = None
     patience: int | None = None

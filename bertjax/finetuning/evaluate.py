@@ -22,7 +22,7 @@ from bertjax.finetuning.qa_features import QaData
 from bertjax.finetuning.readers.examples import Examples, QaExamples, WordExamples
 from bertjax.finetuning.tasks import TaskData
 from bertjax.finetuning.token_features import TokenData
-from bertjax.training.evaluate import add_sums, mean_metrics
+from bertjax.metrics import add_sums, mean_metrics
 from bertjax.training.sharding import put_batch
 from bertjax.types import Batch, Params, Sum
 

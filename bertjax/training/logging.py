@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from bertjax.errors import UserError
 from bertjax.io.progress_bar import ProgressBar
+from bertjax.metrics import Metrics
 
-Metrics = Mapping[str, float]
 WORD_LOSSES = ("mlm", "clm", "plm", "span")
 
 
@@ -89,23 +88,6 @@ class WandbWriter:
 
     def close(self) -> None:
         self._run.finish()
-
-
-class StepClock:
-    """Seconds and real tokens since the last reading, with the time spent on other things taken out."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
-        self._out = 0.0
-
-    def exclude(self, seconds: float) -> None:
-        self._out += seconds
-
-    def lap(self) -> float:
-        now = time.monotonic()
-        seconds = max(now - self._since - self._out, 1e-9)
-        self._since, self._out = now, 0.0
-        return seconds
 
 
 class Console:

@@ -33,7 +33,7 @@ class Profiler:
     def __enter__(self) -> Profiler:
         return self
 
-    def before(self, step: int, state: Any, ahead: int = 1) -> None:
+    def before_dispatch(self, step: int, state: Any, ahead: int = 1) -> None:
         """The updates `step` + 1 to `step` + `ahead` are about to be sent; `state`, perhaps under way, is before them.
 
         The device is waited for where the trace begins and where it ends, so that it holds these updates alone.

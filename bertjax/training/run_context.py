@@ -14,9 +14,10 @@ from jax.sharding import Mesh
 from bertjax.config.phases import Phase
 from bertjax.config.training import LoopConfig
 from bertjax.errors import UserError
+from bertjax.metrics import Metrics
 from bertjax.objectives.base import Objective
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
-from bertjax.training.logging import Console, Metrics, MetricWriter
+from bertjax.training.logging import Console, MetricWriter
 from bertjax.training.state import TrainState
 from bertjax.types import Params
 

@@ -71,7 +71,7 @@ def test_a_batch_without_a_loss_is_skipped_or_gone_round(
     """The loop does; what is asked here is whether the keys reach it."""
     skipped, never = tmp_path / "skipped", tmp_path / "never"
     assert lab.run("pretrain", "--workdir", skipped, *QUIET, "--config.train.on_nonfinite=skip") == 0
-    assert "skipped an update: loss is nan at step 6 (batch 5;" in capsys.readouterr().out
+    assert "skipped a batch: loss is nan at step 6 (batch 5;" in capsys.readouterr().out
     assert [line["train/skipped"] for line in trained(skipped)] == [0.0, 0.0, 1.0, 1.0]
     assert lab.run("pretrain", "--workdir", never, *QUIET, "--config.train.skip_batches=5") == 0
     assert trained(skipped)[-1]["train/loss"] == trained(never)[-1]["train/loss"]

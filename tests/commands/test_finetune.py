@@ -119,7 +119,7 @@ def test_killed_and_taken_up_again_it_is_the_same_run(
 ) -> None:
     """The folder that it began from may be gone by then."""
     assert task("--workdir", tmp_path / "whole") == 0
-    evaluate, seen = loop._evaluate, []
+    evaluate, seen = loop.TrainLoop.evaluate, []
 
     def dies(*arguments: object) -> dict[str, float]:
         seen.append(arguments)
@@ -127,7 +127,7 @@ def test_killed_and_taken_up_again_it_is_the_same_run(
             raise Killed
         return evaluate(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(loop, "_evaluate", dies)
+    monkeypatch.setattr(loop.TrainLoop, "evaluate", dies)
     with pytest.raises(Killed):
         task("--workdir", tmp_path / "killed")
     monkeypatch.undo()

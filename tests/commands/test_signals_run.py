@@ -48,9 +48,9 @@ def signalling(number: int, function: Callable, before: bool = True, at: int = 1
 # What is interrupted, by which signal, and the step that is on the disk when the process has ended. The run goes on
 # from one to the next; saves are due at 2, 4, 6, 8, evaluations at 4 and 8.
 MOMENTS = [
-    ("before the first step", metric_buffer.MetricBuffer, "enter", True, 1, signal.SIGTERM, 1),
+    ("before the first step", metric_buffer.MetricBuffer, "start_phase", True, 1, signal.SIGTERM, 1),
     ("in a step", logging.Console, "advance", False, 1, signal.SIGINT, 2),
-    ("in an evaluation", loop, "_evaluate", True, 1, signal.SIGTERM, 5),
+    ("in an evaluation", loop.TrainLoop, "evaluate", True, 1, signal.SIGTERM, 5),
     ("before a save", Checkpoints, "save", True, 1, signal.SIGINT, 7),
 ]
 

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config.phases import Phase
-from bertjax.config.training import FaultConfig, LoopConfig, OptimizerConfig
+from bertjax.config.training import AnomalyConfig, LoopConfig, OptimizerConfig
 from bertjax.io.jsonl import JsonlLog
 from bertjax.objectives.base import StepInputs
 from bertjax.training.logging import Console
@@ -201,9 +201,9 @@ class Lab:
         log: int = 1,
         crash_at: int | None = None,
         boundary: int = 0,
-        **faults: Any,
+        **anomalies: Any,
     ) -> TrainState:
-        config = FaultConfig(**faults)
+        config = AnomalyConfig(**anomalies)
         checkpoints = Checkpoints(self.workdir / "checkpoints", keep=3)
         abstract = self.abstract()
         restored = checkpoints.restore(abstract, absent=COUNTER_DEFAULTS)
@@ -218,7 +218,7 @@ class Lab:
         try:
             state, _ = train(
                 RunContext(
-                    config=LoopConfig(num_steps, log, 0, checkpoint, None, faults=config),
+                    config=LoopConfig(num_steps, log, 0, checkpoint, None, anomalies=config),
                     programs=programs,
                     frozen={},
                     schedule=RATES,

@@ -15,7 +15,7 @@ from anomaly_lab import KERNEL, TABLE, Crash, Lab, assert_finite, assert_same, b
 from jax.sharding import Mesh
 
 from bertjax.checkpoint.manager import Checkpoints
-from bertjax.config.training import FaultConfig
+from bertjax.config.training import AnomalyConfig
 from bertjax.errors import UserError
 from bertjax.training import loop
 from bertjax.training.anomalies import NonFiniteLossError, diagnose_step
@@ -95,7 +95,7 @@ def test_skip_is_as_if_the_batch_had_not_been_there(lab: Callable, mesh_of: Call
     assert_finite(run.saved())
     counted = {record["step"]: record["train/skipped"] for record in run.trained()}
     assert counted == {step: float(step > 5) for step in range(1, 13)}
-    assert [line for line in run.console.lines if line.startswith("skipped an update: ")]
+    assert [line for line in run.console.lines if line.startswith("skipped a batch: ")]
     never = lab(name="other")
     assert_same(never.run(skip_batches=("5",))[:5], state[:5])
     assert 5 not in never.rows.asked
@@ -137,7 +137,7 @@ def test_too_many_in_a_row_end_the_run(lab: Callable) -> None:
     """P22: never accepted, however many; a good one in between starts the count anew."""
     run = lab(dict.fromkeys((2, 3, 5, 6, 9, 10, 11, 12, 13), "loss_nan"))
     with pytest.raises(
-        NonFiniteLossError, match=r"3 updates in a row left out .*, the last one: loss is nan at step 6"
+        NonFiniteLossError, match=r"3 consecutive batches skipped .*, the last one: loss is nan at step 6"
     ):
         run.run(on_nonfinite="skip", max_nonfinite=3)
     assert sorted(run.saved()) == [4]
@@ -197,7 +197,7 @@ def test_a_crash_around_a_rollback_changes_nothing(lab: Callable, monkeypatch: p
         if where == "drop":
             patch.setattr(Checkpoints, "delete_after", crash)
         elif where == "journal":
-            patch.setattr(loop.TrainLoop, "_set_out", crash_at_second(loop.TrainLoop._set_out))
+            patch.setattr(loop.TrainLoop, "_start_from", crash_at_second(loop.TrainLoop._start_from))
         run.run(num_steps=14, on_nonfinite="rollback", log=3, crash_at=crash_at)
     assert_same(run.run(num_steps=14, on_nonfinite="rollback", log=3), expected)
     whole = json.loads((run.workdir.parent / "run" / "anomalies" / "batch_skips.json").read_text())
@@ -296,4 +296,4 @@ def test_batches_to_leave_out_may_be_named_later(lab: Callable, mesh_of: Callabl
 @pytest.mark.parametrize("text", ["x", "-3", "7-5", "5 6", "5-"])
 def test_batches_that_cannot_be_read_are_named(text: str) -> None:
     with pytest.raises(UserError, match=r"train\.skip_batches: '.*' is neither a batch such as 57"):
-        FaultConfig(skip_batches=(text,))
+        AnomalyConfig(skip_batches=(text,))

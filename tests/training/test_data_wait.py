@@ -14,8 +14,8 @@ import pytest
 from anomaly_lab import Lab, Rows
 from jax.sharding import Mesh
 
-from bertjax.training import metric_buffer
-from bertjax.training.data_wait import DataWaitTimer
+from bertjax.training import metric_buffer, timing
+from bertjax.training.timing import DataWaitTimer
 
 
 class Step:
@@ -41,9 +41,9 @@ def arriving(times: list[float]) -> Iterator[int]:
 def waited(batches: list[float], steps: list[float | None]) -> tuple[float, float]:
     """Seconds that the device did, and that all of it took."""
     began, waiting, made = time.perf_counter(), DataWaitTimer(), list[Step]()
-    for number in waiting.each(arriving(batches)):
+    for number in waiting.timed(arriving(batches)):
         made.append(Step(steps[number]))
-        waiting.sent(made[-1])
+        waiting.dispatched(made[-1])
     took = time.perf_counter() - began
     for step in made:
         step.over.set()
@@ -70,8 +70,8 @@ def test_a_step_that_fails_is_over() -> None:
             raise RuntimeError("the device is gone")
 
     waiting = DataWaitTimer()
-    for _ in waiting.each(arriving([0.0, 0.2])):
-        waiting.sent(Broken(0.0))
+    for _ in waiting.timed(arriving([0.0, 0.2])):
+        waiting.dispatched(Broken(0.0))
     assert waiting.lap() > 0.05
     waiting.close()
 
@@ -81,15 +81,15 @@ def test_a_step_that_fails_is_over() -> None:
 ENDING = """
 import sys
 import jax, jax.numpy as jnp
-from bertjax.training.data_wait import Waiting
+from bertjax.training.timing import DataWaitTimer
 
 @jax.jit
 def slow(x):
     return jax.lax.fori_loop(0, 200, lambda _, y: jnp.tanh(y @ y), x)
 
-waiting = Waiting()
+waiting = DataWaitTimer()
 for _ in range(3):
-    waiting.sent(slow(jnp.ones((300, 300))))
+    waiting.dispatched(slow(jnp.ones((300, 300))))
 waiting.close()
 assert not waiting._thread.is_alive()
 sys.exit(3)
@@ -118,7 +118,7 @@ class Late(Rows):
 def test_the_share_is_written_and_a_slow_loader_warned_of_once(
     mesh_of: Callable[..., Mesh], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metric_buffer, "LEAST_WAIT", 0.1)
+    monkeypatch.setattr(metric_buffer, "MIN_WAIT_SECONDS", 0.1)
     lab = Lab(mesh_of(1), tmp_path)
     lab.rows = Late(0.15)
     threads = threading.active_count()
@@ -130,3 +130,16 @@ def test_the_share_is_written_and_a_slow_loader_warned_of_once(
     assert len(warnings) == 1 and "the devices waited for data" in warnings[0]
     while threading.active_count() > threads:
         time.sleep(0.01)
+
+
+def test_the_clock_leaves_out_what_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([100.0, 106.0, 110.0, 110.0, 113.0, 113.0, 163.0, 163.0])
+    monkeypatch.setattr(timing.time, "monotonic", lambda: next(times))
+    clock = timing.StepClock()
+    with clock.paused():
+        pass
+    assert clock.lap() == 6.0
+    assert clock.lap() == 3.0  # the exclusion was spent
+    with clock.paused():
+        pass
+    assert 0 < clock.lap() < 1e-6  # never zero or less: rates divide by it

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.training.evaluate import add_sums, evaluate, mean_metrics
+from bertjax.metrics import add_sums, mean_metrics
+from bertjax.training.evaluate import evaluate
 from bertjax.types import Sum
 
 WEIGHTS = {"mlm": 2.0, "pair": 0.5}

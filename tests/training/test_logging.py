@@ -11,10 +11,8 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.io.jsonl import JsonlLog
-from bertjax.training import logging
 from bertjax.training.logging import (
     Console,
-    StepClock,
     TensorBoardWriter,
     WandbWriter,
     duration,
@@ -80,19 +78,6 @@ def test_weights_and_biases_missing_says_what_to_install(tmp_path: Path, monkeyp
     with pytest.raises(UserError, match=r"wandb is missing; pip install 'bertjax\[wandb\]'"):
         WandbWriter("project", tmp_path, {})
     assert not list(tmp_path.iterdir())
-
-
-def test_the_clock_leaves_out_what_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(logging.time, "monotonic", lambda: now)
-    clock = StepClock()
-    now = 110.0
-    clock.exclude(4.0)
-    assert clock.lap() == 6.0
-    now = 113.0
-    assert clock.lap() == 3.0  # the exclusion was spent
-    clock.exclude(50.0)
-    assert 0 < clock.lap() < 1e-6  # never zero or less: rates divide by it
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertjax.config.training import FaultConfig
+from bertjax.config.training import AnomalyConfig
 from bertjax.errors import UserError
 from bertjax.training.anomalies import (
     Anomaly,
@@ -24,12 +24,16 @@ from bertjax.training.anomalies import (
     write_batch_skips,
 )
 from bertjax.training.logging import Console
-from bertjax.training.metric_buffer import UNREAD, MetricBuffer
+from bertjax.training.metric_buffer import MIN_UNREAD, MetricBuffer
 from bertjax.types import Sum
 
 
-def ledger(factor: float | None = 10.0, restored_meta: dict | None = None, **config: Any) -> AnomalyTracker:
-    return AnomalyTracker(FaultConfig(spike_factor=factor, **config), restored_meta or {}, [], 0, 0)
+def tracker(factor: float | None = 10.0, meta: dict | None = None, **config: Any) -> AnomalyTracker:
+    return AnomalyTracker(run_of(AnomalyConfig(spike_factor=factor, **config)), [], meta or {})
+
+
+def run_of(config: AnomalyConfig) -> Any:
+    return SimpleNamespace(config=SimpleNamespace(anomalies=config))
 
 
 def noisy(count: int, level: float, seed: int = 0) -> list[float]:
@@ -38,32 +42,32 @@ def noisy(count: int, level: float, seed: int = 0) -> list[float]:
 
 def spikes(book: AnomalyTracker, losses: list[float]) -> list[int]:
     """The places of those that are called spikes."""
-    return [place for place, loss in enumerate(losses) if book.spike(loss)]
+    return [place for place, loss in enumerate(losses) if book.detect_spike(loss)]
 
 
 def test_noise_is_no_spike_and_a_planted_one_is_found() -> None:
     losses = noisy(2000, 4.0)
     losses[700], losses[1500] = 5.5, 4.0 + 30.0
-    book = ledger()
+    book = tracker()
     assert spikes(book, losses) == [700, 1500]
-    assert book.spikes == 2 and book.figures()["train/spikes"] == 2.0
+    assert book.spikes == 2 and book.metrics()["train/spikes"] == 2.0
     assert re.fullmatch(r"loss 5.5 is a spike \(1\d\.\d deviations above (3.9|4.0)\d*\)", says(losses[:700], 5.5))
 
 
 def says(before: list[float], loss: float) -> str:
-    book = ledger()
+    book = tracker()
     assert not spikes(book, before)
-    return book.spike(loss)
+    return book.detect_spike(loss)
 
 
 def test_a_falling_loss_and_a_fall_are_no_spikes() -> None:
     falling = (10.0 * np.exp(-np.arange(600) / 100) + np.asarray(noisy(600, 2.0))).tolist()
-    assert not spikes(ledger(), falling) and not spikes(ledger(), noisy(200, 4.0) + noisy(200, 1.0))
+    assert not spikes(tracker(), falling) and not spikes(tracker(), noisy(200, 4.0) + noisy(200, 1.0))
 
 
 def test_a_loss_that_stays_high_becomes_usual() -> None:
     """After half a window: then the median is among the new ones."""
-    found = spikes(ledger(), noisy(300, 4.0) + noisy(300, 7.0, seed=1))
+    found = spikes(tracker(), noisy(300, 4.0) + noisy(300, 7.0, seed=1))
     assert found[0] == 300 and found[-1] < 300 + 70 and len(found) > 50
 
 
@@ -73,29 +77,29 @@ def test_spikes_do_not_hide_those_that_follow() -> None:
     places = list(range(100, 120, 2))
     for place in places:
         losses[place] = 40.0
-    assert spikes(ledger(), losses) == places
+    assert spikes(tracker(), losses) == places
 
 
 def test_nothing_is_a_spike_before_anything_is_usual_and_rounding_never_is() -> None:
-    assert not spikes(ledger(), [1.0, 50.0, 2.0, 90.0] * 7)
-    assert not spikes(ledger(), [2.0] * 100 + [2.0 + 1e-6] * 100)
-    assert spikes(ledger(), [2.0] * 100 + [2.5]) == [100]
+    assert not spikes(tracker(), [1.0, 50.0, 2.0, 90.0] * 7)
+    assert not spikes(tracker(), [2.0] * 100 + [2.0 + 1e-6] * 100)
+    assert spikes(tracker(), [2.0] * 100 + [2.5]) == [100]
 
 
 def test_nobody_looks_unless_told_to() -> None:
-    book = ledger(None)
-    assert not spikes(book, [*noisy(100, 2.0), 1e9]) and not book.losses and "train/spikes" not in book.figures()
+    book = tracker(None)
+    assert not spikes(book, [*noisy(100, 2.0), 1e9]) and not book.losses and "train/spikes" not in book.metrics()
 
 
 def test_a_ledger_goes_on_from_what_was_saved() -> None:
     losses = [*noisy(300, 4.0), 9.0, *noisy(100, 4.0), 9.0]
-    whole = ledger()
+    whole = tracker()
     spikes(whole, losses)
-    first = ledger()
+    first = tracker()
     spikes(first, losses[:250])
-    second = ledger(restored_meta=first.record())
+    second = tracker(meta=first.meta())
     spikes(second, losses[250:])
-    assert second.record() == whole.record() and second.spikes == 2
+    assert second.meta() == whole.meta() and second.spikes == 2
 
 
 def test_the_journal_is_read_back_up_to_a_step(tmp_path: Path) -> None:
@@ -107,8 +111,8 @@ def test_the_journal_is_read_back_up_to_a_step(tmp_path: Path) -> None:
         jumps[:1],
         jumps,
     )
-    book = AnomalyTracker(FaultConfig(), {}, [*jumps, BatchSkip(8, 11, 19, "again")], 0, 0)
-    assert [book.cursor_at(*place) for place in ((4, 4), (8, 11), (8, 12), (12, 19))] == [7, 19, 12, 19]
+    book = AnomalyTracker(run_of(AnomalyConfig()), [], {}, [*jumps, BatchSkip(8, 11, 19, "again")])
+    assert [book.next_cursor(*place) for place in ((4, 4), (8, 11), (8, 12), (12, 19))] == [7, 19, 12, 19]
     write_batch_skips(tmp_path, [])
     assert read_batch_skips(tmp_path, 100) == []
     (tmp_path / "anomalies" / "batch_skips.json").write_text("[{]")
@@ -145,7 +149,7 @@ def window(tmp_path: Path) -> Callable[..., tuple[MetricBuffer, Callable[[int, f
         written: dict[int, dict] = {}
         stage = SimpleNamespace(objective=SimpleNamespace(loss_weights={"mlm": 1.0}), title="first")
         run = SimpleNamespace(
-            config=SimpleNamespace(faults=FaultConfig(**config), log_interval_steps=log, num_steps=10**6),
+            config=SimpleNamespace(anomalies=AnomalyConfig(**config), log_interval_steps=log, num_steps=10**6),
             console=Console(0, 10**6, interactive=False),
             write=lambda step, figures: written.update({step: figures}),
             schedule=lambda step: 0.1,
@@ -154,10 +158,10 @@ def window(tmp_path: Path) -> Callable[..., tuple[MetricBuffer, Callable[[int, f
             batches=SimpleNamespace(prefetch=lambda start, stop: iter_of(start)),
         )
         waiting = SimpleNamespace(lap=lambda: 0.0, has_warned=False)
-        window = MetricBuffer(run, stage, AnomalyTracker(run.config.faults, {}, [], 0, 0), ["kernel"], 0, waiting)
+        window = MetricBuffer(run, stage, AnomalyTracker(run, ["kernel"], {}), 0, waiting)
 
         def step(cursor: int, loss: float = 2.0) -> None:
-            window.report_if_due()
+            window.write_if_due()
             metrics = {
                 "loss": Reading(loss, cursor, seen),
                 "sums": {"mlm": Sum(np.float32(loss), np.float32(1))},
@@ -185,9 +189,9 @@ def test_the_newest_steps_are_never_waited_for(window: Callable) -> None:
     for cursor in range(500):
         before = len(seen)
         step(cursor)
-        assert seen[before:] in ([], list(range(before, before + UNREAD)))
-        assert all(cursor - each >= UNREAD for each in seen[before:])
-        assert cursor - len(seen) < 2 * UNREAD
+        assert seen[before:] in ([], list(range(before, before + MIN_UNREAD)))
+        assert all(cursor - each >= MIN_UNREAD for each in seen[before:])
+        assert cursor - len(seen) < 2 * MIN_UNREAD
     assert not written
 
 
@@ -196,7 +200,7 @@ def test_a_fault_is_known_long_before_the_next_report(window: Callable) -> None:
     with pytest.raises(NonFiniteLossError, match=r"loss is nan at step 4 \(batch 3;"):
         for cursor in range(1000):
             step(cursor, math.nan if cursor >= 3 else 1.0)
-    assert cursor < 3 + 2 * UNREAD
+    assert cursor < 3 + 2 * MIN_UNREAD
     assert list(written) == [3] and written[3]["train/loss"] == 1.0
 
 
@@ -205,27 +209,27 @@ def test_refused_steps_count_for_neither_steps_nor_means(window: Callable) -> No
     losses = [1.0, math.nan, 3.0, 5.0, math.inf, 7.0, 9.0]
     for cursor, loss in enumerate(losses):
         step(cursor, loss)
-    made.settle()
+    made.read_all()
     assert made.step == 5 and list(written) == [4]
     assert written[4]["train/loss"] == (1 + 3 + 5 + 7) / 4 and written[4]["train/skipped"] == 2.0
-    assert list(made.ledger.losses) == [1.0, 3.0, 5.0, 7.0, 9.0]
+    assert list(made.tracker.losses) == [1.0, 3.0, 5.0, 7.0, 9.0]
 
 
 def test_rows_of_another_kind_have_losses_of_their_own(window: Callable) -> None:
     made, step, *_ = window(spike_factor=10.0)
     for cursor in range(40):
         step(cursor, 2.0)
-    made.enter(SimpleNamespace(title="longer rows"))
-    assert not made.ledger.losses and made.step == 40
+    made.start_phase(SimpleNamespace(title="longer rows"))
+    assert not made.tracker.losses and made.step == 40
 
 
 def test_batches_are_written_until_there_are_many(window: Callable, capsys: pytest.CaptureFixture[str]) -> None:
     made, step, *_ = window(on_nonfinite="skip", max_nonfinite=100)
-    made.ledger.files_left = 2
+    made.tracker.files_left = 2
     for cursor in range(5):
         step(cursor, math.nan)
-    made.settle()
-    folder = made.run.workdir / "anomalies"
+    made.read_all()
+    folder = made._run.workdir / "anomalies"
     assert sorted(path.name for path in folder.iterdir()) == ["step-1-batch-0.npz", "step-1-batch-1.npz"]
     assert capsys.readouterr().out.count("not written: there are many already") == 3
 
@@ -240,4 +244,4 @@ def test_batches_are_written_until_there_are_many(window: Callable, capsys: pyte
 )
 def test_settings_that_make_no_sense_are_named(change: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        FaultConfig(**change)
+        AnomalyConfig(**change)

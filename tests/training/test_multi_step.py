@@ -11,7 +11,7 @@ import pytest
 
 from bertjax.config.training import LoopConfig
 from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.training.multi_step import portions, steps_per_dispatch
+from bertjax.training.loop import steps_per_dispatch
 from bertjax.training.param_rules import leaf_paths
 from bertjax.training.sharding import put_batch
 from bertjax.training.step import compile_train_step
@@ -47,19 +47,6 @@ def test_a_piece_ends_where_something_is_due(marks: dict, wanted: list[int]) -> 
     ends = np.cumsum(wanted).tolist()
     for number, end in enumerate(ends[:-1]):  # stopped there, and gone on with
         assert sizes(config, end) == wanted[number + 1 :]
-
-
-def test_portions_are_cut_as_they_are_asked_for() -> None:
-    asked = []
-
-    def size_at(cursor: int) -> int:
-        asked.append(cursor)
-        return 3 if cursor == 11 else 1
-
-    batches = [(cursor, str(cursor)) for cursor in (10, 11, 12, 13, 14)]
-    found = list(portions(batches, size_at))
-    assert found == [([10], ["10"]), ([11, 12, 13], ["11", "12", "13"]), ([14], ["14"])]
-    assert asked == [10, 11, 14]
 
 
 @pytest.mark.parametrize("shape", [pytest.param((1, 1, 1), marks=pytest.mark.long), (2, 2, 2)], ids=str)

@@ -13,9 +13,9 @@ import pytest
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
+from bertjax.metrics import mean_metrics
 from bertjax.objectives.base import StepInputs
 from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.training.evaluate import mean_metrics
 from bertjax.training.step import weighted_loss
 from bertjax.types import Params, Sum, Vocabulary
 

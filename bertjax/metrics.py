@@ -1,0 +1,43 @@
+"""Metrics: means of sums, and which of two values is the better one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from bertjax.types import Sum
+
+Metrics = Mapping[str, float]
+"""Values by name: `train/...` of training steps, `eval/...` of held-out data, `eval/<set>/...` of one of them."""
+
+HIGHER_IS_BETTER = re.compile(
+    r".*(accuracy|f1|precision|recall|matthews|pearson|spearman|exact_match)(_macro|_micro|_weighted)?"
+)
+
+
+def is_better(name: str, value: float, than: float) -> bool:
+    """Returns whether `value` of the metric `name` is better than `than`: higher for scores, lower for losses."""
+    return value > than if HIGHER_IS_BETTER.fullmatch(name) else value < than
+
+
+def add_sums(sums: Sequence[Mapping[str, Sum]]) -> dict[str, Sum]:
+    """Adds values to values and counts to counts, in float64 on the host."""
+    return {
+        name: Sum(sum(float(each[name].value) for each in sums), sum(float(each[name].count) for each in sums))
+        for name in sums[0]
+    }
+
+
+def mean_metrics(sums: Mapping[str, Sum], loss_weights: Mapping[str, float]) -> dict[str, float]:
+    """Divides every sum by its count.
+
+    Args:
+        sums: Values and counts over all data.
+        loss_weights: Factors of the losses among them.
+
+    Returns:
+        The mean by name; losses get the suffix `_loss`, and `loss` is their weighted sum.
+    """
+    means = {name: float(total.value) / max(float(total.count), 1.0) for name, total in sums.items()}
+    named = {f"{name}_loss" if name in loss_weights else name: value for name, value in means.items()}
+    return {"loss": sum(weight * means[name] for name, weight in loss_weights.items()), **named}
