@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.attention import attend
+from bertjax.models.attention import dot_product_attention
 from bertjax.models.attention_context import AttentionContext
 
 KINDS = {"whole": (0, False), "causal": (0, True), "window": (128, False)}
@@ -78,7 +78,7 @@ def compiled(implementation: str, kind: str, heads: int, context: AttentionConte
     real = (context.segment_ids > 0)[:, :, None, None]
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-        out = jnp.where(real, attend(q, k, v, context, config, None).astype(jnp.float32), 0.0)
+        out = jnp.where(real, dot_product_attention(q, k, v, context, config, None).astype(jnp.float32), 0.0)
         return (out * weights).sum(), out
 
     @jax.jit

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.attention import attend
+from bertjax.models.attention import dot_product_attention
 from bertjax.models.attention_context import make_context
 from bertjax.models.dropout import random_bits
 from bertjax.models.linear import gelu
@@ -36,7 +36,7 @@ def attention(implementation: str, q: jax.Array, k: jax.Array, v: jax.Array) -> 
     config = EncoderConfig(attention_dropout=0.1, attention_implementation=implementation, compute_dtype="bfloat16")
     ids = jnp.ones(q.shape[:2], jnp.int32)
     slots = jnp.broadcast_to(jnp.arange(q.shape[1])[None], ids.shape)
-    return attend(q, k, v, make_context(config, ids, slots, False), config, jax.random.key(1))
+    return dot_product_attention(q, k, v, make_context(config, ids, slots, False), config, jax.random.key(1))
 
 
 def kernels() -> dict[str, tuple[Callable, Callable, tuple]]:

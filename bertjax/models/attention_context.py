@@ -1,24 +1,50 @@
-"""What the layers must know of a batch besides its hidden states: who may look at whom, and where everybody stands."""
+"""Per-batch inputs of the attention layers: which tokens see each other, and their positions."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.rope import Rotation, rotation
 
 
+class DisentangledPositions(NamedTuple):
+    """Inputs of disentangled attention; U = number of table entries in use.
+
+    table    embeddings of the distances that sequences of this length have, normed, before dropout
+    queries  positions of the queries, if they are not the whole sequence
+    """
+
+    table: Float[Array, "U D"]
+    queries: Int[Array, "B M"] | None = None
+
+
+class RelativePositions(NamedTuple):
+    """Inputs of Transformer-XL's and XLNet's relative attention; K = keys, R = K + S - 1 distances, T = targets.
+
+    sinusoids  of the distances K - 1, ..., 1 - S; [2, R, D] if some text is reversed: [1] is for negated distances
+    backward   sequences of reversed text, which use sinusoids[1]; None = there is one set of sinusoids
+    types      token types of queries [B, S + T] and keys [B, K]; None = scores ignore them
+    targets    positions of the queries that follow the sequence's own; None = no targets
+    """
+
+    sinusoids: Float[Array, "G R D"]
+    backward: Bool[Array, "B"] | None = None
+    types: tuple[Int[Array, "B Q"], Int[Array, "B K"]] | None = None
+    targets: Int[Array, "B T"] | None = None
+
+
 class AttentionContext(NamedTuple):
-    """Made once a batch for the layers that see the whole row, and once for those with a window.
+    """Built once per batch for the global layers, and once for the local ones.
 
     segment_ids, window, causal
-              who may look at whom, as a rule: see `attention_mask`; window 0 = none
-    mask      the same as a matrix, for visibility that the rule cannot say; None = the rule
-    rotation  of every token, for rotary attention
-    relative  what disentangled or relative attention wants: see the files of these names
+              visibility as a rule: see `attention_mask`; window 0 = none
+    mask      visibility as a matrix, where the rule is not enough; None = use the rule
+    rotation  rotation of every token, for rotary attention
+    relative  inputs of disentangled or relative attention
     """
 
     segment_ids: Int[Array, "B S"]
@@ -26,13 +52,13 @@ class AttentionContext(NamedTuple):
     causal: bool = False
     mask: Bool[Array, "B 1 S K"] | None = None
     rotation: Rotation | None = None
-    relative: Any = None
+    relative: DisentangledPositions | RelativePositions | None = None
 
     def visible(self) -> Bool[Array, "B 1 S K"]:
-        """True where a query (third axis) may look at a key (fourth).
+        """Returns True where a query (axis 2) may attend to a key (axis 3).
 
-        Made on demand: kernels that know the rule never hold the matrix, and a compiler that fuses it into the softmax
-        reads two ids instead of one bit.
+        Computed on demand: kernels that implement the rule never hold the matrix, and a compiler that fuses it into
+        the softmax reads two ids instead of one bit.
         """
         if self.mask is not None:
             return self.mask
@@ -44,55 +70,72 @@ def make_context(
     segment_ids: Int[Array, "B S"],
     position_ids: Int[Array, "B S"],
     local: bool,
-    relative: Any = None,
+    relative: DisentangledPositions | RelativePositions | None = None,
 ) -> AttentionContext:
-    """The context of the layers that are `local`, or of those that are not."""
-    turn = None
+    """Returns the context of the local or of the global layers.
+
+    Args:
+        config: positions, window and causality.
+        segment_ids: example of each token [B, S]; 0 = padding.
+        position_ids: position of each token in its example [B, S].
+        local: True for layers with a window.
+        relative: inputs of disentangled or relative attention.
+    """
+    angles = None
     if config.attention_position == "rotary":
-        turn = rotation(position_ids, config.head_dim, config.local_rope_theta if local else config.global_rope_theta)
-    return AttentionContext(segment_ids, config.local_attention if local else 0, config.causal, None, turn, relative)
+        base = config.local_rope_theta if local else config.global_rope_theta
+        angles = rotation(position_ids, config.head_dim, base)
+    return AttentionContext(segment_ids, config.local_attention if local else 0, config.causal, None, angles, relative)
 
 
 def attention_mask(segment_ids: Int[Array, "B S"], window: int = 0, causal: bool = False) -> Bool[Array, "B 1 S S"]:
-    """True where query (third axis) may look at key (fourth): real keys of the same example, within the window.
+    """Returns True where a query (axis 2) sees a key (axis 3): real keys of the same example, within the window.
 
-    A window of w is w // 2 tokens on either side and the token itself (AnswerDotAI/ModernBERT: 128 -> 129 keys).
-    Padding queries look at every real key in reach, which nobody reads: it makes them equal to Hugging Face's.
+    Padding queries see every real key in the window. Their outputs are not used; they equal Hugging Face's this way.
+
+    Args:
+        segment_ids: example of each token [B, S]; 0 = padding.
+        window: tokens see window // 2 tokens on either side and themselves (AnswerDotAI/ModernBERT: 128 means 129
+            keys); 0 = the whole sequence.
+        causal: tokens see themselves and earlier tokens.
     """
-    place = jnp.arange(segment_ids.shape[1])
-    rule = visibility_mask(segment_ids, segment_ids, place[None], place[None], window, causal)
-    return rule[:, None]
+    position = jnp.arange(segment_ids.shape[1])
+    return visibility_mask(segment_ids, segment_ids, position[None], position[None], window, causal)[:, None]
 
 
 def visibility_mask(
     query_ids: Int[Array, "*b Q"],
     key_ids: Int[Array, "*b K"],
-    query_places: Int[Array, "*c Q"],
-    key_places: Int[Array, "*c K"],
+    query_positions: Int[Array, "*c Q"],
+    key_positions: Int[Array, "*c K"],
     window: int,
     causal: bool,
 ) -> Bool[Array, "*b Q K"]:
-    """The rule of `attention_mask`, for tokens with these segment ids at these places of the row."""
+    """Applies the rule of `attention_mask` to Q queries and K keys anywhere in the sequence.
+
+    Args:
+        query_ids: segment ids of the queries [..., Q].
+        key_ids: segment ids of the keys [..., K].
+        query_positions: positions of the queries in the sequence [..., Q].
+        key_positions: positions of the keys in the sequence [..., K].
+        window: see `attention_mask`.
+        causal: see `attention_mask`.
+    """
     query, key = query_ids[..., :, None], key_ids[..., None, :]
     mask = (key > 0) & ((query == key) | (query == 0))
     if not window and not causal:
         return mask
-    distance = query_places[..., :, None] - key_places[..., None, :]
+    distance = query_positions[..., :, None] - key_positions[..., None, :]
     return mask & ((jnp.abs(distance) <= window // 2) if window else distance >= 0)
 
 
 def has_visible_key(segment_ids: Int[Array, "B S"], window: int = 0, causal: bool = False) -> Bool[Array, "B S"]:
-    """False for queries to which `attention_mask` shows no key: padding out of reach of every real token."""
+    """Returns False for queries without a key under `attention_mask`: padding with no real token within the window."""
     length = segment_ids.shape[1]
     real = jnp.cumsum(segment_ids > 0, axis=1)
-    before = jnp.pad(real, ((0, 0), (1, 0)))  # real tokens in front of place i, for i = 0 to S
-    place = jnp.arange(length)
-    first = jnp.maximum(place - window // 2, 0) if window else jnp.zeros_like(place)
-    last = (
-        place
-        if causal
-        else jnp.minimum(place + window // 2, length - 1)
-        if window
-        else jnp.full_like(place, length - 1)
-    )
-    return (segment_ids > 0) | (before[:, last + 1] > before[:, first])
+    real_before = jnp.pad(real, ((0, 0), (1, 0)))  # real tokens before position i, for i = 0 to S
+    position = jnp.arange(length)
+    reach = window // 2 if window else length
+    first = jnp.maximum(position - reach, 0)
+    last = position if causal else jnp.minimum(position + reach, length - 1)
+    return (segment_ids > 0) | (real_before[:, last + 1] > real_before[:, first])

@@ -1,4 +1,4 @@
-"""The convolution of DeBERTa v2 xlarge: n-grams of the embeddings, added behind the first layer."""
+"""The convolution of DeBERTa v2 xlarge: n-grams of the embeddings, added after the first layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertjax.models.linear import Key, activation, dot, initializer, layer_norm
 class Convolution(nnx.Module):
     """norm(layer output + act(dropout(conv(embeddings)))), zero at padding (microsoft/DeBERTa: deberta/bert.py).
 
-    In packed rows no window reaches into another example, as if each stood alone between zeros. kernel [width, D, D].
+    In packed sequences, n-grams do not reach into another example: each sees zeros around it. kernel [width, D, D].
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
@@ -33,10 +33,18 @@ class Convolution(nnx.Module):
         segment_ids: Int[Array, "B S"],
         key: Key | None,
     ) -> Float[Array, "B S D"]:
+        """Returns the output of the first layer with the convolution added [B, S, D].
+
+        Args:
+            embeddings: input of the first layer [B, S, D].
+            layer_output: its output [B, S, D].
+            segment_ids: example of each token [B, S]; 0 = padding.
+            key: of the dropout; None = no dropout.
+        """
         config = self.config
-        windows = _windows(embeddings, segment_ids, config.conv_kernel_size)
+        ngrams = _ngrams(embeddings, segment_ids, config.conv_kernel_size)
         kernel = self.kernel[...].reshape(-1, config.hidden_size)
-        out = dot(windows, kernel, config.compute_dtype, config.result_dtype)
+        out = dot(ngrams, kernel, config.compute_dtype, config.result_dtype)
         out = out + self.bias[...][None, None].astype(out.dtype)
         real = (segment_ids > 0)[:, :, None]
         out = jnp.where(real, out, jnp.zeros((), out.dtype))
@@ -44,14 +52,14 @@ class Convolution(nnx.Module):
         return jnp.where(real, self.norm(layer_output + out), jnp.zeros((), out.dtype))
 
 
-def _windows(x: Float[Array, "B S D"], segment_ids: Int[Array, "B S"], width: int) -> Float[Array, "B S W"]:
-    """The tokens around each, side by side; zero beyond its own example: W = width * D."""
+def _ngrams(x: Float[Array, "B S D"], segment_ids: Int[Array, "B S"], width: int) -> Float[Array, "B S W"]:
+    """Returns each token with its neighbours [B, S, width * D]; zero outside its example."""
     reach = width // 2
     tokens = jnp.pad(x, ((0, 0), (reach, reach), (0, 0)))
-    owners = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
-    parts = []
+    ids = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
+    neighbours = []
     for shift in range(width):
-        here = tokens[:, shift : shift + x.shape[1]]
-        same = owners[:, shift : shift + x.shape[1]] == segment_ids
-        parts.append(jnp.where(same[:, :, None], here, jnp.zeros((), x.dtype)))
-    return jnp.concatenate(parts, axis=-1)
+        same = ids[:, shift : shift + x.shape[1]] == segment_ids
+        neighbour = tokens[:, shift : shift + x.shape[1]]
+        neighbours.append(jnp.where(same[:, :, None], neighbour, jnp.zeros((), x.dtype)))
+    return jnp.concatenate(neighbours, axis=-1)

@@ -1,4 +1,4 @@
-"""Dropout, and the random bits that it takes: the same ones on every mesh, and at the speed of memory on a CPU."""
+"""Dropout, with random bits that are the same on every mesh and cost no more than memory bandwidth on CPUs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ _PARITY = 0x1BD11BDA
 
 @jax.named_scope("dropout")
 def dropout(x: Array, rate: float, key: Key | None, batched: bool = True) -> Array:
-    """Zeroes a share `rate` of the elements and scales the rest; `key=None` means none is dropped.
+    """Sets a fraction `rate` of the elements to zero and scales the others.
 
-    `batched`: the first axis counts rows of the batch; else all rows share `x`, and what is dropped of it.
-
-    Sixteen random bits an element (the rate is exact to 2^-17): random numbers are a large part of a small model's
-    step, and one threefry word serves two elements.
+    Args:
+        x: any shape.
+        rate: probability of zero, exact to 2^-17: an element takes 16 random bits, half a threefry word, because random
+            numbers are a large part of a small model's step.
+        key: None = no dropout.
+        batched: the first axis is the batch; False = the whole batch shares `x`.
     """
     if key is None or rate == 0.0:
         return x
@@ -34,7 +36,7 @@ def dropout(x: Array, rate: float, key: Key | None, batched: bool = True) -> Arr
 
 @jax.named_scope("dropout")
 def keep_mask(key: Key, rate: float, shape: tuple[int, ...], batched: bool = True) -> tuple[Array, float]:
-    """Which elements dropout leaves there, and what they are multiplied by."""
+    """Returns True for the elements that dropout keeps, and the factor that scales them; arguments as in `dropout`."""
     threshold = round(rate * 65536)
     return _random_uint16(key, shape, batched) >= threshold, 65536 / (65536 - threshold)
 
@@ -47,50 +49,62 @@ def _random_uint16(key: Key, shape: tuple[int, ...], batched: bool) -> Array:
 
 
 def random_bits(key: Key, shape: tuple[int, ...], batched: bool = False) -> Array:
-    """uint32 of this shape, as `jax.random.bits` gives them; of rows that were split by hand, those of the whole.
+    """Returns uint32 as `jax.random.bits` does, also where `jax.shard_map` has split the batch.
 
-    threefry numbers every word by its place, so that it does not matter where it is made.
+    threefry is a function of the index of each word, so words do not depend on the device that computes them.
+
+    Args:
+        key: PRNG key; other implementations than threefry draw per shard.
+        shape: of this shard.
+        batched: the first axis is the batch; False = all shards draw the same.
     """
-    axis, ways = manual_batch_shard() if batched else ("", 1)
-    part = jax.lax.axis_index(axis) if axis else None
-    if str(jax.random.key_impl(key)) != "threefry2x32":  # promises nothing of meshes
-        return jax.random.bits(key if part is None else jax.random.fold_in(key, part), shape, jnp.uint32)
+    axis, num_shards = manual_batch_shard() if batched else ("", 1)
+    shard = jax.lax.axis_index(axis) if axis else None
+    if str(jax.random.key_impl(key)) != "threefry2x32":  # makes no promise about meshes
+        return jax.random.bits(key if shard is None else jax.random.fold_in(key, shard), shape, jnp.uint32)
     on_cpu = target_platform() == "cpu"
-    if part is None and (not on_cpu or math.prod(shape) >= 1 << 32):
+    if shard is None and (not on_cpu or math.prod(shape) >= 1 << 32):
         return jax.random.bits(key, shape, jnp.uint32)
-    low = _places(shape)
+    low = _flat_index(shape)
     high = jnp.zeros((), jnp.uint32)
-    if part is not None:
-        starts = np.arange(ways, dtype=np.uint64) * math.prod(shape)
-        first_high, first_low = (jnp.asarray((starts >> shift).astype(np.uint32))[part] for shift in (32, 0))
-        high, low = first_high + (low + first_low < first_low), low + first_low
+    if shard is not None:
+        starts = np.arange(num_shards, dtype=np.uint64) * math.prod(shape)
+        start_high, start_low = (jnp.asarray((starts >> shift).astype(np.uint32))[shard] for shift in (32, 0))
+        high, low = start_high + (low + start_low < start_low), low + start_low
     high = jnp.broadcast_to(high, shape)
-    first, second = (jnp.broadcast_to(half, shape) for half in jax.random.key_data(key))
-    one, other = threefry(first, second, high, low) if on_cpu else threefry2x32_p.bind(first, second, high, low)
-    return one ^ other
+    key_high, key_low = (jnp.broadcast_to(half, shape) for half in jax.random.key_data(key))
+    hash_words = threefry if on_cpu else threefry2x32_p.bind
+    first, second = hash_words(key_high, key_low, high, low)
+    return first ^ second
 
 
-def _places(shape: tuple[int, ...]) -> Array:
-    """The number of every element in the order of rows: uint32, made of what lies on each device."""
-    place = jnp.zeros(shape, jnp.uint32)
+def _flat_index(shape: tuple[int, ...]) -> Array:
+    """Returns the row-major index of every element, uint32; each device computes its own part."""
+    index = jnp.zeros(shape, jnp.uint32)
     for axis in range(len(shape)):
         stride = np.uint32(math.prod(shape[axis + 1 :]) % (1 << 32))
-        place = place + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * stride
-    return place
+        index = index + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * stride
+    return index
 
 
 def threefry(key_high: Array, key_low: Array, high: Array, low: Array) -> tuple[Array, Array]:
-    """threefry2x32 with 20 rounds (Salmon et al. 2011, Parallel random numbers), uint32 each.
+    """Computes threefry2x32 with 20 rounds (Salmon et al. 2011, Parallel random numbers), uint32.
 
-    Written out, XLA:CPU makes one loop over memory of it; jax's own is a loop of rounds there, each of which writes all
-    words down: 20 times as slow (scripts/cpu_kernels.py).
+    XLA:CPU fuses the unrolled rounds into one loop over memory. jax's own is a loop over rounds there, each of which
+    writes all words to memory: 20 times as slow (scripts/cpu_kernels.py).
+
+    Args:
+        key_high: first word of the key.
+        key_low: second word of the key.
+        high: upper half of the counter.
+        low: lower half of the counter.
     """
     keys = key_high, key_low, key_high ^ key_low ^ np.uint32(_PARITY)
     high, low = high + keys[0], low + keys[1]
-    for turn in range(5):
-        for rotation in _ROTATIONS[turn % 2]:
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
             high = high + low
             low = high ^ ((low << np.uint32(rotation)) | (low >> np.uint32(32 - rotation)))
-        high = high + keys[(turn + 1) % 3]
-        low = low + keys[(turn + 2) % 3] + np.uint32(turn + 1)
+        high = high + keys[(group + 1) % 3]
+        low = low + keys[(group + 2) % 3] + np.uint32(group + 1)
     return high, low

@@ -19,25 +19,22 @@ from bertjax.models.rope import sinusoids
 class Embeddings(nnx.Module):
     """word (+ position) (+ token type) -> norm -> dropout -> projection to the hidden size, each where configured.
 
-    The order is BERT's and ALBERT's (google-research/albert:modeling.py); `embedding_norm="after"` norms behind the
+    The order is BERT's and ALBERT's (google-research/albert:modeling.py); `embedding_norm="after"` norms after the
     projection (microsoft/DeBERTa:DeBERTa/deberta/bert.py).
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        def table(rows: int) -> nnx.Embed:
-            return nnx.Embed(rows, config.embedding_dim, embedding_init=initializer(config), rngs=rngs)
+        def table(size: int) -> nnx.Embed:
+            return nnx.Embed(size, config.embedding_dim, embedding_init=initializer(config), rngs=rngs)
 
+        num_positions = config.position_offset + config.max_position_embeddings
         self.word_embeddings = table(config.table_size)
-        if config.position_embedding == "learned":
-            self.position_embeddings = table(config.position_offset + config.max_position_embeddings)
-        if config.type_vocab_size:
-            self.token_type_embeddings = table(config.type_vocab_size)
-        if config.embedding_norm != "none":
-            size = config.embedding_dim if config.embedding_norm == "before" else config.hidden_size
-            self.norm = layer_norm(size, config, rngs)
-        if config.embedding_size is not None:
-            bias = config.embedding_projection_bias
-            self.projection = Linear(config.embedding_size, config.hidden_size, config, rngs, bias)
+        self.position_embeddings = table(num_positions) if config.position_embedding == "learned" else None
+        self.token_type_embeddings = table(config.type_vocab_size) if config.type_vocab_size else None
+        norm_size = config.embedding_dim if config.embedding_norm == "before" else config.hidden_size
+        self.norm = layer_norm(norm_size, config, rngs) if config.embedding_norm != "none" else None
+        sizes, bias = (config.embedding_dim, config.hidden_size), config.embedding_projection_bias
+        self.projection = Linear(*sizes, config, rngs, bias) if config.embedding_size is not None else None
         self.config = config
 
     @jax.named_scope("embeddings")
@@ -46,35 +43,44 @@ class Embeddings(nnx.Module):
         input_ids: Int[Array, "B S"],
         position_ids: Int[Array, "B S"],
         token_type_ids: Int[Array, "B S"],
-        real: Int[Array, "B S"] | None,
+        segment_ids: Int[Array, "B S"] | None,
         key: Key | None,
     ) -> Float[Array, "B S D"]:
-        """`real` is 0 on padding; only models that embed padding as zero need it."""
-        config = self.config
-        x = self._summed(input_ids, position_ids, token_type_ids)
-        if config.embedding_norm == "before":
-            x = self.norm(x)
-        if config.embedding_norm != "after":
-            x = dropout(x, config.rate("embedding_dropout"), key)
-        if config.embedding_size is not None:
-            x = self.projection(x)
-        if config.embedding_norm == "after":
-            x = self.norm(x)
-        if config.zero_pad_embeddings and real is not None:
-            x = jnp.where((real > 0)[:, :, None], x, jnp.zeros((), x.dtype))
-        return dropout(x, config.rate("embedding_dropout"), key) if config.embedding_norm == "after" else x
+        """Returns the input of the first layer [B, S, D].
 
-    def _summed(self, input_ids: Array, position_ids: Array, token_type_ids: Array) -> Array:
+        Args:
+            input_ids: [B, S].
+            position_ids: [B, S].
+            token_type_ids: [B, S].
+            segment_ids: 0 at padding [B, S]; needed only by models that embed padding as zero.
+            key: of the dropout; None = no dropout.
+        """
+        config, norm = self.config, self.norm
+        norm_after = config.embedding_norm == "after"
+        x = self._sum(input_ids, position_ids, token_type_ids)
+        if norm is not None and not norm_after:
+            x = norm(x)
+        if not norm_after:
+            x = dropout(x, config.rate("embedding_dropout"), key)
+        if self.projection is not None:
+            x = self.projection(x)
+        if norm is not None and norm_after:
+            x = norm(x)
+        if config.zero_pad_embeddings and segment_ids is not None:
+            x = jnp.where((segment_ids > 0)[:, :, None], x, jnp.zeros((), x.dtype))
+        return dropout(x, config.rate("embedding_dropout"), key) if norm_after else x
+
+    def _sum(self, input_ids: Array, position_ids: Array, token_type_ids: Array) -> Array:
         config = self.config
         x = jnp.take(unshard_table(self.word_embeddings.embedding[...]), input_ids, axis=0)
         if config.embedding_scale:
             x = x * math.sqrt(config.embedding_dim)
-        if config.position_embedding == "learned":
+        if self.position_embeddings is not None:
             x = x + self.position_embeddings(position_ids + config.position_offset)
         if config.position_embedding == "sinusoidal":
             x = x + sinusoids(position_ids, config.embedding_dim)
-        if config.type_vocab_size:
-            # The types are few: a product, for the gradient of a gather would be a scatter into two rows.
+        if self.token_type_embeddings is not None:
+            # A matmul: the gradient of a gather would be a scatter into very few rows.
             types = jax.nn.one_hot(token_type_ids, config.type_vocab_size, dtype=x.dtype)
             x = x + jnp.einsum("bst,td->bsd", types, self.token_type_embeddings.embedding[...])
         return x.astype(config.result_dtype)

@@ -1,10 +1,10 @@
-"""Embeddings, then stacked layers under few scans."""
+"""The encoder: embeddings, then stacked layers under few scans."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,9 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models.attention_context import AttentionContext, make_context
+from bertjax.models.attention_context import AttentionContext, DisentangledPositions, RelativePositions, make_context
 from bertjax.models.convolution import Convolution
-from bertjax.models.disentangled_attention import DisentangledPositions, DistanceEmbeddings
+from bertjax.models.disentangled_attention import DistanceEmbeddings
 from bertjax.models.dropout import dropout
 from bertjax.models.embeddings import Embeddings
 from bertjax.models.layer import ATTENTION_TENSORS, Layer
@@ -27,12 +27,12 @@ from bertjax.types import Params
 
 
 class EncoderOutput(NamedTuple):
-    """What was not asked for is None or missing.
+    """Hidden states; those not collected are None or missing.
 
     last_hidden_state  [B, S, D]
     hidden_states      [L + 1, B, S, D], embeddings first
-    before_last        [B, S, D]
-    attention_tensors  parts of the attention of single layers by the names that asked for them: see `attention_tensors`
+    before_last        input of the last layer [B, S, D]
+    attention_tensors  tensors of single layers by their name in `collect`: see `Layer.attention_tensors`
     """
 
     last_hidden_state: Array
@@ -45,21 +45,17 @@ class Encoder(nnx.Module):
     """A Transformer encoder, composed as its config says, with parameters stacked over the layers."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        attention = config.attention_position
+        split_norms = not config.first_attention_norm and config.num_layers > 1
         self.embeddings = Embeddings(config, rngs)
-        if config.num_groups is None:
-            self.layers = init_layers(config, rngs)
-        else:
-            self.groups = Stacked(init_layers(config, rngs))
-        if not config.first_attention_norm and config.num_layers > 1:
-            self.attention_norms = Stacked(init_attention_norms(config, rngs))
-        if config.attention_position == "disentangled":
-            self.relative = DistanceEmbeddings(config, rngs)
-        if config.attention_position == "relative":  # what a second stream begins with: see two_stream.py
+        self.layers = init_layers(config, rngs) if config.num_groups is None else None
+        self.groups = None if config.num_groups is None else Stacked(init_layers(config, rngs))
+        self.attention_norms = Stacked(init_attention_norms(config, rngs)) if split_norms else None
+        self.relative = DistanceEmbeddings(config, rngs) if attention == "disentangled" else None
+        if attention == "relative":  # initial state of the second stream: see two_stream.py
             self.mask_embedding = nnx.Param(initializer(config)(rngs.params(), (config.hidden_size,), jnp.float32))
-        if config.conv_kernel_size:
-            self.convolution = Convolution(config, rngs)
-        if config.norm_placement == "pre":
-            self.norm = layer_norm(config.hidden_size, config, rngs)
+        self.convolution = Convolution(config, rngs) if config.conv_kernel_size else None
+        self.norm = layer_norm(config.hidden_size, config, rngs) if config.norm_placement == "pre" else None
         self.config = config
 
     def __call__(
@@ -71,59 +67,68 @@ class Encoder(nnx.Module):
         key: Key | None = None,
         collect: tuple[str, ...] = (),
     ) -> EncoderOutput:
-        """Hidden states of every token; `key` switches dropout on.
+        """Computes the hidden states of every token.
 
-        `collect` names what to keep besides the last: `hidden_states` of all layers; `before_last`, what the last layer
-        reads; `layers/3/query` and its like, a part of `Layer.attention_tensors`. These parts are made once more from
-        what the layer reads: the layers themselves run as ever, in kernels that hold no scores.
+        Args:
+            input_ids: [B, S].
+            segment_ids: example of each token [B, S]; 0 = padding.
+            position_ids: position of each token in its example [B, S].
+            token_type_ids: [B, S].
+            key: of the dropout; None = no dropout.
+            collect: what to return besides the last hidden state: `hidden_states` of all layers; `before_last`;
+                `layers/3/query` and the like, one of `Layer.attention_tensors`. The latter are recomputed from the
+                input of the layer: the layers themselves run in kernels that hold no scores.
+
+        Raises:
+            UserError: `collect` names a layer or tensor that does not exist.
         """
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         x = shard_batch(self.embeddings(input_ids, position_ids, token_type_ids, segment_ids, keys[0]))
-        wave_key = None if key is None else jax.random.fold_in(key, len(keys) + 1)
-        contexts = self.contexts(segment_ids, position_ids, token_type_ids, wave_key)
+        position_key = None if key is None else jax.random.fold_in(key, len(keys) + 1)
+        contexts = self.contexts(segment_ids, position_ids, token_type_ids, position_key)
 
-        def apply(layer: Layer, x: Array, local: bool, key: Key | None, _: None) -> Array:
+        def apply(layer: Layer, x: Array, local: bool, key: Key | None, _: Array | None) -> Array:
             return layer(x, contexts[local], key)
 
         def run(x: Array, start: int, stop: int) -> tuple[Array, Array | None]:
             keep = (lambda x: x) if "hidden_states" in collect else None
-            return run_layers(self.config, self.weights(), x, apply, keys[1], start=start, stop=stop, keep=keep)
+            return run_layers(self.config, self.weights(), x, apply, keys[1], start=start, stop=stop, collect=keep)
 
-        states, parts = [x], [x[None]]
-        read: dict[int, Array] = {}  # what a layer reads
+        states, all_states = [x], [x[None]]
+        layer_inputs: dict[int, Array] = {}
         for start, stop in itertools.pairwise(self._cuts(collect)):
-            read[start] = states[-1]
-            y, hidden = run(states[-1], start, stop)
-            if start == 0 and self.config.conv_kernel_size:
+            layer_inputs[start] = states[-1]
+            y, collected = run(states[-1], start, stop)
+            if start == 0 and self.convolution is not None:
                 y = self.convolution(x, y, segment_ids, None if key is None else jax.random.fold_in(key, len(keys)))
-                hidden = None if hidden is None else y[None]  # the convolution belongs to the layer
+                collected = None if collected is None else y[None]  # the convolution belongs to the layer
             states.append(y)
-            if hidden is not None:
-                parts.append(hidden)
+            if collected is not None:
+                all_states.append(collected)
         last = self.finish(states[-1], keys[2])
         before_last = states[-2] if "before_last" in collect else None
         if "hidden_states" not in collect:
-            return EncoderOutput(last, None, before_last, self._attention_parts(read, contexts, collect))
-        hidden = jnp.concatenate(parts)
-        layers = self._attention_parts(dict(enumerate(hidden[:-1])), contexts, collect)
-        return EncoderOutput(last, jnp.concatenate([hidden[:-1], last[None]]), before_last, layers)
+            return EncoderOutput(last, None, before_last, self._attention_tensors(layer_inputs, contexts, collect))
+        hidden = jnp.concatenate(all_states)
+        tensors = self._attention_tensors(dict(enumerate(hidden[:-1])), contexts, collect)
+        return EncoderOutput(last, jnp.concatenate([hidden[:-1], last[None]]), before_last, tensors)
 
-    def _attention_parts(
-        self, read: Mapping[int, Array], contexts: Mapping[bool, AttentionContext], collect: tuple[str, ...]
+    def _attention_tensors(
+        self, inputs: Mapping[int, Array], contexts: Mapping[bool, AttentionContext], collect: tuple[str, ...]
     ) -> dict[str, Array]:
-        """What `collect` names of single layers, made from what these layers read."""
+        """Computes the tensors of single layers that `collect` names, from the inputs of these layers."""
         found: dict[str, Array] = {}
-        for layer, names in _parts_by_layer(self.config, collect).items():
-            parts = self.layer(layer).attention_tensors(read[layer], contexts[self.config.is_local(layer)])
-            found |= {f"layers/{layer}/{name}": parts[name] for name in names}
+        for layer, names in _tensors_by_layer(self.config, collect).items():
+            tensors = self.layer(layer).attention_tensors(inputs[layer], contexts[self.config.is_local(layer)])
+            found |= {f"layers/{layer}/{name}": tensors[name] for name in names}
         return found
 
     def _cuts(self, collect: tuple[str, ...]) -> list[int]:
-        """Where the run of the layers is interrupted, with both ends."""
+        """Returns the layers before which the run of layers is interrupted, with both ends."""
         cuts = {0, self.config.num_layers}
         if "hidden_states" not in collect:
-            cuts |= set(_parts_by_layer(self.config, collect))
-        if self.config.conv_kernel_size:
+            cuts |= set(_tensors_by_layer(self.config, collect))
+        if self.convolution is not None:
             cuts.add(1)
         if "before_last" in collect:
             cuts.add(self.config.num_layers - 1)
@@ -136,56 +141,56 @@ class Encoder(nnx.Module):
         token_type_ids: Int[Array, "B S"],
         key: Key | None = None,
     ) -> dict[bool, AttentionContext]:
-        """What the layers know of the batch: those that see the whole row (False) and those with a window (True).
+        """Returns the attention contexts of global (False) and of local layers (True), where there are any.
 
-        `key` drops parts of relative attention's sinusoids.
+        Args:
+            segment_ids: [B, S].
+            position_ids: [B, S].
+            token_type_ids: [B, S].
+            key: of the dropout of relative attention's sinusoids; None = no dropout.
         """
         kinds = {self.config.is_local(layer) for layer in range(self.config.num_layers)}
-        relative: Any = None
-        if self.config.attention_position == "disentangled":
+        relative: DisentangledPositions | RelativePositions | None = None
+        if self.relative is not None:
             relative = DisentangledPositions(self.relative(segment_ids.shape[1]))
         if self.config.attention_position == "relative":
             relative = make_relative_positions(self.config, token_type_ids, key)
-        found = {local: make_context(self.config, segment_ids, position_ids, local, relative) for local in kinds}
-        if self.config.attention_position == "relative":
-            return {local: each._replace(mask=allow_self(each.visible())) for local, each in found.items()}
-        return found
+        contexts = {local: make_context(self.config, segment_ids, position_ids, local, relative) for local in kinds}
+        if self.config.attention_position != "relative":
+            return contexts
+        return {local: each._replace(mask=allow_self(each.visible())) for local, each in contexts.items()}
 
     def finish(self, x: Float[Array, "B S D"], key: Key | None) -> Float[Array, "B S D"]:
-        """The last norm and dropout, where there are any."""
-        if self.config.norm_placement == "pre":
-            x = self.norm(x)
-        return dropout(x, self.config.output_dropout, key)
+        """Applies the final norm and dropout, where configured."""
+        return dropout(x if self.norm is None else self.norm(x), self.config.output_dropout, key)
 
     def layer(self, index: int) -> Layer:
-        """One layer, to run by itself; shared or not, it must be one in its group."""
+        """Returns one layer to run by itself; with shared layers, the first of its group."""
         return get_layer(self.config, self.weights(), index)
 
     def weights(self) -> dict[str, Params]:
-        """The stacks by name."""
-        stacks: dict[str, nnx.Module] = {}
-        if self.config.num_groups is None:
-            stacks["layers"] = self.layers
-        else:
-            stacks["groups"] = self.groups.layers
-        if hasattr(self, "attention_norms"):
-            stacks["attention_norms"] = self.attention_norms.layers
-        return {name: nnx.to_pure_dict(nnx.state(stack)) for name, stack in stacks.items()}
+        """Returns the parameters of the stacks by name."""
+        stacks = {
+            "layers": self.layers,
+            "groups": None if self.groups is None else self.groups.layers,
+            "attention_norms": None if self.attention_norms is None else self.attention_norms.layers,
+        }
+        return {name: nnx.to_pure_dict(nnx.state(stack)) for name, stack in stacks.items() if stack is not None}
 
 
-def _parts_by_layer(config: EncoderConfig, collect: tuple[str, ...]) -> dict[int, list[str]]:
-    """Which parts of which layers `collect` names; raises `UserError` for layers that there are not."""
-    wanted: dict[int, list[str]] = {}
-    for name in collect:
-        if not name.startswith("layers/"):
+def _tensors_by_layer(config: EncoderConfig, collect: tuple[str, ...]) -> dict[int, list[str]]:
+    """Returns the names of attention tensors in `collect` by layer; raises `UserError` for unknown ones."""
+    names: dict[int, list[str]] = {}
+    for path in collect:
+        if not path.startswith("layers/"):
             continue
-        _, layer, part = name.split("/")
-        if int(layer) not in range(config.num_layers) or part not in ATTENTION_TENSORS:
+        _, layer, name = path.split("/")
+        if int(layer) not in range(config.num_layers) or name not in ATTENTION_TENSORS:
             raise UserError(
-                f"cannot collect {name}: there are layers 0 to {config.num_layers - 1}, each with "
-                f"{', '.join(ATTENTION_TENSORS)}"
+                f"cannot collect {path}: layers are 0 to {config.num_layers - 1}, "
+                f"tensors {', '.join(ATTENTION_TENSORS)}"
             )
         if config.inner_layers > 1:
-            raise UserError(f"cannot collect {name}: each of model.num_groups has inner_layers={config.inner_layers}")
-        wanted.setdefault(int(layer), []).append(part)
-    return wanted
+            raise UserError(f"cannot collect {path}: each of model.num_groups has inner_layers={config.inner_layers}")
+        names.setdefault(int(layer), []).append(name)
+    return names

@@ -1,4 +1,4 @@
-"""Heads: what stands between the hidden states and a loss."""
+"""Heads: the networks between the hidden states and a loss."""
 
 from __future__ import annotations
 
@@ -26,33 +26,40 @@ class Pooler(nnx.Module):
 
 
 class MlmHead(nnx.Module):
-    """dense -> activation -> norm -> scores against the word table (tied, owned by the encoder) + bias.
+    """dense -> activation -> norm -> scores against the word embeddings (tied, owned by the encoder) + bias.
 
     `mlm_head="bias"` has only the scores and the bias (XLNet), "tied" only the scores (GPT-2).
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        if config.mlm_head == "transform":
-            self.dense = Linear(config.hidden_size, config.embedding_dim, config, rngs, config.head_dense_bias)
-            self.norm = layer_norm(config.embedding_dim, config, rngs)
-        if config.mlm_head != "tied" and config.mlm_bias:
-            self.bias = nnx.Param(jnp.zeros((config.table_size,), jnp.float32))
+        size, transform = config.embedding_dim, config.mlm_head == "transform"
+        has_bias = config.mlm_head != "tied" and config.mlm_bias
+        self.dense = Linear(config.hidden_size, size, config, rngs, config.head_dense_bias) if transform else None
+        self.norm = layer_norm(size, config, rngs) if transform else None
+        self.bias = nnx.Param(jnp.zeros((config.table_size,), jnp.float32)) if has_bias else None
         self.config = config
 
     @jax.named_scope("head")
     def __call__(self, hidden: Float[Array, "*b D"], table: Float[Array, "V D2"]) -> Float[Array, "*b V"]:
-        """Float32 logits; the padding of the vocabulary gets the lowest number there is."""
-        if self.config.mlm_head == "transform":
+        """Returns logits, float32; see `tied_logits`."""
+        if self.dense is not None and self.norm is not None:
             act = activation(self.config.mlm_act or self.config.hidden_act)
             hidden = self.norm(act(self.dense(hidden)))
-        return tied_logits(hidden, table, getattr(self, "bias", None), self.config)
+        return tied_logits(hidden, table, self.bias, self.config)
 
 
 @jax.named_scope("head")
 def tied_logits(
     hidden: Float[Array, "*b D"], table: Float[Array, "V D"], bias: nnx.Param | None, config: EncoderConfig
 ) -> Float[Array, "*b V"]:
-    """Float32 scores against the word table; the padding of the vocabulary gets the lowest number there is."""
+    """Computes scores against the word embeddings, float32; padding of the vocabulary gets the lowest float32.
+
+    Args:
+        hidden: [..., D].
+        table: word embeddings [V, D].
+        bias: [V]; None = no bias.
+        config: vocabulary size and dtypes.
+    """
     logits = dot(hidden, unshard_table(table), config.compute_dtype, "float32", True)
     if bias is not None:
         logits = logits + jnp.expand_dims(bias[...], range(logits.ndim - 1))
@@ -63,29 +70,28 @@ def tied_logits(
 
 
 class ReplacedTokenHead(nnx.Module):
-    """One score a token, high where it was replaced: dense -> activation -> score.
+    """One score per token, high where it was replaced: dense -> activation -> score.
 
-    `rtd_head="summary"` first adds and norms the example's summary (microsoft/DeBERTa: MaskedLanguageModel v3).
+    `rtd_head="summary"` first adds the example's summary token and norms (microsoft/DeBERTa: MaskedLanguageModel v3).
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        if config.rtd_head == "summary":
-            self.norm = layer_norm(config.hidden_size, config, rngs)
+        self.norm = layer_norm(config.hidden_size, config, rngs) if config.rtd_head == "summary" else None
         self.dense = Linear(config.hidden_size, config.hidden_size, config, rngs)
         self.output = Linear(config.hidden_size, 1, config, rngs)
         self.config = config
 
     @jax.named_scope("head")
     def __call__(self, hidden: Float[Array, "B S D"], summaries: Float[Array, "B S D"] | None) -> Float[Array, "B S"]:
-        """`summaries` holds, for every token, the summary token of its example; the dense head does not read it."""
-        if self.config.rtd_head == "summary":
+        """Returns scores [B, S]; `summaries` are those of `summary_per_token`, for `rtd_head="summary"` only."""
+        if self.norm is not None:
             assert summaries is not None
             hidden = self.norm(hidden + summaries)
         return self.output(activation(self.config.hidden_act)(self.dense(hidden)))[..., 0].astype(jnp.float32)
 
 
 class SpanBoundaryHead(nnx.Module):
-    """Words of a span from the tokens outside its two ends and the place in it (facebookresearch/SpanBERT)."""
+    """Predicts the tokens of a span from its outer neighbours and the position in it (facebookresearch/SpanBERT)."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         size = config.hidden_size
@@ -104,33 +110,47 @@ class SpanBoundaryHead(nnx.Module):
         self,
         left: Float[Array, "B M D"],
         right: Float[Array, "B M D"],
-        places: Int[Array, "B M"],
+        positions: Int[Array, "B M"],
         table: Float[Array, "V D2"],
     ) -> Float[Array, "B M V"]:
-        """Logits of words from the tokens before and behind their span, and their place in it (from 0)."""
+        """Returns logits of masked tokens [B, M, V].
+
+        Args:
+            left: hidden state of the token before the span [B, M, D].
+            right: hidden state of the token after the span [B, M, D].
+            positions: position in the span, from 0 [B, M].
+            table: word embeddings [V, D].
+        """
         act = activation(self.config.hidden_act)
-        places_in_span = self.position_embeddings(places).astype(left.dtype)
-        hidden = self.first_norm(act(self.first(jnp.concatenate([left, right, places_in_span], axis=-1))))
+        position_states = self.position_embeddings(positions).astype(left.dtype)
+        hidden = self.first_norm(act(self.first(jnp.concatenate([left, right, position_states], axis=-1))))
         hidden = self.second_norm(act(self.second(hidden)))
         return tied_logits(hidden, table, self.bias, self.config)
 
 
 class ScoreHead(nnx.Module):
-    """Scores of labels: (dense -> activation (-> norm)) -> dropout -> linear."""
+    """Scores of labels: (dense -> activation (-> norm)) -> dropout -> linear.
+
+    Args:
+        config: sizes, activation, dropout rate.
+        num_scores: number of labels.
+        dense: False leaves out the part in brackets.
+        rngs: stream of the parameters.
+    """
 
     def __init__(self, config: EncoderConfig, num_scores: int, dense: bool, rngs: nnx.Rngs):
-        if dense:
-            self.dense = Linear(config.hidden_size, config.hidden_size, config, rngs, config.head_dense_bias)
-            if config.classifier_norm:
-                self.norm = layer_norm(config.hidden_size, config, rngs)
-        self.output = Linear(config.hidden_size, num_scores, config, rngs)
+        size = config.hidden_size
+        self.dense = Linear(size, size, config, rngs, config.head_dense_bias) if dense else None
+        self.norm = layer_norm(size, config, rngs) if dense and config.classifier_norm else None
+        self.output = Linear(size, num_scores, config, rngs)
         self.config = config
 
     @jax.named_scope("head")
-    def __call__(self, hidden: Float[Array, "*b D"], key: Key | None = None) -> Float[Array, "*b K"]:
-        if hasattr(self, "dense"):
+    def __call__(self, hidden: Float[Array, "*b D"], key: Key | None = None) -> Float[Array, "*b C"]:
+        """Returns the scores of C labels, float32."""
+        if self.dense is not None:
             hidden = activation(self.config.classifier_act)(self.dense(hidden))
-        if hasattr(self, "norm"):
+        if self.norm is not None:
             hidden = self.norm(hidden)
         hidden = dropout(hidden, self.config.rate("classifier_dropout"), key)
         return self.output(hidden).astype(jnp.float32)
@@ -138,25 +158,38 @@ class ScoreHead(nnx.Module):
 
 @jax.named_scope("head")
 def gather_positions(hidden: Float[Array, "B S D"], positions: Int[Array, "B M"]) -> Float[Array, "B M D"]:
-    """hidden[b, positions[b, m]]; positions must lie in [0, S): JAX clamps silently."""
+    """Returns hidden[b, positions[b, m]]; positions must lie in [0, S): JAX clamps silently."""
     return shard_batch(jnp.take_along_axis(hidden, positions[:, :, None], axis=1))
 
 
 def pool_examples(
     hidden: Float[Array, "B S D"], positions: Int[Array, "B E"], segment_ids: Int[Array, "B S"], config: EncoderConfig
 ) -> Float[Array, "B E D"]:
-    """The vector that stands for each example: its token at `positions`, or the mean of its tokens."""
+    """Returns one vector per example: that of its summary token, or the mean of its tokens.
+
+    Args:
+        hidden: [B, S, D].
+        positions: summary token of each example [B, E].
+        segment_ids: example of each token, from 1 [B, S].
+        config: kind of summary.
+    """
     if config.pooling != "mean":
         return gather_positions(hidden, positions)
     examples = jnp.arange(1, positions.shape[1] + 1)
-    own = (segment_ids[:, None, :] == examples[None, :, None]).astype(jnp.float32)
-    total = jnp.einsum("bes,bsd->bed", own, hidden.astype(jnp.float32))
-    return (total / jnp.maximum(own.sum(-1, keepdims=True), 1.0)).astype(hidden.dtype)
+    members = (segment_ids[:, None, :] == examples[None, :, None]).astype(jnp.float32)
+    total = jnp.einsum("bes,bsd->bed", members, hidden.astype(jnp.float32))
+    return (total / jnp.maximum(members.sum(-1, keepdims=True), 1.0)).astype(hidden.dtype)
 
 
 def summary_per_token(
     hidden: Float[Array, "B S D"], positions: Int[Array, "B E"], segment_ids: Int[Array, "B S"]
 ) -> Float[Array, "B S D"]:
-    """For every token the summary token of its own example."""
-    own = jnp.clip(segment_ids - 1, 0, positions.shape[1] - 1)
-    return gather_positions(hidden, jnp.take_along_axis(jax.lax.stop_gradient(positions), own, axis=1))
+    """Returns for every token the hidden state of the summary token of its example.
+
+    Args:
+        hidden: [B, S, D].
+        positions: summary token of each example [B, E].
+        segment_ids: example of each token, from 1 [B, S].
+    """
+    example = jnp.clip(segment_ids - 1, 0, positions.shape[1] - 1)
+    return gather_positions(hidden, jnp.take_along_axis(jax.lax.stop_gradient(positions), example, axis=1))

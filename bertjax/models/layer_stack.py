@@ -1,7 +1,7 @@
 """Layers with stacked parameters, run as few scans: whole periods of a pattern, shared groups, and what is left over.
 
 Parameters of a stack carry a leading axis for each key of their path that is in `STACKS`: `layers` [L, ...], or
-`groups/layers` [G, I, ...] where G groups of I layers are shared. What only some layers have lies in a stack of its
+`groups/layers` [G, I, ...] for G groups of I shared layers. Parameters that only some layers have form a stack of their
 own (`attention_norms/layers`, [L - 1, ...] where the first layer has none).
 """
 
@@ -25,8 +25,8 @@ from bertjax.models.mesh import shard_batch
 from bertjax.types import Params
 
 STACKS = ("groups", "layers")
-Apply = Callable[[Layer, Any, bool, Key | None, Any], Any]
-"""`apply(layer, carry, local, key, own)`: the next carry; `own` is this layer's part of `per_layer`."""
+Apply = Callable[[Layer, Array, bool, Key | None, Array | None], Array]
+"""`apply(layer, x, local, key, own)` returns the next hidden states; `own` is the layer's element of `per_layer`."""
 
 
 class Stacked(nnx.Module):
@@ -37,35 +37,35 @@ class Stacked(nnx.Module):
 
 
 def init_layers(config: EncoderConfig, rngs: nnx.Rngs) -> Layer:
-    """One `Layer` whose parameters carry a leading [L] axis, or [G, I]; every layer is drawn from its own key."""
+    """Returns one `Layer` whose parameters carry leading axes [L], or [G, I]; each layer is drawn from its own key."""
     norm = config.first_attention_norm
     shape = (config.num_layers,) if config.num_groups is None else (config.num_groups, config.inner_layers)
     keys = jax.random.split(rngs.params(), shape)
-    return _stack(lambda rngs: Layer(config, rngs, norm), keys)
+    return _init_stack(lambda rngs: Layer(config, rngs, norm), keys)
 
 
 def init_attention_norms(config: EncoderConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """The attention norms of all layers but the first, [L - 1, D]."""
+    """Returns the attention norms of all layers but the first, [L - 1, D]."""
     keys = jax.random.split(rngs.params(), config.num_layers - 1)
-    return _stack(lambda rngs: layer_norm(config.hidden_size, config, rngs), keys)
+    return _init_stack(lambda rngs: layer_norm(config.hidden_size, config, rngs), keys)
 
 
-def _stack(make: Callable[[nnx.Rngs], Any], keys: Array) -> Any:
-    graph = nnx.graphdef(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
+def _init_stack(make: Callable[[nnx.Rngs], Any], keys: Array) -> Any:
+    graphdef = nnx.graphdef(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
 
     def draw(key: Array) -> Params:
         return nnx.to_pure_dict(nnx.state(make(nnx.Rngs(key))))
 
     for _ in range(keys.ndim):
         draw = jax.vmap(draw)
-    return nnx.merge(graph, draw(keys))
+    return nnx.merge(graphdef, draw(keys))
 
 
 @dataclasses.dataclass(frozen=True)
 class ScanRun:
     """Consecutive layers that run as one scan: `repeats` times the `pattern` (True = local), from layer `start` on.
 
-    `group` names the shared parameters; None = layers with their own.
+    `group` is the index of the shared parameters; None = layers with their own.
     """
 
     start: int
@@ -79,10 +79,10 @@ class ScanRun:
 
 
 def scan_runs(config: EncoderConfig, start: int = 0, stop: int | None = None) -> list[ScanRun]:
-    """Layers `start` to `stop` as scans over whole periods of the local/global pattern, and what is left over.
+    """Splits layers `start` to `stop` into scans over whole periods of the local/global pattern, and the remainders.
 
-    Cuts fall where a layer differs from the next in more than the pattern: behind layer 0 where that has no norm or is
-    followed by a convolution, and between groups of shared parameters.
+    The layers are also split where neighbours differ in more than the pattern: after layer 0 where that has no norm or
+    is followed by a convolution, and between groups of shared parameters.
     """
     stop = config.num_layers if stop is None else stop
     cuts = {start, stop}
@@ -91,91 +91,97 @@ def scan_runs(config: EncoderConfig, start: int = 0, stop: int | None = None) ->
     if config.num_groups is not None:
         cuts |= {i for i in range(1, config.num_layers) if config.group_of(i) != config.group_of(i - 1)}
     period = config.global_attn_every_n_layers if config.local_attention else 1
-    found = []
+    runs = []
     for low, high in itertools.pairwise(sorted(cut for cut in cuts if start <= cut <= stop)):
         group = None if config.num_groups is None else config.group_of(low)
         whole = low + (high - low) // period * period
         for first, count, width in ((low, (whole - low) // period, period), (whole, 1, high - whole)):
             if count and width:
                 pattern = tuple(config.is_local(layer) for layer in range(first, first + width))
-                found.append(ScanRun(first, count, pattern, group))
-    return found
+                runs.append(ScanRun(first, count, pattern, group))
+    return runs
 
 
 def run_layers(
     config: EncoderConfig,
     weights: dict[str, Params],
-    carry: Any,
+    x: Array,
     apply: Apply,
     key: Key | None,
     *,
     start: int = 0,
     stop: int | None = None,
-    per_layer: Any = None,
-    keep: Callable[[Any], Any] | None = None,
-) -> tuple[Any, Any]:
-    """(last carry, `keep(carry)` of every layer run, stacked [stop - start, ...]).
+    per_layer: Array | None = None,
+    collect: Callable[[Array], Array] | None = None,
+) -> tuple[Array, Array | None]:
+    """Runs layers `start` to `stop`.
 
-    `weights` has `layers` or `groups`, and `attention_norms` where the first layer has none; `per_layer` is a tree with
-    leading axis [L].
+    Args:
+        config: pattern, sharing, remat and unrolling.
+        weights: stacks by name: `layers` or `groups`, and `attention_norms` where the first layer has none.
+        x: hidden states [B, S, D].
+        apply: applies one layer.
+        key: of the dropout; None = no dropout.
+        start: first layer.
+        stop: layer after the last; None = all.
+        per_layer: a further input of each layer [L, ...].
+        collect: what to keep of the hidden states after each layer.
+
+    Returns:
+        The last hidden states, and `collect(x)` after each layer [stop - start, ...] (None without `collect`).
     """
     keys = None if key is None else jax.random.split(key, (config.num_layers, config.inner_layers))
-    kept = []
+    collected: list[Any] = []
     for run in scan_runs(config, start, stop):
-        carry, parts = _scan(config, run, weights, carry, apply, keys, per_layer, keep)
-        kept.append(parts)
-    if keep is None:
-        return carry, None
-    return carry, jax.tree.map(lambda *parts: jnp.concatenate(parts), *kept)
+        x, states = _scan(config, run, weights, x, apply, keys, per_layer, collect)
+        collected.append(states)
+    return x, None if collect is None else jnp.concatenate(collected)
 
 
 def _scan(
     config: EncoderConfig,
     run: ScanRun,
     weights: dict[str, Params],
-    carry: Any,
+    x: Array,
     apply: Apply,
     keys: Key | None,
-    per_layer: Any,
-    keep: Callable[[Any], Any] | None,
-) -> tuple[Any, Any]:
-    width = len(run.pattern)
-    normed = config.first_attention_norm or run.start > 0
-    graph = _graph(config, normed)
-    shared = None if run.group is None else [_part(weights["groups"], run.group, i) for i in _inner(config)]
+    per_layer: Array | None,
+    collect: Callable[[Array], Array] | None,
+) -> tuple[Array, Any]:
+    graphdef = _layer_graphdef(config, config.first_attention_norm or run.start > 0)
+    shared = None if run.group is None else [_take(weights["groups"], run.group, i) for i in range(config.inner_layers)]
     own = None if shared is not None else _layer_weights(config, weights, run)
 
     @functools.partial(_remat, policy=config.remat)
-    def one(carry: Any, params: Params | None, keys: Key | None, own_part: Any, local: bool) -> Any:
-        for inner in _inner(config):
-            layer = nnx.merge(graph, params if shared is None else shared[inner])
-            carry = apply(layer, carry, local, None if keys is None else keys[inner], own_part)
-        return jax.tree.map(shard_batch, carry)
+    def one(x: Array, params: Params | None, keys: Key | None, own_input: Array | None, local: bool) -> Array:
+        for inner in range(config.inner_layers):
+            layer = nnx.merge(graphdef, params if shared is None else shared[inner])
+            x = apply(layer, x, local, None if keys is None else keys[inner], own_input)
+        return shard_batch(x)
 
-    def body(carry: Any, parts: tuple[Any, Any, Any]) -> tuple[Any, Any]:
-        found = []
-        for place, local in enumerate(run.pattern):
-            carry = one(carry, *(jax.tree.map(lambda leaf, at=place: leaf[at], part) for part in parts), local)
-            found.append(None if keep is None else keep(carry))
-        return carry, None if keep is None else jax.tree.map(lambda *states: jnp.stack(states), *found)
+    def period(x: Array, inputs: tuple[Any, Any, Any]) -> tuple[Array, Array | None]:
+        states: list[Any] = []
+        for index, local in enumerate(run.pattern):
+            x = one(x, *(_take(each, index) for each in inputs), local)
+            states.append(None if collect is None else collect(x))
+        return x, None if collect is None else jnp.stack(states)
 
-    parts = own, *(_slice(tree, run.start, run.stop, config.num_layers) for tree in (keys, per_layer))
-    folded = jax.tree.map(lambda leaf: leaf.reshape(run.repeats, width, *leaf.shape[1:]), parts)
-    carry, kept = jax.lax.scan(body, carry, folded, length=run.repeats, unroll=config.unroll)
-    return carry, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
+    inputs = own, *(_slice(tree, run.start, run.stop, config.num_layers) for tree in (keys, per_layer))
+    folded = jax.tree.map(lambda leaf: leaf.reshape(run.repeats, len(run.pattern), *leaf.shape[1:]), inputs)
+    x, states = jax.lax.scan(period, x, folded, length=run.repeats, unroll=config.unroll)
+    return x, None if states is None else states.reshape(-1, *states.shape[2:])
 
 
 def get_layer(config: EncoderConfig, weights: dict[str, Params], index: int) -> Layer:
-    """One layer; of groups, the first of its group."""
+    """Returns one layer; of groups, the first layer of its group."""
     if config.num_groups is not None:
-        return nnx.merge(_graph(config, True), _part(weights["groups"], config.group_of(index), 0))
+        return nnx.merge(_layer_graphdef(config, True), _take(weights["groups"], config.group_of(index), 0))
     params = _layer_weights(config, weights, ScanRun(index, 1, (config.is_local(index),)))
-    graph = _graph(config, config.first_attention_norm or index > 0)
-    return nnx.merge(graph, jax.tree.map(lambda leaf: leaf[0], params))
+    return nnx.merge(_layer_graphdef(config, config.first_attention_norm or index > 0), _take(params, 0))
 
 
 def _layer_weights(config: EncoderConfig, weights: dict[str, Params], run: ScanRun) -> Params:
-    """The parameters of a segment's layers, the norms that are kept apart put where a layer has them."""
+    """Returns the parameters of the layers of a run, with the separately stacked norms in their place."""
     params = _slice(weights["layers"], run.start, run.stop, config.num_layers)
     if "attention_norms" not in weights or run.start == 0:
         return params
@@ -187,17 +193,13 @@ def _slice(tree: Any, start: int, stop: int, length: int) -> Any:
     return tree if (start, stop) == (0, length) else jax.tree.map(lambda leaf: leaf[start:stop], tree)
 
 
-def _part(tree: Any, *index: int) -> Any:
+def _take(tree: Any, *index: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
-def _inner(config: EncoderConfig) -> range:
-    return range(config.inner_layers)
-
-
 @functools.lru_cache(maxsize=64)
-def _graph(config: EncoderConfig, normed: bool) -> nnx.GraphDef:
-    return nnx.graphdef(nnx.eval_shape(lambda: Layer(config, nnx.Rngs(0), normed)))
+def _layer_graphdef(config: EncoderConfig, attention_norm: bool) -> nnx.GraphDef:
+    return nnx.graphdef(nnx.eval_shape(lambda: Layer(config, nnx.Rngs(0), attention_norm)))
 
 
 def _remat(function: Callable, policy: str) -> Callable:

@@ -1,8 +1,7 @@
-"""Products and activations: the arithmetic that every module shares.
+"""Matrix multiplications, layer norm, initialisers and activations shared by every module.
 
-Every matrix product of the project goes through `dot`, so that its three products (forward, and backward to the input
-and to the weight) read the same narrow type. Leaving the backward products to the transpose rules would multiply a
-float32 cotangent with a bfloat16 weight, at float32 speed.
+Matmuls read operands in `compute_dtype` and accumulate in float32. For those with a weight, `dot` defines its backward
+pass as well: jax's transpose rules would multiply a float32 cotangent with a bfloat16 weight, at float32 speed.
 """
 
 from __future__ import annotations
@@ -26,15 +25,23 @@ Activation = Callable[[Array], Array]
 def dot(
     x: Float[Array, "*b I"], kernel: Float[Array, "I1 O1"], compute: str, result: str, transposed: bool = False
 ) -> Float[Array, "*b O"]:
-    """`x @ kernel`, operands cast to `compute`, product returned as `result`, accumulated in float32.
+    """Computes `x @ kernel`, accumulated in float32, forward and backward.
 
-    `transposed=True` takes the kernel as [N, K] (a tied word table). Passing `table.T` instead gives XLA:CPU a layout
-    for which it has no bfloat16 kernel.
+    Args:
+        x: inputs [..., I].
+        kernel: weights [I, O], or [O, I] if `transposed`.
+        compute: dtype to which both operands are cast, in all three matmuls.
+        result: dtype of the product.
+        transposed: multiplies by `kernel.T`, as for a tied word embedding table. Passing `table.T` instead gives
+            XLA:CPU a layout for which it has no bfloat16 kernel.
+
+    Returns:
+        The product [..., O].
     """
     return _dot_forward(x, kernel, compute, result, transposed)[0]
 
 
-def _product(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...], result: str) -> Array:
+def _matmul(a: Array, b: Array, a_axes: tuple[int, ...], b_axes: tuple[int, ...], result: str) -> Array:
     return jax.lax.dot_general(a, b, ((a_axes, b_axes), ((), ())), preferred_element_type=jnp.dtype(result))
 
 
@@ -42,28 +49,40 @@ def _dot_forward(
     x: Array, kernel: Array, compute: str, result: str, transposed: bool
 ) -> tuple[Array, tuple[Array, ...]]:
     operands = x.astype(compute), kernel.astype(compute)
-    out = _product(*operands, (x.ndim - 1,), (int(transposed),), result)
-    # The empty arrays carry the types in which the gradients must come back.
+    out = _matmul(*operands, (x.ndim - 1,), (int(transposed),), result)
+    # The empty arrays carry the dtypes that the gradients must have.
     return out, (*operands, jnp.zeros((), x.dtype), jnp.zeros((), kernel.dtype))
 
 
 def _dot_backward(compute: str, result: str, transposed: bool, saved: tuple, grad: Array) -> tuple[Array, Array]:
     x, kernel, x_like, kernel_like = saved
     grad = grad.astype(compute)
-    grad_x = _product(grad, kernel, (grad.ndim - 1,), (1 - int(transposed),), result)
-    rows = tuple(range(x.ndim - 1))
+    grad_x = _matmul(grad, kernel, (grad.ndim - 1,), (1 - int(transposed),), result)
+    batch_axes = tuple(range(x.ndim - 1))
     first, second = (grad, x) if transposed else (x, grad)
-    grad_kernel = _product(first, second, rows, rows, "float32")
+    grad_kernel = _matmul(first, second, batch_axes, batch_axes, "float32")
     return grad_x.astype(x_like.dtype), grad_kernel.astype(kernel_like.dtype)
 
 
 dot.defvjp(_dot_forward, _dot_backward)
 
 
-class Linear(nnx.Module):
-    """`x @ kernel + bias`, kernel [in, out]; `bias=False` has none.
+def einsum(equation: str, a: Array, b: Array, config: EncoderConfig) -> Array:
+    """Computes an einsum of operands cast to `compute_dtype`; accumulates and returns float32."""
+    compute = jnp.dtype(config.compute_dtype)
+    return jnp.einsum(equation, a.astype(compute), b.astype(compute), preferred_element_type=jnp.float32)
 
-    `residual_output` marks what is added to the residual stream: some families draw it narrower.
+
+class Linear(nnx.Module):
+    """`x @ kernel + bias` with kernel [in, out].
+
+    Args:
+        in_size: width of the inputs.
+        out_size: width of the outputs.
+        config: initialiser and dtypes.
+        rngs: the stream `params` draws the kernel.
+        bias: False leaves out the bias.
+        residual_output: True for a projection that is added to the residual stream; some models draw it smaller.
     """
 
     def __init__(
@@ -80,7 +99,7 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((out_size,), jnp.float32)) if bias else None
         self.compute, self.result = config.compute_dtype, config.result_dtype
 
-    def __call__(self, x: Float[Array, "*b K"]) -> Float[Array, "*b N"]:
+    def __call__(self, x: Float[Array, "*b I"]) -> Float[Array, "*b O"]:
         out = dot(x, self.kernel[...], self.compute, self.result)
         if self.bias is None:
             return out
@@ -88,7 +107,13 @@ class Linear(nnx.Module):
 
 
 def layer_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """Layer norm with the exact two-pass variance: the fast one loses digits that Hugging Face keeps."""
+    """Returns a layer norm with two-pass variance: the one-pass form loses digits that Hugging Face's keeps.
+
+    Args:
+        size: width of the normalized axis.
+        config: epsilon, bias and dtype.
+        rngs: stream of the parameters.
+    """
     return nnx.LayerNorm(
         size,
         epsilon=config.layer_norm_eps,
@@ -99,24 +124,26 @@ def layer_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> nnx.LayerNor
     )
 
 
-def initializer(config: EncoderConfig, narrow: bool = False) -> jax.nn.initializers.Initializer:
-    """BERT's truncated normal is cut at two sigma and not rescaled (real deviation 0.88 of the given one).
+def initializer(config: EncoderConfig, scale_residual: bool = False) -> jax.nn.initializers.Initializer:
+    """Returns the initialiser of weights; `scale_residual` divides sigma by sqrt(2 * num_layers).
 
-    `narrow` divides sigma by the root of the number of blocks (Megatron-LM, arXiv:1909.08053; GPT-2's paper).
+    The truncated normal is BERT's: cut at two sigma and not rescaled, so that the standard deviation is 0.88 sigma.
+    The scaling is that of GPT-2's paper (also Megatron-LM, arXiv:1909.08053).
     """
-    make = {"truncated_normal": jax.nn.initializers.truncated_normal, "normal": jax.nn.initializers.normal}
-    return make[config.initializer](config.initializer_range / (math.sqrt(2 * config.num_layers) if narrow else 1.0))
+    draw = {"truncated_normal": jax.nn.initializers.truncated_normal, "normal": jax.nn.initializers.normal}
+    scale = math.sqrt(2 * config.num_layers) if scale_residual else 1.0
+    return draw[config.initializer](config.initializer_range / scale)
 
 
 def activation(name: str) -> Activation:
-    """By Hugging Face's names."""
+    """Returns the activation function that Hugging Face calls `name`."""
     return {"relu": jax.nn.relu, "silu": jax.nn.silu, "tanh": jnp.tanh, "gelu_new": jax.nn.gelu, "gelu": gelu}[name]
 
 
 def gelu(x: Array) -> Array:
-    """x times the normal distribution function, by `erf` as torch has it.
+    """Computes x times the normal distribution function by `erf`, as torch does.
 
-    `jax.nn.gelu` takes `erfc`, which XLA:CPU computes 2.5 times as slowly (the slope included, 1.4 times).
+    `jax.nn.gelu` uses `erfc`, which XLA:CPU computes 2.5 times as slowly (1.4 times with the gradient).
     """
     wide = x.astype(jnp.float32)
     return (0.5 * wide * (1.0 + jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)

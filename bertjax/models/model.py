@@ -1,9 +1,10 @@
-"""The model that joins an encoder and heads, and its parameters as a nested dict."""
+"""The model: an encoder and heads, with its parameters as a nested dict."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -38,35 +39,37 @@ HEADS = (
     "question_answering",
 )
 
-_DECODER_KEY = 0xDEC0DE  # of the enhanced decoder's dropout, apart from the encoder's
+_DECODER_KEY = 0xDEC0DE  # derives the enhanced decoder's dropout key, distinct from the encoder's
 
 
 class Model(nnx.Module):
-    """An encoder with any of `HEADS`; `pair`, and a classifier that wants it, read the pooler."""
+    """An encoder with any of `HEADS`; `pair`, and a sequence classifier with `classifier_dense="pooler"`, use the pooler.
+
+    Args:
+        config: architecture and heads.
+        heads: names from `HEADS`; the attributes of all others are None.
+        rngs: the stream `params` draws the parameters.
+
+    Raises:
+        UserError: a head is unknown, or needs the pooler.
+    """
 
     def __init__(self, config: EncoderConfig, heads: tuple[str, ...], rngs: nnx.Rngs):
         check_heads(config, heads)
         self.encoder = Encoder(config, rngs)
-        if "pooler" in heads:
-            self.pooler = Pooler(config, rngs)
-        if "mlm" in heads:
-            self.mlm_head = MlmHead(config, rngs)
-            if config.enhanced_decoder:
-                self.decoder_positions = nnx.Embed(
-                    config.max_position_embeddings, config.hidden_size, embedding_init=initializer(config), rngs=rngs
-                )
-        if "pair" in heads:
-            self.pair_head = Linear(config.hidden_size, 2, config, rngs)
-        if "rtd" in heads:
-            self.rtd_head = ReplacedTokenHead(config, rngs)
-        if "span_boundary" in heads:
-            self.span_head = SpanBoundaryHead(config, rngs)
-        if "sequence_classification" in heads:
-            self.sequence_head = ScoreHead(config, config.num_labels, config.classifier_dense == "own", rngs)
-        if "token_classification" in heads:
-            self.token_head = ScoreHead(config, config.num_labels, config.token_classifier_dense, rngs)
-        if "question_answering" in heads:
-            self.answer_head = ScoreHead(config, 2, config.token_classifier_dense, rngs)
+        self.pooler = Pooler(config, rngs) if "pooler" in heads else None
+        self.mlm_head = MlmHead(config, rngs) if "mlm" in heads else None
+        self.decoder_positions = _decoder_positions(config, rngs) if "mlm" in heads else None
+        self.pair_head = Linear(config.hidden_size, 2, config, rngs) if "pair" in heads else None
+        self.rtd_head = ReplacedTokenHead(config, rngs) if "rtd" in heads else None
+        self.span_head = SpanBoundaryHead(config, rngs) if "span_boundary" in heads else None
+
+        def score_head(name: str, num_scores: int, dense: bool) -> ScoreHead | None:
+            return ScoreHead(config, num_scores, dense, rngs) if name in heads else None
+
+        self.sequence_head = score_head("sequence_classification", config.num_labels, config.classifier_dense == "own")
+        self.token_head = score_head("token_classification", config.num_labels, config.token_classifier_dense)
+        self.answer_head = score_head("question_answering", 2, config.token_classifier_dense)
         self.config = config
 
     def encode(
@@ -78,7 +81,8 @@ class Model(nnx.Module):
         key: Key | None = None,
         collect: tuple[str, ...] = (),
     ) -> EncoderOutput:
-        if hasattr(self, "decoder_positions"):
+        """Runs the encoder, and collects what `mlm_hidden_states` needs; arguments as in `Encoder.__call__`."""
+        if self.decoder_positions is not None:
             collect = (*collect, "before_last")
         return self.encoder(input_ids, segment_ids, position_ids, token_type_ids, key, collect)
 
@@ -90,24 +94,30 @@ class Model(nnx.Module):
         positions: Int[Array, "B M"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B M D"]:
-        """What the masked-word head reads of the tokens at `positions` (None = all), from what `encode` returned.
+        """Returns the input of the MLM head: the last hidden state, or the output of DeBERTa's enhanced decoder.
 
-        That is the last hidden state, or what DeBERTa's enhanced decoder makes of the one before it.
+        Args:
+            encoded: output of `encode`.
+            segment_ids: [B, S].
+            position_ids: [B, S].
+            positions: tokens to return [B, M]; None = all.
+            key: of the decoder's dropout; None = no dropout.
         """
-        if hasattr(self, "decoder_positions"):
-            assert encoded.before_last is not None  # `encode` asked for it
-            return self._enhanced(encoded.before_last, segment_ids, position_ids, positions, key)
+        if self.decoder_positions is not None:
+            assert encoded.before_last is not None  # `encode` collects it
+            return self._enhanced_decoder(encoded.before_last, segment_ids, position_ids, positions, key)
         hidden = encoded.last_hidden_state
         return hidden if positions is None else gather_positions(hidden, positions)
 
-    def _enhanced(
+    def _enhanced_decoder(
         self, hidden: Array, segment_ids: Array, position_ids: Array, positions: Array | None, key: Key | None
     ) -> Array:
-        """The last layer, twice, over queries that start as hidden state + absolute position.
+        """Runs the last layer twice over queries that start as hidden state + absolute position.
 
-        Keys and values are the hidden states both times, so queries do not see one another, and only those that are
-        asked for are run (microsoft/DeBERTa:DeBERTa/apps/models/masked_language_model.py runs all).
+        Keys and values are the hidden states both times, so queries do not see one another, and only those at
+        `positions` are run (microsoft/DeBERTa:DeBERTa/apps/models/masked_language_model.py runs all).
         """
+        assert self.decoder_positions is not None
         keys = (None, None) if key is None else jax.random.split(jax.random.fold_in(key, _DECODER_KEY))
         last, no_types = self.config.num_layers - 1, jnp.zeros_like(segment_ids)
         context = self.encoder.contexts(segment_ids, position_ids, no_types)[self.config.is_local(last)]
@@ -115,13 +125,13 @@ class Model(nnx.Module):
         if positions is not None and self.config.attention_position == "disentangled":
             x, context, positions = gather_positions(x, positions), restrict_queries(context, positions), None
         layer = self.encoder.layer(last)
-        for step_key in keys:
-            x = layer(x, context, step_key, hidden)
+        for layer_key in keys:
+            x = layer(x, context, layer_key, hidden)
         return x if positions is None else gather_positions(x, positions)
 
     def mlm_logits(self, hidden: Float[Array, "*b D"]) -> Float[Array, "*b V"]:
-        """Vocabulary logits of the given hidden states (gather the positions first: this is the dear product)."""
-        return self.mlm_head(hidden, self.word_embedding_table())
+        """Returns vocabulary logits of hidden states; gather the masked positions first, for this is expensive."""
+        return _present(self.mlm_head)(hidden, self.word_embedding_table())
 
     def word_embedding_table(self) -> Float[Array, "V D"]:
         return self.encoder.embeddings.word_embeddings.embedding[...]
@@ -129,26 +139,26 @@ class Model(nnx.Module):
     def pooled(
         self, hidden: Float[Array, "B S D"], positions: Int[Array, "B E"], segment_ids: Int[Array, "B S"] | None = None
     ) -> Float[Array, "B E D"]:
-        """Pooler output of every example's summary; a mean over tokens needs `segment_ids`."""
-        return self.pooler(self._summaries(hidden, positions, segment_ids))
+        """Returns the pooler output of every example; arguments as in `sequence_logits`."""
+        return _present(self.pooler)(self._summaries(hidden, positions, segment_ids))
 
     def pair_logits(self, pooled: Float[Array, "*b D"]) -> Float[Array, "*b 2"]:
-        return self.pair_head(pooled).astype("float32")
+        return _present(self.pair_head)(pooled).astype("float32")
 
     def rtd_logits(
         self, hidden: Float[Array, "B S D"], positions: Int[Array, "B E"], segment_ids: Int[Array, "B S"]
     ) -> Float[Array, "B S"]:
-        """One score a token, positive where it looks replaced; `positions` of the examples' summary tokens."""
+        """Returns one score per token, positive where it looks replaced; arguments as in `sequence_logits`."""
         summaries = None
         if self.config.rtd_head == "summary":
             summaries = summary_per_token(hidden, positions, segment_ids)
-        return self.rtd_head(hidden, summaries)
+        return _present(self.rtd_head)(hidden, summaries)
 
     def span_logits(
-        self, left: Float[Array, "B M D"], right: Float[Array, "B M D"], places: Int[Array, "B M"]
+        self, left: Float[Array, "B M D"], right: Float[Array, "B M D"], positions: Int[Array, "B M"]
     ) -> Float[Array, "B M V"]:
-        """Vocabulary logits from a span's outer neighbours and the word's place in it."""
-        return self.span_head(left, right, places, self.word_embedding_table())
+        """Returns vocabulary logits of the tokens of spans; arguments as in `SpanBoundaryHead.__call__`."""
+        return _present(self.span_head)(left, right, positions, self.word_embedding_table())
 
     def sequence_logits(
         self,
@@ -156,19 +166,26 @@ class Model(nnx.Module):
         positions: Int[Array, "B E"],
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
-    ) -> Float[Array, "B E K"]:
-        """Scores of the labels of every example."""
+    ) -> Float[Array, "B E C"]:
+        """Returns the scores of C labels for every example.
+
+        Args:
+            hidden: last hidden state [B, S, D].
+            positions: summary token of each example [B, E].
+            segment_ids: example of each token [B, S]; needed for the mean over tokens only.
+            key: of the dropout; None = no dropout.
+        """
         summary = self._summaries(hidden, positions, segment_ids)
         if self.config.classifier_dense == "pooler":
-            summary = self.pooler(summary)
-        return self.sequence_head(summary, key)
+            summary = _present(self.pooler)(summary)
+        return _present(self.sequence_head)(summary, key)
 
-    def token_logits(self, hidden: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S K"]:
-        return self.token_head(hidden, key)
+    def token_logits(self, hidden: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S C"]:
+        return _present(self.token_head)(hidden, key)
 
     def answer_logits(self, hidden: Float[Array, "B S D"], key: Key | None = None) -> Float[Array, "B S 2"]:
-        """Scores of every token to be the first and the last of the answer."""
-        return self.answer_head(hidden, key)
+        """Returns the scores of every token to be the first and the last of the answer."""
+        return _present(self.answer_head)(hidden, key)
 
     def _summaries(self, hidden: Array, positions: Array, segment_ids: Array | None) -> Array:
         if segment_ids is None:
@@ -178,16 +195,33 @@ class Model(nnx.Module):
         return pool_examples(hidden, positions, segment_ids, self.config)
 
 
+Head = TypeVar("Head", bound=nnx.Module)
+
+
+def _present(head: Head | None) -> Head:
+    if head is None:
+        raise ValueError("the model was built without this head; name it in `heads`")
+    return head
+
+
+def _decoder_positions(config: EncoderConfig, rngs: nnx.Rngs) -> nnx.Embed | None:
+    """Returns the absolute positions of the enhanced decoder, if the config has one."""
+    if not config.enhanced_decoder:
+        return None
+    draw = initializer(config)
+    return nnx.Embed(config.max_position_embeddings, config.hidden_size, embedding_init=draw, rngs=rngs)
+
+
 def check_heads(config: EncoderConfig, heads: tuple[str, ...]) -> None:
-    """Raises `UserError` for heads that there are not, or that lack what they read."""
+    """Checks the names of heads; raises `UserError` if one is unknown or needs the pooler and there is none."""
     unknown = [head for head in heads if head not in HEADS]
     if unknown:
-        raise UserError(f"unknown head {unknown[0]!r}; there are {', '.join(HEADS)}")
+        raise UserError(f"unknown head {unknown[0]!r}; known heads: {', '.join(HEADS)}")
     readers = ["pair"] if "pair" in heads else []
     if "sequence_classification" in heads and config.classifier_dense == "pooler":
         readers.append("sequence_classification")
     if readers and "pooler" not in heads:
-        raise UserError(f"the head {readers[0]} reads the pooler; heads must name pooler, too, not {', '.join(heads)}")
+        raise UserError(f"the head {readers[0]} needs the head pooler; heads are {', '.join(heads)}")
 
 
 @functools.lru_cache(maxsize=64)
@@ -197,21 +231,21 @@ def graphdef(config: EncoderConfig, heads: tuple[str, ...]) -> nnx.GraphDef:
 
 
 def bind(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> Model:
-    """The model with these parameters."""
+    """Returns the model with these parameters; arguments as in `Model`."""
     return nnx.merge(graphdef(config, heads), params)
 
 
 def init_params(config: EncoderConfig, heads: tuple[str, ...], key: Key) -> Params:
-    """Freshly drawn parameters, a nested dict of float32 arrays."""
+    """Draws parameters, a nested dict of float32 arrays; arguments as in `Model`."""
     return nnx.to_pure_dict(nnx.state(Model(config, heads, nnx.Rngs(key))))
 
 
 def abstract_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
-    """Shapes and types of `init_params`, without allocating any."""
+    """Returns shapes and dtypes of `init_params` without allocating them."""
     return jax.eval_shape(lambda: init_params(config, heads, jax.random.key(0)))
 
 
 def count_params(config: EncoderConfig, heads: tuple[str, ...]) -> int:
-    """Number of parameters at the true vocabulary size, tied weights counted once."""
+    """Returns the number of parameters at the true vocabulary size; tied weights count once."""
     true = dataclasses.replace(config, padded_vocab_size=None)
     return sum(leaf.size for leaf in jax.tree.leaves(abstract_params(true, heads)))

@@ -1,13 +1,16 @@
-"""Scores of queries and projected distances: only i - j matters, so no score is looked up.
+"""Scores of queries against embeddings of relative distances, without a gather (Transformer-XL's relative shift).
 
-A token is multiplied with the distances in order, and the scores of a row of tokens are a sheared view of the product:
-a reshape, whose gradient is a reshape. Queries at any places take one slice each. A look-up's gradient would add in no
-fixed order on a GPU, and one by one on a TPU. Forward and backward of this product alone, in ms on two busy CPU cores,
-and MB of scratch, 2 rows, 12 heads of 64, float32:
+A score depends on the distance i - j only. Tokens are multiplied with the embeddings of all distances in order, and
+the scores by key are a sheared view of the product: a reshape, whose gradient is a reshape. Queries at arbitrary
+positions take one slice each. The gradient of a gather would be summed in no fixed order on GPUs and one element at a
+time on TPUs. Forward and backward of these scores, in ms on two CPU cores, and MB of scratch; 2 sequences, 12 heads of
+64, float32:
 
-    512 tokens, 512 keys    whole rows 387, 147 MB    blocks of 64: 273, 97 MB    of 128: 363, 100 MB
-    512 tokens, 896 keys    whole rows 539, 201 MB    blocks of 64: 458, 160 MB   of 128: 521, 159 MB
-    85 places, 896 keys     slices 48, 33 MB          scattered over 512 tokens: 607, 201 MB
+    512 queries, 512 keys   whole sequences 387, 147 MB   blocks of 64: 273, 97 MB    of 128: 363, 100 MB
+    512 queries, 896 keys   whole sequences 539, 201 MB   blocks of 64: 458, 160 MB   of 128: 521, 159 MB
+    85 queries, 896 keys    slices 48, 33 MB              scattered over 512 queries: 607, 201 MB
+
+Axes: K keys, T queries at given positions, R = K + S - 1 distances, G = 1 or B sets of embeddings.
 """
 
 from __future__ import annotations
@@ -17,68 +20,71 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
+from bertjax.models.linear import einsum
 
-_BLOCK = 64  # tokens that are multiplied together: (K + 64) / K of the products that are needed
+_BLOCK = 64  # queries multiplied together: the overhead is a factor of (K + 64) / K
 
 
 def distance_scores(
-    q: Float[Array, "B S N H"], rows: Float[Array, "G W N H"], num_keys: int, config: EncoderConfig
+    q: Float[Array, "B S N H"], embeddings: Float[Array, "G R N H"], num_keys: int, config: EncoderConfig
 ) -> Float[Array, "B N S K"]:
-    """q_i rows[i - j] for queries that are the last S of the K tokens; `rows` by falling distance from K - 1 to 1 - S.
+    """Computes q_i embeddings[i - j] for queries that are the last S of K tokens.
 
-    There is one set of rows, or one for each row of the batch. The product is kept in the type of the activations: half
-    of float32's memory where that is bfloat16.
+    The product is held in the dtype of the activations, which halves the memory where that is bfloat16.
+
+    Args:
+        q: queries [B, S, N, H].
+        embeddings: by falling distance from K - 1 to 1 - S [G, R, N, H]; one set, or one per sequence.
+        num_keys: K.
+        config: dtypes.
+
+    Returns:
+        Scores [B, N, S, K], float32.
     """
     batch, length, heads, size = q.shape
-    if rows.shape[0] > 1:
-        scores = einsum("bqnh,bwnh->bnqw", q, rows, config).astype(config.result_dtype)
+    if embeddings.shape[0] > 1:
+        scores = einsum("bqnh,brnh->bnqr", q, embeddings, config).astype(config.result_dtype)
         return relative_shift(scores, num_keys).astype(jnp.float32)
     block = block_size(length)
     starts = range(length - block, -1, -block)
-    of_blocks = jnp.stack([rows[0, start : start + num_keys + block - 1] for start in starts])
-    in_blocks = q.reshape(batch, len(starts), block, heads, size)
-    scores = einsum("bcqnh,cwnh->bncqw", in_blocks, of_blocks, config).astype(config.result_dtype)
+    by_block = jnp.stack([embeddings[0, start : start + num_keys + block - 1] for start in starts])
+    blocks = q.reshape(batch, len(starts), block, heads, size)
+    scores = einsum("bcqnh,crnh->bncqr", blocks, by_block, config).astype(config.result_dtype)
     return relative_shift(scores, num_keys).reshape(batch, heads, length, num_keys).astype(jnp.float32)
 
 
 def distance_scores_at(
     q: Float[Array, "B T N H"],
-    rows: Float[Array, "G W N H"],
-    places: Int[Array, "B T"],
+    embeddings: Float[Array, "G R N H"],
+    positions: Int[Array, "B T"],
     num_keys: int,
     config: EncoderConfig,
 ) -> Float[Array, "B N T K"]:
-    """The same for queries that stand at `places` of the row, in [0, S)."""
-    spec = "btnh,bwnh->btnw"
-    if rows.shape[0] == 1:
-        spec, rows = "btnh,wnh->btnw", rows[0]
-    scores = einsum(spec, q, rows, config)
-    starts = scores.shape[-1] - num_keys - places
+    """Computes the same for queries at `positions` in [0, S); other arguments as in `distance_scores`."""
+    equation = "btnh,brnh->btnr"
+    if embeddings.shape[0] == 1:
+        equation, embeddings = "btnh,rnh->btnr", embeddings[0]
+    scores = einsum(equation, q, embeddings, config)
+    starts = scores.shape[-1] - num_keys - positions
 
-    def own(scores: Array, start: Array) -> Array:
+    def slice_keys(scores: Array, start: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(scores, start, num_keys, axis=-1)
 
-    return jax.vmap(jax.vmap(own))(scores, starts).swapaxes(1, 2)
+    return jax.vmap(jax.vmap(slice_keys))(scores, starts).swapaxes(1, 2)
 
 
-def relative_shift(x: Float[Array, "*b Q W"], length: int) -> Float[Array, "*b Q K"]:
-    """out[i, j] = x[i, Q - 1 - i + j], j < `length` = W - Q + 1: read on, rows of W - 1 lie as they are wanted.
+def relative_shift(x: Float[Array, "*b Q R"], num_keys: int) -> Float[Array, "*b Q K"]:
+    """Turns scores by distance into scores by key: out[i, j] = x[i, Q - 1 - i + j] for j < num_keys = R - Q + 1.
 
-    Turns scores by distance into scores by key.
+    Read in rows of R - 1 numbers, the flat array has them in place (arXiv:1901.02860, appendix B).
     """
     *lead, count, width = x.shape
     if count == 1:
-        return x[..., :length]
+        return x[..., :num_keys]
     flat = x.reshape(*lead, count * width)[..., count - 1 : count * width - 1]
-    return flat.reshape(*lead, count, width - 1)[..., :length]
+    return flat.reshape(*lead, count, width - 1)[..., :num_keys]
 
 
 def block_size(length: int) -> int:
-    """The most tokens up to `_BLOCK`, and half of that at least, that divide the row; else the row."""
+    """Returns the largest divisor of `length` from `_BLOCK` / 2 to `_BLOCK`; `length` if there is none."""
     return next((size for size in range(_BLOCK, _BLOCK // 2 - 1, -1) if length % size == 0), length)
-
-
-def einsum(spec: str, a: Array, b: Array, config: EncoderConfig) -> Array:
-    """Operands in the type of products, sums in float32."""
-    narrow = jnp.dtype(config.compute_dtype)
-    return jnp.einsum(spec, a.astype(narrow), b.astype(narrow), preferred_element_type=jnp.float32)

@@ -1,8 +1,10 @@
-"""Attention a few heads at a time, whose scores stay in the cache of a processor; the scores are not kept.
+"""Attention over tiles of a few heads, whose scores fit a processor's cache; the backward pass recomputes them.
 
-A processor reads and writes main memory at a tenth of the speed at which it adds: scores of whole batches, which
-softmax and dropout pass over a dozen times, cost more than their products. The backward pass makes them anew, as
-FlashAttention does (arXiv:2205.14135), and all of its products read the narrow type, too.
+Softmax and dropout pass over the scores a dozen times, and a processor reads memory at a tenth of the speed of its
+arithmetic: scores of whole batches cost more than their matmuls. The backward pass is FlashAttention's
+(arXiv:2205.14135); all of its matmuls read operands in `compute_dtype`.
+
+Axes: C sequences or blocks of sequences, Q queries, K keys, T tiles of r sequences and n heads.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from bertjax.config.model import EncoderConfig
@@ -23,7 +24,7 @@ from bertjax.models.linear import Key
 from bertjax.models.mesh import per_device
 
 MAX_TILE_SCORES = 3 << 18
-"""Of a tile, at most: 3 MiB in float32."""
+"""Scores per tile: 3 MiB in float32."""
 
 
 def tiled_attention(
@@ -34,62 +35,64 @@ def tiled_attention(
     config: EncoderConfig,
     key: Key | None,
 ) -> Float[Array, "C Q N H"]:
-    """softmax(q k / sqrt(H)) v over the keys that `mask` shows, float32; drops what the plain form would drop."""
-    narrow, rate = config.compute_dtype, config.attention_dropout
+    """Computes softmax(q k / sqrt(H)) v, float32; drops the same probabilities as the plain form.
+
+    Arguments as in `dot_product_attention`; `mask` is True where a query sees a key.
+    """
+    compute, rate = config.compute_dtype, config.attention_dropout
     if key is None or rate == 0.0:
-        run: Callable = functools.partial(_attention, narrow, 1.0)
+        run: Callable = functools.partial(_attention, compute, 1.0)
         return per_device(lambda q, k, v, mask: run(q, k, v, mask, None), (2, 2, 2, None), 2, q, k, v, mask)
     keep, scale = keep_mask(key, rate, (q.shape[0], q.shape[2], q.shape[1], k.shape[1]))
-    run = functools.partial(_attention, narrow, scale)
+    run = functools.partial(_attention, compute, scale)
     return per_device(run, (2, 2, 2, None, 1), 2, q, k, v, mask, keep)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attention(narrow: str, scale: float, q: Array, k: Array, v: Array, mask: Array, keep: Array | None) -> Array:
-    return _forward(narrow, scale, q, k, v, mask, keep)[0]
+def _attention(compute: str, scale: float, q: Array, k: Array, v: Array, mask: Array, keep: Array | None) -> Array:
+    return _forward(compute, scale, q, k, v, mask, keep)[0]
 
 
 def _forward(
-    narrow: str, scale: float, q: Array, k: Array, v: Array, mask: Array, keep: Array | None
+    compute: str, scale: float, q: Array, k: Array, v: Array, mask: Array, keep: Array | None
 ) -> tuple[Array, Any]:
     tiles = Tiles(q.shape, k.shape[1])
-    # The empty arrays carry the types in which the gradients must come back.
+    # The empty arrays carry the dtypes that the gradients must have.
     likes = tuple(jnp.zeros((), x.dtype) for x in (q, k, v))
-    saved = (*(tiles.cut(x.astype(narrow)) for x in (q, k, v)), tiles.cut_scores(keep))
-    out, logsumexp = tiles.each(functools.partial(_average, scale), mask, *saved)
-    return tiles.join(out), (saved, mask, out, logsumexp, likes)
+    inputs = (*(tiles.split(x.astype(compute)) for x in (q, k, v)), tiles.split_scores(keep))
+    out, logsumexp = tiles.map(functools.partial(_tile_forward, scale), mask, *inputs)
+    return tiles.join(out), (inputs, mask, out, logsumexp, likes)
 
 
-def _backward(narrow: str, scale: float, kept_back: tuple, grad: Array) -> tuple:
-    saved, mask, out, logsumexp, likes = kept_back
-    rows, heads, length, width = saved[0].shape[1:]
-    tiles = Tiles((*grad.shape[:3], width), saved[1].shape[3])
-    assert (rows, heads, length) == (tiles.rows, tiles.heads, grad.shape[1])
-    slope = tiles.cut(grad)
-    # The mean slope of a query's shares, by what they have made: sum over keys of share * (grad . v) = grad . out.
-    means = (slope.astype(jnp.float32) * out).sum(axis=-1)
-    slopes = tiles.each(functools.partial(_slopes, scale), mask, *saved, logsumexp, means, slope.astype(narrow))
-    joined = (tiles.join(x).astype(like.dtype) for x, like in zip(slopes, likes, strict=True))
+def _backward(compute: str, scale: float, saved: tuple, grad: Array) -> tuple:
+    inputs, mask, out, logsumexp, likes = saved
+    tiles = Tiles((*grad.shape[:3], inputs[0].shape[4]), inputs[1].shape[3])
+    assert inputs[0].shape[1:4] == (tiles.sequences, tiles.heads, grad.shape[1])
+    grad_out = tiles.split(grad)
+    # Mean gradient of a query's probabilities, from the output: sum over keys of p * (grad . v) = grad . out.
+    means = (grad_out.astype(jnp.float32) * out).sum(axis=-1)
+    run = functools.partial(_tile_backward, scale)
+    grads = tiles.map(run, mask, *inputs, logsumexp, means, grad_out.astype(compute))
+    joined = (tiles.join(x).astype(like.dtype) for x, like in zip(grads, likes, strict=True))
     return (*joined, None, None)
 
 
 _attention.defvjp(_forward, _backward)
 
 
-def _average(scale: float, mask: Array, q: Array, k: Array, v: Array, keep: Array | None) -> tuple[Array, Array]:
-    """A tile: the mixed values [r, n, Q, H] and the logarithms of the sums [r, n, Q], float32."""
+def _tile_forward(scale: float, mask: Array, q: Array, k: Array, v: Array, keep: Array | None) -> tuple[Array, Array]:
+    """Returns the averaged values [r, n, Q, H] and the logsumexp of the scores [r, n, Q] of one tile, float32."""
     scores = _scores(q, k, mask)
     with jax.named_scope("softmax"):
         highest = scores.max(axis=-1, keepdims=True)
-        shares = jnp.exp(scores - highest)
-        total = shares.sum(axis=-1, keepdims=True)
-        shares = shares / total
-    return _product("rnqk,rnkh->rnqh", _drop(shares, keep, scale).astype(v.dtype), v), (highest + jnp.log(total))[
-        ..., 0
-    ]
+        probabilities = jnp.exp(scores - highest)
+        total = probabilities.sum(axis=-1, keepdims=True)
+        probabilities = probabilities / total
+    values = _einsum("rnqk,rnkh->rnqh", _drop(probabilities, keep, scale).astype(v.dtype), v)
+    return values, (highest + jnp.log(total))[..., 0]
 
 
-def _slopes(
+def _tile_backward(
     scale: float,
     mask: Array,
     q: Array,
@@ -98,20 +101,21 @@ def _slopes(
     keep: Array | None,
     logsumexp: Array,
     means: Array,
-    grad: Array,
+    grad_out: Array,
 ) -> tuple[Array, Array, Array]:
-    """A tile: slopes of q, k, v from that of the mixed values."""
+    """Returns the gradients of q, k and v of one tile (the FlashAttention backward pass)."""
     with jax.named_scope("softmax"):
-        shares = jnp.exp(_scores(q, k, mask) - logsumexp[..., None])
-    of_v = _product("rnqk,rnqh->rnkh", _drop(shares, keep, scale).astype(v.dtype), grad)
-    of_shares = _drop(_product("rnqh,rnkh->rnqk", grad, v), keep, scale)
+        probabilities = jnp.exp(_scores(q, k, mask) - logsumexp[..., None])
+    grad_v = _einsum("rnqk,rnqh->rnkh", _drop(probabilities, keep, scale).astype(v.dtype), grad_out)
+    grad_probabilities = _drop(_einsum("rnqh,rnkh->rnqk", grad_out, v), keep, scale)
     with jax.named_scope("softmax"):
-        of_scores = (shares * (of_shares - means[..., None]) / math.sqrt(q.shape[-1])).astype(q.dtype)
-    return _product("rnqk,rnkh->rnqh", of_scores, k), _product("rnqk,rnqh->rnkh", of_scores, q), of_v
+        grad_scores = probabilities * (grad_probabilities - means[..., None]) / math.sqrt(q.shape[-1])
+        grad_scores = grad_scores.astype(q.dtype)
+    return _einsum("rnqk,rnkh->rnqh", grad_scores, k), _einsum("rnqk,rnqh->rnkh", grad_scores, q), grad_v
 
 
 def _scores(q: Array, k: Array, mask: Array) -> Array:
-    scores = _product("rnqh,rnkh->rnqk", q, k) / math.sqrt(q.shape[-1])
+    scores = _einsum("rnqh,rnkh->rnqk", q, k) / math.sqrt(q.shape[-1])
     return jnp.where(mask, scores, jnp.finfo(jnp.float32).min)
 
 
@@ -120,51 +124,61 @@ def _drop(x: Array, keep: Array | None, scale: float) -> Array:
     return x if keep is None else jnp.where(keep, x * scale, 0.0)
 
 
-def _product(equation: str, a: Array, b: Array) -> Array:
+def _einsum(equation: str, a: Array, b: Array) -> Array:
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
 
 class Tiles:
-    """How [C, Q, N, H] is cut: `rows` whole rows, or of one row `heads` heads, at a time."""
+    """The split of [C, Q, N, H] into tiles: `sequences` whole sequences each, or `heads` heads of one sequence.
 
-    def __init__(self, shape: tuple[int, ...], keys: int):
-        self.whole, self.length, self.all_heads, self.width = shape
-        of_head = self.length * keys
-        self.heads = _most(self.all_heads, MAX_TILE_SCORES // of_head)
-        self.rows = (
-            1 if self.heads < self.all_heads else _most(self.whole, MAX_TILE_SCORES // (of_head * self.all_heads))
-        )
-        self.groups = self.all_heads // self.heads  # tiles of a row
+    Args:
+        shape: (C, Q, N, H).
+        num_keys: K.
+    """
 
-    def cut(self, x: Array) -> Array:
+    def __init__(self, shape: tuple[int, ...], num_keys: int):
+        self.batch, length, self.all_heads, _ = shape
+        scores = length * num_keys  # per head
+        self.heads = _largest_divisor(self.all_heads, MAX_TILE_SCORES // scores)
+        whole = self.heads == self.all_heads
+        self.sequences = _largest_divisor(self.batch, MAX_TILE_SCORES // (scores * self.all_heads)) if whole else 1
+        self.groups = self.all_heads // self.heads  # tiles per sequence
+
+    def split(self, x: Array) -> Array:
         """[C, S, N, H] -> [T, r, n, S, H]."""
-        parts = x.reshape(-1, self.rows, x.shape[1], self.groups, self.heads, x.shape[3])
-        return parts.transpose(0, 3, 1, 4, 2, 5).reshape(-1, self.rows, self.heads, x.shape[1], x.shape[3])
+        groups = x.reshape(-1, self.sequences, x.shape[1], self.groups, self.heads, x.shape[3])
+        return groups.transpose(0, 3, 1, 4, 2, 5).reshape(-1, self.sequences, self.heads, x.shape[1], x.shape[3])
 
     def join(self, x: Array) -> Array:
-        """The way back."""
-        parts = x.reshape(-1, self.groups, self.rows, self.heads, *x.shape[3:])
-        return parts.transpose(0, 2, 4, 1, 3, 5).reshape(self.whole, x.shape[3], self.all_heads, x.shape[4])
+        """[T, r, n, S, H] -> [C, S, N, H]."""
+        groups = x.reshape(-1, self.groups, self.sequences, self.heads, *x.shape[3:])
+        return groups.transpose(0, 2, 4, 1, 3, 5).reshape(self.batch, x.shape[3], self.all_heads, x.shape[4])
 
-    def cut_scores(self, x: Array | None) -> Array | None:
-        """[C, N, Q, K] -> [T, r, n, Q, K]; nothing moves, for tiles hold whole rows or heads of one."""
-        return None if x is None else x.reshape(-1, self.rows, self.heads, *x.shape[2:])
+    def split_scores(self, x: Array | None) -> Array | None:
+        """[C, N, Q, K] -> [T, r, n, Q, K], without a copy: tiles are whole sequences or heads of one."""
+        return None if x is None else x.reshape(-1, self.sequences, self.heads, *x.shape[2:])
 
-    def each(self, function: Callable, mask: Array, *parts: Any) -> Any:
-        """`function(mask of the tile, *parts of the tile)` of every tile."""
-        masks = mask.reshape(-1, self.rows, *mask.shape[1:])
-        count = self.whole // self.rows * self.groups
+    def map(self, function: Callable, mask: Array, *inputs: Any) -> Any:
+        """Returns `function(mask of the tile, *inputs of the tile)` of every tile, stacked [T, ...].
+
+        Args:
+            function: returns a tree of arrays.
+            mask: [C, 1, Q, K].
+            *inputs: trees of arrays [T, ...].
+        """
+        masks = mask.reshape(-1, self.sequences, *mask.shape[1:])
+        count = self.batch // self.sequences * self.groups
         if count == 1:
-            made = function(masks[0], *jax.tree.map(lambda part: part[0], parts))
-            return jax.tree.map(lambda part: part[None], made)
+            made = function(masks[0], *jax.tree.map(lambda leaf: leaf[0], inputs))
+            return jax.tree.map(lambda leaf: leaf[None], made)
 
-        def body(_: None, own: tuple) -> tuple[None, Any]:
-            number, parts = own
-            return None, function(jax.lax.dynamic_index_in_dim(masks, number // self.groups, keepdims=False), *parts)
+        def body(_: None, tile: tuple) -> tuple[None, Any]:
+            index, inputs = tile
+            return None, function(jax.lax.dynamic_index_in_dim(masks, index // self.groups, keepdims=False), *inputs)
 
-        return jax.lax.scan(body, None, (jnp.arange(count), parts))[1]
+        return jax.lax.scan(body, None, (jnp.arange(count), inputs))[1]
 
 
-def _most(number: int, limit: int) -> int:
-    """The largest divisor of `number` that is not above `limit`, or 1."""
-    return int(max((each for each in np.arange(1, number + 1) if number % each == 0 and each <= limit), default=1))
+def _largest_divisor(number: int, limit: int) -> int:
+    """Returns the largest divisor of `number` that is at most `limit`, or 1."""
+    return max((size for size in range(1, number + 1) if number % size == 0 and size <= limit), default=1)

@@ -15,7 +15,7 @@ from jax.sharding import AxisType
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.models import attention_kernels
-from bertjax.models.attention import attend
+from bertjax.models.attention import dot_product_attention
 from bertjax.models.attention_context import AttentionContext, attention_mask
 
 ROWS, LENGTH, HEADS, WIDTH = 4, 200, 2, 40  # neither the length nor the width is a multiple of 128
@@ -50,7 +50,7 @@ def values_and_gradients(config: EncoderConfig, window: int, causal: bool) -> li
     real = (ids > 0)[:, :, None, None]
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-        out = jnp.where(real, attend(q, k, v, AttentionContext(ids, window, causal), config, None), 0.0)
+        out = jnp.where(real, dot_product_attention(q, k, v, AttentionContext(ids, window, causal), config, None), 0.0)
         return (out * weights).sum(), out
 
     (_, out), gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*qkv)
@@ -71,7 +71,7 @@ def test_splash_runs_on_the_shards_of_a_mesh() -> None:
     mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
     q, ids = jnp.zeros((ROWS, LENGTH, HEADS, WIDTH)), segments()
     with jax.set_mesh(mesh):
-        text = str(jax.make_jaxpr(lambda q: attend(q, q, q, AttentionContext(ids), config, None))(q))
+        text = str(jax.make_jaxpr(lambda q: dot_product_attention(q, q, q, AttentionContext(ids), config, None))(q))
         shared = values_and_gradients(config, 30, False)
     assert "shard_map" in text
     for mine, plain in zip(shared, alone, strict=True):
@@ -82,7 +82,11 @@ def lowered(implementation: str, platform: str, window: int, causal: bool) -> st
     config = with_implementation(NARROW, implementation)
 
     def loss(q: jax.Array, ids: jax.Array) -> jax.Array:
-        return attend(q, q, q, AttentionContext(ids, window, causal), config, None).astype(jnp.float32).sum()
+        return (
+            dot_product_attention(q, q, q, AttentionContext(ids, window, causal), config, None)
+            .astype(jnp.float32)
+            .sum()
+        )
 
     q, ids = jax.ShapeDtypeStruct((2, 256, 2, 64), jnp.float32), jax.ShapeDtypeStruct((2, 256), jnp.int32)
     return jax.jit(jax.grad(loss)).trace(q, ids).lower(lowering_platforms=(platform,)).as_text()
@@ -167,7 +171,7 @@ def test_what_a_kernel_cannot_do_is_refused(
     monkeypatch: pytest.MonkeyPatch, implementation: str, changes: dict[str, Any], facts: dict[str, Any], reason: str
 ) -> None:
     config = dataclasses.replace(with_implementation(NARROW, implementation), **changes)
-    with pytest.raises(UserError, match=f"attention_implementation={implementation} .*{reason}.*; take xla or auto"):
+    with pytest.raises(UserError, match=f"attention_implementation={implementation} .*{reason}.*; set xla or auto"):
         chosen(config, "cpu", monkeypatch, **facts)
 
 

@@ -144,7 +144,7 @@ def test_the_probabilities_average_the_values_as_the_layer_does(variant: str) ->
 def test_what_cannot_be_collected_is_refused() -> None:
     rows = inputs()
     for config, name, said in (
-        (SMALL, "layers/3/query", "there are layers 0 to 2"),
+        (SMALL, "layers/3/query", "layers are 0 to 2"),
         (SMALL, "layers/1/keys", "each with query, key, value"),
         (dataclasses.replace(SMALL, num_groups=1, inner_layers=2), "layers/1/query", "inner_layers=2"),
     ):

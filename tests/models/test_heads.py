@@ -82,10 +82,10 @@ def test_gather_positions() -> None:
 @pytest.mark.parametrize(
     ("heads", "words"),
     [
-        (("pair",), "the head pair reads the pooler"),
-        (("mlm", "pair"), "the head pair reads the pooler"),
-        (("sequence_classification",), "the head sequence_classification reads the pooler"),
-        (("mlm", "decoder"), "unknown head 'decoder'; there are pooler, mlm"),
+        (("pair",), "the head pair needs the head pooler"),
+        (("mlm", "pair"), "the head pair needs the head pooler"),
+        (("sequence_classification",), "the head sequence_classification needs the head pooler"),
+        (("mlm", "decoder"), "unknown head 'decoder'; known heads: pooler, mlm"),
     ],
 )
 def test_heads_that_do_not_exist_or_lack_the_pooler_are_refused(small: EncoderConfig, heads: tuple, words: str) -> None:

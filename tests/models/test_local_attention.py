@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models import attention as attention_module
-from bertjax.models.attention import attend
+from bertjax.models.attention import dot_product_attention
 from bertjax.models.attention_context import AttentionContext, attention_mask, has_visible_key
 from bertjax.models.encoder import Encoder
 from bertjax.models.local_attention import block_size, merge_blocks, should_block, split_blocks
@@ -47,7 +47,7 @@ def test_blocks_are_the_whole_row(window: int, length: int, monkeypatch: pytest.
         monkeypatch.setattr(attention_module, "pays", lambda *_, whole=whole: not whole)
 
         def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
-            out = attend(q, k, v, context, WIDE, None)
+            out = dot_product_attention(q, k, v, context, WIDE, None)
             return (out * weights).sum(), out
 
         text = jax.make_jaxpr(loss)(q, k, v).pretty_print(use_color=False)
@@ -78,7 +78,7 @@ def test_dropout_in_blocks_keeps_the_mean() -> None:
     config = dataclasses.replace(WIDE, attention_dropout=0.3)
     q, k, _ = draw(2, 300, 3)
     context = AttentionContext(jnp.ones((2, 300), jnp.int32), 40)
-    run = jax.jit(lambda key: attend(q, k, jnp.ones_like(q), context, config, key))
+    run = jax.jit(lambda key: dot_product_attention(q, k, jnp.ones_like(q), context, config, key))
     out = np.asarray(run(jax.random.key(0)))
     assert abs(out.mean() - 1.0) < 0.01 and out.std() > 0.05
 
@@ -89,7 +89,7 @@ def test_queries_that_see_nothing_are_known_without_the_matrix(window: int, caus
     expected = attention_mask(ids, window, causal)[:, 0].any(-1)
     np.testing.assert_array_equal(has_visible_key(ids, window, causal), expected)
     q, k, v = draw(6, 40, 3)
-    out = np.abs(attend(q, k, v, AttentionContext(ids, window, causal), WIDE, None)).sum((2, 3))
+    out = np.abs(dot_product_attention(q, k, v, AttentionContext(ids, window, causal), WIDE, None)).sum((2, 3))
     np.testing.assert_array_equal(out > 0, expected)
 
 

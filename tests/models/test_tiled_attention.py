@@ -14,7 +14,7 @@ import pytest
 from bertjax.config.model import EncoderConfig
 from bertjax.config.training import MeshConfig
 from bertjax.models import tiled_attention
-from bertjax.models.attention import attend
+from bertjax.models.attention import dot_product_attention
 from bertjax.models.attention_context import make_context
 from bertjax.models.tiled_attention import MAX_TILE_SCORES, Tiles
 from bertjax.training.sharding import make_mesh
@@ -41,7 +41,7 @@ def slopes(config: EncoderConfig, dropping: bool, *given: jax.Array) -> tuple:
         config, ids, jnp.broadcast_to(jnp.arange(q.shape[1])[None], ids.shape), config.local_attention > 0
     )
     key = jax.random.key(5) if dropping else None
-    out, back = jax.vjp(lambda *heads: attend(*heads, context, config, key), q, k, v)
+    out, back = jax.vjp(lambda *heads: dot_product_attention(*heads, context, config, key), q, k, v)
     return out, *back(grad.astype(out.dtype))
 
 
@@ -103,4 +103,4 @@ def test_a_tile_fits_the_cache_and_divides_the_heads() -> None:
     base, mini = Tiles((4, 512, 12, 64), 512), Tiles((32, 128, 4, 64), 128)
     assert (base.rows, base.heads) == (1, 3) and (mini.rows, mini.heads) == (8, 4)
     for tiles, scores in ((base, 512 * 512), (mini, 128 * 128)):
-        assert tiles.rows * tiles.heads * scores <= MAX_TILE_SCORES
+        assert tiles.sequences * tiles.heads * scores <= MAX_TILE_SCORES
