@@ -224,13 +224,13 @@ def row(job: Job, metrics: dict[str, Any]) -> str:
     if model is not None and model.floor:
         target = f"{model.floor / 1e3:,.0f} k, {model.goal / 1e3:,.0f} k"
         reached = f"{speed / model.floor:.2f}, {speed / model.goal:.2f}"
-    if "peer" in metrics:
-        results = metrics["peer"]["ratio"]["median"]
+    if "baseline" in metrics:
+        results = metrics["baseline"]["ratio"]["median"]
         ratio = f"{results:.2f} (target {job.ratio_target:g})"
     mfu = "" if metrics["mfu"] is None else f"{100 * metrics['mfu']:.1f} %"
     step, peak = 1e3 * metrics["seconds_per_step"]["median"], metrics["peak_bytes"] / 2**30
     return (
-        f"| {job.name} | {speed:,.0f} | {target} | {reached} | {mfu} | {step:.1f} | {100 * metrics['waited']:.2f} % "
+        f"| {job.name} | {speed:,.0f} | {target} | {reached} | {mfu} | {step:.1f} | {100 * metrics['data_wait']:.2f} % "
         f"| {metrics['compile_seconds']:.0f} | {peak:.1f} | {ratio} |"
     )
 

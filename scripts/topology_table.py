@@ -98,7 +98,7 @@ def measure(cell: Cell) -> dict[str, Any]:
         compiled = compile_step(cfg, devices)
         return cell_facts | step_metrics(compiled, estimate_step(cfg, devices) if cell.estimate else None)
     except UserError as error:
-        return cell_facts | {"error": str(error), "seq_len": cell.length, "rows": cell.rows * len(devices)}
+        return cell_facts | {"error": str(error), "seq_len": cell.length, "batch_size": cell.rows * len(devices)}
 
 
 def markdown(results: list[dict[str, Any]]) -> str:
@@ -124,9 +124,10 @@ def markdown(results: list[dict[str, Any]]) -> str:
         message = " / ".join("-" if share is None or share < 1e-3 else f"{100 * share:.0f} %" for share in shares)
         splash = "none" if each["splash_seconds"] is None else f"{1000 * each['splash_seconds']:.1f} ms"
         lines.append(
-            f"| {step} | {each['slice']} | {mesh} | {each['rows'] // each['devices']} | {gib[0]:.2f} + {gib[1]:.2f} of "
+            f"| {step} | {each['slice']} | {mesh} | {each['batch_size'] // each['devices']} "
+            f"| {gib[0]:.2f} + {gib[1]:.2f} of "
             f"{each['memory_bytes'] >> 30} | {sent} | {message} | {splash}, "
-            f"{1000 * each['wire_seconds']:.1f} ms |"
+            f"{1000 * each['collective_seconds']:.1f} ms |"
         )
     return "\n".join(lines)
 

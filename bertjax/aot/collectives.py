@@ -1,4 +1,4 @@
-"""What the devices of a compiled program send each other: every collective, its bytes, its group, how often it runs."""
+"""Lists what the devices of a compiled program send each other: every collective, its bytes, group and frequency."""
 
 from __future__ import annotations
 
@@ -20,30 +20,32 @@ KINDS = (
     "collective-broadcast",
     "ragged-all-to-all",
 )
+Groups = tuple[tuple[int, ...], ...] | None
 _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
-_LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
+_LIST_GROUPS = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
 _PAIRS = re.compile(r"source_target_pairs=\{((?:\{[\d,]*\},?)*)\}")
-_IOTA = re.compile(r"replica_groups=(\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)")
-_OF_MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^ )]*(?:\([\d,]*\))?)\))? \{([^}]*)\}")
-_OF_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
-_TILES = re.compile(r"\[([\d,]+)\](?:<=\[([\d,]+)\])?(?:T\(([\d,]+)\))?")
-_SCATTERS = re.compile(r"all-reduce-scatter|reduce-scatter")
+_IOTA_GROUPS = re.compile(r"replica_groups=(\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)")
+_MESH_GROUPS = re.compile(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^ )]*(?:\([\d,]*\))?)\))? \{([^}]*)\}")
+_MESH_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
+_IOTA = re.compile(r"\[([\d,]+)\](?:<=\[([\d,]+)\])?(?:T\(([\d,]+)\))?")
+_REDUCE_SCATTER = re.compile(r"all-reduce-scatter|reduce-scatter")
 
 
 class Collective(NamedTuple):
-    """One operation; `bytes` is the largest of what it takes and gives on a device: what a group agrees on.
+    """One operation.
 
-    shapes   of its results, one an array: variadic ones have several
-    groups   devices (places in the mesh) that work together; None = all of them in one
-    axes     of the mesh along which the devices of a group differ; empty where no mesh was given
-    times    a step; None where it is in a loop of unknown length
-    op_name  what jax called the operation that it was made for
+    bytes    on a device: the larger of its inputs and outputs
+    shapes   of its results, one per array
+    groups   devices (indices in the mesh) that communicate; None = all of them in one group
+    axes     mesh axes along which the devices of a group differ; empty without a mesh
+    times    per step; None = in a loop of unknown length
+    op_name  jax's name of the operation that it belongs to
     """
 
     kind: str
     bytes: int
     shapes: tuple[tuple[int, ...], ...]
-    groups: tuple[tuple[int, ...], ...] | None
+    groups: Groups
     axes: tuple[str, ...]
     times: int | None
     op_name: str
@@ -55,15 +57,19 @@ class Collective(NamedTuple):
 
 
 def find_collectives(text: str, mesh: Mapping[str, int] | None = None) -> list[Collective]:
-    """All that a program's text holds; `mesh` gives the sizes of its axes, in their order.
+    """Returns the collectives of a program.
 
-    A start and its end are one, and so are the pieces of one that the compiler runs beside other work. What has groups
-    of one device is left out.
+    A start and its end are one collective, and so are the parts of one that the compiler overlaps with other work.
+    Groups of one device are left out.
+
+    Args:
+        text: of the compiled program.
+        mesh: sizes of the mesh axes, in order.
     """
     program = parse_hlo(text)
     counts = execution_counts(program)
-    scattering = _scattering(program.instructions())
-    found: list[Collective] = []
+    scattering = _reduce_scatter_computations(program.instructions())
+    collectives: list[Collective] = []
     seen: set[tuple[str, str]] = set()
     for computation, instructions in program.computations.items():
         for each in instructions:
@@ -71,21 +77,21 @@ def find_collectives(text: str, mesh: Mapping[str, int] | None = None) -> list[C
             if kind not in KINDS or counts[computation] == 0:
                 continue
             channel = _CHANNEL.search(each.line)
-            if "chain_id=" in each.line and channel:  # pieces of one collective, in several fusions
+            if "chain_id=" in each.line and channel:  # parts of one collective, in several fusions
                 if (kind, channel[1]) in seen:
                     continue
                 seen.add((kind, channel[1]))
             kind = "reduce-scatter" if kind == "all-reduce" and computation in scattering else kind
             groups = _groups(each.line)
             if groups is None or any(len(group) > 1 for group in groups):
-                found.append(_collective(kind, each, groups, mesh, counts[computation]))
-    return found
+                collectives.append(_collective(kind, each, groups, mesh, counts[computation]))
+    return collectives
 
 
-def totals_by_kind(found: Iterable[Collective]) -> dict[tuple[str, tuple[str, ...]], tuple[int, int]]:
-    """(kind, axes) -> how many run in a step, and the bytes of all of them; those in unknown loops count once."""
+def totals_by_kind(collectives: Iterable[Collective]) -> dict[tuple[str, tuple[str, ...]], tuple[int, int]]:
+    """Returns (kind, axes) -> (number per step, total bytes); those in loops of unknown length count once."""
     totals: defaultdict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(lambda: [0, 0])
-    for each in found:
+    for each in collectives:
         times = 1 if each.times is None else each.times
         total = totals[each.kind, each.axes]
         total[0] += times
@@ -94,100 +100,82 @@ def totals_by_kind(found: Iterable[Collective]) -> dict[tuple[str, tuple[str, ..
 
 
 def _collective(
-    kind: str,
-    each: Instruction,
-    groups: tuple[tuple[int, ...], ...] | None,
-    mesh: Mapping[str, int] | None,
-    times: int | None,
+    kind: str, instruction: Instruction, groups: Groups, mesh: Mapping[str, int] | None, times: int | None
 ) -> Collective:
-    sizes, shapes = array_bytes(each.type), array_shapes(each.type)
-    if each.opcode.endswith("-start") and kind != "all-reduce":  # (what it takes, what it gives, ...)
+    sizes, shapes = array_bytes(instruction.type), array_shapes(instruction.type)
+    if instruction.opcode.endswith("-start") and kind != "all-reduce":  # (inputs, outputs, ...)
         half = 1 if kind == "collective-permute" else len(sizes) // 2
         sizes, shapes = sizes[half : 2 * half], shapes[half : 2 * half]
     size = sum(sizes)
-    if kind == "reduce-scatter" and each.opcode.startswith("reduce-scatter"):
+    if kind == "reduce-scatter" and instruction.opcode.startswith("reduce-scatter"):
         size *= max(map(len, groups)) if groups else 1
     axes = () if mesh is None else _axes(groups, mesh)
-    return Collective(kind, size, tuple(shapes), groups, axes, times, each.op_name, each.name)
+    return Collective(kind, size, tuple(shapes), groups, axes, times, instruction.op_name, instruction.name)
 
 
-def _scattering(instructions: Iterable[Instruction]) -> set[str]:
-    """Computations of fusions in which an all-reduce keeps one part only."""
-    return {
-        callee
-        for each in instructions
-        if each.opcode == "fusion"
-        for _, callee in each.called
-        if _SCATTERS.search(callee)
-    }
+def _reduce_scatter_computations(instructions: Iterable[Instruction]) -> set[str]:
+    """Returns the computations of fusions in which an all-reduce keeps one part only."""
+    fusions = (each for each in instructions if each.opcode == "fusion")
+    return {callee for each in fusions for _, callee in each.called if _REDUCE_SCATTER.search(callee)}
 
 
-def _axes(groups: tuple[tuple[int, ...], ...] | None, mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """Axes of the mesh in which members of some group differ."""
+def _axes(groups: Groups, mesh: Mapping[str, int]) -> tuple[str, ...]:
+    """Returns the mesh axes in which members of some group differ."""
     sizes = tuple(mesh.values())
     if groups is None:
         return tuple(name for name, size in mesh.items() if size > 1)
     differs = np.zeros(len(sizes), bool)
     for group in groups:
-        places = np.stack(np.unravel_index(np.asarray(group, int), sizes))
-        differs |= (places != places[:, :1]).any(axis=1)
-    return tuple(name for name, own in zip(mesh, differs, strict=True) if own)
+        coordinates = np.stack(np.unravel_index(np.asarray(group, int), sizes))
+        differs |= (coordinates != coordinates[:, :1]).any(axis=1)
+    return tuple(name for name, differ in zip(mesh, differs, strict=True) if differ)
 
 
-def _groups(line: str) -> tuple[tuple[int, ...], ...] | None:
-    """Of any way in which XLA writes them; pairs of a permutation without those that stay."""
-    if found := _OF_MESH.search(line):
-        return _of_mesh(found[1], found[2], found[3])
-    if found := _IOTA.search(line):
-        return tuple(map(tuple, _tiles(found[1]).tolist()))
-    if found := _PAIRS.search(line):
-        return tuple(pair for pair in _listed(found[1]) if len(set(pair)) > 1)
-    found = _LISTED.search(line)
-    return (_listed(found[1]) or None) if found else None
+def _groups(line: str) -> Groups:
+    """Parses every notation of XLA; pairs of a permutation without those that stay."""
+    if match := _MESH_GROUPS.search(line):
+        return _mesh_groups(match[1], match[2], match[3])
+    if match := _IOTA_GROUPS.search(line):
+        return tuple(map(tuple, _iota(match[1]).tolist()))
+    if match := _PAIRS.search(line):
+        return tuple(pair for pair in _list_groups(match[1]) if len(set(pair)) > 1)
+    match = _LIST_GROUPS.search(line)
+    return (_list_groups(match[1]) or None) if match else None
 
 
-def _listed(text: str) -> tuple[tuple[int, ...], ...]:
+def _list_groups(text: str) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(part) for part in group.split(",") if part) for group in re.findall(r"\{([\d,]*)\}", text))
 
 
-def _tiles(text: str) -> np.ndarray:
-    """`[4,2]<=[2,4]T(1,0)`: 0, 1, 2, ... in the second shape, its axes turned, then in the first shape."""
-    found = _TILES.match(text)
-    assert found is not None, text
-    shape, given, turned = ([int(part) for part in group.split(",")] if group else None for group in found.groups())
+def _iota(text: str) -> np.ndarray:
+    """Parses `[4,2]<=[2,4]T(1,0)`: arange in the second shape, transposed, reshaped to the first.
+
+    Without the second shape, as in `[4,2]T(1,0)`: arange in this shape, transposed.
+    """
+    match = _IOTA.match(text)
+    assert match is not None, text
+    shape, source, axes = ([int(part) for part in group.split(",")] if group else None for group in match.groups())
     assert shape is not None
-    numbers = np.arange(np.prod(shape)).reshape(given or shape)
-    return (numbers if turned is None else numbers.transpose(turned)).reshape(shape)
+    numbers = np.arange(np.prod(shape)).reshape(source or shape)
+    numbers = numbers if axes is None else numbers.transpose(axes)
+    return numbers.reshape(shape) if source else numbers
 
 
-def _of_mesh(axes: str, devices: str | None, grouped: str) -> tuple[tuple[int, ...], ...]:
-    """`mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b':(2)2}`: groups along 'b', of which (2)2 is the last half."""
+def _mesh_groups(axes: str, devices: str | None, grouped: str) -> tuple[tuple[int, ...], ...]:
+    """Parses `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'b':(2)2}`: groups along 'b'; (2)2 is its last half."""
     sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", axes)}
-    total = int(np.prod(list(sizes.values())))
-    numbers = (np.arange(total) if devices is None else _device_ids(devices)).reshape(-1)
+    numbers = np.arange(np.prod(list(sizes.values()))) if devices is None else _iota(devices).reshape(-1)
     shape: list[int] = []
     along: list[int] = []
-    wanted = {name: (int(before or 1), int(size or 0)) for name, before, size in _OF_AXIS.findall(grouped)}
+    group_axes = {name: (int(before or 1), int(size or 0)) for name, before, size in _MESH_AXIS.findall(grouped)}
     for name, size in sizes.items():
-        if name not in wanted:
+        if name not in group_axes:
             shape.append(size)
             continue
-        before, own = wanted[name]
-        own = own or size
+        before, part = group_axes[name]
+        part = part or size
         along.append(len(shape) + 1)
-        shape += [before, own, size // (before * own)]
-    table = numbers.reshape(shape)
+        shape += [before, part, size // (before * part)]
     rest = [axis for axis in range(len(shape)) if axis not in along]
     length = int(np.prod([shape[axis] for axis in along]))
-    return tuple(map(tuple, table.transpose(*rest, *along).reshape(-1, length).tolist()))
-
-
-def _device_ids(text: str) -> np.ndarray:
-    """`[4,2]T(1,0)`: 0, 1, 2, ... in this shape, its axes turned."""
-    found = _TILES.match(text)
-    assert found is not None, text
-    shape = [int(part) for part in found[1].split(",")]
-    if found[2]:
-        return _tiles(text)
-    numbers = np.arange(np.prod(shape)).reshape(shape)
-    return numbers.transpose([int(part) for part in found[3].split(",")]) if found[3] else numbers
+    return tuple(map(tuple, numbers.reshape(shape).transpose(*rest, *along).reshape(-1, length).tolist()))

@@ -1,4 +1,4 @@
-"""The train step of a config, compiled for given devices without running anything, and what its program tells."""
+"""Compiles the train step of a config for given devices without running anything, and reads costs from its program."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from bertjax.runtime.hlo import Program, execution_counts, parse_hlo
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
-_QUICK = {"xla_backend_optimization_level": 0}  # of the code for a CPU, which nobody runs; collectives stay the same
-_NO_ROOM = re.compile(r"Ran out of memory.*")
+_MEMORY_ONLY = ("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast", "GatherScatterIndicesBitpacked")
+_OUT_OF_MEMORY = re.compile(r"Ran out of memory.*")
+_FAST_COMPILE = {"xla_backend_optimization_level": 0}  # for code that a CPU never runs; collectives stay the same
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """A compiled step: what its text, its memory and its costs say.
+    """A compiled step with its memory and costs.
 
-    optimal_seconds  of XLA's cost analysis, the body of a loop counted once, what it does not know not at all; None
+    optimal_seconds  of XLA's cost analysis, without the operations that it does not know; a loop body counts once. None
                      where the backend makes no estimate
-    cycles           of the scheduler's own estimates, every loop counted as often as it runs; 0 where there are none
-    custom_calls     kernels of which the analysis knows nothing, by their target, as often as they run
+    cycles           estimated by the scheduler, loop bodies as often as they run; 0 without estimates
+    custom_calls     number of calls of kernels without an estimate, by target
     """
 
     exp: build.Experiment
@@ -52,22 +53,30 @@ class CompiledStep:
 
 
 def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> CompiledStep:
-    """Of the last stage of a checked config; raises `UserError` when the devices have not the memory."""
+    """Compiles the step of the last phase.
+
+    Args:
+        cfg: a checked config.
+        devices: of `aot.topology`, or real ones.
+
+    Raises:
+        UserError: the step does not fit the devices' memory, or the objective needs a model from the disk.
+    """
     if cfg.objective.name == "distill":
         raise UserError(
-            "objective.name=distill learns from a model on the disk, which compiling ahead does not read; look at "
-            "objective.name=mlm, or at bertjax pretrain --config.dry_run=true"
+            "objective.name=distill learns from a model on the disk, which bertjax compile does not read; use "
+            "objective.name=mlm, or bertjax pretrain --config.dry_run=true"
         )
     exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size), devices=devices)
     last = exp.programs[-1]
     began = time.perf_counter()
-    # The abstract mesh: nothing may be put on devices that are not there. What is compiled here suits another machine.
+    # Under the abstract mesh nothing is put on devices that do not exist. The result suits other machines: no cache.
     with jax.sharding.use_abstract_mesh(exp.mesh.abstract_mesh), platform.compile_cache_disabled():
         lowered = last.train_step.lower(exp.abstract_state(), exp.frozen, abstract_batch(exp, last))
         try:
-            compiled = lowered.compile(_QUICK if devices[0].platform == "cpu" else None)
+            compiled = lowered.compile(_FAST_COMPILE if devices[0].platform == "cpu" else None)
         except jax.errors.JaxRuntimeError as error:
-            raise UserError(_no_room(str(error))) from error
+            raise UserError(_memory_message(str(error))) from error
     seconds = time.perf_counter() - began
     text = compiled.as_text()
     program = parse_hlo(text)
@@ -78,56 +87,56 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> CompiledStep:
         text=text,
         state_bytes=memory.argument_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes,
-        optimal_seconds=_optimal(compiled),
+        optimal_seconds=_optimal_seconds(compiled),
         cycles=estimated_cycles(program),
         custom_calls=custom_calls(program),
     )
 
 
 class StepEstimate(NamedTuple):
-    """Of a step whose layers are not scanned: XLA's `optimal_seconds`, and the cycles of its scheduler."""
+    """Estimates for a step with unrolled layers: XLA's `optimal_seconds`, and the cycles of its scheduler."""
 
     optimal_seconds: float
     cycles: float
 
 
 def estimate_step(cfg: ConfigDict, devices: Sequence[Any]) -> StepEstimate | None:
-    """The compiler's own estimates of all of a step, None where it makes none, or for several microbatches.
+    """Returns the compiler's estimates for the whole step; None where it makes none, or for several microbatches.
 
-    Its analysis counts the body of a loop once, and what a scan keeps for the way back whole in every turn. Therefore
-    from steps of few layers, without scans: what one period of layers more costs, as often as the model has it.
+    Its analysis counts a loop body once, and in every iteration the whole of what a scan saves for the backward pass.
+    The estimate is therefore extrapolated from unrolled steps with few layers: the cost of one more period of layers,
+    times the periods of the model.
     """
     if cfg.train.microbatches > 1 or chip_spec(devices[0]) is None:
         return None
     depths = _depths(cfg)
-    shown = {group: least for group, (least, _, _) in depths.items()}
-    first = _estimate_of(cfg, devices, shown)
-    total = first
-    for group, (least, period, whole) in depths.items():
-        more = _estimate_of(cfg, devices, shown | {group: least + period})
-        times = (whole - least) / period
-        total = StepEstimate(*(sum_ + times * (b - a) for sum_, a, b in zip(total, first, more, strict=True)))
+    fewest = {group: least for group, (least, _, _) in depths.items()}
+    base = _unrolled_estimate(cfg, devices, fewest)
+    total = base
+    for group, (least, period, layers) in depths.items():
+        more = _unrolled_estimate(cfg, devices, fewest | {group: least + period})
+        times = (layers - least) / period
+        total = StepEstimate(*(each + times * (b - a) for each, a, b in zip(total, base, more, strict=True)))
     return total
 
 
 def _depths(cfg: ConfigDict) -> dict[str, tuple[int, int, int]]:
-    """Of every network: (least number of layers that shows all its kinds, layers in a period, all layers)."""
-    model = parse_objective.encoder_config(cfg)
-    found = {"model": _depth(model)}
+    """Returns for each network: (fewest layers that include every kind, layers per period, all layers)."""
+    depths = {"model": _depth(parse_objective.encoder_config(cfg))}
     if cfg.objective.name == "rtd":
-        found["generator"] = _depth(parse_objective.generator_config(cfg))
-    return found
+        depths["generator"] = _depth(parse_objective.generator_config(cfg))
+    return depths
 
 
 def _depth(config: EncoderConfig) -> tuple[int, int, int]:
     period = config.global_attn_every_n_layers if config.local_attention else config.num_groups or 1
     least = config.num_layers % period + period
     if least < 2 and config.num_layers >= 3:
-        least += period  # the first layer may be unlike all others
+        least += period  # the first layer may differ from all others
     return min(least, config.num_layers), period, config.num_layers
 
 
-def _estimate_of(cfg: ConfigDict, devices: Sequence[Any], layers: Mapping[str, int]) -> StepEstimate:
+def _unrolled_estimate(cfg: ConfigDict, devices: Sequence[Any], layers: Mapping[str, int]) -> StepEstimate:
     changed = ConfigDict(cfg.copy_and_resolve_references())
     for group, number in layers.items():
         changed[group].num_layers = changed[group].unroll = number
@@ -137,34 +146,30 @@ def _estimate_of(cfg: ConfigDict, devices: Sequence[Any], layers: Mapping[str, i
 
 
 def estimated_cycles(program: Program) -> int:
-    """Of all instructions that have such an estimate; loops of unknown length count once."""
+    """Sums the scheduler's estimates of all instructions; loops of unknown length count once."""
     counts = execution_counts(program)
     total = 0
     for name, instructions in program.computations.items():
         times = counts[name]
-        for each in instructions:
-            if found := _CYCLES.search(each.line):
-                total += int(found[1]) * (1 if times is None else times)
+        cycles = sum(int(match[1]) for each in instructions if (match := _CYCLES.search(each.line)))
+        total += cycles * (1 if times is None else times)
     return total
 
 
 def custom_calls(program: Program) -> Counter[str]:
-    """Targets of custom calls and how often each runs; those that only name memory are left out."""
+    """Counts how often each target of a custom call runs; targets that only name memory are left out."""
     counts = execution_counts(program)
-    found: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
     for name, instructions in program.computations.items():
         for each in instructions:
             target = _TARGET.search(each.line)
-            if each.opcode == "custom-call" and target and target[1] not in _NO_WORK:
-                found[target[1]] += counts[name] or 0
-    return +found
+            if each.opcode == "custom-call" and target and target[1] not in _MEMORY_ONLY:
+                calls[target[1]] += counts[name] or 0
+    return +calls
 
 
-_NO_WORK = ("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast", "GatherScatterIndicesBitpacked")
-
-
-def _optimal(compiled: Any) -> float | None:
-    """XLA writes -1 s for every call that it does not know: added again."""
+def _optimal_seconds(compiled: Any) -> float | None:
+    """Reads XLA's estimate, without the -1 s that it adds for each unknown call."""
     costs = compiled.cost_analysis()
     seconds = costs.get("optimal_seconds") if costs else None
     if seconds is None:
@@ -172,11 +177,11 @@ def _optimal(compiled: Any) -> float | None:
     return seconds % 1.0 if seconds < 0 else seconds
 
 
-def _no_room(message: str) -> str:
-    found = _NO_ROOM.search(message)
-    if found is None:
-        return f"the compiler gives up: {message.splitlines()[0]}"
+def _memory_message(message: str) -> str:
+    match = _OUT_OF_MEMORY.search(message)
+    if match is None:
+        return f"compilation failed: {message.splitlines()[0]}"
     return (
-        f"the step does not fit: {found[0].split('; ')[0].rstrip('.')}; take fewer rows a chip (train.batch_size, "
-        "train.microbatches), model.remat=dots or full, or more of mesh.fsdp"
+        f"the step does not fit: {match[0].split('; ')[0].rstrip('.')}; lower the batch per chip (train.batch_size, "
+        "train.microbatches), set model.remat=dots or full, or raise mesh.fsdp"
     )

@@ -1,4 +1,4 @@
-"""Devices to compile for that this machine does not have: TPU slices by their name, or virtual ones of its own CPU."""
+"""Devices to compile for that this machine does not have: TPU slices by name, or virtual devices of its own CPU."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from bertjax.errors import UserError
 
 
 class ChipSpec(NamedTuple):
-    """What the makers say of a TPU (jax-ml/scaling-book:tpus.md), and how many dimensions its slices have.
+    """Data sheet of a TPU (jax-ml/scaling-book:tpus.md).
 
-    memory  bytes of HBM
-    clock   cycles a second, by the peak over what its matrix units do in a cycle
-    link    bytes a second that one link carries, each way
-    counts  what the number in a slice's name counts: chips, or cores, of which there are two a chip
+    memory      bytes of HBM
+    clock       cycles per second: the peak divided by what the matrix units do in a cycle
+    link        bytes per second and direction of one link
+    dimensions  of a slice
+    unit        what the number in a slice's name counts: chips, or cores (two per chip)
     """
 
     memory: int
     clock: float
     link: float
     dimensions: int
-    counts: str
+    unit: str
 
 
 CHIPS = {
@@ -39,7 +40,7 @@ CHIPS = {
     "v5e": ChipSpec(16 << 30, 1.5e9, 4.5e10, 2, "chips"),
     "v6e": ChipSpec(32 << 30, 1.75e9, 9e10, 2, "chips"),
 }
-KINDS = {
+_DEVICE_KINDS = {
     "TPU v4": "v4",
     "TPU v5p": "v5p",
     "TPU v5 lite": "v5e",
@@ -47,58 +48,66 @@ KINDS = {
     "TPU v5": "v5p",
     "TPU v6 lite": "v6e",
 }
-"""jax's `device_kind` to the names that users know."""
-_HOST = {2: (2, 2), 3: (2, 2, 1)}  # chips of the smallest slice
+_SMALLEST_SLICE = {2: (2, 2), 3: (2, 2, 1)}  # by dimensions
 _NAME = re.compile(r"(v\w+?)(?::(\d+(?:x\d+)+)|-(\d+))")
 
 
 def chip_spec(device: Any) -> ChipSpec | None:
-    """What is known of a device's kind; None for what is no TPU of the table."""
-    name = KINDS.get(device.device_kind)
+    """Returns the data sheet of a device; None if it is not a known TPU."""
+    name = _DEVICE_KINDS.get(device.device_kind)
     return None if name is None else CHIPS[name]
 
 
 def parse_topology(text: str) -> tuple[str, tuple[int, ...]]:
-    """(chip, shape) of `v5e:4x4` or of a slice's name such as `v5e-16` or `v4-32`; raises `UserError`."""
-    found = _NAME.fullmatch(text.strip().lower())
-    if found is None or found[1] not in CHIPS:
+    """Returns (chip, shape) of `v5e:4x4`, or of the name of a slice such as `v5e-16` or `v4-32`.
+
+    Raises:
+        UserError: the text is neither, or no slice has this size.
+    """
+    match = _NAME.fullmatch(text.strip().lower())
+    if match is None or match[1] not in CHIPS:
         raise UserError(
-            f"--topology {text} is not known: write CHIP:SHAPE or a slice's name, such as v5e:4x4, v5e-256, v4:2x2x4, "
-            f"v5p-128; chips are {', '.join(CHIPS)}"
+            f"--topology {text} is not known: write CHIP:SHAPE or the name of a slice, such as v5e:4x4, v5e-256, "
+            f"v4:2x2x4, v5p-128; chips are {', '.join(CHIPS)}"
         )
-    chip = CHIPS[found[1]]
-    if found[2]:
-        shape = tuple(int(size) for size in found[2].split("x"))
-        if len(shape) != chip.dimensions:
-            raise UserError(f"--topology {text}: slices of {found[1]} have {chip.dimensions} dimensions")
-        return found[1], shape
-    return found[1], _shape_of_slice(text, int(found[3]), chip)
+    chip = CHIPS[match[1]]
+    if not match[2]:
+        return match[1], _slice_shape(text, int(match[3]), chip)
+    shape = tuple(int(size) for size in match[2].split("x"))
+    if len(shape) != chip.dimensions:
+        raise UserError(f"--topology {text}: slices of {match[1]} have {chip.dimensions} dimensions")
+    return match[1], shape
 
 
 def tpu_devices(text: str) -> list[Any]:
-    """The devices of a slice, which can be compiled for and nothing else; raises `UserError` without libtpu."""
+    """Returns the devices of a slice; they can be compiled for, but not used.
+
+    Raises:
+        UserError: the topology is unknown, or libtpu is not installed.
+    """
     name, shape = parse_topology(text)
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
         raise UserError(
-            f"--topology {text} needs libtpu, the compiler for TPUs, which works without any: pip install "
-            "'bertjax[ahead]' (Linux on x86-64), or take --devices N"
+            f"--topology {text} needs libtpu, the compiler for TPUs, which runs without one: pip install "
+            "'bertjax[ahead]' (Linux on x86-64), or use --devices N"
         )
-    _settle_libtpu()
+    _configure_libtpu()
     from jax.experimental import topologies
 
-    written = f"{name}:{'x'.join(map(str, shape))}"
-    options: dict[str, Any] = {"chip_config_name": "megacore"} if CHIPS[name].counts == "cores" else {}
+    topology_name = f"{name}:{'x'.join(map(str, shape))}"
+    options: dict[str, Any] = {"chip_config_name": "megacore"} if CHIPS[name].unit == "cores" else {}
     if math.prod(shape) < 4:
         options["chips_per_host_bounds"] = [*shape, 1][:3]
     try:
-        with _silent():
-            return list(topologies.get_topology_desc(platform="tpu", topology_name=written, **options).devices)
-    except Exception as error:  # of several kinds, from a library that tells what it wants in words
-        raise UserError(f"--topology {text} ({written}): {str(error).splitlines()[0]}") from error
+        with _silence_stderr():
+            topology = topologies.get_topology_desc(platform="tpu", topology_name=topology_name, **options)
+            return list(topology.devices)
+    except Exception as error:  # of several types
+        raise UserError(f"--topology {text} ({topology_name}): {str(error).splitlines()[0]}") from error
 
 
 def virtual_devices(number: int) -> list[Any]:
-    """So many CPU devices of this process; raises `UserError` where jax has started with fewer."""
+    """Returns CPU devices of this process; raises `UserError` if jax has started with fewer."""
     if number < 1:
         raise UserError(f"--devices must be at least 1, not {number}")
     with contextlib.suppress(RuntimeError):  # jax has started already
@@ -109,25 +118,25 @@ def virtual_devices(number: int) -> list[Any]:
     return devices[:number]
 
 
-def _shape_of_slice(text: str, number: int, chip: ChipSpec) -> tuple[int, ...]:
-    """As the cloud cuts them: the shortest dimension is doubled, of equal ones the last."""
-    chips = number // 2 if chip.counts == "cores" else number
-    shape = list(_HOST[chip.dimensions])
+def _slice_shape(text: str, number: int, chip: ChipSpec) -> tuple[int, ...]:
+    """Computes the shape as the cloud does: doubles the shortest dimension, the last of equal ones."""
+    chips = number // 2 if chip.unit == "cores" else number
+    shape = list(_SMALLEST_SLICE[chip.dimensions])
     if chips < 4 and chip.dimensions == 2:
         shape = [1, chips]
     while math.prod(shape) < chips:
-        shortest = max(place for place, size in enumerate(shape) if size == min(shape))
+        shortest = max(axis for axis, size in enumerate(shape) if size == min(shape))
         shape[shortest] *= 2
     if math.prod(shape) != chips:
         raise UserError(
-            f"--topology {text}: no slice has {number} {chip.counts}; sizes are powers of two, others go by their "
-            "shape, such as v5p:4x4x12"
+            f"--topology {text}: no slice has {number} {chip.unit}; sizes are powers of two, write others as a shape, "
+            "such as v5p:4x4x12"
         )
     return tuple(shape)
 
 
-def _settle_libtpu() -> None:
-    """It would ask the cloud what machine this is, wait for an answer, and take a lock that a real TPU needs."""
+def _configure_libtpu() -> None:
+    """Keeps libtpu from querying the cloud for the machine's type and from taking the lock that a real TPU needs."""
     for name, value in {
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -140,18 +149,18 @@ def _settle_libtpu() -> None:
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Without what a library in C++ writes to standard error while it starts."""
+def _silence_stderr() -> Iterator[None]:
+    """Suppresses what a C++ library writes to standard error while it starts."""
     try:
         number = sys.stderr.fileno()
     except (AttributeError, OSError, io.UnsupportedOperation):
         yield
         return
-    kept = os.dup(number)
+    original = os.dup(number)
     try:
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), number)
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), number)
             yield
     finally:
-        os.dup2(kept, number)
-        os.close(kept)
+        os.dup2(original, number)
+        os.close(original)

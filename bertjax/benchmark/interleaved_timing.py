@@ -1,4 +1,4 @@
-"""What both sides of a comparison give: turns of some steps each, and what follows from several of them."""
+"""Timed runs of two or more trainers, interleaved, and the statistics over them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import NamedTuple, Protocol
 
 
 class TimedRun(NamedTuple):
-    """Steps one behind the other: seconds on the clock, from the first batch wanted to the last result there.
+    """Consecutive steps, timed from the request for the first batch to the last result.
 
-    `waited` are the seconds of them in which the step's batch was not there yet.
+    slots      token slots, padding included
+    data_wait  seconds in which the next batch was not ready
     """
 
     steps: int
     seconds: float
     real_tokens: int
-    slots: int  # places for tokens, padding included
-    waited: float = 0.0
+    slots: int
+    data_wait: float = 0.0
 
     @property
     def seconds_per_step(self) -> float:
@@ -29,14 +30,12 @@ class TimedRun(NamedTuple):
 
 
 class Runner(Protocol):
-    """One that trains."""
+    """A trainer that is timed."""
 
     def run(self, steps: int) -> TimedRun: ...
 
 
 class MedianRange(NamedTuple):
-    """The middle one of several figures, the least and the greatest."""
-
     median: float
     low: float
     high: float
@@ -46,21 +45,22 @@ def median_range(values: Sequence[float]) -> MedianRange:
     return MedianRange(statistics.median(values), min(values), max(values))
 
 
-def interleave(sides: Sequence[Runner], turns: int, steps: int) -> list[list[TimedRun]]:
-    """The turns of each side: all of them take one after the other, so that a slow minute slows all alike.
+def interleave(runners: Sequence[Runner], repeats: int, steps: int) -> list[list[TimedRun]]:
+    """Returns the timed runs of each runner; they alternate, so that a slow minute slows all of them.
 
-    One step before every turn is not counted: whoever waited finds its memory cold, or taken by the system meanwhile.
+    Args:
+        runners: trainers.
+        repeats: timed runs per runner.
+        steps: per timed run. One more step before each is not counted: its memory has left the caches meanwhile.
     """
-    found: list[list[TimedRun]] = [[] for _ in sides]
-    for _ in range(turns):
-        for own, side in zip(found, sides, strict=True):
-            side.run(1)
-            own.append(side.run(steps))
-    return found
+    runs: list[list[TimedRun]] = [[] for _ in runners]
+    for _ in range(repeats):
+        for timed, runner in zip(runs, runners, strict=True):
+            runner.run(1)
+            timed.append(runner.run(steps))
+    return runs
 
 
-def speed_ratios(ours: Sequence[TimedRun], theirs: Sequence[TimedRun]) -> MedianRange:
-    """Real tokens a second of ours over theirs, turn by turn."""
-    return median_range(
-        [one.tokens_per_second / other.tokens_per_second for one, other in zip(ours, theirs, strict=True)]
-    )
+def speed_ratios(runs: Sequence[TimedRun], baseline: Sequence[TimedRun]) -> MedianRange:
+    """Returns the ratio of real tokens per second, pair by pair."""
+    return median_range([a.tokens_per_second / b.tokens_per_second for a, b in zip(runs, baseline, strict=True)])

@@ -1,8 +1,7 @@
-"""What a benchmark found: figures to keep, and lines to read made of them."""
+"""Metrics of a benchmark, and their lines on the console."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,138 +12,130 @@ from bertjax.benchmark.bertjax_runner import BertjaxRunner
 from bertjax.benchmark.interleaved_timing import TimedRun, median_range, speed_ratios
 from bertjax.benchmark.torch_baseline import TrialResult
 from bertjax.benchmark.torch_subprocess import TorchProcess
-from bertjax.benchmark.trace import StepScope
-from bertjax.experiment import build
+from bertjax.benchmark.trace import DIRECTIONS, StepScope
+from bertjax.experiment.abstract_inputs import format_step, step_settings
+from bertjax.io.units import format_bytes, format_seconds
 from bertjax.training.flops import FLOPS_FORMULA, peak_flops, training_flops
 
-WAYS = ("forward", "backward", "update")
+
+def bertjax_metrics(runner: BertjaxRunner, runs: Sequence[TimedRun]) -> dict[str, Any]:
+    """Returns the metrics of timed runs; FLOPs and MFU count real tokens only."""
+    exp = runner.exp
+    cfg, settings = exp.programs[-1].phase.cfg, step_settings(exp)
+    metrics = _run_metrics(runs)
+    flops = training_flops(exp.objective, (1.0 - metrics["padding"]) * cfg.data.seq_len)
+    flops_per_second = flops * metrics["tokens_per_second"]["median"]
+    peak = peak_flops(settings["device_kind"])
+    num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        metrics
+        | settings
+        | {
+            "example_format": cfg.data.example_format,
+            "packing": cfg.data.packing,
+            "cpu_cores": num_cpus,
+            "jax": jax.__version__,
+            "compile_seconds": runner.compile_seconds,
+            "flops_per_token": flops,
+            "flops_per_second": flops_per_second,
+            "mfu": None if peak is None else flops_per_second / (peak * settings["devices"]),
+            "state_bytes": runner.state_bytes,
+            "step_bytes": runner.step_bytes,
+            "peak_bytes": runner.peak_bytes,
+        }
+    )
 
 
-def bertjax_metrics(exp: build.Experiment, ours: BertjaxRunner, turns: Sequence[TimedRun]) -> dict[str, Any]:
-    """Of our side; FLOPs and MFU count real tokens alone."""
-    cfg, mesh = exp.programs[-1].phase.cfg, exp.mesh
-    kind = mesh.devices.flat[0].device_kind
-    figures = _of_turns(turns)
-    flops = training_flops(exp.objective, (1.0 - figures["padding"]) * cfg.data.seq_len)
-    reached, peak = flops * figures["tokens_per_second"]["median"], peak_flops(kind)
-    return figures | {
-        "objective": cfg.objective.name,
-        "form": cfg.data.example_format,
-        "packing": cfg.data.packing,
-        "rows": cfg.train.batch_size,
-        "microbatches": cfg.train.microbatches,
-        "seq_len": cfg.data.seq_len,
-        "compute_dtype": exp.model.compute_dtype,
-        "devices": mesh.size,
-        "device_kind": kind,
-        "processors": _processors(),
-        "jax": jax.__version__,
-        "compile_seconds": ours.compile_seconds,
-        "flops_per_token": flops,
-        "flops_per_second": reached,
-        "mfu": None if peak is None else reached / (peak * mesh.size),
-        "state_bytes": ours.state_bytes,
-        "step_bytes": ours.step_bytes,
-        "peak_bytes": ours.peak_bytes,
-    }
-
-
-def format_bertjax(figures: Mapping[str, Any]) -> list[str]:
-    step = figures["seconds_per_step"]
-    kind, mfu = figures["device_kind"], figures["mfu"]
-    share = f"no MFU: the peak of {kind} is not known"
+def format_bertjax(metrics: Mapping[str, Any]) -> list[str]:
+    """Formats `bertjax_metrics` for the console."""
+    kind, mfu = metrics["device_kind"], metrics["mfu"]
+    utilization = f"no MFU: the peak of {kind} is unknown"
     if mfu is not None:
-        share = f"MFU {100 * mfu:.1f} % of the dense bfloat16 peak"
-    several = "" if figures["microbatches"] == 1 else f" in {figures['microbatches']} microbatches"
-    memory = f"state {_mib(figures['state_bytes'])}"
-    if figures["step_bytes"] is not None:
-        memory += f", buffers of the step {_mib(figures['step_bytes'])}"
+        utilization = f"MFU {100 * mfu:.1f} % of the dense bfloat16 peak"
+    memory = f"state {format_bytes(metrics['state_bytes'])}"
+    if metrics["step_bytes"] is not None:
+        memory += f", buffers of the step {format_bytes(metrics['step_bytes'])}"
     return [
-        f"{figures['objective']}, {figures['rows']} rows of {figures['seq_len']} tokens{several}, form "
-        f"{figures['form']}, packing {figures['packing']}, products in {figures['compute_dtype']}",
-        f"{figures['devices']} x {kind}, {figures['processors']} processor cores, jax {figures['jax']}",
-        f"compile        {figures['compile_seconds']:.1f} s without a cache",
-        f"step           {_ms(step['median'])} (median of {figures['turns']} turns of {figures['steps_per_turn']} "
-        f"steps; {_ms(step['low'])} to {_ms(step['high'])})",
-        f"speed          {_speed(figures)}",
-        f"model FLOPs    {figures['flops_per_token'] / 1e6:,.1f} M a real token, "
-        f"{figures['flops_per_second'] / 1e12:,.3f} TFLOP/s ({share})",
+        f"{format_step(metrics)}, example format {metrics['example_format']}, packing {metrics['packing']}",
+        f"{metrics['devices']} x {kind}, {metrics['cpu_cores']} CPU cores, jax {metrics['jax']}",
+        f"compile        {metrics['compile_seconds']:.1f} s without a cache",
+        f"step           {_step(metrics)}, {metrics['repeats']} repeats of {metrics['steps_per_repeat']} steps",
+        f"speed          {_speed(metrics)}",
+        f"model FLOPs    {metrics['flops_per_token'] / 1e6:,.1f} M per real token, "
+        f"{metrics['flops_per_second'] / 1e12:,.3f} TFLOP/s ({utilization})",
         f"               {FLOPS_FORMULA}",
-        f"data           the devices wait for the next batch {100 * figures['waited']:.2f} % of the time",
-        f"memory         {memory} a device; peak {_mib(figures['peak_bytes'])}",
+        f"data           the devices wait for the next batch {100 * metrics['data_wait']:.2f} % of the time",
+        f"memory         {memory} per device; peak {format_bytes(metrics['peak_bytes'])}",
     ]
 
 
-def format_scopes(parts: Mapping[StepScope, float]) -> list[str]:
-    """A table of where the work of a step is; `parts` in seconds."""
-    total = sum(parts.values())
+def format_scopes(scopes: Mapping[StepScope, float]) -> list[str]:
+    """Formats seconds by scope as a table of shares."""
+    total = sum(scopes.values())
     if not total:
         return ["time           the trace of this backend names no operations"]
     titles: dict[str, float] = {}
-    for part, seconds in parts.items():
-        titles[part.title] = titles.get(part.title, 0.0) + seconds
+    for scope, seconds in scopes.items():
+        titles[scope.title] = titles.get(scope.title, 0.0) + seconds
     lines = [f"{'share of the work in a traced step':<36} {'all':>7} {'forward':>9} {'backward':>9} {'neither':>9}"]
     for title, seconds in sorted(titles.items(), key=lambda item: -item[1]):
-        shares = [100 * parts.get(StepScope(title, way), 0.0) / total for way in WAYS]
+        shares = [100 * scopes.get(StepScope(title, direction), 0.0) / total for direction in DIRECTIONS]
         cells = " ".join(f"{share:8.1f}%" if share >= 0.05 else " " * 9 for share in shares)
         lines.append(f"  {title:<34} {100 * seconds / total:6.1f}% {cells}".rstrip())
     return lines
 
 
 def torch_metrics(
-    peer: TorchProcess, trials: Sequence[TrialResult], ours: Sequence[TimedRun], theirs: Sequence[TimedRun]
+    process: TorchProcess, trials: Sequence[TrialResult], runs: Sequence[TimedRun], baseline: Sequence[TimedRun]
 ) -> dict[str, Any]:
-    """Of the other side, and the ratio of real tokens a second."""
-    return _of_turns(theirs) | {
-        "versions": peer.versions,
-        "attention": peer.attention,
-        "setting": str(peer.setting),
-        "trials": {str(trial.setting): trial.fault or trial.seconds for trial in trials},
-        "ratio": speed_ratios(ours, theirs)._asdict(),
+    """Returns the metrics of the baseline, and the ratio of real tokens per second.
+
+    Args:
+        process: the baseline.
+        trials: the modes that it tried.
+        runs: of bertjax.
+        baseline: runs of the baseline, interleaved with `runs`.
+    """
+    return _run_metrics(baseline) | {
+        "versions": process.versions,
+        "attention": process.attention,
+        "mode": str(process.mode),
+        "trials": {str(trial.mode): trial.error or trial.seconds for trial in trials},
+        "ratio": speed_ratios(runs, baseline)._asdict(),
     }
 
 
-def format_torch(figures: Mapping[str, Any]) -> list[str]:
-    step, ratio = figures["seconds_per_step"], figures["ratio"]
-    lines = [f"against {figures['versions']}: {figures['attention']} attention, fused AdamW, in turns with ours"]
-    for setting, found in figures["trials"].items():
-        told = found if isinstance(found, str) else f"{_ms(found)} a step"
-        lines.append(f"  {setting:<28} {told}{'  <- taken' if setting == figures['setting'] else ''}")
+def format_torch(metrics: Mapping[str, Any]) -> list[str]:
+    """Formats `torch_metrics` for the console."""
+    ratio = metrics["ratio"]
+    lines = [f"baseline {metrics['versions']}: {metrics['attention']} attention, fused AdamW, interleaved with bertjax"]
+    for mode, trial in metrics["trials"].items():
+        text = trial if isinstance(trial, str) else f"{format_seconds(trial)} per step"
+        lines.append(f"  {mode:<28} {text}{'  <- used' if mode == metrics['mode'] else ''}")
     return [
         *lines,
-        f"  step         {_ms(step['median'])} ({_ms(step['low'])} to {_ms(step['high'])}), "
-        f"{100 * figures['waited']:.1f} % of it to make the batch",
-        f"  speed        {_speed(figures)}",
+        f"  step         {_step(metrics)}, {100 * metrics['data_wait']:.1f} % of it to make the batch",
+        f"  speed        {_speed(metrics)}",
         f"ratio          {ratio['median']:.2f} in real tokens/s ({ratio['low']:.2f} to {ratio['high']:.2f})",
     ]
 
 
-def _of_turns(turns: Sequence[TimedRun]) -> dict[str, Any]:
-    seconds = sum(run.seconds for run in turns)
+def _run_metrics(runs: Sequence[TimedRun]) -> dict[str, Any]:
     return {
-        "turns": len(turns),
-        "steps_per_turn": turns[0].steps,
-        "seconds_per_step": median_range([run.seconds_per_step for run in turns])._asdict(),
-        "tokens_per_second": median_range([run.tokens_per_second for run in turns])._asdict(),
-        "padding": 1.0 - sum(run.real_tokens for run in turns) / sum(run.slots for run in turns),
-        "waited": sum(run.waited for run in turns) / seconds,
+        "repeats": len(runs),
+        "steps_per_repeat": runs[0].steps,
+        "seconds_per_step": median_range([run.seconds_per_step for run in runs])._asdict(),
+        "tokens_per_second": median_range([run.tokens_per_second for run in runs])._asdict(),
+        "padding": 1.0 - sum(run.real_tokens for run in runs) / sum(run.slots for run in runs),
+        "data_wait": sum(run.data_wait for run in runs) / sum(run.seconds for run in runs),
     }
 
 
-def _speed(figures: Mapping[str, Any]) -> str:
-    speed, padding = figures["tokens_per_second"]["median"], figures["padding"]
-    return f"{speed:,.0f} real tokens/s; {100 * padding:.2f} % of the places are padding"
+def _step(metrics: Mapping[str, Any]) -> str:
+    median, low, high = (format_seconds(metrics["seconds_per_step"][name]) for name in ("median", "low", "high"))
+    return f"{median} (median; {low} to {high})"
 
 
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _ms(seconds: float) -> str:
-    if math.isinf(seconds):
-        return "never"
-    return f"{1000 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.0f} MiB"
+def _speed(metrics: Mapping[str, Any]) -> str:
+    speed, padding = metrics["tokens_per_second"]["median"], metrics["padding"]
+    return f"{speed:,.0f} real tokens/s; {100 * padding:.2f} % padding"

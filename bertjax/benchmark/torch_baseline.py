@@ -1,7 +1,7 @@
-"""The other side: the same weights, text and batch through PyTorch and `transformers`, in the fastest way found here.
+"""The baseline of the benchmark: a `transformers` model trained in PyTorch on the same text. Imported without jax.
 
-It trains as a careful user of theirs would: scaled-dot-product attention, fused AdamW, bfloat16 and torch.compile where
-a trial says that they pay, their own tokenizer and collator, every example a row of its own, padded to the longest.
+It trains as a careful user would: scaled-dot-product attention, fused AdamW, bfloat16 and torch.compile where a trial
+shows that they are faster, the library's tokenizer and collator, one example per sequence, padded to the longest.
 """
 
 from __future__ import annotations
@@ -20,19 +20,23 @@ WARMUP_STEPS, TRIAL_STEPS = 2, 3
 
 
 class BaselineConfig(NamedTuple):
-    """What the step needs of a config; `weight_decay` and the rate are constant."""
+    """Training parameters; learning rate and weight decay are constant.
 
-    rows: int
-    masked: bool  # masked words, else the next one
+    masked     masked language modelling; False = causal
+    clip_norm  0 = no clipping
+    """
+
+    batch_size: int
+    masked: bool
     mask_rate: float
     learning_rate: float
     weight_decay: float
-    clip_norm: float  # 0 = no clipping
+    clip_norm: float
     seed: int
 
 
 class RunMode(NamedTuple):
-    """One way to run the step."""
+    """Precision and compilation of the step."""
 
     bfloat16: bool
     compiled: bool
@@ -42,11 +46,11 @@ class RunMode(NamedTuple):
 
 
 class TrialResult(NamedTuple):
-    """How long a setting's step took, or why it did not run."""
+    """Seconds per step of a mode, or why it did not run."""
 
-    setting: RunMode
+    mode: RunMode
     seconds: float
-    fault: str = ""
+    error: str = ""
 
 
 def fastest_trial(trials: Sequence[TrialResult]) -> TrialResult:
@@ -54,11 +58,20 @@ def fastest_trial(trials: Sequence[TrialResult]) -> TrialResult:
 
 
 class TorchBaseline:
-    """A model of `transformers` from a folder that we exported; it trains on what it is fed."""
+    """Trains a `transformers` model from an exported folder on the examples that it is fed.
 
-    STEPS_OF_A_TRIAL = WARMUP_STEPS + TRIAL_STEPS
+    Args:
+        folder: of `save_pretrained`, with a tokenizer.
+        auto_class: of `transformers`, such as `AutoModelForMaskedLM`.
+        config: training parameters.
 
-    def __init__(self, folder: Path, auto_class: str, recipe: BaselineConfig):
+    Raises:
+        UserError: torch or transformers is not installed.
+    """
+
+    TRIAL_TOTAL = WARMUP_STEPS + TRIAL_STEPS
+
+    def __init__(self, folder: Path, auto_class: str, config: BaselineConfig):
         try:
             import torch
             import transformers
@@ -66,90 +79,86 @@ class TorchBaseline:
             raise UserError(
                 f"--baseline hf needs torch and transformers: pip install 'bertjax[benchmark]' ({error})"
             ) from error
-        self._torch, self._recipe = torch, recipe
+        self._torch, self._config = torch, config
         self.versions = f"transformers {transformers.__version__}, torch {torch.__version__}"
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
-        torch.manual_seed(recipe.seed)
+        torch.manual_seed(config.seed)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = _load(getattr(transformers, auto_class), folder).to(self.device).train()
         self.attention = self._model.config._attn_implementation
         self._optimizer = torch.optim.AdamW(
-            self._model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
+            self._model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         self._collate = transformers.DataCollatorForLanguageModeling(
-            tokenizer, mlm=recipe.masked, mlm_probability=recipe.mask_rate
+            tokenizer, mlm=config.masked, mlm_probability=config.mask_rate
         )
         self._examples: deque[dict[str, Any]] = deque()
         self._compiled: Any = None
-        self.setting = RunMode(False, False)
+        self.mode = RunMode(False, False)
 
     def feed(self, examples: Iterable[dict[str, Any]]) -> None:
-        """Examples for the steps to come."""
+        """Adds examples for the next steps."""
         self._examples.extend(examples)
 
-    def use(self, setting: RunMode) -> None:
-        """From now on steps run in this way."""
-        self.setting = setting
-
-    def trial(self, setting: RunMode) -> TrialResult:
-        """Takes `STEPS_OF_A_TRIAL` steps in one way."""
-        self.setting = setting
+    def trial(self, mode: RunMode) -> TrialResult:
+        """Takes `TRIAL_TOTAL` steps in a mode, and stays in it."""
+        self.mode = mode
         try:
-            self.run(WARMUP_STEPS)  # compiles, warms up
-            return TrialResult(setting, self.run(TRIAL_STEPS).seconds_per_step)
-        except Exception as error:  # no compiler, an operation without a kernel: whatever it is, this way is closed
+            self.run(WARMUP_STEPS)
+            return TrialResult(mode, self.run(TRIAL_STEPS).seconds_per_step)
+        except Exception as error:  # no compiler, no kernel for an operation: whatever it is, this mode is unusable
             self._examples.clear()
-            return TrialResult(setting, float("inf"), f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
+            return TrialResult(mode, float("inf"), f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
 
     def run(self, steps: int) -> TimedRun:
-        """As a turn of ours; making a batch is part of the step, as in their loop."""
-        real = slots = 0
-        waited = 0.0
+        """Trains; making a batch is part of the step, as in `transformers`."""
+        real_tokens = slots = 0
+        data_wait = 0.0
         began = time.perf_counter()
         for _ in range(steps):
-            asked = time.perf_counter()
+            requested = time.perf_counter()
             batch = self._batch()
-            waited += time.perf_counter() - asked
-            real += int(batch["attention_mask"].sum())
+            data_wait += time.perf_counter() - requested
+            real_tokens += int(batch["attention_mask"].sum())
             slots += batch["input_ids"].numel()
             self._step({name: value.to(self.device) for name, value in batch.items()})
         if self.device == "cuda":
             self._torch.cuda.synchronize()
-        return TimedRun(steps, time.perf_counter() - began, real, slots, waited)
+        return TimedRun(steps, time.perf_counter() - began, real_tokens, slots, data_wait)
 
     def _batch(self) -> Any:
-        examples = []
-        for _ in range(min(self._recipe.rows, len(self._examples))):
+        features = []
+        for _ in range(min(self._config.batch_size, len(self._examples))):
             example = self._examples.popleft()
             feature: dict[str, Any] = {"input_ids": example["input_ids"]}
             if "pair_labels" in example:
                 feature["token_type_ids"] = example["token_type_ids"]
                 feature["next_sentence_label"] = example["pair_labels"]
-            examples.append(feature)
-        return self._collate(examples)
+            features.append(feature)
+        return self._collate(features)
 
     def _step(self, batch: dict[str, Any]) -> None:
         torch, model = self._torch, self._model
-        if self.setting.compiled:
+        if self.mode.compiled:
             if self._compiled is None:
                 self._compiled = torch.compile(model, dynamic=True)
             model = self._compiled
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.setting.bfloat16):
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.mode.bfloat16):
             loss = model(**batch).loss
         loss.backward()
-        if self._recipe.clip_norm > 0.0:
-            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._recipe.clip_norm)
+        if self._config.clip_norm > 0.0:
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._config.clip_norm)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
 
 
 def _load(auto_class: Any, folder: Path) -> Any:
-    """With fused attention where the class has it."""
+    """Loads the model, with fused attention where the class has it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return auto_class.from_pretrained(folder, attn_implementation="sdpa")
-        except ValueError:  # a class without it says so in this way
+        except ValueError:  # the class does not have it
             return auto_class.from_pretrained(folder, attn_implementation="eager")

@@ -1,6 +1,6 @@
-"""The peer in a process of its own, whose threads and memory are in nobody's way, asked by lines of JSON.
+"""Runs `TorchBaseline` in a process with its own threads and memory, controlled by lines of JSON.
 
-What makes a turn's batches is sent before the turn begins, and its time is taken over there.
+The examples of a run are sent before it begins, and its time is measured in that process.
 """
 
 from __future__ import annotations
@@ -29,58 +29,65 @@ _COMMAND = (
 
 
 class TorchProcess:
-    """`TorchBaseline`, elsewhere. Close it at the end."""
+    """Client of the process. Close it at the end.
 
-    def __init__(self, folder: Path, auto_class: str, examples: Iterator[Example], recipe: BaselineConfig):
-        self._examples, self._rows = examples, recipe.rows
-        command = [sys.executable, "-c", _COMMAND, str(folder), auto_class, json.dumps(recipe._asdict())]
+    Args:
+        folder: exported model and tokenizer.
+        auto_class: of `transformers`.
+        examples: training examples, taken as the baseline needs them.
+        config: training parameters.
+    """
+
+    def __init__(self, folder: Path, auto_class: str, examples: Iterator[Example], config: BaselineConfig):
+        self._examples, self._batch_size = examples, config.batch_size
+        command = [sys.executable, "-c", _COMMAND, str(folder), auto_class, json.dumps(config._asdict())]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.versions, self.device, self.attention = self._answer()
-        self.setting = RunMode(False, False)
+        self.versions, self.device, self.attention = self._read()
+        self.mode = RunMode(False, False)
 
-    def choose(self, with_compile: bool) -> list[TrialResult]:
-        """Tries the ways to run, keeps the fastest, and returns what was found."""
+    def choose_mode(self, with_compile: bool) -> list[TrialResult]:
+        """Tries the modes, switches to the fastest and returns all results; raises `UserError` if none runs."""
         trials = [self._try(RunMode(False, False)), self._try(RunMode(True, False))]
         if with_compile:
-            trials.append(self._try(RunMode(fastest_trial(trials).setting.bfloat16, True)))
+            trials.append(self._try(RunMode(fastest_trial(trials).mode.bfloat16, True)))
         best = fastest_trial(trials)
-        if best.fault:
-            raise UserError(f"--baseline hf: {self.versions} cannot train this model here: {best.fault}")
-        self._ask("use", 0, list(best.setting))
-        self.setting = best.setting
+        if best.error:
+            raise UserError(f"--baseline hf: {self.versions} cannot train this model here: {best.error}")
+        self._call("use", 0, list(best.mode))
+        self.mode = best.mode
         return trials
 
-    def _try(self, setting: RunMode) -> TrialResult:
-        seconds, fault = self._ask("trial", TorchBaseline.STEPS_OF_A_TRIAL, list(setting))
-        return TrialResult(setting, seconds, fault)
+    def _try(self, mode: RunMode) -> TrialResult:
+        seconds, error = self._call("trial", TorchBaseline.TRIAL_TOTAL, list(mode))
+        return TrialResult(mode, seconds, error)
 
     def run(self, steps: int) -> TimedRun:
-        return TimedRun(*self._ask("run", steps, steps))
+        return TimedRun(*self._call("run", steps, steps))
 
-    def _ask(self, what: str, steps: int, argument: Any) -> Any:
-        """The answer to a call of `TorchBaseline`, given what `steps` steps need."""
-        taken = itertools.islice(self._examples, steps * self._rows)
+    def _call(self, name: str, steps: int, argument: Any) -> Any:
+        """Sends a request with the examples of `steps` steps; returns the response."""
+        taken = itertools.islice(self._examples, steps * self._batch_size)
         examples = [{name: np.asarray(value).tolist() for name, value in example.items()} for example in taken]
         assert self._process.stdin is not None
         try:
-            print(json.dumps([what, examples, argument]), file=self._process.stdin, flush=True)
+            print(json.dumps([name, examples, argument]), file=self._process.stdin, flush=True)
         except OSError:
-            self._ended()
-        return self._answer()
+            self._raise_ended()
+        return self._read()
 
-    def _answer(self) -> Any:
+    def _read(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.endswith("\n"):
-            self._ended()
-        answer = json.loads(line)
-        if "fault" in answer:
-            raise UserError(answer["fault"])
-        return answer["is"]
+            self._raise_ended()
+        response = json.loads(line)
+        if "error" in response:
+            raise UserError(response["error"])
+        return response["result"]
 
-    def _ended(self) -> NoReturn:
+    def _raise_ended(self) -> NoReturn:
         code = self._process.wait(SECONDS_TO_END)
-        raise UserError(f"--baseline hf: the peer's process ended (exit code {code}); is there memory for both?")
+        raise UserError(f"--baseline hf: its process ended (exit code {code}); is there memory for both?")
 
     def close(self) -> None:
         self._process.kill()
@@ -88,27 +95,27 @@ class TorchProcess:
 
 
 def serve() -> None:
-    """The other end: answers until nobody asks."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    """Serves requests from standard input until it ends."""
+    responses = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever libraries print
-    folder, auto_class, recipe = sys.argv[1:]
+    folder, auto_class, config = sys.argv[1:]
 
-    def answer(kind: str, value: Any) -> None:
-        print(json.dumps({kind: value}), file=answers, flush=True)
+    def respond(key: str, value: Any) -> None:
+        print(json.dumps({key: value}), file=responses, flush=True)
 
     try:
-        peer = TorchBaseline(Path(folder), auto_class, BaselineConfig(**json.loads(recipe)))
+        baseline = TorchBaseline(Path(folder), auto_class, BaselineConfig(**json.loads(config)))
     except UserError as error:
-        answer("fault", str(error))
+        respond("error", str(error))
         return
-    answer("is", [peer.versions, peer.device, peer.attention])
+    respond("result", [baseline.versions, baseline.device, baseline.attention])
     for line in sys.stdin:
-        what, examples, argument = json.loads(line)
-        peer.feed(examples)
-        if what == "run":
-            answer("is", peer.run(argument))
-        elif what == "trial":
-            answer("is", peer.trial(RunMode(*argument))[1:])
+        name, examples, argument = json.loads(line)
+        baseline.feed(examples)
+        if name == "run":
+            respond("result", baseline.run(argument))
+        elif name == "trial":
+            respond("result", baseline.trial(RunMode(*argument))[1:])
         else:
-            peer.use(RunMode(*argument))
-            answer("is", None)
+            baseline.mode = RunMode(*argument)
+            respond("result", None)

@@ -57,31 +57,31 @@ def benchmark(
     with contextlib.closing(BertjaxRunner(exp, prepared)) as ours:
         ours.run(amounts.warmup)
         if peer_class is None:
-            figures = _own(exp, ours, interleave([ours], amounts.turns, amounts.steps)[0])
+            figures = _own(ours, interleave([ours], amounts.turns, amounts.steps)[0])
         else:
             with (
                 tempfile.TemporaryDirectory(prefix="bertjax-peer-") as folder,
                 contextlib.closing(_peer(exp, prepared, ours, Path(folder), peer_class)) as peer,
             ):
-                trials = peer.choose(with_compile)
+                trials = peer.choose_mode(with_compile)
                 turns, theirs = interleave([ours, peer], amounts.turns, amounts.steps)
-            figures = _own(exp, ours, turns)
-            figures["peer"] = torch_metrics(peer, trials, turns, theirs)
-            print("\n".join(format_torch(figures["peer"])))
+            figures = _own(ours, turns)
+            figures["baseline"] = torch_metrics(peer, trials, turns, theirs)
+            print("\n".join(format_torch(figures["baseline"])))
     if out is not None:
         out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
         print(f"all figures: {out}")
 
 
-def _own(exp: build.Experiment, ours: BertjaxRunner, turns: Sequence[TimedRun]) -> dict[str, Any]:
+def _own(ours: BertjaxRunner, turns: Sequence[TimedRun]) -> dict[str, Any]:
     """Prints our side; returns its figures."""
-    figures = bertjax_metrics(exp, ours, turns)
+    figures = bertjax_metrics(ours, turns)
     print("\n".join(format_bertjax(figures)))
     parts = ours.trace(TRACED_STEPS)
     print("\n".join(format_scopes(parts)))
     found: dict[str, dict[str, float]] = {}
     for part, seconds in parts.items():
-        found.setdefault(part.title, {})[part.way] = seconds
+        found.setdefault(part.title, {})[part.direction] = seconds
     return figures | {"work_seconds": found}
 
 
@@ -123,7 +123,7 @@ def _peer(
         tokenizer=prepared.tokenizer,
     )
     recipe = BaselineConfig(
-        rows=cfg.train.batch_size,
+        batch_size=cfg.train.batch_size,
         masked=isinstance(objective, MlmConfig),
         mask_rate=objective.masking.mask_rate if isinstance(objective, MlmConfig) else 0.0,
         learning_rate=cfg.optimizer.learning_rate,

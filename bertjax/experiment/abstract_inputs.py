@@ -1,6 +1,9 @@
-"""What a step is compiled for without text: a vocabulary of the configured size, and batches that are shapes only."""
+"""Inputs for compiling a step without text: a vocabulary of the configured size, and the shapes of its batches."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,16 +18,16 @@ from bertjax.types import Vocabulary, padded_vocab_size
 
 
 def placeholder_vocabulary(size: int) -> Vocabulary:
-    """As many pieces as the config asks for, each a word; no tokenizer was trained."""
+    """Returns a vocabulary of `size` tokens, each of which starts a word; no tokenizer is trained."""
     ones = np.ones(size, bool)
     return Vocabulary(size, padded_vocab_size(size), 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))
 
 
 def abstract_batch(exp: build.Experiment, program: PhaseProgram | None = None) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and types of a global batch, in the last stage of the run if no other is given."""
+    """Returns shapes and dtypes of a global batch, in the last phase of the run if no other is given."""
     cfg = (program or exp.programs[-1]).phase.cfg
-    rows, length = cfg.train.batch_size, cfg.data.seq_len
-    tokens, examples = (rows, length), (rows, parse_objective.pack_examples(cfg))
+    batch, length = cfg.train.batch_size, cfg.data.seq_len
+    tokens, examples = (batch, length), (batch, parse_objective.pack_examples(cfg))
     shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]]
     shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
     shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}
@@ -32,6 +35,29 @@ def abstract_batch(exp: build.Experiment, program: PhaseProgram | None = None) -
     if cfg.data.example_format in ("nsp_pairs", "sop_pairs"):
         shapes["pair_labels"] = (examples, np.int32)
     if cfg.data.example_format in STREAM_FORMATS and parse_objective.encoder_config(cfg).bi_data:
-        shapes["backward"] = ((rows,), np.bool_)
+        shapes["backward"] = ((batch,), np.bool_)
     sharding = NamedSharding(exp.mesh, BATCH)
     return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in shapes.items()}
+
+
+def step_settings(exp: build.Experiment) -> dict[str, Any]:
+    """Returns what measurements of the last phase's step report of its settings."""
+    cfg = exp.programs[-1].phase.cfg
+    return {
+        "objective": cfg.objective.name,
+        "batch_size": cfg.train.batch_size,
+        "microbatches": cfg.train.microbatches,
+        "seq_len": cfg.data.seq_len,
+        "compute_dtype": exp.model.compute_dtype,
+        "devices": exp.mesh.size,
+        "device_kind": exp.mesh.devices.flat[0].device_kind,
+    }
+
+
+def format_step(settings: Mapping[str, Any]) -> str:
+    """Formats `step_settings` for the console."""
+    several = "" if settings["microbatches"] == 1 else f" in {settings['microbatches']} microbatches"
+    return (
+        f"{settings['objective']}, {settings['batch_size']} sequences of {settings['seq_len']} tokens{several}, "
+        f"matmuls in {settings['compute_dtype']}"
+    )

@@ -70,7 +70,7 @@ class Attention(nnx.Module):
     def project(
         self, x: Float[Array, "B S D"], context: AttentionContext, source: Float[Array, "B K D"] | None = None
     ) -> tuple[Float[Array, "B S N H"], Float[Array, "B K N H"], Float[Array, "B K N H"]]:
-        """Returns queries, keys and values, split into heads; arguments as in `__call__`."""
+        """Returns queries, keys and values, split into heads. Args: as in `__call__`."""
         source = x if source is None else source
         return self.split_heads(self.query(x)), self.split_heads(self.key(source)), self.split_heads(self.value(source))
 
@@ -98,7 +98,15 @@ class Attention(nnx.Module):
         context: AttentionContext,
         key: Key | None,
     ) -> Float[Array, "B S N H"]:
-        """Returns the values [B, S, N, H] averaged by the softmax of the scores; `key` drops probabilities."""
+        """Returns the values [B, S, N, H] averaged by the softmax of the scores.
+
+        Args:
+            q: queries [B, S, N, H].
+            k: keys [B, K, N, H].
+            v: values [B, K, N, H].
+            context: visibility and positions.
+            key: of the dropout of probabilities; None = no dropout.
+        """
         return average_values(self.scores(q, k, context), v, context.visible(), self.config, key)
 
 
@@ -108,6 +116,7 @@ class SelfAttention(Attention):
     def project(
         self, x: Float[Array, "B S D"], context: AttentionContext, source: Float[Array, "B K D"] | None = None
     ) -> tuple[Float[Array, "B S N H"], Float[Array, "B K N H"], Float[Array, "B K N H"]]:
+        """Rotates queries and keys. Args: as in `Attention.__call__`."""
         q, k, v = super().project(x, context, source)
         if context.rotation is not None:
             q, k = rotate(q, context.rotation), rotate(k, context.rotation)
@@ -116,6 +125,7 @@ class SelfAttention(Attention):
     def scores(
         self, q: Float[Array, "B S N H"], k: Float[Array, "B K N H"], context: AttentionContext, key: Key | None = None
     ) -> Float[Array, "B N S K"]:
+        """Returns q k / sqrt(H), float32. Args: as in `Attention.scores`."""
         return dot_product_scores(q, k, self.config)
 
     def attend(
@@ -126,6 +136,7 @@ class SelfAttention(Attention):
         context: AttentionContext,
         key: Key | None,
     ) -> Float[Array, "B S N H"]:
+        """Chooses a kernel that need not hold the scores. Args: as in `Attention.attend`."""
         return dot_product_attention(q, k, v, context, self.config, key)
 
 
@@ -171,7 +182,7 @@ def dot_product_attention(
 def dot_product_scores(
     q: Float[Array, "C Q N H"], k: Float[Array, "C K N H"], config: EncoderConfig
 ) -> Float[Array, "C N Q K"]:
-    """Computes q k / sqrt(H), float32."""
+    """Computes q k / sqrt(H), float32. Args: as in `dot_product_attention`."""
     return einsum("bqnh,bknh->bnqk", q, k, config) / math.sqrt(config.head_dim)
 
 
@@ -192,6 +203,6 @@ def average_values(
     config: EncoderConfig,
     key: Key | None,
 ) -> Float[Array, "C Q N H"]:
-    """Averages values by the softmax (float32) of the scores; arguments as in `dot_product_attention`."""
+    """Averages values by the softmax (float32) of the scores. Args: as in `dot_product_attention`."""
     probabilities = dropout(masked_softmax(scores, mask), config.attention_dropout, key)
     return einsum("bnqk,bknh->bqnh", probabilities, v, config).astype(config.result_dtype)

@@ -130,7 +130,10 @@ def visibility_mask(
 
 
 def has_visible_key(segment_ids: Int[Array, "B S"], window: int = 0, causal: bool = False) -> Bool[Array, "B S"]:
-    """Returns False for queries without a key under `attention_mask`: padding with no real token within the window."""
+    """Returns False for queries without a key: padding with no real token within the window.
+
+    Args: as in `attention_mask`.
+    """
     length = segment_ids.shape[1]
     real = jnp.cumsum(segment_ids > 0, axis=1)
     real_before = jnp.pad(real, ((0, 0), (1, 0)))  # real tokens before position i, for i = 0 to S

@@ -62,7 +62,7 @@ def choose_kernel(config: EncoderConfig, context: AttentionContext, q: Array, k:
 def kernel_limitation(
     kernel: str, config: EncoderConfig, context: AttentionContext, q: Array, k: Array, dropping: bool
 ) -> str:
-    """Returns why this kernel cannot compute this attention, "" if it can; arguments as in `choose_kernel`."""
+    """Returns why this kernel cannot compute this attention, "" if it can. Args: as in `choose_kernel`."""
     if dropping:
         return f"cannot drop probabilities: attention_dropout must be 0 in training, not {config.attention_dropout}"
     if context.mask is not None or q.shape != k.shape:
@@ -85,7 +85,9 @@ def cudnn_attention(
 
     Visibility is a full mask [B, 1, S, S] that all heads share: cuDNN has windows for causal attention only, and jax's
     public function has no segments. The mask becomes a bias, so the backward pass writes a gradient of its size, which
-    is discarded. jax uses XLA's form unless the implementation is named. Arguments as in `dot_product_attention`.
+    is discarded. jax uses XLA's form unless the implementation is named.
+
+    Args: as in `dot_product_attention`.
     """
     q, k, v = (x.astype(jnp.bfloat16) for x in (q, k, v))
     return jax.nn.dot_product_attention(q, k, v, mask=context.visible(), implementation="cudnn")
@@ -99,7 +101,7 @@ def splash_attention(
     dtype: Any,
     interpret: bool,
 ) -> Float[Array, "B S N H"]:
-    """Computes attention with the TPU kernel `splash_attention`, which skips blocks of scores that the mask hides.
+    """Computes attention with the TPU kernel `splash_attention`, which skips blocks of scores without a visible key.
 
     Sequences are padded with zeros to a multiple of 128, which changes nothing. Tokens see tokens of the same segment
     id, so padding sees padding here and real tokens elsewhere: outputs at padding differ, and must not be used.

@@ -123,13 +123,14 @@ class DisentangledAttention(Attention):
         context: AttentionContext,
         key: Key | None,
     ) -> Float[Array, "B S N H"]:
+        """Drops distance embeddings and probabilities by separate keys. Args: as in `Attention.attend`."""
         keys = (None, None) if key is None else jax.random.split(key)
         return average_values(self.scores(q, k, context, keys[0]), v, context.visible(), self.config, keys[1])
 
     def scores(
         self, q: Float[Array, "B S N H"], k: Float[Array, "B K N H"], context: AttentionContext, key: Key | None = None
     ) -> Float[Array, "B N S K"]:
-        """Returns the sum of all terms, float32; `key` drops elements of the distance embeddings."""
+        """Returns the sum of all terms, float32. Args: as in `Attention.scores`."""
         config, relative = self.config, context.relative
         assert isinstance(relative, DisentangledPositions)
         table = dropout(relative.table, config.hidden_dropout, key, batched=False)
@@ -181,9 +182,9 @@ def position_to_content(
     queries: Int[Array, "B M"] | None,
     config: EncoderConfig,
 ) -> Float[Array, "B N Q S"]:
-    """Computes k_j embeddings[i - j] for keys k; other arguments as in `content_to_position`.
+    """Computes k_j embeddings[i - j] for keys k; counted from the keys, the distances rise.
 
-    Counted from the keys, the distances rise.
+    Args: as in `content_to_position`.
     """
     scores = distance_scores(k, embeddings[::-1][None], k.shape[1], config).swapaxes(2, 3)
     return scores if queries is None else jnp.take_along_axis(scores, queries[:, None, :, None], axis=2)

@@ -36,7 +36,7 @@ def dropout(x: Array, rate: float, key: Key | None, batched: bool = True) -> Arr
 
 @jax.named_scope("dropout")
 def keep_mask(key: Key, rate: float, shape: tuple[int, ...], batched: bool = True) -> tuple[Array, float]:
-    """Returns True for the elements that dropout keeps, and the factor that scales them; arguments as in `dropout`."""
+    """Returns True for the elements that dropout keeps, and the factor that scales them. Args: as in `dropout`."""
     threshold = round(rate * 65536)
     return _random_uint16(key, shape, batched) >= threshold, 65536 / (65536 - threshold)
 

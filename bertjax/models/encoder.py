@@ -117,11 +117,11 @@ class Encoder(nnx.Module):
         self, inputs: Mapping[int, Array], contexts: Mapping[bool, AttentionContext], collect: tuple[str, ...]
     ) -> dict[str, Array]:
         """Computes the tensors of single layers that `collect` names, from the inputs of these layers."""
-        found: dict[str, Array] = {}
+        result: dict[str, Array] = {}
         for layer, names in _tensors_by_layer(self.config, collect).items():
             tensors = self.layer(layer).attention_tensors(inputs[layer], contexts[self.config.is_local(layer)])
-            found |= {f"layers/{layer}/{name}": tensors[name] for name in names}
-        return found
+            result |= {f"layers/{layer}/{name}": tensors[name] for name in names}
+        return result
 
     def _cuts(self, collect: tuple[str, ...]) -> list[int]:
         """Returns the layers before which the run of layers is interrupted, with both ends."""

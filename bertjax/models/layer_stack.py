@@ -83,6 +83,11 @@ def scan_runs(config: EncoderConfig, start: int = 0, stop: int | None = None) ->
 
     The layers are also split where neighbours differ in more than the pattern: after layer 0 where that has no norm or
     is followed by a convolution, and between groups of shared parameters.
+
+    Args:
+        config: pattern and sharing.
+        start: first layer.
+        stop: layer after the last; None = all.
     """
     stop = config.num_layers if stop is None else stop
     cuts = {start, stop}
@@ -153,16 +158,16 @@ def _scan(
     own = None if shared is not None else _layer_weights(config, weights, run)
 
     @functools.partial(_remat, policy=config.remat)
-    def one(x: Array, params: Params | None, keys: Key | None, own_input: Array | None, local: bool) -> Array:
+    def apply_layer(x: Array, params: Params | None, keys: Key | None, layer_input: Array | None, local: bool) -> Array:
         for inner in range(config.inner_layers):
             layer = nnx.merge(graphdef, params if shared is None else shared[inner])
-            x = apply(layer, x, local, None if keys is None else keys[inner], own_input)
+            x = apply(layer, x, local, None if keys is None else keys[inner], layer_input)
         return shard_batch(x)
 
     def period(x: Array, inputs: tuple[Any, Any, Any]) -> tuple[Array, Array | None]:
         states: list[Any] = []
         for index, local in enumerate(run.pattern):
-            x = one(x, *(_take(each, index) for each in inputs), local)
+            x = apply_layer(x, *(_take(each, index) for each in inputs), local)
             states.append(None if collect is None else collect(x))
         return x, None if collect is None else jnp.stack(states)
 
@@ -173,7 +178,7 @@ def _scan(
 
 
 def get_layer(config: EncoderConfig, weights: dict[str, Params], index: int) -> Layer:
-    """Returns one layer; of groups, the first layer of its group."""
+    """Returns layer `index`; of groups, the first layer of its group. Args: as in `run_layers`."""
     if config.num_groups is not None:
         return nnx.merge(_layer_graphdef(config, True), _take(weights["groups"], config.group_of(index), 0))
     params = _layer_weights(config, weights, ScanRun(index, 1, (config.is_local(index),)))
@@ -181,7 +186,7 @@ def get_layer(config: EncoderConfig, weights: dict[str, Params], index: int) -> 
 
 
 def _layer_weights(config: EncoderConfig, weights: dict[str, Params], run: ScanRun) -> Params:
-    """Returns the parameters of the layers of a run, with the separately stacked norms in their place."""
+    """Returns the parameters of the layers of a run, including the separately stacked norms."""
     params = _slice(weights["layers"], run.start, run.stop, config.num_layers)
     if "attention_norms" not in weights or run.start == 0:
         return params

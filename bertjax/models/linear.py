@@ -68,7 +68,14 @@ dot.defvjp(_dot_forward, _dot_backward)
 
 
 def einsum(equation: str, a: Array, b: Array, config: EncoderConfig) -> Array:
-    """Computes an einsum of operands cast to `compute_dtype`; accumulates and returns float32."""
+    """Computes an einsum of operands cast to `compute_dtype`; accumulates and returns float32.
+
+    Args:
+        equation: as in `jnp.einsum`.
+        a: first operand.
+        b: second operand.
+        config: `compute_dtype`.
+    """
     compute = jnp.dtype(config.compute_dtype)
     return jnp.einsum(equation, a.astype(compute), b.astype(compute), preferred_element_type=jnp.float32)
 

@@ -1,7 +1,7 @@
 """Block-local attention: each block of queries is multiplied with the keys within its window only.
 
 Scores of whole sequences cost S * S, scores in blocks S * 3 * block: 1/43 at 8192 tokens and a window of 128. The
-result is exact: `attention_mask` hides every key that is left out.
+result is exact: no key that is left out is visible under `attention_mask`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ def should_block(length: int, window: int) -> bool:
 
 
 def split_blocks(q: Array, k: Array, v: Array, context: AttentionContext, block: int) -> Blocks:
-    """Splits queries [B, S, N, H] into blocks of `block` tokens, each with the keys and values in its window."""
+    """Splits queries into blocks, each with the keys and values in its window.
+
+    Args:
+        q, k, v, context: as in `dot_product_attention`.
+        block: tokens per block.
+    """
     batch, length = q.shape[:2]
     count = -(-length // block)
 
@@ -61,5 +66,11 @@ def split_blocks(q: Array, k: Array, v: Array, context: AttentionContext, block:
 
 
 def merge_blocks(x: Float[Array, "C Q N H"], batch: int, length: int) -> Float[Array, "B S N H"]:
-    """Joins blocks of queries [C, Q, N, H] into `batch` sequences of `length` tokens."""
+    """Joins blocks of queries into sequences.
+
+    Args:
+        x: [C, Q, N, H].
+        batch: B.
+        length: S; padding of the last block is cut off.
+    """
     return x.reshape(batch, -1, *x.shape[2:])[:, :length]

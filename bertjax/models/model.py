@@ -43,7 +43,7 @@ _DECODER_KEY = 0xDEC0DE  # derives the enhanced decoder's dropout key, distinct 
 
 
 class Model(nnx.Module):
-    """An encoder with any of `HEADS`; `pair`, and a sequence classifier with `classifier_dense="pooler"`, use the pooler.
+    """An encoder with any of `HEADS`. `pair` and `classifier_dense="pooler"` need the pooler.
 
     Args:
         config: architecture and heads.
@@ -81,7 +81,7 @@ class Model(nnx.Module):
         key: Key | None = None,
         collect: tuple[str, ...] = (),
     ) -> EncoderOutput:
-        """Runs the encoder, and collects what `mlm_hidden_states` needs; arguments as in `Encoder.__call__`."""
+        """Runs the encoder, and collects what `mlm_hidden_states` needs. Args: as in `Encoder.__call__`."""
         if self.decoder_positions is not None:
             collect = (*collect, "before_last")
         return self.encoder(input_ids, segment_ids, position_ids, token_type_ids, key, collect)
@@ -139,7 +139,7 @@ class Model(nnx.Module):
     def pooled(
         self, hidden: Float[Array, "B S D"], positions: Int[Array, "B E"], segment_ids: Int[Array, "B S"] | None = None
     ) -> Float[Array, "B E D"]:
-        """Returns the pooler output of every example; arguments as in `sequence_logits`."""
+        """Returns the pooler output of every example. Args: as in `sequence_logits`."""
         return _present(self.pooler)(self._summaries(hidden, positions, segment_ids))
 
     def pair_logits(self, pooled: Float[Array, "*b D"]) -> Float[Array, "*b 2"]:
@@ -148,7 +148,7 @@ class Model(nnx.Module):
     def rtd_logits(
         self, hidden: Float[Array, "B S D"], positions: Int[Array, "B E"], segment_ids: Int[Array, "B S"]
     ) -> Float[Array, "B S"]:
-        """Returns one score per token, positive where it looks replaced; arguments as in `sequence_logits`."""
+        """Returns one score per token, positive where it looks replaced. Args: as in `sequence_logits`."""
         summaries = None
         if self.config.rtd_head == "summary":
             summaries = summary_per_token(hidden, positions, segment_ids)
@@ -157,7 +157,7 @@ class Model(nnx.Module):
     def span_logits(
         self, left: Float[Array, "B M D"], right: Float[Array, "B M D"], positions: Int[Array, "B M"]
     ) -> Float[Array, "B M V"]:
-        """Returns vocabulary logits of the tokens of spans; arguments as in `SpanBoundaryHead.__call__`."""
+        """Returns vocabulary logits of the tokens of spans. Args: as in `SpanBoundaryHead.__call__`."""
         return _present(self.span_head)(left, right, positions, self.word_embedding_table())
 
     def sequence_logits(
@@ -231,12 +231,18 @@ def graphdef(config: EncoderConfig, heads: tuple[str, ...]) -> nnx.GraphDef:
 
 
 def bind(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> Model:
-    """Returns the model with these parameters; arguments as in `Model`."""
+    """Returns the model with these parameters. Args: as in `init_params`."""
     return nnx.merge(graphdef(config, heads), params)
 
 
 def init_params(config: EncoderConfig, heads: tuple[str, ...], key: Key) -> Params:
-    """Draws parameters, a nested dict of float32 arrays; arguments as in `Model`."""
+    """Draws the parameters of a model, a nested dict of float32 arrays.
+
+    Args:
+        config: architecture and heads.
+        heads: names from `HEADS`.
+        key: of the draws.
+    """
     return nnx.to_pure_dict(nnx.state(Model(config, heads, nnx.Rngs(key))))
 
 

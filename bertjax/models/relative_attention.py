@@ -49,7 +49,7 @@ class RelativeAttention(Attention):
     def scores(
         self, q: Float[Array, "B Q N H"], k: Float[Array, "B K N H"], context: AttentionContext, key: Key | None = None
     ) -> Float[Array, "B N Q K"]:
-        """Returns the sum of all terms, float32; the biases of the scores are added to `q` here."""
+        """Returns the sum of all terms, float32; adds the biases to `q`. Args: as in `Attention.scores`."""
         relative = context.relative
         assert isinstance(relative, RelativePositions)
         scores = einsum("bqnh,bknh->bnqk", _add_bias(q, self.content_bias), k, self.config)

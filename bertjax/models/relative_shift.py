@@ -60,7 +60,7 @@ def distance_scores_at(
     num_keys: int,
     config: EncoderConfig,
 ) -> Float[Array, "B N T K"]:
-    """Computes the same for queries at `positions` in [0, S); other arguments as in `distance_scores`."""
+    """Computes the same for queries at `positions` in [0, S). Args: as in `distance_scores`."""
     equation = "btnh,brnh->btnr"
     if embeddings.shape[0] == 1:
         equation, embeddings = "btnh,rnh->btnr", embeddings[0]

@@ -37,7 +37,7 @@ def tiled_attention(
 ) -> Float[Array, "C Q N H"]:
     """Computes softmax(q k / sqrt(H)) v, float32; drops the same probabilities as the plain form.
 
-    Arguments as in `dot_product_attention`; `mask` is True where a query sees a key.
+    Args: as in `dot_product_attention`; `mask` is True where a query sees a key.
     """
     compute, rate = config.compute_dtype, config.attention_dropout
     if key is None or rate == 0.0:

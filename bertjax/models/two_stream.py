@@ -136,7 +136,8 @@ def check_two_streams(config: EncoderConfig, with_memory: bool) -> None:
     """Checks the encoder; raises `UserError` if it has no relative positions, or parts that know one stream only."""
     if config.attention_position != "relative":
         raise UserError(
-            f"targets, orders of prediction and memory need attention_position=relative, not {config.attention_position}"
+            "targets, orders of prediction and memory need attention_position=relative, not "
+            f"{config.attention_position}"
         )
     if config.conv_kernel_size:
         raise UserError("two streams cannot run with conv_kernel_size: it would show targets their token")

@@ -64,7 +64,7 @@ def train_step(
     with jax.named_scope("optimizer"):
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-    with jax.named_scope("figures"):
+    with jax.named_scope("metrics"):
         squares, weights = layer_sums(grads, jnp.square), layer_sums(params)
     metrics = {
         "loss": loss,

@@ -45,15 +45,15 @@ def test_a_peer_that_cannot_train_is_an_explained_end(monkeypatch: pytest.Monkey
     peer._examples = deque()
     away = TorchProcess.__new__(TorchProcess)
     away.versions = "transformers 5, torch 2"
-    monkeypatch.setattr(away, "_ask", lambda what, steps, setting: peer.trial(RunMode(*setting))[1:])
+    monkeypatch.setattr(away, "_call", lambda name, steps, mode: peer.trial(RunMode(*mode))[1:])
     with pytest.raises(UserError, match="torch 2 cannot train this model here: RuntimeError: no kernel"):
-        away.choose(with_compile=True)
+        away.choose_mode(with_compile=True)
 
 
 def test_a_peer_that_dies_is_an_explained_end(tmp_path: Path) -> None:
     """Its process finds no model, and says so by an exit code; nobody waits for it."""
     recipe = BaselineConfig(1, True, 0.15, 1e-4, 0.0, 1.0, 0)
-    with pytest.raises(UserError, match=r"the peer's process ended \(exit code 1\)"):
+    with pytest.raises(UserError, match=r"its process ended \(exit code 1\)"):
         TorchProcess(tmp_path / "nothing", "BertForMaskedLM", iter([]), recipe)
 
 
@@ -97,15 +97,17 @@ def test_a_way_that_did_not_run_says_why() -> None:
         {
             "versions": "transformers 5, torch 2",
             "attention": "sdpa",
-            "setting": "float32, eager",
+            "mode": "float32, eager",
             "trials": {"float32, eager": 0.5, "float32, compiled": "RuntimeError: no compiler"},
             "seconds_per_step": spread_,
             "tokens_per_second": {"median": 1234.5, "low": 1.0, "high": 2.0},
             "padding": 0.25,
-            "waited": 0.1,
+            "data_wait": 0.1,
             "ratio": {"median": 1.5, "low": 1.4, "high": 1.6},
         }
     )
     text = "\n".join(lines)
-    assert "float32, eager               500 ms a step  <- taken" in text and "no compiler" in text
-    assert "50.0 ms (40.0 ms to never)" in text and "25.00 % of the places" in text and "1.50 in real tokens/s" in text
+    assert "float32, eager               500 ms per step  <- used" in text and "no compiler" in text
+    assert (
+        "50.0 ms (median; 40.0 ms to never)" in text and "25.00 % padding" in text and "1.50 in real tokens/s" in text
+    )

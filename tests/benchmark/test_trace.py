@@ -16,7 +16,7 @@ from bertjax.benchmark.trace import StepScope, scope_of, scopes_by_instruction, 
     [
         (
             "jit(train_step)/jvp()/closed_call/layer/attention/dot_general",
-            StepScope("attention: products, layout", "forward"),
+            StepScope("attention: matmuls, layout", "forward"),
         ),
         ("jit(train_step)/transpose(jvp())/layer/attention/softmax/exp", StepScope("attention: softmax", "backward")),
         ("jit(train_step)/transpose(jvp(embeddings))/dropout/select_n", StepScope("dropout", "backward")),
@@ -53,7 +53,7 @@ def test_a_trace_finds_where_a_program_spends_its_time(tmp_path: Path) -> None:
     x = jnp.ones((256, 256))
     compiled = jax.jit(work).lower(x).compile()
     text = compiled.as_text()
-    assert {"attention: products, layout", "feed-forward"} <= {
+    assert {"attention: matmuls, layout", "feed-forward"} <= {
         part.title for part in scopes_by_instruction(text).values()
     }
     jax.block_until_ready(compiled(x))
@@ -62,5 +62,5 @@ def test_a_trace_finds_where_a_program_spends_its_time(tmp_path: Path) -> None:
     jax.profiler.stop_trace()
     found = seconds_by_scope(tmp_path, text)
     loop = found[StepScope("feed-forward", "update")]
-    assert loop > found[StepScope("attention: products, layout", "update")] > 0.0
+    assert loop > found[StepScope("attention: matmuls, layout", "update")] > 0.0
     assert loop > 0.5 * sum(found.values())

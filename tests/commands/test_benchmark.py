@@ -15,17 +15,17 @@ def test_the_figures_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
     assert lab.run("benchmark", *QUICK, "--out", tmp_path / "figures.json", "--config.data.packing=best_fit") == 0
     found, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
     step, speed = found["seconds_per_step"], found["tokens_per_second"]
-    assert 0.0 < step["low"] <= step["median"] <= step["high"] and found["turns"] == 2
+    assert 0.0 < step["low"] <= step["median"] <= step["high"] and found["repeats"] == 2
     real = 8 * 32 * (1.0 - found["padding"])
     assert speed["low"] * step["low"] <= 1.2 * real and speed["high"] * step["high"] >= 0.8 * real
     assert found["flops_per_second"] == pytest.approx(found["flops_per_token"] * speed["median"])
     assert found["mfu"] is None and found["compile_seconds"] > 0.0 and found["peak_bytes"] > found["state_bytes"] > 0
     work = found["work_seconds"]
-    assert {"attention: products, layout", "feed-forward", "heads and losses", "clipping and optimizer"} <= set(work)
+    assert {"attention: matmuls, layout", "feed-forward", "heads and losses", "clipping and optimizer"} <= set(work)
     assert work["feed-forward"]["backward"] > 0.0
     for line in ("real tokens/s", "model FLOPs", "compile", "share of the work", "dropout"):
         assert line in printed
-    assert "against" not in printed
+    assert "baseline" not in printed
 
 
 @pytest.mark.long
@@ -36,13 +36,13 @@ def test_a_peer_in_turns(lab: Lab, tmp_path: Path, pair: str, capsys: pytest.Cap
     arguments = (*QUICK, "--baseline", "hf", "--no-compile", "--out", tmp_path / "figures.json", *keys)
     assert lab.run("benchmark", *arguments) == 0
     found, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
-    peer = found["peer"]
+    peer = found["baseline"]
     assert set(peer["trials"]) == {"float32, eager", "bfloat16 autocast, eager"}
     assert isinstance(peer["trials"]["float32, eager"], float) and peer["attention"] == "sdpa"
-    assert peer["setting"] in peer["trials"] and 0.0 <= peer["padding"] < 0.9
+    assert peer["mode"] in peer["trials"] and 0.0 <= peer["padding"] < 0.9
     ratio = peer["ratio"]
     assert 0.0 < ratio["low"] <= ratio["median"] <= ratio["high"]
-    assert "ratio" in printed and "<- taken" in printed
+    assert "ratio" in printed and "<- used" in printed
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_virtual_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert run("--devices", "8", "--out", str(out), *mesh, monkeypatch=monkeypatch) == 0
     told = capsys.readouterr().out
     assert "data=4 x fsdp=2 x tensor=1 = 8 x cpu, compiled only: nothing ran" in told
-    assert "no estimate" in told and "MiB a chip" in told
+    assert "no estimate" in told and "MiB per chip" in told
     figures = json.loads(out.read_text())
     assert figures["devices"] == 8 and figures["topology"] is None
     assert figures["state_bytes"] > 0 and figures["temporary_bytes"] > 0

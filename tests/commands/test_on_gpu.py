@@ -18,10 +18,10 @@ FIGURES = {
     "tokens_per_second": {"median": 550e3},
     "seconds_per_step": {"median": 0.12},
     "mfu": 0.4,
-    "waited": 0.001,
+    "data_wait": 0.001,
     "compile_seconds": 30.0,
     "peak_bytes": 2**34,
-    "peer": {"ratio": {"median": 1.7}},
+    "baseline": {"ratio": {"median": 1.7}},
 }
 
 

@@ -164,7 +164,7 @@ def test_auto_takes_a_kernel_only_where_it_is_exact(monkeypatch: pytest.MonkeyPa
         ("cudnn", {"hidden_size": 40}, {}, "head size that is a multiple of 8 and at most 128, not 20"),
         ("cudnn", {"hidden_size": 512}, {}, "at most 128, not 256"),
         ("cudnn", {}, {"length": 255}, "even length, not 255"),
-        ("splash", {}, {"keys": 300}, "queries and keys of the same rows"),
+        ("splash", {}, {"keys": 300}, "queries and keys of the same sequences"),
     ],
 )
 def test_what_a_kernel_cannot_do_is_refused(

@@ -91,7 +91,7 @@ def test_the_parts_are_those_of_transformers(tmp_path: Any) -> None:
         )
     ours = load_pretrained(tmp_path)
     wanted = tuple(f"layers/1/{part}" for part in ATTENTION_TENSORS)
-    found = jit(lambda params: bind(ours.config, (), params).encode(**rows, collect=wanted).layers)(
+    found = jit(lambda params: bind(ours.config, (), params).encode(**rows, collect=wanted).attention_tensors)(
         {"encoder": ours.params["encoder"]}
     )
     assert set(found) == set(wanted)
@@ -145,7 +145,7 @@ def test_what_cannot_be_collected_is_refused() -> None:
     rows = inputs()
     for config, name, said in (
         (SMALL, "layers/3/query", "layers are 0 to 2"),
-        (SMALL, "layers/1/keys", "each with query, key, value"),
+        (SMALL, "layers/1/keys", "tensors query, key, value"),
         (dataclasses.replace(SMALL, num_groups=1, inner_layers=2), "layers/1/query", "inner_layers=2"),
     ):
         with pytest.raises(UserError, match=said):

@@ -44,7 +44,7 @@ def test_blocks_are_the_whole_row(window: int, length: int, monkeypatch: pytest.
     assert should_block(length, window)
     found = []
     for whole in (False, True):
-        monkeypatch.setattr(attention_module, "pays", lambda *_, whole=whole: not whole)
+        monkeypatch.setattr(attention_module, "should_block", lambda *_, whole=whole: not whole)
 
         def loss(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
             out = dot_product_attention(q, k, v, context, WIDE, None)
