@@ -20,9 +20,9 @@ from bertjax.data import corpora
 from bertjax.data.corpora import Prepared
 from bertjax.experiment import build
 from bertjax.runtime import platform
-from bertjax.training.data_wait import DataWaitTimer
 from bertjax.training.flops import bytes_per_device
 from bertjax.training.sharding import local_sequences, put_batch
+from bertjax.training.timing import DataWaitTimer
 from bertjax.types import Batch
 
 
