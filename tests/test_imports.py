@@ -40,7 +40,7 @@ ARROWS: dict[str, set[str]] = {
     "training": {*BASE, "config", "models", "objectives", "runtime"},
     "finetuning": {*BASE, "config", "models", "data", "objectives", "training"},
     "inference": {*CORE, "training", "finetuning"},
-    "experiment": {*CORE, "objectives", "training", "finetuning"},
+    "experiment": {*CORE, "objectives", "training", "finetuning", "inference"},
     "parity": {*CORE},
     "aot": {*CORE, "objectives", "training", "finetuning", "experiment"},
     "report": {*CORE, "objectives", "training", "finetuning", "inference", "experiment"},

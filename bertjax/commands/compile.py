@@ -1,31 +1,42 @@
-"""`bertjax compile`: the step of a config, compiled for devices that need not be there, and what it would need."""
+"""Compile the training step of a config for devices that need not be present."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 from pathlib import Path
 
-from ml_collections import ConfigDict
-
-from bertjax.aot.compile import compile_step, estimate_step
-from bertjax.aot.report import format_metrics, step_metrics
-from bertjax.aot.topology import tpu_devices, virtual_devices
 from bertjax.errors import UserError
 
+REQUIRES_CONFIG = True
 
-def compile_ahead(
-    cfg: ConfigDict, topology: str | None, devices: int | None, estimate: bool = True, out: Path | None = None
-) -> None:
-    """Prints what the last stage of a run would need on a TPU slice or on virtual devices; `out` keeps it as JSON."""
-    if (topology is None) == (devices is None):
-        raise UserError("say what to compile for: --topology, such as v5e-16, or --devices N for N virtual CPU devices")
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the flags of the command."""
+    parser.add_argument("--topology", metavar="SLICE", help="TPU slice: v5e-256, v5e:4x4, v4:2x2x4 (needs libtpu)")
+    parser.add_argument("--devices", type=int, metavar="N", help="N virtual CPU devices instead")
+    parser.add_argument("--no-estimate", action="store_true", help="compile once, without an estimate of the time")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file for all metrics")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Prints memory, FLOPs and collectives of the last phase of a run on a TPU slice or on virtual devices."""
+    cfg, out = options.config, options.out
+    if (options.topology is None) == (options.devices is None):
+        raise UserError("set --topology, such as v5e-16, or --devices N for N virtual CPU devices")
     if out is not None and not out.resolve().parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.resolve().parent}")
-    cfg.platform = "any"  # that of the topology, whatever this machine is
-    found = tpu_devices(topology) if topology is not None else virtual_devices(devices or 0)
-    compiled = compile_step(cfg, found)
-    figures = step_metrics(compiled, estimate_step(cfg, found) if estimate else None)
-    print("\n".join(format_metrics(figures)))
+    os.environ["JAX_PLATFORMS"] = "cpu"  # nothing runs, so no accelerator is opened
+    from bertjax.aot.compile import compile_step, estimate_step
+    from bertjax.aot.report import format_metrics, step_metrics
+    from bertjax.aot.topology import tpu_devices, virtual_devices
+
+    cfg.platform = "any"  # the platform of the topology, not of this machine
+    devices = tpu_devices(options.topology) if options.topology is not None else virtual_devices(options.devices)
+    compiled = compile_step(cfg, devices)
+    metrics = step_metrics(compiled, None if options.no_estimate else estimate_step(cfg, devices))
+    print("\n".join(format_metrics(metrics)))
     if out is not None:
-        out.write_text(json.dumps({"topology": topology} | figures, indent=2) + "\n", encoding="utf-8")
-        print(f"all figures: {out}")
+        out.write_text(json.dumps({"topology": options.topology} | metrics, indent=2) + "\n", encoding="utf-8")
+        print(f"all metrics: {out}")

@@ -1,46 +1,29 @@
-"""`bertjax eval-sts`: do near vectors belong to texts that people call alike (STS)?"""
+"""Correlate cosine similarities of sentence pairs with gold scores (STS)."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from pathlib import Path
+import argparse
 
-from bertjax.commands.embed import EmbedOptions, describe_pooling, pooling_of
-from bertjax.config.task import TaskConfig
-from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
-from bertjax.finetuning.readers.examples import TextExamples
-from bertjax.finetuning.readers.load import read_examples
-from bertjax.inference.embed import Embedder
-from bertjax.inference.similarity import SimilarityScores, similarity_scores
+from bertjax.commands.shared_flags import add_model, add_no_header, add_pooling
 
 
-def similarity(
-    folder: Path,
-    sources: Sequence[str],
-    columns: tuple[str | None, str, str | None],
-    header: bool,
-    options: EmbedOptions,
-) -> SimilarityScores:
-    """Prints and returns how cosines of pairs of texts agree with gold similarities, on whatever scale these are.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the flags of the command."""
+    add_model(parser)
+    add = parser.add_argument
+    add("--pairs", nargs="+", required=True, metavar="SOURCE", help="tsv:, csv:, jsonl: or hub:, as in task.train")
+    add("--text", metavar="COLUMN", help="column of the first text (default: text)")
+    add("--pair", default="pair", metavar="COLUMN", help="column of the second text (default: pair)")
+    add("--label", metavar="COLUMN", help="column of the similarity, on any scale (default: label)")
+    add_no_header(parser)
+    add_pooling(parser)
 
-    `columns` are those of the two texts and of the similarity; None: as the readers of tasks name them.
-    """
-    require_batch_tokens(options.tokens)
-    text, pair, label = columns
-    config = TaskConfig(
-        "regression", tuple(sources), text_column=text, pair_column=pair, label_column=label, header=header
-    )
-    examples = read_examples(config)
-    assert isinstance(examples, TextExamples) and examples.pairs is not None and examples.scores is not None
-    pooling = pooling_of(folder, options)
-    model, tokenizer, _ = load_model(folder)
-    embedder = Embedder(model, tokenizer, pooling, batch_tokens(options.tokens))
-    began = time.monotonic()
-    first, second = embedder(examples.texts), embedder(examples.pairs)
-    scores = similarity_scores(first, second, examples.scores)
-    print(f"{len(examples):,} pairs, cosines of {describe_pooling(pooling)}, in {time.monotonic() - began:.1f} s")
-    print(f"spearman {scores.spearman:.4f}  pearson {scores.pearson:.4f}")
-    if embedder.cut:
-        print(f"{embedder.cut:,} texts were longer than {embedder.max_length:,} tokens, and cut")
-    return scores
+
+def run(options: argparse.Namespace) -> None:
+    """Prints Spearman's and Pearson's correlation."""
+    from bertjax.experiment.embed import EmbedOptions
+    from bertjax.experiment.eval_sts import eval_sts
+
+    columns = options.text, options.pair, options.label
+    pooling = EmbedOptions(options.pooling, None, options.max_length, options.batch_tokens)
+    eval_sts(options.model, options.pairs, columns, not options.no_header, pooling)

@@ -1,48 +1,22 @@
-"""`bertjax fill-mask`: what a model puts behind the masks of sentences."""
+"""Print the most likely tokens for every [MASK] of sentences."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
-from pathlib import Path
+import argparse
 
-from bertjax.errors import UserError
-from bertjax.experiment.load import load_model
-from bertjax.inference.fill_mask import MaskPrediction, fill_masks
-from bertjax.inference.mlm_inference import choose_mask_mode
-from bertjax.inference.text_files import read_texts
-from bertjax.io.jsonl import STDIN
+from bertjax.commands.shared_flags import add_model
 
 
-def fill_mask(folder: Path, sentences: Sequence[str], top: int, jsonl: bool) -> None:
-    """Prints the `top` most likely pieces for every mask; no sentences, or "-": those of the standard input."""
-    if top < 1:
-        raise UserError(f"--top-k must be at least 1, not {top}")
-    given = list(_sentences(sentences))
-    if not given:
-        raise UserError("no sentence: give one with [MASK] in it, or lines of them on the standard input")
-    model, tokenizer, two_streams = load_model(folder, head="mlm")
-    _ = choose_mask_mode(model, tokenizer.mask_id, two_streams)  # of the model, before its sentences are looked at
-    for sentence, masks in zip(given, fill_masks(model, tokenizer, given, top, two_streams), strict=True):
-        print(_json_line(sentence, masks) if jsonl else _shown(sentence, masks))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the flags of the command."""
+    parser.add_argument("sentences", nargs="*", metavar="SENTENCE", help="none, or -: lines of the standard input")
+    add_model(parser)
+    parser.add_argument("--top-k", type=int, default=5, metavar="N", help="tokens per mask (default 5)")
+    parser.add_argument("--jsonl", action="store_true", help="print one JSON object per sentence")
 
 
-def _sentences(given: Sequence[str]) -> list[str]:
-    if not given and sys.stdin.isatty():
-        print("reading sentences, one a line; end with Ctrl-D", file=sys.stderr)
-    found = []
-    for sentence in given or [STDIN]:
-        found += [line for _, line in read_texts(STDIN) if line.strip()] if sentence == STDIN else [sentence]
-    return found
+def run(options: argparse.Namespace) -> None:
+    """Prints sentences and predictions."""
+    from bertjax.experiment.fill_mask import fill_mask
 
-
-def _shown(sentence: str, masks: Sequence[Sequence[MaskPrediction]]) -> str:
-    lines = ["  ".join(f"{filling.piece} {filling.probability:.3f}" for filling in mask) for mask in masks]
-    numbered = [f"{number}: {line}" for number, line in enumerate(lines, 1)] if len(lines) > 1 else lines
-    return "\n".join([sentence, *(f"    {line}" for line in numbered)])
-
-
-def _json_line(sentence: str, masks: Sequence[Sequence[MaskPrediction]]) -> str:
-    rounded = [[{"piece": each.piece, "probability": round(each.probability, 6)} for each in mask] for mask in masks]
-    return json.dumps({"sentence": sentence, "masks": rounded}, ensure_ascii=False)
+    fill_mask(options.model, options.sentences, options.top_k, options.jsonl)

@@ -1,130 +1,22 @@
-"""`bertjax inspect-data`: what the model will see, to look at and as arrays."""
+"""Show the batches of a config as the model sees them."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import Any
 
-import jax
-import numpy as np
-from ml_collections import ConfigDict
-from rich.console import Console
-from rich.text import Text
-
-from bertjax.data import corpora
-from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
-from bertjax.experiment import build
-from bertjax.experiment.teacher import read_teacher
-from bertjax.io.atomic import atomic_file
-from bertjax.training.state import purpose_key
-
-_WEIGHTS = ("masked_weights", "next_weights")
-"""Where predictions are counted: masked words, or (causal) every token that has a next one."""
-
-PAIR_NAMES = ("B follows A", "B does not follow A")
+REQUIRES_CONFIG = True
 
 
-def inspect(cfg: ConfigDict, num_batches: int, out: Path | None, rows: int) -> None:
-    """Prints some rows of the first batches as training will see them; `out` gets all arrays of all of them.
-
-    The masks are those of the run itself: the same seed, the same cursors.
-    """
-    if num_batches < 1:
-        raise UserError(f"--batches must be at least 1, not {num_batches}")
-    if out is not None and out.suffix != ".npz":
-        raise UserError(f"--out {out} must end in .npz")
-    prepared = corpora.prepare(cfg)
-    teacher = read_teacher(cfg, prepared.tokenizer)
-    exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
-    pipeline = corpora.training_pipeline(cfg, prepared)
-    corrupt = jax.jit(exp.programs[0].objective.corrupt)
-    key = purpose_key(cfg.seed, "corrupt")
-    batches = [jax.device_get(corrupt(pipeline.batch(cursor), key, np.int32(cursor))) for cursor in range(num_batches)]
-    console = Console(soft_wrap=True, highlight=False)
-    for cursor, batch in enumerate(batches):
-        for name, part in members(batch).items():
-            console.print(f"batch {cursor}{f', {name}' if name else ''}: {describe(part)}")
-            for row in range(min(rows, len(part["input_ids"]))):
-                console.print(render_row(part, row, prepared.tokenizer))
-    if out is not None:
-        write_arrays(out, batches)
-        console.print(
-            f"{num_batches} {'batch' if num_batches == 1 else 'batches'} in {out}: " + ", ".join(sorted(batches[0]))
-        )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the flags of the command."""
+    parser.add_argument("--batches", type=int, default=1, help="number of batches (default 1)")
+    parser.add_argument("--sequences", type=int, default=4, help="sequences printed per batch (default 4)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="an .npz file for the arrays")
 
 
-def members(batch: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """The rows of every member of a mixture of objectives, by its name; else all rows, without a name."""
-    if "input_ids" in batch:
-        return {"": batch}
-    found: dict[str, dict[str, np.ndarray]] = {}
-    for label, value in batch.items():
-        name, _, own = label.partition("/")
-        found.setdefault(name, {})[own] = value
-    return found
+def run(options: argparse.Namespace) -> None:
+    """Prints sequences of the first batches and writes the arrays."""
+    from bertjax.experiment.inspect_data import inspect_data
 
-
-def describe(batch: dict[str, np.ndarray]) -> str:
-    """Shares over a batch: examples of packed rows, padding, predictions, what they were replaced by, labels."""
-    real = batch["segment_ids"] > 0
-    parts = [f"{real.shape[0]} rows of {real.shape[1]}", f"padding {100 * (1 - real.mean()):.1f} %"]
-    examples = batch["example_weights"]
-    if examples.shape[1] > 1:
-        parts.insert(1, f"{examples.sum() / len(examples):.2f} examples in a row")
-    weights = next((batch[name] for name in _WEIGHTS if name in batch), None)
-    if weights is not None:
-        hidden = int(weights.sum())
-        parts.append(f"{hidden} predictions ({100 * hidden / max(real.sum(), 1):.1f} % of the tokens)")
-    if "pair_labels" in batch:
-        apart = float(batch["pair_labels"].sum() / max(examples.sum(), 1))
-        parts.append(f"{100 * apart:.1f} % of the pairs do not follow each other")
-    return ", ".join(parts)
-
-
-def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
-    """One row in pieces: masked ones as `[original -> seen]`, segments in their own colours, every further example of a
-    packed row on a line of its own.
-    """
-    text = Text()
-    latest = 0
-    predicted: set[int] = set()
-    if "masked_positions" in batch:
-        predicted = set(batch["masked_positions"][row][batch["masked_weights"][row] > 0].tolist())
-    for position in np.flatnonzero(batch["segment_ids"][row]):
-        example = int(batch["segment_ids"][row, position])
-        if example != latest:
-            text.append(_heading(batch, row, example), style="bold")
-            latest = example
-        seen = tokenizer.pieces[batch["input_ids"][row, position]]
-        if position in predicted:
-            # a permutation hides nothing from the eye
-            original = tokenizer.pieces[batch.get("original_ids", batch["input_ids"])[row, position]]
-            hidden = f" -> {'kept' if seen == original else seen}" if "original_ids" in batch else ""
-            text.append(f"[{original}{hidden}] ", style="bold red")
-        elif batch["input_ids"][row, position] in tokenizer.special_ids:
-            text.append(f"{seen} ", style="dim")
-        else:
-            text.append(f"{seen} ", style="cyan" if batch["token_type_ids"][row, position] else "green")
-    padding = int((batch["segment_ids"][row] == 0).sum())
-    if padding:
-        text.append(f"+ {padding} padding", style="dim")
-    return text
-
-
-def _heading(batch: dict[str, Any], row: int, example: int) -> str:
-    """What stands before an example of a row: where it is not the first a sign on a new line, and what its pair is."""
-    sign = "\n  & " if example > 1 else ""
-    label = f"  ({PAIR_NAMES[int(batch['pair_labels'][row, example - 1])]}) " if "pair_labels" in batch else ""
-    return sign + (label.lstrip() if sign else label)
-
-
-def write_arrays(out: Path, batches: list[dict[str, np.ndarray]]) -> None:
-    """An npz with every array of the batches under the contract's names, rows behind each other."""
-    arrays = {name: np.concatenate([np.asarray(batch[name]) for batch in batches]) for name in batches[0]}
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(out) as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror or error}") from error
+    inspect_data(options.config, options.batches, options.sequences, options.out)

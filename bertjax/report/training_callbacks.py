@@ -1,131 +1,121 @@
-"""Who looks on while a run trains, and what it is told of the run: what `report/` cannot know by itself."""
+"""The report as a callback of training, and pages that combine several runs."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.experiment import build
+from bertjax.experiment.callbacks import Callback, TrainingStart
+from bertjax.experiment.lr_find import LrCurve
+from bertjax.finetuning.evaluate import EvalResult
+from bertjax.inference.pseudo_labels import read_label_summaries
 from bertjax.models.model import count_params
 from bertjax.report.callback import ReportCallback
 from bertjax.report.probe_log import ProbeLog
 from bertjax.report.probes import ModelProbes, Probe, ProbeConfig, probe_memory
 from bertjax.report.render import render
 from bertjax.report.run_record import read_run
-from bertjax.runtime.process_group import ProcessGroup
 from bertjax.training.flops import training_flops
-from bertjax.training.loop import train
-from bertjax.training.run_context import RunContext
-from bertjax.training.state import TrainState
 from bertjax.types import Params
 
-if TYPE_CHECKING:
-    from bertjax.finetuning.evaluate import EvalResult
-
-LOOKED_AT = ("fill_mask", "attention", "neighbors")
-TAKEN = "the weights taken"
-SEVERAL = "The run has several processes, whose weights are not gathered for a look."
+MODEL_PROBES = ("fill_mask", "attention", "neighbors")
+BEST_PARAMS = "the weights taken"
+SEVERAL_PROCESSES = "The run has several processes; their weights are not gathered for probes."
 
 
-def report_callback(
-    exp: build.Experiment,
-    tokenizer: Tokenizer,
-    counts: np.ndarray,
-    run: RunContext,
-    step: int,
-    processes: ProcessGroup,
-    told: Callable[[], list[Probe]] = list,
-    mean_rows: float | None = None,
-) -> ReportCallback | None:
-    """Sets `run.on_evaluate` to the one that writes the report from update `step` on, and returns it.
+class ReportWriter(Callback):
+    """Writes probes and `report.html` after every evaluation; active on the first process if the config enables it."""
 
-    None on other processes than the first, and where the config wants no report. `told` gives what else there is to
-    see of the evaluation that was just made; `mean_rows` is for `run_facts`.
-    """
-    if not exp.cfg.report.enabled or processes.index != 0:
-        return None
-    look = functools.cache(lambda: probes(exp, tokenizer, counts))
+    def __init__(self) -> None:
+        self._callback: ReportCallback | None = None
+        self._scores: EvalResult | None = None
+        self._labels: list[Probe] = []
 
-    def facts() -> dict[str, Any]:
-        return run_facts(exp, run.meta["tokens"], sum(run.batches.rows_per_epoch.values()), mean_rows)
+    def on_train_begin(self, start: TrainingStart) -> None:
+        """Writes the first page."""
+        exp, run = start.experiment, start.run
+        if not exp.cfg.report.enabled or run.processes.index != 0:
+            return
+        if start.task is not None:
+            self._labels = [("pseudo_labels", dict(each)) for each in read_label_summaries(start.task)]
+        model_probes = functools.cache(lambda: probes(exp, start.tokenizer, start.token_counts))
 
-    def seen(step: int, params: Params) -> list[Probe]:
-        if processes.count > 1:
-            return [probe_memory(), *told(), *(("note", {"about": each, "text": SEVERAL}) for each in LOOKED_AT)]
-        return [probe_memory(), *told(), *look()(step, build.unpadded_params(params, exp.model))]
+        def facts() -> dict[str, Any]:
+            sequences = sum(run.batches.rows_per_epoch.values())
+            return run_facts(exp, run.meta["tokens"], sequences, start.mean_batch_size)
 
-    run.on_evaluate = onlooker = ReportCallback(run.workdir, step, facts, seen, run.console.print)
-    return onlooker
+        def probe(step: int, params: Params) -> list[Probe]:
+            found = [probe_memory(), *self._labels, *self.task_probes()]
+            if run.processes.count > 1:
+                return [*found, *(("note", {"about": each, "text": SEVERAL_PROCESSES}) for each in MODEL_PROBES)]
+            return [*found, *model_probes()(step, build.unpadded_params(params, exp.model))]
 
+        self._callback = ReportCallback(run.workdir, start.step, facts, probe, run.console.print)
 
-def train_with_callback(
-    run: RunContext, state: TrainState, onlooker: ReportCallback | None
-) -> tuple[TrainState, dict[str, float]]:
-    """`training.loop.train`; console and writers are closed behind it, and the page has its last figures."""
-    try:
-        return train(run, state)
-    finally:
-        run.console.close()
-        for writer in run.writers:
-            writer.close()
-        if onlooker is not None:
-            onlooker.render()  # with the figures that came after the last evaluation
+    def on_evaluate(self, step: int, params: Params, metrics: Mapping[str, float]) -> None:
+        """Probes the model and rewrites the page."""
+        if self._callback is not None:
+            self._callback(step, params, metrics)
 
+    def on_task_scores(self, scores: EvalResult) -> None:
+        """Keeps the scores for the next page."""
+        self._scores = scores
 
-class TaskScoreRecorder:
-    """What the last evaluation of a task told, for the report: `tell` of `finetune.measure` calls it.
+    def on_train_end(self) -> None:
+        """Rewrites the page with the metrics that came after the last evaluation."""
+        if self._callback is not None:
+            self._callback.render()
 
-    `labels_kept` tells of training labels that came from a larger model (`finetune.silver_labels.kept_labels`).
-    """
+    def on_best_params(self, workdir: Path, step: int, best_step: int) -> None:
+        """Writes the scores of the best parameters next to those of the last ones, unless they are there already."""
+        if any(record.get("set") == BEST_PARAMS for record in read_run(workdir).newest("confusion")):
+            return
+        log = ProbeLog(workdir, step)
+        for kind, fields in self.task_probes():
+            log.write(step, kind, set=BEST_PARAMS, of_step=best_step, **fields)
+        render(workdir)
 
-    def __init__(self, labels_kept: Sequence[Mapping[str, Any]] = ()) -> None:
-        self._scored: EvalResult | None = None
-        self._kept: list[Probe] = [("pseudo_labels", dict(each)) for each in labels_kept]
-
-    def __call__(self, scored: EvalResult) -> None:
-        self._scored = scored
-
-    def findings(self) -> list[Probe]:
-        """The confusion matrix and the scores of the classes, where there are any, and labels of a larger model."""
-        scored, found = self._scored, list(self._kept)
-        if scored is not None and scored.confusion is not None:
-            found.append(("confusion", {"labels": list(scored.labels), "counts": scored.confusion.tolist()}))
-        if scored is not None and scored.per_class:
-            rows = [{"label": label, **score._asdict()} for label, score in scored.per_class.items()]
+    def task_probes(self) -> list[Probe]:
+        """Returns the confusion matrix and the scores per class of the last evaluation, where the task has them."""
+        scores, found = self._scores, []
+        if scores is not None and scores.confusion is not None:
+            found.append(("confusion", {"labels": list(scores.labels), "counts": scores.confusion.tolist()}))
+        if scores is not None and scores.per_class:
+            rows = [{"label": label, **score._asdict()} for label, score in scores.per_class.items()]
             found.append(("classes", {"rows": rows}))
         return found
 
 
-def write_best_scores(workdir: Path, step: int, taken: int, scores: TaskScoreRecorder) -> None:
-    """Writes what the chosen weights, those of update `taken`, got right into the report, beside the last ones'.
+def write_seed_scores(workdirs: Mapping[int, Path], metrics: Mapping[int, Mapping[str, float]]) -> None:
+    """Writes the held-out metrics of all seeds of a task into the report of every seed.
 
-    `scores` have just been told of them. Said at every start that finds a finished run: never twice in the file.
+    Args:
+        workdirs: Work directory by seed.
+        metrics: Held-out metrics by seed.
     """
-    journal = ProbeLog(workdir, step)
-    if any(record.get("set") == TAKEN for record in read_run(workdir).newest("confusion")):
-        return
-    for kind, fields in scores.findings():
-        if kind in ("confusion", "classes"):
-            journal.write(step, kind, set=TAKEN, of_step=taken, **fields)
-    render(workdir)
-
-
-def write_seed_scores(folders: Mapping[int, Path], figures: Mapping[int, Mapping[str, float]]) -> None:
-    """Writes the held-out figures of all seeds of a task into the report of each, which is drawn anew."""
     rows = [
-        {"seed": seed, "scores": {name.removeprefix("eval/"): value for name, value in found.items()}}
-        for seed, found in figures.items()
+        {"seed": seed, "scores": {name.removeprefix("eval/"): value for name, value in scores.items()}}
+        for seed, scores in metrics.items()
     ]
-    for folder in folders.values():
-        step = read_run(folder).step
-        ProbeLog(folder, step).write(step, "seeds", rows=rows)
-        render(folder)
+    for workdir in workdirs.values():
+        step = read_run(workdir).step
+        ProbeLog(workdir, step).write(step, "seeds", rows=rows)
+        render(workdir)
+
+
+def write_lr_curve(workdir: Path, curve: LrCurve) -> Path:
+    """Writes the chart of a learning-rate range test; returns the path of the page."""
+    finite = np.isfinite(curve.losses)
+    rates, losses = curve.learning_rates[finite].tolist(), curve.losses[finite].tolist()
+    ProbeLog(workdir, 0).write(0, "lr_finder", rates=rates, losses=losses, suggestion=curve.suggestions.valley)
+    return render(workdir)
 
 
 def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> ModelProbes:

@@ -11,7 +11,7 @@ import pytest
 from lab import Finished, Lab
 from safetensors.numpy import load_file
 
-from bertjax.report import training_callbacks
+from bertjax.training import loop
 from bertjax.training import logging
 from bertjax.training.run_context import RunContext
 
@@ -115,7 +115,7 @@ def untrained(run: RunContext, state: object) -> tuple:
 def test_a_loaded_run_begins_its_average_anew(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_callbacks, "train", untrained)
+    monkeypatch.setattr(loop, "train", untrained)
     arguments = ("--config.optimizer.ema_decay=0.5", f"--config.init_from={finished.workdir}")
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 0
     assert same(exported(tmp_path / "run" / "export"), exported(finished.workdir / "export"))
@@ -125,7 +125,7 @@ def test_a_run_may_go_on_with_another_schedule(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As ModernBERT, whose decay is a run of its own."""
-    monkeypatch.setattr(training_callbacks, "train", untrained)
+    monkeypatch.setattr(loop, "train", untrained)
     shutil.copytree(finished.workdir, tmp_path / "run")
     decay = ("--config.schedule.name=wsd", "--config.schedule.decay_steps=2", "--config.schedule.end_lr_ratio=0.1")
     assert lab.run("pretrain", "--workdir", tmp_path / "run", "--config.train.num_steps=10", *decay) == 0

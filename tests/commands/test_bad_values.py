@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lab import Lab
 
-import bertjax.commands.pretrain as pretrain_module
+import bertjax.experiment.pretrain as pretrain_module
 
 # What is typed -> words of the answer: the key, the value, what is allowed or nearest.
 TYPING = {
@@ -76,7 +76,7 @@ def test_a_bad_setting_is_answered_at_once(
     def too_late(*_: Any) -> None:
         raise AssertionError("text was read, and a step would be compiled next")
 
-    monkeypatch.setattr(pretrain_module, "prepare_once", too_late)
+    monkeypatch.setattr(pretrain_module, "prepare_on_first_process", too_late)
     began = time.monotonic()
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *typed.split()) == 2
     assert time.monotonic() - began < 5

@@ -13,7 +13,7 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.cli import main
-from bertjax.commands.inspect_data import members
+from bertjax.experiment.inspect_data import members
 from bertjax.data.tokenizer import load_tokenizer
 
 CONTRACT = {
@@ -35,7 +35,7 @@ CONTRACT = {
 
 def test_inspect_writes_what_the_model_sees(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "batches.npz"
-    assert lab.run("inspect-data", "--batches", 2, "--rows", 1, "--out", out) == 0
+    assert lab.run("inspect-data", "--batches", 2, "--sequences", 1, "--out", out) == 0
     arrays = dict(np.load(out))
     assert {name: array.dtype for name, array in arrays.items()} == CONTRACT
     assert arrays["input_ids"].shape == (16, 32)
@@ -49,8 +49,8 @@ def test_inspect_writes_what_the_model_sees(lab: Lab, tmp_path: Path, capsys: py
 
 def test_inspect_shows_the_batches_of_the_run(lab: Lab, tmp_path: Path) -> None:
     for name in ("a.npz", "b.npz"):
-        assert lab.run("inspect-data", "--out", tmp_path / name, "--rows", 0) == 0
-    assert lab.run("inspect-data", "--out", tmp_path / "c.npz", "--rows", 0, "--config.seed=1") == 0
+        assert lab.run("inspect-data", "--out", tmp_path / name, "--sequences", 0) == 0
+    assert lab.run("inspect-data", "--out", tmp_path / "c.npz", "--sequences", 0, "--config.seed=1") == 0
     a, b, c = (np.load(tmp_path / name)["input_ids"] for name in ("a.npz", "b.npz", "c.npz"))
     np.testing.assert_array_equal(a, b)
     assert (a != c).any()
@@ -190,9 +190,9 @@ def test_answers_come_before_anything_heavy_is_imported(arguments: list[str], la
         "heavy = {'jax', 'flax', 'datasets', 'tokenizers', 'orbax', 'optax', 'torch'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    started = time.monotonic()
+    began = time.monotonic()
     subprocess.run([sys.executable, "-c", code, *filled], check=True, capture_output=True)
-    assert time.monotonic() - started < 5  # a bound for a busy machine; 0.2 s on a quiet one
+    assert time.monotonic() - began < 5  # a bound for a busy machine; 0.2 s on a quiet one
 
 
 def test_members_of_a_mixture_are_shown_by_themselves() -> None:
@@ -223,6 +223,6 @@ def test_a_folder_that_may_not_be_written(
     assert lab.run("prepare") == 2
     error = capsys.readouterr().err
     assert error == (
-        "bertjax prepare: Permission denied (/srv/cache/digests); let this user read and write there, or name another "
-        "place\n"
+        "bertjax prepare: Permission denied (/srv/cache/digests); grant this user read and write access, or choose "
+        "another path\n"
     )

@@ -40,8 +40,8 @@ def test_virtual_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "say what to compile for"),
-        (["--devices", "8", "--topology", "v5e-4"], "say what to compile for"),
+        ([], "set --topology, such as v5e-16, or --devices N"),
+        (["--devices", "8", "--topology", "v5e-4"], "set --topology, such as v5e-16, or --devices N"),
         (["--topology", "h100"], "is not known"),
         (["--devices", "99"], "jax has started with 8 devices"),
         (["--devices", "8", "--config.mesh.data=4", "--config.mesh.fsdp=4"], "needs 16 devices"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from lab import Finished, Lab
 
-from bertjax.commands import export as command
+from bertjax.experiment import export as command
 from bertjax.hf import push
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.sentence_transformers import Pooling, embed_ids, read_pooling
@@ -29,9 +29,9 @@ def test_sentence_vectors(lab: Lab, finished: Finished, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--pooling", "cls"], "--sentence-transformers, which is missing"),
-        (["--max-length", "9"], "--sentence-transformers, which is missing"),
-        (["--public"], "--push-to-hub OWNER/NAME, which is missing"),
+        (["--pooling", "cls"], "need --sentence-transformers"),
+        (["--max-length", "9"], "need --sentence-transformers"),
+        (["--public"], "--public needs --push-to-hub OWNER/NAME"),
         (["--sentence-transformers", "--max-length", "999"], "beyond the 64 tokens"),
         (["--push-to-hub", "nobody"], "OWNER/NAME"),
     ],

@@ -13,7 +13,7 @@ import pytest
 from lab import NOUNS, Finished, Lab
 
 from bertjax.cli import main
-from bertjax.commands import finetune as command
+from bertjax.experiment import finetune as command
 from bertjax.config.defaults import base_config
 from bertjax.config.task import TaskConfig
 from bertjax.hf.pretrained import load_pretrained
@@ -131,7 +131,7 @@ def test_killed_and_taken_up_again_it_is_the_same_run(
     with pytest.raises(Killed):
         task("--workdir", tmp_path / "killed")
     monkeypatch.undo()
-    monkeypatch.setattr(command, "read_given", lambda folder: pytest.fail("weights are those of the checkpoint"))
+    monkeypatch.setattr(command, "load_source_model", lambda folder: pytest.fail("weights are those of the checkpoint"))
     assert task("--workdir", tmp_path / "killed") == 0
     assert comparable(tmp_path / "killed") == comparable(tmp_path / "whole")
     one, two = ((tmp_path / name / "export" / "model.safetensors").read_bytes() for name in ("killed", "whole"))

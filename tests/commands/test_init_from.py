@@ -15,7 +15,7 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.checkpoint.surgery import leaves_of, replace_leaves
-from bertjax.commands import pretrain as pretraining
+from bertjax.experiment import pretrain as pretraining
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
@@ -28,7 +28,7 @@ from bertjax.hf.pretrained import PretrainedModel
 from bertjax.models.disentangled_attention import attention_span, distance_bucket
 from bertjax.models.model import abstract_params
 from bertjax.objectives.rtd.objective import ReplacedTokenDetection
-from bertjax.report import training_callbacks
+from bertjax.training import loop
 from bertjax.training.run_context import RunContext
 from bertjax.training.state import TrainState
 from bertjax.types import Params
@@ -230,7 +230,7 @@ def test_other_pieces_other_length_other_objective(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Masked words and pairs of WordPiece in 32 tokens, then masked words alone of byte-level BPE in 80."""
-    monkeypatch.setattr(training_callbacks, "train", only_evaluated)
+    monkeypatch.setattr(loop, "train", only_evaluated)
     other = ["objective.pair=none", "data.example_format=block", "data.tokenizer=bpe", "data.tokenizer_family=roberta"]
     other += ["data.vocab_size=400", "data.seq_len=80", "model.max_position_embeddings=80"]
     other += ["eval.fill_mask=", "export.at_end=false"]

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from bertjax.cli import main
-from bertjax.commands import parity as command
+from bertjax.parity import run as command
 from bertjax.parity.cases import Case
 from bertjax.parity.compare import CONFIG, NAMES, Measurement
 from bertjax.parity.families.bert import CASES as BERT

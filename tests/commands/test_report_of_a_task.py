@@ -12,7 +12,7 @@ from bertjax.cli import main
 from bertjax.finetuning.evaluate import EvalResult
 from bertjax.finetuning.metrics.classification import classification_scores
 from bertjax.report.run_record import read_run
-from bertjax.report.training_callbacks import TaskScoreRecorder, write_best_scores, write_seed_scores
+from bertjax.report.training_callbacks import ReportWriter, write_seed_scores
 
 CONFIG = """
 from bertjax.config.defaults import base_config
@@ -37,11 +37,11 @@ def get_config():
 
 
 def test_what_an_evaluation_told_is_what_the_report_shows() -> None:
-    scores = TaskScoreRecorder()
-    assert scores.findings() == []
+    report = ReportWriter()
+    assert report.task_probes() == []
     of = classification_scores([0, 1, 1, 1], [0, 0, 1, 1], ("animal", "thing"))
-    scores(EvalResult(of.figures(), of.per_class, of.labels, of.confusion))
-    (confusion, first), (classes, second) = json.loads(json.dumps(scores.findings()))
+    report.on_task_scores(EvalResult(of.metrics(), of.per_class, of.labels, of.confusion))
+    (confusion, first), (classes, second) = json.loads(json.dumps(report.task_probes()))
     assert (confusion, classes) == ("confusion", "classes")
     assert first == {"labels": ["animal", "thing"], "counts": [[1, 0], [1, 2]]}
     assert second["rows"][1] == {"label": "thing", "precision": 1.0, "recall": 2 / 3, "f1": 0.8, "support": 3}
@@ -49,11 +49,11 @@ def test_what_an_evaluation_told_is_what_the_report_shows() -> None:
 
 def test_the_chosen_weights_stand_beside_the_last_ones(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    scores = TaskScoreRecorder()
+    report = ReportWriter()
     of = classification_scores([0, 1, 1, 1], [0, 0, 1, 1], ("animal", "thing"))
-    scores(EvalResult(of.figures(), of.per_class, of.labels, of.confusion))
+    report.on_task_scores(EvalResult(of.metrics(), of.per_class, of.labels, of.confusion))
     for _ in range(2):  # a finished run is started again
-        write_best_scores(tmp_path, 30, 20, scores)
+        report.on_best_params(tmp_path, 30, 20)
         named = [
             (record["set"], record["of_step"])
             for kind in ("confusion", "classes")

@@ -17,7 +17,7 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.checkpoint.manager import Checkpoints
-from bertjax.commands import pretrain
+from bertjax.experiment import pretrain
 from bertjax.training import logging, loop, metric_buffer
 
 

@@ -1,0 +1,30 @@
+"""Train the tokenizer of a config on its corpus."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from bertjax.errors import UserError
+
+REQUIRES_CONFIG = True
+_SAMPLE = 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the flags of the command."""
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="new folder")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Trains or copies the tokenizer into a new folder that bertjax and `transformers` read."""
+    from bertjax.data import corpora
+
+    out: Path = options.out
+    if out.exists() and any(out.iterdir()):
+        raise UserError(f"--out {out} is not empty; give a new folder")
+    tokenizer = corpora.load_or_train_tokenizer(options.config)
+    tokenizer.save(out)
+    tokenizer.save_huggingface(out, options.config.data.seq_len)
+    print(f"{tokenizer.kind} tokenizer of {tokenizer.size:,} tokens ({tokenizer.family}) in {out}")
+    print(f"some tokens: {', '.join(tokenizer.pieces[:: max(1, tokenizer.size // _SAMPLE)][:_SAMPLE])}")

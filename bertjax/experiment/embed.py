@@ -1,0 +1,130 @@
+"""`bertjax embed`: a vector for every text of a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
+from bertjax.experiment.workdir import read_config
+from bertjax.hf.sentence_transformers import MODULES_FILE, Pooling, read_pooling
+from bertjax.inference.embed import Embedder
+from bertjax.inference.text_files import is_jsonl, read_records, read_texts
+from bertjax.io.atomic import atomic_file
+from bertjax.io.progress_bar import ProgressBar
+
+ENDINGS = (".npz", ".npy", ".jsonl")
+_NO_LINES = (".json", ".csv", ".tsv", ".parquet", ".zst", ".xz", ".bz2", ".zip")
+_WINDOW = 8192  # texts that are sorted by length together, and held
+
+
+class EmbedOptions(NamedTuple):
+    """What the command line says of the vectors; None: as the model was made to be read."""
+
+    pooling: str | None = None
+    normalize: bool | None = None
+    max_length: int | None = None
+    batch_tokens: int | None = None
+
+
+def embed(folder: Path, source: str, out: Path, field: str, options: EmbedOptions) -> None:
+    """Writes one vector for every line, or record with a `field`, of `source`, in its order.
+
+    An .npz file holds them as `vectors` float32 [n, D], an .npy file alone, a .jsonl file beside their texts.
+    """
+    if out.suffix not in ENDINGS:
+        raise UserError(f"--out {out} must end in one of {', '.join(ENDINGS)}")
+    if not out.parent.is_dir():
+        raise UserError(f"no folder {out.parent} for --out; make it first")
+    if source.lower().removesuffix(".gz").endswith(_NO_LINES):
+        raise UserError(f"--in {source} is no file of lines: give one text a line, or .jsonl; plain or .gz")
+    require_batch_tokens(options.batch_tokens)
+    pooling = pooling_of(folder, options)
+    windows = _windows(source, field)
+    first = next(windows, None)  # a broken file is told before the model is read
+    if first is None:
+        raise UserError(f"{source} holds no text")
+    model, tokenizer, _ = load_model(folder)
+    embedder = Embedder(model, tokenizer, pooling, batch_tokens(options.batch_tokens))
+    began = time.monotonic()
+    with ProgressBar("texts") as progress:
+        count = _write(out, embedder, itertools.chain([first], windows), progress)
+    took = time.monotonic() - began
+    print(
+        f"{count:,} texts, {describe_pooling(pooling)}, {model.config.hidden_size} numbers each, in {took:.1f} s: {out}"
+    )
+    if embedder.cut:
+        print(f"{embedder.cut:,} of them were longer than {embedder.max_length:,} tokens, and cut")
+
+
+class _Window(NamedTuple):
+    texts: list[str]
+    records: list[dict[str, Any]]
+
+
+def _windows(source: str, field: str) -> Iterator[_Window]:
+    """The texts of a file, and what a line of the output holds beside the vector."""
+    if is_jsonl(source):
+        found: Iterator[tuple[str, dict[str, Any]]] = (
+            (record.text(field, "--field"), record.values) for record in read_records(source)
+        )
+    else:
+        found = ((line, {"text": line}) for _, line in read_texts(source))
+    while part := list(itertools.islice(found, _WINDOW)):
+        yield _Window([text for text, _ in part], [record for _, record in part])
+
+
+def pooling_of(folder: Path, options: EmbedOptions) -> Pooling:
+    """As the command line says, else a folder of sentence-transformers or a contrastive run, else the mean."""
+    own = Pooling(normalize=False)
+    if (folder / MODULES_FILE).is_file():
+        own = read_pooling(folder)
+    elif (folder / "checkpoints").is_dir():
+        objective = read_config(folder).objective
+        if objective.name == "contrastive":
+            own = Pooling("cls" if objective.pooling == "first" else "mean", normalize=False)
+    told = {name: value for name, value in options._asdict().items() if value is not None and name != "batch_tokens"}
+    if "pooling" in told:
+        told["mode"] = told.pop("pooling")
+    return dataclasses.replace(own, **told)
+
+
+def _write(out: Path, embedder: Embedder, windows: Iterator[_Window], progress: ProgressBar) -> int:
+    """Writes a file that is never seen half-written; returns how many vectors it holds."""
+    count, vectors = 0, list[np.ndarray]()
+    try:
+        with atomic_file(out) as file:
+            for window in windows:
+                found = embedder(window.texts)
+                if out.suffix == ".jsonl":
+                    _write_lines(file, window.records, found)
+                else:
+                    vectors.append(found)
+                count += len(found)
+                progress.update(count)
+            if out.suffix == ".npz":
+                np.savez(file, vectors=np.concatenate(vectors))
+            elif out.suffix == ".npy":
+                np.save(file, np.concatenate(vectors))
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written: {error.strerror or error}") from None
+    return count
+
+
+def _write_lines(file: IO[bytes], records: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
+    for record, vector in zip(records, vectors, strict=True):
+        numbers = [float(str(number)) for number in vector]  # the shortest that is this float32
+        file.write(json.dumps({**record, "vector": numbers}, ensure_ascii=False).encode() + b"\n")
+
+
+def describe_pooling(pooling: Pooling) -> str:
+    what = "the mean of the tokens" if pooling.mode == "mean" else "the summary token"
+    return what + (", scaled to length one" if pooling.normalize else "")

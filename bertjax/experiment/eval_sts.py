@@ -1,0 +1,46 @@
+"""`bertjax eval-sts`: do near vectors belong to texts that people call alike (STS)?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertjax.config.task import TaskConfig
+from bertjax.experiment.embed import EmbedOptions, describe_pooling, pooling_of
+from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
+from bertjax.finetuning.readers.examples import TextExamples
+from bertjax.finetuning.readers.load import read_examples
+from bertjax.inference.embed import Embedder
+from bertjax.inference.similarity import SimilarityScores, similarity_scores
+
+
+def eval_sts(
+    folder: Path,
+    sources: Sequence[str],
+    columns: tuple[str | None, str, str | None],
+    header: bool,
+    options: EmbedOptions,
+) -> SimilarityScores:
+    """Prints and returns how cosines of pairs of texts agree with gold similarities, on whatever scale these are.
+
+    `columns` are those of the two texts and of the similarity; None: as the readers of tasks name them.
+    """
+    require_batch_tokens(options.batch_tokens)
+    text, pair, label = columns
+    config = TaskConfig(
+        "regression", tuple(sources), text_column=text, pair_column=pair, label_column=label, header=header
+    )
+    examples = read_examples(config)
+    assert isinstance(examples, TextExamples) and examples.pairs is not None and examples.scores is not None
+    pooling = pooling_of(folder, options)
+    model, tokenizer, _ = load_model(folder)
+    embedder = Embedder(model, tokenizer, pooling, batch_tokens(options.batch_tokens))
+    began = time.monotonic()
+    first, second = embedder(examples.texts), embedder(examples.pairs)
+    scores = similarity_scores(first, second, examples.scores)
+    print(f"{len(examples):,} pairs, cosines of {describe_pooling(pooling)}, in {time.monotonic() - began:.1f} s")
+    print(f"spearman {scores.spearman:.4f}  pearson {scores.pearson:.4f}")
+    if embedder.cut:
+        print(f"{embedder.cut:,} texts were longer than {embedder.max_length:,} tokens, and cut")
+    return scores

@@ -1,0 +1,159 @@
+"""`bertjax predict`: what a finetuned model says of every example of some files, one JSON object a line."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from bertjax.config.parse_objective import task_config
+from bertjax.config.task import TASK_KINDS, TaskConfig
+from bertjax.errors import UserError
+from bertjax.experiment.load import batch_tokens, load_model
+from bertjax.experiment.workdir import read_config
+from bertjax.finetuning.readers.examples import QaExamples, TextExamples
+from bertjax.hf.safe_files import CONFIG, read_json
+from bertjax.inference.predict import Predictor, infer_task_kind, make_task_config
+from bertjax.inference.predict_inputs import WINDOW, PredictInputs, read_inputs
+from bertjax.inference.text_files import is_jsonl, read_records
+from bertjax.io.atomic import atomic_file
+from bertjax.io.jsonl import STDIN
+from bertjax.io.progress_bar import ProgressBar
+
+
+class PredictOptions(NamedTuple):
+    """What the command line says; None: as the model was finetuned, else as is usual."""
+
+    kind: str | None = None
+    text_column: str | None = None
+    pair_column: str | None = None
+    label_column: str | None = None
+    id_column: str | None = None
+    header: bool | None = None
+    max_length: int | None = None
+    allow_no_answer: bool | None = None
+    top_k: int | None = None
+    batch_tokens: int | None = None
+
+
+def predict(
+    folder: Path, files: Sequence[str], out: str, options: PredictOptions, scored: bool, with_input: bool
+) -> None:
+    """Writes one record an example, in the order of the input; `scored` also prints the figures against its labels.
+
+    A file is written as the predictions come, under another name until it is whole; "-" is the standard output.
+    """
+    check_options(options)
+    if out != STDIN and not Path(out).parent.is_dir():
+        raise UserError(f"no folder {Path(out).parent} for --out; make it first")
+    predictor = load_predictor(folder, options, files)
+    window = None if scored else WINDOW
+    began, count = time.monotonic(), 0
+    shown: IO[str] = sys.stderr if out == STDIN else sys.stdout
+    with ProgressBar("examples") as progress, _written(out) as write:
+        for asked in read_inputs(predictor.config, files, gold=scored, window=window):
+            found = predictor(asked)
+            for index, record in enumerate(found.records):
+                write(record | _input(asked, index) if with_input else record)
+            if scored:
+                figures = predictor.score(asked, found).metrics
+            count += len(found.records)
+            progress.update(count)
+        if not count:
+            raise UserError(f"--in {' '.join(files)} holds no example")
+    took = time.monotonic() - began
+    print(f"{count:,} examples, {predictor.config.kind}, in {took:.1f} s: {out}", file=shown)
+    for note in predictor.notes:
+        print(note, file=shown)
+    if scored:
+        print(", ".join(f"{name} {value:.4f}" for name, value in figures.items()), file=shown)
+
+
+def check_options(options: PredictOptions) -> None:
+    """Raises `UserError` for numbers that cannot be."""
+    for flag, value, least in (("--top-k", options.top_k, 1), ("--batch-tokens", options.batch_tokens, 1)):
+        if value is not None and value < least:
+            raise UserError(f"{flag} must be at least {least}, not {value}")
+    if options.max_length is not None and options.max_length < 8:
+        raise UserError(f"--max-length must be at least 8, not {options.max_length}")
+
+
+def load_predictor(folder: Path, options: PredictOptions, files: Sequence[str]) -> Predictor:
+    """The model of a folder with how it reads; of a run that was finetuned, as it did then."""
+    require_files(files)
+    trained = trained_task(folder)
+    require_one_label(folder)
+    model, tokenizer, _ = load_model(folder)
+    kind = infer_task_kind(model, options.kind or (trained.kind if trained else None))
+    names = ("text_column", "pair_column", "label_column", "id_column", "header", "max_length", "allow_no_answer")
+    values = {name: getattr(options, name) for name in names}
+    values["pair_column"] = values["pair_column"] or _pair_of(trained, kind, files)
+    config = make_task_config(model, kind, trained, **values)
+    return Predictor(model, tokenizer, config, batch_tokens(options.batch_tokens), options.top_k)
+
+
+def require_one_label(folder: Path) -> None:
+    """Raises `UserError` for a classifier that gives a text any number of labels: a softmax would be wrong."""
+    config = folder / CONFIG
+    if config.is_file() and read_json(folder, CONFIG).get("problem_type") == "multi_label_classification":
+        raise UserError(f"{config}: problem_type is multi_label_classification, which is not supported")
+
+
+def trained_task(folder: Path) -> TaskConfig | None:
+    """What a work folder of `bertjax finetune` was told of its task; None for other folders."""
+    if not (folder / "checkpoints").is_dir():
+        return None
+    cfg = read_config(folder)
+    return task_config(cfg) if cfg.objective.name == "task" else None
+
+
+def require_files(files: Sequence[str], flag: str = "--in") -> None:
+    """Raises `UserError` where a file is not there, before a model is read."""
+    for file in files:
+        if file != STDIN and ":" not in file and not glob.has_magic(file) and not Path(file).expanduser().is_file():
+            raise UserError(f"{flag} {file}: no such file")
+
+
+def _pair_of(trained: TaskConfig | None, kind: str, files: Sequence[str]) -> str | None:
+    """ "pair" where the model is asked about pairs and nothing says so but the first object of a .jsonl file."""
+    if not TASK_KINDS[kind].reads_texts or (trained is not None and trained.kind == kind):
+        return None
+    first = next(iter(files), STDIN)
+    if not is_jsonl(first):
+        return None
+    record = next(read_records(first.partition(":")[2] if first.startswith("jsonl:") else first), None)
+    return "pair" if record is not None and "pair" in record.values else None
+
+
+def _input(asked: PredictInputs, index: int) -> dict[str, Any]:
+    """What was asked, beside what was said."""
+    examples = asked.examples
+    if isinstance(examples, TextExamples):
+        pair = {} if examples.pairs is None else {"pair": examples.pairs[index]}
+        return {"text": examples.texts[index], **pair}
+    if isinstance(examples, QaExamples):
+        return {"question": examples.questions[index], "context": examples.contexts[examples.context_of[index]]}
+    cut = asked.split_texts[index]
+    return {} if cut is None else {"text": cut[0]}
+
+
+@contextlib.contextmanager
+def _written(out: str) -> Iterator[Callable[[dict[str, Any]], object]]:
+    """A function that writes a record; the file is never seen half-written."""
+    if out == STDIN:
+        yield lambda record: sys.stdout.write(_line(record))
+        return
+    try:
+        with atomic_file(Path(out), "w") as file:
+            yield lambda record: file.write(_line(record))
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written: {error.strerror or error}") from None
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"

@@ -1,0 +1,205 @@
+"""`bertjax pretrain`: check, prepare, resume or begin, train, export."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from bertjax.checkpoint.manager import Checkpoints
+from bertjax.config import parse
+from bertjax.config.phases import amounts
+from bertjax.data import corpora
+from bertjax.data.corpora import Prepared
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.callbacks import Callback, TrainingStart, train
+from bertjax.experiment.export import export_params
+from bertjax.experiment.init_from import load_initial_weights, require_init_source
+from bertjax.experiment.load import write_teacher
+from bertjax.experiment.prepare_text import prepare_on_first_process
+from bertjax.experiment.teacher import Teacher, attach_teacher, init_student_layers, read_teacher, require_teacher
+from bertjax.experiment.workdir import ChangedKey, changed_keys, has_checkpoints, require_same_run, write_config
+from bertjax.hf.pretrained import PretrainedModel
+from bertjax.inference.fill_mask import encode_sentences, fill_mask
+from bertjax.models.model import count_params
+from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
+from bertjax.training.schedules import make_schedule
+from bertjax.training.state import COUNTER_DEFAULTS, TrainState
+from bertjax.types import Params
+
+
+def pretrain(
+    cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_PROCESS, callback: Callback | None = None
+) -> None:
+    """Trains what is left of the run in `workdir`; the same command again resumes it.
+
+    Of several processes all train, but the first alone prepares, decides where the run goes on, and writes.
+    """
+    build.check_devices(cfg)  # before the corpus is tokenised, which may take hours
+    changes, resumes = processes.run_on_first("the work folder", lambda: _look_into(workdir, cfg))
+    if not resumes:
+        require_init_source(cfg)
+    require_teacher(cfg)
+    prepared = prepare_on_first_process(cfg, processes)
+    teacher = read_teacher(cfg, prepared.tokenizer)
+    exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
+    attach_teacher(exp, teacher)
+    _require_same_on_all(exp, processes)
+    encode_sentences(prepared.tokenizer, cfg.eval.fill_mask, exp.model.max_position_embeddings)
+    if not resumes:
+        processes.run_on_first("the work folder", lambda: write_config(workdir, cfg))
+    checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
+    with contextlib.closing(checkpoints), processes.abort_on_error():
+        state, restored_meta = _resume_or_begin(exp, prepared, teacher, checkpoints, changes)
+        # A resumed run keeps its old config.json until it is known that it can go on.
+        processes.run_on_first("the work folder", lambda: _write_down(workdir, cfg, prepared, teacher))
+        step = int(state.step)
+        if step >= cfg.train.num_steps:
+            print(f"step {step} of {cfg.train.num_steps} is reached: nothing is left to train")
+        else:
+            state = _train(exp, prepared, workdir, checkpoints, state, restored_meta, processes, callback or Callback())
+    params = build.unpadded_params(exp.eval_params(state), exp.model)
+    processes.run_on_first("the export", lambda: _finish(exp, prepared, workdir, int(state.step), params))
+
+
+def _look_into(workdir: Path, cfg: ConfigDict) -> tuple[list[ChangedKey], bool]:
+    """What changed since the checkpoints that lie there, and whether there are any."""
+    return changed_keys(workdir, cfg), has_checkpoints(workdir)
+
+
+def _require_same_on_all(exp: build.Experiment, processes: ProcessGroup) -> None:
+    """Raises `UserError` when this process has read another teacher than the first one has."""
+    theirs = processes.run_on_first("the digests", lambda: exp.digests)
+    if theirs != exp.digests:
+        raise UserError(
+            f"objective.teacher={exp.cfg.objective.teacher} is another model on this host than on that of the first "
+            "process; put it on a disk that all hosts share"
+        )
+
+
+def _write_down(workdir: Path, cfg: ConfigDict, prepared: Prepared, teacher: Teacher | None) -> None:
+    """What the work folder says of the run beside its checkpoints."""
+    write_config(workdir, cfg)
+    if teacher is not None:
+        write_teacher(workdir, teacher.network)
+    prepared.tokenizer.save(workdir / "tokenizer")
+
+
+def _train(
+    exp: build.Experiment,
+    prepared: Prepared,
+    workdir: Path,
+    checkpoints: Checkpoints,
+    state: TrainState,
+    restored_meta: dict[str, Any] | None,
+    processes: ProcessGroup,
+    callback: Callback,
+) -> TrainState:
+    corpora.require_held_out(prepared)
+    feed = build.corpus_feed(exp, prepared)
+    run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), restored_meta, processes)
+    for line in summary(exp, prepared, sum(run.batches.rows_per_epoch.values())):
+        run.console.print(line)
+    callback.on_train_begin(TrainingStart(exp, run, int(state.step), prepared.tokenizer, prepared.vocabulary.counts))
+    return train(run, state, callback)[0]
+
+
+def summary(exp: build.Experiment, prepared: Prepared, rows: int) -> list[str]:
+    """What is about to run, in three lines; `rows` are those of an epoch."""
+    cfg = exp.cfg
+    mesh = ", ".join(f"{axis}={size}" for axis, size in exp.mesh.shape.items())
+    kind = exp.mesh.devices.flat[0].device_kind
+    slots, _ = amounts(cfg, cfg.train.num_steps)
+    last = exp.programs[-1].phase
+    lines = [
+        f"{name}: {own.num_layers} layers of {own.hidden_size}, {own.num_heads} heads, {own.vocab_size:,} pieces, "
+        f"{count_params(own, heads):,} parameters, products in {own.compute_dtype}"
+        for name, (own, heads) in exp.objective.networks.items()
+    ]
+    several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
+    lines += [
+        f"devices: {exp.mesh.size} x {kind}{several} ({mesh}), jax {jax.__version__}",
+        f"data: {corpora.total_tokens(prepared):,} tokens, {rows:,} rows of {last.cfg.data.seq_len} tokens an epoch; "
+        f"{cfg.train.num_steps:,} steps of {last.cfg.train.batch_size} rows are {slots / rows:.1f} epochs",
+    ]
+    lines += [
+        f"until step {after.phase.start}: batches of {program.phase.cfg.train.batch_size} sequences of "
+        f"{program.phase.cfg.data.seq_len} tokens"
+        for program, after in itertools.pairwise(exp.programs)
+    ]
+    return lines + corpora.few_rows_warning(cfg, prepared, rows)
+
+
+def _resume_or_begin(
+    exp: build.Experiment,
+    prepared: Prepared,
+    teacher: Teacher | None,
+    checkpoints: Checkpoints,
+    changes: list[ChangedKey],
+) -> tuple[TrainState, dict[str, Any] | None]:
+    """The newest checkpoint and its meta, else weights from `init_from` or of the teacher's layers, else fresh ones."""
+    restored = checkpoints.restore(exp.abstract_state(), absent=COUNTER_DEFAULTS)
+    if restored is None:
+        state = init_student_layers(exp, teacher, exp.init_state())
+        return (state if exp.cfg.init_from is None else load_initial_weights(exp, prepared.tokenizer, state)), None
+    require_same_run(checkpoints.directory.parent, restored.step, restored.meta, exp.cfg)
+    _require_same_data(restored.meta["data"], prepared.digests | exp.digests)
+    print(f"resuming at step {restored.step}")
+    for key, before, now in changes:
+        print(f"  {key}: {before} -> {now}")
+    if any(key == "train.num_steps" or key.startswith("schedule.") for key, *_ in changes):
+        print(_schedule_change(exp, restored.step, changes))
+    return restored.state, restored.meta
+
+
+def _schedule_change(exp: build.Experiment, step: int, changes: list[ChangedKey]) -> str:
+    """What a change of length or schedule does to the learning rate."""
+    old = exp.cfg.copy_and_resolve_references()
+    for key, before, _ in changes:
+        if key == "train.num_steps" or key.startswith("schedule."):
+            group, leaf = key.split(".")
+            old[group][leaf] = before
+    was = make_schedule(parse.schedule_config(old))
+    last = exp.cfg.train.num_steps - 1
+    return (
+        f"  learning rate of the next step: {float(was(step)):.3e} before, {float(exp.schedule(step)):.3e} now; "
+        f"of the last one ({last}): {float(exp.schedule(last)):.3e}"
+    )
+
+
+def _require_same_data(saved: dict[str, str], now: dict[str, str]) -> None:
+    changed = sorted(name for name in {*saved, *now} if saved.get(name) != now.get(name))
+    if changed:
+        raise UserError(
+            f"the data of this run changed since its checkpoint ({', '.join(changed)}); bring back the text it was "
+            "trained on, or give another --workdir and take the weights alone with --config.init_from"
+        )
+
+
+def _finish(exp: build.Experiment, prepared: Prepared, workdir: Path, step: int, params: Params) -> None:
+    """Fill-in examples, and the export if the config asks for one."""
+    show_fillings(exp, prepared, params)
+    if exp.cfg.export.at_end:
+        tokens = corpora.total_tokens(prepared)
+        export_params(exp, prepared.tokenizer, params, step, tokens, workdir, workdir / "export")
+
+
+def show_fillings(exp: build.Experiment, prepared: Prepared, params: Params) -> None:
+    """Prints what the model puts behind the masks of `eval.fill_mask`."""
+    sentences = list(exp.cfg.eval.fill_mask)
+    if not sentences:
+        return
+    networks = exp.objective.networks.items()
+    name, network = next((each for each in networks if "mlm" in each[1].heads), next(iter(networks)))
+    own = exp.objective.network_params(params, name)
+    model = PretrainedModel(build.float32_config(network.config), own, network.heads)
+    two_streams = exp.cfg.objective.name == "plm"  # only then do they know what they are for
+    found = fill_mask(model, prepared.tokenizer, sentences, two_streams=two_streams)
+    for sentence, fillings in zip(sentences, found, strict=True):
+        print(sentence)
+        print("    " + "  ".join(f"{filling.piece} {filling.probability:.2f}" for filling in fillings))

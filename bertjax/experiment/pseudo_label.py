@@ -1,0 +1,279 @@
+"""`bertjax pseudo-label`: labels of a larger model for texts without any, those to keep, and how far to trust them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.config.task import TaskConfig
+from bertjax.errors import UserError
+from bertjax.experiment.predict import PredictOptions, check_options, load_predictor, require_files
+from bertjax.finetuning.readers.examples import TextExamples
+from bertjax.inference.predict import Predictor
+from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, name_flags, read_inputs
+from bertjax.inference.pseudo_labels import (
+    NO_TEXT,
+    Agreement,
+    Candidate,
+    Key,
+    LabelBuckets,
+    compute_agreement,
+    describe_trust,
+    select_candidates,
+    sort_candidates,
+    summarize,
+    summary_path,
+    text_key,
+)
+from bertjax.inference.text_files import JsonRecord, read_records
+from bertjax.io import atomic
+from bertjax.io.progress_bar import ProgressBar
+
+ENDINGS = (".jsonl", ".tsv")
+_COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "header")
+
+
+class Selection(NamedTuple):
+    """Which labels are kept."""
+
+    confidence: float | None = None
+    per_class: int | None = None
+    balance: bool = False
+
+
+class LabelSource(NamedTuple):
+    """Where labels come from: a classifier, or the answers of a language model."""
+
+    model: Path | None = None
+    answers: str | None = None
+    labels: tuple[str, ...] = ()
+
+
+def pseudo_label(
+    source: LabelSource, files: Sequence[str], out: Path, gold: str | None, choice: Selection, options: PredictOptions
+) -> None:
+    """Writes the labels that are kept, as `task.train` reads them, and beside them what is known of them."""
+    _check(source, files, out, choice)
+    check_options(options)
+    if source.model is not None:
+        predictor = _classifier(source.model, options, files)
+        config, labels = predictor.config, predictor.labels
+        gold_labels = _gold(config, gold, labels)
+        said = list(_said_by_model(predictor, files, "texts"))
+        on_gold = list(_said_by_model(predictor, [gold], "gold examples")) if gold is not None else []
+    else:
+        config = _read_as(options)
+        gold_labels = _gold(config, gold, source.labels)
+        labels = source.labels or tuple(sorted(set(gold_labels.values())))
+        if len(labels) < 2:
+            raise UserError("--labels is missing: name the labels, such as --labels negative,positive")
+        said = on_gold = list(_said_in_file(config, str(source.answers), files))
+    found = None
+    if gold is not None:
+        found = compute_agreement(sort_candidates(on_gold, labels).answers, gold_labels, labels, choice.confidence)
+    usable = sort_candidates(said, labels, gold_labels)
+    kept = select_candidates(usable.answers, choice.confidence, choice.per_class, choice.balance)
+    if not kept:
+        raise UserError(f"no label is left to keep: {_dropped(usable, choice, 0)}")
+    _write(out, kept)
+    facts = summarize(out.name, str(source.model or source.answers), labels, usable, kept, choice.confidence, found)
+    atomic.write_json(summary_path(out), facts, ensure_ascii=False)
+    for line in _summary(out, facts, usable, choice, found):
+        print(line)
+
+
+def _check(source: LabelSource, files: Sequence[str], out: Path, choice: Selection) -> None:
+    if (source.model is None) == (source.answers is None):
+        raise UserError("give either --model FOLDER (a classifier) or --labels-file FILE.jsonl (of a language model)")
+    if source.model is not None and not files:
+        raise UserError("--in is missing: the texts to label")
+    if source.model is not None and source.labels:
+        raise UserError("--labels belongs to --labels-file: a classifier has its own")
+    if out.suffix not in ENDINGS:
+        raise UserError(f"--out {out} must end in {' or '.join(ENDINGS)}")
+    if not out.parent.is_dir():
+        raise UserError(f"no folder {out.parent} for --out; make it first")
+    if choice.confidence is not None and not 0.0 <= choice.confidence <= 1.0:
+        raise UserError(f"--min-confidence must lie between 0 and 1, not {choice.confidence}")
+    if choice.per_class is not None and choice.per_class < 1:
+        raise UserError(f"--max-per-class must be at least 1, not {choice.per_class}")
+
+
+def _classifier(folder: Path, options: PredictOptions, files: Sequence[str]) -> Predictor:
+    predictor = load_predictor(folder, options, files)
+    if predictor.config.kind != "classification":
+        raise UserError(f"--model {folder} is a model of kind {predictor.config.kind}; labels come from a classifier")
+    return predictor
+
+
+def _read_as(options: PredictOptions) -> TaskConfig:
+    """How files are read where no model says so."""
+    names = {name: getattr(options, name) for name in _COLUMNS}
+    try:
+        return TaskConfig(
+            "classification", (PLACEHOLDER_SOURCE,), **{key: name for key, name in names.items() if name is not None}
+        )
+    except UserError as error:
+        raise name_flags(error) from None
+
+
+def _texts(asked: PredictInputs) -> TextExamples:
+    assert isinstance(asked.examples, TextExamples)
+    return asked.examples
+
+
+def _keys(asked: PredictInputs) -> list[Key]:
+    found = _texts(asked)
+    pairs: Sequence[str | None] = found.pairs if found.pairs is not None else [None] * len(found)
+    return [text_key(text, pair) for text, pair in zip(found.texts, pairs, strict=True)]
+
+
+def _gold(config: TaskConfig, file: str | None, labels: Sequence[str]) -> dict[Key, str]:
+    """The gold label of every text of the sample; numbers stand for places in `labels`, where those are words.
+
+    Raises `UserError` where a text has two.
+    """
+    found: dict[Key, str] = {}
+    if file is None:
+        return found
+    by_number = {} if any(each.isdecimal() for each in labels) else {str(i): name for i, name in enumerate(labels)}
+    require_files([file], "--gold")
+    for asked in read_inputs(config, [file], gold=True):
+        examples = _texts(asked)
+        for key, name, place in zip(_keys(asked), examples.labels or [], range(len(examples)), strict=True):
+            name = by_number.get(name, name)
+            if found.setdefault(key, name) != name:
+                raise UserError(f"{examples.places[place]}: another gold label for the same text: {key[0][:60]!r}")
+    if not found:
+        raise UserError(f"--gold {file} holds no example")
+    return found
+
+
+def _said_by_model(predictor: Predictor, files: Sequence[str], what: str) -> Iterator[Candidate]:
+    count = 0
+    with ProgressBar(what) as progress:
+        for asked in read_inputs(predictor.config, files):
+            found = predictor(asked).records
+            for key, record in zip(_keys(asked), found, strict=True):
+                yield Candidate(key, record["label"], record["score"], record["id"])
+            count += len(found)
+            progress.update(count)
+    if not count:
+        raise UserError(f"--in {' '.join(files)} holds no example")
+
+
+def _said_in_file(config: TaskConfig, file: str, files: Sequence[str]) -> Iterator[Candidate]:
+    """The answers of a file of JSON lines; those without a text are told their text by `files`, by the id."""
+    by_id: dict[str, Key] = {}
+    for asked in read_inputs(config, files):
+        for name, key in zip(asked.ids, _keys(asked), strict=True):
+            if by_id.setdefault(str(name), key) != key:
+                raise UserError(f"--in: two texts have the id {name!r}; answers could be to either")
+    key_in = _finder(config, by_id)
+    for record in read_records(file):
+        name = config.label_column or "label"
+        if name not in record.values:
+            raise UserError(f"{record.place}: no field {name!r}; name the field of the answers with --label")
+        yield Candidate(
+            key_in(record), record.values[name], _confidence(record), record.values.get(config.id_column or "id")
+        )
+
+
+def _finder(config: TaskConfig, by_id: Mapping[str, Key]) -> Callable[[JsonRecord], Key]:
+    text, pair, name = config.text_column or "text", config.pair_column, config.id_column or "id"
+
+    def key_in(record: JsonRecord) -> Key:
+        if text in record.values:
+            return text_key(record.text(text), None if pair is None else record.text(pair))
+        if name not in record.values:
+            raise UserError(
+                f"{record.place}: neither {text!r} nor {name!r} tells which text is answered (--text, --id)"
+            )
+        if not by_id:
+            raise UserError(f"{record.place}: an id without its text; give the texts with --in")
+        return by_id.get(str(record.values[name]), NO_TEXT)
+
+    return key_in
+
+
+def _confidence(record: JsonRecord) -> float | None:
+    value = record.values.get("confidence")
+    if value is None:
+        return None
+    try:
+        number = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = float("nan")
+    if not 0.0 <= number <= 1.0:
+        raise UserError(f"{record.place}: confidence must be a number between 0 and 1, not {value!r}")
+    return number
+
+
+def _write(out: Path, kept: Sequence[Candidate]) -> None:
+    """.jsonl, or .tsv with a header; raises `UserError` for a text that a .tsv file cannot hold."""
+    records = []
+    for each in kept:
+        pair = {} if each.key[1] is None else {"pair": each.key[1]}
+        sure = {} if each.confidence is None else {"confidence": each.confidence}
+        records.append({"id": each.id, "text": each.key[0], **pair, "label": each.label, **sure})
+    if out.suffix == ".jsonl":
+        atomic.write_text(out, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+        return
+    names = ["text", *(["pair"] if kept[0].key[1] is not None else []), "label"]
+    rows = [[str(record[name]) for name in names] for record in records]
+    broken = next((row for row in rows if any(sign in cell for cell in row for sign in "\t\r\n")), None)
+    if broken is not None:
+        raise UserError(f"--out {out}: a text holds a tab or a line break, give .jsonl: {broken[0][:60]!r}")
+    atomic.write_text(out, "".join("\t".join(row) + "\n" for row in [names, *rows]))
+
+
+def _dropped(usable: LabelBuckets, choice: Selection, kept: int) -> str:
+    names = {
+        "duplicates": "the same text and label again",
+        "conflicting": "several labels for one text",
+        "no_label": "no label",
+        "empty": "empty texts",
+        "no_text": "ids without a text",
+        "gold": "texts of the gold sample",
+    }
+    parts = [f"{count:,} {names[name]}" for name, count in usable.dropped().items()]
+    left = len(usable.answers) - kept
+    if left:
+        why = "below the confidence, or beyond what is kept of a label" if choice.per_class or choice.balance else ""
+        parts.append(f"{left:,} {why or 'below the confidence'}")
+    return "; ".join(parts) or "no answers"
+
+
+def _summary(
+    out: Path, facts: Mapping[str, Any], usable: LabelBuckets, choice: Selection, found: Agreement | None
+) -> list[str]:
+    asked = "" if choice.confidence is None else f", confidence at least {choice.confidence:g}"
+    lines = [f"{facts['kept']:,} of {facts['of']:,} labels kept{asked}: {out}, and {summary_path(out).name} beside it"]
+    if facts["kept"] < facts["of"]:
+        lines.append(f"left out: {_dropped(usable, choice, facts['kept'])}")
+    if usable.strange:
+        lines.append("no labels: " + ", ".join(f"{text!r} ({count:,})" for text, count in usable.strange))
+    lines.append(describe_trust(found))
+    if found is not None:
+        kappa = "" if found.kappa is None else f"Cohen's kappa {found.kappa:.3f}"
+        missing = f"{found.unanswered:,} of {found.total:,} gold texts have no answer" if found.unanswered else ""
+        lines += ["; ".join(each for each in (kappa, missing) if each)] if kappa or missing else []
+    alone = {row["label"] for row in facts["rows"] if row["kept"]}
+    if len(alone) == 1:
+        lines.append(f"every label kept is {alone.pop()!r}: a task needs two; lower --min-confidence, or add texts")
+    width = max(len("label"), *(len(row["label"]) for row in facts["rows"]))
+    lines.append(f"{'label':{width}}     kept       of" + (" agreement  examples" if found is not None else ""))
+    for row in facts["rows"]:
+        line = f"{row['label']:{width}} {row['kept']:8,} {row['of']:8,}"
+        if found is not None:
+            share = "-" if row["agreement"] is None else f"{row['agreement']:.1%}"
+            line += f" {share:>9} {row['gold_said']:9,}"
+        lines.append(line)
+    if found is not None and found.levels:
+        lines.append("confidence  gold examples  agreement")
+        for level in found.levels:
+            share = "-" if level.agreement is None else f"{level.agreement:.1%}"
+            lines.append(f"{level.confidence:10g} {level.examples:14,} {share:>10}")
+    return lines

@@ -1,0 +1,182 @@
+"""Runs of a task over seeds and the points of a grid: their means, standard deviations, and the best point."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax.config import parse, parse_objective
+from bertjax.config.overrides import apply_overrides
+from bertjax.config.task import TASK_KINDS
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.callbacks import Callback
+from bertjax.experiment.finetune import Task, read_task, require_task, task_batches, train_task
+from bertjax.experiment.workdir import has_checkpoints
+from bertjax.finetuning.batch_packing import choose_batch_sizes
+from bertjax.io import atomic
+from bertjax.metrics import is_better
+from bertjax.training.sharding import make_mesh
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepPoint:
+    """One combination of the values of a grid."""
+
+    settings: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """Name of its directory, such as learning_rate=1e-5,batch_size=16; keys are as short as they are unique."""
+        keys = [key.rpartition(".")[2] for key, _ in self.settings]
+        keys = keys if len(set(keys)) == len(keys) else [key for key, _ in self.settings]
+        return ",".join(f"{key}={value}" for key, (_, value) in zip(keys, self.settings, strict=True)).replace("/", "_")
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepResult:
+    """Held-out metrics and work directories of a point by seed."""
+
+    point: SweepPoint
+    metrics: Mapping[int, Mapping[str, float]]
+    workdirs: Mapping[int, Path]
+
+    def mean(self, name: str) -> float:
+        """Returns the mean of a metric over the seeds."""
+        return statistics.fmean(metrics[name] for metrics in self.metrics.values())
+
+    def stdev(self, name: str) -> float:
+        """Returns the sample standard deviation of a metric over the seeds; nan for a single seed."""
+        values = [metrics[name] for metrics in self.metrics.values()]
+        return statistics.stdev(values) if len(values) > 1 else math.nan
+
+
+def sweep(
+    cfg: ConfigDict,
+    workdir: Path,
+    seeds: Sequence[int] = (),
+    grid: Sequence[str] = (),
+    make_callback: Callable[[], Callback] = Callback,
+) -> Iterator[SweepResult]:
+    """Finetunes every point of a grid with every seed, one after the other; the same call resumes a stopped sweep.
+
+    Runs are in `workdir`/POINT/seed-N; `workdir`/sweep.json has the metrics of all of them.
+
+    Args:
+        cfg: Config of the task.
+        workdir: Directory of all runs.
+        seeds: Seeds; that of the config if there are none.
+        grid: Texts of the form KEY=VALUE,VALUE; the points are all combinations.
+        make_callback: Called once per run.
+
+    Yields:
+        The result of every point, when all of its seeds are trained.
+
+    Raises:
+        UserError: Nothing is held out, a seed or key is given twice, or a point of the grid is not a valid config.
+    """
+    require_task(cfg)
+    if not cfg.task.eval:
+        raise UserError("task.eval is empty: seeds and grids are compared by held-out scores")
+    seeds = list(seeds) or [cfg.seed]
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds names a seed twice: {', '.join(map(str, seeds))}")
+    configs = {point: _with_settings(cfg, point.settings) for point in grid_points(grid)}
+    for point_cfg in configs.values():
+        parse.check(point_cfg)
+    build.check_devices(cfg)
+    results: list[SweepResult] = []
+    for point, point_cfg in configs.items():
+        folder = workdir / point.name if point.settings else workdir
+        workdirs = {seed: folder / f"seed-{seed}" for seed in seeds}
+        results.append(SweepResult(point, _train_seeds(point_cfg, point, workdirs, make_callback), workdirs))
+        atomic.write_json(workdir / "sweep.json", [_to_json(result) for result in results])
+        yield results[-1]
+
+
+def _with_settings(cfg: ConfigDict, settings: Sequence[tuple[str, Any]]) -> ConfigDict:
+    return apply_overrides(copy.deepcopy(cfg), [f"--config.{key}={value}" for key, value in settings])
+
+
+def grid_points(grid: Sequence[str]) -> Iterator[SweepPoint]:
+    """Yields all combinations of `KEY=VALUE,VALUE,...` texts; one point without settings for an empty grid."""
+    axes = []
+    for text in grid:
+        key, _, joined = text.partition("=")
+        values = [value for value in joined.split(",") if value]
+        if not key or not values or key == "seed":
+            raise UserError(f"--grid {text!r} is not KEY=VALUE,VALUE,..., such as optimizer.learning_rate=1e-5,3e-5")
+        axes.append([(key, value) for value in values])
+    if len({axis[0][0] for axis in axes}) < len(axes):
+        raise UserError("--grid names a key twice: give all of its values at once")
+    yield from (SweepPoint(settings) for settings in itertools.product(*axes))
+
+
+def _train_seeds(
+    cfg: ConfigDict, point: SweepPoint, workdirs: Mapping[int, Path], make_callback: Callable[[], Callback]
+) -> dict[int, dict[str, float]]:
+    """Trains a point with every seed on data that are read once; returns the held-out metrics."""
+    metrics: dict[int, dict[str, float]] = {}
+    first_seed, first_workdir = next(iter(workdirs.items()))
+    first = read_task(cfg, first_workdir)
+    shapes = _batch_shapes(cfg, first, list(workdirs))
+    for seed, workdir in workdirs.items():
+        seed_cfg = _with_settings(cfg, [("seed", seed)])
+        print(f"--- {point.name + ', ' if point.settings else ''}seed {seed}")
+        # A task that was read for a resumed run has no initial weights.
+        shared = seed == first_seed or first.source is not None or has_checkpoints(workdir)
+        task = first if shared else read_task(seed_cfg, workdir)
+        metrics[seed] = train_task(seed_cfg, task, workdir, callback=make_callback(), **shapes)
+    return metrics
+
+
+def _batch_shapes(cfg: ConfigDict, task: Task, seeds: Sequence[int]) -> dict[str, Any]:
+    """Returns batch shapes that suffice for every seed, so that all seeds share their compiled steps."""
+    mesh = make_mesh(parse_objective.mesh_config(cfg))
+    batches = [task_batches(_with_settings(cfg, [("seed", seed)]), task, mesh) for seed in seeds]
+    return {
+        "sizes": choose_batch_sizes(
+            np.concatenate([each.needed_sequences for each in batches]), batches[0].num_batch_shapes
+        ),
+        "least_examples": max(each.max_examples for each in batches),
+    }
+
+
+def summarize(results: Sequence[SweepResult], kind: str) -> list[str]:
+    """Returns a table of means and standard deviations, with the best point marked.
+
+    Args:
+        results: Results of all points.
+        kind: Kind of the task (`task.kind`), whose main metric decides.
+    """
+    main = f"eval/{TASK_KINDS[kind].main_metric}"
+    seeds = list(results[0].metrics)
+    names = [name for name in results[0].metrics[seeds[0]] if not name.endswith("loss")]
+    best = results[0]
+    for result in results[1:]:
+        best = result if is_better(main, result.mean(main), best.mean(main)) else best
+    lines = [f"means of {len(seeds)} seeds, +- sample standard deviation" if len(seeds) > 1 else "one seed"]
+    for result in results:
+        cells = []
+        for name in names:
+            stdev = "" if len(seeds) == 1 else f" +- {result.stdev(name):.4f}"
+            cells.append(f"{name.removeprefix('eval/')} {result.mean(name):.4f}{stdev}")
+        mark = "* " if result is best and len(results) > 1 else "  "
+        lines.append(f"{mark}{result.point.name or 'as configured'}: {', '.join(cells)}")
+    return lines
+
+
+def _to_json(result: SweepResult) -> dict[str, Any]:
+    return {
+        "settings": dict(result.point.settings),
+        "seeds": {str(seed): dict(metrics) for seed, metrics in result.metrics.items()},
+    }
