@@ -19,8 +19,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from bertjax.experiment.pretrain import pretrain
 from bertjax.config.parse import check
+from bertjax.experiment.pretrain import pretrain
 from bertjax.experiment.workdir import read_config
 
 

@@ -11,8 +11,7 @@ import pytest
 from lab import Finished, Lab
 from safetensors.numpy import load_file
 
-from bertjax.training import loop
-from bertjax.training import logging
+from bertjax.training import logging, loop
 from bertjax.training.run_context import RunContext
 
 AVERAGED = ("--config.optimizer.ema_decay=0.5", "--config.optimizer.name=lamb")

@@ -13,8 +13,8 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.cli import main
-from bertjax.experiment.inspect_data import members
 from bertjax.data.tokenizer import load_tokenizer
+from bertjax.experiment.inspect_data import members
 
 CONTRACT = {
     "input_ids": np.int32,

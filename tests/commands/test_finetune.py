@@ -13,9 +13,9 @@ import pytest
 from lab import NOUNS, Finished, Lab
 
 from bertjax.cli import main
-from bertjax.experiment import finetune as command
 from bertjax.config.defaults import base_config
 from bertjax.config.task import TaskConfig
+from bertjax.experiment import finetune as command
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.report.run_record import read_run
 from bertjax.training import loop

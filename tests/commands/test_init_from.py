@@ -15,13 +15,13 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.checkpoint.surgery import leaves_of, replace_leaves
-from bertjax.experiment import pretrain as pretraining
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
 from bertjax.data.tokenizer import Tokenizer, load_tokenizer
 from bertjax.data.vocab_transfer import match_pieces
 from bertjax.errors import UserError
+from bertjax.experiment import pretrain as pretraining
 from bertjax.experiment.init_from import architecture_changes, fill_network, resize_tables
 from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.hf.pretrained import PretrainedModel
