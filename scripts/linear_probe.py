@@ -23,7 +23,8 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from bertjax.data.tokenizer import Tokenizer, load_tokenizer
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 
 LENGTH, ROWS = 64, 64

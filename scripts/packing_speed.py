@@ -20,12 +20,12 @@ import numpy as np
 
 from bertjax.config import parse
 from bertjax.config.overrides import apply_overrides, load_config
-from bertjax.data import corpora
+from bertjax.data import from_config
 from bertjax.data.corpus import Corpus, open_corpus
-from bertjax.data.formats import SINGLE, make_form
-from bertjax.data.formats.packed import Packed
-from bertjax.data.packing import plan_rows
-from bertjax.data.pipeline import Pipeline, Source
+from bertjax.data.formats import PACKABLE, make_format
+from bertjax.data.formats.packed import PackedFormat
+from bertjax.data.packing import plan_packing
+from bertjax.data.pipeline import MixtureSource, Pipeline
 from bertjax.types import Vocabulary
 
 CONFIG = Path(__file__).parents[1] / "configs" / "bert.py"
@@ -47,7 +47,7 @@ def measure(corpus: Corpus, vocabulary: Vocabulary, name: str, length: int, opti
     """Returns one line of the table."""
     most = options.most or max(8, length // 32)
     window = options.window
-    form = make_form(
+    form = make_format(
         name,
         corpus,
         seq_len=length,
@@ -57,13 +57,13 @@ def measure(corpus: Corpus, vocabulary: Vocabulary, name: str, length: int, opti
         pack_window=window,
         max_examples=most,
     )
-    assert isinstance(form, Packed)
+    assert isinstance(form, PackedFormat)
     lengths = form.form.lengths(0)
-    rows = form.num_rows(0)
+    rows = form.num_sequences(0)
     bare = 1.0 - lengths.sum() / (len(lengths) * length)
     many = np.tile(lengths, options.copies)
-    plan = plan_rows(many, seq_len=length, most=most, window=window, seed=0, epoch=0)
-    planning = seconds(lambda: plan_rows(many, seq_len=length, most=most, window=window, seed=0, epoch=1))
+    plan = plan_packing(many, seq_len=length, most=most, window=window, seed=0, epoch=0)
+    planning = seconds(lambda: plan_packing(many, seq_len=length, most=most, window=window, seed=0, epoch=1))
     least = 1.0 - lengths.sum() / (fewest_rows(lengths, length) * length)
     return (
         f"{name:15} {length:5} {len(lengths):9,} {rows:9,} {len(lengths) / rows:5.2f} {100 * bare:7.2f} "
@@ -89,7 +89,7 @@ def fewest_rows(lengths: np.ndarray, seq_len: int) -> int:
 def reading_speed(form: Packed, vocabulary: Vocabulary) -> float:
     """Returns tokens per second, word ids included."""
     batch_size = max(TOKENS_A_BATCH // form.settings.seq_len, 1)
-    pipeline = Pipeline([Source("corpus", form)], batch_size=batch_size, seed=0, vocab_size=vocabulary.size)
+    pipeline = Pipeline([MixtureSource("corpus", form)], batch_size=batch_size, seed=0, vocab_size=vocabulary.size)
 
     def read() -> int:
         tokens = 0
@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default=str(CONFIG), help="a config file")
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 1024], help="tokens of a row")
-    parser.add_argument("--forms", nargs="+", default=list(SINGLE), choices=list(SINGLE), help="what rows hold")
+    parser.add_argument("--forms", nargs="+", default=list(PACKABLE), choices=list(PACKABLE), help="what rows hold")
     parser.add_argument("--copies", type=int, default=1, help="how often lengths are repeated where planning is timed")
     parser.add_argument("--most", type=int, default=0, help="most examples in a row; 0 = as the config would have it")
     parser.add_argument("--window", type=int, default=1 << 20, help="examples packed together")
@@ -114,7 +114,7 @@ def main() -> None:
     cfg = load_config(options.config)
     apply_overrides(cfg, rest)
     parse.check(cfg)
-    prepared = corpora.prepare(cfg)
+    prepared = from_config.prepare(cfg)
     print("form           tokens  examples      rows   a row    padding % of rows      planned   plan      read")
     print("                                          unpacked  packed   least   M ex./s   B/ex.  M tok./s")
     for part in prepared.training.values():

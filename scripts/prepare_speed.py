@@ -21,11 +21,13 @@ from pathlib import Path
 import datasets  # noqa: F401 - preparing would import it in the first repeat
 
 from bertjax.config.sources import Source, parse_source
-from bertjax.data.prepare import DOCUMENTS_PER_BATCH, Recipe, prepare_corpus
+from bertjax.data.prepare import DOCUMENTS_PER_BATCH, CorpusRecipe, prepare_corpus
 from bertjax.data.sentence_splitter import split_sentences
 from bertjax.data.sources import is_held_out, iter_documents
 from bertjax.data.tokenize_documents import batches
-from bertjax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
+from bertjax.data.tokenizer_training import train_tokenizer
 
 KINDS = {"wordpiece": "bert", "bpe": "roberta", "unigram": "albert"}
 TRAINING_CHARACTERS = 5_000_000
@@ -49,9 +51,10 @@ def main() -> None:
         if options.only not in (None, kind):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            train_tokenizer(
+            tokenizer = train_tokenizer(
                 documents, model=kind, family=family, vocab_size=options.vocab_size, max_chars=TRAINING_CHARACTERS
-            ).save(Path(folder) / "tokenizer")
+            )
+            save_tokenizer(tokenizer, Path(folder) / "tokenizer")
             print(row(kind, source, documents, size, Path(folder), options.workers, options.repeats), flush=True)
 
 
@@ -98,7 +101,7 @@ def prepared(tokenizer: Tokenizer, repeat: int, source: Source, folder: Path, wo
         source_digest=str(repeat),
         tokenizer=tokenizer,
         split_sentences=split_sentences,
-        recipe=Recipe(eval_fraction=0.01),
+        recipe=CorpusRecipe(eval_fraction=0.01),
         is_held_out=is_held_out,
         cache_dir=folder / "cache",
         workers=workers,

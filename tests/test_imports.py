@@ -65,7 +65,7 @@ LIGHT = [
 LIGHT += [
     "bertjax.config.parse_objective",
     "bertjax.config.parse",
-    "bertjax.data.corpora",
+    "bertjax.data.from_config",
     "bertjax.experiment.workdir",
 ]
 HEAVY = ["jax", "flax", "optax", "orbax", "datasets", "pyarrow", "pandas", "tokenizers", "sentencepiece"]

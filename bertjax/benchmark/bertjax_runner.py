@@ -16,8 +16,8 @@ import numpy as np
 
 from bertjax.benchmark.interleaved_timing import TimedRun
 from bertjax.benchmark.trace import StepScope, seconds_by_scope
-from bertjax.data import corpora
-from bertjax.data.corpora import Prepared
+from bertjax.data import from_config
+from bertjax.data.from_config import Prepared
 from bertjax.experiment import build
 from bertjax.runtime import platform
 from bertjax.training.flops import bytes_per_device
@@ -31,7 +31,7 @@ class BertjaxRunner:
 
     def __init__(self, exp: build.Experiment, prepared: Prepared):
         self.exp, self._program = exp, exp.programs[-1]
-        pipeline = corpora.training_pipeline(exp.cfg, prepared, functools.partial(local_sequences, mesh=exp.mesh))
+        pipeline = from_config.training_pipeline(exp.cfg, prepared, functools.partial(local_sequences, mesh=exp.mesh))
         self._steps_per_dispatch = exp.cfg.train.steps_per_dispatch
         self._pipeline = pipeline.prefetch(self._program.phase.start, self._program.phase.start + (1 << 40))
         self._timer = DataWaitTimer()

@@ -18,8 +18,8 @@ from bertjax.benchmark.torch_subprocess import TorchProcess
 from bertjax.config import parse_objective
 from bertjax.config.objectives.clm import ClmConfig
 from bertjax.config.objectives.mlm import MlmConfig
-from bertjax.data import corpora
-from bertjax.data.corpora import Prepared
+from bertjax.data import from_config
+from bertjax.data.from_config import Prepared
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.teacher import attach_teacher, read_teacher
@@ -68,7 +68,7 @@ def benchmark(
         raise UserError(f"--out {out}: there is no folder {out.resolve().parent}")
     build.check_devices(cfg)
     model_class = None if baseline is None else _baseline_class(cfg)
-    prepared = corpora.prepare(cfg)
+    prepared = from_config.prepare(cfg)
     teacher = read_teacher(cfg, prepared.tokenizer)
     exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     attach_teacher(exp, teacher)

@@ -13,20 +13,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Fills the cache and prints what it holds."""
-    from bertjax.data import corpora
+    from bertjax.data import from_config
 
     cfg = options.config
-    prepared = corpora.prepare(cfg)
-    pipeline = corpora.training_pipeline(cfg, prepared)
+    prepared = from_config.prepare(cfg)
+    pipeline = from_config.training_pipeline(cfg, prepared)
     for name, corpus in prepared.training.items():
         size = corpus.splits["train"]
         print(
             f"{name}: {size.documents:,} documents, {size.sentences:,} sentences, {size.tokens:,} tokens, "
             f"{pipeline.rows_per_epoch[name]:,} sequences per epoch; {corpus.folder}"
         )
-        for line in corpora.losses(corpus) if corpus.reused else ():  # `prepare` has printed them for a new corpus
+        for line in from_config.losses(corpus) if corpus.reused else ():  # `prepare` has printed them for a new corpus
             print(f"  {line}")
-    for line in corpora.few_rows_warning(cfg, prepared, sum(pipeline.rows_per_epoch.values())):
+    for line in from_config.few_rows_warning(cfg, prepared, sum(pipeline.rows_per_epoch.values())):
         print(line)
     for name, corpus in prepared.held_out.items():
         size = corpus.splits["eval"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from bertjax.data.tokenizer_io import save_huggingface_tokenizer, save_tokenizer
 from bertjax.errors import UserError
 
 REQUIRES_CONFIG = True
@@ -18,13 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Trains or copies the tokenizer into a new folder that bertjax and `transformers` read."""
-    from bertjax.data import corpora
+    from bertjax.data import from_config
 
     out: Path = options.out
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out {out} is not empty; give a new folder")
-    tokenizer = corpora.load_or_train_tokenizer(options.config)
-    tokenizer.save(out)
-    tokenizer.save_huggingface(out, options.config.data.seq_len)
+    tokenizer = from_config.load_or_train_tokenizer(options.config)
+    save_tokenizer(tokenizer, out)
+    save_huggingface_tokenizer(tokenizer, out, options.config.data.seq_len)
     print(f"{tokenizer.kind} tokenizer of {tokenizer.size:,} tokens ({tokenizer.family}) in {out}")
-    print(f"some tokens: {', '.join(tokenizer.pieces[:: max(1, tokenizer.size // _SAMPLE)][:_SAMPLE])}")
+    print(f"some tokens: {', '.join(tokenizer.tokens[:: max(1, tokenizer.size // _SAMPLE)][:_SAMPLE])}")

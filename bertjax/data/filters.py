@@ -20,7 +20,7 @@ class DocumentFilter:
 
     def __init__(self, config: FilterConfig) -> None:
         self._config = config
-        self._seen = _Seen()
+        self._seen = DuplicateFilter()
         self.left_out = {"too_short": 0, "too_long": 0, "other_script": 0, "duplicates": 0}
 
     def keep(self, documents: list[str]) -> list[str]:
@@ -53,7 +53,7 @@ class DocumentFilter:
         return False
 
 
-class _Seen:
+class DuplicateFilter:
     """The texts that came so far, as 64-bit hashes: 8 bytes a document. That any two of n different texts share one has
     the probability n^2 / 2^65: 0.03 for a billion of them.
     """

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.data.corpus import offsets
 from bertjax.data.counter_rng import IntArray, permutation
-from bertjax.data.formats import Form
+from bertjax.data.formats import ExampleFormat
 
 PERIOD = 4096  # rows after which the pattern of sources repeats; part of what a seed means
 
@@ -43,12 +43,12 @@ class Mixture:
         return (block * self.places + begun).tolist()
 
 
-class Epochs:
+class EpochStream:
     """The epochs of a form end to end; their lengths repeat with `dupe_factor` and are asked for when needed."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: ExampleFormat) -> None:
         self._form = form
-        self._begins = offsets([form.num_rows(0)])
+        self._begins = offsets([form.num_sequences(0)])
         self._lock = threading.Lock()
 
     def locate(self, indices: IntArray) -> tuple[IntArray, IntArray]:
@@ -64,12 +64,12 @@ class Epochs:
     def progress(self, index: int) -> float:
         """Epochs passed before this index, with the fraction of the one that it lies in."""
         epoch, within = self.locate(np.array([index]))
-        return float(epoch[0] + within[0] / self._form.num_rows(int(epoch[0])))
+        return float(epoch[0] + within[0] / self._form.num_sequences(int(epoch[0])))
 
     def _reach(self, index: int, cycle: int) -> IntArray:
         """Where the epochs begin, up to the one of `index` or to the end of the cycle."""
         with self._lock:
             while len(self._begins) <= cycle and self._begins[-1] <= index:
-                rows = self._form.num_rows(len(self._begins) - 1)
+                rows = self._form.num_sequences(len(self._begins) - 1)
                 self._begins = np.append(self._begins, self._begins[-1] + rows)
             return self._begins

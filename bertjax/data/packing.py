@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.data.corpus import offsets
-from bertjax.data.counter_rng import Draws, IntArray, WordArray
+from bertjax.data.counter_rng import CounterRng, IntArray, UInt64Array
 
 WINDOW = 1 << 20
 """Examples packed together, if nothing else is said: bounds memory, and is part of what a seed means."""
@@ -32,7 +32,7 @@ class PackPlan:
     begins: np.ndarray
 
     @property
-    def num_rows(self) -> int:
+    def num_sequences(self) -> int:
         return len(self.begins) - 1
 
     @property
@@ -46,31 +46,33 @@ class PackPlan:
         return self.members[_runs(begins, counts)].astype(np.int64), counts
 
 
-def plan_rows(lengths: np.ndarray, *, seq_len: int, most: int, window: int = WINDOW, seed: int, epoch: int) -> PackPlan:
+def plan_packing(
+    lengths: np.ndarray, *, seq_len: int, most: int, window: int = WINDOW, seed: int, epoch: int
+) -> PackPlan:
     """Rows of at most `seq_len` tokens and `most` examples that hold every example once.
 
     `lengths` [n] in 1..seq_len, specials included. Which examples of equal length stand where, and the order of rows,
-    are drawn anew for every epoch; the number of rows is `count_rows`.
+    are drawn anew for every epoch; the number of rows is `count_packed_sequences`.
     """
     small = np.uint32 if len(lengths) < 1 << 32 else np.int64
     members = np.empty(len(lengths), small)
     sizes: list[np.ndarray] = []
     for begin in range(0, len(lengths), window):
         own = lengths[begin : begin + window]
-        row, slot, num_rows = best_fit(np.bincount(own, minlength=seq_len + 1), seq_len, most)
-        count = np.bincount(row, minlength=num_rows)
+        row, slot, num_sequences = best_fit(np.bincount(own, minlength=seq_len + 1), seq_len, most)
+        count = np.bincount(row, minlength=num_sequences)
         place = offsets(count)[row]
         place += slot
         place += begin
-        members[place] = begin + _longest_first(own, seq_len, Draws("packing", seed, epoch, begin))
+        members[place] = begin + _longest_first(own, seq_len, CounterRng("packing", seed, epoch, begin))
         sizes.append(count.astype(small))
     counts = np.concatenate(sizes) if sizes else np.zeros(0, small)
-    order = _sorted_places(Draws("order of packed rows", seed, epoch).words(len(counts)))
+    order = _sorted_places(CounterRng("order of packed rows", seed, epoch).words(len(counts)))
     return _reordered(PackPlan(members, offsets(counts).astype(small)), order, window)
 
 
-def count_rows(lengths: np.ndarray, *, seq_len: int, most: int, window: int = WINDOW) -> int:
-    """`plan_rows(...).num_rows`, several times faster."""
+def count_packed_sequences(lengths: np.ndarray, *, seq_len: int, most: int, window: int = WINDOW) -> int:
+    """`plan_packing(...).num_sequences`, several times faster."""
     starts = range(0, len(lengths), window)
     counts = (np.bincount(lengths[begin : begin + window], minlength=seq_len + 1) for begin in starts)
     return sum(best_fit(count, seq_len, most)[2] for count in counts)
@@ -96,7 +98,7 @@ def best_fit(counts: IntArray, seq_len: int, most: int) -> tuple[IntArray, IntAr
                 packing.put(length, left, kind, rest[:1])
                 left, rest = 0, rest[1:]
             packing.open(kind._replace(rows=rest))
-    return packing.row_of, packing.slot_of, packing.num_rows
+    return packing.row_of, packing.slot_of, packing.num_sequences
 
 
 class _Kind(NamedTuple):
@@ -113,7 +115,7 @@ class _Packing:
     def __init__(self, counts: IntArray, seq_len: int, most: int) -> None:
         total = int(counts.sum())
         self.row_of, self.slot_of = np.empty(total, np.int64), np.empty(total, np.int64)
-        self.num_rows = 0
+        self.num_sequences = 0
         self._done = 0
         self._seq_len, self._most = seq_len, most
         self._shortest = int(np.argmax(counts > 0))
@@ -135,9 +137,9 @@ class _Packing:
 
     def new_rows(self, length: int, count: int) -> _Kind:
         """As many as these examples fill alone."""
-        begin = self.num_rows
-        self.num_rows += -(-count // min(self._seq_len // length, self._most))
-        return _Kind(self._seq_len, 0, np.arange(begin, self.num_rows))
+        begin = self.num_sequences
+        self.num_sequences += -(-count // min(self._seq_len // length, self._most))
+        return _Kind(self._seq_len, 0, np.arange(begin, self.num_sequences))
 
     def open(self, kind: _Kind) -> None:
         """Puts back rows into which something still fits."""
@@ -169,14 +171,14 @@ def _runs(begins: IntArray, counts: IntArray) -> IntArray:
     return np.repeat(begins - offsets(counts)[:-1], counts) + np.arange(counts.sum())
 
 
-def _longest_first(lengths: np.ndarray, seq_len: int, draws: Draws) -> IntArray:
+def _longest_first(lengths: np.ndarray, seq_len: int, draws: CounterRng) -> IntArray:
     """The examples from the longest to the shortest, those of one length in random order."""
     shorter_by = (seq_len - lengths.astype(np.int64)).astype(np.uint64)
     bits = np.uint64(64 - seq_len.bit_length())
     return _sorted_places((shorter_by << bits) | (draws.words(len(lengths)) >> (np.uint64(64) - bits)))
 
 
-def _sorted_places(keys: WordArray) -> IntArray:
+def _sorted_places(keys: UInt64Array) -> IntArray:
     """Where the keys stand, from the least to the greatest, told apart by all bits that the places leave free.
 
     Sorting words that hold their own places is ten times as fast as `argsort`, and there are no ties to break.

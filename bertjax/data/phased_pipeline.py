@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bertjax.data.pipeline import ALL_ROWS, Pipeline, Prefetcher, Rows, Share, every_row
+from bertjax.data.pipeline import ALL_SEQUENCES, Pipeline, Prefetcher, ProcessShare, SequenceIndex, all_sequences
 from bertjax.types import Batch
 
 
@@ -13,7 +13,7 @@ class PhaseBatches(NamedTuple):
     """The batches from cursor `start` on: the rows of `pipeline`'s stream from `first_row` on."""
 
     start: int
-    first_row: int
+    first_sequence: int
     pipeline: Pipeline
 
 
@@ -23,7 +23,7 @@ class PhasedPipeline:
     What is prefetched is the `share` of this process: each reads only its own rows of the global batches.
     """
 
-    def __init__(self, phases: Sequence[PhaseBatches], share: Share = every_row) -> None:
+    def __init__(self, phases: Sequence[PhaseBatches], share: ProcessShare = all_sequences) -> None:
         self.phases, self.share = tuple(phases), share
 
     @property
@@ -31,10 +31,10 @@ class PhasedPipeline:
         """Rows of each source's first epoch, as the last leg reads it."""
         return self.phases[-1].pipeline.rows_per_epoch
 
-    def batch(self, cursor: int, rows: Rows = ALL_ROWS) -> Batch:
+    def batch(self, cursor: int, rows: SequenceIndex = ALL_SEQUENCES) -> Batch:
         """Batch number `cursor` >= 0, or only some of its rows."""
         leg = self._leg(cursor)
-        return leg.pipeline.batch(cursor - leg.start, rows, leg.first_row)
+        return leg.pipeline.batch(cursor - leg.start, rows, leg.first_sequence)
 
     def prefetch(self, start_cursor: int, stop_cursor: int, depth: int = 2) -> Prefetcher:
         """Iterate over (cursor, this process's share of the batch) for the cursors [start, stop).

@@ -14,31 +14,31 @@ import numpy as np
 
 from bertjax.data.corpus import Corpus
 from bertjax.data.counter_rng import IntArray
-from bertjax.data.formats import Form
-from bertjax.data.mixture import Epochs, Mixture
-from bertjax.data.validate_ids import limits_of, require_inside, require_special_pieces
+from bertjax.data.formats import ExampleFormat
+from bertjax.data.mixture import EpochStream, Mixture
+from bertjax.data.validate_ids import id_limits, require_ids_in_range, require_special_tokens
 from bertjax.errors import UserError
 from bertjax.types import Batch
 
-Rows = slice | IntArray
+SequenceIndex = slice | IntArray
 """Some rows of a batch, in ascending order."""
-ALL_ROWS = slice(None)
-Share = Callable[[int], Rows]
+ALL_SEQUENCES = slice(None)
+ProcessShare = Callable[[int], SequenceIndex]
 """Of a global batch of so many rows, those that this process needs."""
 
 
-def every_row(_: int) -> Rows:
-    return ALL_ROWS
+def all_sequences(_: int) -> SequenceIndex:
+    return ALL_SEQUENCES
 
 
-class Source(NamedTuple):
+class MixtureSource(NamedTuple):
     """One source of a mixture; without weights sources are mixed in proportion to their rows: all have one, or none.
 
     `corpus` is what the form reads; messages about wrong ids name the document then.
     """
 
     name: str
-    form: Form
+    form: ExampleFormat
     weight: float | None = None
     corpus: Corpus | None = None
 
@@ -52,7 +52,7 @@ class Pipeline:
     with them is made.
     """
 
-    def __init__(self, sources: Sequence[Source], *, batch_size: int, seed: int, vocab_size: int) -> None:
+    def __init__(self, sources: Sequence[MixtureSource], *, batch_size: int, seed: int, vocab_size: int) -> None:
         if batch_size < 1:
             raise UserError(f"the batch size must be at least 1, not {batch_size}")
         self.sources = tuple(sources)
@@ -60,15 +60,15 @@ class Pipeline:
         weights = _weights(self.sources)
         _require_same_rows(self.sources)
         settings = self.sources[0].form.settings
-        require_special_pieces(settings, vocab_size)
-        self._limits = limits_of(settings, vocab_size)
+        require_special_tokens(settings, vocab_size)
+        self._limits = id_limits(settings, vocab_size)
         self._mixture = Mixture(weights, seed)
-        self._epochs = [Epochs(source.form) for source in self.sources]
+        self._epochs = [EpochStream(source.form) for source in self.sources]
 
     @property
     def rows_per_epoch(self) -> dict[str, int]:
         """Rows of each source's first epoch (redrawn pairs change it by a few in the later ones)."""
-        return {source.name: source.form.num_rows(0) for source in self.sources}
+        return {source.name: source.form.num_sequences(0) for source in self.sources}
 
     def epochs_at(self, cursor: int) -> dict[str, float]:
         """How often each source has been passed through before batch `cursor`."""
@@ -76,9 +76,9 @@ class Pipeline:
         places = zip(self.sources, self._epochs, used, strict=True)
         return {source.name: epochs.progress(index) for source, epochs, index in places}
 
-    def batch(self, cursor: int, rows: Rows = ALL_ROWS, first_row: int = 0) -> Batch:
-        """Batch number `cursor` >= 0 of the stream from `first_row` on, or only some of its rows (one host's share)."""
-        source, index = self._mixture.locate(first_row + self._stream_rows(cursor)[rows])
+    def batch(self, cursor: int, rows: SequenceIndex = ALL_SEQUENCES, first_sequence: int = 0) -> Batch:
+        """Batch number `cursor` >= 0 of the stream from `first_sequence` on, or some of its sequences (one host's)."""
+        source, index = self._mixture.locate(first_sequence + self._stream_rows(cursor)[rows])
         epoch = np.zeros_like(index)
         for number in np.unique(source):
             here = source == number
@@ -87,19 +87,19 @@ class Pipeline:
             self._plan_ahead(self.sources[number].form, int(latest), int(index[here & (epoch == latest)].max()))
         return self._fetch(source, epoch, index)
 
-    def eval_batches(self, num_batches: int, rows: Rows = ALL_ROWS) -> Iterator[Batch]:
+    def eval_batches(self, num_batches: int, rows: SequenceIndex = ALL_SEQUENCES) -> Iterator[Batch]:
         """At most `num_batches` batches in which every row of epoch 0 occurs at most once, or some rows of each.
 
         Shapes are those of training; where the sources have no more rows, empty ones (all padding, weight 0) stand.
         """
-        num_rows = np.array([source.form.num_rows(0) for source in self.sources])
+        num_sequences = np.array([source.form.num_sequences(0) for source in self.sources])
         shapes = self._fetch(*np.zeros((3, 1), np.int64))  # a share may have no row of its own in the last batch
         for cursor in range(num_batches):
             source, index = self._mixture.locate(self._stream_rows(cursor))
-            if not (index < num_rows[source]).any():
+            if not (index < num_sequences[source]).any():
                 return
             source, index = source[rows], index[rows]
-            first_time = index < num_rows[source]
+            first_time = index < num_sequences[source]
             found = self._fetch(source[first_time], np.zeros(first_time.sum(), np.int64), index[first_time])
             batch = {name: np.zeros((len(source), *array.shape[1:]), array.dtype) for name, array in shapes.items()}
             batch["input_ids"][:] = self.sources[0].form.settings.pad_id
@@ -107,7 +107,9 @@ class Pipeline:
                 batch[name][first_time] = array
             yield batch
 
-    def prefetch(self, start_cursor: int, stop_cursor: int, depth: int = 2, rows: Rows = ALL_ROWS) -> Prefetcher:
+    def prefetch(
+        self, start_cursor: int, stop_cursor: int, depth: int = 2, rows: SequenceIndex = ALL_SEQUENCES
+    ) -> Prefetcher:
         """Iterate over (cursor, batch) for the cursors [start, stop), up to `depth` batches made ahead by a thread."""
         return Prefetcher(lambda cursor: self.batch(cursor, rows), start_cursor, stop_cursor, depth)
 
@@ -121,16 +123,16 @@ class Pipeline:
         batch: dict[str, np.ndarray] = {}
         for number, number_epoch in sorted(set(zip(source.tolist(), epoch.tolist(), strict=True))):
             here = (source == number) & (epoch == number_epoch)
-            found = self.sources[number].form.rows(number_epoch, index[here])
+            found = self.sources[number].form.sequences(number_epoch, index[here])
             for name, array in found.items():
                 if name not in batch:
                     batch[name] = np.empty((len(source), *array.shape[1:]), array.dtype)
                 batch[name][here] = array
-        require_inside(batch, self._limits, self.sources, source)
+        require_ids_in_range(batch, self._limits, self.sources, source)
         return batch
 
-    def _plan_ahead(self, form: Form, epoch: int, index: int) -> None:
-        if 2 * index > form.num_rows(epoch):  # earlier it would compete with the start of a run that may be short
+    def _plan_ahead(self, form: ExampleFormat, epoch: int, index: int) -> None:
+        if 2 * index > form.num_sequences(epoch):  # earlier it would compete with the start of a run that may be short
             form.prepare(epoch + 1)
 
 
@@ -205,22 +207,22 @@ class Prefetcher(Iterator[tuple[int, Batch]]):
                 self._changed.notify_all()
 
 
-def _weights(sources: Sequence[Source]) -> list[float]:
+def _weights(sources: Sequence[MixtureSource]) -> list[float]:
     """The weights as they are, or rows per epoch where none is given; raises `UserError`."""
     if not sources:
         raise UserError("there is no source to read; name one in data.sources")
     for source in sources:
-        if not source.form.num_rows(0):
+        if not source.form.num_sequences(0):
             raise UserError(f"source {source.name} has no rows: too little text for rows of this length, or none")
         if source.weight is not None and not (math.isfinite(source.weight) and source.weight > 0):
             raise UserError(f"the weight of source {source.name} must be a positive number, not {source.weight}")
     without = [source.name for source in sources if source.weight is None]
     if without and len(without) < len(sources):
         raise UserError(f"give every source a weight or none: {', '.join(without)} lacks one")
-    return [source.form.num_rows(0) if source.weight is None else source.weight for source in sources]
+    return [source.form.num_sequences(0) if source.weight is None else source.weight for source in sources]
 
 
-def _require_same_rows(sources: Sequence[Source]) -> None:
+def _require_same_rows(sources: Sequence[MixtureSource]) -> None:
     first = sources[0].form
     for source in sources[1:]:
         if type(source.form) is not type(first) or source.form.settings.seq_len != first.settings.seq_len:

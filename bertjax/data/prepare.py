@@ -25,17 +25,18 @@ import numpy as np
 from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import FORMAT_VERSION, SPLITS, SplitSize, find_damage, read_meta
 from bertjax.data.filters import DocumentFilter
-from bertjax.data.shards import Parts, Workplace
+from bertjax.data.shards import LockedWorkdir, ShardStore
 from bertjax.data.split_writer import SplitWriter
 from bertjax.data.tokenize_documents import (
     CorpusTokenizer,
-    DocumentFault,
-    Encoded,
+    DocumentError,
     Splitter,
+    TokenizedDocuments,
     batches,
-    encode_documents,
     id_type,
+    tokenize_documents,
 )
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.io.atomic import atomic_folder
 
@@ -57,7 +58,7 @@ class PreparedCorpus(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class CorpusRecipe:
     """What is made of a source, beside its text and its tokenizer; the digest of a corpus covers it.
 
     `eval_fraction` 0 sends all documents to train, 1 all to eval, else `is_held_out(document, eval_fraction)` decides.
@@ -73,7 +74,7 @@ class Recipe:
             raise UserError(f"the held-out fraction must lie in [0, 1], not {self.eval_fraction}")
 
 
-def corpus_digest(source_digest: str, tokenizer_digest: str, recipe: Recipe) -> str:
+def corpus_digest(source_digest: str, tokenizer_digest: str, recipe: CorpusRecipe) -> str:
     """The content address of a corpus: equal inputs give equal folders, whatever libraries write them."""
     parts: list[Any] = [FORMAT_VERSION, source_digest, tokenizer_digest, repr(float(recipe.eval_fraction))]
     parts += [recipe.max_document_tokens, *recipe.filters.fingerprint]
@@ -87,7 +88,7 @@ def prepare_corpus(
     source_digest: str,
     tokenizer: CorpusTokenizer,
     split_sentences: Splitter,
-    recipe: Recipe,
+    recipe: CorpusRecipe,
     is_held_out: Callable[[str, float], bool],
     cache_dir: Path,
     workers: int = 1,
@@ -122,11 +123,11 @@ def prepare_corpus(
     cache_dir.mkdir(parents=True, exist_ok=True)
     _sweep(cache_dir)
     private = cache_dir / f".{digest}.{uuid.uuid4().hex}.parts.tmp"
-    with Workplace(cache_dir / f".{digest}.parts", private) as place:
+    with LockedWorkdir(cache_dir / f".{digest}.parts", private) as place:
         if _is_there(folder):  # another process had the place until now
             place.remove()
             return describe_corpus(folder)
-        parts = Parts(place.folder, recipe.max_document_tokens)
+        parts = ShardStore(place.folder, recipe.max_document_tokens)
         filter_ = DocumentFilter(recipe.filters)
         encoder = _Encoder(tokenizer, split_sentences, workers, source_name)
         held_out = _held_out_rule(recipe, is_held_out)
@@ -168,7 +169,7 @@ class _Batch(NamedTuple):
 
 
 def _fill(
-    parts: Parts,
+    parts: ShardStore,
     documents: Iterable[str],
     filter_: DocumentFilter,
     encoder: _Encoder,
@@ -212,7 +213,7 @@ class _Encoder:
         self._workers, self._source_name = workers, source_name
         self._oldest = self._newest = 0  # documents that are being worked on
 
-    def map(self, found: Iterator[_Batch]) -> Iterator[tuple[_Batch, Encoded]]:
+    def map(self, found: Iterator[_Batch]) -> Iterator[tuple[_Batch, TokenizedDocuments]]:
         """The batches in order, each with its tokens."""
         characters = 0
         for batch in found:
@@ -221,12 +222,12 @@ class _Encoder:
                 return
             characters += batch.characters
             try:
-                yield batch, encode_documents(batch.documents, self._tokenizer, self._split_sentences)
-            except DocumentFault as fault:
+                yield batch, tokenize_documents(batch.documents, self._tokenizer, self._split_sentences)
+            except DocumentError as fault:
                 raise self._fault(batch, fault) from fault
 
-    def _by_workers(self, found: Iterator[_Batch]) -> Iterator[tuple[_Batch, Encoded]]:
-        from bertjax.data.workers import SavedTokenizer, WorkerDied, Workers
+    def _by_workers(self, found: Iterator[_Batch]) -> Iterator[tuple[_Batch, TokenizedDocuments]]:
+        from bertjax.data.workers import WorkerDiedError, WorkerPool
 
         waiting: list[_Batch] = []
 
@@ -235,14 +236,14 @@ class _Encoder:
                 waiting.append(batch)
                 yield batch.documents
 
-        with Workers(cast(SavedTokenizer, self._tokenizer), self._workers) as processes:
+        with WorkerPool(cast(Tokenizer, self._tokenizer), self._workers) as processes:
             answers = processes.map(texts())
             while True:
                 try:
                     encoded = next(answers, None)
-                except DocumentFault as fault:
+                except DocumentError as fault:
                     raise self._fault(waiting[0], fault) from fault
-                except WorkerDied as died:
+                except WorkerDiedError as died:
                     begin, end = waiting[0].first + 1, waiting[-1].first + len(waiting[-1].documents)
                     raise UserError(
                         f"tokenising documents {begin:,} to {end:,} of {self._source_name} failed: {died} (out of "
@@ -252,7 +253,7 @@ class _Encoder:
                     return
                 yield waiting.pop(0), encoded
 
-    def _fault(self, batch: _Batch, fault: DocumentFault) -> UserError:
+    def _fault(self, batch: _Batch, fault: DocumentError) -> UserError:
         text = " ".join(batch.documents[fault.index][:200].split())[:60]
         return UserError(
             f"document {batch.first + fault.index + 1:,} of source {self._source_name}, which begins {text!r}, cannot "
@@ -261,7 +262,7 @@ class _Encoder:
 
 
 def _write(
-    folder: Path, parts: Parts, tokenizer: CorpusTokenizer, digest: str
+    folder: Path, parts: ShardStore, tokenizer: CorpusTokenizer, digest: str
 ) -> tuple[dict[str, SplitSize], np.ndarray]:
     """Both splits as datasets, from the parts; and how often each piece occurs in train."""
     writers = {name: SplitWriter(folder, name, id_type(tokenizer.size), f"{digest}-{name}") for name in SPLITS}
@@ -283,7 +284,7 @@ def _why_empty(source_name: str, facts: Mapping[str, int]) -> str:
     return f"the corpus of source {source_name} is empty: {reason}; check its path and field"
 
 
-def _held_out_rule(recipe: Recipe, is_held_out: Callable[[str, float], bool]) -> Callable[[str], bool]:
+def _held_out_rule(recipe: CorpusRecipe, is_held_out: Callable[[str, float], bool]) -> Callable[[str], bool]:
     if recipe.eval_fraction in (0, 1):
         return lambda document: recipe.eval_fraction == 1
     return lambda document: is_held_out(document, recipe.eval_fraction)

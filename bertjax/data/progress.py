@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from bertjax.config.sources import Source, source_files
-from bertjax.data.readers import Reading
+from bertjax.data.readers import DocumentStats
 from bertjax.io.progress_bar import ProgressBar
 
 _SECONDS_BETWEEN_LINES = 15.0
@@ -22,7 +22,7 @@ class TokenizingProgress:
     """
 
     def __init__(
-        self, source: Source, reading: Reading, say: Callable[[str], None], interactive: bool | None = None
+        self, source: Source, reading: DocumentStats, say: Callable[[str], None], interactive: bool | None = None
     ) -> None:
         self._source, self._reading, self._say = source, reading, say
         if say is not print and interactive is None:

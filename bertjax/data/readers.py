@@ -22,7 +22,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
 
 
 @dataclasses.dataclass
-class Reading(jsonl.ReadStats):
+class DocumentStats(jsonl.ReadStats):
     """What reading a source has come upon so far; `bytes` are those of its files, as they lie on the disk."""
 
     documents: int = 0
@@ -35,10 +35,10 @@ class Reading(jsonl.ReadStats):
         return {name: value for name, value in vars(self).items() if name != "bytes"}
 
 
-Reader = Callable[[str, str | None, str, Reading], Iterator[str]]
+Reader = Callable[[str, str | None, str, DocumentStats], Iterator[str]]
 
 
-def clean_documents(found: Iterator[str], reading: Reading) -> Iterator[str]:
+def clean_documents(found: Iterator[str], reading: DocumentStats) -> Iterator[str]:
     """The documents without trailing whitespace on any line and without control characters; none empty, none gigantic.
 
     Newlines stay: a line is a paragraph or a sentence.
@@ -63,11 +63,11 @@ def clean_documents(found: Iterator[str], reading: Reading) -> Iterator[str]:
             yield cleaned
 
 
-def _text_lines(path: str, errors: str, reading: Reading) -> Iterator[tuple[int, str]]:
+def _text_lines(path: str, errors: str, reading: DocumentStats) -> Iterator[tuple[int, str]]:
     return jsonl.read_lines(path, errors, reading, max_bytes=LONGEST_DOCUMENT, split_long=True, advice=REPLACE_ERRORS)
 
 
-def read_blocks(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
+def read_blocks(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
     block: list[str] = []
     size = 0
     for _, line in _text_lines(path, errors, reading):
@@ -83,7 +83,7 @@ def read_blocks(path: str, field: str | None, errors: str, reading: Reading) -> 
         yield "".join(block)
 
 
-def read_lines(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
+def read_lines(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
     last = 0
     for number, line in _text_lines(path, errors, reading):
         reading.cut += number == last
@@ -91,7 +91,7 @@ def read_lines(path: str, field: str | None, errors: str, reading: Reading) -> I
         yield line
 
 
-def read_whole(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
+def read_whole(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
     lines: list[str] = []
     size = 0
     for _, line in _text_lines(path, errors, reading):
@@ -104,7 +104,7 @@ def read_whole(path: str, field: str | None, errors: str, reading: Reading) -> I
     yield "".join(lines)
 
 
-def read_jsonl(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
+def read_jsonl(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
     for number, record in jsonl.read_jsonl(path, errors, reading, advice=REPLACE_ERRORS):
         place = f"{path}:{number}"
         if field not in record:
@@ -113,7 +113,7 @@ def read_jsonl(path: str, field: str | None, errors: str, reading: Reading) -> I
         yield checked(record[field], place, field, errors, reading)
 
 
-def read_parquet(path: str, field: str | None, errors: str, reading: Reading) -> Iterator[str]:
+def read_parquet(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -144,7 +144,7 @@ READERS: dict[str, Reader] = {
 }
 
 
-def checked(value: Any, place: str, field: str | None, errors: str, reading: Reading) -> str:
+def checked(value: Any, place: str, field: str | None, errors: str, reading: DocumentStats) -> str:
     """The document as valid text: JSON can carry half a surrogate pair, which no tokenizer accepts."""
     if not isinstance(value, str):
         kind = "nothing" if value is None else type(value).__name__

@@ -18,14 +18,14 @@ import numpy as np
 
 from bertjax.data.corpus import SPLITS, offsets
 from bertjax.data.counter_rng import IntArray
-from bertjax.data.tokenize_documents import Encoded
+from bertjax.data.tokenize_documents import TokenizedDocuments
 from bertjax.io.atomic import atomic_file
 
 CHARACTERS_PER_PART = 1 << 25  # lost at most when a process is killed: seconds of work
 _LOCK = "lock"
 
 
-class SplitPart(NamedTuple):
+class SplitShard(NamedTuple):
     """Stored documents of one split: ids end to end, tokens of sentences, sentences of documents; and how many
     documents are not there because they gave no token.
     """
@@ -36,13 +36,13 @@ class SplitPart(NamedTuple):
     dropped: int
 
 
-class Parts:
+class ShardStore:
     """The finished parts of one corpus, in a folder of their own; `documents` are those that they were made of."""
 
     def __init__(self, folder: Path, max_document_tokens: int) -> None:
         self.folder = folder
         self._max_document_tokens = max_document_tokens
-        self._waiting: list[tuple[Encoded, np.ndarray]] = []
+        self._waiting: list[tuple[TokenizedDocuments, np.ndarray]] = []
         self._characters = 0
         self.documents = self._count = 0
         for unfinished in folder.glob("*.tmp"):
@@ -57,7 +57,7 @@ class Parts:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, encoded: Encoded, held_out: np.ndarray, characters: int) -> None:
+    def add(self, encoded: TokenizedDocuments, held_out: np.ndarray, characters: int) -> None:
         """Take in a batch; `held_out` bool [documents] sends each to eval or train."""
         self._waiting.append((encoded, held_out))
         self._characters += characters
@@ -68,7 +68,9 @@ class Parts:
         """Write what waits; only the last part is shorter than the others."""
         if not self._waiting:
             return
-        encoded = Encoded(*(np.concatenate(arrays) for arrays in zip(*(e for e, _ in self._waiting), strict=True)))
+        encoded = TokenizedDocuments(
+            *(np.concatenate(arrays) for arrays in zip(*(e for e, _ in self._waiting), strict=True))
+        )
         held_out = np.concatenate([held for _, held in self._waiting])
         arrays: dict[str, Any] = {"documents": np.array(len(held_out))}
         for name, chosen in (("train", ~held_out), ("eval", held_out)):
@@ -81,12 +83,12 @@ class Parts:
         self._count += 1
         self._waiting, self._characters = [], 0
 
-    def __iter__(self) -> Iterator[dict[str, SplitPart]]:
+    def __iter__(self) -> Iterator[dict[str, SplitShard]]:
         """The splits of one part after the other."""
         for number in range(self._count):
             with np.load(self._path(number), allow_pickle=False) as file:
                 yield {
-                    name: SplitPart(
+                    name: SplitShard(
                         file[f"{name}_ids"],
                         file[f"{name}_sentence_lengths"],
                         file[f"{name}_document_sentences"],
@@ -111,7 +113,7 @@ def _documents_of(path: Path) -> int | None:
         return None
 
 
-def _chosen(encoded: Encoded, chosen: np.ndarray, max_document_tokens: int) -> SplitPart:
+def _chosen(encoded: TokenizedDocuments, chosen: np.ndarray, max_document_tokens: int) -> SplitShard:
     """The stored documents of those that are `chosen`; too long ones become several."""
     document = np.repeat(np.arange(len(chosen)), encoded.document_sentences)
     here = chosen[document]
@@ -119,7 +121,7 @@ def _chosen(encoded: Encoded, chosen: np.ndarray, max_document_tokens: int) -> S
     ids = encoded.ids[np.repeat(here, encoded.sentence_lengths)]
     pieces = _pieces(document[here], lengths, max_document_tokens)
     sentences = np.bincount(pieces)[1:] if len(pieces) else np.zeros(0, np.int64)
-    return SplitPart(ids, lengths, sentences, int((chosen & (encoded.document_sentences == 0)).sum()))
+    return SplitShard(ids, lengths, sentences, int((chosen & (encoded.document_sentences == 0)).sum()))
 
 
 def _pieces(document: IntArray, lengths: np.ndarray, max_document_tokens: int) -> IntArray:
@@ -131,7 +133,7 @@ def _pieces(document: IntArray, lengths: np.ndarray, max_document_tokens: int) -
     return np.cumsum(new)
 
 
-class Workplace:
+class LockedWorkdir:
     """A folder for parts that outlives its process, held by one process at a time; use it in a `with`.
 
     Where another process has it, `folder` is a private one, which goes with its process: both do the same work, and the
@@ -154,7 +156,7 @@ class Workplace:
         """The work is done, or nothing of it is worth keeping."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __enter__(self) -> Workplace:
+    def __enter__(self) -> LockedWorkdir:
         self._lock = _locked(self._shared)
         self.folder.mkdir(parents=True, exist_ok=True)
         return self

@@ -9,13 +9,13 @@ import hashlib
 from collections.abc import Iterator
 
 from bertjax.config.sources import Source, check_source, hub_parts, source_files
-from bertjax.data.readers import READERS, Reading, checked, clean_documents
+from bertjax.data.readers import READERS, DocumentStats, checked, clean_documents
 from bertjax.errors import UserError, one_line
 
 _BLOCK_BYTES = 1 << 20
 
 
-def iter_documents(source: Source, errors: str = "strict", reading: Reading | None = None) -> Iterator[str]:
+def iter_documents(source: Source, errors: str = "strict", reading: DocumentStats | None = None) -> Iterator[str]:
     """Stream the non-empty documents of a source, in order, holding one document at a time.
 
     Trailing whitespace of every line and control characters are dropped; newlines stay, because a line is a paragraph
@@ -24,7 +24,7 @@ def iter_documents(source: Source, errors: str = "strict", reading: Reading | No
     """
     if errors not in ("strict", "replace"):
         raise UserError(f"data.encoding_errors must be strict or replace, not {errors!r}")
-    reading = Reading() if reading is None else reading
+    reading = DocumentStats() if reading is None else reading
     if source.kind in READERS:
         read = READERS[source.kind]
         found: Iterator[str] = (
@@ -40,7 +40,7 @@ def iter_documents(source: Source, errors: str = "strict", reading: Reading | No
     yield from clean_documents(found, reading)
 
 
-def _read_hub(source: Source, errors: str, reading: Reading) -> Iterator[str]:
+def _read_hub(source: Source, errors: str, reading: DocumentStats) -> Iterator[str]:
     import datasets
 
     name, config, split = hub_parts(source)

@@ -14,7 +14,7 @@ ROLES = ("pad", "unk", "cls", "sep", "mask")
 
 
 @dataclasses.dataclass(frozen=True)
-class Family:
+class TokenizerFamily:
     """One family. `first` pieces take ids 0, 1, …; `last` pieces take the highest ids.
 
     `roles` gives pad, unk, cls, sep, mask (and bos, eos where Hugging Face expects them); `single` and `pair` are the
@@ -43,7 +43,7 @@ _BERT_SINGLE = "[CLS]:0 $A:0 [SEP]:0"
 _BERT_PAIR = "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1"
 _FLAT_PAIR = "[CLS]:0 $A:0 [SEP]:0 $B:0 [SEP]:0"
 
-_BERT = Family(
+_BERT = TokenizerFamily(
     "wordpiece",
     ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     _BERT_ROLES,
@@ -52,7 +52,7 @@ _BERT = Family(
     lowercase=True,
     huggingface_class="BertTokenizer",
 )
-_ROBERTA = Family(
+_ROBERTA = TokenizerFamily(
     "bpe",
     ("<s>", "<pad>", "</s>", "<unk>"),
     {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>", "bos": "<s>", "eos": "</s>"},
@@ -61,7 +61,7 @@ _ROBERTA = Family(
     last=("<mask>",),
     token_types=False,
 )
-_MODERNBERT = Family(
+_MODERNBERT = TokenizerFamily(
     "bpe",
     (),
     _BERT_ROLES,
@@ -71,7 +71,7 @@ _MODERNBERT = Family(
     token_types=False,
 )
 # GPT-2 has one special piece for everything and nothing to hide tokens with: its mask id is -1
-_GPT2 = Family(
+_GPT2 = TokenizerFamily(
     "bpe",
     (),
     {name: "<|endoftext|>" for name in ("pad", "unk", "cls", "sep", "bos", "eos")},
@@ -80,7 +80,7 @@ _GPT2 = Family(
     last=("<|endoftext|>",),
     token_types=False,
 )
-_ALBERT = Family(
+_ALBERT = TokenizerFamily(
     "unigram",
     ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
     {**_BERT_ROLES, "pad": "<pad>", "unk": "<unk>", "bos": "[CLS]", "eos": "[SEP]"},
@@ -88,9 +88,11 @@ _ALBERT = Family(
     _BERT_PAIR,
     lowercase=True,
 )
-_DEBERTA = Family("bpe", ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), _BERT_ROLES, _BERT_SINGLE, _BERT_PAIR, last=("[MASK]",))
+_DEBERTA = TokenizerFamily(
+    "bpe", ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), _BERT_ROLES, _BERT_SINGLE, _BERT_PAIR, last=("[MASK]",)
+)
 _DEBERTA_V2 = dataclasses.replace(_DEBERTA, model="unigram", sentencepiece_file="spm.model")
-_XLNET = Family(
+_XLNET = TokenizerFamily(
     "unigram",
     ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"),
     {"pad": "<pad>", "unk": "<unk>", "cls": "<cls>", "sep": "<sep>", "mask": "<mask>", "bos": "<s>", "eos": "</s>"},
@@ -99,7 +101,7 @@ _XLNET = Family(
     padding_side="left",
 )
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, TokenizerFamily] = {
     "bert": _BERT,
     "electra": _BERT,
     "spanbert": dataclasses.replace(_BERT, lowercase=False),
@@ -115,7 +117,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def family_of(name: str) -> Family:
+def family_of(name: str) -> TokenizerFamily:
     """The family of that name; raises `UserError` with the names there are."""
     require_one_of("tokenizer family", name, FAMILIES)
     return FAMILIES[name]

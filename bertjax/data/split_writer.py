@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.data.corpus import SplitSize, offsets
-from bertjax.data.shards import SplitPart
+from bertjax.data.shards import SplitShard
 
 
 class SplitWriter:
@@ -28,7 +28,7 @@ class SplitWriter:
         self._sizes = np.zeros(4, dtype=np.int64)
         self._hashes = [hashlib.sha256() for _ in range(3)]
 
-    def add(self, part: SplitPart) -> None:
+    def add(self, part: SplitShard) -> None:
         ids, sentence_lengths, document_sentences, dropped = part
         self._sizes += (len(document_sentences), len(sentence_lengths), len(ids), dropped)
         for hash_, array in zip(self._hashes, (ids, sentence_lengths, document_sentences), strict=True):

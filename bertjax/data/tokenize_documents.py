@@ -30,7 +30,7 @@ class CorpusTokenizer(Protocol):
     def encode_flat(self, texts: list[str], /) -> tuple[np.ndarray, np.ndarray]: ...
 
 
-class Encoded(NamedTuple):
+class TokenizedDocuments(NamedTuple):
     """Documents, tokenised: `document_sentences` int32 [documents], 0 where a document has no token,
     `sentence_lengths` int32 [their sum] in tokens, and `ids` uint16 or int32 of all of them end to end.
     """
@@ -40,7 +40,7 @@ class Encoded(NamedTuple):
     ids: np.ndarray
 
 
-class DocumentFault(Exception):
+class DocumentError(Exception):
     """Document number `index` of a batch cannot be tokenised; `reason` is one line."""
 
     def __init__(self, index: int, reason: str) -> None:
@@ -53,8 +53,10 @@ def id_type(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
 
 
-def encode_documents(documents: Sequence[str], tokenizer: CorpusTokenizer, split_sentences: Splitter) -> Encoded:
-    """The documents of a batch; raises `DocumentFault` naming the one that cannot be done."""
+def tokenize_documents(
+    documents: Sequence[str], tokenizer: CorpusTokenizer, split_sentences: Splitter
+) -> TokenizedDocuments:
+    """The documents of a batch; raises `DocumentError` naming the one that cannot be done."""
     try:
         return _encode(documents, tokenizer, split_sentences)
     except Exception:
@@ -62,18 +64,18 @@ def encode_documents(documents: Sequence[str], tokenizer: CorpusTokenizer, split
             try:
                 _encode([document], tokenizer, split_sentences)
             except UserError as error:
-                raise DocumentFault(index, str(error)) from error
+                raise DocumentError(index, str(error)) from error
             except Exception as error:  # of tokenizer libraries, which have no type of their own
-                raise DocumentFault(index, f"{type(error).__name__}: {one_line(error)}") from error
+                raise DocumentError(index, f"{type(error).__name__}: {one_line(error)}") from error
         raise
 
 
-def _encode(documents: Sequence[str], tokenizer: CorpusTokenizer, split_sentences: Splitter) -> Encoded:
+def _encode(documents: Sequence[str], tokenizer: CorpusTokenizer, split_sentences: Splitter) -> TokenizedDocuments:
     sentences = [_cut(split_sentences(document)) for document in documents]
     counts = np.fromiter(map(len, sentences), np.int64, len(sentences))
     lengths, ids = _flat([sentence for group in sentences for sentence in group], tokenizer)
     document = np.repeat(np.arange(len(documents)), counts)[lengths > 0]
-    return Encoded(
+    return TokenizedDocuments(
         np.bincount(document, minlength=len(documents)).astype(np.int32),
         lengths[lengths > 0].astype(np.int32),
         ids.astype(id_type(tokenizer.size), copy=False),

@@ -5,22 +5,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bertjax.data.special_tokens import FAMILIES, ROLES, Family, family_of
-from bertjax.data.tokenizer_backends import Backend
-from bertjax.data.word_cache import Flat
-from bertjax.errors import UserError, require_one_of
+from bertjax.data.special_tokens import ROLES, family_of
+from bertjax.data.tokenizer_backends import Backend, SentencePieceBackend
+from bertjax.data.word_boundaries import opens_word
+from bertjax.data.word_cache import FlatTokens
+from bertjax.errors import UserError
 from bertjax.types import Vocabulary, padded_vocab_size
 
-__all__ = ["FAMILIES", "Tokenizer", "load_tokenizer", "train_tokenizer"]
-
-MODELS = ("wordpiece", "bpe", "unigram")
+OWN_FILE = "bertjax_tokenizer.json"
+FAMILY_KEY = "bertjax_family"  # in tokenizer_config.json; transformers keeps it and makes nothing of it
 
 
 class Tokenizer:
@@ -34,9 +32,9 @@ class Tokenizer:
         self._backend = backend
         self.family, self.lowercase = family, lowercase
         self.kind = backend.kind
-        self.pieces: list[str] = backend.pieces
-        self.size = len(self.pieces)
-        ids = {piece: index for index, piece in enumerate(self.pieces)}
+        self.tokens: list[str] = backend.tokens
+        self.size = len(self.tokens)
+        ids = {piece: index for index, piece in enumerate(self.tokens)}
         if len(ids) != self.size:
             raise UserError(f"tokenizer: {self.size - len(ids)} pieces occur twice; every id needs a piece of its own")
         spec = family_of(family)
@@ -51,7 +49,7 @@ class Tokenizer:
         """The ids of every text, int32, without special pieces; on all cores, in order."""
         return self._backend.encode(texts)
 
-    def encode_flat(self, texts: Sequence[str]) -> Flat:
+    def encode_flat(self, texts: Sequence[str]) -> FlatTokens:
         """The same ids end to end: the token counts of the texts int64 [n], and int32; faster, from one thread only."""
         return self._backend.encode_flat(texts)
 
@@ -76,9 +74,7 @@ class Tokenizer:
         Punctuation opens a word in WordPiece and ALBERT (and whatever has no English letter in ALBERT), as in the
         authors' code; in byte-level BPE and the other unigram families it belongs to the word before it.
         """
-        from bertjax.data.word_boundaries import opens_word
-
-        starts = np.fromiter((opens_word(piece, self) for piece in self.pieces), bool, self.size)
+        starts = np.fromiter((opens_word(piece, self) for piece in self.tokens), bool, self.size)
         starts[list(self.special_ids)] = True
         return starts
 
@@ -119,60 +115,37 @@ class Tokenizer:
         about = {"family": self.family, "format": 1, "kind": self.kind, "lowercase": self.lowercase}
         return {
             **self._backend.files(family_of(self.family)),
-            "bertjax_tokenizer.json": json.dumps(about, sort_keys=True).encode(),
+            OWN_FILE: json.dumps(about, sort_keys=True).encode(),
         }
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the canonical files, each of them whole or not at all; `load_tokenizer` reads them."""
-        from bertjax.data.tokenizer_files import write_files
-
-        write_files(Path(folder), self.files())
-
-    def save_huggingface(self, folder: str | os.PathLike[str], max_length: int) -> None:
-        """Write the files that `transformers.AutoTokenizer` loads, beside whatever the folder already holds."""
-        from bertjax.data.tokenizer_files import huggingface_files, write_files
-
-        write_files(Path(folder), huggingface_files(self, self._backend, max_length))
-
-
-def train_tokenizer(
-    documents: Iterable[str],
-    *,
-    model: str,
-    family: str,
-    vocab_size: int,
-    lowercase: bool | None = None,
-    seed: int = 0,
-    max_chars: int = 200_000_000,
-) -> Tokenizer:
-    """Train a vocabulary; equal documents give equal bytes on any number of threads.
-
-    `model` is wordpiece, bpe or unigram; `lowercase` None is the family's habit. A corpus beyond `max_chars` characters
-    is sampled by document hash and `seed`; that sample is held in memory. A small corpus gives fewer pieces than
-    `vocab_size`: `size` tells the truth. Raises `UserError` for no text or no room for single characters.
-    """
-    from bertjax.data import tokenizer_training as training
-
-    trainers: dict[str, Callable[[list[str], Family, int, bool], Backend]] = {
-        "wordpiece": training.train_wordpiece,
-        "bpe": training.train_byte_bpe,
-        "unigram": training.train_unigram,
-    }
-    require_one_of("tokenizer model", model, trainers)
-    spec = family_of(family)
-    lowercase = spec.lowercase if lowercase is None else lowercase
-    sample = training.sample_documents(documents, max_chars, seed)
-    if not any(text and not text.isspace() for text in sample):
-        raise UserError("the corpus holds no text to train a tokenizer on; check data.sources")
-    return Tokenizer(trainers[model](sample, spec, vocab_size, lowercase), family, lowercase)
+    def huggingface_files(self, max_length: int) -> dict[str, bytes]:
+        """What `AutoTokenizer.from_pretrained` needs, for transformers 5 and, with special_tokens_map.json, for 4."""
+        spec = family_of(self.family)
+        roles = {f"{role}_token": piece for role, piece in spec.roles.items()}
+        config: dict[str, Any] = {
+            # the generic class takes tokenizer.json as it stands; the classes of most families rebuild parts of it
+            "tokenizer_class": spec.huggingface_class if self.kind == "wordpiece" else "PreTrainedTokenizerFast",
+            FAMILY_KEY: self.family,
+            "model_max_length": max_length,
+            "do_lower_case": self.lowercase,
+            "clean_up_tokenization_spaces": False,
+            "padding_side": spec.padding_side,
+            "model_input_names": ["input_ids", *["token_type_ids"] * spec.token_types, "attention_mask"],
+            **roles,
+        }
+        if self.kind == "wordpiece":
+            config |= {"strip_accents": self.lowercase, "tokenize_chinese_chars": True}
+        files = {
+            "tokenizer.json": self._backend.marked.to_str(pretty=True).encode(),
+            "tokenizer_config.json": _pretty(config),
+            "special_tokens_map.json": _pretty(roles),
+        }
+        if self.kind == "wordpiece":
+            files["vocab.txt"] = "".join(piece + "\n" for piece in self.tokens).encode()
+        if isinstance(self._backend, SentencePieceBackend):
+            files[spec.sentencepiece_file] = self._backend.model
+        return files
 
 
-def load_tokenizer(path: str | os.PathLike[str], family: str | None = None, lowercase: bool | None = None) -> Tokenizer:
-    """A tokenizer from a folder (ours or Hugging Face's), `tokenizer.json`, `vocab.txt`, `spiece.model` or `spm.model`.
-
-    The family is guessed from the special pieces when it is not given; `lowercase` matters where the file does not say
-    it (`vocab.txt`, sentencepiece). Only data is read, no code. Raises `UserError` for anything broken.
-    """
-    from bertjax.data.tokenizer_files import read_backend
-
-    return Tokenizer(*read_backend(Path(path).expanduser(), family, lowercase))
+def _pretty(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, ensure_ascii=False, indent=2, sort_keys=True) + "\n").encode()

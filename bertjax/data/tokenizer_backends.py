@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.special_tokens import Family
-from bertjax.data.word_cache import Flat, WordMemo, flat, treats_words_alone
+from bertjax.data.special_tokens import TokenizerFamily
+from bertjax.data.word_cache import FlatTokens, WordCache, flatten_ids, has_independent_words
 from bertjax.errors import UserError
 
 _SPACE = "▁"
 _CONTROL = 3  # the piece type of sentencepiece that never matches text
 
 
-class RustBackend:
+class HuggingFaceBackend:
     """WordPiece, byte-level BPE, or any `tokenizer.json`; works on all cores."""
 
     def __init__(self, text: str) -> None:
@@ -39,12 +39,12 @@ class RustBackend:
         splitter = content.get("pre_tokenizer") or {}
         bare_first = splitter.get("type") == "ByteLevel" and not splitter.get("add_prefix_space", True)
         marks = splitter.get("type") == "BertPreTokenizer"
-        self._memo = WordMemo(self, bare_first, marks) if treats_words_alone(content) else None
+        self._memo = WordCache(self, bare_first, marks) if has_independent_words(content) else None
         self.kind = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}.get(model.get("type"), "")
         self.prefix = model.get("continuing_subword_prefix") or ""
 
     @functools.cached_property
-    def pieces(self) -> list[str]:
+    def tokens(self) -> list[str]:
         """The piece of every id; raises `UserError` where an id is missing."""
         vocabulary = self.library.get_vocab(with_added_tokens=True)
         pieces = [""] * len(vocabulary)
@@ -57,8 +57,8 @@ class RustBackend:
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.array(ids, np.int32) for ids in self.lists(texts)]
 
-    def encode_flat(self, texts: Sequence[str]) -> Flat:
-        return flat(self.lists(texts)) if self._memo is None else self._memo.encode(texts)
+    def encode_flat(self, texts: Sequence[str]) -> FlatTokens:
+        return flatten_ids(self.lists(texts)) if self._memo is None else self._memo.encode(texts)
 
     def lists(self, texts: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self.library.encode_batch_fast(texts, add_special_tokens=False)]
@@ -76,7 +76,7 @@ class RustBackend:
         tokenizer.no_padding()
         return tokenizer
 
-    def files(self, family: Family) -> dict[str, bytes]:
+    def files(self, family: TokenizerFamily) -> dict[str, bytes]:
         """The canonical file, the same bytes for the same tokenizer."""
         ordered = json.dumps(json.loads(self._text), ensure_ascii=False, sort_keys=True, indent=1)
         return {"tokenizer.json": ordered.encode()}
@@ -85,7 +85,7 @@ class RustBackend:
 class SentencePieceBackend:
     """A unigram model as sentencepiece trains it. `fold` lower-cases and strips accents before the model sees text."""
 
-    def __init__(self, model: bytes, family: Family, fold: bool) -> None:
+    def __init__(self, model: bytes, family: TokenizerFamily, fold: bool) -> None:
         import sentencepiece
 
         self.model, self.fold = model, fold
@@ -94,7 +94,7 @@ class SentencePieceBackend:
         self.library = sentencepiece.SentencePieceProcessor(model_proto=model)
 
     @functools.cached_property
-    def pieces(self) -> list[str]:
+    def tokens(self) -> list[str]:
         return [self.library.id_to_piece(i) for i in range(self.library.get_piece_size())]
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -107,7 +107,7 @@ class SentencePieceBackend:
         found = self.library.encode(list(texts), out_type=int, num_threads=_threads())
         return [np.array(ids, np.int32) for ids in found]
 
-    def encode_flat(self, texts: Sequence[str]) -> Flat:
+    def encode_flat(self, texts: Sequence[str]) -> FlatTokens:
         found = self.encode(texts)
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         return lengths, np.concatenate(found) if found else np.zeros(0, np.int32)
@@ -118,7 +118,7 @@ class SentencePieceBackend:
         from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
         score = self.library.get_score
-        vocabulary = [(piece, score(i)) for i, piece in enumerate(self.pieces)]
+        vocabulary = [(piece, score(i)) for i, piece in enumerate(self.tokens)]
         tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=self.library.unk_id(), byte_fallback=False))
         steps: list[Any] = [_folding()] if self.fold else []
         table = character_table(self.model)
@@ -127,14 +127,14 @@ class SentencePieceBackend:
         tokenizer.normalizer = normalizers.Sequence(steps)
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
         tokenizer.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
-        add_special(tokenizer, self._family)
+        add_special_tokens(tokenizer, self._family)
         return tokenizer
 
-    def files(self, family: Family) -> dict[str, bytes]:
+    def files(self, family: TokenizerFamily) -> dict[str, bytes]:
         return {family.sentencepiece_file: self.model}
 
 
-Backend = RustBackend | SentencePieceBackend
+Backend = HuggingFaceBackend | SentencePieceBackend
 
 
 def _threads() -> int:
@@ -149,7 +149,7 @@ def _folding() -> Any:
     return normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()])
 
 
-def add_special(tokenizer: Any, family: Family) -> None:
+def add_special_tokens(tokenizer: Any, family: TokenizerFamily) -> None:
     """Declare the family's special pieces and its layout of one and of two texts, in place."""
     from tokenizers import AddedToken, models, processors
 
@@ -167,7 +167,29 @@ def add_special(tokenizer: Any, family: Family) -> None:
         )
 
 
-def with_pieces_appended(model: bytes, pieces: Sequence[str]) -> bytes:
+def wordpiece_backend(pieces: list[str], family: TokenizerFamily, lowercase: bool) -> HuggingFaceBackend:
+    """A BERT tokenizer over that vocabulary, ids in order."""
+    from tokenizers import Tokenizer, decoders, models
+
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    model = models.WordPiece(vocabulary, unk_token=family.roles["unk"], max_input_chars_per_word=100)
+    tokenizer = Tokenizer(model)
+    bert_pipeline(tokenizer, lowercase)
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    add_special_tokens(tokenizer, family)
+    return HuggingFaceBackend(tokenizer.to_str())
+
+
+def bert_pipeline(tokenizer: Any, lowercase: bool) -> None:
+    from tokenizers import normalizers, pre_tokenizers
+
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+
+def append_control_tokens(model: bytes, pieces: Sequence[str]) -> bytes:
     """A sentencepiece model with control pieces behind the last id (DeBERTa's [MASK]).
 
     Pieces are a repeated field of the message, and protocol buffers read a repetition further on as an appendix.

@@ -8,12 +8,21 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from bertjax.data.special_tokens import Family
-from bertjax.data.tokenizer_backends import RustBackend, SentencePieceBackend, add_special, with_pieces_appended
-from bertjax.errors import UserError
+from bertjax.data.special_tokens import TokenizerFamily, family_of
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_backends import (
+    Backend,
+    HuggingFaceBackend,
+    SentencePieceBackend,
+    add_special_tokens,
+    append_control_tokens,
+    bert_pipeline,
+    wordpiece_backend,
+)
+from bertjax.errors import UserError, require_one_of
 
 _COVERAGE = 0.9999  # share of the characters of a corpus that get pieces of their own; rarer ones are [UNK]
 _MIN_FREQUENCY = 2  # a merge that was seen once is no regularity
@@ -25,6 +34,36 @@ _CHINESE = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF),
     (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
+
+
+def train_tokenizer(
+    documents: Iterable[str],
+    *,
+    model: str,
+    family: str,
+    vocab_size: int,
+    lowercase: bool | None = None,
+    seed: int = 0,
+    max_chars: int = 200_000_000,
+) -> Tokenizer:
+    """Train a vocabulary; equal documents give equal bytes on any number of threads.
+
+    `model` is wordpiece, bpe or unigram; `lowercase` None is the family's habit. A corpus beyond `max_chars` characters
+    is sampled by document hash and `seed`; that sample is held in memory. A small corpus gives fewer pieces than
+    `vocab_size`: `size` tells the truth. Raises `UserError` for no text or no room for single characters.
+    """
+    trainers: dict[str, Callable[[list[str], TokenizerFamily, int, bool], Backend]] = {
+        "wordpiece": train_wordpiece,
+        "bpe": train_byte_bpe,
+        "unigram": train_unigram,
+    }
+    require_one_of("tokenizer model", model, trainers)
+    spec = family_of(family)
+    lowercase = spec.lowercase if lowercase is None else lowercase
+    sample = sample_documents(documents, max_chars, seed)
+    if not any(text and not text.isspace() for text in sample):
+        raise UserError("the corpus holds no text to train a tokenizer on; check data.sources")
+    return Tokenizer(trainers[model](sample, spec, vocab_size, lowercase), family, lowercase)
 
 
 def sample_documents(documents: Iterable[str], max_chars: int, seed: int) -> list[str]:
@@ -51,12 +90,15 @@ def _fraction(document: str, seed: int) -> float:
     return int.from_bytes(digest, "big") / 2**64
 
 
-def train_wordpiece(documents: list[str], family: Family, vocab_size: int, lowercase: bool) -> RustBackend:
+def train_wordpiece(
+    documents: list[str], family: TokenizerFamily, vocab_size: int, lowercase: bool
+) -> HuggingFaceBackend:
     """BERT's recipe. The trainer numbers characters in hash order and breaks ties by number, so they are given."""
-    from tokenizers import Tokenizer, models, trainers
+    import tokenizers
+    from tokenizers import models, trainers
 
-    scratch = Tokenizer(models.WordPiece(unk_token=family.roles["unk"]))
-    _bert_pipeline(scratch, lowercase)
+    scratch = tokenizers.Tokenizer(models.WordPiece(unk_token=family.roles["unk"]))
+    bert_pipeline(scratch, lowercase)
     given = [*family.first, *_alphabet(documents, scratch.normalizer, vocab_size, len(family.special))]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size - len(family.last),
@@ -68,29 +110,7 @@ def train_wordpiece(documents: list[str], family: Family, vocab_size: int, lower
     scratch.train_from_iterator(documents, trainer, length=len(documents))
     pieces = sorted(scratch.get_vocab().items(), key=lambda item: item[1])
     names = [name for name, _ in pieces] + list(family.last)
-    return wordpiece_from_pieces(names, family, lowercase)
-
-
-def wordpiece_from_pieces(pieces: list[str], family: Family, lowercase: bool) -> RustBackend:
-    """A BERT tokenizer over that vocabulary, ids in order."""
-    from tokenizers import Tokenizer, decoders, models
-
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    model = models.WordPiece(vocabulary, unk_token=family.roles["unk"], max_input_chars_per_word=100)
-    tokenizer = Tokenizer(model)
-    _bert_pipeline(tokenizer, lowercase)
-    tokenizer.decoder = decoders.WordPiece(prefix="##")
-    add_special(tokenizer, family)
-    return RustBackend(tokenizer.to_str())
-
-
-def _bert_pipeline(tokenizer: Any, lowercase: bool) -> None:
-    from tokenizers import normalizers, pre_tokenizers
-
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return wordpiece_backend(names, family, lowercase)
 
 
 def _alphabet(documents: list[str], normalizer: Any, vocab_size: int, num_special: int) -> list[str]:
@@ -125,14 +145,17 @@ def _continues(letter: str) -> bool:
     return not unicodedata.category(letter).startswith("P") and not any(a <= code <= b for a, b in _CHINESE)
 
 
-def train_byte_bpe(documents: list[str], family: Family, vocab_size: int, lowercase: bool) -> RustBackend:
+def train_byte_bpe(
+    documents: list[str], family: TokenizerFamily, vocab_size: int, lowercase: bool
+) -> HuggingFaceBackend:
     """GPT-2's byte-level BPE. Texts get a leading space: a word is the same piece at the start of a sentence."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
     least = 256 + len(family.special) + 1
     if vocab_size < least:
         raise _too_small(vocab_size, least)
-    tokenizer = Tokenizer(models.BPE())
+    tokenizer = tokenizers.Tokenizer(models.BPE())
     steps: list[Any] = [normalizers.NFC()] if not family.first else []  # ModernBERT composes accents
     steps += [normalizers.Lowercase()] if lowercase else []
     if steps:
@@ -153,12 +176,14 @@ def train_byte_bpe(documents: list[str], family: Family, vocab_size: int, lowerc
         piece
     ) in family.last:  # inside the model as in the released vocabularies: `vocab_size` of transformers counts them
         vocabulary.setdefault(piece, len(vocabulary))
-    tokenizer = Tokenizer.from_str(json.dumps(content))
-    add_special(tokenizer, family)
-    return RustBackend(tokenizer.to_str())
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
+    add_special_tokens(tokenizer, family)
+    return HuggingFaceBackend(tokenizer.to_str())
 
 
-def train_unigram(documents: list[str], family: Family, vocab_size: int, lowercase: bool) -> SentencePieceBackend:
+def train_unigram(
+    documents: list[str], family: TokenizerFamily, vocab_size: int, lowercase: bool
+) -> SentencePieceBackend:
     """Sentencepiece's unigram model with the family's special pieces inside, `last` ones behind the trained pieces."""
     import sentencepiece
 
@@ -182,7 +207,7 @@ def train_unigram(documents: list[str], family: Family, vocab_size: int, lowerca
         "minloglevel": 3,
     }
     model = _run_sentencepiece(sentencepiece, documents, settings, vocab_size)
-    return SentencePieceBackend(with_pieces_appended(model, family.last), family, fold=False)
+    return SentencePieceBackend(append_control_tokens(model, family.last), family, fold=False)
 
 
 def _run_sentencepiece(sentencepiece: Any, documents: list[str], settings: dict[str, Any], vocab_size: int) -> bytes:

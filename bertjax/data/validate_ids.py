@@ -12,14 +12,14 @@ from typing import Protocol
 import numpy as np
 
 from bertjax.data.corpus import Corpus
-from bertjax.data.formats.base import FormSettings, example_ids
+from bertjax.data.formats.base import FormatSettings, example_ids
 from bertjax.errors import UserError
 from bertjax.types import Batch
 
 TOKEN_TYPES = 3  # of `segments`; other forms have fewer
 
 
-class Named(Protocol):
+class NamedSource(Protocol):
     """A source as messages tell of it."""
 
     @property
@@ -28,7 +28,7 @@ class Named(Protocol):
     def corpus(self) -> Corpus | None: ...
 
 
-def limits_of(settings: FormSettings, vocab_size: int) -> dict[str, int]:
+def id_limits(settings: FormatSettings, vocab_size: int) -> dict[str, int]:
     """The first number that each field of a batch must not hold; none of them may hold one below 0."""
     return {
         "input_ids": vocab_size,
@@ -40,7 +40,7 @@ def limits_of(settings: FormSettings, vocab_size: int) -> dict[str, int]:
     }
 
 
-def require_special_pieces(settings: FormSettings, vocab_size: int) -> None:
+def require_special_tokens(settings: FormatSettings, vocab_size: int) -> None:
     """Raises `UserError` when a piece that rows are made with lies outside the vocabulary."""
     for name in ("pad_id", "cls_id", "sep_id", "end_id"):
         if (value := getattr(settings, name)) >= vocab_size:
@@ -50,7 +50,9 @@ def require_special_pieces(settings: FormSettings, vocab_size: int) -> None:
             )
 
 
-def require_inside(batch: Batch, limits: Mapping[str, int], sources: Sequence[Named], of_row: np.ndarray) -> None:
+def require_ids_in_range(
+    batch: Batch, limits: Mapping[str, int], sources: Sequence[NamedSource], of_row: np.ndarray
+) -> None:
     """Raises `UserError` naming the number, its example and its document; `of_row` int [B] is the source of each row.
 
     One pass over each field, nothing allocated, where all is well.
@@ -61,7 +63,7 @@ def require_inside(batch: Batch, limits: Mapping[str, int], sources: Sequence[Na
             raise _fault(batch, name, limit, sources, of_row)
 
 
-def _fault(batch: Batch, name: str, limit: int, sources: Sequence[Named], of_row: np.ndarray) -> UserError:
+def _fault(batch: Batch, name: str, limit: int, sources: Sequence[NamedSource], of_row: np.ndarray) -> UserError:
     array = batch[name]
     row, column = (int(each[0]) for each in np.nonzero((array < 0) | (array >= limit)))
     value, source = int(array[row, column]), sources[of_row[row]]

@@ -20,7 +20,7 @@ _ANCHORED = re.compile(f"^[Ġ▁]?{_ANCHOR}")
 _INSTEAD = {"bos": "cls", "eos": "sep"}  # a family without the one uses the other for it
 
 
-class PieceMatch(NamedTuple):
+class TokenMatch(NamedTuple):
     """For every piece of the new tokenizer its `parts` among the ids of the old one, none where there are none.
 
     kept: pieces with the same text, or the same part to play · composed: of other pieces · fresh: neither.
@@ -39,14 +39,14 @@ class _Text(NamedTuple):
     text: bytes
 
 
-def match_pieces(old: Tokenizer, new: Tokenizer) -> PieceMatch:
+def match_tokens(old: Tokenizer, new: Tokenizer) -> TokenMatch:
     """The old pieces that make up every new piece; special pieces are matched by what they are for."""
-    if old.pieces == new.pieces:
-        return PieceMatch([[index] for index in range(new.size)], new.size, 0, 0)
+    if old.tokens == new.tokens:
+        return TokenMatch([[index] for index in range(new.size)], new.size, 0, 0)
     cutter, spelling = _Cutter(old), _Spelling(new)
     special = _special_parts(old, new)
     parts, kept, composed = [], 0, 0
-    for index, piece in enumerate(new.pieces):
+    for index, piece in enumerate(new.tokens):
         if index in special:
             found, same = special[index], bool(special[index])
         else:
@@ -54,18 +54,18 @@ def match_pieces(old: Tokenizer, new: Tokenizer) -> PieceMatch:
         parts.append(found)
         kept += same
         composed += bool(found) and not same
-    return PieceMatch(parts, kept, composed, new.size - kept - composed)
+    return TokenMatch(parts, kept, composed, new.size - kept - composed)
 
 
 def _special_parts(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
     """The old piece of every special piece: the one with its role, else the one with its name, else none."""
     theirs, ours = family_of(old.family).roles, family_of(new.family).roles
-    ids = {piece: index for index, piece in enumerate(old.pieces)}
+    ids = {piece: index for index, piece in enumerate(old.tokens)}
     found = {}
     for index in new.special_ids:
-        roles = [role for role, piece in ours.items() if piece == new.pieces[index]]
+        roles = [role for role, piece in ours.items() if piece == new.tokens[index]]
         names = [theirs[role] for role in [*roles, *(_INSTEAD.get(role, role) for role in roles)] if role in theirs]
-        found[index] = [ids[name] for name in [*names, new.pieces[index]] if name in ids][:1]
+        found[index] = [ids[name] for name in [*names, new.tokens[index]] if name in ids][:1]
     return found
 
 
@@ -109,14 +109,14 @@ class _Cutter(_Spelling):
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
-        self.ids = {piece: index for index, piece in enumerate(tokenizer.pieces)}
+        self.ids = {piece: index for index, piece in enumerate(tokenizer.tokens)}
         self.refused = {*tokenizer.special_ids, tokenizer.unk_id}
-        self.texts = [self.read(piece) for piece in tokenizer.pieces]
+        self.texts = [self.read(piece) for piece in tokenizer.tokens]
         self.known: dict[_Text, int] = {}
         for index, text in enumerate(self.texts):
             if index not in self.refused:
                 self.known.setdefault(text, index)
-        self.longest = max(len(piece) for piece in tokenizer.pieces)
+        self.longest = max(len(piece) for piece in tokenizer.tokens)
 
     def parts_of(self, wanted: _Text, isolated: bool) -> tuple[list[int], bool]:
         """(ids of the old pieces, whether that is one piece with the same text)."""

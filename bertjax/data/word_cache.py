@@ -18,7 +18,7 @@ import numpy as np
 from bertjax.data.corpus import offsets
 from bertjax.data.counter_rng import IntArray
 
-Flat = tuple[IntArray, np.ndarray]
+FlatTokens = tuple[IntArray, np.ndarray]
 """Token counts of texts int64 [n], and all their ids int32 end to end."""
 
 MOST_WORDS = 500_000  # then it begins anew: about 100 MB
@@ -33,7 +33,7 @@ _WORDS_PER_TEXT, _WORDS_PER_CALL = 64, 1 << 14
 _is_none = functools.partial(operator.is_, None)
 
 
-def treats_words_alone(content: Mapping[str, Any]) -> bool:
+def has_independent_words(content: Mapping[str, Any]) -> bool:
     """Whether the tokenizer of a `tokenizer.json` gives words between single blanks the ids they have in any text."""
     splitter, model = content.get("pre_tokenizer") or {}, content["model"]
     kind = (model.get("type"), splitter.get("type"))
@@ -49,7 +49,7 @@ def treats_words_alone(content: Mapping[str, Any]) -> bool:
     )
 
 
-class Library(Protocol):
+class TokenizerBackend(Protocol):
     """The tokenizer library, as far as the memo asks it."""
 
     def lists(self, texts: Sequence[str], /) -> list[list[int]]:
@@ -59,14 +59,14 @@ class Library(Protocol):
         """The ids of texts, and the characters [begin, end) that each of them stands for."""
 
 
-class WordMemo:
+class WordCache:
     """The ids of the words that came so far. Not for several threads at once.
 
     `marks_first` says that a word opening a text differs from the same word behind a blank (byte-level BPE without
     `add_prefix_space`), `splits_marks` that every ASCII mark is a word of its own (BERT's rules).
     """
 
-    def __init__(self, library: Library, marks_first: bool, splits_marks: bool) -> None:
+    def __init__(self, library: TokenizerBackend, marks_first: bool, splits_marks: bool) -> None:
         self._library, self._marks_first, self._splits_marks = library, marks_first, splits_marks
         self._clear()
 
@@ -74,9 +74,9 @@ class WordMemo:
         self._places: dict[str, int] = {}
         self._ends = np.zeros(1, np.int64)
         self._ids = np.zeros(0, np.int32)
-        self._new: list[Flat] = []  # of words that have a place, but not yet in the two arrays
+        self._new: list[FlatTokens] = []  # of words that have a place, but not yet in the two arrays
 
-    def encode(self, texts: Sequence[str]) -> Flat:
+    def encode(self, texts: Sequence[str]) -> FlatTokens:
         """The same as the library gives for `texts`."""
         if len(self._places) > MOST_WORDS:
             self._clear()
@@ -85,7 +85,7 @@ class WordMemo:
         found = self._known(list(itertools.chain.from_iterable(words for words in by_words if words is not None)))
         if not others:
             return _sums(found[0], np.fromiter((len(words or ()) for words in by_words), np.int64)), found[1]
-        return _merged(by_words, found, flat(self._library.lists(others)))
+        return _merged(by_words, found, flatten_ids(self._library.lists(others)))
 
     def _words(self, text: str) -> list[str] | None:
         """The words of a text, None for one that must be encoded as a whole."""
@@ -97,7 +97,7 @@ class WordMemo:
             words[0] = _FIRST + words[0]
         return words
 
-    def _known(self, words: list[str]) -> Flat:
+    def _known(self, words: list[str]) -> FlatTokens:
         places = list(map(self._places.get, words))
         if None in places:
             unknown = list(itertools.compress(range(len(words)), map(_is_none, places)))
@@ -121,7 +121,7 @@ class WordMemo:
         parts = [self._parts(word) for word in words]
         new = dict.fromkeys(part for own in parts for part in own if part not in self._places)
         first = [word for word in new if word.startswith(_FIRST)]
-        self._store(first, *flat(self._library.lists([word[1:] for word in first])))
+        self._store(first, *flatten_ids(self._library.lists([word[1:] for word in first])))
         self._ask([word for word in new if not word.startswith(_FIRST)])
         compound = [(word, own) for word, own in zip(words, parts, strict=True) if len(own) > 1]
         lengths, ids = self._known([part for _, own in compound for part in own])
@@ -149,7 +149,7 @@ class WordMemo:
         self._new.append((lengths, ids))
 
 
-def flat(found: Sequence[Sequence[int]]) -> Flat:
+def flatten_ids(found: Sequence[Sequence[int]]) -> FlatTokens:
     """Lists of ids, end to end."""
     lengths = np.fromiter(map(len, found), np.int64, len(found))
     return lengths, np.fromiter(itertools.chain.from_iterable(found), np.int32, int(lengths.sum()))
@@ -160,7 +160,7 @@ def _sums(values: IntArray, counts: IntArray) -> IntArray:
     return np.diff(offsets(values)[offsets(counts)])
 
 
-def _merged(by_words: list[list[str] | None], known: Flat, others: Flat) -> Flat:
+def _merged(by_words: list[list[str] | None], known: FlatTokens, others: FlatTokens) -> FlatTokens:
     """The texts in order again: those encoded by words, and those as wholes."""
     is_other = np.fromiter((words is None for words in by_words), bool, len(by_words))
     counts = np.fromiter((len(words) for words in by_words if words is not None), np.int64)

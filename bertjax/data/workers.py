@@ -21,11 +21,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 
-from bertjax.data.tokenize_documents import DocumentFault, Encoded, encode_documents, id_type
+from bertjax.data.tokenize_documents import DocumentError, TokenizedDocuments, id_type, tokenize_documents
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
 
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 _COMMAND = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from bertjax.data.workers import serve; serve()"
@@ -34,25 +36,17 @@ _HEADER = struct.Struct("<qq")
 _FAULT = -1
 
 
-class SavedTokenizer(Protocol):
-    """A tokenizer that can be written down for other processes."""
-
-    @property
-    def digest(self) -> str: ...
-    def save(self, folder: str | os.PathLike[str], /) -> None: ...
-
-
-class WorkerDied(Exception):
+class WorkerDiedError(Exception):
     """A process ended before it answered; the message says how."""
 
 
-class Workers:
+class WorkerPool:
     """`count` processes with the same tokenizer, started at once; use it in a `with`."""
 
-    def __init__(self, tokenizer: SavedTokenizer, count: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, count: int) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
         self._all: list[subprocess.Popen[bytes]] = []
-        tokenizer.save(Path(self._folder.name) / "tokenizer")
+        save_tokenizer(tokenizer, Path(self._folder.name) / "tokenizer")
         try:
             self._all = [_start(Path(self._folder.name) / "tokenizer", tokenizer.digest) for _ in range(count)]
         except BaseException:
@@ -67,12 +61,12 @@ class Workers:
     def process_ids(self) -> list[int]:
         return [process.pid for process in self._all]
 
-    def map(self, lists: Iterable[list[str]]) -> Iterator[Encoded]:
-        """What `encode_documents` gives for every batch, in order, a few of them ahead.
+    def map(self, lists: Iterable[list[str]]) -> Iterator[TokenizedDocuments]:
+        """What `tokenize_documents` gives for every batch, in order, a few of them ahead.
 
-        Raises `DocumentFault` or `WorkerDied` where the batch would have come.
+        Raises `DocumentError` or `WorkerDiedError` where the batch would have come.
         """
-        pending: deque[Future[Encoded]] = deque()
+        pending: deque[Future[TokenizedDocuments]] = deque()
         for documents in lists:
             pending.append(self._threads.submit(self._one, documents))
             if len(pending) > 2 * len(self._all):
@@ -80,7 +74,7 @@ class Workers:
         while pending:
             yield pending.popleft().result()
 
-    def _one(self, documents: list[str]) -> Encoded:
+    def _one(self, documents: list[str]) -> TokenizedDocuments:
         process = self._idle.get()
         try:
             assert process.stdin is not None and process.stdout is not None
@@ -88,7 +82,7 @@ class Workers:
                 _send_texts(process.stdin, documents)
                 return _receive(process.stdout)
             except (OSError, EOFError):
-                raise WorkerDied(_how_it_ended(process)) from None
+                raise WorkerDiedError(_how_it_ended(process)) from None
         finally:
             self._idle.put(process)
 
@@ -105,7 +99,7 @@ class Workers:
                 _close(pipe)
         self._folder.cleanup()
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(
@@ -146,7 +140,6 @@ def serve() -> None:
     os.dup2(2, 1)  # whatever a library prints must not come between the answers
     questions = sys.stdin.buffer
     from bertjax.data.sentence_splitter import split_sentences
-    from bertjax.data.tokenizer import load_tokenizer
 
     folder, digest = sys.argv[1:]
     tokenizer = load_tokenizer(folder)
@@ -154,8 +147,8 @@ def serve() -> None:
     try:
         while (documents := _receive_texts(questions)) is not None:
             try:
-                _send(answers, encode_documents(documents, tokenizer, split_sentences))
-            except DocumentFault as fault:
+                _send(answers, tokenize_documents(documents, tokenizer, split_sentences))
+            except DocumentError as fault:
                 _send_fault(answers, fault)
     except BrokenPipeError:
         pass
@@ -183,29 +176,29 @@ def _receive_texts(pipe: IO[bytes]) -> list[str] | None:
     return [raw[begin:end].decode() for begin, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
 
 
-def _send(pipe: IO[bytes], found: Encoded) -> None:
+def _send(pipe: IO[bytes], found: TokenizedDocuments) -> None:
     for array in found:
         pipe.write(_HEADER.pack(array.size, array.itemsize))
         pipe.write(array.tobytes())
     pipe.flush()
 
 
-def _send_fault(pipe: IO[bytes], fault: DocumentFault) -> None:
+def _send_fault(pipe: IO[bytes], fault: DocumentError) -> None:
     text = json.dumps([fault.index, fault.reason]).encode()
     pipe.write(_HEADER.pack(_FAULT, len(text)) + text)
     pipe.flush()
 
 
-def _receive(pipe: IO[bytes]) -> Encoded:
+def _receive(pipe: IO[bytes]) -> TokenizedDocuments:
     arrays: list[np.ndarray] = []
-    while len(arrays) < len(Encoded._fields):
+    while len(arrays) < len(TokenizedDocuments._fields):
         size, width = _HEADER.unpack(_read(pipe, _HEADER.size))
         if size == _FAULT:
             index, reason = json.loads(_read(pipe, width))
-            raise DocumentFault(index, reason)
+            raise DocumentError(index, reason)
         kind = np.dtype(np.int32) if len(arrays) < 2 or width == 4 else id_type(0)
         arrays.append(np.frombuffer(_read(pipe, size * width), kind))
-    return Encoded(*arrays)
+    return TokenizedDocuments(*arrays)
 
 
 def _read(pipe: Any, size: int) -> bytes:

@@ -20,8 +20,8 @@ from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.rtd import RtdNetworksConfig
 from bertjax.config.overrides import flatten
 from bertjax.config.phases import Phase, list_phases
-from bertjax.data import corpora
-from bertjax.data.corpora import Prepared
+from bertjax.data import from_config
+from bertjax.data.from_config import Prepared
 from bertjax.errors import UserError
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.io.jsonl import JsonlLog
@@ -244,11 +244,11 @@ def corpus_feed(exp: Experiment, prepared: Prepared) -> Feed:
     share = functools.partial(local_sequences, mesh=exp.mesh)
 
     def evaluate(program: PhaseProgram) -> Callable[[Params, Any], Mapping[str, float]]:
-        eval_sets = functools.partial(corpora.eval_sets, program.phase.cfg, prepared, share)
+        eval_sets = functools.partial(from_config.eval_sets, program.phase.cfg, prepared, share)
         return make_evaluate(program.eval_step, eval_sets, program.objective, exp.mesh)
 
-    batches = corpora.training_pipeline(exp.cfg, prepared, share)
-    return Feed(batches, evaluate, prepared.digests | exp.digests, corpora.total_tokens(prepared))
+    batches = from_config.training_pipeline(exp.cfg, prepared, share)
+    return Feed(batches, evaluate, prepared.digests | exp.digests, from_config.total_tokens(prepared))
 
 
 def make_run(

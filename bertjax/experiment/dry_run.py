@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import parse
 from bertjax.config.phases import amounts
-from bertjax.data import corpora
+from bertjax.data import from_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
@@ -24,7 +24,7 @@ from bertjax.types import Vocabulary
 def dry_run(cfg: ConfigDict) -> None:
     """Prints parameters, FLOPs and memory per device, tokens and epochs; writes nothing."""
     vocabulary, known = _vocabulary(cfg)
-    teacher = read_teacher(cfg, corpora.load_or_train_tokenizer(cfg)) if cfg.objective.name == "distill" else None
+    teacher = read_teacher(cfg, from_config.load_or_train_tokenizer(cfg)) if cfg.objective.name == "distill" else None
     exp = build.make_experiment(cfg, vocabulary, None if teacher is None else teacher.network)
     attach_teacher(exp, teacher)
     model = exp.model
@@ -53,14 +53,14 @@ def dry_run(cfg: ConfigDict) -> None:
 
 def _vocabulary(cfg: ConfigDict) -> tuple[Vocabulary, bool]:
     """The real vocabulary if there is one, else a stand-in of the configured size."""
-    folder = corpora.tokenizer_folder(cfg)
+    folder = from_config.tokenizer_folder(cfg)
     if folder is None or folder.exists():
-        return corpora.load_or_train_tokenizer(cfg).vocabulary(), True
+        return from_config.load_or_train_tokenizer(cfg).vocabulary(), True
     return placeholder_vocabulary(cfg.data.vocab_size), False
 
 
 def _epochs(cfg: ConfigDict) -> str:
-    rows = corpora.rows_if_prepared(cfg)
+    rows = from_config.sequences_if_prepared(cfg)
     if rows is None:
         return "unknown until the corpus is prepared (bertjax prepare)"
     seen, _ = amounts(cfg, cfg.train.num_steps)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from bertjax.data import corpora
+from bertjax.data import from_config
 from bertjax.experiment import build
 from bertjax.experiment.load import load_run, stored_teacher
 from bertjax.experiment.teacher import eval_setup
@@ -19,10 +19,10 @@ def evaluate(workdir: Path, step: int | None) -> dict[str, float]:
     """Prints and returns the figures of the newest checkpoint, or of that of `step`; writes nothing."""
     run = load_run(workdir, step)
     platform.enable_compile_cache(run.experiment.cfg)
-    prepared = corpora.prepare(run.experiment.cfg)
+    prepared = from_config.prepare(run.experiment.cfg)
     exp = build.make_experiment(run.experiment.cfg, prepared.vocabulary, stored_teacher(workdir))
     chosen = eval_setup(exp, run)
-    sets = corpora.eval_sets(exp.cfg, prepared)
+    sets = from_config.eval_sets(exp.cfg, prepared)
     with jax.set_mesh(exp.mesh):
         figures = held_out_figures(
             chosen.eval_step,

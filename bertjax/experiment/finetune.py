@@ -20,7 +20,8 @@ from bertjax.config import parse, parse_objective
 from bertjax.config.defaults import base_config
 from bertjax.config.model import EncoderConfig
 from bertjax.config.task import TASK_KINDS, TaskConfig
-from bertjax.data.tokenizer import Tokenizer, load_tokenizer
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
@@ -334,7 +335,7 @@ def _without_other_heads(source: SourceModel, exp: build.Experiment) -> SourceMo
 
 def _write_down(workdir: Path, cfg: ConfigDict, task: Task) -> None:
     write_config(workdir, cfg)
-    task.tokenizer.save(workdir / "tokenizer")
+    save_tokenizer(task.tokenizer, workdir / "tokenizer")
 
 
 def _train(

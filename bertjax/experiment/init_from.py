@@ -24,7 +24,7 @@ from bertjax.checkpoint.surgery import (
 )
 from bertjax.config.model import EncoderConfig, differences
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.data.vocab_transfer import PieceMatch, match_pieces
+from bertjax.data.vocab_transfer import TokenMatch, match_tokens
 from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.load import SourceModel, load_source_model, require_model
@@ -94,17 +94,17 @@ def architecture_changes(folder: Path, given: EncoderConfig, wanted: EncoderConf
     return [words for name, words in different.items() if name not in told_elsewhere]
 
 
-def _matched(cfg: ConfigDict, folder: Path, old: Tokenizer, new: Tokenizer) -> PieceMatch:
-    if old.pieces != new.pieces and cfg.init_embeddings != "remap":
+def _matched(cfg: ConfigDict, folder: Path, old: Tokenizer, new: Tokenizer) -> TokenMatch:
+    if old.tokens != new.tokens and cfg.init_embeddings != "remap":
         where = folder / "tokenizer" if (folder / "tokenizer").is_dir() else folder
         raise UserError(
             f"init_from={folder} was trained with other pieces than data.tokenizer has: its embeddings would stand for "
             f"other words; set --config.data.tokenizer={where}, or carry them over with --config.init_embeddings=remap"
         )
-    return match_pieces(old, new)
+    return match_tokens(old, new)
 
 
-def resize_tables(given: SourceModel, config: EncoderConfig, match: PieceMatch, how: str) -> Params:
+def resize_tables(given: SourceModel, config: EncoderConfig, match: TokenMatch, how: str) -> Params:
     """The given parameters with tables that have the rows of `config`: its pieces, positions, distances and types."""
 
     length = config.max_position_embeddings
@@ -174,7 +174,7 @@ def fill_network(objective: Objective, params: Params, name: str, given: Params)
     return built, collapse_paths(params, set(shapes) - set(filled))
 
 
-def _tables(old: EncoderConfig, new: EncoderConfig, match: PieceMatch, how: str) -> list[str]:
+def _tables(old: EncoderConfig, new: EncoderConfig, match: TokenMatch, how: str) -> list[str]:
     """What became of the tables of pieces and of positions, where they are not what they were."""
     lines = []
     if match.kept < len(match.parts):

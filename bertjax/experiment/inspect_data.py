@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 from rich.text import Text
 
-from bertjax.data import corpora
+from bertjax.data import from_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
@@ -34,10 +34,10 @@ def inspect_data(cfg: ConfigDict, num_batches: int, num_sequences: int, out: Pat
         raise UserError(f"--batches must be at least 1, not {num_batches}")
     if out is not None and out.suffix != ".npz":
         raise UserError(f"--out {out} must end in .npz")
-    prepared = corpora.prepare(cfg)
+    prepared = from_config.prepare(cfg)
     teacher = read_teacher(cfg, prepared.tokenizer)
     exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
-    pipeline = corpora.training_pipeline(cfg, prepared)
+    pipeline = from_config.training_pipeline(cfg, prepared)
     corrupt = jax.jit(exp.programs[0].objective.corrupt)
     key = purpose_key(cfg.seed, "corrupt")
     batches = [jax.device_get(corrupt(pipeline.batch(cursor), key, np.int32(cursor))) for cursor in range(num_batches)]
@@ -96,10 +96,10 @@ def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
         if example != latest:
             text.append(_heading(batch, row, example), style="bold")
             latest = example
-        seen = tokenizer.pieces[batch["input_ids"][row, position]]
+        seen = tokenizer.tokens[batch["input_ids"][row, position]]
         if position in predicted:
             # a permutation hides nothing from the eye
-            original = tokenizer.pieces[batch.get("original_ids", batch["input_ids"])[row, position]]
+            original = tokenizer.tokens[batch.get("original_ids", batch["input_ids"])[row, position]]
             hidden = f" -> {'kept' if seen == original else seen}" if "original_ids" in batch else ""
             text.append(f"[{original}{hidden}] ", style="bold red")
         elif batch["input_ids"][row, position] in tokenizer.special_ids:

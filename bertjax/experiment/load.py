@@ -13,7 +13,8 @@ from bertjax.checkpoint.manager import Checkpoints, RestoredCheckpoint
 from bertjax.checkpoint.surgery import average_params
 from bertjax.config.defaults import base_config
 from bertjax.config.model import EncoderConfig
-from bertjax.data.tokenizer import Tokenizer, load_tokenizer
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.workdir import read_config, require_same_run

@@ -12,7 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import parse, parse_objective
-from bertjax.data import corpora
+from bertjax.data import from_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.finetune import initial_state, read_task, require_task, resolve_config, task_batches
@@ -121,13 +121,13 @@ def _pretraining_trial(cfg: ConfigDict, lr_range: LrRange) -> LrTrial:
     if cfg.objective.name == "distill":
         raise UserError("lr-find does not load a teacher: set objective.name to another objective")
     require_init_source(cfg)
-    prepared = corpora.prepare(cfg)
+    prepared = from_config.prepare(cfg)
     exp = build.make_experiment(cfg, prepared.vocabulary)
     state = exp.init_state()
     if cfg.init_from is not None:
         state = load_initial_weights(exp, prepared.tokenizer, state)
     share: Any = functools.partial(local_sequences, mesh=exp.mesh)
-    return LrTrial(exp, state, corpora.training_pipeline(cfg, prepared, share))
+    return LrTrial(exp, state, from_config.training_pipeline(cfg, prepared, share))
 
 
 def _task_trial(cfg: ConfigDict, workdir: Path, lr_range: LrRange) -> LrTrial:

@@ -10,11 +10,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import parse
-from bertjax.data import corpora
-from bertjax.data.corpora import Prepared
+from bertjax.data import from_config
 from bertjax.data.corpus import open_corpus
+from bertjax.data.from_config import Prepared
 from bertjax.data.prepare import describe_corpus
-from bertjax.data.tokenizer import load_tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.runtime.process_group import ProcessGroup
 
@@ -25,11 +25,11 @@ def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepar
     The others do not look at the sources: the folders are named by what they hold.
     """
     if processes.count == 1:
-        return corpora.prepare(cfg)
+        return from_config.prepare(cfg)
     made: list[Prepared] = []
 
     def describe() -> dict[str, Any]:
-        made.append(corpora.prepare(cfg))
+        made.append(from_config.prepare(cfg))
         return _description(cfg, made[0])
 
     told = processes.run_on_first("the prepared text", describe)
@@ -53,7 +53,7 @@ def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepar
 
 def _description(cfg: ConfigDict, prepared: Prepared) -> dict[str, Any]:
     """Where everything lies."""
-    given = corpora.tokenizer_folder(cfg)
+    given = from_config.tokenizer_folder(cfg)
     return {
         "tokenizer": str(cfg.data.tokenizer if given is None else given),
         "training": {name: str(corpus.folder) for name, corpus in prepared.training.items()},
@@ -65,7 +65,7 @@ def _description(cfg: ConfigDict, prepared: Prepared) -> dict[str, Any]:
 def _opened(cfg: ConfigDict, told: Mapping[str, Any]) -> Prepared:
     """What the first process has prepared."""
     named = cfg.data.tokenizer not in parse.TOKENIZER_MODELS
-    tokenizer = corpora.load_or_train_tokenizer(cfg) if named else load_tokenizer(told["tokenizer"])
+    tokenizer = from_config.load_or_train_tokenizer(cfg) if named else load_tokenizer(told["tokenizer"])
     training = {name: describe_corpus(Path(folder)) for name, folder in told["training"].items()}
     counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in training.values()], axis=0)
     weights = zip(training, (source.weight for source in parse.sources(cfg)), strict=True)

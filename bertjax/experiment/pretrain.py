@@ -13,8 +13,9 @@ from ml_collections import ConfigDict
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import parse
 from bertjax.config.phases import amounts
-from bertjax.data import corpora
-from bertjax.data.corpora import Prepared
+from bertjax.data import from_config
+from bertjax.data.from_config import Prepared
+from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
@@ -87,7 +88,7 @@ def _write_down(workdir: Path, cfg: ConfigDict, prepared: Prepared, teacher: Tea
     write_config(workdir, cfg)
     if teacher is not None:
         write_teacher(workdir, teacher.network)
-    prepared.tokenizer.save(workdir / "tokenizer")
+    save_tokenizer(prepared.tokenizer, workdir / "tokenizer")
 
 
 def _train(
@@ -100,7 +101,7 @@ def _train(
     processes: ProcessGroup,
     callback: Callback,
 ) -> TrainState:
-    corpora.require_held_out(prepared)
+    from_config.require_held_out(prepared)
     feed = build.corpus_feed(exp, prepared)
     run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), restored_meta, processes)
     for line in summary(exp, prepared, sum(run.batches.rows_per_epoch.values())):
@@ -124,7 +125,8 @@ def summary(exp: build.Experiment, prepared: Prepared, rows: int) -> list[str]:
     several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
     lines += [
         f"devices: {exp.mesh.size} x {kind}{several} ({mesh}), jax {jax.__version__}",
-        f"data: {corpora.total_tokens(prepared):,} tokens, {rows:,} rows of {last.cfg.data.seq_len} tokens an epoch; "
+        f"data: {from_config.total_tokens(prepared):,} tokens, "
+        f"{rows:,} rows of {last.cfg.data.seq_len} tokens an epoch; "
         f"{cfg.train.num_steps:,} steps of {last.cfg.train.batch_size} rows are {slots / rows:.1f} epochs",
     ]
     lines += [
@@ -132,7 +134,7 @@ def summary(exp: build.Experiment, prepared: Prepared, rows: int) -> list[str]:
         f"{program.phase.cfg.data.seq_len} tokens"
         for program, after in itertools.pairwise(exp.programs)
     ]
-    return lines + corpora.few_rows_warning(cfg, prepared, rows)
+    return lines + from_config.few_rows_warning(cfg, prepared, rows)
 
 
 def _resume_or_begin(
@@ -185,7 +187,7 @@ def _finish(exp: build.Experiment, prepared: Prepared, workdir: Path, step: int,
     """Fill-in examples, and the export if the config asks for one."""
     show_fillings(exp, prepared, params)
     if exp.cfg.export.at_end:
-        tokens = corpora.total_tokens(prepared)
+        tokens = from_config.total_tokens(prepared)
         export_params(exp, prepared.tokenizer, params, step, tokens, workdir, workdir / "export")
 
 

@@ -59,7 +59,7 @@ def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:
     require_teacher(cfg)
     folder = Path(cfg.objective.teacher).expanduser()
     given = load_source_model(folder)
-    if given.tokenizer.pieces != tokenizer.pieces:
+    if given.tokenizer.tokens != tokenizer.tokens:
         raise UserError(
             f"objective.teacher={folder} has other pieces than data.tokenizer: it would read other words than the "
             f"student; set --config.data.tokenizer={folder} (of a work folder {folder}/tokenizer)"

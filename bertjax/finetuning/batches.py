@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.data.corpus import offsets as ends_of
 from bertjax.data.counter_rng import IntArray, permutation
 from bertjax.data.packing import best_fit
-from bertjax.data.pipeline import ALL_ROWS, Prefetcher, Rows, Share, every_row
+from bertjax.data.pipeline import ALL_SEQUENCES, Prefetcher, ProcessShare, SequenceIndex, all_sequences
 from bertjax.errors import UserError
 from bertjax.finetuning.batch_packing import choose_batch_sizes, pack_batches
 from bertjax.finetuning.features import Features
@@ -53,7 +53,7 @@ class TaskBatches:
         sizes: Sequence[int] = (),
         min_examples: int = 0,
         orders: Sequence[IntArray] | None = None,
-        share: Share = every_row,
+        share: ProcessShare = all_sequences,
         name: str = "train",
     ) -> None:
         require_token_ids(features, vocab_size, name)
@@ -128,7 +128,7 @@ class TaskBatches:
         here = slice(step * self.batch_size, (step + 1) * self.batch_size)
         return self._orders[epoch % len(self._orders)][here], self._row_of[epoch % len(self._orders)][here]
 
-    def batch(self, cursor: int, rows: Rows = ALL_ROWS) -> Batch:
+    def batch(self, cursor: int, rows: SequenceIndex = ALL_SEQUENCES) -> Batch:
         """Batch number `cursor` >= 0, or only some of its rows."""
         numbers, row_of = self._members(cursor)
         size = (self.num_sequences_at(cursor), self.seq_len, self.max_examples)
@@ -172,7 +172,7 @@ class EvalBatches(Sequence[Batch]):
         seq_len: int | None = None,
         packing: bool = True,
         num_lengths: int = 1,
-        share: Share = every_row,
+        share: ProcessShare = all_sequences,
         name: str = "eval",
     ) -> None:
         require_token_ids(features, vocab_size, name)
@@ -257,7 +257,7 @@ def make_batch(
     row_of: np.ndarray,
     size: tuple[int, int, int],
     pad_id: int,
-    rows: Rows = ALL_ROWS,
+    rows: SequenceIndex = ALL_SEQUENCES,
 ) -> dict[str, np.ndarray]:
     """The batch in which window `numbers[i]` stands in row `row_of[i]`; `size` is (B, S, E), `rows` those to make.
 
@@ -304,7 +304,9 @@ def make_batch(
     return batch
 
 
-def _own(numbers: np.ndarray, row_of: np.ndarray, num_rows: int, rows: Rows) -> tuple[np.ndarray, IntArray, int]:
+def _own(
+    numbers: np.ndarray, row_of: np.ndarray, num_rows: int, rows: SequenceIndex
+) -> tuple[np.ndarray, IntArray, int]:
     """The windows of the rows to make, row by row, those rows counted from 0, and how many they are."""
     local = np.full(num_rows, -1, np.int64)
     count = len(local[rows])

@@ -13,7 +13,7 @@ from bertjax.data.corpus import offsets as ends_of
 from bertjax.data.counter_rng import IntArray
 from bertjax.data.special_tokens import family_of
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.data.word_cache import flat
+from bertjax.data.word_cache import flatten_ids
 from bertjax.errors import UserError
 from bertjax.finetuning.features import Features, truncation_note
 from bertjax.finetuning.readers.examples import QaExamples
@@ -103,7 +103,7 @@ def tokenize_contexts(tokenizer: Tokenizer, contexts: Sequence[str]) -> Tokenize
     for first in range(0, len(contexts), _CONTEXTS_PER_CALL):
         group = list(contexts[first : first + _CONTEXTS_PER_CALL])
         encodings = tokenizer.engine.encode_batch(group, add_special_tokens=False)
-        counts, found = flat([encoding.ids for encoding in encodings])
+        counts, found = flatten_ids([encoding.ids for encoding in encodings])
         both = itertools.chain.from_iterable(itertools.chain.from_iterable(each.offsets for each in encodings))
         lengths.append(counts)
         ids.append(found)

@@ -14,7 +14,7 @@ from bertjax.data.corpus import offsets as ends_of
 from bertjax.data.counter_rng import IntArray
 from bertjax.data.special_tokens import family_of
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.data.word_cache import Flat, flat
+from bertjax.data.word_cache import FlatTokens, flatten_ids
 
 TEXTS_PER_CALL = 4096  # the library keeps all that it knows of a text until the call ends: about 100 bytes a token
 
@@ -86,31 +86,31 @@ def _declared(tokenizer: Tokenizer, words: str) -> _Found:
             types.append(int(kind))
             gaps.append([])
         else:
-            gaps[-1].append((tokenizer.pieces.index(piece), int(kind)))
+            gaps[-1].append((tokenizer.tokens.index(piece), int(kind)))
     return gaps, types
 
 
-def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> Flat:
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> FlatTokens:
     """The token counts of the texts int64 [n] and their ids int32 end to end, on all cores.
 
     Special pieces in a text are recognised, as transformers does: a text says "[MASK]" or "[SEP]" for the piece. All
     other texts go the faster way of raw text, to the same ids. From one thread only.
     """
-    special = re.compile("|".join(re.escape(tokenizer.pieces[index]) for index in tokenizer.special_ids))
+    special = re.compile("|".join(re.escape(tokenizer.tokens[index]) for index in tokenizer.special_ids))
     drops_blanks = tokenizer.engine.encode(" a ").ids == tokenizer.engine.encode("a").ids
     found = []
     for begin in range(0, len(texts), TEXTS_PER_CALL):
         group = list(texts[begin : begin + TEXTS_PER_CALL])
         if any(map(special.search, group)):
             encodings = tokenizer.engine.encode_batch_fast(group, add_special_tokens=False)
-            found.append(flat([encoding.ids for encoding in encodings]))
+            found.append(flatten_ids([encoding.ids for encoding in encodings]))
         else:
             # Texts with blanks at their ends (all of SST-2) would not be taken apart into words that are known.
             found.append(tokenizer.encode_flat([text.strip(" ") for text in group] if drops_blanks else group))
     return concatenate(found)
 
 
-def concatenate(found: Sequence[Flat]) -> Flat:
+def concatenate(found: Sequence[FlatTokens]) -> FlatTokens:
     if not found:
         return np.zeros(0, np.int64), np.zeros(0, np.int32)
     return np.concatenate([lengths for lengths, _ in found]), np.concatenate([ids for _, ids in found])

@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.config.task import TaskConfig
 from bertjax.data.corpus import offsets as ends_of
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.data.word_cache import Flat, flat
+from bertjax.data.word_cache import FlatTokens, flatten_ids
 from bertjax.finetuning.features import Features, require_tokens, truncation_note
 from bertjax.finetuning.readers.examples import WordExamples
 from bertjax.finetuning.readers.load import encode_labels
@@ -107,7 +107,7 @@ def _cut_notes(
     return notes
 
 
-def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> Flat:
+def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> FlatTokens:
     """The pieces of words that stand in sentences: their numbers int64 [n], and the ids int32 end to end.
 
     Every word is encoded by itself, as transformers does with `is_split_into_words`: no piece goes over the end of a
@@ -122,7 +122,7 @@ def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> Flat:
     for begin in range(0, len(distinct), TEXTS_PER_CALL):
         group = [[blank + word] for word in distinct[begin : begin + TEXTS_PER_CALL]]
         encodings = tokenizer.engine.encode_batch_fast(group, is_pretokenized=True, add_special_tokens=False)
-        found.append(flat([encoding.ids for encoding in encodings]))
+        found.append(flatten_ids([encoding.ids for encoding in encodings]))
     lengths, ids = concatenate(found)
     begins = ends_of(lengths)[:-1]
     return lengths[which], ids[runs(begins[which], lengths[which])]

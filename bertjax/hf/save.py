@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class ExportableTokenizer(Protocol):
     """A tokenizer in memory: its Hugging Face files, and ids to compare them with."""
 
-    def save_huggingface(self, folder: str | os.PathLike[str], max_length: int) -> None: ...
+    def huggingface_files(self, max_length: int) -> dict[str, bytes]: ...
 
     def encode_with_specials(self, text: str) -> list[int]: ...
 
@@ -199,7 +199,8 @@ def _write_tokenizer(folder: Path, tokenizer: TokenizerSource | None, config: En
         for name, content in _tokenizer_files(tokenizer).items():
             (folder / name).write_bytes(content)
     elif tokenizer is not None:
-        tokenizer.save_huggingface(folder, config.max_position_embeddings)
+        for name, content in tokenizer.huggingface_files(config.max_position_embeddings).items():
+            (folder / name).write_bytes(content)
 
 
 def _tokenizer_files(tokenizer: Mapping[str, bytes] | str | os.PathLike[str]) -> dict[str, bytes]:

@@ -21,7 +21,7 @@ _SENTENCES = 32  # of a batch
 class SpecialTokenizer(Protocol):
     """What is asked of a tokenizer: ids with its special pieces, the text of ids, the piece of every id."""
 
-    pieces: list[str]
+    tokens: list[str]
     mask_id: int
 
     @property
@@ -76,7 +76,7 @@ def encode_sentences(tokenizer: SpecialTokenizer, sentences: Sequence[str], most
     rows = [tokenizer.encode_with_specials(_spelt(tokenizer, sentence)) for sentence in sentences]
     for sentence, row in zip(sentences, rows, strict=True):
         if tokenizer.mask_id not in row:
-            raise UserError(f"no {tokenizer.pieces[tokenizer.mask_id]} in {sentence!r}")
+            raise UserError(f"no {tokenizer.tokens[tokenizer.mask_id]} in {sentence!r}")
         if len(row) > most:
             raise UserError(f"a sentence of {len(row)} pieces is longer than the model reads: {sentence[:60]!r}...")
     return rows
@@ -84,7 +84,7 @@ def encode_sentences(tokenizer: SpecialTokenizer, sentences: Sequence[str], most
 
 def _spelt(tokenizer: SpecialTokenizer, sentence: str) -> str:
     """The sentence with this model's own piece for masks, however the user spelt it."""
-    return _SPELLINGS.sub(lambda _: tokenizer.pieces[tokenizer.mask_id], sentence)
+    return _SPELLINGS.sub(lambda _: tokenizer.tokens[tokenizer.mask_id], sentence)
 
 
 def _fill(
@@ -117,5 +117,5 @@ def _best(logits: np.ndarray, tokenizer: SpecialTokenizer, top: int) -> list[Mas
     probabilities = np.asarray(jax.nn.softmax(logits))
     best = np.argsort(-probabilities, kind="stable")[:top]
     return [
-        MaskPrediction(tokenizer.decode([int(i)]).strip() or tokenizer.pieces[i], float(probabilities[i])) for i in best
+        MaskPrediction(tokenizer.decode([int(i)]).strip() or tokenizer.tokens[i], float(probabilities[i])) for i in best
     ]

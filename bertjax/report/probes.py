@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 class ProbeTokenizer(Protocol):
     """Interface of the tokenizer that probes need."""
 
-    pieces: list[str]
+    tokens: list[str]
     mask_id: int
     special_ids: tuple[int, ...]
 
@@ -251,7 +251,7 @@ def _select_tokens(
 
 def _display(tokenizer: ProbeTokenizer, index: int) -> str:
     """Returns the text of a token; continuation tokens keep their `##`."""
-    token = tokenizer.pieces[index]
+    token = tokenizer.tokens[index]
     if index in tokenizer.special_ids or token.startswith("##"):
         return token
     return tokenizer.decode([index]).strip() or token

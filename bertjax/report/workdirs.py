@@ -79,7 +79,7 @@ def _known(workdir: Path) -> RunRecord:
 def _facts(workdir: Path) -> dict[str, Any] | None:
     """Parameters and FLOPs of a run that did not write them down; None where its folder does not suffice."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from bertjax.data.tokenizer import load_tokenizer
+    from bertjax.data.tokenizer_io import load_tokenizer
     from bertjax.experiment.load import stored_experiment
     from bertjax.report.training_callbacks import run_facts
 

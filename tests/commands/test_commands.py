@@ -13,7 +13,7 @@ import pytest
 from lab import Finished, Lab
 
 from bertjax.cli import main
-from bertjax.data.tokenizer import load_tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.experiment.inspect_data import members
 
 CONTRACT = {
@@ -90,7 +90,7 @@ def test_export_of_an_earlier_step(lab: Lab, finished: Finished, tmp_path: Path)
 def test_tokenizer_command(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab.run("tokenizer", "--out", tmp_path / "tokenizer") == 0
     tokenizer = load_tokenizer(tmp_path / "tokenizer")
-    assert tokenizer.kind == "wordpiece" and tokenizer.pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert tokenizer.kind == "wordpiece" and tokenizer.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert lab.run("tokenizer", "--out", tmp_path / "tokenizer") == 2
     assert "not empty" in capsys.readouterr().err
 
@@ -101,7 +101,7 @@ def test_a_given_tokenizer_is_used(lab: Lab, finished: Finished, tmp_path: Path)
     arguments = ["--config.train.num_steps=1", f"--config.data.tokenizer={given}"]
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 0
     used = load_tokenizer(tmp_path / "run" / "tokenizer")
-    assert used.pieces == load_tokenizer(finished.workdir / "tokenizer").pieces
+    assert used.tokens == load_tokenizer(finished.workdir / "tokenizer").tokens
 
 
 BAD = {
@@ -215,7 +215,7 @@ def test_a_folder_that_may_not_be_written(
     def refused(*_: object) -> str:
         raise PermissionError(errno.EACCES, "Permission denied", where)
 
-    monkeypatch.setattr("bertjax.data.corpora.content_digest", refused)
+    monkeypatch.setattr("bertjax.data.from_config.content_digest", refused)
     if where is None:
         with pytest.raises(PermissionError):
             lab.run("prepare")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bertjax.config.defaults import base_config
 from bertjax.config.overrides import flatten, to_json
 from bertjax.data.corpus import find_damage
-from bertjax.data.tokenizer import load_tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment.load import stored_teacher
 from bertjax.experiment.workdir import changed_keys, metrics_at, read_config, write_config

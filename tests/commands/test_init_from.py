@@ -18,8 +18,9 @@ from bertjax.checkpoint.surgery import leaves_of, replace_leaves
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
-from bertjax.data.tokenizer import Tokenizer, load_tokenizer
-from bertjax.data.vocab_transfer import match_pieces
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
+from bertjax.data.vocab_transfer import match_tokens
 from bertjax.errors import UserError
 from bertjax.experiment import pretrain as pretraining
 from bertjax.experiment.init_from import architecture_changes, fill_network, resize_tables
@@ -74,7 +75,7 @@ def given(tmp_path: Path) -> SourceModel:
 def refitted(
     given: SourceModel, config: EncoderConfig, tokenizer: Tokenizer | None = None, how: str = "tile"
 ) -> Params:
-    return resize_tables(given, config, match_pieces(given.tokenizer, tokenizer or given.tokenizer), how)
+    return resize_tables(given, config, match_tokens(given.tokenizer, tokenizer or given.tokenizer), how)
 
 
 def outputs(config: EncoderConfig, params: Params, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -204,7 +205,7 @@ def test_the_first_of_several_networks_is_filled(sharing: str, given: SourceMode
 
 def test_a_folder_and_its_run_are_the_same_model(finished: Finished, tmp_path: Path) -> None:
     run, folder = load_source_model(finished.workdir), load_source_model(finished.workdir / "export")
-    assert run.heads == folder.heads and run.tokenizer.pieces == folder.tokenizer.pieces
+    assert run.heads == folder.heads and run.tokenizer.tokens == folder.tokenizer.tokens
     assert all(isinstance(leaf, np.ndarray) for _, leaf in leaves_of(run.params))
     assert all(
         name == other and np.array_equal(one, two)

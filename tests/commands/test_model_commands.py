@@ -15,7 +15,7 @@ import scipy.stats
 from lab import Finished
 
 from bertjax.cli import main
-from bertjax.data.tokenizer import load_tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.sentence_transformers import Pooling, save_sentence_transformers
 

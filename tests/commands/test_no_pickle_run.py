@@ -35,7 +35,7 @@ except AssertionError:
 
 from pathlib import Path
 from bertjax import load_pretrained
-from bertjax.data import corpora
+from bertjax.data import from_config
 from bertjax.experiment.load import read_given
 from bertjax.experiment.load import load_run
 from bertjax.experiment.workdir import read_config
@@ -44,8 +44,8 @@ from bertjax.training.anomalies import read_jumps
 workdir = Path(sys.argv[1])
 cfg = read_config(workdir)
 run = load_run(workdir)
-prepared = corpora.prepare(cfg, say=refuse)  # all of it from the cache
-batch = corpora.training_pipeline(cfg, prepared).batch(0)
+prepared = from_config.prepare(cfg, say=refuse)  # all of it from the cache
+batch = from_config.training_pipeline(cfg, prepared).batch(0)
 model = load_pretrained(workdir / "export")
 given = read_given(workdir / "export")
 assert read_jumps(workdir, 8) == []

@@ -16,7 +16,7 @@ from lab import Finished, sentences
 
 from bertjax.cli import main
 from bertjax.config.task import TaskConfig
-from bertjax.data.tokenizer import load_tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.finetuning.readers.load import read_examples
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained

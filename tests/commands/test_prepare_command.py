@@ -11,7 +11,7 @@ from lab import Lab
 import bertjax.data.progress as progress_module
 from bertjax.config.sources import parse_source
 from bertjax.data.progress import TokenizingProgress
-from bertjax.data.readers import Reading
+from bertjax.data.readers import DocumentStats
 
 DIRTY = """the cat sees the dog. the dog sees the cat.
 
@@ -64,7 +64,7 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     (tmp_path / "a.txt").write_text("x" * 1000)
-    source, reading, lines = parse_source(f"text:{tmp_path}/a.txt"), Reading(bytes=250), []
+    source, reading, lines = parse_source(f"text:{tmp_path}/a.txt"), DocumentStats(bytes=250), []
     monkeypatch.setattr(progress_module, "_SECONDS_BETWEEN_LINES", 0.0)
     monkeypatch.setattr(progress_module, "_SECONDS_BETWEEN_UPDATES", 0.0)
     with TokenizingProgress(source, reading, lines.append) as progress:

@@ -71,7 +71,7 @@ def test_tokenizer_ids_equal_those_of_the_export(finished: Finished) -> None:
     pytest.importorskip("torch")
     from transformers import AutoTokenizer
 
-    from bertjax.data.tokenizer import load_tokenizer
+    from bertjax.data.tokenizer_io import load_tokenizer
 
     theirs = AutoTokenizer.from_pretrained(str(finished.workdir / "export"))
     ours = load_tokenizer(finished.workdir / "tokenizer")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from lab import Finished, Lab
 
-from bertjax.data.tokenizer import load_tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.experiment.load import load_run, stored_teacher
 from bertjax.experiment.teacher import read_teacher
 from bertjax.experiment.workdir import read_config

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from bertjax.config.filters import FilterConfig
-from bertjax.data.prepare import PreparedCorpus, Recipe, prepare_corpus
+from bertjax.data.prepare import CorpusRecipe, PreparedCorpus, prepare_corpus
 from bertjax.data.sentence_splitter import split_sentences
 from bertjax.data.sources import is_held_out
-from bertjax.data.tokenizer import Tokenizer, train_tokenizer
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_training import train_tokenizer
 
 WORDS = [
     "cat",
@@ -57,7 +58,7 @@ def prepare(
         "source_digest": "toys v1",
         "tokenizer": tokenizer(),
         "split_sentences": split_sentences,
-        "recipe": Recipe(0.1, filters or FilterConfig()),
+        "recipe": CorpusRecipe(0.1, filters or FilterConfig()),
         "is_held_out": is_held_out,
         "cache_dir": cache_dir,
     }

@@ -13,14 +13,14 @@ import pytest
 
 import bertjax.data.readers as readers
 from bertjax.config.sources import parse_source
-from bertjax.data.readers import Reading
+from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import iter_documents
 from bertjax.errors import UserError
 from bertjax.io import jsonl
 
 
 def read(text: str, errors: str = "strict") -> tuple[list[str], dict[str, int]]:
-    reading = Reading()
+    reading = DocumentStats()
     found = list(iter_documents(parse_source(text), errors, reading))
     assert reading.documents == len(found)
     return found, {name: count for name, count in reading.facts().items() if count and name != "documents"}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.corpus import Corpus, offsets
-from bertjax.data.formats import make_form
+from bertjax.data.formats import make_format
 from bertjax.errors import UserError
 
 PAD, CLS, SEP = 0, 2, 3
@@ -20,11 +20,13 @@ def corpus_of(document_lengths):
 
 
 def blocks(document_lengths, seq_len=6, **settings):
-    return make_form("block", corpus_of(document_lengths), seq_len=seq_len, seed=1, special_ids=SPECIAL_IDS, **settings)
+    return make_format(
+        "block", corpus_of(document_lengths), seq_len=seq_len, seed=1, special_ids=SPECIAL_IDS, **settings
+    )
 
 
 def all_rows(form, epoch=0):
-    return form.rows(epoch, np.arange(form.num_rows(epoch)))
+    return form.sequences(epoch, np.arange(form.num_sequences(epoch)))
 
 
 def test_documents_are_cut_into_full_rows():
@@ -32,7 +34,7 @@ def test_documents_are_cut_into_full_rows():
     rows = sorted(row[row != PAD].tolist() for row in all_rows(form)["input_ids"])
     wanted = [[0, 1, 2, 3], [4, 5, 6, 7], [9, 10], [12, 13, 14, 15], [16, 17, 18, 19]]
     assert rows == sorted([CLS, *(FIRST_ID + t for t in piece), SEP] for piece in wanted)
-    assert form.num_rows(0) == 5
+    assert form.num_sequences(0) == 5
     assert form.dropped_pieces == 3  # tokens 8, 11 and 20: alone in their pieces
 
 
@@ -66,7 +68,7 @@ def test_epochs_hold_the_same_rows_in_another_order():
         for b in (first, second)
     ]
     assert by_id[0] == by_id[1]
-    assert len(by_id[0]) == form.num_rows(0)
+    assert len(by_id[0]) == form.num_sequences(0)
 
 
 def test_draws_repeat_after_dupe_factor_epochs():
@@ -79,7 +81,7 @@ def test_identities_differ_between_corpora():
     one, other = corpus_of([50]), corpus_of([50])
     other.digest = "another toy"
     ids = [
-        make_form("block", c, seq_len=6, seed=1, special_ids=SPECIAL_IDS).rows(0, np.arange(3))["example_ids"]
+        make_format("block", c, seq_len=6, seed=1, special_ids=SPECIAL_IDS).sequences(0, np.arange(3))["example_ids"]
         for c in (one, other)
     ]
     assert not set(ids[0].ravel().tolist()) & set(ids[1].ravel().tolist())
@@ -88,20 +90,20 @@ def test_identities_differ_between_corpora():
 @pytest.mark.parametrize("name", ["block", "nsp_pairs"])
 def test_rows_that_hold_nothing_are_refused(name):
     with pytest.raises(UserError, match=r"data\.seq_len must be at least"):
-        make_form(name, corpus_of([9]), seq_len=3, seed=1, special_ids=SPECIAL_IDS)
+        make_format(name, corpus_of([9]), seq_len=3, seed=1, special_ids=SPECIAL_IDS)
 
 
 def test_unknown_forms_are_refused():
     with pytest.raises(
         UserError, match=r"data\.form 'nsp' is unknown; known are block, doc_sentences, full_sentences, nsp"
     ):
-        make_form("nsp", corpus_of([9]), seq_len=8, seed=1, special_ids=SPECIAL_IDS)
+        make_format("nsp", corpus_of([9]), seq_len=8, seed=1, special_ids=SPECIAL_IDS)
 
 
 def test_tokenizers_without_the_pieces_of_a_row_are_refused():
     special_ids = types.SimpleNamespace(pad_id=PAD, cls_id=CLS, sep_id=-1)
     with pytest.raises(UserError, match="block needs a tokenizer with a sep piece"):
-        make_form("block", corpus_of([9]), seq_len=8, seed=1, special_ids=special_ids)
+        make_format("block", corpus_of([9]), seq_len=8, seed=1, special_ids=special_ids)
 
 
 @pytest.mark.parametrize("setting", [{"dupe_factor": 0}, {"short_seq_prob": 1.5}])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bertjax.data.corpus import Corpus, offsets, open_corpus
-from bertjax.data.prepare import Recipe, prepare_corpus
-from bertjax.data.word_cache import flat
+from bertjax.data.prepare import CorpusRecipe, prepare_corpus
+from bertjax.data.word_cache import flatten_ids
 from bertjax.errors import UserError
 
 
@@ -13,7 +13,7 @@ class Letters:
     size, digest = 26, "letters"
 
     def encode_flat(self, texts):
-        return flat([[ord(letter) - ord("a") for letter in text] for text in texts])
+        return flatten_ids([[ord(letter) - ord("a") for letter in text] for text in texts])
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def folder(tmp_path):
         source_digest="letters",
         tokenizer=Letters(),
         split_sentences=str.split,
-        recipe=Recipe(eval_fraction=0.0),
+        recipe=CorpusRecipe(eval_fraction=0.0),
         is_held_out=lambda text, fraction: False,
         cache_dir=tmp_path,
     )

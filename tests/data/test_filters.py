@@ -114,7 +114,7 @@ def test_nothing_is_lost_without_being_counted(tmp_path_factory: pytest.TempPath
     pool = [*documents(12), "ab", "Русский текст.", "\u200b", "\ufffd", "the cat. " * 40]
     texts = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=40))
     filters = FilterConfig(deduplicate=data.draw(st.booleans()), min_chars=data.draw(st.sampled_from([0, 3])))
-    recipe = prepare_module.Recipe(0.3, filters, max_document_tokens=data.draw(st.sampled_from([8, 1 << 20])))
+    recipe = prepare_module.CorpusRecipe(0.3, filters, max_document_tokens=data.draw(st.sampled_from([8, 1 << 20])))
     try:
         made = prepare(tmp_path_factory.mktemp("cache"), texts, recipe=recipe)
     except UserError as error:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bertjax.data.corpus import Corpus, offsets
-from bertjax.data.formats import make_form
-from bertjax.data.formats.whole_sentences import _walk
+from bertjax.data.formats import make_format
+from bertjax.data.formats.contiguous import _walk
 from bertjax.errors import UserError
 
 PAD, CLS, SEP = 0, 2, 3
@@ -50,17 +50,17 @@ def random_documents(seed, most=9, longest=14):
 
 
 def form_of(documents, name, seq_len, **settings):
-    return make_form(name, corpus_of(documents), seq_len=seq_len, seed=1, special_ids=SPECIAL_IDS, **settings)
+    return make_format(name, corpus_of(documents), seq_len=seq_len, seed=1, special_ids=SPECIAL_IDS, **settings)
 
 
 def all_rows(form, epoch=0):
-    return form.rows(epoch, np.arange(form.num_rows(epoch)))
+    return form.sequences(epoch, np.arange(form.num_sequences(epoch)))
 
 
-FORMS = {"full_sentences": True, "doc_sentences": False}
+FORMATS = {"full_sentences": True, "doc_sentences": False}
 
 
-@pytest.mark.parametrize(("name", "crossing"), FORMS.items())
+@pytest.mark.parametrize(("name", "crossing"), FORMATS.items())
 @pytest.mark.parametrize("seq_len", [4, 9, 16, 40, 300, 10_000])
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_are_those_of_the_rule_one_by_one(name, crossing, seq_len, seed):
@@ -101,7 +101,7 @@ def test_a_row_is_one_example():
     assert batch["example_positions"].tolist() == [[0]]
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_no_token_is_lost_but_those_that_are_counted(name):
     """P28: tokens in = tokens of the rows + rows of one token that are left out."""
     documents = random_documents(7, most=3, longest=12)
@@ -112,7 +112,7 @@ def test_no_token_is_lost_but_those_that_are_counted(name):
     assert form.dropped_rows > 0 or name == "full_sentences"
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_epochs_hold_the_same_rows_in_another_order(name):
     form = form_of(random_documents(0), name, 30, dupe_factor=2)
     one, other = all_rows(form, 0), all_rows(form, 1)
@@ -135,9 +135,9 @@ def test_walking_in_windows_changes_nothing(step, longest):
     assert _walk(after, step).tolist() == wanted
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", FORMATS)
 def test_rows_too_short_and_text_too_little(name):
     with pytest.raises(UserError, match=r"data\.seq_len must be at least 4 for sentences, not 3"):
         form_of([[5]], name, 3)
-    assert form_of([[1]], name, 8).num_rows(0) == 0
-    assert form_of([], name, 8).num_rows(0) == 0
+    assert form_of([[1]], name, 8).num_sequences(0) == 0
+    assert form_of([], name, 8).num_sequences(0) == 0

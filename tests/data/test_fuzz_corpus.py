@@ -21,8 +21,8 @@ from prepare_lab import documents, prepare, tokenizer
 
 from bertjax.config.sources import parse_source
 from bertjax.data.corpus import Corpus, find_damage, open_corpus
-from bertjax.data.readers import Reading
-from bertjax.data.shards import Parts
+from bertjax.data.readers import DocumentStats
+from bertjax.data.shards import ShardStore
 from bertjax.data.sources import iter_documents
 from bertjax.errors import UserError
 
@@ -39,7 +39,7 @@ BYTES = st.lists(st.one_of(PIECES, st.binary(max_size=8)), max_size=20).map(b"".
 
 
 def read_or_explained(source: str, errors: str) -> None:
-    reading = Reading()
+    reading = DocumentStats()
     try:
         found = list(iter_documents(parse_source(source), errors, reading))
     except UserError as error:
@@ -152,5 +152,5 @@ def test_any_metadata_is_read_or_named_as_damage(corpus: Path, raw: bytes) -> No
 def test_any_file_among_the_parts_is_left_out(raw: bytes, number: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / f"{number:08d}.npz").write_bytes(raw)
-        parts = Parts(Path(folder), 1 << 20)
+        parts = ShardStore(Path(folder), 1 << 20)
         assert len(parts) == parts.documents == 0 and not list(Path(folder).iterdir())

@@ -16,9 +16,9 @@ import pytest
 from prepare_lab import documents, prepare, tokenizer
 
 from bertjax.data.corpus import open_corpus
-from bertjax.data.formats import make_form
-from bertjax.data.pipeline import Pipeline, Source
-from bertjax.data.workers import Workers
+from bertjax.data.formats import make_format
+from bertjax.data.pipeline import MixtureSource, Pipeline
+from bertjax.data.workers import WorkerPool
 
 PREPARING = """
 import sys
@@ -93,10 +93,10 @@ def files_open() -> int:
 def test_reading_on_and_on_takes_no_more_files_nor_memory(tmp_path: Path, batches: int) -> None:
     """Section 9: through hundreds of epochs, each planned anew in the background."""
     corpus = open_corpus(prepare(tmp_path, documents(400)).folder)["train"]
-    form = make_form(
+    form = make_format(
         "nsp_pairs", corpus, seq_len=32, seed=0, special_ids=tokenizer(), packing="best_fit", dupe_factor=3
     )
-    pipeline = Pipeline([Source("toys", form, None, corpus)], batch_size=16, seed=0, vocab_size=tokenizer().size)
+    pipeline = Pipeline([MixtureSource("toys", form, None, corpus)], batch_size=16, seed=0, vocab_size=tokenizer().size)
     warm, seen = batches // 3, []
     with pipeline.prefetch(0, batches) as ahead:
         for cursor, _ in ahead:
@@ -116,13 +116,15 @@ def test_readers_and_workers_that_come_and_go_leave_no_files_open(tmp_path: Path
 
     def once() -> None:
         corpus = open_corpus(folder)["train"]
-        form = make_form("block", corpus, seq_len=32, seed=0, special_ids=tokenizer())
-        pipeline = Pipeline([Source("toys", form, None, corpus)], batch_size=16, seed=0, vocab_size=tokenizer().size)
+        form = make_format("block", corpus, seq_len=32, seed=0, special_ids=tokenizer())
+        pipeline = Pipeline(
+            [MixtureSource("toys", form, None, corpus)], batch_size=16, seed=0, vocab_size=tokenizer().size
+        )
         with pipeline.prefetch(0, 10**6) as ahead:
             next(ahead)
 
     def start_workers() -> None:
-        with Workers(tokenizer(), 1) as workers:
+        with WorkerPool(tokenizer(), 1) as workers:
             next(workers.map([["the cat sees a dog."]]))
 
     for act, times in ((once, 30), (start_workers, 3)):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from bertjax.data.corpus import Corpus, offsets
-from bertjax.data.counter_rng import Draws
-from bertjax.data.formats import SINGLE, make_form, packed
-from bertjax.data.formats.base import FormSettings, lay_out
-from bertjax.data.pipeline import Pipeline, Source
+from bertjax.data.counter_rng import CounterRng
+from bertjax.data.formats import PACKABLE, make_format, packed
+from bertjax.data.formats.base import FormatSettings, assemble_sequences
+from bertjax.data.pipeline import MixtureSource, Pipeline
 from bertjax.errors import UserError
 
 PAD, CLS, SEP = 1, 2, 3
@@ -21,21 +21,23 @@ FIRST_ID, S, MOST = 10, 48, 5
 
 
 def corpus_of(num_documents=30, seed=0):
-    draws = Draws("toy", seed)
-    sizes = 1 + draws.below(np.full(num_documents, 8))
+    draws = CounterRng("toy", seed)
+    sizes = 1 + draws.integers(np.full(num_documents, 8))
     is_long = draws.uniform(sizes.sum()) < 0.4  # so that whole sentences leave gaps, and are some of them alone
-    lengths = np.where(is_long, 34 + draws.below(np.full(len(is_long), 10)), 1 + draws.below(np.full(len(is_long), 14)))
+    lengths = np.where(
+        is_long, 34 + draws.integers(np.full(len(is_long), 10)), 1 + draws.integers(np.full(len(is_long), 14))
+    )
     ids = np.arange(FIRST_ID, FIRST_ID + lengths.sum(), dtype=np.int32)
     return Corpus([ids], lengths, offsets(sizes), np.zeros(0, np.int64), f"toy {seed}")
 
 
 def form_of(name, packing="best_fit", corpus=None, **settings):
     given = {"seq_len": S, "seed": 1, "special_ids": SPECIAL_IDS, "dupe_factor": 3, "max_examples": MOST}
-    return make_form(name, corpus or corpus_of(), packing=packing, **(given | settings))
+    return make_format(name, corpus or corpus_of(), packing=packing, **(given | settings))
 
 
 def all_rows(form, epoch=0):
-    return form.rows(epoch, np.arange(form.num_rows(epoch)))
+    return form.sequences(epoch, np.arange(form.num_sequences(epoch)))
 
 
 def examples_of(batch):
@@ -64,7 +66,7 @@ def examples_of(batch):
     return sorted(found)
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", PACKABLE)
 @pytest.mark.parametrize("epoch", [0, 1, 5])
 def test_examples_are_those_of_the_form_alone(name, epoch):
     """Identity, draw, tokens, types, labels: masks, which are drawn from identities, agree, too."""
@@ -78,18 +80,18 @@ def test_examples_are_those_of_the_form_alone(name, epoch):
         assert (array.dtype, array.shape[1:]) == (alone[key].dtype, wanted), key
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", PACKABLE)
 def test_a_batch_costs_its_rows(name, monkeypatch):
     """Any rows are those of the whole epoch, made without the others."""
     form = form_of(name)
-    whole, some = all_rows(form), np.random.default_rng(0).permutation(form.num_rows(0))[:6]
+    whole, some = all_rows(form), np.random.default_rng(0).permutation(form.num_sequences(0))[:6]
     sizes, examples = [], form.form.examples
     monkeypatch.setattr(
         form.form,
         "examples",
         lambda epoch, numbers, counts: sizes.append(len(numbers)) or examples(epoch, numbers, counts),
     )
-    found = form.rows(0, some)
+    found = form.sequences(0, some)
     assert all(np.array_equal(found[key], whole[key][some]) for key in whole)
     assert sizes == [int(whole["example_weights"][some].sum())]
 
@@ -99,16 +101,16 @@ def test_rows_hold_as_many_examples_as_they_may():
         batch = all_rows(form_of("block", max_examples=most))
         assert batch["segment_ids"].max() <= most
         assert batch["example_ids"].shape[1] == most
-    assert form_of("block", max_examples=1).num_rows(0) == form_of("block", "none").num_rows(0)
+    assert form_of("block", max_examples=1).num_sequences(0) == form_of("block", "none").num_sequences(0)
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", PACKABLE)
 def test_padding_is_what_rows_leave_empty(name):
     form = form_of(name)
     assert form.padding(1) == pytest.approx(1 - (all_rows(form, 1)["segment_ids"] > 0).mean())
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", PACKABLE)
 def test_epochs_pack_the_same_examples_in_another_way(name):
     form = form_of(name, dupe_factor=1, corpus=corpus_of(200))
     one, other = all_rows(form, 0), all_rows(form, 1)
@@ -119,16 +121,16 @@ def test_epochs_pack_the_same_examples_in_another_way(name):
 
 
 def test_every_epoch_is_planned_once_and_the_next_one_ahead(monkeypatch):
-    planned, plan_rows = [], packed.plan_rows
+    planned, plan_packing = [], packed.plan_packing
 
     def counted(*given, **named):
         planned.append((named["epoch"], threading.current_thread().name))
-        return plan_rows(*given, **named)
+        return plan_packing(*given, **named)
 
-    monkeypatch.setattr(packed, "plan_rows", counted)
+    monkeypatch.setattr(packed, "plan_packing", counted)
     form = form_of("nsp_pairs")
-    pipeline = Pipeline([Source("a", form)], batch_size=4, seed=5, vocab_size=1 << 20)
-    half = form.num_rows(0) // 8
+    pipeline = Pipeline([MixtureSource("a", form)], batch_size=4, seed=5, vocab_size=1 << 20)
+    half = form.num_sequences(0) // 8
     for cursor in range(half):
         pipeline.batch(cursor)
     assert [epoch for epoch, _ in planned] == [0]
@@ -137,7 +139,7 @@ def test_every_epoch_is_planned_once_and_the_next_one_ahead(monkeypatch):
     while len(planned) < 2 and time.monotonic() < end:
         time.sleep(0.005)
     assert planned[1] == (1, "epoch plan")
-    for cursor in range(half, form.num_rows(0) // 4 + half // 2):
+    for cursor in range(half, form.num_sequences(0) // 4 + half // 2):
         pipeline.batch(cursor)
     assert [epoch for epoch, _ in planned] == [0, 1]
 
@@ -149,12 +151,12 @@ def mixed_pipeline(batch_size=6, dupe_factor=3):
     forms = [
         form_of("nsp_pairs", corpus=corpus_of(30, seed), dupe_factor=dupe_factor, pack_window=40) for seed in range(2)
     ]
-    sources = [Source(name, form, weight) for name, form, weight in zip("ab", forms, (3.0, 1.0), strict=True)]
+    sources = [MixtureSource(name, form, weight) for name, form, weight in zip("ab", forms, (3.0, 1.0), strict=True)]
     return Pipeline(sources, batch_size=batch_size, seed=5, vocab_size=1 << 20)
 
 
 def single_pipeline(name="nsp_pairs", batch_size=6):
-    return Pipeline([Source("a", form_of(name))], batch_size=batch_size, seed=5, vocab_size=1 << 20)
+    return Pipeline([MixtureSource("a", form_of(name))], batch_size=batch_size, seed=5, vocab_size=1 << 20)
 
 
 def digest_of(batch):
@@ -202,12 +204,12 @@ def test_prefetching_changes_nothing(depth, wanted):
         assert [digest_of(batch) for _, batch in ahead] == wanted
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", PACKABLE)
 @pytest.mark.parametrize("where", ["first", "last of an epoch", "end of an epoch", "inside epoch 3"])
 def test_a_resumed_run_goes_on_where_it_stopped(name, where):
     """P4: a fresh process that begins at any batch sees what the one before it would have seen."""
     form = form_of(name)
-    begins = offsets([form.num_rows(epoch) for epoch in range(5)])
+    begins = offsets([form.num_sequences(epoch) for epoch in range(5)])
     size = int(begins[1]) // 4  # the first epoch ends with a batch, or with up to three rows of the next one
     places = {
         "first": 1,
@@ -226,7 +228,7 @@ def test_a_resumed_run_goes_on_where_it_stopped(name, where):
 def test_each_epoch_holds_every_example_once_and_runs_into_the_next():
     """P2: by the identities of what was read."""
     form = form_of("nsp_pairs")
-    lengths = [form.num_rows(epoch) for epoch in range(5)]
+    lengths = [form.num_sequences(epoch) for epoch in range(5)]
     pipeline = single_pipeline(batch_size=7)
     batches = [pipeline.batch(cursor) for cursor in range(sum(lengths) // 7)]
     stream = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
@@ -239,9 +241,15 @@ def test_each_epoch_holds_every_example_once_and_runs_into_the_next():
 def test_resuming_late_costs_no_more_than_a_cycle_of_epochs(monkeypatch):
     """P5: however many epochs lie behind, two plans are made and as many epochs counted as are drawn differently."""
     planned, counted = [], []
-    plan_rows, count_rows = packed.plan_rows, packed.count_rows
-    monkeypatch.setattr(packed, "plan_rows", lambda *given, **named: planned.append(1) or plan_rows(*given, **named))
-    monkeypatch.setattr(packed, "count_rows", lambda *given, **named: counted.append(1) or count_rows(*given, **named))
+    plan_packing, count_packed_sequences = packed.plan_packing, packed.count_packed_sequences
+    monkeypatch.setattr(
+        packed, "plan_packing", lambda *given, **named: planned.append(1) or plan_packing(*given, **named)
+    )
+    monkeypatch.setattr(
+        packed,
+        "count_packed_sequences",
+        lambda *given, **named: counted.append(1) or count_packed_sequences(*given, **named),
+    )
     single_pipeline().batch(10**9)
     assert len(planned) <= 2
     assert len(counted) == 3
@@ -257,7 +265,7 @@ def large_form(num_documents, name):
 
 def seconds_to_batch(cursor, form):
     begin = time.perf_counter()
-    Pipeline([Source("a", form)], batch_size=256, seed=5, vocab_size=1 << 20).batch(cursor)
+    Pipeline([MixtureSource("a", form)], batch_size=256, seed=5, vocab_size=1 << 20).batch(cursor)
     return time.perf_counter() - begin
 
 
@@ -299,7 +307,7 @@ def test_impossible_settings_are_refused(settings, words):
 
 
 def test_examples_that_do_not_fit_are_refused():
-    settings = FormSettings(8, 0, PAD, CLS, SEP, 0.1, 1, False, max_examples=2)
+    settings = FormatSettings(8, 0, PAD, CLS, SEP, 0.1, 1, False, max_examples=2)
     parts = [(np.array([0, 4]), np.array([4, 1]))]
     with pytest.raises(ValueError, match="a row of 8 tokens was given 9"):
-        lay_out(corpus_of(), parts, settings, np.zeros(2, np.uint32), 0, np.array([2]))
+        assemble_sequences(corpus_of(), parts, settings, np.zeros(2, np.uint32), 0, np.array([2]))

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import bertjax.data.formats.pairs as pairs_module
+import bertjax.data.formats.sentence_pairs as pairs_module
 from bertjax.data.corpus import Corpus, offsets
-from bertjax.data.counter_rng import Draws
-from bertjax.data.formats import make_form
-from bertjax.data.formats.pairs import PairPlan, count_pairs, plan_pairs
+from bertjax.data.counter_rng import CounterRng
+from bertjax.data.formats import make_format
+from bertjax.data.formats.sentence_pairs import PairPlan, count_pairs, plan_pairs
 
 PAD, CLS, SEP = 0, 2, 3
 SPECIAL_IDS = types.SimpleNamespace(pad_id=PAD, cls_id=CLS, sep_id=SEP)
@@ -28,7 +28,7 @@ def corpus_of(documents):
 
 
 def form_of(documents, seq_len=20, short_seq_prob=0.1, dupe_factor=1, seed=1):
-    return make_form(
+    return make_format(
         "nsp_pairs",
         corpus_of(documents),
         seq_len=seq_len,
@@ -201,7 +201,7 @@ def test_chunks_follow_each_other(documents, seq_len, seed):
     """Each chunk is the fewest sentences that reach the target; the next begins where this one, or its A, ended."""
     corpus, given_ = corpus_of(documents), form_of(documents, seq_len=seq_len, short_seq_prob=0.5, seed=seed).settings
     group = range(corpus.num_documents)
-    chunks = pairs_module._cut_chunks(corpus, given_, group, Draws("test", seed))
+    chunks = pairs_module._cut_chunks(corpus, given_, group, CounterRng("test", seed))
     tokens = corpus.sentence_tokens
     for document in group:
         here = np.flatnonzero(chunks.document == document)
@@ -222,7 +222,7 @@ def test_chunks_follow_each_other(documents, seq_len, seed):
 
 def test_short_targets_are_uniform_from_two_to_the_longest():
     corpus, given_ = corpus_of([[1]] * 11_000), form_of([[1]], seq_len=14, short_seq_prob=1.0).settings
-    targets = pairs_module._cut_chunks(corpus, given_, range(11_000), Draws("test")).target
+    targets = pairs_module._cut_chunks(corpus, given_, range(11_000), CounterRng("test")).target
     shares = np.bincount(targets, minlength=12)
     assert shares[:2].tolist() == [0, 0] and len(shares) == 12
     assert np.abs(shares[2:] - 1100).max() < 5 * np.sqrt(1100)
@@ -254,7 +254,7 @@ def test_random_b_comes_from_another_document():
 def test_truncation_takes_turns_and_both_ends():
     many = np.full(40_000, 0)
     a, b = many + 30, many + 22
-    plan = pairs_module._truncate(many + 100, a, many + 500, b, many == 1, 41, Draws("test"))
+    plan = pairs_module._truncate(many + 100, a, many + 500, b, many == 1, 41, CounterRng("test"))
     assert set(plan.a_length.tolist()) == {21} and set(plan.b_length.tolist()) == {20}  # 8 of A, then B, A, B
     for dropped, total in ((plan.a_start - 100, 9), (plan.b_start - 500, 2)):
         shares = np.bincount(dropped, minlength=total + 1) / len(many)
@@ -284,7 +284,7 @@ def test_groups_share_nothing_but_the_corpus(monkeypatch):
 def test_layout():
     form = form_of([[3, 4, 2, 5, 3, 6]] * 4, seq_len=16)
     plan = plan_pairs(corpus_of([[3, 4, 2, 5, 3, 6]] * 4), form.settings, 0)
-    batch = form.rows(0, np.arange(form.num_rows(0)))
+    batch = form.sequences(0, np.arange(form.num_sequences(0)))
     assert batch["pair_labels"].shape == (plan.num_pairs, 1) and batch["pair_labels"].dtype == np.int32
     seen = set()
     for row in range(plan.num_pairs):
@@ -306,7 +306,7 @@ def test_pairs_are_redrawn_every_epoch_with_the_period_dupe_factor():
     form = form_of(random_documents(40, 9), dupe_factor=2)
 
     def epoch(number):
-        batch = form.rows(number, np.arange(form.num_rows(number)))
+        batch = form.sequences(number, np.arange(form.num_sequences(number)))
         assert (batch["example_draws"] == number % 2).all()
         return batch["input_ids"]
 
@@ -324,7 +324,7 @@ def test_the_seed_changes_the_pairs():
 def test_counting_equals_planning():
     documents = random_documents(60, 10)
     form = form_of(documents, dupe_factor=5)
-    counted = [form.num_rows(epoch) for epoch in range(7)]
+    counted = [form.num_sequences(epoch) for epoch in range(7)]
     assert counted == [plan_pairs(corpus_of(documents), form.settings, epoch % 5).num_pairs for epoch in range(7)]
 
 
@@ -340,8 +340,8 @@ def test_a_failed_plan_is_tried_again(monkeypatch):
 
     monkeypatch.setattr(pairs_module, "plan_pairs", fail_once)
     with pytest.raises(MemoryError):
-        form.rows(0, np.arange(1))
-    assert form.rows(0, np.arange(1))["input_ids"].shape == (1, 20)
+        form.sequences(0, np.arange(1))
+    assert form.sequences(0, np.arange(1))["input_ids"].shape == (1, 20)
 
 
 def test_plan_is_small():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.phased_pipeline import PhaseBatches, PhasedPipeline
-from bertjax.data.pipeline import ALL_ROWS
+from bertjax.data.pipeline import ALL_SEQUENCES
 
 
 class Rows:
@@ -18,15 +18,19 @@ class Rows:
         self.rows, self.kind, self.batch_size = rows, kind, rows
         self.rows_per_epoch = {"all": 100 * kind}
 
-    def batch(self, cursor: int, rows: slice = ALL_ROWS, first_row: int = 0) -> dict[str, np.ndarray]:
-        numbers = 1000 * self.kind + first_row + cursor * self.rows + np.arange(self.rows)
+    def batch(self, cursor: int, rows: slice = ALL_SEQUENCES, first_sequence: int = 0) -> dict[str, np.ndarray]:
+        numbers = 1000 * self.kind + first_sequence + cursor * self.rows + np.arange(self.rows)
         return {"input_ids": numbers[rows, None]}
 
 
 @pytest.fixture
 def staged() -> PhasedPipeline:
     return PhasedPipeline(
-        [PhaseBatches(0, 0, Rows(2, 0)), PhaseBatches(3, 6, Rows(4, 0)), PhaseBatches(5, 0, Rows(3, 1))]
+        [
+            PhaseBatches(0, 0, SequenceIndex(2, 0)),
+            PhaseBatches(3, 6, SequenceIndex(4, 0)),
+            PhaseBatches(5, 0, SequenceIndex(3, 1)),
+        ]
     )
 
 
@@ -46,15 +50,15 @@ def test_any_batch_and_any_rows_of_it_can_be_asked_for(staged: PhasedPipeline) -
 
 def test_every_host_reads_its_share_whatever_the_size_of_the_batch() -> None:
     """P19: four hosts, then two from cursor 4 on; every row once, and every batch as one host would have it."""
-    legs = [PhaseBatches(0, 0, Rows(4, 0)), PhaseBatches(3, 12, Rows(8, 0))]
-    whole = {cursor: PhasedPipeline(legs).batch(cursor)["input_ids"][:, 0] for cursor in range(8)}
+    phases = [PhaseBatches(0, 0, SequenceIndex(4, 0)), PhaseBatches(3, 12, SequenceIndex(8, 0))]
+    whole = {cursor: PhasedPipeline(phases).batch(cursor)["input_ids"][:, 0] for cursor in range(8)}
     found: dict[int, list[int]] = {cursor: [] for cursor in whole}
     for hosts, start, stop in ((4, 0, 4), (2, 4, 8)):
         for host in range(hosts):
             # a slice or numbers, as the mesh has it
             shares = {0: lambda rows, n=hosts: slice(0, rows // n)}
             share = shares.get(host, lambda rows, n=hosts, h=host: np.arange(h * rows // n, (h + 1) * rows // n))
-            with PhasedPipeline(legs, share).prefetch(start, stop) as batches:
+            with PhasedPipeline(phases, share).prefetch(start, stop) as batches:
                 for cursor, batch in batches:
                     found[cursor] += batch["input_ids"][:, 0].tolist()
     assert found == {cursor: rows.tolist() for cursor, rows in whole.items()}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from bertjax.data.corpus import Corpus, offsets
-from bertjax.data.counter_rng import Draws
-from bertjax.data.formats import make_form
-from bertjax.data.pipeline import Pipeline, Prefetcher, Source
+from bertjax.data.counter_rng import CounterRng
+from bertjax.data.formats import make_format
+from bertjax.data.pipeline import MixtureSource, Pipeline, Prefetcher
 from bertjax.errors import UserError
 
 SPECIAL_IDS = types.SimpleNamespace(pad_id=1, cls_id=2, sep_id=3)
@@ -18,9 +18,9 @@ VOCABULARY = 100_000
 
 
 def corpus_of(num_documents, first_id=FIRST_ID, seed=0):
-    draws = Draws("toy", seed)
-    sizes = 1 + draws.below(np.full(num_documents, 8))
-    lengths = 1 + draws.below(np.full(sizes.sum(), 14))
+    draws = CounterRng("toy", seed)
+    sizes = 1 + draws.integers(np.full(num_documents, 8))
+    lengths = 1 + draws.integers(np.full(sizes.sum(), 14))
     ids = np.arange(first_id, first_id + lengths.sum(), dtype=np.int32)
     return Corpus([ids], lengths, offsets(sizes), np.zeros(0, np.int64), f"toy {seed}")
 
@@ -28,7 +28,7 @@ def corpus_of(num_documents, first_id=FIRST_ID, seed=0):
 def source_of(name="a", num_documents=30, form="nsp_pairs", weight=None, first_id=FIRST_ID, dupe_factor=3, **settings):
     corpus = corpus_of(num_documents, first_id, seed=len(name) + num_documents)
     given = {"seq_len": 24, "seed": 1, "special_ids": SPECIAL_IDS, "dupe_factor": dupe_factor}
-    return Source(name, make_form(form, corpus, **(given | settings)), weight)
+    return MixtureSource(name, make_format(form, corpus, **(given | settings)), weight)
 
 
 def pipeline_of(*sources, batch_size=16, seed=5, vocab_size=VOCABULARY):
@@ -105,14 +105,14 @@ def test_threads_do_not_disturb_each_other():
 def test_each_epoch_holds_every_row_once_and_runs_into_the_next(form):
     source = source_of(form=form)
     pipeline = pipeline_of(source, batch_size=7)
-    lengths = [source.form.num_rows(epoch) for epoch in range(5)]
+    lengths = [source.form.num_sequences(epoch) for epoch in range(5)]
     batches = [pipeline.batch(cursor) for cursor in range(sum(lengths) // 7)]
     rows = np.concatenate([batch["input_ids"] for batch in batches])
     draws = np.concatenate([batch["example_draws"] for batch in batches])
     begins = offsets(lengths)
     for epoch in range(4):
         here = slice(begins[epoch], begins[epoch + 1])
-        whole = source.form.rows(epoch, np.arange(lengths[epoch]))["input_ids"]
+        whole = source.form.sequences(epoch, np.arange(lengths[epoch]))["input_ids"]
         assert sorted(rows[here].tolist()) == sorted(whole.tolist())
         assert (draws[here] == epoch % 3).all()
     assert pipeline.rows_per_epoch == {"a": lengths[0]}
@@ -122,7 +122,7 @@ def test_each_epoch_holds_every_row_once_and_runs_into_the_next(form):
 def test_the_next_epoch_is_planned_in_the_second_half_of_this_one(form, monkeypatch):
     source = source_of(form=form)
     pipeline = pipeline_of(source, batch_size=1)
-    asked, prepare, rows = [], source.form.prepare, source.form.num_rows(0)
+    asked, prepare, rows = [], source.form.prepare, source.form.num_sequences(0)
     monkeypatch.setattr(source.form, "prepare", lambda epoch: asked.append(epoch) or prepare(epoch))
     pipeline.batch(rows // 2 - 2)
     assert asked == []
@@ -137,7 +137,7 @@ def test_sources_are_mixed_by_weight():
     batches = [pipeline.batch(cursor) for cursor in range(256)]  # one period of the pattern
     is_second = np.concatenate([batch["input_ids"][:, 1] for batch in batches]) >= 50_000
     assert is_second.mean() == 0.25
-    one_epoch = pipeline.sources[0].form.num_rows(0)
+    one_epoch = pipeline.sources[0].form.num_sequences(0)
     firsts = np.concatenate([batch["example_ids"][:, 0] for batch in batches])[~is_second][:one_epoch]
     assert len(np.unique(firsts)) == one_epoch
 
@@ -145,7 +145,7 @@ def test_sources_are_mixed_by_weight():
 def test_without_weights_sources_are_mixed_by_size():
     sources = source_of("a", 300), source_of("bb", 100, first_id=50_000)
     pipeline = pipeline_of(*sources)
-    rows = [source.form.num_rows(0) for source in sources]
+    rows = [source.form.num_sequences(0) for source in sources]
     ids = np.concatenate([pipeline.batch(cursor)["input_ids"][:, 1] for cursor in range(256)])
     assert abs((ids >= 50_000).mean() - rows[1] / sum(rows)) < 0.001
 
@@ -154,7 +154,7 @@ def test_epochs_at():
     pipeline = mixed()
     assert pipeline.epochs_at(0) == {"a": 0.0, "bb": 0.0}
     for source, rows in zip(pipeline.sources, (3072, 1024), strict=True):
-        mean = np.mean([source.form.num_rows(draw) for draw in range(3)])
+        mean = np.mean([source.form.num_sequences(draw) for draw in range(3)])
         assert pipeline.epochs_at(256)[source.name] == pytest.approx(rows / mean, abs=1)
     single = pipeline_of(source_of(form="block"), batch_size=1)
     assert single.epochs_at(single.rows_per_epoch["a"]) == {"a": 1.0}
@@ -210,7 +210,7 @@ def test_evaluation_counts_every_row_once(make):
     shapes = {name: array.shape for name, array in pipeline.batch(0).items()}
     assert all({name: array.shape for name, array in batch.items()} == shapes for batch in batches)
     for source in pipeline.sources:
-        rows = source.form.rows(0, np.arange(source.form.num_rows(0)))
+        rows = source.form.sequences(0, np.arange(source.form.num_sequences(0)))
         found = np.concatenate([batch["input_ids"][batch["example_weights"][:, 0] > 0] for batch in batches])
         mine = [row for row in found.tolist() if row in rows["input_ids"].tolist()]
         assert sorted(mine) == sorted(rows["input_ids"].tolist())

@@ -12,8 +12,8 @@ import bertjax.data.prepare as prepare_module
 import bertjax.data.tokenize_documents as encode_module
 from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import open_corpus
-from bertjax.data.prepare import Recipe, prepare_corpus
-from bertjax.data.word_cache import flat
+from bertjax.data.prepare import CorpusRecipe, prepare_corpus
+from bertjax.data.word_cache import flatten_ids
 from bertjax.errors import UserError
 
 
@@ -26,7 +26,7 @@ class Words:
         self.size = size
 
     def encode_flat(self, texts):
-        return flat([[int(word) for word in text.split()] for text in texts])
+        return flatten_ids([[int(word) for word in text.split()] for text in texts])
 
 
 def split(text):
@@ -49,7 +49,7 @@ def prepare(cache_dir, documents, **changes):
     recipe = {name: changes.pop(name) for name in ("eval_fraction", "max_document_tokens") if name in changes}
     filters = FilterConfig(**changes.pop("filters", {}))
     return prepare_corpus(
-        documents, recipe=Recipe(**({"eval_fraction": 0.0, "filters": filters} | recipe)), **(given | changes)
+        documents, recipe=CorpusRecipe(**({"eval_fraction": 0.0, "filters": filters} | recipe)), **(given | changes)
     )
 
 

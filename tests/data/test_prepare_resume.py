@@ -19,7 +19,7 @@ import bertjax.data.prepare as prepare_module
 import bertjax.data.shards as parts_module
 from bertjax.config.filters import FilterConfig
 from bertjax.data.corpus import open_corpus
-from bertjax.data.tokenize_documents import encode_documents
+from bertjax.data.tokenize_documents import tokenize_documents
 from bertjax.errors import UserError
 from bertjax.io import atomic
 
@@ -59,9 +59,9 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.Monk
 
     def counted(batch: list[str], *others: object) -> object:
         seen.extend(batch)
-        return encode_documents(batch, *others)  # type: ignore[arg-type]
+        return tokenize_documents(batch, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prepare_module, "encode_documents", counted)
+    monkeypatch.setattr(prepare_module, "tokenize_documents", counted)
     with pytest.raises(Crash):
         prepare(tmp_path, dying_after(texts, 80))
     kept = sum(1 for _ in (next(tmp_path.glob(".*.parts"))).glob("*.npz"))

@@ -17,12 +17,12 @@ from test_pairs import (
     summary,
 )
 
-from bertjax.data.formats import make_form
-from bertjax.data.formats.pairs import count_pairs, plan_pairs
+from bertjax.data.formats import make_format
+from bertjax.data.formats.sentence_pairs import count_pairs, plan_pairs
 
 
 def form_of(documents, seq_len=20, short_seq_prob=0.1, dupe_factor=1, seed=1, strict=False):
-    return make_form(
+    return make_format(
         "sop_pairs",
         corpus_of(documents),
         seq_len=seq_len,
@@ -140,7 +140,7 @@ def test_a_swapped_pair_is_truncated_after_the_swap():
 
 def test_rows_hold_the_label_and_the_order():
     form = form_of([[3, 4, 2, 5, 3, 6]] * 30, seq_len=16, dupe_factor=2)
-    batch = form.rows(0, np.arange(form.num_rows(0)))
+    batch = form.sequences(0, np.arange(form.num_sequences(0)))
     plan = plan_pairs(corpus_of([[3, 4, 2, 5, 3, 6]] * 30), form.settings, 0, "sop")
     assert batch["pair_labels"].shape == (plan.num_pairs, 1) and batch["pair_labels"].dtype == np.int32
     firsts = {
@@ -151,8 +151,8 @@ def test_rows_hold_the_label_and_the_order():
         ids = batch["input_ids"][row]
         second = int(ids[np.flatnonzero(batch["token_type_ids"][row])[0]])
         assert firsts[int(ids[1])] == (second, int(batch["pair_labels"][row, 0]))
-    assert len({form.num_rows(epoch) for epoch in (0, 2)}) == 1
-    other = form.rows(1, np.arange(form.num_rows(1)))
+    assert len({form.num_sequences(epoch) for epoch in (0, 2)}) == 1
+    other = form.sequences(1, np.arange(form.num_sequences(1)))
     assert sorted(batch["input_ids"].tolist()) != sorted(other["input_ids"].tolist())
 
 
@@ -162,5 +162,5 @@ def test_counting_equals_planning(strict):
     form = form_of(documents, dupe_factor=5, strict=strict)
     corpus = corpus_of(documents)
     planned = [plan_pairs(corpus, form.settings, epoch % 5, "sop").num_pairs for epoch in range(7)]
-    assert [form.num_rows(epoch) for epoch in range(7)] == planned
+    assert [form.num_sequences(epoch) for epoch in range(7)] == planned
     assert planned[0] == count_pairs(corpus, form.settings, 0, "sop")

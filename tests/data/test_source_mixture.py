@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.data.mixture import PERIOD, Epochs, Mixture
+from bertjax.data.mixture import PERIOD, EpochStream, Mixture
 
 
 class Counted:
@@ -15,7 +15,7 @@ class Counted:
         self.lengths, self.asked = lengths, []
         self.settings = types.SimpleNamespace(dupe_factor=len(lengths))
 
-    def num_rows(self, epoch):
+    def num_sequences(self, epoch):
         self.asked.append(epoch)
         return self.lengths[epoch % len(self.lengths)]
 
@@ -59,7 +59,7 @@ def test_the_seed_shuffles():
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.permutations(range(60)))
 def test_epochs_are_laid_end_to_end(lengths, order):
     stream = [(epoch, row) for epoch in range(60) for row in range(lengths[epoch % len(lengths)])][:60]
-    epochs = Epochs(Counted(lengths))
+    epochs = EpochStream(Counted(lengths))
     for index in order:
         found = epochs.locate(np.array([index]))
         assert (found[0][0], found[1][0]) == stream[index]
@@ -69,7 +69,7 @@ def test_epochs_are_laid_end_to_end(lengths, order):
 
 def test_lengths_are_asked_for_when_needed():
     form = Counted([10, 12, 11, 13])
-    epochs = Epochs(form)
+    epochs = EpochStream(form)
     epochs.locate(np.array([9]))
     assert set(form.asked) == {0}
     epochs.locate(np.array([22]))
@@ -79,4 +79,4 @@ def test_lengths_are_asked_for_when_needed():
 
 @pytest.mark.parametrize(("index", "passed"), [(0, 0.0), (5, 0.5), (10, 1.0), (13, 1.25), (22, 2.0)])
 def test_progress(index, passed):
-    assert Epochs(Counted([10, 12])).progress(index) == passed
+    assert EpochStream(Counted([10, 12])).progress(index) == passed

@@ -16,8 +16,9 @@ import pytest
 
 from bertjax.data.builtin import clean_paragraphs
 from bertjax.data.special_tokens import FAMILIES
-from bertjax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from bertjax.data.tokenizer_training import sample_documents
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer, save_huggingface_tokenizer, save_tokenizer
+from bertjax.data.tokenizer_training import sample_documents, train_tokenizer
 from bertjax.errors import UserError
 
 CHINESE = ["我们今天去北京大学学习。", "北京大学的学生今天学习中文。", "今天的天气很好，我们去学习中文！"]
@@ -54,20 +55,20 @@ def trained(family: str, model: str, vocab_size: int = 400) -> Tokenizer:
 
 
 def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
-    return [tokenizer.pieces[i] for i in tokenizer.encode_batch([text])[0]]
+    return [tokenizer.tokens[i] for i in tokenizer.encode_batch([text])[0]]
 
 
 @pytest.mark.parametrize(("family", "model"), PAIRS)
 def test_special_pieces_have_the_ids_of_the_family(family: str, model: str) -> None:
     tokenizer, spec = trained(family, model), FAMILIES[family]
-    assert tokenizer.size == len(tokenizer.pieces) == 400
-    assert tuple(tokenizer.pieces[: len(spec.first)]) == spec.first
+    assert tokenizer.size == len(tokenizer.tokens) == 400
+    assert tuple(tokenizer.tokens[: len(spec.first)]) == spec.first
     if spec.last:
-        assert tuple(tokenizer.pieces[-len(spec.last) :]) == spec.last
-    assert sorted(tokenizer.pieces[i] for i in tokenizer.special_ids) == sorted(spec.special)
+        assert tuple(tokenizer.tokens[-len(spec.last) :]) == spec.last
+    assert sorted(tokenizer.tokens[i] for i in tokenizer.special_ids) == sorted(spec.special)
     for role in ("pad", "unk", "cls", "sep", "mask"):
         index = getattr(tokenizer, f"{role}_id")
-        assert (tokenizer.pieces[index] if index >= 0 else None) == spec.roles.get(role)
+        assert (tokenizer.tokens[index] if index >= 0 else None) == spec.roles.get(role)
 
 
 def test_the_published_numbers() -> None:
@@ -98,7 +99,7 @@ def test_marked_text_keeps_its_mask(family: str, model: str) -> None:
     tokenizer = trained(family, model)
     if tokenizer.mask_id < 0:
         return
-    mask = tokenizer.pieces[tokenizer.mask_id]
+    mask = tokenizer.tokens[tokenizer.mask_id]
     ids = tokenizer.encode_with_specials(f"the {mask} is made")
     assert ids.count(tokenizer.mask_id) == ids.count(tokenizer.cls_id) == ids.count(tokenizer.sep_id) == 1
     assert ids[-1 if family == "xlnet" else 0] == tokenizer.cls_id
@@ -116,14 +117,14 @@ def test_wordpiece_is_berts() -> None:
     assert pieces(uncased, "a\x00b\u00adc") == pieces(uncased, "abc")
     cased = train_tokenizer(corpus(), model="wordpiece", family="bert", vocab_size=400, lowercase=False)
     assert pieces(cased, "The the")[0] != pieces(cased, "The the")[-1]
-    assert not any("\u4e00" <= c <= "\u9fff" and len(piece) > 1 for piece in uncased.pieces for c in piece)
+    assert not any("\u4e00" <= c <= "\u9fff" and len(piece) > 1 for piece in uncased.tokens for c in piece)
 
 
 def test_rare_characters_do_not_crowd_out_words() -> None:
     strange = "".join(chr(0x4E00 + i) for i in range(3000))
     tokenizer = train_tokenizer([*corpus(), strange], model="wordpiece", family="bert", vocab_size=400)
     assert tokenizer.size == 400
-    assert sum(len(piece.removeprefix("##")) > 1 for piece in tokenizer.pieces) > 150
+    assert sum(len(piece.removeprefix("##")) > 1 for piece in tokenizer.tokens) > 150
 
 
 def test_byte_bpe_says_everything() -> None:
@@ -146,7 +147,7 @@ def test_starts_word() -> None:
         tokenizer = trained(family, model)
         starts = tokenizer.starts_word()
         assert starts.dtype == bool and starts.shape == (tokenizer.size,)
-        present = {piece: starts[tokenizer.pieces.index(piece)] for piece in cases if piece in tokenizer.pieces}
+        present = {piece: starts[tokenizer.tokens.index(piece)] for piece in cases if piece in tokenizer.tokens}
         assert len(present) > len(cases) - 2
         assert present == {piece: wanted for piece, wanted in cases.items() if piece in present}
 
@@ -235,7 +236,7 @@ def test_small_corpora() -> None:
 def test_long_lines_count_for_unigram() -> None:
     long = " ".join(["extraordinary"] * 3000)  # one line of 42,000 characters
     tokenizer = train_tokenizer([*corpus(), long], model="unigram", family="albert", vocab_size=400)
-    assert "▁extraordinary" in tokenizer.pieces
+    assert "▁extraordinary" in tokenizer.tokens
     chinese = train_tokenizer(["图书馆里" * 3000], model="unigram", family="albert", vocab_size=400)
     assert chinese.unk_id not in chinese.encode_batch(["图书馆里"])[0]  # three bytes a character
 
@@ -243,11 +244,11 @@ def test_long_lines_count_for_unigram() -> None:
 @pytest.mark.parametrize(("family", "model"), PAIRS)
 def test_save_and_load(tmp_path: Path, family: str, model: str) -> None:
     tokenizer = trained(family, model)
-    tokenizer.save(tmp_path / "deep" / "tok")
-    tokenizer.save(tmp_path / "deep" / "tok")  # again, over the old one
+    save_tokenizer(tokenizer, tmp_path / "deep" / "tok")
+    save_tokenizer(tokenizer, tmp_path / "deep" / "tok")  # again, over the old one
     loaded = load_tokenizer(tmp_path / "deep" / "tok")
     assert (loaded.digest, loaded.family, loaded.kind) == (tokenizer.digest, family, model)
-    assert loaded.lowercase == tokenizer.lowercase and loaded.pieces == tokenizer.pieces
+    assert loaded.lowercase == tokenizer.lowercase and loaded.tokens == tokenizer.tokens
     for ours, theirs in zip(tokenizer.encode_batch(TEXTS), loaded.encode_batch(TEXTS), strict=True):
         assert ours.tolist() == theirs.tolist()
     assert {p.name for p in (tmp_path / "deep").iterdir()} == {"tok"}  # no scratch left behind
@@ -265,7 +266,7 @@ def test_transformers_agrees(tmp_path: Path, family: str, model: str) -> None:
     tokenizer, spec = trained(family, model), FAMILIES[family]
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "model.safetensors").write_text("stays")
-    tokenizer.save_huggingface(tmp_path / "out", max_length=128)
+    save_huggingface_tokenizer(tokenizer, tmp_path / "out", max_length=128)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert len(theirs) == theirs.vocab_size == tokenizer.size
     assert theirs.model_max_length == 128 and theirs.padding_side == spec.padding_side
@@ -290,17 +291,17 @@ def test_pairs_have_bert_types(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = trained("bert", "wordpiece")
-    tokenizer.save_huggingface(tmp_path, 64)
+    save_huggingface_tokenizer(tokenizer, tmp_path, 64)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 400}))
     found = AutoTokenizer.from_pretrained(tmp_path)("the", "is")
     assert found["token_type_ids"] == [0, 0, 0, 1, 1]
-    assert [tokenizer.pieces[i] for i in found["input_ids"]] == ["[CLS]", "the", "[SEP]", "is", "[SEP]"]
+    assert [tokenizer.tokens[i] for i in found["input_ids"]] == ["[CLS]", "the", "[SEP]", "is", "[SEP]"]
 
 
 def test_single_files_load(tmp_path: Path) -> None:
     bert, albert, deberta = (trained(f, FAMILIES[f].model) for f in ("bert", "albert", "deberta-v2"))
     for tokenizer, name in ((bert, "b"), (albert, "a"), (deberta, "d")):
-        tokenizer.save_huggingface(tmp_path / name, 64)
+        save_huggingface_tokenizer(tokenizer, tmp_path / name, 64)
     assert load_tokenizer(tmp_path / "b/vocab.txt").digest == bert.digest  # uncased is read off the pieces
     assert load_tokenizer(tmp_path / "b/tokenizer.json").digest == bert.digest
     assert load_tokenizer(tmp_path / "a/spiece.model").digest == albert.digest
@@ -334,7 +335,7 @@ def test_a_foreign_sentencepiece_model(tmp_path: Path) -> None:
     assert (albert.family, albert.mask_id, albert.lowercase) == ("albert", 4, True)
     assert pieces(albert, "THÉ Class") == pieces(albert, "the class")
     assert albert.encode_with_specials("THÉ Class")[1:-1] == albert.encode_batch(["the class"])[0].tolist()
-    albert.save(tmp_path / "saved")
+    save_tokenizer(albert, tmp_path / "saved")
     assert pieces(load_tokenizer(tmp_path / "saved"), "THÉ") == pieces(albert, "the")
     deberta = load_tokenizer(tmp_path / "deberta.model")
     assert (deberta.family, deberta.size, deberta.mask_id) == ("deberta-v2", 301, 300)
@@ -343,7 +344,7 @@ def test_a_foreign_sentencepiece_model(tmp_path: Path) -> None:
 
 def test_faults_are_one_line(tmp_path: Path) -> None:
     good = trained("bert", "wordpiece")
-    good.save_huggingface(tmp_path / "good", 64)
+    save_huggingface_tokenizer(good, tmp_path / "good", 64)
     content = json.loads((tmp_path / "good/tokenizer.json").read_text())
     vocabulary = content["model"]["vocab"]
     names = list(vocabulary)
@@ -383,18 +384,18 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the family roberta needs the special pieces </s>, <mask>"):
         load_tokenizer(tmp_path / "good", family="roberta")
     with pytest.raises(UserError, match="is a file; name a folder"):
-        good.save(tmp_path / "good/vocab.txt")
+        save_tokenizer(good, tmp_path / "good/vocab.txt")
 
 
 def test_our_folder_without_its_model(tmp_path: Path) -> None:
-    trained("albert", "unigram").save(tmp_path)
+    save_tokenizer(trained("albert", "unigram"), tmp_path)
     (tmp_path / "spiece.model").unlink()
     with pytest.raises(UserError, match="its model file is gone"):
         load_tokenizer(tmp_path)
 
 
 def test_code_in_a_folder_is_never_run(tmp_path: Path) -> None:
-    trained("bert", "wordpiece").save_huggingface(tmp_path, 64)
+    save_huggingface_tokenizer(trained("bert", "wordpiece"), tmp_path, 64)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     config["auto_map"] = {"AutoTokenizer": ["evil.Tokenizer", None]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))

@@ -13,11 +13,11 @@ import pytest
 from prepare_lab import documents, prepare, tokenizer
 
 from bertjax.data.corpus import Corpus, offsets, open_corpus
-from bertjax.data.formats import SINGLE, make_form
+from bertjax.data.formats import PACKABLE, make_format
 from bertjax.data.formats.base import example_ids
-from bertjax.data.pipeline import Pipeline, Source
+from bertjax.data.pipeline import MixtureSource, Pipeline
 from bertjax.data.prepare import PreparedCorpus
-from bertjax.data.validate_ids import limits_of, require_inside
+from bertjax.data.validate_ids import id_limits, require_ids_in_range
 from bertjax.errors import UserError
 from bertjax.types import Batch
 
@@ -38,7 +38,7 @@ def corpus_of(place: int | None = None, value: int = 0, dtype: type = np.int32) 
 def pipeline_of(corpus: Corpus, form: str = "block", **settings: object) -> Pipeline:
     given = {"seq_len": 24, "seed": 1, "special_ids": IDS, "dupe_factor": 1, "batch_size": 4} | settings
     return Pipeline(
-        [Source("toys", make_form(form, corpus, **given), None, corpus)], batch_size=4, seed=0, vocab_size=V
+        [MixtureSource("toys", make_format(form, corpus, **given), None, corpus)], batch_size=4, seed=0, vocab_size=V
     )
 
 
@@ -47,7 +47,7 @@ def an_epoch(pipeline: Pipeline) -> list[Batch]:
 
 
 @pytest.mark.parametrize("value", [V, V + 1, -1, -100])
-@pytest.mark.parametrize("form", [*SINGLE, "stream", "segments"])
+@pytest.mark.parametrize("form", [*PACKABLE, "stream", "segments"])
 def test_an_id_outside_the_vocabulary_names_its_document(form: str, value: int) -> None:
     more = {"reuse_len": 8} if form == "segments" else {}
     with pytest.raises(UserError) as caught:
@@ -94,9 +94,9 @@ def test_a_label_outside_its_classes_names_the_document(batch: Batch, value: int
     labels[2, 1] = value
     corpus = corpus_of()
     settings = pipeline_of(corpus, "nsp_pairs", packing="best_fit", max_examples=4, seq_len=48).sources[0].form.settings
-    sources = [Source("toys", None, None, corpus)]  # type: ignore[arg-type]
+    sources = [MixtureSource("toys", None, None, corpus)]  # type: ignore[arg-type]
     with pytest.raises(UserError) as caught:
-        require_inside(batch | {"pair_labels": labels}, limits_of(settings, V), sources, np.zeros(4, int))
+        require_ids_in_range(batch | {"pair_labels": labels}, id_limits(settings, V), sources, np.zeros(4, int))
     example = int(batch["example_ids"][2, 1])
     document = begin_of(corpus, example) // 21 + 1
     expected = f"pair_labels holds {value} (example {example}), outside 0 to 1; it begins in document {document} of"
@@ -109,16 +109,16 @@ def test_every_field_that_is_an_index_is_looked_at(batch: Batch, field: str, val
     broken = batch[field].copy()
     broken[1, 1] = value
     settings = pipeline_of(corpus_of(), packing="best_fit", max_examples=4, seq_len=48).sources[0].form.settings
-    sources = [Source("toys", None, None, None)]  # type: ignore[arg-type]
-    require_inside(batch, limits_of(settings, V), sources, np.zeros(4, int))
+    sources = [MixtureSource("toys", None, None, None)]  # type: ignore[arg-type]
+    require_ids_in_range(batch, id_limits(settings, V), sources, np.zeros(4, int))
     with pytest.raises(UserError, match=f"{field} holds {value} "):
-        require_inside(batch | {field: broken}, limits_of(settings, V), sources, np.zeros(4, int))
+        require_ids_in_range(batch | {field: broken}, id_limits(settings, V), sources, np.zeros(4, int))
 
 
 def test_every_integer_of_a_batch_has_a_limit_or_is_an_identity(batch: Batch) -> None:
     settings = pipeline_of(corpus_of()).sources[0].form.settings
     free = {"example_ids", "example_draws"}
-    assert {name for name, array in batch.items() if array.dtype.kind in "iu"} == {*limits_of(settings, V), *free}
+    assert {name for name, array in batch.items() if array.dtype.kind in "iu"} == {*id_limits(settings, V), *free}
 
 
 @pytest.mark.parametrize("role", ["pad_id", "cls_id", "sep_id"])
@@ -158,8 +158,8 @@ def test_a_bit_that_fell_over_in_a_prepared_corpus_is_named(prepared: PreparedCo
     value = tokenizer().size + excess if excess >= 0 else excess
     number = flipped(prepared.folder, value)
     corpus = open_corpus(prepared.folder)["train"]
-    form = make_form("block", corpus, seq_len=32, seed=0, special_ids=tokenizer())
-    pipeline = Pipeline([Source("toys", form, None, corpus)], batch_size=8, seed=0, vocab_size=tokenizer().size)
+    form = make_format("block", corpus, seq_len=32, seed=0, special_ids=tokenizer())
+    pipeline = Pipeline([MixtureSource("toys", form, None, corpus)], batch_size=8, seed=0, vocab_size=tokenizer().size)
     with (
         pipeline.prefetch(0, 100) as ahead,
         pytest.raises(UserError, match=f"token 3 of document {number} of {prepared.folder}/train"),
@@ -173,12 +173,12 @@ def test_looking_costs_little(packing: str, seconds_of: Callable[[Callable], flo
     """Against the reading of a batch of BERT-mini alone; its step is a hundred times as long at least."""
     ids = np.random.default_rng(0).integers(3, 30_000, 400_000).astype(np.uint16)
     corpus = Corpus([ids], np.full(20_000, 20), offsets([10] * 2000), np.zeros(0, np.int64), "large")
-    form = make_form("nsp_pairs", corpus, seq_len=128, seed=0, special_ids=IDS, packing=packing, max_examples=8)
-    source = Source("large", form, None, corpus)
+    form = make_format("nsp_pairs", corpus, seq_len=128, seed=0, special_ids=IDS, packing=packing, max_examples=8)
+    source = MixtureSource("large", form, None, corpus)
     pipeline = Pipeline([source], batch_size=64, seed=0, vocab_size=30_522)
     batch, of_row = pipeline.batch(0), np.zeros(64, int)
-    limits = limits_of(form.settings, 30_522)
-    look = seconds_of(lambda: require_inside(batch, limits, [source], of_row))
+    limits = id_limits(form.settings, 30_522)
+    look = seconds_of(lambda: require_ids_in_range(batch, limits, [source], of_row))
     read = seconds_of(lambda: pipeline.batch(1))
     assert look < 0.2 * read  # 4 % on a quiet machine
     assert look < 1e-4

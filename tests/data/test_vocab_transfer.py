@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from bertjax.data.vocab_transfer import match_pieces
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
+from bertjax.data.tokenizer_training import train_tokenizer
+from bertjax.data.vocab_transfer import match_tokens
 
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXT = "the cat sat, then the cats played again and again near the theatre. a player plays (badly) in the playing field"
@@ -27,15 +29,15 @@ def trained(model: str, family: str) -> Tokenizer:
 
 
 def named(old: Tokenizer, new: Tokenizer, piece: str) -> list[str]:
-    return [old.pieces[index] for index in match_pieces(old, new).parts[new.pieces.index(piece)]]
+    return [old.tokens[index] for index in match_tokens(old, new).parts[new.tokens.index(piece)]]
 
 
 def test_another_vocabulary_of_the_same_kind(tmp_path: Path) -> None:
     letters = [*"abcdefi", *(f"##{letter}" for letter in "abcdefi"), ",", "é"]
     old = wordpiece(tmp_path, "old", [*letters, "cab", "##ab"])
     new = wordpiece(tmp_path, "new", ["cab", "##ab", "cabba", "##abba", "Cab", "##e", ",", "xyz", "dé", "##f,e"], False)
-    found = match_pieces(old, new)
-    pieces = [[old.pieces[index] for index in parts] for parts in found.parts]
+    found = match_tokens(old, new)
+    pieces = [[old.tokens[index] for index in parts] for parts in found.parts]
     assert pieces[: len(BERT)] == [[piece] for piece in BERT]
     assert pieces[len(BERT) :] == [
         ["cab"],
@@ -54,7 +56,7 @@ def test_another_vocabulary_of_the_same_kind(tmp_path: Path) -> None:
 
 def test_equal_pieces_match_themselves(tmp_path: Path) -> None:
     old = wordpiece(tmp_path, "same", ["a", "b"])
-    assert match_pieces(old, old).parts == [[index] for index in range(7)]
+    assert match_tokens(old, old).parts == [[index] for index in range(7)]
 
 
 def test_the_beginning_of_a_word_is_told_in_every_spelling() -> None:
@@ -79,7 +81,7 @@ def test_special_pieces_are_matched_by_their_part() -> None:
 
 def test_marks_are_words_of_their_own_only_in_wordpiece() -> None:
     words, byte_pairs = trained("wordpiece", "bert"), trained("bpe", "roberta")
-    assert "Ġ(" in byte_pairs.pieces and "(" in byte_pairs.pieces
+    assert "Ġ(" in byte_pairs.tokens and "(" in byte_pairs.tokens
     assert named(byte_pairs, words, "(") == ["("]  # which mostly stands right behind something
     assert named(words, byte_pairs, "(") == ["("] and named(words, byte_pairs, "Ġ(") == ["("]
 
@@ -89,13 +91,13 @@ def test_bytes_that_are_no_text_match_only_bytes() -> None:
     assert named(trained("bpe", "modernbert"), byte_pairs, "Ã") == ["Ã"]
     assert named(trained("wordpiece", "bert"), byte_pairs, "Ã") == []
     accents = train_tokenizer(["é è ê ë ú ó í á à ù"] * 9, model="bpe", family="roberta", vocab_size=270)
-    assert "ĠÃ" in accents.pieces and named(byte_pairs, accents, "ĠÃ") == ["Ġ", "Ã"]  # half a letter behind a space
+    assert "ĠÃ" in accents.tokens and named(byte_pairs, accents, "ĠÃ") == ["Ġ", "Ã"]  # half a letter behind a space
 
 
 def test_a_blank_alone_says_nothing_of_a_word() -> None:
     unigram, words = trained("unigram", "albert"), trained("wordpiece", "bert")
-    assert "▁" in unigram.pieces and ">" not in "".join(unigram.pieces[5:])
-    assert unigram.pieces[match_pieces(unigram, words).parts[words.pieces.index("cat")][0]].startswith("▁")
+    assert "▁" in unigram.tokens and ">" not in "".join(unigram.tokens[5:])
+    assert unigram.tokens[match_tokens(unigram, words).parts[words.tokens.index("cat")][0]].startswith("▁")
     new = train_tokenizer(["> > > a b c d e f"] * 9, model="wordpiece", family="bert", vocab_size=30)
     assert named(unigram, new, ">") == []
 
@@ -107,9 +109,9 @@ def test_a_blank_alone_says_nothing_of_a_word() -> None:
 def test_parts_spell_the_piece(old: tuple[str, str], new: tuple[str, str]) -> None:
     """Whatever is composed writes the text of the piece."""
     before, after = trained(*old), trained(*new)
-    found = match_pieces(before, after)
+    found = match_tokens(before, after)
     assert found.kept + found.composed + found.fresh == after.size and found.kept > 20
-    for piece, parts in zip(after.pieces, found.parts, strict=True):
+    for piece, parts in zip(after.tokens, found.parts, strict=True):
         if len(parts) > 1 and piece.isascii():
-            written = "".join(before.pieces[part].removeprefix("##").strip("Ġ▁") for part in parts)
+            written = "".join(before.tokens[part].removeprefix("##").strip("Ġ▁") for part in parts)
             assert written == piece.removeprefix("##").strip("Ġ▁"), piece

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertjax.data.word_cache as word_memo
-from bertjax.data.tokenizer import Tokenizer, train_tokenizer
-from bertjax.data.tokenizer_backends import RustBackend
-from bertjax.data.word_cache import treats_words_alone
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_backends import HuggingFaceBackend
+from bertjax.data.tokenizer_training import train_tokenizer
+from bertjax.data.word_cache import has_independent_words
 
 FAMILIES = [("bert", "wordpiece"), ("roberta", "bpe"), ("modernbert", "bpe"), ("albert", "unigram")]
 PROSE = 3 * Path(__file__).read_text() + "".join(map(chr, range(33, 383)))
@@ -73,22 +74,24 @@ def content(family: str, model: str) -> dict:
 
 def test_only_tokenizers_that_look_at_single_words_are_asked_so() -> None:
     for family, model in FAMILIES:
-        assert treats_words_alone(content(family, model)) is (model != "unigram"), family
+        assert has_independent_words(content(family, model)) is (model != "unigram"), family
     bert, roberta = content("bert", "wordpiece"), content("roberta", "bpe")
     replaces = {"type": "Replace", "pattern": {"String": "a b"}, "content": "c"}
     added = {"id": 9, "content": "x  y", "special": False, "lstrip": True, "rstrip": False, "normalized": True}
-    assert not treats_words_alone(bert | {"normalizer": replaces})
-    assert not treats_words_alone(bert | {"normalizer": {"type": "Sequence", "normalizers": [replaces]}})
-    assert not treats_words_alone(bert | {"pre_tokenizer": {"type": "Metaspace"}})
-    assert not treats_words_alone(bert | {"added_tokens": [added]})
-    assert not treats_words_alone(roberta | {"model": roberta["model"] | {"dropout": 0.1}})
-    assert not treats_words_alone(roberta | {"pre_tokenizer": roberta["pre_tokenizer"] | {"use_regex": False}})
+    assert not has_independent_words(bert | {"normalizer": replaces})
+    assert not has_independent_words(bert | {"normalizer": {"type": "Sequence", "normalizers": [replaces]}})
+    assert not has_independent_words(bert | {"pre_tokenizer": {"type": "Metaspace"}})
+    assert not has_independent_words(bert | {"added_tokens": [added]})
+    assert not has_independent_words(roberta | {"model": roberta["model"] | {"dropout": 0.1}})
+    assert not has_independent_words(roberta | {"pre_tokenizer": roberta["pre_tokenizer"] | {"use_regex": False}})
 
 
 def test_byte_pieces_without_a_blank_before_the_first_word() -> None:
     """GPT-2's own files have `add_prefix_space` off: a word that opens a text has other pieces than behind a blank."""
     roberta = content("roberta", "bpe")
-    bare = RustBackend(json.dumps(roberta | {"pre_tokenizer": roberta["pre_tokenizer"] | {"add_prefix_space": False}}))
+    bare = HuggingFaceBackend(
+        json.dumps(roberta | {"pre_tokenizer": roberta["pre_tokenizer"] | {"add_prefix_space": False}})
+    )
     texts = ["the the word", "word", "the word the", " the"]
     lengths, ids = bare.encode_flat(texts)
     assert ids.tolist() == np.concatenate(bare.encode(texts)).tolist()

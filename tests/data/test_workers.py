@@ -19,8 +19,8 @@ from prepare_lab import digest, documents, prepare, tokenizer
 import bertjax.data.prepare as prepare_module
 import bertjax.data.workers as workers_module
 from bertjax.data.sentence_splitter import split_sentences
-from bertjax.data.tokenize_documents import DocumentFault, encode_documents
-from bertjax.data.workers import Workers
+from bertjax.data.tokenize_documents import DocumentError, tokenize_documents
+from bertjax.data.workers import WorkerPool
 from bertjax.errors import UserError
 
 
@@ -38,9 +38,9 @@ def test_workers_change_nothing(tmp_path: Path) -> None:
 
 def test_batches_come_back_in_order() -> None:
     lists = [documents(count, seed=count) for count in (1, 30, 2, 9, 1, 1, 20)]
-    with Workers(tokenizer(), 3) as workers:
+    with WorkerPool(tokenizer(), 3) as workers:
         for own, encoded in zip(lists, workers.map(lists), strict=True):
-            for ours, theirs in zip(encode_documents(own, tokenizer(), split_sentences), encoded, strict=True):
+            for ours, theirs in zip(tokenize_documents(own, tokenizer(), split_sentences), encoded, strict=True):
                 assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs)
 
 
@@ -101,10 +101,10 @@ def test_a_worker_that_raises_names_the_document(monkeypatch: pytest.MonkeyPatch
     )
     command = workers_module._COMMAND.replace("from bertjax.data.workers import serve; serve()", "")
     monkeypatch.setattr(workers_module, "_COMMAND", command + "\n" + broken)
-    with Workers(tokenizer(), 1) as workers:
+    with WorkerPool(tokenizer(), 1) as workers:
         answers = workers.map([["good"], ["good", "bad"]])
         assert next(answers).document_sentences.tolist() == [1]
-        with pytest.raises(DocumentFault) as fault:
+        with pytest.raises(DocumentError) as fault:
             next(answers)
         assert fault.value.index == 1 and fault.value.reason == "AssertionError: no words"
         assert next(workers.map([["good", "good"]])).document_sentences.tolist() == [1, 1]
@@ -114,8 +114,8 @@ def test_workers_end_with_their_parent() -> None:
     """P34: the parent is killed; a worker reads the end of its input and goes."""
     program = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
-        "from prepare_lab import tokenizer; from bertjax.data.workers import Workers\n"
-        "workers = Workers(tokenizer(), 2); print(*workers.process_ids, flush=True); time.sleep(60)"
+        "from prepare_lab import tokenizer; from bertjax.data.workers import WorkerPool\n"
+        "workers = WorkerPool(tokenizer(), 2); print(*workers.process_ids, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", program, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
@@ -143,7 +143,7 @@ def start_after_jax(times: int) -> None:
     jax.jit(lambda x: x + 1)(np.float32(0)).block_until_ready()
     for _ in range(times):
         began = time.monotonic()
-        with Workers(tokenizer(), 1) as workers:
+        with WorkerPool(tokenizer(), 1) as workers:
             assert len(next(workers.map([["the cat sees a dog."]])).ids)
         assert time.monotonic() - began < 10
 

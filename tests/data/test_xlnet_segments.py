@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from bertjax.data.corpus import Corpus, offsets
-from bertjax.data.formats import make_form
-from bertjax.data.formats.base import Form
-from bertjax.data.pipeline import Pipeline, Source
+from bertjax.data.formats import make_format
+from bertjax.data.formats.base import ExampleFormat
+from bertjax.data.pipeline import MixtureSource, Pipeline
 from bertjax.errors import UserError
 
 PAD, CLS, SEP, END = 0, 2, 3, 4
@@ -37,13 +37,13 @@ def corpus_of(documents: int = 90, seed: int = 0, longest: int = 9) -> tuple[Cor
     return corpus, text, number
 
 
-def form_of(name: str, corpus: Corpus, **changes: Any) -> Form:
+def form_of(name: str, corpus: Corpus, **changes: Any) -> ExampleFormat:
     settings = {"seq_len": SIZE, "seed": 1, "batch_size": ROWS, "reuse_len": REUSED, "end_id": END, "dupe_factor": 3}
-    return make_form(name, corpus, special_ids=SPECIAL_IDS, **settings | changes)
+    return make_format(name, corpus, special_ids=SPECIAL_IDS, **settings | changes)
 
 
-def all_rows(form: Form, epoch: int = 0) -> dict[str, np.ndarray]:
-    return form.rows(epoch, np.arange(form.num_rows(epoch)))
+def all_rows(form: ExampleFormat, epoch: int = 0) -> dict[str, np.ndarray]:
+    return form.sequences(epoch, np.arange(form.num_sequences(epoch)))
 
 
 def streams_of(values: np.ndarray, number: int, bi_data: bool) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_a_stream_is_the_text_from_row_to_row(bi_data: bool) -> None:
     batch = all_rows(form)
     streams = streams_of(text, 3 if bi_data else ROWS, bi_data)
     batches = streams.shape[1] // SIZE
-    assert form.num_rows(0) == batches * ROWS and form.num_rows(5) == form.num_rows(0)
+    assert form.num_sequences(0) == batches * ROWS and form.num_sequences(5) == form.num_sequences(0)
     rows = batch["input_ids"].reshape(batches, ROWS, SIZE).swapaxes(0, 1).reshape(ROWS, -1)
     np.testing.assert_array_equal(rows, streams[:, : batches * SIZE])
     assert (batch["segment_ids"] == 1).all() and not batch["token_type_ids"].any()
@@ -68,7 +68,7 @@ def test_a_stream_is_the_text_from_row_to_row(bi_data: bool) -> None:
     assert ("backward" in batch) == bi_data
     if bi_data:
         np.testing.assert_array_equal(batch["backward"], np.tile([False] * 3 + [True] * 3, batches))
-    assert len(np.unique(batch["example_ids"])) == form.num_rows(0)
+    assert len(np.unique(batch["example_ids"])) == form.num_sequences(0)
 
 
 def test_layout_of_segments() -> None:
@@ -77,7 +77,7 @@ def test_layout_of_segments() -> None:
     batch = all_rows(form)
     streams = streams_of(text, ROWS, False)
     batches = (streams.shape[1] - SIZE) // REUSED + 1
-    assert form.num_rows(0) == batches * ROWS
+    assert form.num_sequences(0) == batches * ROWS
     for index, (ids, types_) in enumerate(zip(batch["input_ids"], batch["token_type_ids"], strict=True)):
         step = index // ROWS * REUSED
         np.testing.assert_array_equal(ids[:REUSED], streams[index % ROWS, step : step + REUSED])
@@ -141,7 +141,7 @@ def test_segments_are_among_those_of_the_authors(bi_data: bool, longest: int) ->
     follows = rows_with_a_choice = 0
     for epoch in range(3):
         batch = all_rows(form, epoch)
-        for index in range(0, form.num_rows(0), 1 if longest == 9 else 7):
+        for index in range(0, form.num_sequences(0), 1 if longest == 9 else 7):
             ids, sentences = (values[index % ROWS] for values in streams)
             begin = index // ROWS * REUSED + REUSED
             following, random, cuts = possible_pairs(sentences, begin)
@@ -179,8 +179,8 @@ def test_any_row_can_be_asked_for_and_segments_are_redrawn() -> None:
     corpus, _, _ = corpus_of()
     form = form_of("segments", corpus, bi_data=True)
     whole = all_rows(form)
-    chosen = np.random.default_rng(0).permutation(form.num_rows(0))[:30]
-    some = form_of("segments", corpus, bi_data=True).rows(0, chosen)
+    chosen = np.random.default_rng(0).permutation(form.num_sequences(0))[:30]
+    some = form_of("segments", corpus, bi_data=True).sequences(0, chosen)
     for name, array in whole.items():
         np.testing.assert_array_equal(some[name], array[chosen])
     later = [all_rows(form, epoch) for epoch in (1, 3)]
@@ -197,11 +197,11 @@ def test_batches_of_a_pipeline_are_rows_of_the_streams(name: str) -> None:
     """Batch t holds step t of every stream, in every epoch; a share of its rows is those rows."""
     corpus, _, _ = corpus_of()
     form = form_of(name, corpus, bi_data=True)
-    pipeline = Pipeline([Source("toy", form)], batch_size=ROWS, seed=5, vocab_size=len(corpus.counts))
-    batches = form.num_rows(0) // ROWS
+    pipeline = Pipeline([MixtureSource("toy", form)], batch_size=ROWS, seed=5, vocab_size=len(corpus.counts))
+    batches = form.num_sequences(0) // ROWS
     for cursor in (0, 1, batches - 1, batches, 2 * batches + 1):
         epoch, step = divmod(cursor, batches)
-        expected = form.rows(epoch, np.arange(step * ROWS, (step + 1) * ROWS))
+        expected = form.sequences(epoch, np.arange(step * ROWS, (step + 1) * ROWS))
         for part in (slice(None), slice(2, 5)):
             found = pipeline.batch(cursor, part)
             for key, array in expected.items():

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from tokens_lab import trained
 
+from bertjax.data.tokenizer_io import save_huggingface_tokenizer
 from bertjax.parity.cases import Case
 from bertjax.parity.compare import random_transformers_model
 
@@ -59,5 +60,5 @@ def write_folder(family: str, folder: Path) -> tuple[Any, Any]:
     )
     model = random_transformers_model(case, model_class)
     model.save_pretrained(folder)
-    tokenizer.save_huggingface(folder, max_length=120)
+    save_huggingface_tokenizer(tokenizer, folder, max_length=120)
     return model, AutoTokenizer.from_pretrained(folder)

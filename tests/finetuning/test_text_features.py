@@ -11,7 +11,7 @@ from tokens_lab import ALL_FAMILIES, sentences, theirs, trained
 from bertjax.config.task import TaskConfig
 from bertjax.config.task_sources import Places
 from bertjax.data.special_tokens import FAMILIES
-from bertjax.data.tokenizer import load_tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer, save_huggingface_tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning.features import Features, text_data, truncated_lengths
 from bertjax.finetuning.readers.examples import TextExamples
@@ -79,7 +79,7 @@ def test_as_transformers(family: str, cut: str) -> None:
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "xlnet"])
 def test_special_pieces_in_a_text(family: str) -> None:
     tokenizer = trained(family)
-    text = f"The cat {tokenizer.pieces[tokenizer.sep_id]} sat{tokenizer.pieces[tokenizer.mask_id]}"
+    text = f"The cat {tokenizer.tokens[tokenizer.sep_id]} sat{tokenizer.tokens[tokenizer.mask_id]}"
     found = text_data(config(), examples([text]), tokenizer, ())
     assert found.features.tokens.tolist() == theirs(family)(text)["input_ids"]
 
@@ -88,7 +88,7 @@ def test_special_pieces_in_a_text(family: str) -> None:
 def test_a_file_without_a_layout_gets_the_familys(tmp_path: Path, family: str) -> None:
     from tokenizers import Tokenizer
 
-    trained(family).save_huggingface(tmp_path, 64)
+    save_huggingface_tokenizer(trained(family), tmp_path, 64)
     bare = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     bare.post_processor = None  # type: ignore[assignment]
     bare.save(str(tmp_path / "bare.json"))

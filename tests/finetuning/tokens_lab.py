@@ -12,7 +12,9 @@ import numpy as np
 from bertjax.config.fields import settings_of
 from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
 from bertjax.data.special_tokens import FAMILIES
-from bertjax.data.tokenizer import Tokenizer, train_tokenizer
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import save_huggingface_tokenizer
+from bertjax.data.tokenizer_training import train_tokenizer
 
 TEXT = "The cat sat on a mat while seventeen unbelievably hungry dogs, barking loudly, looked over the fence ."
 WORDS = TEXT.split()
@@ -43,7 +45,7 @@ def theirs(family: str, **options: Any) -> Any:
     from transformers import AutoTokenizer
 
     folder = tempfile.mkdtemp()
-    trained(family).save_huggingface(folder, max_length=512)
+    save_huggingface_tokenizer(trained(family), folder, max_length=512)
     tokenizer = AutoTokenizer.from_pretrained(folder, **options)
     for path in Path(folder).iterdir():
         path.unlink()

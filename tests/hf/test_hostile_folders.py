@@ -18,7 +18,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from bertjax.config.model import EncoderConfig
-from bertjax.data.tokenizer import load_tokenizer, train_tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer, save_huggingface_tokenizer
+from bertjax.data.tokenizer_training import train_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment.load import load_source_model
 from bertjax.hf import save as save_module
@@ -83,9 +84,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(save_module, "_compare_outputs", lambda *_: None)
         save_pretrained(folder, params, CONFIG, heads=("mlm",))
-    train_tokenizer(["the cat sees the dog"] * 3, model="wordpiece", family="bert", vocab_size=60).save_huggingface(
-        folder, 10
-    )
+    tokenizer = train_tokenizer(["the cat sees the dog"] * 3, model="wordpiece", family="bert", vocab_size=60)
+    save_huggingface_tokenizer(tokenizer, folder, 10)
     return folder
 
 

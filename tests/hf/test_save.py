@@ -76,9 +76,9 @@ class Words:
         if size > 30:
             self.inner.add_tokens([f"extra{i}" for i in range(size - 30)])
 
-    def save_huggingface(self, folder: str | os.PathLike[str], max_length: int) -> None:
-        self.inner.save(str(Path(folder) / "tokenizer.json"))
-        (Path(folder) / "tokenizer_config.json").write_text(json.dumps({"model_max_length": max_length}))
+    def huggingface_files(self, max_length: int) -> dict[str, bytes]:
+        config = json.dumps({"model_max_length": max_length}).encode()
+        return {"tokenizer.json": self.inner.to_str().encode(), "tokenizer_config.json": config}
 
     def encode_with_specials(self, text: str) -> list[int]:
         return [i + self.shift for i in self.inner.encode(text).ids]

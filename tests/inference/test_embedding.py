@@ -12,7 +12,7 @@ import torch
 from models_lab import quick_compilation, write_folder
 from tokens_lab import sentences
 
-from bertjax.data.tokenizer import load_tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.sentence_transformers import Pooling

@@ -128,9 +128,9 @@ class Words:
     def __init__(self, mask: str) -> None:
         from tokenizers import Tokenizer, models, pre_tokenizers
 
-        self.pieces = ["[PAD]", "[UNK]", "the", mask, *[f"w{number}" for number in range(26)]]
+        self.tokens = ["[PAD]", "[UNK]", "the", mask, *[f"w{number}" for number in range(26)]]
         self.mask_id = MASK
-        self.engine = Tokenizer(models.WordLevel({each: index for index, each in enumerate(self.pieces)}, "[UNK]"))
+        self.engine = Tokenizer(models.WordLevel({each: index for index, each in enumerate(self.tokens)}, "[UNK]"))
         self.engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         self.engine.add_special_tokens([mask])
 

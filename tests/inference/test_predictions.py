@@ -14,7 +14,7 @@ from models_lab import MODELS, quick_compilation
 from tokens_lab import sentences, trained
 
 from bertjax.config.task import QaConfig, TaskConfig
-from bertjax.data.tokenizer import load_tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer, save_huggingface_tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer
 from bertjax.hf.pretrained import load_pretrained
@@ -49,7 +49,7 @@ def write_folder(
     case = Case(family, "of a task", config_class, sizes | keys | named, (f"{stem}For{head}",))
     model = random_transformers_model(case, case.classes[0], seed=4)
     model.save_pretrained(folder)
-    tokenizer.save_huggingface(folder, max_length=120)
+    save_huggingface_tokenizer(tokenizer, folder, max_length=120)
     return model, AutoTokenizer.from_pretrained(folder)
 
 

@@ -11,7 +11,8 @@ import torch
 from models_lab import quick_compilation, write_folder
 from tokens_lab import sentences
 
-from bertjax.data.tokenizer import Tokenizer, load_tokenizer
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.inference.pseudo_likelihood import score_texts

@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.config import parse, parse_objective
 from bertjax.config.overrides import load_config
 from bertjax.data.corpus import Corpus, offsets
-from bertjax.data.formats import make_form
+from bertjax.data.formats import make_format
 from bertjax.experiment import build
 from bertjax.models.model import init_params
 from bertjax.objectives.base import Network, Objective
@@ -38,8 +38,8 @@ def corpus() -> Corpus:
 def epoch_of(form: str, packing: str) -> dict[str, jax.Array]:
     """All rows of an epoch."""
     settings: dict[str, Any] = {"seq_len": S, "seed": 1, "special_ids": SPECIAL_IDS, "max_examples": MOST}
-    made = make_form(form, corpus(), packing=packing, **settings)
-    batch = made.rows(0, np.arange(made.num_rows(0)))
+    made = make_format(form, corpus(), packing=packing, **settings)
+    batch = made.sequences(0, np.arange(made.num_sequences(0)))
     return {name: jnp.asarray(array) for name, array in batch.items()}
 
 

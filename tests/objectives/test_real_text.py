@@ -14,7 +14,7 @@ from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.overrides import load_config
 from bertjax.config.parse_objective import masking_config
 from bertjax.data.builtin import python_docs
-from bertjax.data.tokenizer import train_tokenizer
+from bertjax.data.tokenizer_training import train_tokenizer
 from bertjax.objectives.masking import mask_batch
 from bertjax.types import Vocabulary
 

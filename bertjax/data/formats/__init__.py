@@ -6,34 +6,33 @@ import functools
 from collections.abc import Callable
 
 from bertjax.data.corpus import Corpus
-from bertjax.data.formats.base import Examples, Form, FormSettings, SpecialIds
-from bertjax.data.formats.blocks import Blocks
-from bertjax.data.formats.packed import Packed
-from bertjax.data.formats.pairs import Pairs
-from bertjax.data.formats.whole_sentences import Sentences
-from bertjax.data.formats.xlnet_segments import Segments, Stream
+from bertjax.data.formats.base import ExampleFormat, FormatSettings, PackableFormat, SpecialIds
+from bertjax.data.formats.contiguous import BlockFormat, SentenceFormat
+from bertjax.data.formats.packed import PackedFormat
+from bertjax.data.formats.sentence_pairs import PairFormat
+from bertjax.data.formats.xlnet_segments import StreamFormat, XLNetSegmentFormat
 from bertjax.data.packing import WINDOW
 from bertjax.errors import UserError
 
-SINGLE: dict[str, Callable[[Corpus, FormSettings], Examples]] = {
-    "block": Blocks,
-    "full_sentences": functools.partial(Sentences, crossing=True),
-    "doc_sentences": functools.partial(Sentences, crossing=False),
-    "nsp_pairs": functools.partial(Pairs, rule="nsp"),
-    "sop_pairs": functools.partial(Pairs, rule="sop"),
+PACKABLE: dict[str, Callable[[Corpus, FormatSettings], PackableFormat]] = {
+    "block": BlockFormat,
+    "full_sentences": functools.partial(SentenceFormat, crossing=True),
+    "doc_sentences": functools.partial(SentenceFormat, crossing=False),
+    "nsp_pairs": functools.partial(PairFormat, rule="nsp"),
+    "sop_pairs": functools.partial(PairFormat, rule="sop"),
 }
 """Forms of single examples, which can be packed."""
 
-FORMS: dict[str, Callable[[Corpus, FormSettings], Form]] = {
-    **SINGLE,
-    "segments": Segments,
-    "stream": Stream,
+FORMATS: dict[str, Callable[[Corpus, FormatSettings], ExampleFormat]] = {
+    **PACKABLE,
+    "segments": XLNetSegmentFormat,
+    "stream": StreamFormat,
 }
 
 __all__ = ["FORMS", "Form", "FormSettings", "SpecialIds", "make_form"]
 
 
-def make_form(
+def make_format(
     name: str,
     corpus: Corpus,
     *,
@@ -50,13 +49,13 @@ def make_form(
     packing: str = "none",
     pack_window: int = WINDOW,
     max_examples: int = 1,
-) -> Form:
+) -> ExampleFormat:
     """The form `name` over a corpus; `special_ids` is a tokenizer or `Vocabulary`; raises `UserError`.
 
     With `packing` "best_fit" rows hold up to `max_examples` examples, out of `pack_window` that are packed together.
     """
-    if name not in FORMS:
-        raise UserError(f"data.example_format {name!r} is unknown; known are {', '.join(sorted(FORMS))}")
+    if name not in FORMATS:
+        raise UserError(f"data.example_format {name!r} is unknown; known are {', '.join(sorted(FORMATS))}")
     for role in ("pad_id", "cls_id", "sep_id"):
         if getattr(special_ids, role) < 0:
             raise UserError(f"data.example_format {name} needs a tokenizer with a {role[:3]} piece; this one has none")
@@ -64,7 +63,7 @@ def make_form(
         raise UserError(f"dupe_factor must be at least 1, not {dupe_factor}")
     if not 0 <= short_seq_prob <= 1:
         raise UserError(f"short_seq_prob must lie in [0, 1], not {short_seq_prob}")
-    settings = FormSettings(
+    settings = FormatSettings(
         seq_len=seq_len,
         seed=seed,
         pad_id=special_ids.pad_id,
@@ -80,11 +79,11 @@ def make_form(
         max_examples=1 if packing == "none" else max_examples,
     )
     if packing == "none":
-        return FORMS[name](corpus, settings)
+        return FORMATS[name](corpus, settings)
     if packing != "best_fit":
         raise UserError(f"data.packing must be none or best_fit, not {packing!r}")
-    if name not in SINGLE:
-        raise UserError(f"data.packing=best_fit packs {', '.join(SINGLE)}: rows of {name} are full, set none")
+    if name not in PACKABLE:
+        raise UserError(f"data.packing=best_fit packs {', '.join(PACKABLE)}: rows of {name} are full, set none")
     if min(max_examples, pack_window) < 1:
         raise UserError(f"data.pack_examples and data.pack_window must be at least 1: {max_examples}, {pack_window}")
-    return Packed(SINGLE[name](corpus, settings), pack_window)
+    return PackedFormat(PACKABLE[name](corpus, settings), pack_window)

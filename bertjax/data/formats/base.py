@@ -31,7 +31,7 @@ class SpecialIds(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class FormSettings:
+class FormatSettings:
     """`seq_len` tokens of a row, specials included; draws repeat after `dupe_factor` epochs.
 
     Four matter to rows that go on from batch to batch: rows of a batch, tokens after which XLNet's next
@@ -54,16 +54,16 @@ class FormSettings:
     max_examples: int = 1
 
 
-class Form(Protocol):
+class ExampleFormat(Protocol):
     """A corpus seen as epochs of rows; both methods are pure functions of their arguments."""
 
-    settings: FormSettings
+    settings: FormatSettings
 
-    def num_rows(self, epoch: int) -> int:
+    def num_sequences(self, epoch: int) -> int:
         """Rows of an epoch; epochs that are equal modulo `dupe_factor` have the same examples in another order."""
         ...
 
-    def rows(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
+    def sequences(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
         """The rows `indices` of an epoch's order, in the layout of `bertjax.types.Batch`."""
         ...
 
@@ -72,7 +72,7 @@ class Form(Protocol):
         ...
 
 
-class Examples(Form, Protocol):
+class PackableFormat(ExampleFormat, Protocol):
     """A form whose rows can be told apart from their order, and so be packed: one example each, numbered from 0."""
 
     @property
@@ -85,11 +85,11 @@ class Examples(Form, Protocol):
         ...
 
     def examples(self, epoch: int, numbers: IntArray, counts: IntArray) -> dict[str, np.ndarray]:
-        """Rows made of these examples: `counts[r]` of them, one behind the other, in row r, as `lay_out` does it."""
+        """Returns sequences of these examples, `counts[b]` of them in sequence b, as `assemble_sequences`."""
         ...
 
 
-class Kept(Generic[Key, Value]):
+class EpochPlanCache(Generic[Key, Value]):
     """The values of the two keys used last; each is made once, also when several threads want it at a time."""
 
     SIZE = 2  # the current epoch and the next
@@ -132,7 +132,7 @@ class Kept(Generic[Key, Value]):
             future.set_exception(error)
 
 
-class Text(Protocol):
+class TokenSource(Protocol):
     """What slices of ids are read from: a corpus, or its documents end to end."""
 
     def gather(
@@ -142,10 +142,10 @@ class Text(Protocol):
         ...
 
 
-def lay_out(
-    text: Text,
+def assemble_sequences(
+    text: TokenSource,
     parts: Sequence[tuple[IntArray, IntArray]],
-    settings: FormSettings,
+    settings: FormatSettings,
     identities: np.ndarray,
     epoch: int,
     counts: IntArray | None = None,
@@ -181,14 +181,14 @@ def lay_out(
         "input_ids": input_ids,
         **_places(first, end, rows, size),
         "token_type_ids": np.cumsum(type_steps[:, :-1], axis=1, dtype=np.int32),
-        "example_positions": spread(first.astype(np.int32), counts, settings),
-        "example_weights": spread(np.ones(len(rows), np.float32), counts, settings),
-        "example_ids": spread(identities, counts, settings),
-        "example_draws": spread(np.full(len(rows), epoch % settings.dupe_factor, np.uint32), counts, settings),
+        "example_positions": pad_examples(first.astype(np.int32), counts, settings),
+        "example_weights": pad_examples(np.ones(len(rows), np.float32), counts, settings),
+        "example_ids": pad_examples(identities, counts, settings),
+        "example_draws": pad_examples(np.full(len(rows), epoch % settings.dupe_factor, np.uint32), counts, settings),
     }
 
 
-def spread(values: np.ndarray, counts: IntArray, settings: FormSettings) -> np.ndarray:
+def pad_examples(values: np.ndarray, counts: IntArray, settings: FormatSettings) -> np.ndarray:
     """[rows, E]: something of every example, row by row; 0 where there is no example."""
     out = np.zeros((len(counts), settings.max_examples), values.dtype)
     out[np.arange(settings.max_examples) < counts[:, None]] = values

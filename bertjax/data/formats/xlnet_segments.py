@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.data.corpus import Corpus
-from bertjax.data.counter_rng import Draws, IntArray, WordArray, scale
-from bertjax.data.formats.base import FormSettings, example_ids
+from bertjax.data.counter_rng import CounterRng, IntArray, UInt64Array, scale
+from bertjax.data.formats.base import FormatSettings, example_ids
 from bertjax.errors import UserError
 
 SPECIALS = 3  # [SEP], [SEP], [CLS]
@@ -22,7 +22,7 @@ SHORTEST = 2  # one token on each side
 HALF = np.uint64(1) << np.uint64(63)  # a random word is below it half of the time
 
 
-class Text:
+class DocumentStream:
     """The documents of a corpus end to end, each with `end_id` behind it; places count these pieces, too."""
 
     def __init__(self, corpus: Corpus, end_id: int) -> None:
@@ -71,7 +71,7 @@ class Reader(NamedTuple):
     All else is told in steps: how many tokens of a stream lie before.
     """
 
-    text: Text
+    text: DocumentStream
     low: IntArray
     high: IntArray
     backward: np.ndarray  # bool
@@ -88,7 +88,7 @@ class Reader(NamedTuple):
         """The last boundary at or before a step, at least the beginning of the stream."""
         return self._steps(np.where(self.backward, self._above(self.high - steps), self._below(self.low + steps)))
 
-    def random_cut(self, after: IntArray, before: int, words: WordArray) -> tuple[IntArray, IntArray]:
+    def random_cut(self, after: IntArray, before: int, words: UInt64Array) -> tuple[IntArray, IntArray]:
         """How many boundaries lie inside the next `before` steps, and one of them; anything where there is none."""
         first = np.where(self.backward, self.high - after - before, self.low + after) + 1
         begin, end = self.text.sentences_before(first), self.text.sentences_before(first + before - 1)
@@ -105,13 +105,13 @@ class Reader(NamedTuple):
         return self.text.sentence(self.text.sentences_before(places + 1) - 1)
 
 
-class Streams:
+class StreamLayout:
     """Equal cuts of one text, one for every row of a batch, whose next rows begin `advance` tokens further."""
 
-    def __init__(self, corpus: Corpus, settings: FormSettings, advance: int) -> None:
+    def __init__(self, corpus: Corpus, settings: FormatSettings, advance: int) -> None:
         self.settings, self.advance = settings, advance
         self._corpus = corpus
-        self._text = Text(corpus, settings.sep_id if settings.end_id < 0 else settings.end_id)
+        self._text = DocumentStream(corpus, settings.sep_id if settings.end_id < 0 else settings.end_id)
         rows = settings.batch_size
         if rows < 1:
             raise UserError(f"the batch size must be at least 1, not {rows}")
@@ -129,7 +129,7 @@ class Streams:
             )
 
     @property
-    def num_rows(self) -> int:
+    def num_sequences(self) -> int:
         """Of an epoch. The streams' ends that fill no whole row are left out: a batch's rows are at the same step."""
         batches = (self._length - self.settings.seq_len) // self.advance + 1
         return batches * self.settings.batch_size
@@ -155,27 +155,27 @@ class Streams:
         return found | ({"backward": reader.backward} if self.settings.bi_data else {})
 
 
-class Stream:
+class StreamFormat:
     """Text and nothing else: every row is the next `seq_len` tokens of its stream."""
 
-    def __init__(self, corpus: Corpus, settings: FormSettings) -> None:
+    def __init__(self, corpus: Corpus, settings: FormatSettings) -> None:
         self.settings = settings
-        self._streams = Streams(corpus, settings, settings.seq_len)
+        self._streams = StreamLayout(corpus, settings, settings.seq_len)
 
-    def num_rows(self, epoch: int) -> int:
-        return self._streams.num_rows
+    def num_sequences(self, epoch: int) -> int:
+        return self._streams.num_sequences
 
     def prepare(self, epoch: int) -> None:
         """Nothing is planned: rows are in the order of the text."""
 
-    def rows(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
+    def sequences(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
         reader, steps = self._streams.find(indices)
         ids, _ = _lay_slices(reader, [(steps, np.full_like(steps, self.settings.seq_len))], self.settings.seq_len)
         rest = self._streams.describe(reader, steps, epoch)
         return {"input_ids": ids, "token_type_ids": np.zeros_like(ids)} | rest
 
 
-class Segments:
+class XLNetSegmentFormat:
     """XLNet's rows: `reuse_len` tokens that the next row does not repeat, then two segments A [SEP] B [SEP] [CLS].
 
     A begins where the reused tokens end. B follows A half of the time, else it is text from anywhere in the stream.
@@ -183,22 +183,22 @@ class Segments:
     up to B's, 2 for [CLS].
     """
 
-    def __init__(self, corpus: Corpus, settings: FormSettings) -> None:
+    def __init__(self, corpus: Corpus, settings: FormatSettings) -> None:
         if not 1 <= settings.reuse_len <= settings.seq_len - SPECIALS - SHORTEST:
             raise UserError(
                 f"model.reuse_len={settings.reuse_len} must leave data.seq_len={settings.seq_len} room for two "
                 f"segments and {SPECIALS} special pieces"
             )
         self.settings = settings
-        self._streams = Streams(corpus, settings, settings.reuse_len)
+        self._streams = StreamLayout(corpus, settings, settings.reuse_len)
 
-    def num_rows(self, epoch: int) -> int:
-        return self._streams.num_rows
+    def num_sequences(self, epoch: int) -> int:
+        return self._streams.num_sequences
 
     def prepare(self, epoch: int) -> None:
         """Nothing is planned: rows are in the order of the text, segments are drawn with the batch."""
 
-    def rows(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
+    def sequences(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
         settings = self.settings
         reader, steps = self._streams.find(indices)
         begin = steps + settings.reuse_len
@@ -212,12 +212,12 @@ class Segments:
         types[:, -1] = 2
         return {"input_ids": ids, "token_type_ids": types} | self._streams.describe(reader, steps, epoch)
 
-    def _words(self, epoch: int, indices: IntArray) -> WordArray:
+    def _words(self, epoch: int, indices: IntArray) -> UInt64Array:
         """uint64 [3, n]: the rows' random words, which come again after `dupe_factor` epochs."""
         size, draw = self.settings.batch_size, epoch % self.settings.dupe_factor
         words = np.zeros((3, len(indices)), np.uint64)
         for batch in np.unique(indices // size).tolist():
-            drawn = Draws("segments", self.settings.seed, draw, batch).words(3 * size).reshape(3, size)
+            drawn = CounterRng("segments", self.settings.seed, draw, batch).words(3 * size).reshape(3, size)
             here = indices // size == batch
             words[:, here] = drawn[:, indices[here] % size]
         return words
@@ -227,7 +227,7 @@ Slice = tuple[IntArray, IntArray]
 """Steps at which slices begin, and their lengths."""
 
 
-def _split(reader: Reader, begin: IntArray, total: int, words: WordArray) -> tuple[Slice, Slice]:
+def _split(reader: Reader, begin: IntArray, total: int, words: UInt64Array) -> tuple[Slice, Slice]:
     """A and B of `total` tokens together, as zihangdai/xlnet:data_utils.py, _split_a_and_b, draws them.
 
     A ends at a random boundary of sentences inside the next `total` tokens. Where there is none, A takes the sentence
@@ -261,10 +261,10 @@ def _lay_slices(
 
     Backward rows are read forwards out of the text, and then every slice of them is turned round.
     """
-    num_rows, columns = len(reader.low), np.arange(seq_len)
-    ids = np.zeros((num_rows, seq_len), np.int32)
-    source = np.tile(columns, (num_rows, 1))
-    column, ends = np.zeros(num_rows, np.int64), []
+    num_sequences, columns = len(reader.low), np.arange(seq_len)
+    ids = np.zeros((num_sequences, seq_len), np.int32)
+    source = np.tile(columns, (num_sequences, 1))
+    column, ends = np.zeros(num_sequences, np.int64), []
     for (steps, lengths), gap in zip(slices, (*gaps, 0), strict=True):
         reader.text.gather(reader.starts(steps, lengths), lengths, ids, column)
         end = column + lengths

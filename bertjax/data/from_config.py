@@ -19,7 +19,7 @@ from bertjax.config.phases import list_phases
 from bertjax.config.sources import Source, source_files
 from bertjax.data import builtin
 from bertjax.data.filters import DocumentFilter
-from bertjax.data.readers import Reading
+from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import is_held_out, iter_documents, source_digest
 from bertjax.errors import UserError
 from bertjax.io import atomic
@@ -27,11 +27,11 @@ from bertjax.types import Batch, Vocabulary
 
 if TYPE_CHECKING:
     from bertjax.data.phased_pipeline import PhasedPipeline
-    from bertjax.data.pipeline import Pipeline, Share
-    from bertjax.data.prepare import PreparedCorpus, Recipe
+    from bertjax.data.pipeline import Pipeline, ProcessShare
+    from bertjax.data.prepare import CorpusRecipe, PreparedCorpus
     from bertjax.data.tokenizer import Tokenizer
 
-Say = Callable[[str], None]
+LogFunction = Callable[[str], None]
 
 _TEXT_VERSION = 2
 """Raised when reading, sentence splitting or the extraction of the built-in text changes what comes out."""
@@ -53,7 +53,7 @@ class Prepared:
         return {"tokenizer": self.tokenizer.digest} | {name: corpus.digest for name, corpus in corpora.items()}
 
 
-def prepare(cfg: ConfigDict, say: Say = print) -> Prepared:
+def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
     """The tokenizer and corpora of a config, from the cache where they are there."""
     from bertjax.data.corpus import open_corpus
 
@@ -74,9 +74,10 @@ def prepare(cfg: ConfigDict, say: Say = print) -> Prepared:
     )
 
 
-def load_or_train_tokenizer(cfg: ConfigDict, say: Say = print) -> Tokenizer:
+def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokenizer:
     """The tokenizer that the config names, trained on its training documents when no trained one is cached."""
-    from bertjax.data.tokenizer import load_tokenizer, train_tokenizer
+    from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
+    from bertjax.data.tokenizer_training import train_tokenizer
 
     data, folder = cfg.data, tokenizer_folder(cfg)
     if folder is None:
@@ -99,7 +100,7 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: Say = print) -> Tokenizer:
         )
         if tokenizer.size < data.vocab_size:
             say(f"the corpus gives only {tokenizer.size:,} of {data.vocab_size:,} pieces")
-        tokenizer.save(folder)
+        save_tokenizer(tokenizer, folder)
     return _with_pieces(load_tokenizer(folder), cfg)
 
 
@@ -114,27 +115,27 @@ def _with_pieces(tokenizer: Tokenizer, cfg: ConfigDict) -> Tokenizer:
     return tokenizer
 
 
-def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: Share | None = None) -> PhasedPipeline:
+def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare | None = None) -> PhasedPipeline:
     """The endless batches of the training split; a stage whose rows are like those before it goes on behind them.
 
     `share` tells which rows of them are read ahead here; None = all.
     """
     from bertjax.data.phased_pipeline import PhaseBatches, PhasedPipeline
-    from bertjax.data.pipeline import every_row
+    from bertjax.data.pipeline import all_sequences
 
-    legs: list[PhaseBatches] = []
+    phases: list[PhaseBatches] = []
     used: dict[str, int] = {}  # rows that every kind of row has given so far
     kind, rows = "", 0
     for start, own in list_phases(cfg):
-        if legs:
-            used[kind] += (start - legs[-1].start) * rows
+        if phases:
+            used[kind] += (start - phases[-1].start) * rows
         kind, rows = str(own.data), own.train.batch_size
         pipeline = _pipeline(own, prepared, prepared.training, "train", prepared.weights, rows, cfg.seed)
-        legs.append(PhaseBatches(start, used.setdefault(kind, 0), pipeline))
-    return PhasedPipeline(legs, share or every_row)
+        phases.append(PhaseBatches(start, used.setdefault(kind, 0), pipeline))
+    return PhasedPipeline(phases, share or all_sequences)
 
 
-def eval_sets(cfg: ConfigDict, prepared: Prepared, share: Share | None = None) -> dict[str, list[Batch]]:
+def eval_sets(cfg: ConfigDict, prepared: Prepared, share: ProcessShare | None = None) -> dict[str, list[Batch]]:
     """Held-out batches of every source that has any: the same rows for every seed, so that runs compare.
 
     `share` tells which rows of each; None = all.
@@ -166,16 +167,15 @@ def _pipeline(
     seed: int,
 ) -> Pipeline:
     from bertjax.data.corpus import open_corpus
-    from bertjax.data.formats import make_form
-    from bertjax.data.pipeline import Pipeline
-    from bertjax.data.pipeline import Source as Part
+    from bertjax.data.formats import make_format
+    from bertjax.data.pipeline import MixtureSource, Pipeline
 
     data = cfg.data
     model = parse_objective.encoder_config(cfg)
     parts = []
     for name, prepared_corpus in corpora.items():
         corpus = open_corpus(prepared_corpus.folder)[split]
-        form = make_form(
+        form = make_format(
             data.example_format,
             corpus,
             seq_len=data.seq_len,
@@ -192,13 +192,13 @@ def _pipeline(
             pack_window=data.pack_window,
             max_examples=parse_objective.pack_examples(cfg),
         )
-        parts.append(Part(name, form, weights[name], corpus))
+        parts.append(MixtureSource(name, form, weights[name], corpus))
     return Pipeline(parts, batch_size=batch_size, seed=seed, vocab_size=prepared.vocabulary.size)
 
 
 def _document_end(tokenizer: Tokenizer) -> int:
     """The piece behind every document of a stream, -1 where the tokenizer has none (XLNet's has)."""
-    found = [index for index in tokenizer.special_ids if tokenizer.pieces[index] == "<eod>"]
+    found = [index for index in tokenizer.special_ids if tokenizer.tokens[index] == "<eod>"]
     return found[0] if found else -1
 
 
@@ -240,7 +240,7 @@ def tokenizer_folder(cfg: ConfigDict) -> Path | None:
     return parse.cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def rows_if_prepared(cfg: ConfigDict) -> int | None:
+def sequences_if_prepared(cfg: ConfigDict) -> int | None:
     """Rows of an epoch, or None while tokenizer or corpora are not in the cache; prepares nothing."""
     from bertjax.data.prepare import corpus_digest
 
@@ -264,13 +264,13 @@ def rows_if_prepared(cfg: ConfigDict) -> int | None:
 
 
 def _prepare_one(
-    cfg: ConfigDict, source: Source, tokenizer: Tokenizer, eval_fraction: float, say: Say
+    cfg: ConfigDict, source: Source, tokenizer: Tokenizer, eval_fraction: float, say: LogFunction
 ) -> PreparedCorpus:
     from bertjax.data.prepare import prepare_corpus
     from bertjax.data.progress import TokenizingProgress
     from bertjax.data.sentence_splitter import split_sentences
 
-    reading = Reading()
+    reading = DocumentStats()
     with TokenizingProgress(source, reading, say) as progress:
         corpus = prepare_corpus(
             iter_documents(source, cfg.data.encoding_errors, reading),
@@ -303,13 +303,13 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _recipe(cfg: ConfigDict, eval_fraction: float) -> Recipe:
-    from bertjax.data.prepare import Recipe
+def _recipe(cfg: ConfigDict, eval_fraction: float) -> CorpusRecipe:
+    from bertjax.data.prepare import CorpusRecipe
 
-    return Recipe(eval_fraction, parse.filter_config(cfg))
+    return CorpusRecipe(eval_fraction, parse.filter_config(cfg))
 
 
-LOSSES = {
+DROPPED_DOCUMENTS = {
     "empty": "empty documents",
     "duplicates": "documents left out, whose text came before (data.deduplicate)",
     "too_short": "documents left out, shorter than data.min_chars",
@@ -323,7 +323,7 @@ LOSSES = {
 
 def losses(corpus: PreparedCorpus) -> list[str]:
     """What of its source a prepared corpus does not hold as it was, a line each."""
-    lines = [f"{corpus.facts[name]:,} {text}" for name, text in LOSSES.items() if corpus.facts.get(name)]
+    lines = [f"{corpus.facts[name]:,} {text}" for name, text in DROPPED_DOCUMENTS.items() if corpus.facts.get(name)]
     dropped = sum(size.dropped_documents for size in corpus.splits.values())
     return lines + ([f"{dropped:,} documents left out, without a token"] if dropped else [])
 

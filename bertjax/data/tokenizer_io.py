@@ -4,26 +4,60 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertjax.data.special_tokens import FAMILIES, family_of, guess_family
-from bertjax.data.tokenizer_backends import Backend, RustBackend, SentencePieceBackend, with_pieces_appended
+from bertjax.data.tokenizer import FAMILY_KEY, OWN_FILE, Tokenizer
+from bertjax.data.tokenizer_backends import (
+    Backend,
+    HuggingFaceBackend,
+    SentencePieceBackend,
+    append_control_tokens,
+    wordpiece_backend,
+)
 from bertjax.errors import UserError
 from bertjax.io.atomic import atomic_file, atomic_folder
 
-if TYPE_CHECKING:
-    from bertjax.data.tokenizer import Tokenizer
-
-_OURS = "bertjax_tokenizer.json"
-_FAMILY_KEY = "bertjax_family"  # in tokenizer_config.json; transformers keeps it and makes nothing of it
-_READABLE = (_OURS, "tokenizer.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "vocab.txt")
+_READABLE = (OWN_FILE, "tokenizer.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "vocab.txt")
 _Found = tuple[Backend, str, bool]
 
 
-def read_backend(path: Path, family: str | None, lowercase: bool | None) -> _Found:
+def load_tokenizer(path: str | os.PathLike[str], family: str | None = None, lowercase: bool | None = None) -> Tokenizer:
+    """Reads a tokenizer; only data is read, no code is run.
+
+    Args:
+        path: a folder in the format of bertjax or of Hugging Face, `tokenizer.json`, `vocab.txt`, `spiece.model` or
+            `spm.model`.
+        family: a key of `TOKENIZER_FAMILIES`; None guesses it from the special tokens.
+        lowercase: whether text is lower-cased, for files that do not declare it (`vocab.txt`, sentencepiece).
+
+    Raises:
+        UserError: the tokenizer cannot be read.
+    """
+    return Tokenizer(*_read_backend(Path(path).expanduser(), family, lowercase))
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: str | os.PathLike[str]) -> None:
+    """Writes the canonical files, which `load_tokenizer` reads; all are written before any is replaced."""
+    _write_files(Path(folder), tokenizer.files())
+
+
+def save_huggingface_tokenizer(tokenizer: Tokenizer, folder: str | os.PathLike[str], max_length: int) -> None:
+    """Writes the files that `transformers.AutoTokenizer` loads; other files of the folder stay.
+
+    Args:
+        tokenizer: the tokenizer to write.
+        folder: made if it does not exist.
+        max_length: the `model_max_length` of Hugging Face, in tokens.
+    """
+    _write_files(Path(folder), tokenizer.huggingface_files(max_length))
+
+
+def _read_backend(path: Path, family: str | None, lowercase: bool | None) -> _Found:
     """(engine, family, lowercase) of a tokenizer file or folder."""
     if family is not None:
         family_of(family)
@@ -31,13 +65,13 @@ def read_backend(path: Path, family: str | None, lowercase: bool | None) -> _Fou
         names = [name for name in _READABLE if (path / name).is_file()]
         if not names:
             raise UserError(f"{path} holds no tokenizer; one of {', '.join(_READABLE[1:])} is expected in it")
-        if names[0] == _OURS:
+        if names[0] == OWN_FILE:
             return _read_ours(path, family)
         declared = _json_object(config) if (config := path / "tokenizer_config.json").is_file() else {}
         if lowercase is None and isinstance(declared.get("do_lower_case"), bool):
             lowercase = declared["do_lower_case"]
-        if family is None and declared.get(_FAMILY_KEY) in FAMILIES:
-            family = declared[_FAMILY_KEY]
+        if family is None and declared.get(FAMILY_KEY) in FAMILIES:
+            family = declared[FAMILY_KEY]
         path = path / names[0]
     if not path.is_file():
         raise UserError(f"no such tokenizer: {path}; give a folder, a tokenizer.json, a vocab.txt or a spiece.model")
@@ -46,7 +80,7 @@ def read_backend(path: Path, family: str | None, lowercase: bool | None) -> _Fou
         ".txt": _read_vocab,
         ".model": _read_sentencepiece,
     }
-    if path.name == _OURS:
+    if path.name == OWN_FILE:
         return _read_ours(path.parent, family)
     if path.suffix not in readers:
         raise UserError(f"{path}: a tokenizer file ends with .json, .txt (vocab.txt) or .model (sentencepiece)")
@@ -54,10 +88,12 @@ def read_backend(path: Path, family: str | None, lowercase: bool | None) -> _Fou
 
 
 def _read_ours(folder: Path, family: str | None) -> _Found:
-    about = _json_object(folder / _OURS)
+    about = _json_object(folder / OWN_FILE)
     name, kind, lowercase = about.get("family"), about.get("kind"), about.get("lowercase")
     if about.get("format") != 1 or not isinstance(name, str) or not isinstance(lowercase, bool):
-        raise UserError(f"{folder / _OURS} is not of this version; write the tokenizer again with `bertjax tokenizer`")
+        raise UserError(
+            f"{folder / OWN_FILE} is not of this version; write the tokenizer again with `bertjax tokenizer`"
+        )
     spec = family_of(name)
     if kind == "unigram" and (folder / spec.sentencepiece_file).is_file():
         backend, _, _ = _read_sentencepiece(folder / spec.sentencepiece_file, name, lowercase)
@@ -76,18 +112,16 @@ def _read_json(path: Path, family: str | None, lowercase: bool | None) -> _Found
     if not isinstance(model, dict) or model.get("type") not in ("WordPiece", "BPE", "Unigram"):
         raise UserError(f"{path}: no WordPiece, BPE or Unigram model in it; is it the tokenizer.json of transformers?")
     try:
-        backend = RustBackend(json.dumps(content, ensure_ascii=False))
+        backend = HuggingFaceBackend(json.dumps(content, ensure_ascii=False))
     except Exception as error:  # tokenizers raises a bare Exception
         raise UserError(f"{path}: broken tokenizer ({' '.join(str(error).split())}); copy it again") from error
-    family = family or guess_family(backend.pieces, backend.kind, str(path))
+    family = family or guess_family(backend.tokens, backend.kind, str(path))
     if lowercase is None:
         lowercase = '"lowercase": true' in (rules := json.dumps(content.get("normalizer"))) or '"Lowercase"' in rules
     return backend, family, lowercase
 
 
 def _read_vocab(path: Path, family: str | None, lowercase: bool | None) -> _Found:
-    from bertjax.data.tokenizer_training import wordpiece_from_pieces
-
     lines = _text(path).removeprefix("\ufeff").split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
@@ -109,7 +143,7 @@ def _read_vocab(path: Path, family: str | None, lowercase: bool | None) -> _Foun
         raise UserError(f"{path}: the family {family} needs the special pieces {', '.join(absent)}; add them")
     if lowercase is None:  # a cased vocabulary holds capital letters
         lowercase = not any(re.search(r"[A-Z]", name) for name in names if not re.fullmatch(r"[\[<].*[\]>]", name))
-    return wordpiece_from_pieces(names, spec, lowercase), family, lowercase
+    return wordpiece_backend(names, spec, lowercase), family, lowercase
 
 
 def _read_sentencepiece(path: Path, family: str | None, lowercase: bool | None) -> _Found:
@@ -129,7 +163,7 @@ def _read_sentencepiece(path: Path, family: str | None, lowercase: bool | None) 
     absent = [piece for piece in spec.last if piece not in pieces]  # released DeBERTa models leave out [MASK]
     lowercase = spec.lowercase if lowercase is None else lowercase
     folds_itself = processor.normalize("A").endswith("a")
-    backend = SentencePieceBackend(with_pieces_appended(model, absent), spec, fold=lowercase and not folds_itself)
+    backend = SentencePieceBackend(append_control_tokens(model, absent), spec, fold=lowercase and not folds_itself)
     return backend, family, lowercase
 
 
@@ -152,40 +186,7 @@ def _text(path: Path) -> str:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def huggingface_files(tokenizer: Tokenizer, backend: Backend, max_length: int) -> dict[str, bytes]:
-    """What `AutoTokenizer.from_pretrained` needs, for transformers 5 and, with special_tokens_map.json, for 4."""
-    spec = family_of(tokenizer.family)
-    roles = {f"{role}_token": piece for role, piece in spec.roles.items()}
-    config: dict[str, Any] = {
-        # the generic class takes tokenizer.json as it stands; the classes of most families rebuild parts of it
-        "tokenizer_class": spec.huggingface_class if tokenizer.kind == "wordpiece" else "PreTrainedTokenizerFast",
-        _FAMILY_KEY: tokenizer.family,
-        "model_max_length": max_length,
-        "do_lower_case": tokenizer.lowercase,
-        "clean_up_tokenization_spaces": False,
-        "padding_side": spec.padding_side,
-        "model_input_names": ["input_ids", *["token_type_ids"] * spec.token_types, "attention_mask"],
-        **roles,
-    }
-    if tokenizer.kind == "wordpiece":
-        config |= {"strip_accents": tokenizer.lowercase, "tokenize_chinese_chars": True}
-    files = {
-        "tokenizer.json": backend.marked.to_str(pretty=True).encode(),
-        "tokenizer_config.json": _pretty(config),
-        "special_tokens_map.json": _pretty(roles),
-    }
-    if tokenizer.kind == "wordpiece":
-        files["vocab.txt"] = "".join(piece + "\n" for piece in tokenizer.pieces).encode()
-    if isinstance(backend, SentencePieceBackend):
-        files[spec.sentencepiece_file] = backend.model
-    return files
-
-
-def _pretty(content: dict[str, Any]) -> bytes:
-    return (json.dumps(content, ensure_ascii=False, indent=2, sort_keys=True) + "\n").encode()
-
-
-def write_files(folder: Path, files: dict[str, bytes]) -> None:
+def _write_files(folder: Path, files: dict[str, bytes]) -> None:
     """Write files into a folder, which is made at need; a new folder appears whole, each file in an old one does."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; name a folder for the tokenizer")

@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from bertjax.data.corpus import Corpus
-from bertjax.data.counter_rng import Draws, IntArray, heads, permutation, scale
-from bertjax.data.formats.base import FormSettings, Kept, example_ids, lay_out, spread
+from bertjax.data.counter_rng import CounterRng, IntArray, binomial_half, permutation, scale
+from bertjax.data.formats.base import EpochPlanCache, FormatSettings, assemble_sequences, example_ids, pad_examples
 from bertjax.errors import UserError
 
 SPECIALS = 3  # [CLS], [SEP], [SEP]
@@ -47,14 +47,14 @@ class PairPlan:
         return len(self.a_start)
 
 
-class Pairs:
+class PairFormat:
     """One example per row, [CLS] A [SEP] B [SEP], `pair_labels` 0 where B follows A; redrawn `dupe_factor` times.
 
     `rule` says what else B may be: "nsp" a random text (half of the pairs, and whenever there is only one sentence),
     "sop" what precedes A (half of them).
     """
 
-    def __init__(self, corpus: Corpus, settings: FormSettings, rule: str) -> None:
+    def __init__(self, corpus: Corpus, settings: FormatSettings, rule: str) -> None:
         if settings.seq_len < SPECIALS + SHORTEST:
             raise UserError(f"data.seq_len must be at least {SPECIALS + SHORTEST} for pairs, not {settings.seq_len}")
         self.settings = settings
@@ -62,10 +62,10 @@ class Pairs:
         self._rule = rule
         self._counts: dict[int, int] = {}
         self._lock = threading.Lock()
-        self._plans: Kept[int, PairPlan] = Kept(self._plan)
-        self._orders: Kept[int, tuple[PairPlan, IntArray]] = Kept(self._order)
+        self._plans: EpochPlanCache[int, PairPlan] = EpochPlanCache(self._plan)
+        self._orders: EpochPlanCache[int, tuple[PairPlan, IntArray]] = EpochPlanCache(self._order)
 
-    def num_rows(self, epoch: int) -> int:
+    def num_sequences(self, epoch: int) -> int:
         draw = epoch % self.settings.dupe_factor
         with self._lock:
             if draw not in self._counts:
@@ -75,7 +75,7 @@ class Pairs:
     def prepare(self, epoch: int) -> None:
         self._orders.start(epoch)
 
-    def rows(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
+    def sequences(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
         plan, order = self._orders.get(epoch)
         return self._lay_out(plan, epoch, order[indices], np.ones(len(indices), np.int64))
 
@@ -95,8 +95,8 @@ class Pairs:
         a_start, a_length, b_start, b_length = (column[pairs].astype(np.int64) for column in columns)
         a, b = (a_start, a_length), (b_start, b_length)
         identities = example_ids(self._corpus, a[0])
-        batch = lay_out(self._corpus, [a, b], self.settings, identities, epoch, counts)
-        return batch | {"pair_labels": spread(plan.label[pairs].astype(np.int32), counts, self.settings)}
+        batch = assemble_sequences(self._corpus, [a, b], self.settings, identities, epoch, counts)
+        return batch | {"pair_labels": pad_examples(plan.label[pairs].astype(np.int32), counts, self.settings)}
 
     def _plan(self, draw: int) -> PairPlan:
         plan = plan_pairs(self._corpus, self.settings, draw, self._rule)
@@ -108,11 +108,11 @@ class Pairs:
         return plan, permutation(plan.num_pairs, "order of pairs", self.settings.seed, epoch)
 
 
-def plan_pairs(corpus: Corpus, settings: FormSettings, draw: int, rule: str = "nsp") -> PairPlan:
+def plan_pairs(corpus: Corpus, settings: FormatSettings, draw: int, rule: str = "nsp") -> PairPlan:
     """All pairs of one pass over the corpus, a pure function of the corpus, `seq_len`, `seed`, `draw` and the rule."""
 
     def plan_group(group: range) -> PairPlan:
-        draws = Draws("pairs", settings.seed, draw, settings.seq_len, group.start)
+        draws = CounterRng("pairs", settings.seed, draw, settings.seq_len, group.start)
         chunks = _cut_chunks(corpus, settings, group, draws, rule)
         return _small(_truncate(*_slices(corpus, chunks, draws), settings.seq_len - SPECIALS, draws), corpus, settings)
 
@@ -121,11 +121,11 @@ def plan_pairs(corpus: Corpus, settings: FormSettings, draw: int, rule: str = "n
     return PairPlan(*(np.concatenate([getattr(plan, name) for plan in plans]) for name in columns))
 
 
-def count_pairs(corpus: Corpus, settings: FormSettings, draw: int, rule: str = "nsp") -> int:
+def count_pairs(corpus: Corpus, settings: FormatSettings, draw: int, rule: str = "nsp") -> int:
     """`plan_pairs(...).num_pairs`, cheaper: lengths of epochs long past are needed to find a place in the stream."""
 
     def count_group(group: range) -> int:
-        draws = Draws("pairs", settings.seed, draw, settings.seq_len, group.start)
+        draws = CounterRng("pairs", settings.seed, draw, settings.seq_len, group.start)
         return len(_cut_chunks(corpus, settings, group, draws, rule).document)
 
     return sum(_for_each_group(corpus, count_group))
@@ -143,7 +143,9 @@ class _Chunks(NamedTuple):
     is_swapped: np.ndarray  # bool: the second part stands first
 
 
-def _cut_chunks(corpus: Corpus, settings: FormSettings, group: range, draws: Draws, rule: str = "nsp") -> _Chunks:
+def _cut_chunks(
+    corpus: Corpus, settings: FormatSettings, group: range, draws: CounterRng, rule: str = "nsp"
+) -> _Chunks:
     """Walk all documents of the group at once, one chunk of each per round.
 
     A chunk takes sentences until it holds the target length or the document ends; A is a random non-empty beginning of
@@ -155,7 +157,7 @@ def _cut_chunks(corpus: Corpus, settings: FormSettings, group: range, draws: Dra
     position = corpus.document_sentences[document]
     end = corpus.document_sentences[document + 1]
     is_short = draws.uniform(len(document)) < settings.short_seq_prob
-    target = np.where(is_short, 2 + draws.below(np.full(len(document), longest - 1)), longest)
+    target = np.where(is_short, 2 + draws.integers(np.full(len(document), longest - 1)), longest)
     base = position[0]  # bisect among the group's own sentences: they fit the processor's cache
     tokens = corpus.sentence_tokens[base : end[-1] + 1]
     rounds: list[_Chunks] = []
@@ -180,7 +182,9 @@ def _cut_chunks(corpus: Corpus, settings: FormSettings, group: range, draws: Dra
     return _Chunks(*(np.concatenate(column) for column in zip(*rounds, strict=True)))
 
 
-def _slices(corpus: Corpus, chunks: _Chunks, draws: Draws) -> tuple[IntArray, IntArray, IntArray, IntArray, np.ndarray]:
+def _slices(
+    corpus: Corpus, chunks: _Chunks, draws: CounterRng
+) -> tuple[IntArray, IntArray, IntArray, IntArray, np.ndarray]:
     """The pairs before truncation: starts and lengths in tokens of A and of B, and the labels."""
     tokens = corpus.sentence_tokens
     a_start, b_start, b_end = tokens[chunks.first], tokens[chunks.a_end], tokens[chunks.last]
@@ -188,7 +192,7 @@ def _slices(corpus: Corpus, chunks: _Chunks, draws: Draws) -> tuple[IntArray, In
     chosen = np.flatnonzero(chunks.is_random)
     other = _other_documents(chunks.document[chosen], corpus.num_documents, draws)
     begin, end = corpus.document_sentences[other], corpus.document_sentences[other + 1]
-    first = begin + draws.below(end - begin)
+    first = begin + draws.integers(end - begin)
     wanted = np.maximum(chunks.target[chosen] - a_length[chosen], 1)  # at least one sentence
     b_start[chosen] = tokens[first]
     b_end[chosen] = tokens[np.minimum(_bisect(tokens, tokens[first] + wanted), end)]
@@ -206,15 +210,15 @@ def _bisect(tokens: IntArray, wanted: IntArray) -> IntArray:
     return found
 
 
-def _other_documents(document: IntArray, num_documents: int, draws: Draws) -> IntArray:
+def _other_documents(document: IntArray, num_documents: int, draws: CounterRng) -> IntArray:
     """A random document for each, another one unless ten tries fail (always so in a corpus of one document)."""
     limits = np.full(len(document), num_documents)
-    other = draws.below(limits)
+    other = draws.integers(limits)
     for _ in range(TRIES - 1):
         same = np.flatnonzero(other == document)
         if not same.size:
             break
-        other[same] = draws.below(limits[same])
+        other[same] = draws.integers(limits[same])
     return other
 
 
@@ -225,7 +229,7 @@ def _truncate(
     b_length: IntArray,
     label: np.ndarray,
     longest: int,
-    draws: Draws,
+    draws: CounterRng,
 ) -> PairPlan:
     """Drop tokens one by one from the longer side (B if equal), at its front or back with equal chance, until they fit.
 
@@ -237,15 +241,15 @@ def _truncate(
     shared = excess - a_alone - b_alone
     a_drop, b_drop = a_alone + shared // 2, b_alone + (shared + 1) // 2
     return PairPlan(
-        a_start=a_start + heads(a_drop, draws),
+        a_start=a_start + binomial_half(a_drop, draws),
         a_length=a_length - a_drop,
-        b_start=b_start + heads(b_drop, draws),
+        b_start=b_start + binomial_half(b_drop, draws),
         b_length=b_length - b_drop,
         label=label,
     )
 
 
-def _small(plan: PairPlan, corpus: Corpus, settings: FormSettings) -> PairPlan:
+def _small(plan: PairPlan, corpus: Corpus, settings: FormatSettings) -> PairPlan:
     """In the least types that hold it: a plan is in memory for as long as its epoch."""
     start = np.uint32 if corpus.num_tokens < 1 << 32 else np.int64
     length = np.uint16 if settings.seq_len < 1 << 16 else np.int32
