@@ -95,7 +95,7 @@ def test_rows_that_hold_nothing_are_refused(name):
 
 def test_unknown_forms_are_refused():
     with pytest.raises(
-        UserError, match=r"data\.form 'nsp' is unknown; known are block, doc_sentences, full_sentences, nsp"
+        UserError, match=r"data\.example_format 'nsp' is unknown; known are block, doc_sentences, full_sentences, nsp"
     ):
         make_format("nsp", corpus_of([9]), seq_len=8, seed=1, special_ids=SPECIAL_IDS)
 

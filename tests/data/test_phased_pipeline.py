@@ -27,9 +27,9 @@ class Rows:
 def staged() -> PhasedPipeline:
     return PhasedPipeline(
         [
-            PhaseBatches(0, 0, SequenceIndex(2, 0)),
-            PhaseBatches(3, 6, SequenceIndex(4, 0)),
-            PhaseBatches(5, 0, SequenceIndex(3, 1)),
+            PhaseBatches(0, 0, Rows(2, 0)),
+            PhaseBatches(3, 6, Rows(4, 0)),
+            PhaseBatches(5, 0, Rows(3, 1)),
         ]
     )
 
@@ -50,7 +50,7 @@ def test_any_batch_and_any_rows_of_it_can_be_asked_for(staged: PhasedPipeline) -
 
 def test_every_host_reads_its_share_whatever_the_size_of_the_batch() -> None:
     """P19: four hosts, then two from cursor 4 on; every row once, and every batch as one host would have it."""
-    phases = [PhaseBatches(0, 0, SequenceIndex(4, 0)), PhaseBatches(3, 12, SequenceIndex(8, 0))]
+    phases = [PhaseBatches(0, 0, Rows(4, 0)), PhaseBatches(3, 12, SequenceIndex(8, 0))]
     whole = {cursor: PhasedPipeline(phases).batch(cursor)["input_ids"][:, 0] for cursor in range(8)}
     found: dict[int, list[int]] = {cursor: [] for cursor in whole}
     for hosts, start, stop in ((4, 0, 4), (2, 4, 8)):
