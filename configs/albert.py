@@ -37,10 +37,12 @@ def get_config(size: str = "base-v2") -> ConfigDict:
     config.data.vocab_size = 30000
     config.data.seq_len = 512
     config.data.dupe_factor = 40
-    config.objective.pair = "sop"
-    config.objective.dynamic = False
-    config.objective.masking = "ngram"
-    config.objective.max_predictions = 20  # 4 % of a full row; the authors confirm it (google-research/albert#51)
+    config.objective.mlm.sentence_objective = "sop"
+    config.objective.masking.dynamic = False
+    config.objective.masking.mask_unit = "ngram"
+    config.objective.masking.max_predictions = (
+        20  # 4 % of a full row; the authors confirm it (google-research/albert#51)
+    )
 
     config.train.num_steps = 125_000
     config.train.batch_size = 4096

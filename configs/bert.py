@@ -36,7 +36,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.data.seq_len = 512
     config.train.phases = ("90%:data.seq_len=128",)  # one schedule over both (A.2)
     config.data.dupe_factor = 10  # RoBERTa's account of BERT's data (arXiv:1907.11692, section 4.1)
-    config.objective.dynamic = False  # masks were drawn when the data were written
+    config.objective.masking.dynamic = False  # masks were drawn when the data were written
 
     config.train.num_steps = 1_000_000
     config.train.batch_size = 256
@@ -46,7 +46,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.checkpoint.interval_steps = (config.train.get_ref("num_steps") + 199) // 200
     if size == "smoke":
         make_smoke(config)
-        config.objective.dynamic = True
+        config.objective.masking.dynamic = True
         config.train.log_interval_steps = (config.train.get_ref("num_steps") + 59) // 60
         config.checkpoint.interval_steps = (config.train.get_ref("num_steps") + 9) // 10
         # learned positions: neighbours are told apart much sooner in short rows

@@ -47,17 +47,17 @@ def get_config(size: str = "v3-base") -> ConfigDict:
     config.data.lowercase = False
     config.data.vocab_size = 50265 if first else 128_100
     config.data.seq_len = 512
-    config.objective.pair = "none"
-    config.objective.masking = "ngram_window"
-    config.objective.mask_unknown = False
+    config.objective.mlm.sentence_objective = "none"
+    config.objective.masking.mask_unit = "ngram_window"
+    config.objective.masking.allow_mask_unk = False
     if not first and "v3" in PRESETS[size]:  # experiments/language_model/rtd_*.json
         config.objective.name = "rtd"
-        config.objective.sharing = "gdes"
-        config.objective.disc_weight = 10.0
+        config.objective.rtd.embedding_sharing = "gdes"
+        config.objective.rtd.disc_weight = 10.0
         config.generator.depth_ratio = 0.5
-        config.objective.max_ngram = 1
-        config.objective.mask_token_rate = 1.0
-        config.objective.random_token_rate = 0.0
+        config.objective.masking.max_ngram = 1
+        config.objective.masking.mask_token_rate = 1.0
+        config.objective.masking.random_token_rate = 0.0
 
     config.train.num_steps = 1_000_000
     config.train.batch_size = 64 if size == "v3-xsmall" else 256

@@ -1,14 +1,14 @@
 """DistilBERT: half of BERT's layers, taught by BERT, no token types, no pooler (arXiv:1910.01108).
 
     bertjax pretrain --config configs/distilbert.py:base --workdir runs/distil \
-        --config.objective.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/ \
+        --config.objective.distillation.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/ \
         --config.data.sources='text:corpus/*.txt'
 
 The teacher is any folder that Hugging Face or we wrote, with the same pieces: base and base-cased start as layers 0, 2,
 4, 7, 9 and 11 of BERT-base. `smoke` (minutes on a CPU) is taught by the run of configs/quickstart.py:
 
     bertjax pretrain --config configs/distilbert.py:smoke --workdir runs/distil \
-        --config.objective.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
+        --config.objective.distillation.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
 
 Hardware and time: by the paper, 90 hours on 8 V100 GPUs; not measured here. Result: by its authors, GLUE dev average
 77.0 (uncased).
@@ -41,15 +41,14 @@ def get_config(size: str = "base") -> ConfigDict:
     config.data.lowercase = size != "base-cased"
     config.data.vocab_size = 28996 if size == "base-cased" else 30522
     config.data.seq_len = 512
-    config.objective.name = "distill"
-    config.objective.teacher_layers = ("0", "2", "4", "7", "9", "11")
-    config.objective.soft_weight = 5.0
-    config.objective.mlm_weight = 2.0
-    config.objective.cosine_weight = 1.0
-    config.objective.pair = "none"
-    config.objective.masking = "frequency"
-    config.objective.mask_count = "random"
-    config.objective.mask_unknown = False
+    config.objective.name = "distillation"
+    config.objective.distillation.teacher_layers = (0, 2, 4, 7, 9, 11)
+    config.objective.distillation.kd_weight = 5.0
+    config.objective.distillation.mlm_weight = 2.0
+    config.objective.distillation.cosine_weight = 1.0
+    config.objective.masking.mask_unit = "frequency"
+    config.objective.masking.mask_rounding = "random"
+    config.objective.masking.allow_mask_unk = False
 
     config.train.num_steps = 100_000  # three epochs of books and Wikipedia at this batch size, roughly
     config.train.batch_size = 4096
@@ -64,5 +63,5 @@ def get_config(size: str = "base") -> ConfigDict:
         make_smoke(config)
         config.data.seq_len = 32
         config.model.max_position_embeddings = config.data.get_ref("seq_len")
-        config.objective.teacher_layers = ("0", "2")
+        config.objective.distillation.teacher_layers = (0, 2)
     return config

@@ -42,7 +42,7 @@ def get_config(size: str = "uncased") -> ConfigDict:
     config.data.vocab_size = VOCAB_SIZES[size]
     config.data.seq_len = 512
     config.train.phases = ("90%:data.seq_len=128",)
-    config.objective.dynamic = False
+    config.objective.masking.dynamic = False
 
     config.train.num_steps = 250_000 if size == "continued" else 1_000_000
     config.train.batch_size = 128

@@ -28,7 +28,6 @@ def get_config(size: str = "small") -> ConfigDict:
     config.model.preset = PRESETS[size]
 
     config.objective.name = "clm"
-    config.objective.pair = "none"
     config.data.example_format = "block"
     config.data.tokenizer = "bpe"
     config.data.tokenizer_family = "gpt2"

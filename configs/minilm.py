@@ -1,15 +1,16 @@
 """MiniLM: a student learns how the last attention of its teacher relates tokens (arXiv:2002.10957, 2012.15828).
 
     bertjax pretrain --config configs/minilm.py:6x384 --workdir runs/minilm --config.data.sources='text:corpus/*.txt' \
-        --config.objective.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/
+        --config.objective.distillation.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/
 
 Sizes: 6x768, 6x384 and 12x384 (layers x width) by the first paper: distributions of attention and relations of values,
 head by head, so the teacher has 12 heads. v2-6x768 and v2-6x384 by the second: relations of queries, keys and values
-with 48 relation heads, of any teacher; of a large one take `objective.relation_heads=64` and a layer before the last
-(`objective.relation_layer`). smoke (minutes on a CPU) is taught by the run of configs/quickstart.py:
+with 48 relation heads, of any teacher; of a large one take `objective.distillation.relation_heads=64` and a layer
+before the last (`objective.distillation.relation_layer`). smoke (minutes on a CPU) is taught by the run of
+configs/quickstart.py:
 
     bertjax pretrain --config configs/minilm.py:smoke --workdir runs/minilm \
-        --config.objective.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
+        --config.objective.distillation.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
 
 Nothing asks for words: there is no masked-word head, and no masked text.
 
@@ -43,17 +44,16 @@ def get_config(size: str = "6x384") -> ConfigDict:
 
     config.data.example_format = "block"
     config.data.seq_len = 512
-    config.objective.name = "distill"
-    config.objective.masked_text = False
-    config.objective.soft_weight = 0.0
-    config.objective.mlm_weight = 0.0
-    config.objective.cosine_weight = 0.0
-    config.objective.relations_weight = 1.0
-    config.objective.relations = ("attention", "vv")
-    config.objective.pair = "none"
+    config.objective.name = "distillation"
+    config.objective.distillation.mask_inputs = False
+    config.objective.distillation.kd_weight = 0.0
+    config.objective.distillation.mlm_weight = 0.0
+    config.objective.distillation.cosine_weight = 0.0
+    config.objective.distillation.relations_weight = 1.0
+    config.objective.distillation.relations = ("attention", "vv")
     if size.startswith("v2"):
-        config.objective.relations = ("qq", "kk", "vv")
-        config.objective.relation_heads = 48
+        config.objective.distillation.relations = ("qq", "kk", "vv")
+        config.objective.distillation.relation_heads = 48
 
     config.train.num_steps = 400_000
     config.train.batch_size = 1024 if size.endswith("6x768") else 256

@@ -40,10 +40,10 @@ def get_config(size: str = "base") -> ConfigDict:
     config.data.lowercase = False
     config.data.vocab_size = 50368
     config.data.seq_len = 8192 if extended else 1024
-    config.objective.pair = "none"
-    config.objective.mask_rate = 0.3
-    config.objective.mask_count = "bernoulli"
-    config.objective.mask_specials = True
+    config.objective.mlm.sentence_objective = "none"
+    config.objective.masking.mask_rate = 0.3
+    config.objective.masking.mask_rounding = "bernoulli"
+    config.objective.masking.allow_mask_special = True
 
     config.train.batch_size = (616 if large else 576) if extended else (4928 if large else 4608)
     if (

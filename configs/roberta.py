@@ -35,10 +35,10 @@ def get_config(size: str = "base") -> ConfigDict:
     config.data.lowercase = False
     config.data.vocab_size = 50265
     config.data.seq_len = 512
-    config.objective.pair = "none"
-    config.objective.mask_count = "random"  # fairseq/data/mask_tokens_dataset.py, for these three
-    config.objective.mask_specials = True
-    config.objective.random_first_id = 4
+    config.objective.mlm.sentence_objective = "none"
+    config.objective.masking.mask_rounding = "random"  # fairseq/data/mask_tokens_dataset.py, for these three
+    config.objective.masking.allow_mask_special = True
+    config.objective.masking.min_random_id = 4
 
     config.train.num_steps = 500_000
     config.train.batch_size = 8192

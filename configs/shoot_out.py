@@ -37,27 +37,27 @@ def get_config(objective: str = "mlm") -> ConfigDict:
     config.data.vocab_size = 8192
     config.train.num_steps = 1000
     config.train.batch_size = 64
-    config.objective.pair = "sop" if objective == "sop" else "none"
+    config.objective.mlm.sentence_objective = "sop" if objective == "sop" else "none"
     _OBJECTIVES.get(objective, lambda _: None)(config)
     return config
 
 
 def _whole_word(config: ConfigDict) -> None:
-    config.objective.masking = "whole_word"
+    config.objective.masking.mask_unit = "whole_word"
 
 
 def _span(config: ConfigDict) -> None:
-    config.objective.masking = "span"
-    config.objective.mask_count = "ceil"
-    config.objective.mask_decision = "span"
-    config.objective.random_source = "unigram"
-    config.objective.span_boundary = 1.0
+    config.objective.masking.mask_unit = "span"
+    config.objective.masking.mask_rounding = "ceil"
+    config.objective.masking.replacement_unit = "span"
+    config.objective.masking.random_token_distribution = "unigram"
+    config.objective.mlm.span_boundary_weight = 1.0
 
 
 def _rtd(config: ConfigDict) -> None:
     config.objective.name = "rtd"
-    config.objective.mask_token_rate = 0.85
-    config.objective.random_token_rate = 0.0
+    config.objective.masking.mask_token_rate = 0.85
+    config.objective.masking.random_token_rate = 0.0
     config.generator.width_ratio = 0.25
 
 
@@ -74,8 +74,8 @@ def _causal(config: ConfigDict) -> None:
 
 def _hybrid(config: ConfigDict) -> None:
     config.objective.name = "mixture"
-    config.objective.mixture = ("mlm@15", "clm@1")
-    config.objective.predict_next = True
+    config.objective.mixture.members = ("mlm@15", "clm@1")
+    config.objective.mlm.masked_next_token = True
 
 
 _OBJECTIVES = {

@@ -36,8 +36,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.data.example_format = "block"
     config.data.seq_len = 32
     config.objective.name = "contrastive"
-    config.objective.mlm_weight = 0.0
-    config.objective.pair = "none"
+    config.objective.contrastive.mlm_weight = 0.0
 
     config.train.num_steps = 15_625  # one epoch of a million sentences
     config.train.batch_size = 64

@@ -1,13 +1,13 @@
 """TinyBERT's general distillation: all layers, states and scores of attention (arXiv:1909.10351).
 
     bertjax pretrain --config configs/tinybert.py:4x312 --workdir runs/tiny --config.data.sources='text:corpus/*.txt' \
-        --config.objective.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/
+        --config.objective.distillation.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/
 
 Sizes: 4x312 and 6x768 (layers x width), whose layers are spread evenly over the teacher's 12, and smoke (minutes on a
 CPU), taught by the run of configs/quickstart.py:
 
     bertjax pretrain --config configs/tinybert.py:smoke --workdir runs/tiny \
-        --config.objective.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
+        --config.objective.distillation.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
 
 Nothing asks for words: there is no masked-word head. The text is not masked, as for the authors' second release.
 
@@ -37,14 +37,13 @@ def get_config(size: str = "4x312") -> ConfigDict:
 
     config.data.example_format = "block"
     config.data.seq_len = 128
-    config.objective.name = "distill"
-    config.objective.masked_text = False
-    config.objective.soft_weight = 0.0
-    config.objective.mlm_weight = 0.0
-    config.objective.cosine_weight = 0.0
-    config.objective.hidden_weight = 1.0
-    config.objective.attention_weight = 1.0
-    config.objective.pair = "none"
+    config.objective.name = "distillation"
+    config.objective.distillation.mask_inputs = False
+    config.objective.distillation.kd_weight = 0.0
+    config.objective.distillation.mlm_weight = 0.0
+    config.objective.distillation.cosine_weight = 0.0
+    config.objective.distillation.hidden_states_weight = 1.0
+    config.objective.distillation.attention_weight = 1.0
 
     config.train.num_steps = 300_000  # three epochs of books and Wikipedia, roughly
     config.train.batch_size = 256

@@ -36,8 +36,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.data.seq_len = 512
 
     config.objective.name = "plm"  # 85 of 512 tokens, K = 6
-    config.objective.max_ngram = 5
-    config.objective.pair = "none"
+    config.objective.plm.max_ngram = 5
 
     config.train.num_steps = 500_000
     config.train.batch_size = 8192

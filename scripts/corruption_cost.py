@@ -72,7 +72,7 @@ def config_of(spec: str, options: argparse.Namespace) -> ConfigDict:
     cfg.data.seq_len, cfg.train.batch_size, cfg.train.phases = options.length, options.rows, ()
     cfg.train.initial_batch_size = cfg.train.batch_ramp_steps = None
     cfg.data.vocab_size = SIZE
-    if cfg.objective.name == "distill":  # masks as the student alone would
+    if cfg.objective.name == "distillation":  # masks as the student alone would
         cfg.objective.name = "mlm"
     return cfg
 
@@ -87,7 +87,7 @@ def corruption(spec: str, options: argparse.Namespace, words: Vocabulary, batch:
 def training_step(options: argparse.Namespace, words: Vocabulary, batch: dict) -> Callable[[], Any]:
     """Returns a masked-LM step of `--model`, masking included."""
     cfg = config_of("bert.py:mini", options)
-    cfg.model.preset, cfg.objective.pair, cfg.data.example_format = options.model, "none", "block"
+    cfg.model.preset, cfg.objective.mlm.sentence_objective, cfg.data.example_format = options.model, "none", "block"
     parse.check(cfg)
     exp = build.make_experiment(cfg, words)
     state = exp.init_state()

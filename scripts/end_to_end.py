@@ -64,8 +64,8 @@ class Job(NamedTuple):
             "data.seq_len": options.length,
             "data.example_format": "block",
             "data.eval_fraction": 0.1,  # a megabyte of Wikipedia is few articles
-            "objective.pair": "none",
-            "objective.dynamic": "true",
+            "objective.mlm.sentence_objective": "none",
+            "objective.masking.dynamic": "true",
             "train.phases": "",
             "train.num_steps": options.steps,
             "train.batch_size": options.rows,

@@ -32,8 +32,11 @@ from bertjax.training.timing import DataWaitTimer
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FORMS = {
-    "packed": ("bert.py", ["data.example_format=doc_sentences", "data.packing=best_fit", "objective.pair=none"]),
-    "blocks": ("bert.py", ["data.example_format=block", "objective.pair=none"]),
+    "packed": (
+        "bert.py",
+        ["data.example_format=doc_sentences", "data.packing=best_fit", "objective.mlm.sentence_objective=none"],
+    ),
+    "blocks": ("bert.py", ["data.example_format=block", "objective.mlm.sentence_objective=none"]),
     "pairs": ("bert.py", ["data.example_format=nsp_pairs"]),
     "packed pairs": ("bert.py", ["data.example_format=nsp_pairs", "data.packing=best_fit"]),
     "xlnet": ("xlnet.py", []),

@@ -56,10 +56,10 @@ class Job(NamedTuple):
 
 
 PACKED = (
-    "objective.pair=none",
+    "objective.mlm.sentence_objective=none",
     "data.example_format=block",
     "data.packing=best_fit",
-    "objective.dynamic=true",
+    "objective.masking.dynamic=true",
     "train.phases=",
 )
 MODELS = {

@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 
 from bertjax.aot.collectives import Collective, find_collectives
 from bertjax.aot.topology import chip_spec
-from bertjax.config import parse_objective
 from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives import objective_class
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
@@ -62,10 +62,10 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> CompiledStep:
     Raises:
         UserError: the step does not fit the devices' memory, or the objective needs a model from the disk.
     """
-    if cfg.objective.name == "distill":
+    if objective_class(cfg.objective.name).uses_teacher:
         raise UserError(
-            "objective.name=distill learns from a model on the disk, which bertjax compile does not read; use "
-            "objective.name=mlm, or bertjax pretrain --config.dry_run=true"
+            f"objective.name={cfg.objective.name} learns from a model on the disk, which bertjax compile does not "
+            "read; use objective.name=mlm, or bertjax pretrain --config.dry_run=true"
         )
     exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size), devices=devices)
     last = exp.programs[-1]
@@ -122,10 +122,8 @@ def estimate_step(cfg: ConfigDict, devices: Sequence[Any]) -> StepEstimate | Non
 
 def _depths(cfg: ConfigDict) -> dict[str, tuple[int, int, int]]:
     """Returns for each network: (fewest layers that include every kind, layers per period, all layers)."""
-    depths = {"model": _depth(parse_objective.encoder_config(cfg))}
-    if cfg.objective.name == "rtd":
-        depths["generator"] = _depth(parse_objective.generator_config(cfg))
-    return depths
+    encoders = objective_class(cfg.objective.name).read_encoders(cfg)
+    return {group: _depth(encoder) for group, encoder in encoders.items()}
 
 
 def _depth(config: EncoderConfig) -> tuple[int, int, int]:

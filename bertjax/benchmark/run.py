@@ -16,6 +16,7 @@ from bertjax.benchmark.report import bertjax_metrics, format_bertjax, format_sco
 from bertjax.benchmark.torch_baseline import BaselineConfig
 from bertjax.benchmark.torch_subprocess import TorchProcess
 from bertjax.config import parse_objective
+from bertjax.config.objectives import objective_config
 from bertjax.config.objectives.clm import ClmConfig
 from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.data import from_config
@@ -106,14 +107,14 @@ def _bertjax_metrics(runner: BertjaxRunner, runs: Sequence[TimedRun]) -> dict[st
 
 def _baseline_class(cfg: ConfigDict) -> str:
     """Returns the class of `transformers` that trains the same model; raises `UserError` if there is none."""
-    objective, model = parse_objective.objective_config(cfg), parse_objective.encoder_config(cfg)
+    objective, model = objective_config(cfg), parse_objective.encoder_config(cfg)
     if isinstance(objective, MlmConfig):
-        if objective.pair not in ("none", "nsp") or objective.span_boundary or objective.predict_next:
+        if objective.sentence_objective == "sop" or objective.span_boundary_weight or objective.masked_next_token:
             raise UserError(
                 "--baseline hf: transformers has no training with this second objective; set "
-                "--config.objective.pair=none and --config.objective.span_boundary=0"
+                "--config.objective.mlm.sentence_objective=none and --config.objective.mlm.span_boundary_weight=0"
             )
-        heads: tuple[str, ...] = ("mlm",) if objective.pair == "none" else ("pooler", "mlm", "pair")
+        heads: tuple[str, ...] = ("mlm",) if objective.sentence_objective == "none" else ("pooler", "mlm", "pair")
     elif isinstance(objective, ClmConfig):
         heads = ("mlm",)
     else:
@@ -131,7 +132,7 @@ def _torch_process(
     exp: build.Experiment, prepared: Prepared, runner: BertjaxRunner, folder: Path, model_class: str
 ) -> TorchProcess:
     """Returns a process that trains the same network from the same initial weights."""
-    cfg, objective = exp.programs[-1].phase.cfg, parse_objective.objective_config(exp.programs[-1].phase.cfg)
+    cfg, objective = exp.programs[-1].phase.cfg, objective_config(exp.programs[-1].phase.cfg)
     network = exp.network
     params = build.unpadded_params(exp.init_state().params, network.config)
     config = build.float32_config(network.config)

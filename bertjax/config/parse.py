@@ -9,13 +9,12 @@ from ml_collections import ConfigDict
 from bertjax.config.distributed import DistributedConfig
 from bertjax.config.fields import read_group
 from bertjax.config.filters import FilterConfig
-from bertjax.config.objectives.mixture import MixtureConfig
-from bertjax.config.objectives.plm import STREAM_FORMATS, PlmConfig
+from bertjax.config.objectives import objective_config
+from bertjax.config.objectives.base import STREAM_FORMATS
 from bertjax.config.overrides import check_keys
-from bertjax.config.parse_objective import encoder_config, mesh_config, objective_config, pack_examples
+from bertjax.config.parse_objective import encoder_config, mesh_config, pack_examples
 from bertjax.config.phases import list_phases
 from bertjax.config.sources import Source, check_source, parse_source
-from bertjax.config.task import TASK_KINDS
 from bertjax.config.training import AnomalyConfig, LoopConfig, OptimizerConfig, ScheduleConfig, check_rows
 from bertjax.errors import UserError, require_one_of
 
@@ -91,8 +90,7 @@ def _deal_rows(cfg: ConfigDict, ways: int) -> None:
     for group, rows, microbatches in sizes:
         key = f"{group}.batch_size"
         check_rows(key, rows, microbatches, ways)
-        if isinstance(objective, MixtureConfig):
-            objective.check_rows(key, rows, microbatches)
+        objective.check_batch_size(key, rows, microbatches)
 
 
 def sources(cfg: ConfigDict) -> list[Source]:
@@ -127,8 +125,9 @@ def distributed_config(cfg: ConfigDict) -> DistributedConfig:
 
 def best_metric(cfg: ConfigDict) -> str | None:
     """The figure that tells the best checkpoint: what the config names, else the main one of a task that is scored."""
-    if cfg.checkpoint.best_metric is None and cfg.objective.name == "task" and cfg.task.eval:
-        return f"eval/{TASK_KINDS[cfg.task.kind].main_metric}"
+    metric = objective_config(cfg).main_metric
+    if cfg.checkpoint.best_metric is None and metric is not None:
+        return f"eval/{metric}"
     return cfg.checkpoint.best_metric
 
 
@@ -199,12 +198,10 @@ def _check_packing(cfg: ConfigDict) -> None:
     require_one_of("data.packing", cfg.data.packing, ("none", "best_fit"))
     _at_least("data.pack_window", cfg.data.pack_window, 1)
     _at_least("data.pack_examples", pack_examples(cfg), 1)
-    objective = objective_config(cfg)
-    members = [member.config for member in objective.members] if isinstance(objective, MixtureConfig) else [objective]
     reason = None
     if cfg.data.example_format in STREAM_FORMATS:
         reason = f"rows of data.example_format={cfg.data.example_format} are full, and go on from batch to batch"
-    elif any(isinstance(member, PlmConfig) for member in members):
+    elif not objective_config(cfg).can_pack:
         reason = f"objective.name={cfg.objective.name} permutes whole rows, so that examples would see each other"
     if reason is not None and cfg.data.packing != "none":
         raise UserError(f"data.packing={cfg.data.packing} has nothing to pack: {reason}; set data.packing=none")

@@ -14,8 +14,9 @@ from bertjax.config.overrides import apply_overrides, copy_config
 from bertjax.errors import UserError
 
 MAY_DIFFER = re.compile(
-    r"data\.(seq_len|form|short_seq_prob|sop_drop_single_sentences)|train\.(batch_size|microbatches)"
-    r"|objective\.(?!name$|pair$|teacher).*|model\.(global_rope_theta|local_rope_theta|local_attention|remat|unroll|.*_dropout)"
+    r"data\.(seq_len|example_format|short_seq_prob|sop_drop_single_sentences)|train\.(batch_size|microbatches)"
+    r"|objective\.(?!name$|mlm\.sentence_objective$|distillation\.teacher).*"
+    r"|model\.(global_rope_theta|local_rope_theta|local_attention|remat|unroll|.*_dropout)"
 )
 """Keys that a phase may set: those that leave the names and shapes of all parameters as they are."""
 

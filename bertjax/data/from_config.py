@@ -15,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import parse, parse_objective
+from bertjax.config.objectives import objective_class
 from bertjax.config.phases import list_phases
 from bertjax.config.sources import Source, source_files
 from bertjax.data import builtin
@@ -106,7 +107,7 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
 
 def _with_pieces(tokenizer: Tokenizer, cfg: ConfigDict) -> Tokenizer:
     """The tokenizer, if it has the special pieces that rows and objective need; causal models hide nothing."""
-    needed = ("pad", "cls", "sep") if cfg.objective.name == "clm" else ("pad", "cls", "sep", "mask")
+    needed = ("pad", "cls", "sep", *(("mask",) if objective_class(cfg.objective.name).needs_mask_token else ()))
     absent = [role for role in needed if getattr(tokenizer, f"{role}_id") < 0]
     if absent:
         raise UserError(

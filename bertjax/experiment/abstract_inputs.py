@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from bertjax.config import parse_objective
-from bertjax.config.objectives.plm import STREAM_FORMATS
+from bertjax.config.objectives.base import STREAM_FORMATS
 from bertjax.experiment import build
 from bertjax.training.run_context import PhaseProgram
 from bertjax.training.sharding import BATCH

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,22 +18,14 @@ from ml_collections import ConfigDict
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import parse, parse_objective
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.rtd import RtdNetworksConfig
+from bertjax.config.objectives import objective_config
 from bertjax.config.overrides import flatten
 from bertjax.config.phases import Phase, list_phases
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
 from bertjax.errors import UserError
-from bertjax.finetuning.objective import TaskObjective
 from bertjax.io.jsonl import JsonlLog
 from bertjax.objectives.base import Network, Objective
-from bertjax.objectives.clm import CausalLanguageModel
-from bertjax.objectives.contrastive import Contrastive
-from bertjax.objectives.distillation.objective import Distillation
-from bertjax.objectives.mixture import MixtureOfObjectives
-from bertjax.objectives.mlm import MaskedLanguageModel
-from bertjax.objectives.plm.objective import PermutationLanguageModel
-from bertjax.objectives.rtd.objective import ReplacedTokenDetection
 from bertjax.runtime import platform
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.ema import ema_params
@@ -48,16 +41,6 @@ from bertjax.training.state import TrainState
 from bertjax.training.step import abstract_state, compile_eval_step, compile_train_step, init_state
 from bertjax.types import Params, Vocabulary
 
-OBJECTIVES: dict[str, Any] = {
-    "mlm": MaskedLanguageModel,
-    "clm": CausalLanguageModel,
-    "plm": PermutationLanguageModel,
-    "distill": Distillation,
-    "contrastive": Contrastive,
-    "rtd": ReplacedTokenDetection,
-    "mixture": MixtureOfObjectives,
-    "task": TaskObjective,
-}
 EVAL_SEED = 0
 """Held-out rows and masks are the same whatever the run's seed: runs compare."""
 
@@ -141,37 +124,38 @@ def make_experiment(
 
 
 def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | None = None) -> Objective:
-    """The objective of a checked config, its networks computed as suits the platform."""
-    model = platform.platform_config(cfg, parse_objective.encoder_config(cfg, vocabulary))
-    if cfg.objective.name == "distill":
-        return _distillation(cfg, model, teacher, vocabulary)
-    if cfg.objective.name == "rtd":
-        return _replaced_token_detection(cfg, model, vocabulary)
-    return OBJECTIVES[cfg.objective.name](parse_objective.objective_config(cfg), model, vocabulary)
+    """Builds the objective of a checked config.
+
+    Args:
+        cfg: the whole config.
+        vocabulary: the tokenizer's vocabulary.
+        teacher: the network that a student learns from, at its true vocabulary.
+
+    Raises:
+        UserError: the objective needs a teacher and there is none, or it does not suit the student.
+    """
+    config = objective_config(cfg)
+    encoders = {
+        group: _with_unroll(platform.platform_config(cfg, encoder), cfg[group].unroll)
+        for group, encoder in config.read_encoders(cfg, vocabulary).items()
+    }
+    if teacher is not None:
+        model = encoders["model"]
+        encoder = dataclasses.replace(
+            platform.platform_config(cfg, teacher.config),
+            padded_vocab_size=model.padded_vocab_size,
+            attention_implementation=model.attention_implementation,
+            remat="none",
+        )
+        teacher = Network(encoder, teacher.heads)
+    module, _, name = config.objective_class.partition(":")
+    built: Objective = getattr(importlib.import_module(module), name).build(config, encoders, vocabulary, teacher)
+    return built
 
 
-def _replaced_token_detection(cfg: ConfigDict, model: EncoderConfig, vocabulary: Vocabulary) -> ReplacedTokenDetection:
-    generator = platform.platform_config(cfg, parse_objective.generator_config(cfg, vocabulary))
-    if cfg.generator.unroll is not None:
-        generator = dataclasses.replace(generator, unroll=cfg.generator.unroll)
-    towers = RtdNetworksConfig(generator, model, cfg.objective.sharing)
-    return ReplacedTokenDetection(parse_objective.rtd_config(cfg), towers, vocabulary)
-
-
-def _distillation(
-    cfg: ConfigDict, model: EncoderConfig, teacher: Network | None, vocabulary: Vocabulary
-) -> Distillation:
-    if teacher is None:
-        raise UserError("objective.name=distill needs a teacher: set --config.objective.teacher=FOLDER")
-    config = parse_objective.distill_config(cfg)
-    config.check_teacher(model, teacher.config, teacher.heads, cfg.data.seq_len)
-    computed = dataclasses.replace(
-        platform.platform_config(cfg, teacher.config),
-        padded_vocab_size=model.padded_vocab_size,
-        attention_implementation=model.attention_implementation,
-        remat="none",
-    )
-    return Distillation(config, model, Network(computed, teacher.heads), vocabulary)
+def _with_unroll(encoder: EncoderConfig, unroll: int | None) -> EncoderConfig:
+    """Returns the encoder with the number of unrolled layers of its config group, where that is set."""
+    return encoder if unroll is None else dataclasses.replace(encoder, unroll=unroll)
 
 
 def _program(

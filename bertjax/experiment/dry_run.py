@@ -6,6 +6,7 @@ import jax
 from ml_collections import ConfigDict
 
 from bertjax.config import parse
+from bertjax.config.objectives import objective_class
 from bertjax.config.phases import amounts
 from bertjax.data import from_config
 from bertjax.errors import UserError
@@ -24,7 +25,8 @@ from bertjax.types import Vocabulary
 def dry_run(cfg: ConfigDict) -> None:
     """Prints parameters, FLOPs and memory per device, tokens and epochs; writes nothing."""
     vocabulary, known = _vocabulary(cfg)
-    teacher = read_teacher(cfg, from_config.load_or_train_tokenizer(cfg)) if cfg.objective.name == "distill" else None
+    uses_teacher = objective_class(cfg.objective.name).uses_teacher
+    teacher = read_teacher(cfg, from_config.load_or_train_tokenizer(cfg)) if uses_teacher else None
     exp = build.make_experiment(cfg, vocabulary, None if teacher is None else teacher.network)
     attach_teacher(exp, teacher)
     model = exp.model

@@ -12,6 +12,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from bertjax.config.objectives import objective_config
 from bertjax.errors import UserError
 from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
 from bertjax.experiment.workdir import read_config
@@ -88,9 +89,9 @@ def pooling_of(folder: Path, options: EmbedOptions) -> Pooling:
     if (folder / MODULES_FILE).is_file():
         own = read_pooling(folder)
     elif (folder / "checkpoints").is_dir():
-        objective = read_config(folder).objective
-        if objective.name == "contrastive":
-            own = Pooling("cls" if objective.pooling == "first" else "mean", normalize=False)
+        pooling = objective_config(read_config(folder)).embedding_pooling
+        if pooling is not None:
+            own = Pooling("cls" if pooling == "first" else "mean", normalize=False)
     told = {name: value for name, value in options._asdict().items() if value is not None and name != "batch_tokens"}
     if "pooling" in told:
         told["mode"] = told.pop("pooling")

@@ -19,6 +19,8 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import parse, parse_objective
 from bertjax.config.defaults import base_config
 from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives import objective_class
+from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.task import TASK_KINDS, TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
@@ -89,7 +91,7 @@ def finetune(
 
 def require_task(cfg: ConfigDict) -> None:
     """Raises `UserError` for a config that is no task, or says what follows from the task."""
-    if cfg.objective.name != "task":
+    if not objective_class(cfg.objective.name).is_finetuning:
         raise UserError(
             f"objective.name={cfg.objective.name} is pretraining: use `bertjax pretrain`, or set it to task"
         )
@@ -238,7 +240,7 @@ def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigD
     cfg.checkpoint.best_metric = parse.best_metric(cfg)
     if cfg.task.unfreeze_epochs is not None:
         cfg.optimizer.unfreeze_every = max(1, round(cfg.task.unfreeze_epochs * batches.steps_per_epoch))
-    cfg.task.class_weights = class_weights(parse_objective.task_objective_config(cfg), task)
+    cfg.task.class_weights = class_weights(TaskObjectiveConfig.from_config(cfg), task)
     return cfg
 
 

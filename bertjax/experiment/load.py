@@ -95,14 +95,14 @@ def _last_steps(checkpoints: Checkpoints, step: int | None, count: int) -> list[
 class SourceModel(NamedTuple):
     """One network with its tokenizer; `params` lie on the host, at the true size of the vocabulary, in float32.
 
-    `objective` names what it was trained by; None = a folder does not tell.
+    `two_streams`: whether it was trained to fill masks by two-stream attention; None = unknown, for a folder.
     """
 
     config: EncoderConfig
     heads: tuple[str, ...]
     params: Params
     tokenizer: Tokenizer
-    objective: str | None = None
+    two_streams: bool | None = None
 
 
 def load_source_model(folder: str | Path, head: str | None = None) -> SourceModel:
@@ -142,7 +142,7 @@ def _of_run(workdir: Path, head: str | None) -> SourceModel:
     networks = list(objective.networks.items())
     name, network = next((each for each in networks if head in each[1].heads), networks[0])
     params = jax.device_get(objective.network_params(run.params, name))
-    return SourceModel(network.config, network.heads, params, run.tokenizer, run.experiment.cfg.objective.name)
+    return SourceModel(network.config, network.heads, params, run.tokenizer, objective.config.two_streams)
 
 
 _TOKENS = {"cpu": 8192}
@@ -163,7 +163,7 @@ def load_model(folder: Path, head: str | None = None) -> LoadedModel:
     platform.enable_compile_cache(base_config())
     params = jax.tree.map(jnp.asarray, given.params)
     model = PretrainedModel(build.float32_config(given.config), params, given.heads)
-    return LoadedModel(model, given.tokenizer, None if given.objective is None else given.objective == "plm")
+    return LoadedModel(model, given.tokenizer, given.two_streams)
 
 
 def require_batch_tokens(asked: int | None) -> None:

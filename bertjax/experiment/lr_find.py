@@ -12,6 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import parse, parse_objective
+from bertjax.config.objectives import objective_class
 from bertjax.data import from_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
@@ -74,7 +75,8 @@ def lr_find(cfg: ConfigDict, workdir: Path, lr_range: LrRange) -> LrCurve:
         raise UserError(f"--workdir {workdir} holds a run; give another directory")
     learning_rates = candidate_lrs(*lr_range)
     build.check_devices(cfg)
-    trial = _task_trial(cfg, workdir, lr_range) if cfg.objective.name == "task" else _pretraining_trial(cfg, lr_range)
+    is_finetuning = objective_class(cfg.objective.name).is_finetuning
+    trial = _task_trial(cfg, workdir, lr_range) if is_finetuning else _pretraining_trial(cfg, lr_range)
     losses = _losses(trial, len(learning_rates))
     learning_rates = learning_rates[: len(losses)]
     curve = LrCurve(learning_rates, np.array(losses), suggest_lrs(learning_rates, losses))
@@ -118,7 +120,7 @@ def lr_test_config(cfg: ConfigDict, lr_range: LrRange) -> ConfigDict:
 
 def _pretraining_trial(cfg: ConfigDict, lr_range: LrRange) -> LrTrial:
     cfg = lr_test_config(cfg, lr_range)
-    if cfg.objective.name == "distill":
+    if objective_class(cfg.objective.name).uses_teacher:
         raise UserError("lr-find does not load a teacher: set objective.name to another objective")
     require_init_source(cfg)
     prepared = from_config.prepare(cfg)

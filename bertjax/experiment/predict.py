@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from bertjax.config.objectives import objective_class
 from bertjax.config.parse_objective import task_config
 from bertjax.config.task import TASK_KINDS, TaskConfig
 from bertjax.errors import UserError
@@ -109,7 +110,7 @@ def trained_task(folder: Path) -> TaskConfig | None:
     if not (folder / "checkpoints").is_dir():
         return None
     cfg = read_config(folder)
-    return task_config(cfg) if cfg.objective.name == "task" else None
+    return task_config(cfg) if objective_class(cfg.objective.name).is_finetuning else None
 
 
 def require_files(files: Sequence[str], flag: str = "--in") -> None:

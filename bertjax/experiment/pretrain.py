@@ -78,8 +78,8 @@ def _require_same_on_all(exp: build.Experiment, processes: ProcessGroup) -> None
     theirs = processes.run_on_first("the digests", lambda: exp.digests)
     if theirs != exp.digests:
         raise UserError(
-            f"objective.teacher={exp.cfg.objective.teacher} is another model on this host than on that of the first "
-            "process; put it on a disk that all hosts share"
+            f"objective.distillation.teacher={exp.cfg.objective.distillation.teacher} is another model on this host "
+            "than on that of the first process; put it on a disk that all hosts share"
         )
 
 
@@ -200,7 +200,7 @@ def show_fillings(exp: build.Experiment, prepared: Prepared, params: Params) -> 
     name, network = next((each for each in networks if "mlm" in each[1].heads), next(iter(networks)))
     own = exp.objective.network_params(params, name)
     model = PretrainedModel(build.float32_config(network.config), own, network.heads)
-    two_streams = exp.cfg.objective.name == "plm"  # only then do they know what they are for
+    two_streams = exp.objective.config.two_streams  # only then do they know what they are for
     found = fill_mask(model, prepared.tokenizer, sentences, two_streams=two_streams)
     for sentence, fillings in zip(sentences, found, strict=True):
         print(sentence)

@@ -1,4 +1,4 @@
-"""`objective.teacher`: a trained model that a student learns from, read, compared, and put onto the mesh."""
+"""Reads the model of `objective.distillation.teacher`, compares it with the student, and puts it onto the mesh."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from bertjax.checkpoint.surgery import leaves_of, replace_leaves
 from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives import objective_class
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
@@ -40,29 +41,31 @@ class Teacher(NamedTuple):
 
 def require_teacher(cfg: ConfigDict) -> None:
     """Raises `UserError` early, before hours of tokenising, when a teacher is needed and there can be none."""
-    if cfg.objective.name != "distill":
+    if not objective_class(cfg.objective.name).uses_teacher:
         return
-    if cfg.objective.teacher is None:
+    if cfg.objective.distillation.teacher is None:
         raise UserError(
-            "objective.name=distill needs a teacher: set --config.objective.teacher to a Hugging Face folder, an "
-            "export or a work folder"
+            "objective.name=distillation needs a teacher: set --config.objective.distillation.teacher to a Hugging "
+            "Face folder, an export or a work directory"
         )
-    require_model(Path(cfg.objective.teacher).expanduser())
-    if cfg.init_from is not None and cfg.objective.teacher_layers is not None:
-        raise UserError("init_from and objective.teacher_layers both say what the student starts from: use one of them")
+    require_model(Path(cfg.objective.distillation.teacher).expanduser())
+    if cfg.init_from is not None and cfg.objective.distillation.teacher_layers is not None:
+        raise UserError(
+            "init_from and objective.distillation.teacher_layers both say what the student starts from: use one of them"
+        )
 
 
 def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:
     """The teacher that a config names, None where it needs none; raises `UserError` for one with other pieces."""
-    if cfg.objective.name != "distill":
+    if not objective_class(cfg.objective.name).uses_teacher:
         return None
     require_teacher(cfg)
-    folder = Path(cfg.objective.teacher).expanduser()
+    folder = Path(cfg.objective.distillation.teacher).expanduser()
     given = load_source_model(folder)
     if given.tokenizer.tokens != tokenizer.tokens:
         raise UserError(
-            f"objective.teacher={folder} has other pieces than data.tokenizer: it would read other words than the "
-            f"student; set --config.data.tokenizer={folder} (of a work folder {folder}/tokenizer)"
+            f"objective.distillation.teacher={folder} has other tokens than data.tokenizer: it would not read the "
+            f"student's text; set --config.data.tokenizer={folder} (of a work folder {folder}/tokenizer)"
         )
     config = dataclasses.replace(given.config, vocab_size=tokenizer.size, padded_vocab_size=None)
     rows = {
@@ -86,7 +89,7 @@ def attach_teacher(exp: build.Experiment, teacher: Teacher | None) -> None:
 
 
 def init_student_layers(exp: build.Experiment, teacher: Teacher | None, state: TrainState) -> TrainState:
-    """The fresh state with the layers that `objective.teacher_layers` names; as it is where it names none."""
+    """Returns the fresh state with the layers of `objective.distillation.teacher_layers`, unchanged where None."""
     if teacher is None:
         return state
     config, student = _distillation(exp.objective).config, exp.model
@@ -96,7 +99,7 @@ def init_student_layers(exp: build.Experiment, teacher: Teacher | None, state: T
     true = build.unpadded_params(fresh, student)
     started = start_from_teacher(student, true, teacher.network.config, teacher.params, config.teacher_layers)
     params = build.padded_params(started, student)
-    print(f"the student starts as layers {', '.join(map(str, config.teacher_layers))} of {exp.cfg.objective.teacher}")
+    print(f"the student starts as layers {', '.join(map(str, config.teacher_layers))} of {config.teacher}")
     laid = jax.tree.map(lambda leaf: leaf.sharding, state.params)
     return state._replace(params=put_tree(params, laid), opt_state=reset_ema(state.opt_state, params))
 
@@ -113,7 +116,7 @@ def eval_setup(exp: build.Experiment, run: StoredRun) -> EvalSetup:
     """A run's objective with its teacher or, where that is gone or another one now, the student by itself."""
     if not isinstance(exp.objective, Distillation):
         return EvalSetup(exp.objective, exp.eval_step, run.params)
-    folder = exp.cfg.objective.teacher
+    folder = exp.cfg.objective.distillation.teacher
     try:
         teacher = read_teacher(exp.cfg, run.tokenizer)
         reason = f"{folder} is another model now"
@@ -122,7 +125,7 @@ def eval_setup(exp: build.Experiment, run: StoredRun) -> EvalSetup:
     if teacher is not None and teacher.digest == run.meta["data"].get("teacher"):
         attach_teacher(exp, teacher)
         return EvalSetup(exp.objective, exp.eval_step, run.params)
-    alone = exp.objective.alone()
+    alone = exp.objective.without_teacher()
     if alone is None:
         raise UserError(f"without its teacher there is nothing to measure of this student: {reason}")
     print(f"the student by itself, for want of its teacher: {reason}")

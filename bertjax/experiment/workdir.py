@@ -18,7 +18,7 @@ from bertjax.io.jsonl import read_log
 # Keys that may change when a run is taken up again; a change of any other key would make it another run.
 MAY_CHANGE = re.compile(
     r"train\.(num_steps|log_interval_steps|microbatches|steps_per_dispatch|on_nonfinite|max_nonfinite|spike_factor|skip_batches)"
-    r"|data\.(cache_dir|workers)|objective\.teacher"
+    r"|data\.(cache_dir|workers)|objective\.distillation\.teacher"
     r"|(schedule|eval|checkpoint|mesh|distributed|export|logging|report|profile)\..*|dry_run|platform|deterministic|compile_cache|init_(from|embeddings|positions)"
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ from jaxtyping import Array
 
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import ObjectiveConfig
-from bertjax.types import Batch, Params, Sum
+from bertjax.types import Batch, Params, Sum, Vocabulary
 
 Key = Array
 
@@ -67,6 +68,27 @@ class Objective:
     loss_weights: dict[str, float]
     networks: dict[str, Network]
     flops_terms: tuple[FlopsTerm, ...]
+
+    def __init__(self, config: Any, model: Any, vocabulary: Vocabulary):
+        raise NotImplementedError
+
+    @classmethod
+    def build(
+        cls,
+        config: Any,
+        encoders: Mapping[str, EncoderConfig],
+        vocabulary: Vocabulary,
+        teacher: Network | None = None,
+    ) -> Objective:
+        """Builds the objective of a config.
+
+        Args:
+            config: the objective's config.
+            encoders: the encoders by their config groups, with the platform's types and unrolling.
+            vocabulary: the tokenizer's vocabulary.
+            teacher: the network that a student learns from; None for an objective without a teacher.
+        """
+        return cls(config, encoders["model"], vocabulary)
 
     def init(self, key: Key) -> Params:
         """Returns freshly drawn parameters."""

@@ -10,15 +10,15 @@ from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.clm import ClmConfig
 from bertjax.models.model import Model, bind, init_params
 from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs
-from bertjax.objectives.vocab_loss import unigram_nll, vocab_loss_sums
+from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
 _CHUNK_TOKENS = 8192
-"""Tokens whose logits are held at once: the vocabulary is dear, and every token has a prediction."""
+"""Tokens whose logits are held at once: they are large, and every token has a prediction."""
 
 
 class CausalLanguageModel(Objective):
-    """A causal encoder with the MLM head, whose logits are made, and made again in the backward pass, in chunks."""
+    """A causal encoder with the MLM head, whose logits are computed, and recomputed for gradients, in chunks."""
 
     config: ClmConfig
 
@@ -34,10 +34,10 @@ class CausalLanguageModel(Objective):
         return init_params(self.model, self.heads, key)
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
-        """Hides nothing: what is to be predicted is what comes next, in the same example."""
+        """Adds `next_ids` and `next_weights` [B, S]: the next token, where it belongs to the same example."""
         ids, segments = batch["input_ids"], batch["segment_ids"]
-        after = jnp.pad(segments[:, 1:], ((0, 0), (0, 1)))
-        weights = ((segments > 0) & (after == segments)).astype(jnp.float32)
+        following = jnp.pad(segments[:, 1:], ((0, 0), (0, 1)))
+        weights = ((segments > 0) & (following == segments)).astype(jnp.float32)
         return {**batch, "next_ids": jnp.pad(ids[:, 1:], ((0, 0), (0, 1))), "next_weights": weights}
 
     def counts(self, batch: Batch) -> dict[str, Array]:
@@ -47,29 +47,40 @@ class CausalLanguageModel(Objective):
         self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
     ) -> tuple[dict[str, Sum], dict]:
         model = bind(self.model, self.heads, params)
-        hidden = model.encode(**encoder_inputs(batch), key=key if train else None).last_hidden_state
-        sums = chunked_vocab_loss_sums("clm", model, hidden, batch["next_ids"], batch["next_weights"])
+        states = model.encode(**encoder_inputs(batch), key=key if train else None).last_hidden_state
+        sums = chunked_vocab_loss_sums("clm", model, states, batch["next_ids"], batch["next_weights"])
         if not train:
-            baseline = jnp.asarray(self.unigram_nll)[batch["next_ids"]] * batch["next_weights"]
-            sums["unigram_loss"] = Sum(baseline.sum(), sums["clm"].count)
+            sums |= unigram_sums("clm", self.unigram_nll, batch["next_ids"], batch["next_weights"])
         return sums, inputs.carry
 
 
 def chunked_vocab_loss_sums(
-    name: str, model: Model, hidden: Float[Array, "B S D"], ids: Int[Array, "B S"], weights: Float[Array, "B S"]
+    name: str,
+    model: Model,
+    hidden_states: Float[Array, "B S D"],
+    ids: Int[Array, "B S"],
+    weights: Float[Array, "B S"],
 ) -> dict[str, Sum]:
-    """`vocab_loss_sums` of every token, a slice of the row at a time, so that [B, S, V] never exists."""
-    rows, length = ids.shape
-    width = min(length, max(1, _CHUNK_TOKENS // rows))
-    short = -length % width
+    """Computes `vocab_loss_sums` of every token, a slice of the sequence at a time: [B, S, V] never exists.
 
-    def chunks(x: Array) -> Array:
-        padded = jnp.pad(x, [(0, 0), (0, short), *[(0, 0)] * (x.ndim - 2)])
-        return jnp.moveaxis(padded.reshape(rows, -1, width, *x.shape[2:]), 1, 0)
+    Args:
+        name: the name of the loss.
+        model: the model with the MLM head.
+        hidden_states: the inputs of the head.
+        ids: the right tokens.
+        weights: 0 = no prediction.
+    """
+    batch_size, length = ids.shape
+    chunk_len = min(length, max(1, _CHUNK_TOKENS // batch_size))
+    padding = -length % chunk_len
+
+    def split(x: Array) -> Array:
+        padded = jnp.pad(x, [(0, 0), (0, padding), *[(0, 0)] * (x.ndim - 2)])
+        return jnp.moveaxis(padded.reshape(batch_size, -1, chunk_len, *x.shape[2:]), 1, 0)
 
     @jax.checkpoint
-    def sums(chunk: tuple[Array, Array, Array]) -> dict[str, Sum]:
+    def chunk_sums(chunk: tuple[Array, Array, Array]) -> dict[str, Sum]:
         return vocab_loss_sums(name, model.mlm_logits(chunk[0]), chunk[1], chunk[2])
 
-    parts = jax.lax.map(sums, (chunks(hidden), chunks(ids), chunks(weights)))
-    return jax.tree.map(lambda part: part.sum(), parts)
+    sums = jax.lax.map(chunk_sums, (split(hidden_states), split(ids), split(weights)))
+    return jax.tree.map(lambda values: values.sum(), sums)

@@ -1,12 +1,12 @@
-"""Sentence embeddings by telling a text's twin from other texts (unsupervised SimCSE, arXiv:2104.08821).
+"""Contrastive sentence embeddings: each text is to be nearest to itself (unsupervised SimCSE, arXiv:2104.08821).
 
-Every row goes through the encoder twice, and dropout makes the two differ. It is the corruption of this objective, not
-a remedy against learning by heart, so held-out rows are dropped from, too, by the fixed key of the evaluation: without
-that, twins would be equal, and finding them nothing to measure. The embeddings that an export computes, and the figure
-`uniformity` on held-out text, are without dropout.
+Every sequence goes through the encoder twice and dropout makes the two views differ. Dropout is the corruption of this
+objective, not a regularizer, hence held-out text is dropped from as well, by the fixed key of the evaluation: without
+it the two views would be equal and finding them would measure nothing. The embeddings of an export, and the metric
+`uniformity` on held-out text, are computed without dropout.
 
-The dense layer on the summary (princeton-nlp/SimCSE:simcse/models.py, MLPLayer) is only trained with, as in the
-original: it is no part of the network.
+The dense layer after the first token (princeton-nlp/SimCSE:simcse/models.py, MLPLayer) is used in training only, as in
+the original; it is not part of the network.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from jaxtyping import Array, Float
 
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.contrastive import ContrastiveConfig
-from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.heads import gather_positions
 from bertjax.models.linear import dot, initializer
 from bertjax.models.model import Model, bind, init_params
 from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs
-from bertjax.objectives.masking import mask_batch
-from bertjax.objectives.vocab_loss import unigram_nll, vocab_loss_sums
+from bertjax.objectives.masking.corrupt import mask_batch
+from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
-_PROJECTION_KEY = 0x517  # apart from the encoder's own parameters
-_LEAST = 1e-8  # of a norm, as in torch's CosineSimilarity
+_PROJECTION_KEY = 0x517  # differs from those of the encoder's parameters
+_MIN_NORM = 1e-8  # as in torch's CosineSimilarity
+_COUNTED = {"contrastive": "example_weights", "mlm": "masked_weights"}
 
 
-class Contrastive(Objective):
-    """An encoder whose summaries of equal texts are to be near, of others far; on request with a masked-word head."""
+class ContrastiveLearning(Objective):
+    """An encoder whose embeddings of equal texts are near and of others far, optionally with the MLM head."""
 
     config: ContrastiveConfig
 
@@ -44,10 +44,10 @@ class Contrastive(Objective):
         self.unigram_nll = unigram_nll(vocabulary)
         if config.mlm_weight:
             self.loss_weights["mlm"] = config.mlm_weight
-            self.flops_terms += (FlopsTerm(model, MlmConfig(config.masking).predicted_share),)
+            self.flops_terms += (FlopsTerm(model, config.masking.predicted_share),)
 
     def init(self, key: Key) -> Params:
-        """The encoder's parameters and, for summaries of the first token, the dense layer on them [D, D]."""
+        """Returns the encoder's parameters and, for embeddings of the first token, a `projection` [D, D]."""
         params = init_params(self.model, self.heads, key)
         if self.config.pooling != "first":
             return params
@@ -59,97 +59,105 @@ class Contrastive(Objective):
         return {part: value for part, value in params.items() if part != "projection"}
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
-        """Nothing but dropout, unless words are hidden for the masked-word loss, in a third view."""
+        """Masks tokens for a third view where the loss of masked tokens has a weight."""
         if not self.config.mlm_weight:
             return batch
         return mask_batch(batch, key, cursor, self.config.masking, self.vocabulary)
 
     def counts(self, batch: Batch) -> dict[str, Array]:
-        """Examples; masked words."""
-        weights = {"contrastive": "example_weights", "mlm": "masked_weights"}
-        return {name: batch[weights[name]].sum() for name in self.loss_weights}
+        return {name: batch[_COUNTED[name]].sum() for name in self.loss_weights}
 
     def loss(
         self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
     ) -> tuple[dict[str, Sum], dict]:
-        """`train=False` drops from the views all the same: see above."""
-        twins, third = jax.random.split(key)
+        """Computes the losses; the two views have dropout even where `train` is False."""
+        view_key, mlm_key = jax.random.split(key)
         model = bind(self.model, self.heads, self.network_params(params, "model"))
-        shown = {**batch, "input_ids": batch.get("original_ids", batch["input_ids"])}
-        summaries = self._summaries(model, {name: jnp.repeat(value, 2, axis=0) for name, value in shown.items()}, twins)
+        unmasked = {**batch, "input_ids": batch.get("original_ids", batch["input_ids"])}
+        twice = {name: jnp.repeat(value, 2, axis=0) for name, value in unmasked.items()}
+        embeddings = self._embed(model, twice, view_key)
         if "projection" in params:
-            summaries = self._projected(params["projection"], summaries)
-        one, other = (summaries[first::2].reshape(-1, summaries.shape[-1]) for first in (0, 1))
+            embeddings = self._project(params["projection"], embeddings)
+        one, other = (embeddings[view::2].reshape(-1, embeddings.shape[-1]) for view in (0, 1))
         weights = batch["example_weights"].reshape(-1)
-        sums = contrastive_sums(one, other, weights, self.config.contrast_temperature)
+        sums = contrastive_sums(one, other, weights, self.config.temperature)
         if not train:
-            plain = self._summaries(model, shown, None)
+            plain = self._embed(model, unmasked, None)
             sums["uniformity"] = uniformity(plain.reshape(-1, plain.shape[-1]), weights)
         if "mlm" in self.loss_weights:
-            sums |= self._words(model, batch, third if train else None, train)
+            sums |= self._mlm_sums(model, batch, mlm_key, train)
         return sums, inputs.carry
 
-    def _summaries(self, model: Model, batch: Batch, key: Key | None) -> Float[Array, "B E D"]:
-        hidden = model.encode(**encoder_inputs(batch), key=key).last_hidden_state
+    def _embed(self, model: Model, batch: Batch, key: Key | None) -> Float[Array, "B E D"]:
+        states = model.encode(**encoder_inputs(batch), key=key).last_hidden_state
         if self.config.pooling == "first":
-            return gather_positions(hidden, batch["example_positions"])
+            return gather_positions(states, batch["example_positions"])
         examples = jnp.arange(1, batch["example_positions"].shape[1] + 1)
         own = (batch["segment_ids"][:, None, :] == examples[None, :, None]).astype(jnp.float32)
-        total = jnp.einsum("bes,bsd->bed", own, hidden.astype(jnp.float32))
+        total = jnp.einsum("bes,bsd->bed", own, states.astype(jnp.float32))
         return total / jnp.maximum(own.sum(-1, keepdims=True), 1.0)
 
-    def _projected(self, projection: Params, summaries: Float[Array, "B E D"]) -> Float[Array, "B E D"]:
-        dense = dot(summaries, projection["kernel"], self.model.compute_dtype, "float32")
+    def _project(self, projection: Params, embeddings: Float[Array, "B E D"]) -> Float[Array, "B E D"]:
+        dense = dot(embeddings, projection["kernel"], self.model.compute_dtype, "float32")
         return jnp.tanh(dense + projection["bias"][None, None])
 
-    def _words(self, model: Model, batch: Batch, key: Key | None, train: bool) -> dict[str, Sum]:
-        encoded = model.encode(**encoder_inputs(batch), key=key)
-        places = batch["segment_ids"], batch["position_ids"]
-        logits = model.mlm_logits(model.mlm_hidden_states(encoded, *places, batch["masked_positions"], key))
-        sums = vocab_loss_sums("mlm", logits, batch["masked_ids"], batch["masked_weights"])
-        if not train:
-            baseline = jnp.asarray(self.unigram_nll)[batch["masked_ids"]] * batch["masked_weights"]
-            sums["unigram_loss"] = Sum(baseline.sum(), sums["mlm"].count)
-        return sums
+    def _mlm_sums(self, model: Model, batch: Batch, key: Key, train: bool) -> dict[str, Sum]:
+        dropout_key = key if train else None
+        encoded = model.encode(**encoder_inputs(batch), key=dropout_key)
+        states = model.mlm_hidden_states(
+            encoded, batch["segment_ids"], batch["position_ids"], batch["masked_positions"], dropout_key
+        )
+        targets = batch["masked_ids"], batch["masked_weights"]
+        sums = vocab_loss_sums("mlm", model.mlm_logits(states), *targets)
+        return sums if train else sums | unigram_sums("mlm", self.unigram_nll, *targets)
 
 
 def contrastive_sums(
     one: Float[Array, "X D"], other: Float[Array, "X D"], weights: Float[Array, "X"], temperature: float
 ) -> dict[str, Sum]:
-    """Cross-entropy of finding `other[i]` for `one[i]` among all of `other` by cosine, over what has a weight.
+    """Computes the cross-entropy of finding `other[i]` for `one[i]` among all of `other` by cosine similarity.
 
-    Also `contrastive_accuracy`, and `alignment`: the squared distance of twins on the unit sphere (arXiv:2005.10242).
+    Args:
+        one: embeddings of X examples.
+        other: embeddings of the same examples in another view.
+        weights: 0 = no example.
+        temperature: divides the similarities.
+
+    Returns:
+        `contrastive`, `contrastive_accuracy`, and `alignment`: the squared distance of the two views on the unit
+        sphere (arXiv:2005.10242).
     """
-    one, other = _unit(one), _unit(other)
-    there = weights > 0
-    scores = jnp.where(there[None], one @ other.T, -jnp.inf) / temperature
-    scores = jnp.where(there[:, None], scores, 0.0)  # where nothing is there, a softmax of zeros is no NaN
-    right = jnp.diagonal(scores)
-    losses = jax.nn.logsumexp(scores, axis=-1) - right
-    found = (right >= scores.max(axis=-1)).astype(jnp.float32)
+    one, other = _normalize(one), _normalize(other)
+    exists = weights > 0
+    scores = jnp.where(exists[None], one @ other.T, -jnp.inf) / temperature
+    scores = jnp.where(exists[:, None], scores, 0.0)  # an empty slot gets a softmax of zeros instead of NaN
+    correct = jnp.diagonal(scores)
+    losses = jax.nn.logsumexp(scores, axis=-1) - correct
+    is_right = (correct >= scores.max(axis=-1)).astype(jnp.float32)
     count = weights.sum()
     return {
-        "contrastive": Sum((jnp.where(there, losses, 0.0) * weights).sum(), count),
-        "contrastive_accuracy": Sum((found * weights).sum(), count),
+        "contrastive": Sum((jnp.where(exists, losses, 0.0) * weights).sum(), count),
+        "contrastive_accuracy": Sum((is_right * weights).sum(), count),
         "alignment": Sum((((one - other) ** 2).sum(axis=-1) * weights).sum(), count),
     }
 
 
 def uniformity(embeddings: Float[Array, "X D"], weights: Float[Array, "X"]) -> Sum:
-    """The logarithm of the mean of exp(-2 d^2) over all pairs of the batch (arXiv:2005.10242): 0 = all in one place.
+    """Computes the log of the mean of exp(-2 d^2) over all pairs of a batch (arXiv:2005.10242); 0 = all are equal.
 
-    Of every batch for itself: the figure of several is the mean of theirs.
+    The value of several batches is the mean of their values.
     """
-    unit, there = _unit(embeddings), weights > 0
+    unit, exists = _normalize(embeddings), weights > 0
     squares = jnp.maximum(2.0 - 2.0 * unit @ unit.T, 0.0)
-    pairs = there[:, None] & there[None] & ~jnp.eye(len(unit), dtype=bool)
+    pairs = exists[:, None] & exists[None] & ~jnp.eye(len(unit), dtype=bool)
     count = pairs.sum(dtype=jnp.float32)
     total = jnp.where(pairs, jnp.exp(-2.0 * squares), 0.0).sum()
-    some = count > 0
-    return Sum(jnp.where(some, jnp.log(jnp.where(some, total / jnp.maximum(count, 1.0), 1.0)), 0.0), some * 1.0)
+    has_pairs = count > 0
+    mean = jnp.where(has_pairs, total / jnp.maximum(count, 1.0), 1.0)
+    return Sum(jnp.where(has_pairs, jnp.log(mean), 0.0), has_pairs * 1.0)
 
 
-def _unit(x: Float[Array, "X D"]) -> Float[Array, "X D"]:
-    """Of length 1, float32; what is shorter than `_LEAST` stays short, and its gradient finite."""
+def _normalize(x: Float[Array, "X D"]) -> Float[Array, "X D"]:
+    """Scales to length 1 in float32; a vector shorter than `_MIN_NORM` stays short, with a finite gradient."""
     x = x.astype(jnp.float32)
-    return x / jnp.sqrt(jnp.maximum((x**2).sum(axis=-1, keepdims=True), _LEAST**2))
+    return x / jnp.sqrt(jnp.maximum((x**2).sum(axis=-1, keepdims=True), _MIN_NORM**2))

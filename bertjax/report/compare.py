@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+from bertjax.config.objectives import OBJECTIVES
+from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.report.chart import Chart, Line, chart_html
 from bertjax.report.comparability import (
     AXES,
@@ -128,7 +130,7 @@ def _probe_cells(each: ComparedRun, names: Sequence[str]) -> list[str]:
 
 
 def _is_task(each: ComparedRun) -> bool:
-    return bool(each.run.setting("objective.name") == "task")
+    return OBJECTIVES.get(str(each.run.setting("objective.name")), ObjectiveConfig).is_finetuning
 
 
 def _probed(runs: Sequence[ComparedRun]) -> bool:

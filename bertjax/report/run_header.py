@@ -82,18 +82,9 @@ def preset_name(run: RunRecord) -> str:
 
 
 def describe_objective(run: RunRecord) -> str:
-    """What is hidden, or what the task is, in a few words; objectives that hide nothing say nothing."""
-    name = run.setting("objective.name")
-    if name == "task":
-        return str(run.setting("task.kind"))
-    if name not in ("mlm", "rtd", "distill"):
-        return ""
-    rate = run.setting("objective.mask_rate")
-    hidden = (
-        f"{run.setting('objective.masking')}, {number(rate, 'percent') if isinstance(rate, float) else rate} hidden"
-    )
-    pair = run.setting("objective.pair")
-    return hidden if pair in (None, "none") or name != "mlm" else f"{hidden}; {pair}"
+    """Returns the objective in words, as the run recorded it; "" for a run that recorded none."""
+    records = run.newest("run")
+    return str(records[-1].get("objective", "")) if records else ""
 
 
 def _data(run: RunRecord, record: Mapping[str, Any]) -> tuple[str, str]:

@@ -6,29 +6,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from bertjax.config.objectives import loss_titles
 from bertjax.report.chart import Chart, Line, chart_html, make_line
 from bertjax.report.page import table
 from bertjax.report.run_record import RunRecord, Series
 from bertjax.report.scales import number
 
-TOKEN_LOSSES = {
-    "mlm": "Masked tokens",
-    "clm": "Next tokens",
-    "plm": "Tokens of a permutation",
-    "span": "Tokens from their span boundary",
-}
-"""Token losses, which have a unigram baseline; `unigram_loss` belongs to the first that a run has."""
-_OTHER_LOSSES = {
-    "loss": "Total loss",
-    "pair_loss": "Sentence pairs",
-    "rtd_loss": "Replaced tokens",
-    "soft_loss": "Teacher: soft targets",
-    "cosine_loss": "Teacher: cosine of hidden states",
-    "relations_loss": "Teacher: attention relations",
-    "hidden_loss": "Teacher: hidden states",
-    "attention_loss": "Teacher: attention scores",
-    "contrastive_loss": "Contrastive",
-}
+_LOSS_TITLES = {"loss": "Total loss", **{f"{name}_loss": title for name, title in loss_titles().items()}}
 _SPEED = {
     "tokens_per_second": ("Throughput", "big", "Real tokens per second, without padding."),
     "mfu": ("Model FLOPs utilization (MFU)", "percent", "FLOPs of the model, without rematerialization."),
@@ -43,34 +27,36 @@ _ANOMALIES = {"skipped": "skipped steps", "rollbacks": "rollbacks to a checkpoin
 _NO_CHART = {"eta_seconds", "seconds_per_step", "rollback_from_step", "rollback_to_batch", *_ANOMALIES}
 """Bookkeeping metrics without a chart."""
 _MAX_SETS = 8
+_UNIGRAM = "_unigram_loss"
 
 
 def losses(run: RunRecord) -> str:
     """Returns one chart per loss: training, held out and, for token losses, the unigram baseline."""
     charts = [_token_loss_chart(run, name) for name in token_losses(run)]
     shown = {f"{name}_loss" for name in token_losses(run)} | {
-        key for key in metric_names(run) if key.endswith("unigram_loss")
+        key for key in metric_names(run) if key.endswith(_UNIGRAM)
     }
     others = [key for key in metric_names(run) if key.endswith("_loss") and key not in shown]
-    others = [key for key in others if key not in ("teacher_mlm_loss",)]
+    others = [key for key in others if not key.startswith("teacher_")]
     total = ["loss"] if "loss" in metric_names(run) and len(token_losses(run)) + len(others) != 1 else []
     charts += [
-        _pair(run, key, _OTHER_LOSSES.get(key, _spell(key.removesuffix("_loss"))), log=True) for key in total + others
+        _pair(run, key, _LOSS_TITLES.get(key, _spell(key.removesuffix("_loss"))), log=True) for key in total + others
     ]
     return _grid(charts)
 
 
 def token_losses(run: RunRecord) -> list[str]:
-    """Returns the names of the token losses that a run has."""
-    return [name for name in TOKEN_LOSSES if f"{name}_loss" in metric_names(run)]
+    """Returns the names of the token losses that a run has: those with a unigram baseline."""
+    return [name.removesuffix(_UNIGRAM) for name in metric_names(run) if name.endswith(_UNIGRAM)]
+
+
+def _loss_title(name: str) -> str:
+    return _LOSS_TITLES.get(f"{name}_loss", _spell(name))
 
 
 def unigram_baseline(run: RunRecord, name: str) -> Series | None:
     """Returns the loss of predicting unigram frequencies on the tokens of this loss."""
-    baseline = run.metrics.get(f"eval/{name}_unigram_loss")
-    if baseline is None and token_losses(run)[:1] == [name]:
-        baseline = run.metrics.get("eval/unigram_loss")
-    return baseline
+    return run.metrics.get(f"eval/{name}{_UNIGRAM}")
 
 
 def _token_loss_chart(run: RunRecord, name: str) -> Chart:
@@ -81,7 +67,7 @@ def _token_loss_chart(run: RunRecord, name: str) -> Chart:
     if teacher is not None:
         lines.append(make_line("teacher", teacher, 3))
     note = "Nats per token, lower is better. The distance to the unigram baseline was learned from context."
-    return Chart(f"chart-{name}_loss", TOKEN_LOSSES[name], lines, note=note, log=True)
+    return Chart(f"chart-{name}_loss", _loss_title(name), lines, note=note, log=True)
 
 
 def scores(run: RunRecord) -> str:
@@ -93,7 +79,7 @@ def _score_names(run: RunRecord) -> list[str]:
     """Sorts accuracies of token losses first, then other accuracies."""
     excluded = {*_SPEED, *_OPTIMIZER, *_NO_CHART}
     names = [key for key in metric_names(run) if not key.endswith("loss") and key not in excluded]
-    first = [f"{name}_accuracy" for name in TOKEN_LOSSES]
+    first = [f"{name}_accuracy" for name in token_losses(run)]
     return sorted(
         names, key=lambda key: (first.index(key) if key in first else len(first), key.find("accuracy") < 0, key)
     )
@@ -236,7 +222,7 @@ def _spell(key: str) -> str:
 def _titled(key: str) -> str:
     """`mlm_accuracy` -> "Masked tokens: accuracy"."""
     name, _, metric = key.partition("_")
-    known = TOKEN_LOSSES.get(name) or _OTHER_LOSSES.get(f"{name}_loss")
+    known = _LOSS_TITLES.get(f"{name}_loss")
     return f"{known}: {metric.replace('_', ' ')}" if known and metric else _spell(key)
 
 
@@ -255,10 +241,10 @@ def headline(run: RunRecord) -> Mapping[str, str | tuple[str, str]]:
             continue
         unigram = None if baseline is None else baseline.last
         below = "held out" if unigram is None else _compare_with_unigram(loss, unigram)
-        cards[f"{TOKEN_LOSSES[name]}, loss"] = (f"{loss:.3f} nats", below)
+        cards[f"{_loss_title(name)}, loss"] = (f"{loss:.3f} nats", below)
         accuracy = run.metrics.get(f"eval/{name}_accuracy")
         if accuracy is not None:
-            cards[f"{TOKEN_LOSSES[name]}, accuracy"] = (number(accuracy.last, "percent"), "held out")
+            cards[f"{_loss_title(name)}, accuracy"] = (number(accuracy.last, "percent"), "held out")
     if not cards:  # a task
         held_out = [key for key in _score_names(run) if f"eval/{key}" in run.metrics][:3]
         cards |= {_titled(key): number(run.metrics[f"eval/{key}"].last, _number_format(run, key)) for key in held_out}

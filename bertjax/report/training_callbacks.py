@@ -122,8 +122,8 @@ def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> M
     """What the config wants to see of its networks, in float32."""
     cfg = exp.cfg
     sentences = tuple(cfg.eval.fill_mask)
-    # A model that reads a hidden word off the token before it (objective.predict_next) would fill in the next one.
-    filled = () if cfg.objective.predict_next else sentences
+    # A model that predicts a token from the position before it would fill in the next one.
+    filled = sentences if exp.objective.config.predicts_in_place else ()
     shown = cfg.report.sentence if cfg.report.sentence is not None else next(iter(sentences), None)
     wanted = ProbeConfig(
         sentences=filled,
@@ -132,7 +132,7 @@ def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> M
         counts=counts,
         num_steps=cfg.train.num_steps,
         interval=cfg.eval.interval_steps,
-        two_streams=cfg.objective.name == "plm",
+        two_streams=exp.objective.config.two_streams,
     )
     networks = {name: (build.float32_config(own), heads) for name, (own, heads) in exp.objective.networks.items()}
     return ModelProbes(networks, exp.objective.network_params, tokenizer, wanted)
@@ -158,6 +158,7 @@ def run_facts(
         "parameters": {name: count_params(own, heads) for name, (own, heads) in exp.objective.networks.items()},
         "sizes": {"num_layers": model.num_layers, "hidden_size": model.hidden_size, "num_heads": model.num_heads},
         "devices": f"{exp.mesh.size} x {kind}",
+        "objective": exp.objective.config.summary,
         "jax": jax.__version__,
         "tokens": tokens,
         "rows": rows,

@@ -12,8 +12,6 @@ from bertjax.errors import UserError
 from bertjax.io.progress_bar import ProgressBar
 from bertjax.metrics import Metrics
 
-WORD_LOSSES = ("mlm", "clm", "plm", "span")
-
 
 class MetricWriter(Protocol):
     def write(self, step: int, metrics: Metrics, /) -> None: ...
@@ -139,16 +137,15 @@ SCORES = ("accuracy", "exact_match", "f1", "macro_f1", "matthews", "pearson", "s
 def eval_line(figures: Metrics, prefix: str = "eval") -> str:
     """A held-out evaluation in words: a loss of words beside what guessing by frequency costs on the same tokens."""
     parts = []
-    unigram = figures.get(f"{prefix}/unigram_loss")
     for name in _losses(figures, prefix):
         loss, right = figures[f"{prefix}/{name}_loss"], figures.get(f"{prefix}/{name}_accuracy")
-        if unigram is None or name not in WORD_LOSSES:
+        unigram = figures.get(f"{prefix}/{name}_unigram_loss")
+        if unigram is None:
             parts.append(f"{name} loss {loss:.3f}" + ("" if right is None else f", accuracy {right:.3f}"))
             continue
         verdict = f"{abs(unigram - loss):.3f} {'better' if loss < unigram else 'worse'} than guessing by frequency"
         parts.append(f"{name} {loss:.3f} nats, {verdict} ({unigram:.3f})")
         parts += [] if right is None else [f"accuracy {right:.3f}"]
-        unigram = None  # it was measured on the words of this loss
     named = ((name, figures.get(f"{prefix}/{name}")) for name in SCORES)
     parts += [f"{name} {value:.3f}" for name, value in named if value is not None]
     return "  ".join(parts)
@@ -163,7 +160,7 @@ def _losses(figures: Metrics, prefix: str) -> list[str]:
         if key.startswith(f"{prefix}/") and key.endswith(ending) and key.count("/") == prefix.count("/") + 1
     ]
     own = [name for name in names if not name.endswith("unigram")]
-    return sorted(own, key=lambda name: WORD_LOSSES.index(name) if name in WORD_LOSSES else len(WORD_LOSSES))
+    return sorted(own, key=lambda name: f"{prefix}/{name}_unigram_loss" not in figures)
 
 
 def duration(seconds: float) -> str:

@@ -41,7 +41,7 @@ RANGES = {
     "--config.data.short_seq_prob=-0.1": ["data.short_seq_prob must lie in [0, 1], not -0.1"],
     "--config.data.packing=first_fit": ["data.packing", "none, best_fit", "'first_fit'"],
     "--config.data.encoding_errors=ignore": ["data.encoding_errors", "strict, replace", "'ignore'"],
-    "--config.objective.mask_rate=1.5": ["objective.mask_rate", "1.5"],
+    "--config.objective.masking.mask_rate=1.5": ["objective.masking.mask_rate", "1.5"],
     "--config.optimizer.b2=1": ["optimizer.b2 must lie in [0, 1), not 1.0"],
     "--config.optimizer.name=adam": ["optimizer.name", "did you mean 'adamw'?"],
     "--config.schedule.warmup_steps=-1": ["schedule.warmup_steps must lie in 0..train.num_steps = 8, not -1"],

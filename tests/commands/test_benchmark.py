@@ -32,7 +32,7 @@ def test_the_figures_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize("pair", ["none", "nsp"])
 def test_a_peer_in_turns(lab: Lab, tmp_path: Path, pair: str, capsys: pytest.CaptureFixture[str]) -> None:
     form = "block" if pair == "none" else "nsp_pairs"
-    keys = (f"--config.objective.pair={pair}", f"--config.data.example_format={form}")
+    keys = (f"--config.objective.mlm.sentence_objective={pair}", f"--config.data.example_format={form}")
     arguments = (*QUICK, "--baseline", "hf", "--no-compile", "--out", tmp_path / "figures.json", *keys)
     assert lab.run("benchmark", *arguments) == 0
     found, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
@@ -51,14 +51,22 @@ def test_a_peer_in_turns(lab: Lab, tmp_path: Path, pair: str, capsys: pytest.Cap
         (["--repeats", "0"], "--repeats must be at least 1, not 0"),
         (["--out", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
         (
-            ["--baseline", "hf", "--config.objective.name=rtd", "--config.objective.pair=none"],
+            ["--baseline", "hf", "--config.objective.name=rtd", "--config.objective.mlm.sentence_objective=none"],
             "no training for objective",
         ),
         (
-            ["--baseline", "hf", "--config.objective.pair=sop", "--config.data.example_format=sop_pairs"],
+            [
+                "--baseline",
+                "hf",
+                "--config.objective.mlm.sentence_objective=sop",
+                "--config.data.example_format=sop_pairs",
+            ],
             "second objective",
         ),
-        (["--baseline", "hf", "--config.model.norm_placement=pre", "--config.objective.pair=none"], "no class of"),
+        (
+            ["--baseline", "hf", "--config.model.norm_placement=pre", "--config.objective.mlm.sentence_objective=none"],
+            "no class of",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused(

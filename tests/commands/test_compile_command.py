@@ -46,7 +46,7 @@ def test_virtual_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
         (["--devices", "99"], "jax has started with 8 devices"),
         (["--devices", "8", "--config.mesh.data=4", "--config.mesh.fsdp=4"], "needs 16 devices"),
         (["--devices", "8", "--out", "/nowhere/figures.json"], "there is no folder"),
-        (["--devices", "8", "--config.objective.name=distill"], "distill"),
+        (["--devices", "8", "--config.objective.name=distillation"], "distill"),
     ],
 )
 def test_what_cannot_be_is_one_line(

@@ -13,8 +13,8 @@ from bertjax.hf.pretrained import load_pretrained
 
 ARGUMENTS = (
     "--config.objective.name=contrastive",
-    "--config.objective.pair=none",
-    "--config.objective.mlm_weight=0",
+    "--config.objective.mlm.sentence_objective=none",
+    "--config.objective.contrastive.mlm_weight=0",
     "--config.eval.fill_mask=",
     "--config.train.num_steps=2",
 )

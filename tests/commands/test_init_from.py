@@ -232,7 +232,12 @@ def test_other_pieces_other_length_other_objective(
 ) -> None:
     """Masked words and pairs of WordPiece in 32 tokens, then masked words alone of byte-level BPE in 80."""
     monkeypatch.setattr(loop, "train", only_evaluated)
-    other = ["objective.pair=none", "data.example_format=block", "data.tokenizer=bpe", "data.tokenizer_family=roberta"]
+    other = [
+        "objective.mlm.sentence_objective=none",
+        "data.example_format=block",
+        "data.tokenizer=bpe",
+        "data.tokenizer_family=roberta",
+    ]
     other += ["data.vocab_size=400", "data.seq_len=80", "model.max_position_embeddings=80"]
     other += ["eval.fill_mask=", "export.at_end=false"]
     arguments = [f"--config.{setting}" for setting in other]

@@ -34,7 +34,7 @@ def test_a_run_leaves_what_the_design_promises(finished: Finished) -> None:
     assert {"config.json", "metrics.jsonl", "checkpoints", "tokenizer", "export"} <= found
     figures = {key for record in records(finished.workdir) for key in record}
     assert {"step", "train/loss", "train/mlm_loss", "train/pair_loss", "train/tokens_per_second"} <= figures
-    assert {"eval/loss", "eval/mlm_loss", "eval/mlm_accuracy", "eval/unigram_loss", "eval/pair_accuracy"} <= figures
+    assert {"eval/loss", "eval/mlm_loss", "eval/mlm_accuracy", "eval/mlm_unigram_loss", "eval/pair_accuracy"} <= figures
     assert "the cat [MASK] the dog." in finished.printed
     assert "than guessing by frequency" in finished.printed
 
@@ -43,8 +43,8 @@ def test_evaluation_knows_the_unigram_entropy(finished: Finished) -> None:
     evaluations = [record for record in records(finished.workdir) if "eval/mlm_loss" in record]
     assert [record["step"] for record in evaluations] == [4, 8]
     # fixed rows and masks: guessing by frequency costs the same at every evaluation
-    assert evaluations[0]["eval/unigram_loss"] == evaluations[1]["eval/unigram_loss"]
-    assert 1.0 < evaluations[0]["eval/unigram_loss"] < np.log(120)
+    assert evaluations[0]["eval/mlm_unigram_loss"] == evaluations[1]["eval/mlm_unigram_loss"]
+    assert 1.0 < evaluations[0]["eval/mlm_unigram_loss"] < np.log(120)
 
 
 def test_the_export_is_what_transformers_loads(finished: Finished) -> None:
@@ -216,9 +216,9 @@ def test_weights_come_from_an_export_or_a_work_folder(
 @pytest.mark.long
 def test_whole_words_static_masks_blocks_and_eight_devices(lab: Lab, tmp_path: Path) -> None:
     arguments = [
-        "--config.objective.masking=whole_word",
-        "--config.objective.dynamic=false",
-        "--config.objective.pair=none",
+        "--config.objective.masking.mask_unit=whole_word",
+        "--config.objective.masking.dynamic=false",
+        "--config.objective.mlm.sentence_objective=none",
         "--config.data.example_format=block",
         "--config.train.microbatches=2",
         "--config.train.batch_size=16",

@@ -41,7 +41,7 @@ SETTINGS = [
 QUICK = [  # half of the time goes into compiling
     "--config.model.hidden_dropout=0",
     "--config.model.attention_dropout=0",
-    "--config.objective.pair=none",
+    "--config.objective.mlm.sentence_objective=none",
     "--config.data.example_format=block",
 ]
 
@@ -212,7 +212,7 @@ def test_a_run_moves_between_one_and_two_processes(launch: Launch, tmp_path: Pat
 
 
 CARRY = ["--config.model.preset=xlnet-base", "--config.objective.name=plm", "--config.data.example_format=segments"]
-CARRY += ["--config.objective.pair=none", "--config.model.bi_data=true"]
+CARRY += ["--config.objective.mlm.sentence_objective=none", "--config.model.bi_data=true"]
 SHARDED = ["--config.mesh.data=1", "--config.mesh.fsdp=-1", "--config.mesh.tensor=2", "--config.data.packing=best_fit"]
 SHARDED += ["--config.optimizer.ema_decay=0.9", "--config.train.microbatches=2", "--config.export.at_end=true"]
 
@@ -226,11 +226,11 @@ def test_memories_teachers_and_parts_of_weights_are_those_of_one_process(
     arguments = {"carry": CARRY, "sharded": SHARDED}.get(
         kind,
         [
-            "--config.objective.name=distill",
-            "--config.objective.pair=none",
-            f"--config.objective.teacher={finished.workdir}",
+            "--config.objective.name=distillation",
+            "--config.objective.mlm.sentence_objective=none",
+            f"--config.objective.distillation.teacher={finished.workdir}",
             f"--config.data.tokenizer={finished.workdir}/tokenizer",
-            "--config.objective.teacher_layers=1",
+            "--config.objective.distillation.teacher_layers=1",
         ],
     )
     found = []

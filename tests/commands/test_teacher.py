@@ -35,12 +35,12 @@ def taught(lab: Lab, finished: Finished) -> Taught:
     teacher, workdir, printed = lab.folder / "teacher", lab.folder / "student", io.StringIO()
     shutil.copytree(finished.workdir, teacher)
     arguments = (
-        "--config.objective.name=distill",
-        "--config.objective.pair=none",
-        f"--config.objective.teacher={teacher}",
+        "--config.objective.name=distillation",
+        "--config.objective.mlm.sentence_objective=none",
+        f"--config.objective.distillation.teacher={teacher}",
         f"--config.data.tokenizer={finished.workdir}/tokenizer",
         "--config.model.num_layers=1",
-        "--config.objective.teacher_layers=1",
+        "--config.objective.distillation.teacher_layers=1",
     )
     with contextlib.redirect_stdout(printed):
         assert lab.run("pretrain", "--workdir", workdir, *arguments) == 0
@@ -55,10 +55,10 @@ def figures(workdir: Path) -> dict[str, float]:
 def test_a_student_is_trained_and_exported(taught: Taught, finished: Finished) -> None:
     assert f"the student starts as layers 1 of {taught.teacher}" in taught.printed
     found = figures(taught.workdir)
-    for name in ("soft_loss", "cosine_loss", "mlm_loss", "unigram_loss", "teacher_mlm_loss"):
+    for name in ("kd_loss", "cosine_loss", "mlm_loss", "mlm_unigram_loss", "teacher_mlm_loss"):
         assert np.isfinite(found[f"eval/{name}"]), name
     np.testing.assert_allclose(
-        found["eval/loss"], 5 * found["eval/soft_loss"] + found["eval/mlm_loss"] + found["eval/cosine_loss"], rtol=1e-5
+        found["eval/loss"], 5 * found["eval/kd_loss"] + found["eval/mlm_loss"] + found["eval/cosine_loss"], rtol=1e-5
     )
     model = load_pretrained(taught.workdir / "export")
     assert model.config.num_layers == 1 and model.heads == ("mlm",)
@@ -92,7 +92,7 @@ def test_a_work_folder_and_its_export_are_one_teacher(taught: Taught) -> None:
     cfg = read_config(taught.workdir)
     tokenizer = load_tokenizer(taught.workdir / "tokenizer")
     teacher = read_teacher(cfg, tokenizer)
-    cfg.objective.teacher = str(taught.teacher / "export")
+    cfg.objective.distillation.teacher = str(taught.teacher / "export")
     export = read_teacher(cfg, tokenizer)
     assert teacher is not None and export is not None
     assert teacher.network.heads == export.network.heads
@@ -105,7 +105,7 @@ def test_without_its_teacher_a_student_is_itself(
     gone = tmp_path / "gone"
     assert lab.run("evaluate", "--workdir", taught.workdir) == 0
     with_teacher = capsys.readouterr().out
-    assert "soft" in with_teacher and "by itself" not in with_teacher
+    assert "kd" in with_teacher and "by itself" not in with_teacher
     taught.teacher.rename(gone)
     try:
         assert lab.run("evaluate", "--workdir", taught.workdir) == 0
@@ -114,7 +114,7 @@ def test_without_its_teacher_a_student_is_itself(
         assert lab.run("pretrain", "--workdir", lab.folder / "no-teacher", *taught.arguments) == 2
     finally:
         gone.rename(taught.teacher)
-    assert "the student by itself, for want of its teacher" in alone and "soft" not in alone
+    assert "the student by itself, for want of its teacher" in alone and "kd" not in alone
     loss = f"{figures(taught.workdir)['eval/mlm_loss']:.3f}"
     assert loss in with_teacher and loss in alone
     assert f"{taught.teacher} holds no model" in capsys.readouterr().err
@@ -135,9 +135,9 @@ def test_teachers_of_other_pieces_are_refused(lab: Lab, taught: Taught, capsys: 
     own = [argument for argument in taught.arguments if "tokenizer" not in argument]
     assert lab.run("pretrain", "--workdir", lab.folder / "x", *own, "--config.data.vocab_size=100") == 2
     assert "has other pieces than data.tokenizer" in capsys.readouterr().err
-    none = [argument for argument in own if not argument.startswith("--config.objective.teacher=")]
+    none = [argument for argument in own if not argument.startswith("--config.objective.distillation.teacher=")]
     assert lab.run("pretrain", "--workdir", lab.folder / "x", *none) == 2
-    assert "objective.name=distill needs a teacher" in capsys.readouterr().err
+    assert "objective.name=distillation needs a teacher" in capsys.readouterr().err
     both = [*taught.arguments, f"--config.init_from={taught.teacher}"]
     assert lab.run("pretrain", "--workdir", lab.folder / "x", *both) == 2
     assert "use one of them" in capsys.readouterr().err
@@ -148,6 +148,6 @@ def test_what_a_run_would_cost_and_see(lab: Lab, taught: Taught, capsys: pytest.
     assert "teacher           " in capsys.readouterr().out
     assert lab.run("inspect-data", *taught.arguments, "--batches", 1) == 0
     assert "predictions" in capsys.readouterr().out
-    plain = ("--config.objective.masked_text=false", "--config.objective.mlm_weight=0")
+    plain = ("--config.objective.distillation.mask_inputs=false", "--config.objective.distillation.mlm_weight=0")
     assert lab.run("inspect-data", *taught.arguments, *plain, "--batches", 1) == 0
     assert "predictions" not in capsys.readouterr().out

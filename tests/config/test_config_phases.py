@@ -29,10 +29,10 @@ def test_without_phases_the_config_is_the_only_stage(cfg: ConfigDict) -> None:
 
 
 def test_phases_follow_each_other_and_the_config_comes_last(cfg: ConfigDict) -> None:
-    cfg.train.phases = ("80%:data.seq_len=128,objective.max_predictions=20", "100:data.seq_len=256")
+    cfg.train.phases = ("80%:data.seq_len=128,objective.masking.max_predictions=20", "100:data.seq_len=256")
     assert table(cfg) == [(0, 64, 128), (800, 64, 256), (900, 64, 512)]
-    assert [stage.cfg.objective.max_predictions for stage in list_phases(cfg)] == [20, None, None]
-    assert cfg.data.seq_len == 512 and cfg.objective.max_predictions is None
+    assert [stage.cfg.objective.masking.max_predictions for stage in list_phases(cfg)] == [20, None, None]
+    assert cfg.data.seq_len == 512 and cfg.objective.masking.max_predictions is None
     assert amounts(cfg, 850) == (850 * 64, 800 * 64 * 128 + 50 * 64 * 256)
     cfg.train.num_steps = 100
     cfg.train.phases = ("90%:data.seq_len=128",)
@@ -40,9 +40,9 @@ def test_phases_follow_each_other_and_the_config_comes_last(cfg: ConfigDict) -> 
 
 
 def test_a_comma_of_the_command_line_may_part_phases_or_settings(cfg: ConfigDict) -> None:
-    cfg.train.phases = ("80%:data.seq_len=128", "objective.max_predictions=20", "100:data.seq_len=256")
+    cfg.train.phases = ("80%:data.seq_len=128", "objective.masking.max_predictions=20", "100:data.seq_len=256")
     assert table(cfg) == [(0, 64, 128), (800, 64, 256), (900, 64, 512)]
-    assert list_phases(cfg)[0].cfg.objective.max_predictions == 20
+    assert list_phases(cfg)[0].cfg.objective.masking.max_predictions == 20
 
 
 def test_phases_that_fill_the_run_leave_nothing_behind_them(cfg: ConfigDict) -> None:

@@ -49,7 +49,7 @@ def vocabulary(size: int) -> Vocabulary:
 
 def teacher_of(cfg: ConfigDict) -> Network | None:
     """What recipes of distillation are taught by: BERT-base, or the run of configs/quickstart.py."""
-    if cfg.objective.name != "distill":
+    if cfg.objective.name != "distillation":
         return None
     name = "bert.py:base" if cfg.model.num_layers is None or cfg.data.seq_len > 32 else "quickstart.py"
     return Network(

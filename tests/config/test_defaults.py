@@ -49,7 +49,11 @@ def test_defaults_are_berts_recipe() -> None:
     assert (optimizer.learning_rate, optimizer.b1, optimizer.b2, optimizer.eps) == (1e-4, 0.9, 0.999, 1e-6)
     assert (optimizer.weight_decay, optimizer.clip_norm, optimizer.bias_correction) == (0.01, 1.0, False)
     objective = config.objective
-    assert (objective.mask_rate, objective.mask_token_rate, objective.random_token_rate) == (0.15, 0.8, 0.1)
+    assert (objective.masking.mask_rate, objective.masking.mask_token_rate, objective.masking.random_token_rate) == (
+        0.15,
+        0.8,
+        0.1,
+    )
     assert (config.data.short_seq_prob, config.data.vocab_size, config.schedule.name) == (0.1, 30522, "bert")
 
 

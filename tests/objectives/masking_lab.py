@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.objectives.masking import mask_tokens
+from bertjax.objectives.masking import num_predictions
+from bertjax.objectives.masking.corrupt import mask_tokens
 from bertjax.types import Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
@@ -119,3 +120,9 @@ def assert_distribution(counts: np.ndarray, shares: np.ndarray, sigmas: float = 
     statistic = ((counts - expected) ** 2 / expected).sum()
     freedom = len(counts) - 1
     assert abs(statistic - freedom) <= sigmas * np.sqrt(2 * freedom) + 2, (statistic, freedom)
+
+
+def num_predictions_by_length(config: MaskingConfig, seq_len: int) -> np.ndarray:
+    """int32 [S + 1]: predictions of an example by its length, by the rule "round"."""
+    lengths = np.arange(seq_len + 1)
+    return np.asarray(num_predictions._rounded(config, config.mask_rate, lengths), np.int32)

@@ -67,7 +67,7 @@ def objective_of(
     for rate in ("hidden_dropout", "attention_dropout", "attention_output_dropout", "activation_dropout"):
         cfg.model[rate] = dropout
     parse._check_packing(cfg)
-    if cfg.objective.name != "distill":
+    if cfg.objective.name != "distillation":
         objective: Any = build.make_objective(cfg, vocabulary)
         return objective.members[member] if member else objective, cfg.data.example_format, {}
     config = parse_objective.encoder_config(cfg, vocabulary)

@@ -22,7 +22,7 @@ NOTHING = StepInputs(frozen={}, carry={})
 
 
 def random_params(objective: ReplacedTokenDetection) -> Params:
-    return jax.tree.map(lambda leaf: leaf, _random_params(objective.towers))
+    return jax.tree.map(lambda leaf: leaf, _random_params(objective.encoders))
 
 
 @functools.cache
@@ -78,12 +78,12 @@ def take(tree: Params, *path: str) -> Params:
 
 def joined(towers: RtdNetworksConfig, first: Params, second: Params) -> Params:
     """The gradients that the parameters of a run should get, from those of its two complete towers alone."""
-    if towers.sharing == "all":
+    if towers.embedding_sharing == "all":
         encoder = jax.tree.map(jnp.add, first["encoder"], second["encoder"])
         return {"generator": {"mlm_head": first["mlm_head"]}, "discriminator": {**second, "encoder": encoder}}
     mine, theirs = (dict(tree["encoder"]["embeddings"]) for tree in (first, second))
-    for part in towers.shared_embeddings if towers.sharing != "none" else ():
-        if towers.sharing == "gdes":  # the table learns from the generator's loss alone, delta from the other
+    for part in towers.shared_embeddings if towers.embedding_sharing != "none" else ():
+        if towers.embedding_sharing == "gdes":  # the table learns from the generator's loss alone, delta from the other
             theirs[part] = {"delta": theirs[part]["embedding"]}
         else:  # one array, the sum of both
             theirs[part] = jax.tree.map(jnp.add, mine.pop(part), theirs[part])
@@ -98,7 +98,7 @@ def assert_finite_differences(
     objective: ReplacedTokenDetection, params: Params, found: Params, run: Callable[[Params], Any]
 ) -> None:
     """Along the word table that both read both losses change; "gdes" tells its owner of the generator's alone."""
-    sharing = objective.towers.sharing
+    sharing = objective.encoders.embedding_sharing
     path = ("generator" if sharing in ("gdes", "none") else "discriminator", "encoder", "embeddings", "word_embeddings")
     table = take(params, *path)["embedding"]
     way = jax.random.normal(jax.random.key(5), table.shape)

@@ -88,7 +88,7 @@ def test_sums_are_those_of_plain_arithmetic(
     assert sums["clm_accuracy"].value == right.sum()
     share = (vocabulary.counts + 1.0) / (vocabulary.counts + 1.0).sum()
     wanted = -(np.log(share)[np.asarray(batch["next_ids"])] * weights).sum()
-    np.testing.assert_allclose(sums["unigram_loss"].value, wanted, rtol=1e-5)
+    np.testing.assert_allclose(sums["clm_unigram_loss"].value, wanted, rtol=1e-5)
 
 
 def test_chunks_change_neither_sums_nor_gradients(params: Params, batch: dict, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,8 @@ def test_models_and_rows_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UserError, match=r"clm needs model\.causal=true"):
         ClmConfig().check_model(EncoderConfig())
     with pytest.raises(
-        UserError, match=r"needs data\.form to be block or doc_sentences or full_sentences, not 'nsp_pairs'"
+        UserError,
+        match=r"needs data\.example_format to be one of block, doc_sentences, full_sentences, not 'nsp_pairs'",
     ):
         ClmConfig().check_example_format("nsp_pairs")
     with pytest.raises(UserError, match=r"objective\.name=mlm hides words from both sides"):

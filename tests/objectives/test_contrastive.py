@@ -1,4 +1,4 @@
-"""Contrastive learning: the loss against the original's formula, and what the two views are."""
+"""ContrastiveLearning learning: the loss against the original's formula, and what the two views are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.contrastive import Contrastive, contrastive_sums, uniformity
+from bertjax.objectives.contrastive import ContrastiveLearning, contrastive_sums, uniformity
 from bertjax.types import Params, Vocabulary
 
 torch = pytest.importorskip("torch")
@@ -39,12 +39,12 @@ NOTHING = StepInputs(frozen={}, carry={})
 
 
 @pytest.fixture(scope="module")
-def objective(vocabulary: Vocabulary) -> Contrastive:
-    return Contrastive(ContrastiveConfig(MaskingConfig(), mlm_weight=0.1), MODEL, vocabulary)
+def objective(vocabulary: Vocabulary) -> ContrastiveLearning:
+    return ContrastiveLearning(ContrastiveConfig(MaskingConfig(), mlm_weight=0.1), MODEL, vocabulary)
 
 
 @pytest.fixture(scope="module")
-def params(objective: Contrastive) -> Params:
+def params(objective: ContrastiveLearning) -> Params:
     return jit(objective.init)(jax.random.key(0))
 
 
@@ -55,12 +55,12 @@ def raw(pack: Callable, example: Callable) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def batch(objective: Contrastive, raw: dict) -> dict[str, jax.Array]:
+def batch(objective: ContrastiveLearning, raw: dict) -> dict[str, jax.Array]:
     return dict(jit(objective.corrupt)(raw, jax.random.key(0), np.int32(0)))
 
 
 @pytest.fixture(scope="module")
-def gradient(objective: Contrastive) -> Callable:
+def gradient(objective: ContrastiveLearning) -> Callable:
     @functools.partial(jit, static_argnums=3)
     def run(params: Params, batch: dict, key: jax.Array, train: bool) -> tuple:
         def total(params: Params) -> tuple[jax.Array, dict]:
@@ -107,7 +107,7 @@ def test_negatives_are_those_of_all_devices() -> None:
 
 
 def test_the_views_are_two_drops_of_the_text_as_it_was(
-    objective: Contrastive, params: Params, batch: dict, raw: dict, gradient: Callable
+    objective: ContrastiveLearning, params: Params, batch: dict, raw: dict, gradient: Callable
 ) -> None:
     """By hand: one run over every row twice, the first tokens, a dense layer with tanh."""
     (_, sums), _ = gradient(params, batch, jax.random.key(5), True)
@@ -146,7 +146,7 @@ def test_masks_touch_the_masked_word_loss_alone(params: Params, batch: dict, gra
 
 
 def test_the_dense_layer_is_trained_with_and_not_exported(
-    objective: Contrastive, params: Params, batch: dict, gradient: Callable
+    objective: ContrastiveLearning, params: Params, batch: dict, gradient: Callable
 ) -> None:
     _, grads = gradient(params, batch, jax.random.key(0), True)
     assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(grads))
@@ -164,7 +164,7 @@ def test_a_batch_of_nothing_gives_no_gradient(params: Params, batch: dict, gradi
 
 def test_means_are_of_an_examples_own_tokens(vocabulary: Vocabulary, raw: dict) -> None:
     plain = dataclasses.replace(MODEL, hidden_dropout=0.0, attention_dropout=0.0)
-    objective = Contrastive(ContrastiveConfig(MaskingConfig(), pooling="mean"), plain, vocabulary)
+    objective = ContrastiveLearning(ContrastiveConfig(MaskingConfig(), pooling="mean"), plain, vocabulary)
     assert objective.loss_weights == {"contrastive": 1.0} and objective.heads == ()
     assert [(each.passes, each.predictions) for each in objective.flops_terms] == [(2.0, 0.0)]
     fresh = jit(objective.init)(jax.random.key(0))
@@ -193,11 +193,11 @@ def test_what_makes_no_sense_is_refused() -> None:
         config.check_model(dataclasses.replace(MODEL, hidden_dropout=0.0, attention_dropout=0.0))
     with pytest.raises(UserError, match="reads text from both sides"):
         config.check_model(dataclasses.replace(MODEL, causal=True))
-    with pytest.raises(UserError, match=r"needs data\.form to be one of block"):
+    with pytest.raises(UserError, match=r"needs data\.example_format to be one of block"):
         config.check_example_format("stream")
     for changes, said in (
         ({"pooling": "last"}, "pooling must be one of first, mean"),
-        ({"contrast_temperature": 0.0}, "contrast_temperature must be above 0"),
+        ({"temperature": 0.0}, "temperature must be above 0"),
         ({"mlm_weight": -0.1}, "mlm_weight must not be negative"),
         ({"microbatches": 2}, r"train\.microbatches=2 would tear apart"),
     ):

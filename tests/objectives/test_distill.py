@@ -57,7 +57,7 @@ EVERYTHING = DistillationConfig(
     relations=("attention", "qq", "kv", "vv"),
     relation_heads=2,
     relation_layer=2,
-    hidden_weight=1.0,
+    hidden_states_weight=1.0,
     attention_weight=1.0,
 )
 
@@ -72,11 +72,11 @@ def narrow(vocabulary: Vocabulary) -> Distillation:
     """TinyBERT's losses alone, on text as it is, widths 18 and 24."""
     config = DistillationConfig(
         MASKING,
-        masked_text=False,
-        soft_weight=0.0,
+        mask_inputs=False,
+        kd_weight=0.0,
         mlm_weight=0.0,
         cosine_weight=0.0,
-        hidden_weight=1.0,
+        hidden_states_weight=1.0,
         attention_weight=1.0,
     )
     return Distillation(config, NARROW, TEACHER, vocabulary)
@@ -163,7 +163,7 @@ def test_distilberts_losses_are_those_of_the_original(parts: Parts, batch: dict,
         F.softmax(theirs["logits"][parts.real] / 2.0, dim=-1),
         reduction="batchmean",
     )
-    np.testing.assert_allclose(sums["soft"].value / sums["soft"].count, 4.0 * soft, rtol=1e-4)
+    np.testing.assert_allclose(sums["kd"].value / sums["kd"].count, 4.0 * soft, rtol=1e-4)
     labels = torch.full((4, S), -100)
     for row, slot in zip(*np.nonzero(np.asarray(batch["masked_weights"])), strict=True):
         labels[row, int(batch["masked_positions"][row, slot])] = int(batch["masked_ids"][row, slot])
@@ -179,19 +179,17 @@ def test_distilberts_losses_are_those_of_the_original(parts: Parts, batch: dict,
 def test_soft_targets_at_masked_words_alone(
     vocabulary: Vocabulary, loss_of: Callable, parts: Parts, params: Params, batch: dict
 ) -> None:
-    config = DistillationConfig(
-        MASKING, soft_positions="masked", soft_temperature=0.5, mlm_weight=0.0, cosine_weight=0.0
-    )
+    config = DistillationConfig(MASKING, kd_positions="masked", kd_temperature=0.5, mlm_weight=0.0, cosine_weight=0.0)
     objective = Distillation(config, STUDENT, TEACHER, vocabulary)
-    assert objective.loss_weights == {"soft": 5.0}
+    assert objective.loss_weights == {"kd": 5.0}
     found = loss_of(objective)(params, batch)
     rows, slots = np.nonzero(np.asarray(batch["masked_weights"]))
     places = np.asarray(batch["masked_positions"])[rows, slots]
     ours, theirs = (side["logits"][rows, places] / 0.5 for side in parts.sides)
     expected = 0.25 * F.kl_div(F.log_softmax(ours, -1), F.softmax(theirs, -1), reduction="batchmean")
-    np.testing.assert_allclose(found["soft"].value / found["soft"].count, expected, rtol=1e-4)
-    assert found["soft"].count == objective.counts(batch)["soft"] == len(rows)
-    assert {"mlm_loss", "mlm_accuracy", "unigram_loss", "teacher_mlm_loss"} <= set(found)
+    np.testing.assert_allclose(found["kd"].value / found["kd"].count, expected, rtol=1e-4)
+    assert found["kd"].count == objective.counts(batch)["kd"] == len(rows)
+    assert {"mlm_loss", "mlm_accuracy", "mlm_unigram_loss", "teacher_mlm_loss"} <= set(found)
 
 
 def test_relations_are_those_of_the_papers(parts: Parts, sums: dict[str, Sum]) -> None:
@@ -236,10 +234,10 @@ def test_tinyberts_losses_are_those_of_the_original(
     ours, theirs = parts.sides
     kernel = torch.tensor(np.array(fresh["projection"]["kernel"]))
     hidden = sum(F.mse_loss(ours["states"][i] @ kernel, theirs["states"][4 * i]) for i in (0, 1))
-    np.testing.assert_allclose(found["hidden"].value / found["hidden"].count, hidden, rtol=1e-4)
+    np.testing.assert_allclose(found["hidden_states"].value / found["hidden_states"].count, hidden, rtol=1e-4)
     scores = F.mse_loss(ours["layers/0/scores"], theirs["layers/3/scores"])
     np.testing.assert_allclose(found["attention"].value / found["attention"].count, scores, rtol=1e-4)
-    assert set(found) == {"hidden", "attention"}  # no head, nothing hidden: no words to compare
+    assert set(found) == {"hidden_states", "attention"}  # no head, nothing hidden: no words to compare
 
 
 def test_padding_and_other_examples_count_nothing(parts: Parts, sums: dict[str, Sum]) -> None:
@@ -250,14 +248,16 @@ def test_padding_and_other_examples_count_nothing(parts: Parts, sums: dict[str, 
     for one, other in ((0, 1), (1, 3)):
         errors = (ours[f"layers/{one}/scores"] - theirs[f"layers/{other}/scores"]) ** 2
         attention += float(errors.mean(1)[parts.seen].sum())
-    np.testing.assert_allclose(sums["hidden"].value, hidden, rtol=1e-4)
+    np.testing.assert_allclose(sums["hidden_states"].value, hidden, rtol=1e-4)
     np.testing.assert_allclose(sums["attention"].value, attention, rtol=1e-4)
     assert sums["attention"].count == float(parts.seen.sum())
 
 
 def test_counts_are_known_before_the_loss(objective: Distillation, batch: dict, sums: dict[str, Sum]) -> None:
     counts = objective.counts(batch)
-    assert set(counts) == set(objective.loss_weights) == {"soft", "mlm", "cosine", "relations", "hidden", "attention"}
+    assert (
+        set(counts) == set(objective.loss_weights) == {"kd", "mlm", "cosine", "relations", "hidden_states", "attention"}
+    )
     assert {name: float(count) for name, count in counts.items()} == {name: sums[name].count for name in counts}
 
 
@@ -349,7 +349,7 @@ def test_neither_side_sees_what_is_hidden(
     others = {**raw, "input_ids": np.where(covered, 5 + (raw["input_ids"] + 50) % 195, raw["input_ids"])}
     again = dict(jit(objective.corrupt)(others, jax.random.key(0), np.int32(0)))
     found = jax.device_get(loss_of(objective)(params, again))
-    for name in ("soft", "cosine", "relations", "hidden", "attention"):
+    for name in ("kd", "cosine", "relations", "hidden_states", "attention"):
         assert found[name].value == sums[name].value, name
     assert found["mlm"].value != sums["mlm"].value
 
@@ -396,14 +396,14 @@ def test_costs_count_both_sides(objective: Distillation, narrow: Distillation) -
     assert (student.config, student.predicted, student.trained) == (STUDENT, 1.3, True)
     assert (teacher.config, teacher.predicted, teacher.trained) == (TEACHER.config, 1.0, False)
     assert [each.predictions for each in narrow.flops_terms] == [0.0, 0.0]
-    assert narrow.alone() is None and objective.alone().networks["model"] == objective.networks["model"]
+    assert narrow.alone() is None and objective.without_teacher().networks["model"] == objective.networks["model"]
 
 
 @pytest.mark.parametrize(
     ("changes", "student", "said"),
     [
         ({}, {"hidden_size": 18}, r"cosine_weight compares states of one width.*18.*24"),
-        ({"hidden_weight": 1.0}, {"num_layers": 3}, r"num_layers=3 must divide 4"),
+        ({"hidden_states_weight": 1.0}, {"num_layers": 3}, r"num_layers=3 must divide 4"),
         ({"attention_weight": 1.0}, {"num_heads": 4}, r"head with head.*num_heads=4.*has 3"),
         (
             {"attention_weight": 1.0},
@@ -428,19 +428,19 @@ def test_pairs_that_do_not_fit_are_refused(changes: dict, student: dict, said: s
 
 def test_what_makes_no_sense_is_refused() -> None:
     for changes, said in (
-        ({"soft_weight": 0.0, "mlm_weight": 0.0, "cosine_weight": 0.0}, "nothing to learn"),
-        ({"soft_weight": -1.0}, "soft_weight must not be negative"),
-        ({"soft_temperature": 0.0}, "soft_temperature must be above 0"),
-        ({"soft_positions": "some"}, "soft_positions must be one of all, masked"),
+        ({"kd_weight": 0.0, "mlm_weight": 0.0, "cosine_weight": 0.0}, "has no loss"),
+        ({"kd_weight": -1.0}, "kd_weight must be at least 0"),
+        ({"kd_temperature": 0.0}, "kd_temperature must be above 0"),
+        ({"kd_positions": "some"}, "kd_positions must be one of all, masked"),
         ({"relations": ("qq", "xy")}, "relations must be some of attention, qq"),
-        ({"masked_text": False}, "masked_text=false leaves no word"),
+        ({"mask_inputs": False}, "mask_inputs=false leaves no word"),
     ):
         with pytest.raises(UserError, match=said):
             DistillationConfig(MASKING, **changes)
     config = DistillationConfig(MASKING, teacher_layers=(0, 1, 2))
     with pytest.raises(UserError, match=r"names 3 layers, but the student has model\.num_layers=2"):
         config.check_model(STUDENT)
-    with pytest.raises(UserError, match=r"needs data\.form to be one of block"):
+    with pytest.raises(UserError, match=r"needs data\.example_format to be one of block"):
         config.check_example_format("stream")
     with pytest.raises(UserError, match="has 24 positions, fewer than"):
         config.check_teacher(STUDENT, TEACHER.config, TEACHER.heads, S + 1)

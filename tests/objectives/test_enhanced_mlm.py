@@ -46,7 +46,9 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         enhanced_decoder=True,
         classifier_dense="own",
     )
-    return MaskedLanguageModel(MlmConfig(MaskingConfig(max_predictions=16), pair="none"), model, vocabulary)
+    return MaskedLanguageModel(
+        MlmConfig(MaskingConfig(max_predictions=16), sentence_objective="none"), model, vocabulary
+    )
 
 
 @pytest.fixture(scope="module")

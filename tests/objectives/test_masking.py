@@ -11,12 +11,25 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from masking_lab import CLS, CONTINUATION, MASK, PAD, SEP, UNK, chosen_of, jit, keys_of, noise_of, words_of
+from masking_lab import (
+    CLS,
+    CONTINUATION,
+    MASK,
+    PAD,
+    SEP,
+    UNK,
+    chosen_of,
+    jit,
+    keys_of,
+    noise_of,
+    num_predictions_by_length,
+    words_of,
+)
 
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
-from bertjax.objectives.masking import mask_tokens, num_predictions_by_length, selected_positions
+from bertjax.objectives.masking.corrupt import mask_tokens, selected_positions
 from bertjax.objectives.masking.tokens import ORDER
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.types import Vocabulary
@@ -241,7 +254,7 @@ def test_gather_chosen_takes_the_first_ones() -> None:
 def test_dynamic_masks_follow_the_cursor_and_static_ones_the_draw(
     vocabulary: Vocabulary, batches: Callable, dynamic: bool
 ) -> None:
-    config = MlmConfig(MaskingConfig(dynamic=dynamic), pair="none")
+    config = MlmConfig(MaskingConfig(dynamic=dynamic), sentence_objective="none")
     objective = MaskedLanguageModel(config, EncoderConfig(vocab_size=200, padded_vocab_size=256), vocabulary)
     corrupt = jit(objective.corrupt)
     batch = batches(0, packed=True)

@@ -25,13 +25,12 @@ from masking_lab import (
 from bertjax.config.objectives.masking import MaskingConfig, default_max_predictions
 from bertjax.config.overrides import load_config
 from bertjax.config.parse import check
-from bertjax.config.parse_objective import masking_config
 from bertjax.types import Vocabulary
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 S = 128
 IDENTITIES = [[3, 4], [5], [6], [], [], []]
-UNITS = ("token", "whole_word", "ngram", "ngram_window", "span", "frequency")
+MASK_UNITS = ("token", "whole_word", "ngram", "ngram_window", "span", "frequency")
 ROBERTA = {"mask_rounding": "random", "allow_mask_special": True, "min_random_id": 4}
 MODERNBERT = {"mask_rounding": "bernoulli", "allow_mask_special": True, "mask_rate": 0.3}
 ELECTRA = {"with_replacement": True, "mask_token_rate": 0.85, "random_token_rate": 0.0}
@@ -64,7 +63,7 @@ ELECTRA = {"with_replacement": True, "mask_token_rate": 0.85, "random_token_rate
 def test_every_family_hides_as_its_authors(spec: str, most: int, expected: dict) -> None:
     cfg = load_config(f"{CONFIGS}/{spec}")
     check(cfg)
-    config = masking_config(cfg)
+    config = MaskingConfig.from_config(cfg)
     assert {name: getattr(config, name) for name in expected} == expected
     assert config.max_predictions == most
 
@@ -266,7 +265,7 @@ def hide_by(unit: str, batch: dict, twins: Vocabulary) -> dict[str, np.ndarray]:
     return hide(batch, twins, mask_unit=unit, mask_rounding=count, **changes)
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", MASK_UNITS)
 def test_the_mask_of_an_example_knows_neither_its_row_nor_its_neighbours(
     twins: Vocabulary, pack: Callable, example: Callable, unit: str
 ) -> None:
@@ -289,7 +288,7 @@ def test_the_mask_of_an_example_knows_neither_its_row_nor_its_neighbours(
     assert found([[5, 3], [2, 4], [1, 0]]) == alone
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", MASK_UNITS)
 def test_what_is_hidden_says_nothing_of_itself(twins: Vocabulary, pack: Callable, example: Callable, unit: str) -> None:
     """With another word below every mask (equally long, equally frequent), the network is given the same numbers."""
     rng = np.random.default_rng(1)
@@ -305,7 +304,7 @@ def test_what_is_hidden_says_nothing_of_itself(twins: Vocabulary, pack: Callable
     assert (again["masked_ids"] != hidden["masked_ids"]).sum() == covered.sum()
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", MASK_UNITS)
 def test_a_text_of_specials_alone_hides_nothing(twins: Vocabulary, pack: Callable, unit: str) -> None:
     rows = [[np.array([CLS, SEP, SEP], np.int32), np.array([CLS, SEP], np.int32)], [], [], [], [], []]
     batch = pack(rows, S, IDENTITIES, 3)

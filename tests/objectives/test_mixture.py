@@ -13,13 +13,13 @@ import pytest
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.clm import ClmConfig
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.mixture import Member, MixtureConfig, parse_mixture
+from bertjax.config.objectives.mixture import Member, MixtureConfig, parse_members
 from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.config.training import MeshConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind
 from bertjax.objectives.base import StepInputs, encoder_inputs
-from bertjax.objectives.mixture import MixtureOfObjectives, part_of
+from bertjax.objectives.mixture import MixtureOfObjectives, member_batch
 from bertjax.training.flops import flops_per_token, training_flops
 from bertjax.training.sharding import make_mesh, put_batch
 from bertjax.types import Params, Vocabulary
@@ -27,7 +27,7 @@ from bertjax.types import Params, Vocabulary
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 S, ROWS = 24, 8
 NOTHING = StepInputs(frozen={}, carry={})
-MLM = MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=10), pair="none", predict_next=True)
+MLM = MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=10), sentence_objective="none", masked_next_token=True)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def loss(objective: MixtureOfObjectives) -> Callable:
 
 
 def test_every_row_has_one_objective(objective: MixtureOfObjectives, rows: dict, batch: dict) -> None:
-    hidden, plain = part_of(batch, "mlm"), part_of(batch, "clm")
+    hidden, plain = member_batch(batch, "mlm"), member_batch(batch, "clm")
     assert len(hidden["input_ids"]) == 6 and len(plain["input_ids"]) == 2
     np.testing.assert_array_equal(hidden["original_ids"], rows["input_ids"][:6])
     np.testing.assert_array_equal(plain["input_ids"], rows["input_ids"][6:])
@@ -85,10 +85,10 @@ def test_the_loss_is_that_of_the_members(
 ) -> None:
     assert objective.loss_weights == {"mlm": 0.75, "clm": 0.25}
     sums = loss(params, batch)
-    assert "unigram_loss" in sums and "clm_unigram_loss" in sums
+    assert "mlm_unigram_loss" in sums and "clm_unigram_loss" in sums
     for name, member in objective.members.items():
         own, _ = jit(lambda p, b, m=member: m.loss(p, NOTHING, b, jax.random.key(0), train=False))(
-            params, part_of(batch, name)
+            params, member_batch(batch, name)
         )
         np.testing.assert_allclose(sums[name].value, own[name].value, rtol=1e-6)
         assert float(sums[name].count) == float(objective.counts(batch)[name])
@@ -113,7 +113,7 @@ def test_causal_rows_see_one_side_and_masked_rows_both(objective: MixtureOfObjec
 def test_a_hidden_word_is_predicted_from_the_state_before_it(
     objective: MixtureOfObjectives, params: Params, batch: dict
 ) -> None:
-    own, member = part_of(batch, "mlm"), objective.members["mlm"]
+    own, member = member_batch(batch, "mlm"), objective.members["mlm"]
     there = np.asarray(own["masked_weights"]) > 0
     assert there.sum() > 20
     places, states = np.asarray(own["masked_positions"]), np.asarray(own["prediction_positions"])
@@ -136,14 +136,16 @@ def test_the_first_token_of_an_example_has_no_state_before_it(
     everything = MaskingConfig(mask_rate=1.0, max_predictions=S, allow_mask_special=True, mask_rounding="bernoulli")
     config = MixtureConfig(
         (
-            Member("mlm", 0.5, MlmConfig(everything, pair="none", predict_next=True)),
+            Member("mlm", 0.5, MlmConfig(everything, sentence_objective="none", masked_next_token=True)),
             Member("clm", 0.5, ClmConfig()),
         )
     )
     other = MixtureOfObjectives(config, objective.networks["model"].config, vocabulary)
     ids = np.arange(10, 16)
     packed = pack([[ids, ids], [ids]], S, [[1, 2], [3]])
-    out = part_of(other.corrupt({k: jnp.asarray(v) for k, v in packed.items()}, jax.random.key(0), jnp.int32(0)), "mlm")
+    out = member_batch(
+        other.corrupt({k: jnp.asarray(v) for k, v in packed.items()}, jax.random.key(0), jnp.int32(0)), "mlm"
+    )
     places = np.asarray(out["masked_positions"])[np.asarray(out["masked_weights"]) > 0]
     assert sorted(places.tolist()) == [1, 2, 3, 4, 5, 7, 8, 9, 10, 11]  # neither 0 nor 6
 
@@ -184,14 +186,16 @@ def test_flops_are_those_of_the_shares(objective: MixtureOfObjectives) -> None:
 def test_shares_become_rows() -> None:
     def rows(batch_size: int, *texts: str) -> list[int]:
         members = tuple(
-            Member(name, share, MLM if name == "mlm" else ClmConfig()) for name, share in parse_mixture(texts)
+            Member(name, share, MLM if name == "mlm" else ClmConfig()) for name, share in parse_members(texts)
         )
-        return MixtureConfig(members).rows(batch_size)
+        return MixtureConfig(members).batch_sizes(batch_size)
 
     assert rows(256, "mlm@15", "clm@1") == [240, 16]
     assert rows(8, "clm@1", "mlm@15") == [1, 7]
-    with pytest.raises(UserError, match=r"gives mlm 240 of train\.batch_size=256 rows, which train\.microbatches=32 "):
-        MixtureConfig((Member("mlm", 0.9375, MLM), Member("clm", 0.0625, ClmConfig()))).check_rows(
+    with pytest.raises(
+        UserError, match=r"gives mlm 240 of train\.batch_size=256 sequences, which train\.microbatches=32 "
+    ):
+        MixtureConfig((Member("mlm", 0.9375, MLM), Member("clm", 0.0625, ClmConfig()))).check_batch_size(
             "train.batch_size", 256, 32
         )
 
@@ -199,7 +203,7 @@ def test_shares_become_rows() -> None:
 @pytest.mark.parametrize("text", ["mlm", "mlm@0", "mlm@-1", "rtd@1", "mlm@x", "mlm@nan", "mlm@inf"])
 def test_what_is_no_mixture_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="is not NAME@WEIGHT"):
-        parse_mixture([text])
+        parse_members([text])
 
 
 def test_a_mixture_of_one_is_refused() -> None:

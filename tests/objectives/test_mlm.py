@@ -97,7 +97,7 @@ def test_sums_are_those_of_plain_arithmetic(
 
     logits, pairs = (np.asarray(array) for array in everywhere(params))
     hidden = jax.device_get(hidden)
-    expected = {name: 0.0 for name in ("mlm", "mlm_accuracy", "unigram_loss", "pair", "pair_accuracy")}
+    expected = {name: 0.0 for name in ("mlm", "mlm_accuracy", "mlm_unigram_loss", "pair", "pair_accuracy")}
     frequency = (vocabulary.counts + 1) / (vocabulary.counts + 1).sum()
     predictions = 0
     for row in range(4):
@@ -106,7 +106,7 @@ def test_sums_are_those_of_plain_arithmetic(
             predictions += 1
             expected["mlm"] -= log_softmax(logits[row, position, :200])[piece]
             expected["mlm_accuracy"] += logits[row, position].argmax() == piece
-            expected["unigram_loss"] -= np.log(frequency[piece])
+            expected["mlm_unigram_loss"] -= np.log(frequency[piece])
     for row, index in ((0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (3, 0)):
         scores, label = pairs[row, hidden["example_positions"][row, index]], hidden["pair_labels"][row, index]
         expected["pair"] -= log_softmax(scores)[label]
@@ -128,7 +128,7 @@ def test_counts_are_known_before_the_loss(objective: MaskedLanguageModel, hidden
 def test_without_a_pair_loss_there_is_neither_pooler_nor_pair_head(
     objective: MaskedLanguageModel, vocabulary: Vocabulary, hidden: dict
 ) -> None:
-    alone = MaskedLanguageModel(MlmConfig(MaskingConfig(), pair="none"), objective.model, vocabulary)
+    alone = MaskedLanguageModel(MlmConfig(MaskingConfig(), sentence_objective="none"), objective.model, vocabulary)
     assert set(jax.eval_shape(alone.init, jax.random.key(0))) == {"encoder", "mlm_head"}
     assert set(jax.eval_shape(objective.init, jax.random.key(0))) == {"encoder", "mlm_head", "pooler", "pair_head"}
     assert alone.loss_weights == {"mlm": 1.0} and set(alone.counts(hidden)) == {"mlm"}
@@ -138,7 +138,7 @@ def test_without_a_pair_loss_there_is_neither_pooler_nor_pair_head(
         return alone.loss(params, NOTHING, unpaired, jax.random.key(0), train)[0]
 
     params = jax.eval_shape(alone.init, jax.random.key(0))
-    assert set(jax.eval_shape(lambda p: sums(p, False), params)) == {"mlm", "mlm_accuracy", "unigram_loss"}
+    assert set(jax.eval_shape(lambda p: sums(p, False), params)) == {"mlm", "mlm_accuracy", "mlm_unigram_loss"}
     assert set(jax.eval_shape(lambda p: sums(p, True), params)) == {"mlm", "mlm_accuracy"}
 
 

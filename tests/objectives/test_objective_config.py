@@ -16,40 +16,49 @@ from bertjax.errors import UserError
     [
         (
             {"mask_unit": "words"},
-            "objective.masking must be one of token, whole_word, ngram, ngram_window, span, frequency, not",
+            "objective.masking.mask_unit must be one of token, whole_word, ngram, ngram_window, span, frequency, not",
         ),
         (
             {"mask_rounding": "floor"},
-            "objective.mask_count must be one of round, ceil, random, random_words, bernoulli, not",
+            "objective.masking.mask_rounding must be one of round, ceil, random, random_words, bernoulli, not",
         ),
-        ({"replacement_unit": "row"}, "objective.mask_decision must be one of token, word, span, not 'row'"),
+        ({"replacement_unit": "row"}, "objective.masking.replacement_unit must be one of token, word, span, not 'row'"),
         (
             {"random_token_distribution": "bigram"},
-            "objective.random_source must be one of uniform, unigram, not 'bigram'",
+            "objective.masking.random_token_distribution must be one of uniform, unigram, not 'bigram'",
         ),
-        ({"mask_rate_final": 0.0}, "objective.mask_rate_final must lie in (0, 1], not 0.0"),
-        ({"max_span": 0}, "objective.max_span must be at least 1, not 0"),
-        ({"max_ngram": 17}, "objective.max_ngram must be at most 16"),
-        ({"span_geometric_p": 1.0}, "objective.span_p must lie between 0 and 1, not 1.0"),
-        ({"frequency_power": -1.0}, "objective.frequency_power and objective.random_first_id must not be negative"),
+        ({"mask_rate_final": 0.0}, "objective.masking.mask_rate_final must lie in (0, 1], not 0.0"),
+        ({"max_span": 0}, "objective.masking.max_span must lie in [1, 64], not 0"),
+        ({"max_ngram": 17}, "objective.masking.max_ngram must lie in [1, 16], not 17"),
+        ({"span_geometric_p": 1.0}, "objective.masking.span_geometric_p must lie in (0, 1), not 1.0"),
+        (
+            {"frequency_power": -1.0},
+            "objective.masking.frequency_power must be at least 0, not -1.0",
+        ),
         (
             {"mask_unit": "span", "mask_rounding": "bernoulli"},
-            "objective.mask_count=bernoulli needs objective.masking=token, not span",
+            "objective.masking.mask_rounding=bernoulli needs objective.masking.mask_unit=token, not span",
         ),
         (
             {"mask_rounding": "random_words"},
-            "objective.mask_count=random_words needs objective.masking=whole_word, not token",
+            "objective.masking.mask_rounding=random_words needs objective.masking.mask_unit=whole_word, not token",
         ),
         (
             {"mask_unit": "span", "with_replacement": True},
-            "objective.mask_with_replacement needs objective.masking=token",
+            "objective.masking.with_replacement needs objective.masking.mask_unit=token",
         ),
-        ({"replacement_unit": "word"}, "objective.mask_decision=word needs a masking of whole words, not token"),
-        ({"mask_unit": "ngram_window", "mask_rate_final": 0.3}, "set no mask_rate_final"),
-        ({"mask_rate": 0.0}, "objective.mask_rate must lie in (0, 1], not 0.0"),
-        ({"mask_rate": 1.5}, "objective.mask_rate must lie in (0, 1], not 1.5"),
-        ({"max_predictions": 0}, "objective.max_predictions must be at least 1, not 0"),
-        ({"mask_token_rate": -0.1}, "objective.mask_token_rate and objective.random_token_rate must not be negative"),
+        (
+            {"replacement_unit": "word"},
+            "objective.masking.replacement_unit=word needs an objective.masking.mask_unit of whole words, not token",
+        ),
+        ({"mask_unit": "ngram_window", "mask_rate_final": 0.3}, "set objective.masking.mask_rate_final=None"),
+        ({"mask_rate": 0.0}, "objective.masking.mask_rate must lie in (0, 1], not 0.0"),
+        ({"mask_rate": 1.5}, "objective.masking.mask_rate must lie in (0, 1], not 1.5"),
+        ({"max_predictions": 0}, "objective.masking.max_predictions must be at least 1, not 0"),
+        (
+            {"mask_token_rate": -0.1},
+            "objective.masking.mask_token_rate must be at least 0, not -0.1",
+        ),
         ({"mask_token_rate": 0.8, "random_token_rate": 0.3}, "sum to at most 1, not 0.8 and 0.3"),
     ],
 )
@@ -65,10 +74,13 @@ def test_shares_may_fill_everything() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"pair": "order"}, "objective.pair must be one of none, nsp, sop, not 'order'"),
-        ({"mlm_weight": -1.0}, "objective.mlm_weight must not be negative, not -1.0"),
-        ({"pair_weight": -1.0}, "objective.pair_weight must not be negative, not -1.0"),
-        ({"span_boundary": -1.0}, "objective.span_boundary must not be negative, not -1.0"),
+        (
+            {"sentence_objective": "order"},
+            "objective.mlm.sentence_objective must be one of none, nsp, sop, not 'order'",
+        ),
+        ({"mlm_weight": -1.0}, "objective.mlm.mlm_weight must be at least 0, not -1.0"),
+        ({"pair_weight": -1.0}, "objective.mlm.pair_weight must be at least 0, not -1.0"),
+        ({"span_boundary_weight": -1.0}, "objective.mlm.span_boundary_weight must be at least 0, not -1.0"),
     ],
 )
 def test_an_objective_that_makes_no_sense_is_refused(changes: dict, words: str) -> None:
@@ -77,18 +89,22 @@ def test_an_objective_that_makes_no_sense_is_refused(changes: dict, words: str) 
 
 
 def test_a_pair_loss_needs_rows_of_pairs() -> None:
-    MlmConfig(MaskingConfig(), pair="nsp").check_example_format("nsp_pairs")
-    MlmConfig(MaskingConfig(), pair="sop").check_example_format("sop_pairs")
-    with pytest.raises(
-        UserError, match=r"^objective.pair=sop needs data.example_format to be sop_pairs, not 'nsp_pairs'$"
-    ):
-        MlmConfig(MaskingConfig(), pair="sop").check_example_format("nsp_pairs")
-    for form in ("block", "nsp_pairs", "sop_pairs"):
-        MlmConfig(MaskingConfig(), pair="none").check_example_format(form)
-    with pytest.raises(UserError, match=r"^objective.pair=nsp needs data.example_format to be nsp_pairs, not 'block'$"):
-        MlmConfig(MaskingConfig(), pair="nsp").check_example_format("block")
+    MlmConfig(MaskingConfig(), sentence_objective="nsp").check_example_format("nsp_pairs")
+    MlmConfig(MaskingConfig(), sentence_objective="sop").check_example_format("sop_pairs")
     with pytest.raises(
         UserError,
-        match=r"objective.pair=none needs data.example_format to be block or .* or sop_pairs, not 'stream'",
+        match=r"^objective.mlm.sentence_objective=sop needs data.example_format to be sop_pairs, not 'nsp_pairs'$",
     ):
-        MlmConfig(MaskingConfig(), pair="none").check_example_format("stream")
+        MlmConfig(MaskingConfig(), sentence_objective="sop").check_example_format("nsp_pairs")
+    for form in ("block", "nsp_pairs", "sop_pairs"):
+        MlmConfig(MaskingConfig(), sentence_objective="none").check_example_format(form)
+    with pytest.raises(
+        UserError,
+        match=r"^objective.mlm.sentence_objective=nsp needs data.example_format to be nsp_pairs, not 'block'$",
+    ):
+        MlmConfig(MaskingConfig(), sentence_objective="nsp").check_example_format("block")
+    with pytest.raises(
+        UserError,
+        match=r"objective.mlm.sentence_objective=none needs data.example_format to be block or .* not 'stream'",
+    ):
+        MlmConfig(MaskingConfig(), sentence_objective="none").check_example_format("stream")

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from masking_lab import num_predictions_by_length
 from recipes_lab import CONFIGS, epoch_of, objective_of
 
 from bertjax.config import parse
@@ -16,7 +17,7 @@ from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.overrides import load_config
 from bertjax.errors import UserError
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.masking.num_predictions import max_sequence_predictions, num_predictions_by_length
+from bertjax.objectives.masking.num_predictions import max_sequence_predictions
 from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost

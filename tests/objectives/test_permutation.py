@@ -13,7 +13,13 @@ from masking_lab import assert_distribution, assert_share, runs_of
 
 from bertjax.config.objectives.plm import PlmConfig
 from bertjax.errors import UserError
-from bertjax.objectives.plm.permutation import DRAWS, Part, permutation_visibility, sample_mask, sample_order
+from bertjax.objectives.plm.permutation import (
+    NUM_DRAWS,
+    SequencePart,
+    permutation_visibility,
+    sample_order,
+    sample_targets,
+)
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 P, GOAL = 256, 43
@@ -23,14 +29,14 @@ BY_WORDS = PlmConfig("segments", (256, 256), 85, 256, mem_len=384, whole_words=T
 
 @functools.cache
 def compiled(config: PlmConfig, most: int) -> Callable:
-    return jit(lambda part: sample_mask(part, config, most))
+    return jit(lambda part: sample_targets(part, config, most))
 
 
-def drawn_part(rows: int, width: int = P, goal: int = GOAL, seed: int = 0, share: float = 0.7) -> Part:
+def drawn_part(rows: int, width: int = P, goal: int = GOAL, seed: int = 0, share: float = 0.7) -> SequencePart:
     rng = np.random.default_rng(seed)
     starts = jnp.asarray(rng.random((rows, width)) < share)
-    bits = jax.random.bits(jax.random.key(seed), (DRAWS, rows, width))
-    return Part(starts, jnp.full(rows, width), jnp.full(rows, goal), bits)
+    bits = jax.random.bits(jax.random.key(seed), (NUM_DRAWS, rows, width))
+    return SequencePart(starts, jnp.full(rows, width), jnp.full(rows, goal), bits)
 
 
 def fractions(bits: np.ndarray) -> np.ndarray:
@@ -202,21 +208,21 @@ def test_a_golden_example() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"perm_size": 100}, r"perm_size=100 must divide every part of a row: 256 and 256 tokens"),
+        ({"perm_size": 100}, r"perm_size=100 must divide every part of a sequence: 256 and 256 tokens"),
         ({"num_predict": 506}, "num_predict=506 leaves no token to predict from: at most 252 of the 256"),
-        ({"num_predict": 0}, r"objective\.num_predict must be at least 1, not 0"),
-        ({"mask_alpha": 1, "mask_beta": 2}, "mask_alpha=1 must be at least objective.mask_beta=2"),
-        ({"mask_beta": 0}, r"objective\.mask_beta must be at least 1"),
-        ({"max_ngram": 17}, "max_ngram must be at most 16"),
+        ({"num_predict": 0}, r"objective\.plm\.num_predict must be at least 1, not 0"),
+        ({"mask_alpha": 1, "mask_beta": 2}, "mask_alpha=1 must be at least objective.plm.mask_beta=2"),
+        ({"mask_beta": 0}, r"objective\.plm\.mask_beta must be at least 1"),
+        ({"max_ngram": 17}, "max_ngram must lie in \\[1, 16\\]"),
         (
-            {"form": "nsp_pairs"},
-            "plm needs data.example_format to be segments, stream, block, doc_sentences, full_sentences, not",
+            {"example_format": "nsp_pairs"},
+            "plm needs data.example_format to be one of segments, stream, block, doc_sentences, full_sentences, not",
         ),
         ({"part_lengths": (1 << 15,), "perm_size": 1 << 15}, "permutes at most 16384 tokens"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict, words: str) -> None:
-    values = {"form": "segments", "part_lengths": (256, 256), "num_predict": 85, "perm_size": 256} | changes
+    values = {"example_format": "segments", "part_lengths": (256, 256), "num_predict": 85, "perm_size": 256} | changes
     with pytest.raises(UserError, match=words):
         PlmConfig(**values)
 

@@ -57,7 +57,7 @@ def logits_of(objective: PermutationLanguageModel) -> Callable[[Params, Rows], t
         streams = run_two_streams(
             model.encoder,
             **{name: batch[name] for name in names},
-            visible=permutation_visibility(batch["order"], functional, objective.config.part_lengths),
+            visible=permutation_visibility(batch["prediction_order"], functional, objective.config.part_lengths),
             targets=batch["masked_positions"],
             backward=batch.get("backward"),
         )
@@ -74,7 +74,7 @@ def test_what_is_predicted(objective: PermutationLanguageModel, batch: Rows) -> 
         ids = np.asarray(batch["input_ids"][row])
         assert (places < R).sum() == 4 and (np.diff(places) > 0).all() and not np.isin(ids[places], (CLS, SEP)).any()
         np.testing.assert_array_equal(batch["masked_ids"][row][present], ids[places])
-        hidden = np.flatnonzero((np.asarray(batch["order"][row]) >= 0) & ~np.isin(ids, (CLS, SEP)))
+        hidden = np.flatnonzero((np.asarray(batch["prediction_order"][row]) >= 0) & ~np.isin(ids, (CLS, SEP)))
         np.testing.assert_array_equal(places, hidden)
     assert objective.counts(batch)["plm"] == batch["masked_weights"].sum()
     again, later = (corrupted(objective, drawn_rows(backward=True), cursor) for cursor in (0, 1))
@@ -85,7 +85,7 @@ def test_what_is_predicted(objective: PermutationLanguageModel, batch: Rows) -> 
 def test_a_row_is_hidden_alike_wherever_it_stands(objective: PermutationLanguageModel, batch: Rows) -> None:
     turned = {name: value[::-1] for name, value in drawn_rows(backward=True).items()}
     found = corrupted(objective, turned)
-    for name in ("order", "masked_positions", "masked_weights"):
+    for name in ("prediction_order", "masked_positions", "masked_weights"):
         np.testing.assert_array_equal(found[name][::-1], batch[name])
 
 
@@ -118,7 +118,7 @@ def test_no_logit_sees_its_own_word_nor_one_that_comes_later(
     run = logits_of(objective)
     base, content = run(params, batch)
     row = 2
-    order = np.asarray(batch["order"][row])
+    order = np.asarray(batch["prediction_order"][row])
     present = np.asarray(batch["masked_weights"][row]) > 0
     places = np.asarray(batch["masked_positions"][row])
     for place in places[present]:
@@ -218,7 +218,7 @@ def test_every_target_of_a_short_block_sees_something(vocabulary: Vocabulary) ->
     ids[:, 0], ids[np.arange(60), lengths - 1] = CLS, SEP
     batch = corrupted(objective, rows | {"input_ids": jnp.asarray(ids)})
     functional = jnp.asarray(np.isin(ids, (CLS, SEP)))
-    visible = np.asarray(permutation_visibility(batch["order"], functional, (S,))) & (
+    visible = np.asarray(permutation_visibility(batch["prediction_order"], functional, (S,))) & (
         np.asarray(batch["segment_ids"])[:, None] > 0
     )
     for row in range(60):
@@ -233,9 +233,9 @@ def test_unigram_loss_and_dropout(
 ) -> None:
     (plain, (sums, _)), _ = run(params, objective.init_carry(B), batch)
     wanted = (objective.unigram_nll[np.asarray(batch["masked_ids"])] * np.asarray(batch["masked_weights"])).sum()
-    np.testing.assert_allclose(sums["unigram_loss"].value, wanted, rtol=1e-5)
+    np.testing.assert_allclose(sums["plm_unigram_loss"].value, wanted, rtol=1e-5)
     count = objective.counts(batch)["plm"]
-    assert sums["plm"].count == sums["unigram_loss"].count == sums["plm_accuracy"].count == count
+    assert sums["plm"].count == sums["plm_unigram_loss"].count == sums["plm_accuracy"].count == count
     shaken = PermutationLanguageModel(CONFIG, dataclasses.replace(MODEL, hidden_dropout=0.3), vocabulary)
     extra = StepInputs({}, objective.init_carry(B))
     still, moved = (
@@ -243,7 +243,7 @@ def test_unigram_loss_and_dropout(
         for train in (False, True)
     )
     np.testing.assert_allclose(still["plm"].value, plain, rtol=1e-6)
-    assert abs(moved["plm"].value - plain) > 1e-3 and "unigram_loss" not in moved
+    assert abs(moved["plm"].value - plain) > 1e-3 and "plm_unigram_loss" not in moved
 
 
 def test_exports_forget_how_they_were_trained(vocabulary: Vocabulary) -> None:
@@ -261,7 +261,7 @@ def test_exports_forget_how_they_were_trained(vocabulary: Vocabulary) -> None:
         ({"conv_kernel_size": 3}, "stream", "conv_kernel_size must be 0"),
         ({"type_vocab_size": 2}, "segments", "must be 0 .* or at least 3"),
         ({"position_embedding": "sinusoidal"}, "stream", "position_embedding must be none"),
-        ({"bi_data": True}, "block", r"model\.bi_data needs data\.form to be segments or stream"),
+        ({"bi_data": True}, "block", r"model\.bi_data needs data\.example_format to be segments or stream"),
         ({"num_groups": 1, "inner_layers": 2}, "stream", "inner_layers must be 1"),
     ],
 )
@@ -275,14 +275,14 @@ def test_models_that_do_not_fit_are_refused(changes: dict[str, Any], form: str, 
 
 
 def checked(*overrides: str) -> PlmConfig:
+    from bertjax.config.objectives.plm import PlmConfig
     from bertjax.config.overrides import apply_overrides, load_config
     from bertjax.config.parse import check
-    from bertjax.config.parse_objective import plm_config
 
     cfg = load_config(f"{Path(__file__).parents[2]}/configs/xlnet.py:base")
     cfg = apply_overrides(cfg, [f"--config.{each}" for each in overrides])
     check(cfg)
-    return plm_config(cfg)
+    return PlmConfig.from_config(cfg)
 
 
 def test_lengths_follow_the_row() -> None:
@@ -290,7 +290,7 @@ def test_lengths_follow_the_row() -> None:
     published = checked()
     assert (published.part_lengths, published.num_predict_by_part, published.perm_size) == ((256, 256), (43, 42), 256)
     assert (published.mem_len, published.max_ngram, published.mask_alpha, published.mask_beta) == (384, 5, 6, 1)
-    short = checked("data.seq_len=64", "model.mem_len=20", "model.reuse_len=40", "objective.perm_size=8")
+    short = checked("data.seq_len=64", "model.mem_len=20", "model.reuse_len=40", "objective.plm.perm_size=8")
     assert (short.part_lengths, short.num_predict, short.mem_len) == ((40, 24), 10, 20)
     stream = checked("data.example_format=stream", "data.seq_len=64")
     assert (stream.part_lengths, stream.mem_len, stream.perm_size) == ((64,), 64, 64)
@@ -304,9 +304,9 @@ def test_lengths_follow_the_row() -> None:
         (["data.sources=builtin:python-docs,text:*.md"], "streams need a single source, not 2"),
         (["train.batch_size=9"], r"train\.batch_size=9 must be even"),
         (["eval.batch_size=9"], r"eval\.batch_size=9 must be even"),
-        (["data.example_format=stream", "model.reuse_len=100"], "reuses the whole row"),
-        (["data.example_format=nsp_pairs"], r"plm needs data\.form to be segments, stream, block"),
-        (["data.example_format=block"], r"model\.bi_data needs data\.form to be segments or stream"),
+        (["data.example_format=stream", "model.reuse_len=100"], "continues after the whole sequence"),
+        (["data.example_format=nsp_pairs"], r"plm needs data\.example_format to be segments, stream, block"),
+        (["data.example_format=block"], r"model\.bi_data needs data\.example_format to be segments or stream"),
         (["model.preset=bert-base", "model.bi_data=None"], "attention_position must be relative"),
     ],
 )

@@ -43,7 +43,7 @@ def their_inputs(batch: Rows) -> dict[str, Any]:
     arrays = {
         "input_ids": np.asarray(batch["input_ids"]).astype(np.int64),
         "token_type_ids": np.asarray(batch["token_type_ids"]).astype(np.int64),
-        "perm_mask": 1.0 - np.asarray(permutation_visibility(batch["order"], functional, (R, R))),
+        "perm_mask": 1.0 - np.asarray(permutation_visibility(batch["prediction_order"], functional, (R, R))),
         "target_mapping": np.eye(S)[np.asarray(batch["masked_positions"])] * present[..., None],
         "labels": np.where(present, np.asarray(batch["masked_ids"]), -100),
     }

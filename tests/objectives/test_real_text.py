@@ -12,10 +12,9 @@ from masking_lab import assert_share, chosen_of, jit, runs_of
 
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.overrides import load_config
-from bertjax.config.parse_objective import masking_config
 from bertjax.data.builtin import python_docs
 from bertjax.data.tokenizer_training import train_tokenizer
-from bertjax.objectives.masking import mask_batch
+from bertjax.objectives.masking.corrupt import mask_batch
 from bertjax.types import Vocabulary
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -61,8 +60,8 @@ def text() -> tuple[dict[str, jax.Array], Vocabulary]:
 def masking_of(spec: str) -> MaskingConfig:
     cfg = load_config(f"{CONFIGS}/{spec}")
     cfg.data.seq_len = S
-    cfg.objective.max_predictions = None
-    return masking_config(cfg)
+    cfg.objective.masking.max_predictions = None
+    return MaskingConfig.from_config(cfg)
 
 
 SHORT = ("bert.py:base", "spanbert.py:base", "albert.py:base-v2")

@@ -18,7 +18,7 @@ from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
 from bertjax.config.presets import preset
 from bertjax.hf.save import save_pretrained
-from bertjax.objectives.rtd.objective import ReplacedTokenDetection, replaced, rtd_loss_sums
+from bertjax.objectives.rtd.objective import ReplacedTokenDetection, replace_masked, rtd_loss_sums
 from bertjax.types import Params, Vocabulary
 
 MASK, S = 4, 40
@@ -115,7 +115,7 @@ def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
     """With "gdes" this is what DeBERTa's two passes, one tower after the other, give the two: see rtd.py."""
     objective = objectives[name]
     params, counts = random_params(objective), objective.counts(hidden)
-    seen = jit(lambda params: objective.guess(params, hidden).input_ids)(params)
+    seen = jit(lambda params: objective.forward(params, hidden).input_ids)(params)
     assert (np.asarray(seen) != hidden["original_ids"]).sum() > 5
 
     @jit
@@ -128,8 +128,8 @@ def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
     (value, both), (first_value, first), (second_value, second) = gradients(params)
     np.testing.assert_allclose(value, first_value + second_value, rtol=1e-5)
     assert_finite_differences(objective, params, both, gradients)
-    assert_same(both, joined(objective.towers, first, second))
-    shared = objective.towers.shared_embeddings if objective.towers.sharing != "none" else ()
+    assert_same(both, joined(objective.encoders, first, second))
+    shared = objective.encoders.shared_embeddings if objective.encoders.embedding_sharing != "none" else ()
     for part in shared:
         for tree in (first, second):
             assert max(jnp.abs(leaf).max() for leaf in jax.tree.leaves(tree["encoder"]["embeddings"][part])) > 1e-3
@@ -143,7 +143,7 @@ def test_labels_compare_and_do_not_ask_what_was_masked(
     word = int(np.bincount(np.asarray(hidden["masked_ids"])[there]).argmax())
     params = random_params(objective)
     params["generator"]["mlm_head"]["bias"] = jnp.zeros(256).at[word].set(1e4)
-    guesses = jit(lambda params: objective.guess(params, hidden))(params)
+    guesses = jit(lambda params: objective.forward(params, hidden))(params)
     wanted = np.asarray(hidden["original_ids"]).copy()
     for row, place in zip(*np.nonzero(there), strict=True):
         wanted[row, hidden["masked_positions"][row, place]] = word
@@ -200,7 +200,7 @@ def test_microbatches_add_up(objective: ReplacedTokenDetection, hidden: dict) ->
     def run(part: dict) -> tuple[Any, Any, jax.Array]:
         sums = objective.loss(params, NOTHING, part, jax.random.key(0), True)[0]
         gradient = jax.grad(lambda params: total(objective, part, counts, params))(params)
-        return sums, gradient, objective.guess(params, part).input_ids
+        return sums, gradient, objective.forward(params, part).input_ids
 
     whole = run(hidden)
     parts = [run({name: value[first::2] for name, value in hidden.items()}) for first in (0, 1)]
@@ -246,7 +246,7 @@ def test_neither_tower_sees_what_was_hidden(
     again = corrupt(others, jax.random.key(0), jnp.int32(0))
     assert (np.asarray(again["original_ids"]) != hidden["original_ids"]).sum() == covered.sum()
     params = random_params(objective)
-    guess = jit(lambda batch: objective.guess(params, batch))
+    guess = jit(lambda batch: objective.forward(params, batch))
     for one, other in zip(guess(dict(again)), guess(hidden), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -258,10 +258,10 @@ def test_repeated_draws_are_averaged_as_ids(vocabulary: Vocabulary, rows: dict) 
     times = np.asarray(batch["masked_weights"]).astype(int)
     assert batch["sample_noise"].shape == (*times.shape, 3, 2) and (times == 2).sum() > 5 and (times == 3).sum() > 0
     logits = jax.random.normal(jax.random.key(0), (*times.shape, 256))
-    words = np.asarray(objective._words(logits, batch))
+    words = np.asarray(objective._sample(logits, batch))
     single = [
         np.asarray(
-            ReplacedTokenDetection(CONFIG, TOWERS["embeddings"], vocabulary)._words(
+            ReplacedTokenDetection(CONFIG, TOWERS["embeddings"], vocabulary)._sample(
                 logits, {**batch, "sample_noise": batch["sample_noise"][:, :, r : r + 1]}
             )
         )
@@ -310,7 +310,7 @@ def test_exports_have_hugging_faces_losses(
     batch = dict(jit(objective.corrupt)(batch, jax.random.key(1), jnp.int32(0)))
     batch["masked_weights"] = jnp.minimum(batch["masked_weights"], 1.0)  # a label counts once there
     params = random_params(objective)
-    guesses = jit(lambda params: objective.guess(params, batch))(params)
+    guesses = jit(lambda params: objective.forward(params, batch))(params)
     sums = jit(lambda params: objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0])(params)
     for network, each in objective.networks.items():
         own = jax.device_get(objective.network_params(params, network))
@@ -334,13 +334,13 @@ def test_exports_have_hugging_faces_losses(
     with torch.no_grad():
         model = transformers.ElectraForMaskedLM.from_pretrained(tmp_path / "generator").eval()
         out = model(tensor(batch["input_ids"]), labels=tensor(labels), **shared)
-        np.testing.assert_allclose(out.logits.numpy()[at], guesses.logits[there][:, :200], atol=5e-6)
+        np.testing.assert_allclose(out.logits.numpy()[at], guesses.generator_logits[there][:, :200], atol=5e-6)
         np.testing.assert_allclose(out.loss, sums["mlm"].value / sums["mlm"].count, atol=5e-6)
         model = transformers.ElectraForPreTraining.from_pretrained(tmp_path / "discriminator").eval()
         is_replaced = tensor(guesses.input_ids != batch["original_ids"])
         out = model(tensor(guesses.input_ids), labels=is_replaced, **shared)
         real = np.asarray(batch["segment_ids"]) > 0
-        np.testing.assert_allclose(out.logits.numpy()[real], guesses.scores[real], atol=5e-6)
+        np.testing.assert_allclose(out.logits.numpy()[real], guesses.discriminator_logits[real], atol=5e-6)
         np.testing.assert_allclose(out.loss, sums["rtd"].value / sums["rtd"].count, atol=5e-6)
 
 
@@ -367,4 +367,4 @@ def test_words_stand_where_they_were_hidden() -> None:
         "masked_positions": jnp.asarray([[1, 3, 0]]),
         "masked_weights": jnp.asarray([[1.0, 2.0, 0.0]]),
     }
-    np.testing.assert_array_equal(replaced(batch, jnp.asarray([[5, 6, 4]])), [[9, 5, 7, 6]])
+    np.testing.assert_array_equal(replace_masked(batch, jnp.asarray([[5, 6, 4]])), [[9, 5, 7, 6]])

@@ -11,7 +11,7 @@ from bertjax.config import parse, parse_objective
 from bertjax.config.defaults import base_config
 from bertjax.config.model import EncoderConfig, differences
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.objectives.rtd import RtdConfig
+from bertjax.config.objectives.rtd import RtdConfig, generator_config
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.config.presets import preset
 from bertjax.errors import UserError
@@ -21,46 +21,51 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 def config(*overrides: str, model: str = "electra-base") -> ConfigDict:
     cfg = base_config()
-    cfg.model.preset, cfg.objective.name, cfg.objective.pair, cfg.data.example_format = model, "rtd", "none", "block"
+    cfg.model.preset, cfg.objective.name, cfg.objective.mlm.sentence_objective, cfg.data.example_format = (
+        model,
+        "rtd",
+        "none",
+        "block",
+    )
     return apply_overrides(cfg, [f"--config.{setting}" for setting in overrides])
 
 
 @pytest.mark.parametrize("size", ["small", "base", "large"])
 def test_electras_generators_are_those_of_the_paper(size: str) -> None:
-    found = parse_objective.generator_config(load_config(f"{CONFIGS}/electra.py:{size}"))
+    found = generator_config(load_config(f"{CONFIGS}/electra.py:{size}"))
     assert differences(found, EncoderConfig(**preset(f"electra-{size}-generator"))) == []
 
 
 def test_the_released_small_generator_is_as_wide_as_its_discriminator() -> None:
     cfg = apply_overrides(load_config(f"{CONFIGS}/electra.py:small"), ["--config.generator.width_ratio=1.0"])
-    assert parse_objective.generator_config(cfg) == EncoderConfig(**preset("electra-small-generator-released"))
+    assert generator_config(cfg) == EncoderConfig(**preset("electra-small-generator-released"))
 
 
 @pytest.mark.parametrize(("size", "layers"), [("xsmall", 6), ("small", 3), ("base", 6), ("large", 12)])
 def test_debertas_generators_are_half_as_deep(size: str, layers: int) -> None:
     """The four files rtd_*.json of microsoft/DeBERTa:experiments/language_model."""
     cfg = load_config(f"{CONFIGS}/deberta.py:v3-{size}")
-    found, model = parse_objective.generator_config(cfg), parse_objective.encoder_config(cfg)
+    found, model = generator_config(cfg), parse_objective.encoder_config(cfg)
     assert found.num_layers == layers and differences(found, model) == ["num_layers"]
-    assert found.enhanced_decoder and model.rtd_head == "summary" and cfg.objective.sharing == "gdes"
+    assert found.enhanced_decoder and model.rtd_head == "summary" and cfg.objective.rtd.embedding_sharing == "gdes"
 
 
 def test_own_values_come_before_those_of_the_model() -> None:
     cfg = config("generator.width_ratio=0.5", "generator.num_layers=3", "generator.hidden_act=relu")
-    found = parse_objective.generator_config(cfg)
+    found = generator_config(cfg)
     assert (found.hidden_size, found.num_layers, found.num_heads, found.intermediate_size) == (384, 3, 6, 1536)
     assert (found.hidden_act, found.embedding_size, found.mlm_act) == ("relu", 768, "gelu")
-    narrow = parse_objective.generator_config(config("generator.hidden_size=96"))
+    narrow = generator_config(config("generator.hidden_size=96"))
     assert (narrow.num_heads, narrow.head_dim, narrow.intermediate_size) == (1, 96, 384)
-    own_table = parse_objective.generator_config(config("generator.hidden_size=96", "objective.sharing=none"))
+    own_table = generator_config(config("generator.hidden_size=96", "objective.rtd.embedding_sharing=none"))
     assert own_table.embedding_dim == 96 and own_table.embedding_size is None
 
 
 def test_a_preset_is_fitted_to_the_tables_that_it_shares() -> None:
-    found = parse_objective.generator_config(config("generator.preset=bert-mini", model="bert-base"))
+    found = generator_config(config("generator.preset=bert-mini", model="bert-base"))
     assert (found.hidden_size, found.embedding_size, found.num_layers, found.vocab_size) == (256, 768, 4, 30522)
-    alone = parse_objective.generator_config(
-        config("generator.preset=bert-mini", "objective.sharing=none", model="bert-base")
+    alone = generator_config(
+        config("generator.preset=bert-mini", "objective.rtd.embedding_sharing=none", model="bert-base")
     )
     assert alone.embedding_size is None
 
@@ -74,9 +79,15 @@ def test_a_preset_is_fitted_to_the_tables_that_it_shares() -> None:
             r"type_vocab_size is 0 and 2; make them equal \(generator.type_vocab_size, or",
         ),
         (("generator.preset=roberta-base",), "position_offset is 2 and 0"),
-        (("generator.preset=roberta-base", "objective.sharing=gdes"), "position_offset is 2 and 0"),
-        (("generator.preset=gpt2", "objective.sharing=none"), "set model.causal and generator.causal to false"),
-        (("generator.num_layers=3", "objective.sharing=all"), "cannot share their weights: num_layers is 3 and 12"),
+        (("generator.preset=roberta-base", "objective.rtd.embedding_sharing=gdes"), "position_offset is 2 and 0"),
+        (
+            ("generator.preset=gpt2", "objective.rtd.embedding_sharing=none"),
+            "set model.causal and generator.causal to false",
+        ),
+        (
+            ("generator.num_layers=3", "objective.rtd.embedding_sharing=all"),
+            "cannot share their weights: num_layers is 3 and 12",
+        ),
         (("generator.embedding_size=64",), "embedding_dim is 64 and 768; make them equal .generator.embedding_size"),
         (("generator.width_ratio=0.0",), "generator.width_ratio must be above 0, not 0.0"),
         (
@@ -84,15 +95,17 @@ def test_a_preset_is_fitted_to_the_tables_that_it_shares() -> None:
             "the generator: generator.hidden_size 768 is not divisible by generator.num_heads 5",
         ),
         (
-            ("generator.max_position_embeddings=64", "objective.sharing=none"),
+            ("generator.max_position_embeddings=64", "objective.rtd.embedding_sharing=none"),
             "longer than the generator's position table",
         ),
         (("mesh.tensor=8", "generator.width_ratio=0.25"), "mesh.tensor"),
-        (("objective.sharing=words",), "objective.sharing must be one of embeddings, gdes, none, all, not 'words'"),
-        (("objective.pair=nsp",), "judges no pairs: set objective.pair=none, not nsp"),
-        (("objective.temperature=0.0",), "objective.temperature must be above 0"),
-        (("objective.disc_weight=-1.0",), "objective.disc_weight must not be negative"),
-        (("objective.average_repeats=true",), "needs objective.mask_with_replacement"),
+        (
+            ("objective.rtd.embedding_sharing=words",),
+            "objective.rtd.embedding_sharing must be one of embeddings, gdes, none, all, not 'words'",
+        ),
+        (("objective.rtd.temperature=0.0",), "objective.rtd.temperature must be above 0"),
+        (("objective.rtd.disc_weight=-1.0",), "objective.rtd.disc_weight must be at least 0"),
+        (("objective.rtd.average_repeats=true",), "needs objective.masking.with_replacement"),
         (("model.causal=true",), "set model.causal and generator.causal to false"),
     ],
 )
@@ -102,15 +115,19 @@ def test_what_does_not_fit_is_refused_with_the_reason(settings: tuple[str, ...],
 
 
 def test_towers_of_any_sizes_pass() -> None:
-    parse.check(config("generator.preset=distilbert", "objective.sharing=none"))
-    parse.check(config("generator.preset=deberta-v3-small", "objective.sharing=none", model="modernbert-base"))
-    parse.check(config("objective.sharing=all"))
-    parse.check(config("generator.depth_ratio=0.5", "objective.sharing=embeddings", model="deberta-v3-base"))
+    parse.check(config("generator.preset=distilbert", "objective.rtd.embedding_sharing=none"))
+    parse.check(
+        config("generator.preset=deberta-v3-small", "objective.rtd.embedding_sharing=none", model="modernbert-base")
+    )
+    parse.check(config("objective.rtd.embedding_sharing=all"))
+    parse.check(
+        config("generator.depth_ratio=0.5", "objective.rtd.embedding_sharing=embeddings", model="deberta-v3-base")
+    )
 
 
 def test_streams_are_refused() -> None:
     with pytest.raises(
         UserError,
-        match=r"needs data\.form to be one of block, doc_sentences, full_sentences, nsp_pairs, sop_pairs, not 'stream'",
+        match=r"needs data\.example_format to be one of block, .*, sop_pairs, not 'stream'",
     ):
         RtdConfig(MaskingConfig()).check_example_format("stream")

@@ -41,7 +41,9 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         span_positions=PLACES,
         span_position_size=8,
     )
-    return MaskedLanguageModel(MlmConfig(MASKING, pair="none", span_boundary=0.5), model, vocabulary)
+    return MaskedLanguageModel(
+        MlmConfig(MASKING, sentence_objective="none", span_boundary_weight=0.5), model, vocabulary
+    )
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def eval_line(step: int, loss: float, **more: float | None) -> dict[str, Any]:
         "eval/loss": loss,
         "eval/mlm_loss": loss,
         "eval/mlm_accuracy": 0.1,
-        "eval/unigram_loss": 6.5,
+        "eval/mlm_unigram_loss": 6.5,
         **more,
     }
 

@@ -45,7 +45,7 @@ def test_every_batch_counts_by_its_predictions(mesh_of: Callable) -> None:
         assert (params, extra.frozen) == ({"p": 1}, {"teacher": 2})
         carried.append(float(extra.carry["seen"][1]))
         value, count = batch["value"][0], batch["value"][1]
-        sums = {"mlm": Sum(value, count), "unigram_loss": Sum(jnp.float32(10.0), count)}
+        sums = {"mlm": Sum(value, count), "mlm_unigram_loss": Sum(jnp.float32(10.0), count)}
         return sums, {"seen": extra.carry["seen"] + 1}
 
     def batch(value: float, count: float) -> dict[str, np.ndarray]:
@@ -58,6 +58,6 @@ def test_every_batch_counts_by_its_predictions(mesh_of: Callable) -> None:
     assert carried == [0.0, 1.0, 0.0]  # from batch to batch of a set, and anew in the next
     assert figures["eval/mlm_loss"] == figures["eval/loss"] == 15 / 9
     assert figures["eval/news/mlm_loss"] == 12 / 6 and figures["eval/books/mlm_loss"] == 1.0
-    assert figures["eval/unigram_loss"] == 30 / 9
+    assert figures["eval/mlm_unigram_loss"] == 30 / 9
     alone = evaluate(*inputs, {"news": sets["news"]}, Objective(), mesh_of(1))
-    assert alone == {"eval/loss": 2.0, "eval/mlm_loss": 2.0, "eval/unigram_loss": 20 / 6}
+    assert alone == {"eval/loss": 2.0, "eval/mlm_loss": 2.0, "eval/mlm_unigram_loss": 20 / 6}

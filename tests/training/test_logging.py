@@ -31,7 +31,7 @@ FIGURES = {
     "train/padding": 0.0625,
     "train/eta_seconds": 3725.0,
 }
-EVAL = {"eval/mlm_loss": 5.0, "eval/unigram_loss": 6.5, "eval/mlm_accuracy": 0.25}
+EVAL = {"eval/mlm_loss": 5.0, "eval/mlm_unigram_loss": 6.5, "eval/mlm_accuracy": 0.25}
 
 
 def lines(path: Path) -> list[dict]:

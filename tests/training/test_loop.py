@@ -119,7 +119,7 @@ def make_run(events: Events, mesh_of: Callable[..., Mesh], tmp_path: Path) -> Ca
 
         def eval_step(params: Any, extra: StepInputs, batch: dict) -> tuple[dict[str, Sum], dict]:
             events.append("evaluate")
-            sums = {name: Sum(np.float32(4), np.float32(2)) for name in ("mlm", "unigram_loss", "mlm_accuracy")}
+            sums = {name: Sum(np.float32(4), np.float32(2)) for name in ("mlm", "mlm_unigram_loss", "mlm_accuracy")}
             return sums, extra.carry
 
         program = {
@@ -163,7 +163,7 @@ def test_everything_happens_when_it_is_due(make_run: Callable, events: Events) -
     assert [event for event in events if event.startswith("save")] == ["save 5", "save 7 with figures"]
     assert [steps_of(events[:i], "dispatch")[-1] for i, event in enumerate(events) if event == "evaluate"] == [3, 6, 7]
     assert events.closed and events[-1] == "wait"
-    assert figures == {f"eval/{name}": 2.0 for name in ("loss", "mlm_loss", "unigram_loss", "mlm_accuracy")}
+    assert figures == {f"eval/{name}": 2.0 for name in ("loss", "mlm_loss", "mlm_unigram_loss", "mlm_accuracy")}
     assert [step for step, written in events.written.items() if "eval/loss" in written] == [3, 6, 7]
 
 

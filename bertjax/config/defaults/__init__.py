@@ -13,7 +13,6 @@ from bertjax.config.defaults.data import data_group
 from bertjax.config.defaults.debug_size import make_smoke
 from bertjax.config.defaults.finetune_recipes import make_task
 from bertjax.config.defaults.model import generator_group, model_group
-from bertjax.config.defaults.objective import objective_group
 from bertjax.config.defaults.training import (
     checkpoint_group,
     eval_group,
@@ -27,7 +26,7 @@ from bertjax.config.defaults.training import (
 )
 from bertjax.config.distributed import DistributedConfig
 from bertjax.config.fields import Settings, new_config
-from bertjax.config.objectives.task import TaskObjectiveConfig
+from bertjax.config.objectives import GROUPS as OBJECTIVE_GROUPS
 from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
 from bertjax.config.training import MeshConfig
 
@@ -39,7 +38,7 @@ GROUPS: tuple[type[Settings], ...] = (
     TaskConfig,
     TokensConfig,
     QaConfig,
-    TaskObjectiveConfig,
+    *OBJECTIVE_GROUPS,
 )
 """The dataclasses that declare the keys."""
 
@@ -70,7 +69,6 @@ def base_config() -> ConfigDict:
 
     config.model = model_group()
     config.generator = generator_group()
-    config.objective = objective_group()
     config.data = data_group()
     config.train = train = train_group()
     config.optimizer = optimizer_group()

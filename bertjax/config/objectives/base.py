@@ -1,28 +1,124 @@
-"""What every objective's config has in common. Needs no jax, so that a wrong config is refused at once."""
+"""The base class of the objectives' configs. Needs no jax, so that a wrong config is refused at once."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import dataclasses
+from typing import ClassVar, Self
 
+from ml_collections import ConfigDict
+
+from bertjax.config.fields import Settings, read_group, setting
 from bertjax.config.model import EncoderConfig
+from bertjax.config.parse_objective import encoder_config
+from bertjax.errors import UserError
+from bertjax.types import Vocabulary
 
 TEXT_FORMATS = ("block", "doc_sentences", "full_sentences")
-"""Row forms of one segment, in the order of the text."""
+"""Example formats with one segment, in the order of the text."""
 
-SENTENCE_OBJECTIVE_FORMATS = {
-    "none": (*TEXT_FORMATS, "nsp_pairs", "sop_pairs"),
-    "nsp": ("nsp_pairs",),
-    "sop": ("sop_pairs",),
-}
-"""Which row forms every kind of pair loss can read."""
+PAIR_FORMATS = ("nsp_pairs", "sop_pairs")
+"""Example formats with two segments."""
+
+STREAM_FORMATS = ("segments", "stream")
+"""Example formats whose sequences continue from one batch to the next: layers may carry a memory."""
 
 
-@runtime_checkable
-class ObjectiveConfig(Protocol):
-    """What every objective's config can tell before anything is built."""
+@dataclasses.dataclass(frozen=True)
+class ObjectiveChoice(Settings, group="objective"):
+    """Which objective is trained."""
 
-    def check_example_format(self, form: str) -> None:
-        """Raises `UserError` when rows of this form lack what the loss needs."""
+    name: str = setting(
+        "mlm",
+        help="mlm predicts masked tokens and, with objective.mlm.sentence_objective, classifies pairs of segments; clm "
+        "predicts the next token; plm predicts tokens in a random order (XLNet); rtd finds the tokens that a generator "
+        "replaced (ELECTRA); distillation learns from a trained model (DistilBERT, MiniLM, TinyBERT); contrastive "
+        "trains sentence embeddings (SimCSE); mixture divides every batch among several objectives (GPT-BERT); task is "
+        "finetuning (bertjax finetune); package.module:Class is an objective of another package.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectiveConfig(Settings):
+    """Config of an objective, and all that other packages need to know about the objective.
+
+    A subclass declares its keys with `setting` in a group `objective.<name>`. The other attributes of a subclass:
+
+    Attributes:
+        title: what the objective is, in words of a model card.
+        objective_class: `"package.module:Class"` of the `bertjax.Objective`, imported only when it is built.
+        example_formats: values of `data.example_format` that it reads.
+        loss_titles: headings of its losses in reports, by name.
+        needs_mask_token: the tokenizer must have a mask token.
+        can_pack: several examples may share a sequence.
+        two_streams: it predicts by two-stream attention, so that a network fills masks in the same way.
+        uses_teacher: it learns from the model of `objective.distillation.teacher`.
+        is_finetuning: it trains on the labelled examples of `task`.
+    """
+
+    title: ClassVar[str] = ""
+    objective_class: ClassVar[str] = ""
+    example_formats: ClassVar[tuple[str, ...]] = (*TEXT_FORMATS, *PAIR_FORMATS)
+    loss_titles: ClassVar[dict[str, str]] = {}
+    needs_mask_token: ClassVar[bool] = True
+    can_pack: ClassVar[bool] = True
+    two_streams: ClassVar[bool] = False
+    uses_teacher: ClassVar[bool] = False
+    is_finetuning: ClassVar[bool] = False
+
+    @classmethod
+    def from_config(cls, cfg: ConfigDict) -> Self:
+        """Reads the objective's groups of a whole config; raises `UserError` for a value that is not allowed."""
+        return read_group(cfg, cls)
+
+    @classmethod
+    def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
+        """Reads the objective's encoders by their config groups.
+
+        Args:
+            cfg: the whole config.
+            vocabulary: the tokenizer's vocabulary, once it is known.
+
+        Raises:
+            UserError: a value is not allowed.
+        """
+        return {"model": encoder_config(cfg, vocabulary)}
+
+    @property
+    def summary(self) -> str:
+        """The title with what the values add to it."""
+        return self.title
+
+    @property
+    def main_metric(self) -> str | None:
+        """The held-out metric by which checkpoints are compared by default."""
+        return None
+
+    @property
+    def predicts_in_place(self) -> bool:
+        """Whether a masked token is predicted from its own position."""
+        return True
+
+    @property
+    def embedding_pooling(self) -> str | None:
+        """The pooling of the text embeddings that it trains: "first", "mean", or None where it trains none."""
+        return None
 
     def check_model(self, model: EncoderConfig) -> None:
-        """Raises `UserError` for an encoder that cannot learn this."""
+        """Raises `UserError` for an encoder that cannot learn this objective."""
+
+    def check_example_format(self, example_format: str) -> None:
+        """Raises `UserError` for an example format that lacks what the losses need."""
+        if example_format not in self.example_formats:
+            raise UserError(
+                f"objective.name={self.group.rpartition('.')[2]} needs data.example_format to be one of "
+                f"{', '.join(self.example_formats)}, not {example_format!r}"
+            )
+
+    def check_batch_size(self, key: str, batch_size: int, microbatches: int) -> None:
+        """Raises `UserError` when a batch cannot be divided.
+
+        Args:
+            key: name of the key, for the message.
+            batch_size: sequences per batch.
+            microbatches: microbatches per batch.
+        """

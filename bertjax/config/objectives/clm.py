@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar, Self
+
+from ml_collections import ConfigDict
 
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.base import TEXT_FORMATS
+from bertjax.config.objectives.base import TEXT_FORMATS, ObjectiveConfig
 from bertjax.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class ClmConfig:
-    """Nothing to choose: every token predicts the next one."""
+class ClmConfig(ObjectiveConfig, group="objective.clm"):
+    """Causal language modelling, which has no options: every token predicts the next one."""
+
+    title = "causal language modelling"
+    objective_class = "bertjax.objectives.clm:CausalLanguageModel"
+    example_formats = TEXT_FORMATS
+    loss_titles: ClassVar[dict[str, str]] = {"clm": "Next tokens"}
+    needs_mask_token = False
+
+    @classmethod
+    def from_config(cls, cfg: ConfigDict) -> Self:
+        return cls()
 
     def check_model(self, model: EncoderConfig) -> None:
         if not model.causal:
-            raise UserError("objective.name=clm needs model.causal=true: else every token sees what it is to predict")
-
-    def check_example_format(self, form: str) -> None:
-        if form not in TEXT_FORMATS:
             raise UserError(
-                f"objective.name=clm needs data.example_format to be {' or '.join(TEXT_FORMATS)}, not {form!r}"
+                "objective.name=clm needs model.causal=true: otherwise every token attends to the one it predicts"
             )

@@ -1,61 +1,73 @@
-"""What contrastive learning can be told, checked once. Needs no jax."""
+"""Config of contrastive learning. Needs no jax."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar, Self
 
+from ml_collections import ConfigDict
+
+from bertjax.config.fields import read_group, setting
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.base import SENTENCE_OBJECTIVE_FORMATS
+from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.errors import UserError, require_one_of
+from bertjax.errors import UserError
 
-POOLINGS = ("first", "mean")
+_DROPOUTS = ("hidden", "attention", "embedding", "attention_output", "feed_forward", "activation", "output")
 
 
 @dataclasses.dataclass(frozen=True)
-class ContrastiveConfig:
-    """Every field is a key of `objective` in `bertjax/base_config/`; the defaults are unsupervised SimCSE's.
+class ContrastiveConfig(ObjectiveConfig, group="objective.contrastive"):
+    """Contrastive sentence embeddings; the defaults are those of unsupervised SimCSE."""
 
-    `microbatches` is that of the run: the negatives of a row are the other rows of its batch.
-    """
+    title = "contrastive sentence embeddings"
+    objective_class = "bertjax.objectives.contrastive:ContrastiveLearning"
+    loss_titles: ClassVar[dict[str, str]] = {"contrastive": "Contrastive", "mlm": "Masked tokens"}
 
     masking: MaskingConfig
-    pooling: str = "first"
-    contrast_temperature: float = 0.05
-    mlm_weight: float = 0.0
-    microbatches: int = 1
+    pooling: str = setting(
+        "first",
+        help="Embedding of a text: its first token, after a dense layer while training, or the mean of all tokens.",
+        choices=("first", "mean"),
+        phase=True,
+    )
+    temperature: float = setting(0.05, help="Divides the cosine similarities.", above=0.0, phase=True)
+    mlm_weight: float = setting(
+        0.0, help="Factor of the loss of masked tokens in a third view; 0 = no such head.", at_least=0.0, phase=True
+    )
+    microbatches: int = setting(1, help="Microbatches of the run.", key=False)
 
-    def __post_init__(self) -> None:
-        require_one_of("objective.pooling", self.pooling, POOLINGS)
-        if not self.contrast_temperature > 0.0:
-            raise UserError(f"objective.contrast_temperature must be above 0, not {self.contrast_temperature}")
-        if self.mlm_weight < 0.0:
-            raise UserError(f"objective.mlm_weight must not be negative, not {self.mlm_weight}")
+    @classmethod
+    def from_config(cls, cfg: ConfigDict) -> Self:
+        return read_group(cfg, cls, masking=MaskingConfig.from_config(cfg), microbatches=cfg.train.microbatches)
+
+    def check(self) -> None:
         if self.microbatches > 1:
             raise UserError(
-                f"objective.name=contrastive tells every row from all others of its batch, which train.microbatches="
-                f"{self.microbatches} would tear apart; set it to 1 (model.remat=full saves memory)"
+                "objective.name=contrastive compares each sequence with all others of its batch, which "
+                f"train.microbatches={self.microbatches} would split; set it to 1 (model.remat=full saves memory)"
             )
 
     @property
+    def summary(self) -> str:
+        return f"{self.title}{' and masked language modelling' if self.mlm_weight else ''}"
+
+    @property
+    def embedding_pooling(self) -> str:
+        return self.pooling
+
+    @property
     def heads(self) -> tuple[str, ...]:
+        """The heads of the network."""
         return ("mlm",) if self.mlm_weight else ()
 
     def check_model(self, model: EncoderConfig) -> None:
-        rates = ["hidden", "attention", "embedding", "attention_output", "feed_forward", "activation", "output"]
-        if not any(model.rate(f"{name}_dropout") for name in rates):
+        if not any(model.rate(f"{name}_dropout") for name in _DROPOUTS):
             raise UserError(
-                "objective.name=contrastive makes two views of a text by dropout: without any (model.hidden_dropout=0, "
-                "model.attention_dropout=0, ...) both are the same; set model.hidden_dropout=0.1"
+                "objective.name=contrastive makes two views of a text by dropout: without any "
+                "(model.hidden_dropout=0, model.attention_dropout=0, ...) both are equal; set model.hidden_dropout=0.1"
             )
         if model.causal:
-            raise UserError("objective.name=contrastive reads text from both sides, but model.causal sees only one")
+            raise UserError("objective.name=contrastive reads text from both sides, but model.causal attends to one")
         if model.bi_data:
-            raise UserError("objective.name=contrastive reads every row twice; set model.bi_data=false")
-
-    def check_example_format(self, form: str) -> None:
-        if form not in SENTENCE_OBJECTIVE_FORMATS["none"]:
-            raise UserError(
-                f"objective.name=contrastive needs data.example_format to be one of "
-                f"{', '.join(SENTENCE_OBJECTIVE_FORMATS['none'])}, not {form!r}"
-            )
+            raise UserError("objective.name=contrastive reads every sequence twice; set model.bi_data=false")

@@ -1,108 +1,195 @@
-"""What an objective can be told, checked once. Needs no jax, so that a wrong config is refused at once."""
+"""Config of masking, shared by all objectives that mask tokens. Needs no jax."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Self
 
-from bertjax.errors import UserError, require_one_of
+from ml_collections import ConfigDict
 
-UNITS = ("token", "whole_word", "ngram", "ngram_window", "span", "frequency")
-COUNTS = ("round", "ceil", "random", "random_words", "bernoulli")
-DECISIONS = ("token", "word", "span")
-RANDOM_SOURCES = ("uniform", "unigram")
+from bertjax.config.fields import Settings, read_group, setting
+from bertjax.errors import UserError
+
+MASK_UNITS = ("token", "whole_word", "ngram", "ngram_window", "span", "frequency")
+MASK_ROUNDINGS = ("round", "ceil", "random", "random_words", "bernoulli")
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskingConfig:
-    """Which tokens are hidden, how many, and behind what; the defaults are BERT's.
+class MaskingConfig(Settings, group="objective.masking"):
+    """Which tokens are masked, how many, and what replaces them; the defaults are BERT's."""
 
-    Every field is a key of `objective`, explained in `bertjax/config/defaults/objective.py`; `schedule_steps` is the
-    length of the run, over which the rate goes from `mask_rate` to `mask_rate_final`.
-    """
+    mask_unit: str = setting(
+        "token",
+        help="What is masked together: single tokens, whole words, n-grams of up to max_ngram words (ALBERT), one "
+        "n-gram per window of n / mask_rate words (ngram_window, DeBERTa), spans of up to max_span words (SpanBERT), "
+        "or single tokens, rare ones more often (frequency, DistilBERT).",
+        choices=MASK_UNITS,
+        phase=True,
+    )
+    dynamic: bool = setting(
+        True,
+        help="New masks every time an example is read; False: masks repeat every data.dupe_factor epochs.",
+        phase=True,
+    )
+    mask_rate: float = setting(
+        0.15,
+        help="Share of an example's tokens that are predicted; special tokens count, even where they are never masked.",
+        above=0.0,
+        at_most=1.0,
+        phase=True,
+    )
+    mask_rate_final: float | None = setting(
+        None,
+        help="mask_rate at the end of the run, reached linearly; None = constant. Held-out text keeps mask_rate.",
+        above=0.0,
+        at_most=1.0,
+        phase=True,
+    )
+    mask_rounding: str = setting(
+        "round",
+        help="How the share becomes a number: round (BERT), ceil of the share of maskable tokens (SpanBERT), random = "
+        "floor(share + U[0, 1)) (RoBERTa), random_words = the same of words (fairseq), bernoulli = each token "
+        "independently (ModernBERT).",
+        choices=MASK_ROUNDINGS,
+        phase=True,
+    )
+    max_predictions: int | None = setting(
+        None, help="Most predictions per example; None = as many as a full sequence can need.", at_least=1, phase=True
+    )
+    allow_mask_special: bool = setting(False, help="[CLS] and [SEP] may be masked (RoBERTa, ModernBERT).", phase=True)
+    allow_mask_unk: bool = setting(
+        True, help="Unknown tokens may be masked (all but DeBERTa and DistilBERT).", phase=True
+    )
+    with_replacement: bool = setting(
+        False,
+        help="Draw positions with replacement (ELECTRA); one that is drawn twice counts twice in the loss.",
+        phase=True,
+    )
+    max_ngram: int = setting(
+        3,
+        help="Longest n-gram in words; the probability of n is proportional to 1 / n.",
+        at_least=1,
+        at_most=16,
+        phase=True,
+    )
+    max_span: int = setting(10, help="Longest span in words.", at_least=1, at_most=64, phase=True)
+    span_geometric_p: float = setting(
+        0.2,
+        help="p of the geometric distribution of span lengths, truncated at max_span.",
+        above=0.0,
+        below=1.0,
+        phase=True,
+    )
+    frequency_power: float = setting(
+        0.7,
+        help="mask_unit=frequency draws a token of count c with weight c ** -frequency_power.",
+        at_least=0.0,
+        phase=True,
+    )
+    mask_token_rate: float = setting(
+        0.8, help="Share of the selected tokens replaced by [MASK].", at_least=0.0, phase=True
+    )
+    random_token_rate: float = setting(
+        0.1,
+        help="Share of the selected tokens replaced by a random token; the rest stays as it is.",
+        at_least=0.0,
+        phase=True,
+    )
+    replacement_unit: str = setting(
+        "token",
+        help="Tokens that share one such draw: each token alone, all of a word (fairseq), or adjacent ones (span).",
+        choices=("token", "word", "span"),
+        phase=True,
+    )
+    random_token_distribution: str = setting(
+        "uniform",
+        help="Random tokens are drawn uniformly from the vocabulary (BERT) or by their corpus counts (SpanBERT).",
+        choices=("uniform", "unigram"),
+        phase=True,
+    )
+    min_random_id: int = setting(
+        0, help="Smallest id that is drawn as a random token (RoBERTa: 4).", at_least=0, phase=True
+    )
+    seq_len: int = setting(128, help="Tokens per sequence.", key=False, at_least=1)
+    schedule_steps: int = setting(1, help="Steps from mask_rate to mask_rate_final.", key=False, at_least=1)
 
-    mask_unit: str = "token"
-    dynamic: bool = True
-    mask_rate: float = 0.15
-    mask_rate_final: float | None = None
-    schedule_steps: int = 1
-    mask_rounding: str = "round"
-    max_predictions: int = 20
-    allow_mask_special: bool = False
-    allow_mask_unk: bool = True
-    with_replacement: bool = False
-    max_ngram: int = 3
-    max_span: int = 10
-    span_geometric_p: float = 0.2
-    frequency_power: float = 0.7
-    replacement_unit: str = "token"
-    mask_token_rate: float = 0.8
-    random_token_rate: float = 0.1
-    random_token_distribution: str = "uniform"
-    min_random_id: int = 0
+    @classmethod
+    def from_config(cls, cfg: ConfigDict) -> Self:
+        """Reads the group of a whole config; raises `UserError` for a value that is not allowed."""
+        return read_group(cfg, cls, seq_len=cfg.data.seq_len, schedule_steps=cfg.train.num_steps)
 
-    def __post_init__(self) -> None:
-        require_one_of("objective.masking", self.mask_unit, UNITS)
-        require_one_of("objective.mask_count", self.mask_rounding, COUNTS)
-        require_one_of("objective.mask_decision", self.replacement_unit, DECISIONS)
-        require_one_of("objective.random_source", self.random_token_distribution, RANDOM_SOURCES)
-        _check_rate("mask_rate", self.mask_rate)
-        _check_rate("mask_rate_final", self.last_rate)
-        for name in ("max_predictions", "max_ngram", "max_span", "schedule_steps"):
-            if getattr(self, name) < 1:
-                raise UserError(f"objective.{name} must be at least 1, not {getattr(self, name)}")
-        if self.max_ngram > 16 or self.max_span > 64:
-            raise UserError("objective.max_ngram must be at most 16 and objective.max_span at most 64 words")
-        if not 0.0 < self.span_geometric_p < 1.0:
-            raise UserError(f"objective.span_p must lie between 0 and 1, not {self.span_geometric_p}")
-        if min(self.frequency_power, self.min_random_id) < 0:
-            raise UserError("objective.frequency_power and objective.random_first_id must not be negative")
-        shares = (self.mask_token_rate, self.random_token_rate)
-        if min(shares) < 0.0 or sum(shares) > 1.0 + 1e-6:
+    def check(self) -> None:
+        if self.mask_token_rate + self.random_token_rate > 1.0 + 1e-6:
             raise UserError(
-                "objective.mask_token_rate and objective.random_token_rate must not be negative and sum to at most 1, "
-                f"not {shares[0]} and {shares[1]}"
+                "objective.masking.mask_token_rate and objective.masking.random_token_rate must sum to at most 1, not "
+                f"{self.mask_token_rate} and {self.random_token_rate}"
             )
-        self._check_mixture()
-
-    def _check_mixture(self) -> None:
-        """Choices that only some units can be given."""
-        wanted = {"bernoulli": "token", "random_words": "whole_word"}.get(self.mask_rounding, self.mask_unit)
-        if self.mask_unit != wanted:
+        needed = {"bernoulli": "token", "random_words": "whole_word"}.get(self.mask_rounding, self.mask_unit)
+        if self.mask_unit != needed:
             raise UserError(
-                f"objective.mask_count={self.mask_rounding} needs objective.masking={wanted}, not {self.mask_unit}"
+                f"objective.masking.mask_rounding={self.mask_rounding} needs objective.masking.mask_unit={needed}, not "
+                f"{self.mask_unit}"
             )
         if self.with_replacement and (self.mask_unit != "token" or self.mask_rounding == "bernoulli"):
             raise UserError(
-                "objective.mask_with_replacement needs objective.masking=token and a mask_count other than bernoulli"
+                "objective.masking.with_replacement needs objective.masking.mask_unit=token and a mask_rounding other "
+                "than bernoulli"
             )
         if self.replacement_unit == "word" and self.mask_unit in ("token", "frequency"):
-            raise UserError(f"objective.mask_decision=word needs a masking of whole words, not {self.mask_unit}")
+            raise UserError(
+                "objective.masking.replacement_unit=word needs an objective.masking.mask_unit of whole words, not "
+                f"{self.mask_unit}"
+            )
         if self.mask_unit == "ngram_window" and self.last_rate != self.mask_rate:
-            raise UserError("objective.masking=ngram_window has windows of one size: set no mask_rate_final")
+            raise UserError(
+                "objective.masking.mask_unit=ngram_window has windows of one size: set "
+                "objective.masking.mask_rate_final=None"
+            )
 
     @property
     def last_rate(self) -> float:
         """The share at the end of the run."""
         return self.mask_rate if self.mask_rate_final is None else self.mask_rate_final
 
+    @property
+    def predicted_share(self) -> float:
+        """The share of the tokens that are predicted, on average over the run."""
+        return (self.mask_rate + self.last_rate) / 2.0
 
-def default_max_predictions(unit: str, count: str, rate: float, seq_len: int) -> int:
-    """Room for the predictions of an example of `seq_len` tokens that a run never misses.
+    @property
+    def predictions_limit(self) -> int:
+        """The largest number of predictions of an example."""
+        if self.max_predictions is not None:
+            return self.max_predictions
+        return default_max_predictions(
+            self.mask_unit, self.mask_rounding, max(self.mask_rate, self.last_rate), self.seq_len
+        )
 
-    Where their number is random this is six standard deviations above the mean, words of two pieces on average.
+    @property
+    def summary(self) -> str:
+        """Unit and rate in words."""
+        return f"{self.mask_unit}, {100.0 * self.mask_rate:g} % masked"
+
+
+def default_max_predictions(mask_unit: str, mask_rounding: str, mask_rate: float, seq_len: int) -> int:
+    """Computes a limit on the predictions of an example that a run never reaches.
+
+    Where their number is random, the limit is six standard deviations above the mean, for words of two tokens.
+
+    Args:
+        mask_unit: as in `MaskingConfig`.
+        mask_rounding: as in `MaskingConfig`.
+        mask_rate: the largest share of tokens that are predicted.
+        seq_len: tokens of the example.
     """
-    wanted = max(1, round(rate * seq_len))
-    if count in ("random", "ceil"):
-        wanted = math.floor(rate * seq_len) + 1
-    if count in ("bernoulli", "random_words"):
-        pieces = 1 if count == "bernoulli" else 2
-        wanted = math.ceil(rate * seq_len + 6.0 * math.sqrt(pieces * rate * (1.0 - rate) * seq_len)) + pieces
-    if unit == "ngram_window":
-        wanted += 8  # the last word is taken whole
-    return min(wanted, seq_len)
-
-
-def _check_rate(key: str, rate: float) -> None:
-    if not 0.0 < rate <= 1.0:
-        raise UserError(f"objective.{key} must lie in (0, 1], not {rate}")
+    limit = max(1, round(mask_rate * seq_len))
+    if mask_rounding in ("random", "ceil"):
+        limit = math.floor(mask_rate * seq_len) + 1
+    if mask_rounding in ("bernoulli", "random_words"):
+        tokens = 1 if mask_rounding == "bernoulli" else 2
+        deviation = math.sqrt(tokens * mask_rate * (1.0 - mask_rate) * seq_len)
+        limit = math.ceil(mask_rate * seq_len + 6.0 * deviation) + tokens
+    if mask_unit == "ngram_window":
+        limit += 8  # the last word is masked whole
+    return min(limit, seq_len)

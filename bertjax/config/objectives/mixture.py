@@ -1,21 +1,25 @@
-"""What a mixture of objectives can be told, checked once. Needs no jax."""
+"""Config of a mixture of objectives. Needs no jax."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+from ml_collections import ConfigDict
+
+from bertjax.config.fields import read_group, setting
 from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.config.objectives.clm import ClmConfig
 from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.errors import UserError
 
-MEMBERS = ("mlm", "clm")
+MEMBERS: dict[str, type[MlmConfig] | type[ClmConfig]] = {"mlm": MlmConfig, "clm": ClmConfig}
 
 
 class Member(NamedTuple):
-    """One of the objectives, and the share of every batch's rows that are its own."""
+    """An objective of the mixture and its share of the sequences of every batch."""
 
     name: str
     share: float
@@ -23,50 +27,72 @@ class Member(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class MixtureConfig:
-    """Objectives that share one network, each with its rows of the batch; the shares sum to 1."""
+class MixtureConfig(ObjectiveConfig, group="objective.mixture"):
+    """Objectives that share one network, each with its own sequences of the batch (GPT-BERT)."""
 
-    members: tuple[Member, ...]
+    title = "a mixture of objectives"
+    objective_class = "bertjax.objectives.mixture:MixtureOfObjectives"
 
-    def __post_init__(self) -> None:
-        names = [member.name for member in self.members]
+    objectives: tuple[Member, ...]
+    members: tuple[str, ...] = setting(
+        ("mlm@15", "clm@1"),
+        help="NAME@WEIGHT of mlm and clm, which share a network; weights are shares of the sequences and of the loss.",
+        phase=True,
+    )
+
+    @classmethod
+    def from_config(cls, cfg: ConfigDict) -> Self:
+        shares = parse_members(cfg.objective.mixture.members)
+        return read_group(
+            cfg, cls, objectives=tuple(Member(name, share, MEMBERS[name].from_config(cfg)) for name, share in shares)
+        )
+
+    def check(self) -> None:
+        names = [member.name for member in self.objectives]
         if len(names) < 2 or len(set(names)) < len(names):
             raise UserError(
-                f"objective.mixture needs two objectives or more, each once, not {', '.join(names) or '()'}"
+                f"objective.mixture.members needs two objectives or more, each once, not {', '.join(names) or '()'}"
             )
 
-    def rows(self, batch_size: int) -> list[int]:
-        """How many rows of a batch are each member's: shares rounded, every member with one at least."""
-        found = [max(1, round(member.share * batch_size)) for member in self.members]
-        largest = max(range(len(found)), key=found.__getitem__)
-        found[largest] += batch_size - sum(found)
-        return found
+    @property
+    def summary(self) -> str:
+        return f"{' and '.join(member.config.title for member in self.objectives)} ({', '.join(self.members)})"
 
-    def check_rows(self, key: str, batch_size: int, microbatches: int) -> None:
-        """Raises `UserError` when a member's rows cannot be dealt to microbatches; devices may have unequal shares."""
-        for member, rows in zip(self.members, self.rows(batch_size), strict=True):
-            if rows < 1 or rows % microbatches:
+    @property
+    def predicts_in_place(self) -> bool:
+        return all(member.config.predicts_in_place for member in self.objectives)
+
+    def batch_sizes(self, batch_size: int) -> list[int]:
+        """Returns the sequences of each member: its share of the batch, rounded, and at least one."""
+        sizes = [max(1, round(member.share * batch_size)) for member in self.objectives]
+        largest = max(range(len(sizes)), key=sizes.__getitem__)
+        sizes[largest] += batch_size - sum(sizes)
+        return sizes
+
+    def check_batch_size(self, key: str, batch_size: int, microbatches: int) -> None:
+        for member, size in zip(self.objectives, self.batch_sizes(batch_size), strict=True):
+            if size < 1 or size % microbatches:
                 raise UserError(
-                    f"objective.mixture gives {member.name} {rows} of {key}={batch_size} rows, which "
+                    f"objective.mixture.members gives {member.name} {size} of {key}={batch_size} sequences, which "
                     f"train.microbatches={microbatches} does not divide; change the share or the batch"
                 )
 
     def check_model(self, model: EncoderConfig) -> None:
-        for member in self.members:
-            member.config.check_model(member_encoder(member.name, model))
+        for member in self.objectives:
+            member.config.check_model(member_encoder(member.config, model))
 
-    def check_example_format(self, form: str) -> None:
-        for member in self.members:
-            member.config.check_example_format(form)
-
-
-def member_encoder(name: str, model: EncoderConfig) -> EncoderConfig:
-    """The shared network as a member runs it: what predicts the next token sees only what came before."""
-    return dataclasses.replace(model, causal=name == "clm")
+    def check_example_format(self, example_format: str) -> None:
+        for member in self.objectives:
+            member.config.check_example_format(example_format)
 
 
-def parse_mixture(texts: Sequence[str]) -> list[tuple[str, float]]:
-    """`("mlm@0.9375", "clm@0.0625")` as names and shares that sum to 1; raises `UserError`."""
+def member_encoder(config: MlmConfig | ClmConfig, model: EncoderConfig) -> EncoderConfig:
+    """Returns the shared network as a member runs it: causal for the one that predicts next tokens."""
+    return dataclasses.replace(model, causal=isinstance(config, ClmConfig))
+
+
+def parse_members(texts: Sequence[str]) -> list[tuple[str, float]]:
+    """Parses `("mlm@15", "clm@1")` into names and shares that sum to 1; raises `UserError` for anything else."""
     parsed = []
     for text in texts:
         name, _, weight = text.partition("@")
@@ -75,7 +101,9 @@ def parse_mixture(texts: Sequence[str]) -> list[tuple[str, float]]:
         except ValueError:
             share = 0.0
         if name not in MEMBERS or not 0.0 < share < float("inf"):
-            raise UserError(f"objective.mixture: {text!r} is not NAME@WEIGHT with a name of {', '.join(MEMBERS)}")
+            raise UserError(
+                f"objective.mixture.members: {text!r} is not NAME@WEIGHT with a name of {', '.join(MEMBERS)}"
+            )
         parsed.append((name, share))
     total = sum(share for _, share in parsed)
     return [(name, share / total) for name, share in parsed]

@@ -3,53 +3,92 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar, Self
 
+from ml_collections import ConfigDict
+
+from bertjax.config.fields import read_group, setting
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.base import SENTENCE_OBJECTIVE_FORMATS
+from bertjax.config.objectives.base import PAIR_FORMATS, TEXT_FORMATS, ObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.errors import UserError, require_one_of
+from bertjax.errors import UserError
+
+SENTENCE_OBJECTIVE_FORMATS = {
+    "none": (*TEXT_FORMATS, *PAIR_FORMATS),
+    "nsp": ("nsp_pairs",),
+    "sop": ("sop_pairs",),
+}
+"""The example formats that each sentence objective reads."""
+
+_SENTENCE_OBJECTIVES = {"nsp": "next-sentence prediction", "sop": "sentence-order prediction"}
 
 
 @dataclasses.dataclass(frozen=True)
-class MlmConfig:
-    """`pair` is "nsp", "sop" or "none"; the weights multiply the means. `span_boundary` is one: 0 = no such loss.
+class MlmConfig(ObjectiveConfig, group="objective.mlm"):
+    """Masked language modelling, alone or with a sentence objective or the span-boundary objective."""
 
-    `predict_next`: a hidden word is predicted from the state of the token before it.
-    """
+    title = "masked language modelling"
+    objective_class = "bertjax.objectives.mlm:MaskedLanguageModel"
+    loss_titles: ClassVar[dict[str, str]] = {
+        "mlm": "Masked tokens",
+        "pair": "Sentence pairs",
+        "span_boundary": "Tokens from their span boundary",
+    }
 
     masking: MaskingConfig
-    pair: str = "nsp"
-    mlm_weight: float = 1.0
-    pair_weight: float = 1.0
-    span_boundary: float = 0.0
-    predict_next: bool = False
+    sentence_objective: str = setting(
+        "nsp",
+        help="Classify pairs of segments: does the second follow the first (nsp; data.example_format=nsp_pairs), are "
+        "they in order (sop; data.example_format=sop_pairs), or none.",
+        choices=tuple(SENTENCE_OBJECTIVE_FORMATS),
+    )
+    mlm_weight: float = setting(1.0, help="Factor of the mean loss of masked tokens.", at_least=0.0, phase=True)
+    pair_weight: float = setting(1.0, help="Factor of the mean loss of sentence pairs.", at_least=0.0, phase=True)
+    span_boundary_weight: float = setting(
+        0.0, help="Factor of SpanBERT's span-boundary loss; 0 = no such head.", at_least=0.0, phase=True
+    )
+    masked_next_token: bool = setting(
+        False, help="Predict a masked token from the position before it, as a causal model does (GPT-BERT).", phase=True
+    )
 
-    def __post_init__(self) -> None:
-        require_one_of("objective.pair", self.pair, tuple(SENTENCE_OBJECTIVE_FORMATS))
-        for name in ("mlm_weight", "pair_weight", "span_boundary"):
-            if getattr(self, name) < 0.0:
-                raise UserError(f"objective.{name} must not be negative, not {getattr(self, name)}")
-        if self.predict_next and self.span_boundary:
-            raise UserError("objective.predict_next and objective.span_boundary do not go together")
+    @classmethod
+    def from_config(cls, cfg: ConfigDict) -> Self:
+        return read_group(cfg, cls, masking=MaskingConfig.from_config(cfg))
+
+    def check(self) -> None:
+        if self.masked_next_token and self.span_boundary_weight:
+            raise UserError("objective.mlm.masked_next_token and objective.mlm.span_boundary_weight cannot be combined")
+
+    @property
+    def summary(self) -> str:
+        parts = [self.title]
+        if self.sentence_objective in _SENTENCE_OBJECTIVES:
+            parts.append(_SENTENCE_OBJECTIVES[self.sentence_objective])
+        parts += ["the span-boundary objective"] if self.span_boundary_weight else []
+        return f"{' and '.join(parts)} ({self.masking.summary})"
+
+    @property
+    def predicts_in_place(self) -> bool:
+        return not self.masked_next_token
 
     @property
     def predicted_share(self) -> float:
-        """Share of the tokens that are scored against the vocabulary, on average over the run."""
-        share = (self.masking.mask_rate + self.masking.last_rate) / 2.0
-        return share * (2.0 if self.span_boundary else 1.0)  # the span-boundary head scores the same words once more
+        """The share of the tokens that are scored against the vocabulary, on average over the run."""
+        return self.masking.predicted_share * (2.0 if self.span_boundary_weight else 1.0)
 
     def check_model(self, model: EncoderConfig) -> None:
         if model.causal:
             raise UserError(
-                "objective.name=mlm hides words from both sides, but model.causal sees only one; "
-                "set objective.name=clm or model.causal=false"
+                "objective.name=mlm predicts from both sides, but model.causal attends to one; set objective.name=clm "
+                "or model.causal=false"
             )
-        if self.predict_next and model.enhanced_decoder:
-            raise UserError("objective.predict_next needs model.enhanced_decoder=false: it reads the encoder itself")
+        if self.masked_next_token and model.enhanced_decoder:
+            raise UserError("objective.mlm.masked_next_token needs model.enhanced_decoder=false")
 
-    def check_example_format(self, form: str) -> None:
-        formats = SENTENCE_OBJECTIVE_FORMATS[self.pair]
-        if form not in formats:
+    def check_example_format(self, example_format: str) -> None:
+        formats = SENTENCE_OBJECTIVE_FORMATS[self.sentence_objective]
+        if example_format not in formats:
             raise UserError(
-                f"objective.pair={self.pair} needs data.example_format to be {' or '.join(formats)}, not {form!r}"
+                f"objective.mlm.sentence_objective={self.sentence_objective} needs data.example_format to be "
+                f"{' or '.join(formats)}, not {example_format!r}"
             )

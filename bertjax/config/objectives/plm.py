@@ -1,112 +1,160 @@
-"""What permutation language modelling can be told, checked once. Needs no jax."""
+"""Config of permutation language modelling. Needs no jax."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar, Self
 
+from ml_collections import ConfigDict
+
+from bertjax.config.fields import read_group, setting
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.base import TEXT_FORMATS
+from bertjax.config.objectives.base import STREAM_FORMATS, TEXT_FORMATS, ObjectiveConfig
+from bertjax.config.parse_objective import encoder_config, reuse_len
 from bertjax.errors import UserError
 
-STREAM_FORMATS = ("segments", "stream")
-"""Forms whose rows go on from one batch to the next: there is something to remember."""
-FORMS = (*STREAM_FORMATS, *TEXT_FORMATS)
-_SPECIALS = 3  # tokens of a part that may be special, and so no targets
-_WIDEST_PART = 1 << 14  # the order of prediction keeps at least 17 random bits beside the position
+_NUM_SPECIAL = 3  # tokens of a part that may be special and hence never targets
+_MAX_PART_LENGTH = 1 << 14  # the order of prediction keeps at least 17 random bits besides the position
 
 
 @dataclasses.dataclass(frozen=True)
-class PlmConfig:
+class PlmConfig(ObjectiveConfig, group="objective.plm"):
     """XLNet's objective (zihangdai/xlnet:data_utils.py); the defaults are those of its released code.
 
     Attributes:
+        example_format: `data.example_format`.
         part_lengths: tokens of the parts of a sequence; each part is permuted separately and attends to all earlier
             parts.
-        num_predict: tokens predicted in a full sequence, M.
-        perm_size: tokens that are permuted together; the blocks of a part are predicted one after the other.
-        mem_len: tokens of earlier sequences that every layer caches; 0 = none.
-        max_ngram: longest span of targets; n is drawn with probability proportional to 1 / n.
-        mask_alpha: a span of n lies in a context of n * mask_alpha // mask_beta tokens.
-        whole_words: spans are n words; False = n tokens from the start of a word on, as in the released code.
+        mem_len: tokens of earlier sequences that every layer remembers; 0 = none.
     """
 
-    form: str
-    part_lengths: tuple[int, ...]
-    num_predict: int
-    perm_size: int
-    mem_len: int = 0
-    max_ngram: int = 5
-    mask_alpha: int = 6
-    mask_beta: int = 1
-    whole_words: bool = False
-    bi_data: bool = False
+    title = "permutation language modelling"
+    objective_class = "bertjax.objectives.plm.objective:PermutationLanguageModel"
+    example_formats = (*STREAM_FORMATS, *TEXT_FORMATS)
+    loss_titles: ClassVar[dict[str, str]] = {"plm": "Tokens of a permutation"}
+    can_pack = False
+    two_streams = True
 
-    def __post_init__(self) -> None:
-        self.check_example_format(self.form)
-        for name in ("num_predict", "perm_size", "max_ngram", "mask_beta"):
-            if getattr(self, name) < 1:
-                raise UserError(f"objective.{name} must be at least 1, not {getattr(self, name)}")
-        if self.max_ngram > 16:
-            raise UserError(f"objective.max_ngram must be at most 16, not {self.max_ngram}")
+    example_format: str
+    part_lengths: tuple[int, ...]
+    num_predict: int | None = setting(
+        None, help="Tokens predicted per sequence; None = a sixth of it (85 of 512).", at_least=1, phase=True
+    )
+    perm_size: int | None = setting(
+        None,
+        help="Tokens that are permuted together; sequences (form segments: their two parts) are cut into blocks of "
+        "this size, predicted one after the other. None = one block.",
+        at_least=1,
+        phase=True,
+    )
+    mem_len: int = setting(0, help="Tokens of earlier sequences that every layer remembers.", key=False)
+    max_ngram: int = setting(
+        5,
+        help="Longest span of targets; the probability of n is proportional to 1 / n.",
+        at_least=1,
+        at_most=16,
+        phase=True,
+    )
+    mask_alpha: int = setting(
+        6, help="A span of n lies in a context of n * mask_alpha // mask_beta tokens.", phase=True
+    )
+    mask_beta: int = setting(1, help="See mask_alpha.", at_least=1, phase=True)
+    whole_words: bool = setting(
+        False,
+        help="Spans are n words; False = n tokens from the start of a word on, as in the released code.",
+        phase=True,
+    )
+
+    @classmethod
+    def from_config(cls, cfg: ConfigDict) -> Self:
+        """Reads a whole config; published for 512 tokens: 85 predicted, 256 reused and permuted, 384 remembered."""
+        example_format, length = cfg.data.example_format, cfg.data.seq_len
+        model, reused = encoder_config(cfg), reuse_len(cfg)
+        if example_format == "stream" and model.reuse_len not in (None, length):
+            raise UserError(
+                "data.example_format=stream continues after the whole sequence: model.reuse_len must be "
+                f"data.seq_len={length} or None, not {model.reuse_len}"
+            )
+        has_parts = example_format == "segments"
+        mem_len = (3 * length // 4 if has_parts else length) if model.mem_len is None else model.mem_len
+        return read_group(
+            cfg,
+            cls,
+            example_format=example_format,
+            part_lengths=(reused, length - reused) if has_parts else (length,),
+            mem_len=mem_len if example_format in STREAM_FORMATS else 0,
+        )
+
+    def check(self) -> None:
+        self.check_example_format(self.example_format)
         if self.mask_alpha < self.mask_beta:
             raise UserError(
-                f"objective.mask_alpha={self.mask_alpha} must be at least objective.mask_beta={self.mask_beta}: a span "
-                "lies inside its context"
+                f"objective.plm.mask_alpha={self.mask_alpha} must be at least "
+                f"objective.plm.mask_beta={self.mask_beta}: a span lies inside its context"
             )
-        if max(self.part_lengths) > _WIDEST_PART:
-            raise UserError(f"objective.name=plm permutes at most {_WIDEST_PART} tokens, not {max(self.part_lengths)}")
-        for part, goal in zip(self.part_lengths, self.num_predict_by_part, strict=True):
-            if part % self.perm_size:
+        if max(self.part_lengths) > _MAX_PART_LENGTH:
+            raise UserError(
+                f"objective.name=plm permutes at most {_MAX_PART_LENGTH} tokens, not {max(self.part_lengths)}"
+            )
+        for length, num_predict in zip(self.part_lengths, self.num_predict_by_part, strict=True):
+            if length % self.block_size:
                 raise UserError(
-                    f"objective.perm_size={self.perm_size} must divide every part of a row: "
-                    f"{' and '.join(map(str, self.part_lengths))} tokens (model.reuse_len cuts rows of form segments)"
+                    f"objective.plm.perm_size={self.block_size} must divide every part of a sequence: "
+                    f"{' and '.join(map(str, self.part_lengths))} tokens (model.reuse_len cuts sequences of form "
+                    "segments)"
                 )
-            if goal > part - _SPECIALS - 1:
+            if num_predict > length - _NUM_SPECIAL - 1:
                 raise UserError(
-                    f"objective.num_predict={self.num_predict} leaves no token to predict from: at most "
-                    f"{part - _SPECIALS - 1} of the {part} tokens of a part"
+                    f"objective.plm.num_predict={self.num_targets} leaves no token to predict from: at most "
+                    f"{length - _NUM_SPECIAL - 1} of the {length} tokens of a part"
                 )
 
     @property
+    def block_size(self) -> int:
+        """The tokens that are permuted together."""
+        return self.part_lengths[0] if self.perm_size is None else self.perm_size
+
+    @property
+    def num_targets(self) -> int:
+        """The tokens predicted in a full sequence, M."""
+        return max(sum(self.part_lengths) // 6, 1) if self.num_predict is None else self.num_predict
+
+    @property
     def num_predict_by_part(self) -> tuple[int, ...]:
-        """Tokens predicted in each part: 43 and 42 of 85."""
+        """The tokens predicted in each part: 43 and 42 of 85."""
         total = sum(self.part_lengths)
         ends = [
-            math.ceil(self.num_predict * sum(self.part_lengths[: i + 1]) / total) for i in range(len(self.part_lengths))
+            math.ceil(self.num_targets * sum(self.part_lengths[: i + 1]) / total) for i in range(len(self.part_lengths))
         ]
         return tuple(end - begin for begin, end in zip([0, *ends], ends, strict=False))
 
     @property
     def predicted_share(self) -> float:
-        """Share of the tokens that are scored against the vocabulary."""
-        return self.num_predict / sum(self.part_lengths)
-
-    def check_example_format(self, form: str) -> None:
-        if form not in FORMS:
-            raise UserError(f"objective.name=plm needs data.example_format to be {', '.join(FORMS)}, not {form!r}")
+        """The share of the tokens that are scored against the vocabulary."""
+        return self.num_targets / sum(self.part_lengths)
 
     def check_model(self, model: EncoderConfig) -> None:
-        """Raises `UserError` for an encoder that has no two streams, or would see what it must not."""
-        faults = [
+        errors = [
             (
                 model.attention_position != "relative",
-                "model.attention_position must be relative: a target knows its place, but not its word; not "
-                f"{model.attention_position}",
+                "model.attention_position must be relative, so that a target knows its position but not its token; "
+                f"not {model.attention_position}",
             ),
             (model.position_embedding != "none", "model.position_embedding must be none: targets have no embeddings"),
-            (model.causal, "model.causal must be false: the order of prediction is not that of the text"),
-            (model.conv_kernel_size > 0, "model.conv_kernel_size must be 0: it would show targets their own words"),
-            (self.mem_len > 0 and model.inner_layers > 1, "model.inner_layers must be 1: a memory has a state a layer"),
+            (model.causal, "model.causal must be false: the order of prediction is random"),
+            (model.conv_kernel_size > 0, "model.conv_kernel_size must be 0: it would show targets their own tokens"),
+            (self.mem_len > 0 and model.inner_layers > 1, "model.inner_layers must be 1: each layer has one memory"),
             (
-                self.form == "segments" and model.type_vocab_size in (1, 2),
-                "model.type_vocab_size must be 0 (XLNet) or at least 3: rows of form segments have three token types",
+                self.example_format == "segments" and model.type_vocab_size in (1, 2),
+                "model.type_vocab_size must be 0 (XLNet) or at least 3: form segments has three token types",
             ),
             (
-                model.bi_data and self.form not in STREAM_FORMATS,
-                f"model.bi_data needs data.example_format to be {' or '.join(STREAM_FORMATS)}, not {self.form}",
+                model.bi_data and self.example_format not in STREAM_FORMATS,
+                f"model.bi_data needs data.example_format to be {' or '.join(STREAM_FORMATS)}: sequences of "
+                f"{self.example_format} are never reversed",
             ),
         ]
-        for is_fault, words in faults:
-            if is_fault:
-                raise UserError(f"objective.name=plm: {words}")
+        for is_error, message in errors:
+            if is_error:
+                raise UserError(f"objective.name=plm: {message}")

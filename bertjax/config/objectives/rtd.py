@@ -1,87 +1,118 @@
-"""What replaced token detection can be told, checked once. Needs no jax."""
+"""Config of replaced token detection and of its two networks. Needs no jax."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar, Self
 
+from ml_collections import ConfigDict
+
+from bertjax.config.fields import read_group, setting
 from bertjax.config.model import EncoderConfig, differences
-from bertjax.config.objectives.base import SENTENCE_OBJECTIVE_FORMATS
+from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.parse_objective import encoder_config, mesh_config
+from bertjax.config.presets import preset
 from bertjax.errors import UserError, require_one_of
+from bertjax.types import Vocabulary
+
+EMBEDDING_SHARINGS = ("embeddings", "gdes", "none", "all")
 
 
 @dataclasses.dataclass(frozen=True)
-class RtdConfig:
-    """The weights multiply the means; the words that the generator offers are drawn at `temperature`.
+class RtdConfig(ObjectiveConfig, group="objective.rtd"):
+    """Replaced token detection; the defaults are ELECTRA's."""
 
-    `average_repeats`: where a position was drawn k times (`masking.with_replacement`) the generator is asked k times,
-    and ELECTRA's code puts the mean of the k ids, rounded down, in its place: an unrelated word, if they differ.
-    """
+    title = "replaced token detection"
+    objective_class = "bertjax.objectives.rtd.objective:ReplacedTokenDetection"
+    loss_titles: ClassVar[dict[str, str]] = {"mlm": "Masked tokens", "rtd": "Replaced tokens"}
 
     masking: MaskingConfig
-    mlm_weight: float = 1.0
-    disc_weight: float = 50.0
-    temperature: float = 1.0
-    average_repeats: bool = False
+    mlm_weight: float = setting(
+        1.0, help="Factor of the generator's mean loss of masked tokens.", at_least=0.0, phase=True
+    )
+    disc_weight: float = setting(50.0, help="Factor of the discriminator's mean loss.", at_least=0.0, phase=True)
+    temperature: float = setting(
+        1.0, help="Divides the generator's logits before its tokens are drawn.", above=0.0, phase=True
+    )
+    embedding_sharing: str = setting(
+        "embeddings",
+        help="What generator and discriminator share: embeddings = token, position and type tables and their norm, "
+        "trained by both (ELECTRA); gdes = the discriminator adds to the generator's token and position tables and "
+        "does not train them (DeBERTa v3); none; all = everything but the heads.",
+        choices=EMBEDDING_SHARINGS,
+        phase=True,
+    )
+    average_repeats: bool = setting(
+        False,
+        help="Where a position was drawn k times (objective.masking.with_replacement), replace it by the mean of k "
+        "ids, rounded down, as in ELECTRA's code; False = by one token.",
+        phase=True,
+    )
 
-    def __post_init__(self) -> None:
-        for name in ("mlm_weight", "disc_weight"):
-            if getattr(self, name) < 0.0:
-                raise UserError(f"objective.{name} must not be negative, not {getattr(self, name)}")
-        if not self.temperature > 0.0:
-            raise UserError(f"objective.temperature must be above 0, not {self.temperature}")
+    @classmethod
+    def from_config(cls, cfg: ConfigDict) -> Self:
+        generator_config(cfg)  # raises for a generator that does not fit the model
+        return read_group(cfg, cls, masking=MaskingConfig.from_config(cfg))
+
+    @classmethod
+    def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
+        return {"model": encoder_config(cfg, vocabulary), "generator": generator_config(cfg, vocabulary)}
+
+    def check(self) -> None:
         if self.average_repeats and not self.masking.with_replacement:
             raise UserError(
-                "objective.average_repeats needs objective.mask_with_replacement: else no position is drawn twice"
+                "objective.rtd.average_repeats needs objective.masking.with_replacement: otherwise no position is "
+                "drawn twice"
             )
+
+    @property
+    def summary(self) -> str:
+        return f"{self.title} ({self.masking.summary})"
 
     def check_model(self, model: EncoderConfig) -> None:
         if model.causal:
-            raise UserError("objective.name=rtd judges words by both sides, but model.causal sees only one")
-
-    def check_example_format(self, form: str) -> None:
-        if form not in SENTENCE_OBJECTIVE_FORMATS["none"]:
-            raise UserError(
-                f"objective.name=rtd needs data.example_format to be one of "
-                f"{', '.join(SENTENCE_OBJECTIVE_FORMATS['none'])}, not {form!r}"
-            )
-
-
-SHARING = ("embeddings", "gdes", "none", "all")
+            raise UserError("objective.name=rtd reads text from both sides, but model.causal attends to one")
 
 
 @dataclasses.dataclass(frozen=True)
 class RtdNetworksConfig:
-    """A generator with the masked-word head and a discriminator with the replaced-token head.
+    """A generator with the masked-LM head and a discriminator with the replaced-token head.
 
-    `sharing` says what is one array in both: "embeddings" (ELECTRA: word, position and type tables and, where it is not
-    behind a projection, their norm), "gdes" (DeBERTa v3: the discriminator adds to the generator's word and position
-    tables, and leaves them alone), "all" (ELECTRA's tied towers: everything but the heads), "none".
-    Raises `UserError`, with the reason, for encoders that cannot share that.
+    Attributes:
+        generator: the generator.
+        discriminator: the discriminator.
+        embedding_sharing: the arrays that both use. "embeddings" (ELECTRA): token, position and type tables and,
+            unless a projection precedes it, their norm; "gdes" (DeBERTa v3): the discriminator adds to the generator's
+            token and position tables and does not train them; "all" (ELECTRA's tied networks): everything but the
+            heads; "none".
+
+    Raises:
+        UserError: the encoders differ in the shape of a shared array.
     """
 
     generator: EncoderConfig
     discriminator: EncoderConfig
-    sharing: str = "embeddings"
+    embedding_sharing: str = "embeddings"
 
     def __post_init__(self) -> None:
-        require_one_of("objective.sharing", self.sharing, SHARING)
+        require_one_of("objective.rtd.embedding_sharing", self.embedding_sharing, EMBEDDING_SHARINGS)
         for name in _equal_fields(self):
             ours, theirs = getattr(self.generator, name), getattr(self.discriminator, name)
             if ours != theirs:
                 key = f"generator.{name.replace('_dim', '_size')}"
-                way = "" if name in _VOCABULARY else f" ({key}, or objective.sharing=none)"
+                way = "" if name in _VOCABULARY else f" ({key}, or objective.rtd.embedding_sharing=none)"
                 raise UserError(
-                    f"generator and discriminator cannot share their {_SHARED_WORDS[self.sharing]}: {name} is {ours} "
-                    f"and {theirs}; make them equal{way}"
+                    f"generator and discriminator cannot share their {_SHARED_WORDS[self.embedding_sharing]}: {name} "
+                    f"is {ours} and {theirs}; make them equal{way}"
                 )
 
     @property
     def shared_embeddings(self) -> tuple[str, ...]:
-        """The parts of the embeddings that belong to both, by their names in the parameters."""
+        """The names of the shared arrays in the parameters of the embeddings."""
         model, names = self.discriminator, ["word_embeddings"]
         names += ["position_embeddings"] if model.position_embedding == "learned" else []
-        if self.sharing == "gdes":
+        if self.embedding_sharing == "gdes":
             return tuple(names)
         names += ["token_type_embeddings"] if model.type_vocab_size else []
         names += ["norm"] if model.embedding_norm == "before" else []
@@ -92,16 +123,79 @@ _VOCABULARY = ("vocab_size", "padded_vocab_size")  # the tokenizer's, whatever i
 _SHARED_WORDS = {"embeddings": "embeddings", "gdes": "embeddings", "none": "vocabulary", "all": "weights"}
 
 
-def _equal_fields(towers: RtdNetworksConfig) -> list[str]:
-    """The fields in which both must agree."""
+def _equal_fields(networks: RtdNetworksConfig) -> list[str]:
+    """Returns the fields in which both must agree."""
     names = [*_VOCABULARY]
-    if towers.sharing == "all":
-        return [*names, *differences(towers.generator, towers.discriminator, heads=False)]
-    if towers.sharing in ("embeddings", "gdes"):
+    if networks.embedding_sharing == "all":
+        return [*names, *differences(networks.generator, networks.discriminator, heads=False)]
+    if networks.embedding_sharing in ("embeddings", "gdes"):
         names += ["embedding_dim", "position_embedding"]
-        if towers.discriminator.position_embedding == "learned":
+        if networks.discriminator.position_embedding == "learned":
             names += ["max_position_embeddings", "position_offset"]
-    if towers.sharing == "embeddings":
+    if networks.embedding_sharing == "embeddings":
         names += ["type_vocab_size", "embedding_norm"]
-        names += ["norm_bias"] if towers.discriminator.embedding_norm == "before" else []
+        names += ["norm_bias"] if networks.discriminator.embedding_norm == "before" else []
     return names
+
+
+def generator_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> EncoderConfig:
+    """Reads the generator: the values of `generator` over those of its preset or of the scaled model.
+
+    Args:
+        cfg: the whole config.
+        vocabulary: the tokenizer's vocabulary, once it is known.
+
+    Raises:
+        UserError: the generator cannot share `objective.rtd.embedding_sharing` with the model, or cannot fill masks.
+    """
+    model, own, sharing = encoder_config(cfg, vocabulary), cfg.generator, cfg.objective.rtd.embedding_sharing
+    beside = ("preset", "width_ratio", "depth_ratio")
+    given = {name: value for name, value in own.items() if name not in beside and value is not None}
+    if own.preset is None:
+        values = {**vars(model), **_scaled(cfg, model)}
+    else:
+        if (own.width_ratio, own.depth_ratio) != (1.0, 1.0):
+            raise UserError(
+                f"generator.preset={own.preset} has sizes of its own: set generator.width_ratio and "
+                "generator.depth_ratio to 1, or generator.preset to None"
+            )
+        values = preset(own.preset)
+        values |= {name: getattr(model, name) for name in ("vocab_size", "padded_vocab_size", "pad_token_id")}
+    hidden = (values | given)["hidden_size"]
+    if hidden != model.hidden_size or own.preset is not None:
+        # Tables of its own are as wide as it is (google-research/electra:pretrain/run_pretraining.py), shared ones not.
+        same = sharing == "none" or hidden == model.embedding_dim
+        values["embedding_size"] = None if same else model.embedding_dim
+    try:
+        generator = EncoderConfig(**values | given)
+    except UserError as error:
+        raise UserError(f"the generator: {str(error).replace('model.', 'generator.')}") from None
+    RtdNetworksConfig(generator, model, sharing)
+    if generator.causal:
+        raise UserError("objective.name=rtd reads text from both sides: set model.causal and generator.causal to false")
+    if cfg.data.seq_len > generator.max_position_embeddings:
+        raise UserError(
+            f"data.seq_len={cfg.data.seq_len} is longer than the generator's position table, "
+            f"generator.max_position_embeddings={generator.max_position_embeddings}"
+        )
+    mesh_config(cfg).check_model(generator.num_heads, generator.intermediate_size)
+    return generator
+
+
+def _scaled(cfg: ConfigDict, model: EncoderConfig) -> dict[str, int]:
+    """Computes the generator's sizes by its shares, rounded as in google-research/electra:util/training_utils.py.
+
+    There heads are 64 wide and the feed-forward block is four times as wide as the layer; here both follow the model.
+    """
+    own = cfg.generator
+    for name in ("width_ratio", "depth_ratio"):
+        if not own[name] > 0.0:
+            raise UserError(f"generator.{name} must be above 0, not {own[name]}")
+    hidden = round(model.hidden_size * own.width_ratio) if own.hidden_size is None else own.hidden_size
+    same = hidden == model.hidden_size
+    return {
+        "hidden_size": hidden,
+        "num_layers": max(1, round(model.num_layers * own.depth_ratio)),
+        "num_heads": model.num_heads if same else max(1, hidden // model.head_dim),
+        "intermediate_size": round(model.intermediate_size * hidden / model.hidden_size),
+    }

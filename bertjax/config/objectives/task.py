@@ -1,12 +1,16 @@
-"""Settings of the objective of a finetuning task."""
+"""Config of finetuning on a task, as an objective. Needs no jax."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Self
 
-from bertjax.config.fields import Settings, setting
+from ml_collections import ConfigDict
+
+from bertjax.config.fields import read_group, setting
 from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.config.task import TASK_KINDS, TaskKind
 from bertjax.errors import UserError, require_one_of
 
@@ -14,8 +18,12 @@ WEIGHTINGS = ("balanced", "sqrt")
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskObjectiveConfig(Settings, group="task"):
+class TaskObjectiveConfig(ObjectiveConfig, group="task"):
     """Kind of the task, as in `TaskConfig`, and the weights of its classes in the loss."""
+
+    title = "finetuning"
+    objective_class = "bertjax.finetuning.objective:TaskObjective"
+    is_finetuning = True
 
     kind: str
     class_weights: tuple[str, ...] = setting(
@@ -23,6 +31,20 @@ class TaskObjectiveConfig(Settings, group="task"):
         help="Weights of the classes in the loss. (): none; balanced: inverse to the frequency, 1 on average over the "
         "examples; sqrt: the root of that (FinBERT's paper); or a number per label.",
     )
+
+    is_scored: bool = setting(False, key=False, help="Held-out examples are scored by the metric of the kind.")
+
+    @classmethod
+    def from_config(cls, cfg: ConfigDict) -> Self:
+        return read_group(cfg, cls, kind=cfg.task.kind, is_scored=bool(cfg.task.eval))
+
+    @property
+    def summary(self) -> str:
+        return f"{self.title} ({self.spec.title})"
+
+    @property
+    def main_metric(self) -> str | None:
+        return self.spec.main_metric if self.is_scored else None
 
     @property
     def spec(self) -> type[TaskKind]:
@@ -54,7 +76,7 @@ class TaskObjectiveConfig(Settings, group="task"):
         has_pooler = head == "sequence_classification" and model.classifier_dense == "pooler"
         return ("pooler", head) if has_pooler else (head,)
 
-    def check_example_format(self, form: str) -> None:
+    def check_example_format(self, example_format: str) -> None:
         """Does nothing: `data.example_format` is not read, batches are those of the task."""
 
     def check_model(self, model: EncoderConfig) -> None:

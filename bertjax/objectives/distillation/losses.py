@@ -30,9 +30,15 @@ Logits = Callable[[Array], Array]
 def kd_divergence(
     student: Float[Array, "*b V"], teacher: Float[Array, "*b V"], temperature: float, size: int
 ) -> Float[Array, "*b"]:
-    """T^2 KL(softmax(teacher / T) || softmax(student / T)) over the first `size` words; the others are padding.
+    """Computes T^2 KL(softmax(teacher / T) || softmax(student / T)) per prediction.
 
-    T^2 keeps the gradient where it is when T changes (huggingface/transformers: distillation/distiller.py).
+    T^2 keeps the scale of the gradient when T changes (huggingface/transformers: distillation/distiller.py).
+
+    Args:
+        student: logits of the student.
+        teacher: logits of the teacher.
+        temperature: T.
+        size: tokens of the vocabulary; the rest of V is padding.
     """
     real = jnp.expand_dims(jnp.arange(student.shape[-1]) < size, range(student.ndim - 1))
     ours, theirs = student / temperature, teacher / temperature
@@ -47,35 +53,42 @@ def kd_loss_sum(
     temperature: float,
     size: int,
 ) -> Float[Array, ""]:
-    """The weighted sum of `kd_divergence`; each side is how logits are made, and of what.
+    """Computes the weighted sum of `kd_divergence`.
 
-    Logits are made, and made again in the backward pass, a slice of the rows at a time: [B, T, V] never exists.
+    Logits are computed, and recomputed for gradients, a slice of the sequences at a time: [B, T, V] never exists.
+
+    Args:
+        student: the function from states to logits, and the states.
+        teacher: the same of the teacher.
+        weights: 0 = no prediction.
+        temperature: T.
+        size: tokens of the vocabulary.
     """
-    rows, length = weights.shape
-    width = min(length, max(1, _CHUNK_TOKENS * num_batch_shards() // rows))
-    short = -length % width
+    batch_size, length = weights.shape
+    width = min(length, max(1, _CHUNK_TOKENS * num_batch_shards() // batch_size))
+    padding = -length % width
 
-    def chunks(x: Array) -> Array:
-        padded = jnp.pad(x, [(0, 0), (0, short), *[(0, 0)] * (x.ndim - 2)])
-        return jnp.moveaxis(padded.reshape(rows, -1, width, *x.shape[2:]), 1, 0)
+    def split(x: Array) -> Array:
+        padded = jnp.pad(x, [(0, 0), (0, padding), *[(0, 0)] * (x.ndim - 2)])
+        return jnp.moveaxis(padded.reshape(batch_size, -1, width, *x.shape[2:]), 1, 0)
 
     @jax.checkpoint
     def total(chunk: tuple[Array, Array, Array]) -> Array:
-        ours, theirs, own = chunk
-        return (kd_divergence(student[0](ours), teacher[0](theirs), temperature, size) * own).sum()
+        ours, theirs, weight = chunk
+        return (kd_divergence(student[0](ours), teacher[0](theirs), temperature, size) * weight).sum()
 
-    return jax.lax.map(total, (chunks(student[1]), chunks(teacher[1]), chunks(weights))).sum()
+    return jax.lax.map(total, (split(student[1]), split(teacher[1]), split(weights))).sum()
 
 
 def cosine_distance(one: Float[Array, "*b D"], other: Float[Array, "*b D"]) -> Float[Array, "*b"]:
-    """1 - cosine, as torch's CosineEmbeddingLoss has it for pairs that belong together; finite for zeros."""
+    """Returns 1 - cosine, like torch's CosineEmbeddingLoss for equal pairs, and finite for zeros."""
     one, other = one.astype(jnp.float32), other.astype(jnp.float32)
     squares = ((one**2).sum(-1) + _EPSILON) * ((other**2).sum(-1) + _EPSILON)
     return 1.0 - (one * other).sum(-1) / jnp.sqrt(squares)
 
 
 def hidden_state_errors(student: Float[Array, "L B S D"], teacher: Float[Array, "L B S D"]) -> Float[Array, "B S"]:
-    """Squared differences of every token: the mean over the width, the sum over the pairs of layers."""
+    """Returns squared differences per token: the mean over D, the sum over L pairs of layers."""
     difference = student.astype(jnp.float32) - teacher.astype(jnp.float32)
     return (difference**2).mean(axis=-1).sum(axis=0)
 
@@ -83,14 +96,21 @@ def hidden_state_errors(student: Float[Array, "L B S D"], teacher: Float[Array, 
 def attention_score_errors(
     student: Float[Array, "B N S S"], teacher: Float[Array, "B N S S"], visible: Bool[Array, "B S S"]
 ) -> Float[Array, "B S"]:
-    """Squared differences of the scores before the softmax, of one pair of layers: the mean over the heads, the sum
-    over the keys that a token sees (the original sets the others to zero on both sides)."""
+    """Computes squared differences of the scores before the softmax, per token of one pair of layers.
+
+    The mean over the heads and the sum over the visible keys (the original sets the others to zero on both sides).
+
+    Args:
+        student: scores of the student.
+        teacher: scores of the teacher.
+        visible: True where a token (second axis) attends to another (third).
+    """
     difference = jnp.where(visible[:, None], student - teacher, 0.0)
     return (difference**2).mean(axis=1).sum(axis=-1)
 
 
 def relation_heads(x: Float[Array, "B S N H"], heads: int) -> Float[Array, "R B S W"]:
-    """The vectors of all attention heads side by side, cut into `heads` relation heads."""
+    """Concatenates the vectors of all attention heads and splits them into R relation heads of width W."""
     return jnp.moveaxis(x.reshape(*x.shape[:2], heads, -1), 2, 0)
 
 
@@ -99,30 +119,41 @@ def relation_divergence(
     teacher: tuple[Float[Array, "R B S W2"], Float[Array, "R B S W2"]],
     visible: Bool[Array, "B S S"],
 ) -> Float[Array, "B S"]:
-    """KL(softmax(a b / sqrt(W)) of the teacher || that of the student) of every token, the mean over the heads.
+    """Computes KL(softmax(a b / sqrt(W)) of the teacher || that of the student) per token, the mean over the heads.
 
-    A side is (a, b), such as (queries, queries). Some heads at a time, in the backward pass too: with 48 of them the
-    scores of all would be by far the largest array of the step.
+    A few heads at a time, in the backward pass too: with 48 of them the scores of all would be by far the largest array
+    of the step.
+
+    Args:
+        student: (a, b), such as queries and keys, in R relation heads of width W.
+        teacher: the same of the teacher.
+        visible: True where a token (second axis) attends to another (third).
     """
-    heads, rows, length = student[0].shape[:3]
+    heads, batch_size, length = student[0].shape[:3]
 
     @jax.checkpoint
-    def one_head(parts: tuple) -> Array:
-        ours, theirs = (_scaled_product(*side) for side in parts)
+    def one_head(sides: tuple) -> Array:
+        ours, theirs = (_scaled_product(*side) for side in sides)
         return distribution_divergence(ours, theirs, visible)
 
-    together = min(heads, max(1, _CHUNK_SCORES * num_batch_shards() // (rows * length * length)))
-    return jax.lax.map(one_head, (student, teacher), batch_size=together).mean(axis=0)
+    at_once = min(heads, max(1, _CHUNK_SCORES * num_batch_shards() // (batch_size * length * length)))
+    return jax.lax.map(one_head, (student, teacher), batch_size=at_once).mean(axis=0)
 
 
 def distribution_divergence(
     student: Float[Array, "*h B S S"], teacher: Float[Array, "*h B S S"], visible: Bool[Array, "B S S"]
 ) -> Float[Array, "*h B S"]:
-    """KL(teacher || student) of the softmax over the visible keys, from scores; finite where nothing is visible."""
-    seen = jnp.expand_dims(visible, range(student.ndim - visible.ndim))
-    least = jnp.finfo(jnp.float32).min
-    ours, theirs = (jax.nn.log_softmax(jnp.where(seen, scores, least)) for scores in (student, teacher))
-    return (jnp.exp(theirs) * jnp.where(seen, theirs - ours, 0.0)).sum(axis=-1)
+    """Computes KL(teacher || student) of the softmax over the visible keys; finite where nothing is visible.
+
+    Args:
+        student: scores before the softmax.
+        teacher: the same of the teacher.
+        visible: True where a token (second axis) attends to another (third).
+    """
+    is_visible = jnp.expand_dims(visible, range(student.ndim - visible.ndim))
+    lowest = jnp.finfo(jnp.float32).min
+    ours, theirs = (jax.nn.log_softmax(jnp.where(is_visible, scores, lowest)) for scores in (student, teacher))
+    return (jnp.exp(theirs) * jnp.where(is_visible, theirs - ours, 0.0)).sum(axis=-1)
 
 
 def _scaled_product(a: Float[Array, "B S W"], b: Float[Array, "B S W"]) -> Float[Array, "B S S"]:

@@ -1,13 +1,8 @@
 """Dynamic and static masking of a batch: pure functions on the device, no loop whose length grows with the sequence.
 
-`mask_batch` is the whole corruption of a batch. Every random number is a function of the key of its example and its
-position in the example, hence the same on any device and in any sequence, packed or alone.
+`corrupt.mask_batch` is the whole corruption of a batch. Every random number is a function of the key of its example and
+of its position in the example, hence the same on any device and in any sequence, packed or alone.
 
 `tokens.py` finds tokens and words, `num_predictions.py` computes how many tokens of an example are masked,
 `whole_word.py`, `ngrams.py` and `spans.py` select them, and `replace.py` draws their replacements.
 """
-
-from bertjax.objectives.masking.corrupt import mask_batch, mask_tokens, selected_positions
-from bertjax.objectives.masking.num_predictions import mask_rate_at, num_predictions_by_length
-
-__all__ = ["mask_batch", "mask_rate_at", "mask_tokens", "num_predictions_by_length", "selected_positions"]

@@ -1,4 +1,4 @@
-"""What stands in the place of a hidden token."""
+"""Replacements of masked tokens."""
 
 from __future__ import annotations
 
@@ -9,37 +9,45 @@ from jaxtyping import Array, Int
 
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.errors import UserError
-from bertjax.objectives.masking.tokens import DECISION, PIECE, Tokens, keys_at, uniform
+from bertjax.objectives.masking.tokens import DECISION, RANDOM_TOKEN, Tokens, draw_uniform, token_keys_at
 from bertjax.types import Vocabulary
 
 
-def replacements(
+def sample_replacements(
     tokens: Tokens,
-    places: Int[Array, "B M"],
+    positions: Int[Array, "B M"],
     deciding: Int[Array, "B M"],
     config: MaskingConfig,
     vocabulary: Vocabulary,
 ) -> Int[Array, "B M"]:
-    """The mask piece, a random piece, or the token itself, for the tokens at `places`.
+    """Returns the mask token, a random token, or the token itself, for each position.
 
-    The choice is made by the random number of the token at `deciding`; random pieces are drawn for every token.
+    Args:
+        tokens: the tokens.
+        positions: the positions to replace.
+        deciding: the positions whose random numbers choose among the three; random tokens are drawn per position.
+        config: the masking.
+        vocabulary: the tokenizer's vocabulary.
+
+    Raises:
+        UserError: `min_random_id` excludes the whole vocabulary.
     """
-    ids = jnp.take_along_axis(tokens.ids, places, axis=1)
-    dice = uniform(keys_at(tokens, deciding), DECISION)
-    masked = jnp.full_like(ids, vocabulary.mask_id)
+    ids = jnp.take_along_axis(tokens.ids, positions, axis=1)
+    noise = draw_uniform(token_keys_at(tokens, deciding), DECISION)
+    mask_ids = jnp.full_like(ids, vocabulary.mask_id)
     share = config.mask_token_rate
     if not config.random_token_rate:
-        return jnp.where(dice < share, masked, ids)
-    random_ids = _random_pieces(keys_at(tokens, places), config, vocabulary).astype(ids.dtype)
-    return jnp.where(dice < share, masked, jnp.where(dice < share + config.random_token_rate, random_ids, ids))
+        return jnp.where(noise < share, mask_ids, ids)
+    random_ids = _sample_random_tokens(token_keys_at(tokens, positions), config, vocabulary).astype(ids.dtype)
+    return jnp.where(noise < share, mask_ids, jnp.where(noise < share + config.random_token_rate, random_ids, ids))
 
 
-def _random_pieces(keys: Array, config: MaskingConfig, vocabulary: Vocabulary) -> Int[Array, "B M"]:
-    """Pieces of the true vocabulary, from `random_first_id` on, uniform or as frequent as in the corpus."""
+def _sample_random_tokens(keys: Array, config: MaskingConfig, vocabulary: Vocabulary) -> Int[Array, "B M"]:
+    """Draws tokens of the true vocabulary from `min_random_id` on, uniformly or by their counts in the corpus."""
     first, size = config.min_random_id, vocabulary.size
     if first >= size:
-        raise UserError(f"objective.random_first_id={first} leaves nothing of a vocabulary of {size} pieces")
-    keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, PIECE)))(keys)
+        raise UserError(f"objective.masking.min_random_id={first} leaves nothing of a vocabulary of {size} tokens")
+    keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, RANDOM_TOKEN)))(keys)
     if config.random_token_distribution == "uniform" or not vocabulary.counts[first:].any():
         return jax.vmap(jax.vmap(lambda key: jax.random.randint(key, (), first, size)))(keys)
     keep, other = (jnp.asarray(table) for table in build_alias_table(vocabulary.counts[first:]))
@@ -53,9 +61,14 @@ def _random_pieces(keys: Array, config: MaskingConfig, vocabulary: Vocabulary) -
 
 
 def build_alias_table(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`keep` float32 [n] and `other` int32 [n]: a uniform slot i, kept with chance keep[i], else other[i], is a draw
-    with these weights. Two look-ups a draw however large the table, and rare pieces keep their exact share
-    (A. J. Walker, Electronics Letters 10, 1974; M. D. Vose, IEEE TSE 17, 1991).
+    """Builds the tables of the alias method, by which tokens are drawn with these weights.
+
+    A uniform slot i, kept with probability keep[i] and else replaced by other[i], is such a draw: two look-ups however
+    large the table, and rare tokens keep their exact share (A. J. Walker, Electronics Letters 10, 1974; M. D. Vose,
+    IEEE TSE 17, 1991).
+
+    Returns:
+        `keep` float32 [n] and `other` int32 [n].
     """
     share = weights.astype(np.float64) * (len(weights) / weights.sum())
     keep, other = np.ones(len(weights)), np.arange(len(weights), dtype=np.int32)

@@ -1,7 +1,7 @@
-"""Two encoders that learn together: the generator and the discriminator of ELECTRA and DeBERTa v3.
+"""The generator and the discriminator of ELECTRA and DeBERTa v3.
 
-Whatever both read is one array with one owner, which gets the gradients that it should get, one optimizer state, and
-one row in every table of names; the other tower is completed with it when it is bound.
+An array that both use is owned by one of them, so that it has one gradient, one optimizer state and one name; the other
+network's parameters are completed with it before they are used.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ GENERATOR_HEADS, DISCRIMINATOR_HEADS = ("mlm",), ("rtd",)
 
 
 def init_networks(config: RtdNetworksConfig, key: Key) -> Params:
-    """Freshly drawn `generator` and `discriminator`, each without what it borrows from the other.
+    """Returns freshly drawn `generator` and `discriminator`, each without the arrays that the other owns.
 
     "embeddings" and "all": the discriminator owns what is shared. "gdes": the generator owns the tables, and in their
-    place the discriminator has `delta`, what it adds to them, which starts at zero.
+    place the discriminator has `delta`, which it adds to them and which starts at zero.
     """
     first, second = jax.random.split(key)
     generator = init_params(config.generator, GENERATOR_HEADS, first)
     discriminator = init_params(config.discriminator, DISCRIMINATOR_HEADS, second)
-    if config.sharing == "all":
+    if config.embedding_sharing == "all":
         generator = {name: part for name, part in generator.items() if name != "encoder"}
-    if config.sharing == "embeddings":
+    if config.embedding_sharing == "embeddings":
         parts = generator["encoder"]["embeddings"]
         own = {name: part for name, part in parts.items() if name not in config.shared_embeddings}
         generator = _with_embeddings(generator, own)
-    if config.sharing == "gdes":
+    if config.embedding_sharing == "gdes":
         parts = discriminator["encoder"]["embeddings"]
         deltas = {name: {"delta": jnp.zeros_like(parts[name]["embedding"])} for name in config.shared_embeddings}
         discriminator = _with_embeddings(discriminator, {**parts, **deltas})
@@ -40,23 +40,23 @@ def init_networks(config: RtdNetworksConfig, key: Key) -> Params:
 
 
 def generator_params(config: RtdNetworksConfig, params: Params) -> Params:
-    """The generator by itself, as `bind` and an export want it."""
+    """Returns the complete parameters of the generator."""
     generator, discriminator = params["generator"], params["discriminator"]
-    if config.sharing == "all":
+    if config.embedding_sharing == "all":
         return {**generator, "encoder": discriminator["encoder"]}
-    if config.sharing != "embeddings":
+    if config.embedding_sharing != "embeddings":
         return generator
     lent = {name: discriminator["encoder"]["embeddings"][name] for name in config.shared_embeddings}
     return _with_embeddings(generator, {**generator["encoder"].get("embeddings", {}), **lent})
 
 
 def discriminator_params(config: RtdNetworksConfig, params: Params) -> Params:
-    """The discriminator by itself, as `bind` and an export want it.
+    """Returns the complete parameters of the discriminator.
 
-    With "gdes" its tables are sums, through which the generator learns nothing (arXiv:2111.09543, section 3.2).
+    With "gdes" its tables are sums, through which no gradient reaches the generator (arXiv:2111.09543, section 3.2).
     """
     discriminator = params["discriminator"]
-    if config.sharing != "gdes":
+    if config.embedding_sharing != "gdes":
         return discriminator
     parts, theirs = (params[name]["encoder"]["embeddings"] for name in ("discriminator", "generator"))
     tables = {
