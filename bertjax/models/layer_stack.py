@@ -155,7 +155,7 @@ def _scan(
 ) -> tuple[Array, Any]:
     graphdef = _layer_graphdef(config, config.first_attention_norm or run.start > 0)
     shared = None if run.group is None else [_take(weights["groups"], run.group, i) for i in range(config.inner_layers)]
-    own = None if shared is not None else _layer_weights(config, weights, run)
+    stacked = None if shared is not None else _layer_weights(config, weights, run)
 
     @functools.partial(_remat, policy=config.remat)
     def apply_layer(x: Array, params: Params | None, keys: Key | None, layer_input: Array | None, local: bool) -> Array:
@@ -171,7 +171,7 @@ def _scan(
             states.append(None if collect is None else collect(x))
         return x, None if collect is None else jnp.stack(states)
 
-    inputs = own, *(_slice(tree, run.start, run.stop, config.num_layers) for tree in (keys, per_layer))
+    inputs = stacked, *(_slice(tree, run.start, run.stop, config.num_layers) for tree in (keys, per_layer))
     folded = jax.tree.map(lambda leaf: leaf.reshape(run.repeats, len(run.pattern), *leaf.shape[1:]), inputs)
     x, states = jax.lax.scan(period, x, folded, length=run.repeats, unroll=config.unroll)
     return x, None if states is None else states.reshape(-1, *states.shape[2:])

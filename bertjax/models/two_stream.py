@@ -30,7 +30,7 @@ from bertjax.models.relative_attention import allow_self, make_relative_position
 
 
 class TwoStreamOutput(NamedTuple):
-    """Outputs of both streams; None = not collected, or there are no targets.
+    """Outputs of both streams; None = not collected, or without targets.
 
     content        last hidden states of the tokens [B, S, D]
     targets        last hidden states of the targets [B, T, D]

@@ -1,1 +1,1 @@
-"""The proof that a family computes what `transformers` computes: random models, both directions, every number."""
+"""Compares bertjax with `transformers`: random models of every family, in both directions, every output."""

@@ -1,4 +1,4 @@
-"""The measurements as one table: family x class x direction."""
+"""Renders the measurements as one table: family x class x direction."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ _HEADER = ("family", "class", "direction", "cases", "hidden states", "outputs", 
 
 @dataclasses.dataclass(frozen=True)
 class TableRow:
-    """One line of the table: the worst of every case of a class in a direction.
+    """The worst of all cases of a class in a direction.
 
-    hidden, outputs  largest absolute difference of any hidden state, and of logits and pooled vectors; None = none
-    names            tensors and config.json come back as they were written; None = not asked in this direction
+    Args:
+        family: of the cases.
+        model_class: of `transformers`.
+        direction: from `DIRECTIONS`.
+        cases: their number.
+        hidden: largest absolute difference of a hidden state; None = none was compared.
+        outputs: of logits and pooled vectors.
+        names: True if tensors and config.json come back as written; None = not tested in this direction.
+        tolerance: largest difference that agrees.
+        agrees: all quantities agree.
     """
 
     family: str
@@ -31,34 +39,40 @@ class TableRow:
 
 
 def table_rows(measurements: Iterable[Measurement]) -> list[TableRow]:
-    """The table's lines, in the order in which the measurements first name them."""
+    """Groups measurements into the rows of the table, in order of first occurrence."""
     groups: dict[tuple[str, str, str], list[Measurement]] = {}
     for each in measurements:
         groups.setdefault((each.family, each.model_class, each.direction), []).append(each)
-    return [_row(*key, found) for key, found in groups.items()]
+    return [_row(*key, group) for key, group in groups.items()]
 
 
-def _row(family: str, model_class: str, direction: str, found: Sequence[Measurement]) -> TableRow:
-    exact = [each for each in found if each.quantity in EXACT]
-    numbers = [each for each in found if each.quantity not in EXACT]
-    # A further call names its own: "memory: hidden_states[2]".
+def _row(family: str, model_class: str, direction: str, group: Sequence[Measurement]) -> TableRow:
+    exact = [each for each in group if each.quantity in EXACT]
+    numbers = [each for each in group if each.quantity not in EXACT]
+    # Quantities of a further call have its name as prefix: "memory: hidden_states[2]".
     hidden = [each.max_abs_diff for each in numbers if "hidden_states[" in each.quantity]
     outputs = [each.max_abs_diff for each in numbers if "hidden_states[" not in each.quantity]
     return TableRow(
         family,
         model_class,
         direction,
-        len({each.case for each in found}),
+        len({each.case for each in group}),
         max(hidden, default=None),
         max(outputs, default=None),
         all(each.agrees for each in exact) if exact else None,
         max((each.tolerance for each in numbers), default=0.0),
-        all(each.agrees for each in found),
+        all(each.agrees for each in group),
     )
 
 
 def render(measurements: Sequence[Measurement], cases: Sequence[Case], versions: Mapping[str, str]) -> str:
-    """The report in Markdown, its table aligned so that it can be read as plain text, too."""
+    """Returns the report in Markdown, its table aligned to be readable as plain text.
+
+    Args:
+        measurements: of all cases.
+        cases: listed at the end.
+        versions: of the compared libraries.
+    """
     lines = table_rows(measurements)
     misses = [each for each in measurements if not each.agrees]
     heading = ", ".join(f"{name} {version}" for name, version in versions.items())

@@ -1,4 +1,4 @@
-"""The cases of every family: a file beside this one that holds `CASES` is all that a family needs."""
+"""Collects the cases of every family: each module of this package defines `CASES`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from bertjax.parity.cases import Case
 
 CASES: tuple[Case, ...] = tuple(
     case
-    for found in sorted(pkgutil.iter_modules(__path__), key=lambda found: found.name)
-    for case in importlib.import_module(f"{__name__}.{found.name}").CASES
+    for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name)
+    for case in importlib.import_module(f"{__name__}.{module.name}").CASES
 )

@@ -29,10 +29,10 @@ def _first(name: str, classes: tuple[str, ...] = ("Model",), **changes: Any) -> 
     return Case("deberta", name, "DebertaConfig", _SIZES | changes, names, compare_padding=False)
 
 
-def _second(name: str, classes: tuple[str, ...] = ("Model",), length: int | None = None, **changes: Any) -> Case:
+def _second(name: str, classes: tuple[str, ...] = ("Model",), seq_len: int | None = None, **changes: Any) -> Case:
     names = tuple("DebertaV2Model" if each == "Model" else f"DebertaV2For{each}" for each in classes)
     config = _SIZES | changes
-    return Case("deberta-v2", name, "DebertaV2Config", config, names, length=length, compare_padding=False)
+    return Case("deberta-v2", name, "DebertaV2Config", config, names, seq_len=seq_len, compare_padding=False)
 
 
 CASES = (
@@ -53,7 +53,7 @@ CASES = (
     _second("position to content, shared", pos_att_type=["p2c"], **_SHARED),
     _second("neither", pos_att_type=[], **_SHARED),
     _second("rows longer than the span", max_relative_positions=5, norm_rel_ebd="layer_norm"),
-    _second("rows longer than any position", length=33, max_relative_positions=17, **_SHARED),
+    _second("rows longer than any position", seq_len=33, max_relative_positions=17, **_SHARED),
     _second("convolution", ("MaskedLM", "Model"), conv_kernel_size=3, conv_act="gelu", **_SHARED),
     _second("wide convolution, one layer", conv_kernel_size=5, conv_act="tanh", num_hidden_layers=1),
     _second("narrow embeddings, types, positions", ("MaskedLM",), embedding_size=28, type_vocab_size=2,
