@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +16,47 @@ pytest.importorskip("transformers")
 
 from bertjax.errors import UserError
 from bertjax.hf import save as save_module
+from bertjax.hf.forward import ModelOutput
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
+from bertjax.models.model import HEADS
 from bertjax.parity import compare as compare_module
 from bertjax.parity.cases import Case
-from bertjax.parity.compare import DIRECTIONS, compare
+from bertjax.parity.compare import DIRECTIONS, OUTPUT_FIELDS, compare, random_params
 from bertjax.parity.families import CASES
 from bertjax.parity.families.bert import CASES as BERT
 
-EVERY = [  # all classes are read; of those that a case writes, the ordinary suite has the first
-    pytest.param(
-        case,
-        model_class,
-        direction,
-        id=f"{model_class}-{direction.replace(' -> ', '-')}-{case.name}",
-        marks=pytest.mark.long if direction == DIRECTIONS[1] and model_class != case.classes[0] else (),
-    )
-    for case in CASES
-    for model_class in case.classes
-    for direction in DIRECTIONS
-]
+HEADS_BY_OUTPUT = {
+    "mlm_logits": ("mlm",),
+    "pair_logits": ("pooler", "pair"),
+    "rtd_logits": ("rtd",),
+    "sequence_logits": ("sequence_classification",),
+    "token_logits": ("token_classification",),
+    "start_logits": ("question_answering",),
+    "pooler_output": ("pooler",),
+}
+
+
+def parameters() -> Iterator[Any]:
+    """Yields every class, direction and case; those that the ordinary suite leaves out are long.
+
+    The ordinary suite reads the first class of every case and every class of `transformers` once, writes one class of
+    every family, and makes the last of a case's extra calls, which includes the inputs of the others.
+    """
+    seen: set[str] = set()
+    for case in CASES:
+        for model_class in case.classes:
+            first = model_class == case.classes[0]
+            reads = first or model_class not in seen
+            writes = first and case.family not in seen
+            seen |= {model_class, case.family}
+            ordinary = dataclasses.replace(case, calls=case.calls[-1:])
+            for direction, is_ordinary in zip(DIRECTIONS, (reads, writes), strict=True):
+                name = f"{model_class}-{direction.replace(' -> ', '-')}-{case.name}"
+                if is_ordinary:
+                    yield pytest.param(ordinary, model_class, direction, id=name)
+                if not is_ordinary or case.calls:
+                    yield pytest.param(case, model_class, direction, id=f"{name}-all", marks=pytest.mark.long)
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +65,39 @@ def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(save_module, "_compare_outputs", lambda *_: None)
 
 
-@pytest.mark.parametrize(("case", "model_class", "direction"), EVERY)
-def test_parity(case: Case, model_class: str, direction: str) -> None:
+def heads_of(case: Case) -> tuple[str, ...]:
+    """Returns the heads of all classes of a case."""
+    heads: set[str] = set()
+    for model_class in case.classes:
+        fields = next(each for suffix, each in OUTPUT_FIELDS.items() if model_class.endswith(suffix))
+        heads |= {head for output in fields.values() for head in HEADS_BY_OUTPUT.get(output, ())}
+    heads |= {"pooler"} if "sequence_classification" in heads else set()  # which some of these classifiers read
+    return tuple(head for head in HEADS if head in heads)
+
+
+def load_shared(case: Case) -> Callable[[Path], PretrainedModel]:
+    """Returns a loader of models that run with the heads of all classes of the case: they share a compiled program."""
+    heads = heads_of(case)
+
+    class Shared(PretrainedModel):
+        def __call__(self, *arguments: Any, **options: Any) -> ModelOutput:
+            params = random_params(self.config, heads) | self.params
+            out = PretrainedModel(self.config, params, heads)(*arguments, **options)
+            own = {output for output, needed in HEADS_BY_OUTPUT.items() if set(needed) <= set(self.heads)}
+            own |= {"end_logits"} if "start_logits" in own else set()
+            return out._replace(**{name: None for name in (*HEADS_BY_OUTPUT, "end_logits") if name not in own})
+
+    def load(folder: Path) -> PretrainedModel:
+        model = load_pretrained(folder)
+        return Shared(model.config, model.params, model.heads, model.tokenizer_files)
+
+    return load
+
+
+@pytest.mark.parametrize(("case", "model_class", "direction"), parameters())
+def test_parity(case: Case, model_class: str, direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if len(case.classes) > 1 and not case.calls:
+        monkeypatch.setattr(compare_module, "load_pretrained", load_shared(case))
     found = compare(case, model_class, direction)
     assert not [str(each) for each in found if not each.agrees]
     quantities = {each.quantity for each in found}
