@@ -22,7 +22,8 @@ ALL = ("pooler", "mlm", "pair")
 
 def test_logits_are_scores_against_the_word_table(small: EncoderConfig, small_params: Params) -> None:
     hidden = np.random.default_rng(0).normal(size=(3, 32))
-    found = bind(small, ALL, small_params).mlm_logits(jnp.asarray(hidden, jnp.float32)[None])[0]
+    logits = jit(lambda params, hidden: bind(small, ALL, params).mlm_logits(hidden))
+    found = logits(small_params, jnp.asarray(hidden, jnp.float32)[None])[0]
     head = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), small_params["mlm_head"])
     x = hidden @ head["dense"]["kernel"] + head["dense"]["bias"]
     x = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
@@ -33,10 +34,14 @@ def test_logits_are_scores_against_the_word_table(small: EncoderConfig, small_pa
 
 def test_the_activation_of_the_head_is_that_of_the_config(small: EncoderConfig, small_params: Params) -> None:
     hidden = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, 32)), jnp.float32)
-    logits = [
-        np.asarray(bind(dataclasses.replace(small, hidden_act=name), ALL, small_params).mlm_logits(hidden))
-        for name in ("gelu_new", "gelu", "relu")
-    ]
+    names = ("gelu_new", "gelu", "relu")
+
+    @jit
+    def run(params: Params) -> list[jax.Array]:
+        models = [bind(dataclasses.replace(small, hidden_act=name), ALL, params) for name in names]
+        return [model.mlm_logits(hidden) for model in models]
+
+    logits = [np.asarray(each) for each in run(small_params)]
     assert 1e-6 < np.abs(logits[0] - logits[1]).max() < 1e-2 < np.abs(logits[0] - logits[2]).max()
 
 
@@ -63,14 +68,20 @@ def test_padding_of_the_vocabulary_can_never_be_predicted(small: EncoderConfig, 
 
 def test_pooler_and_pair_head_read_the_summary_token(small: EncoderConfig, small_params: Params) -> None:
     hidden = np.random.default_rng(0).normal(size=(2, 6, 32)).astype(np.float32)
-    model = bind(small, ALL, small_params)
-    pooled = model.pooled(jnp.asarray(hidden), jnp.asarray([[0, 3], [0, 5]]))
+
+    @jit
+    def run(params: Params) -> tuple[jax.Array, jax.Array]:
+        model = bind(small, ALL, params)
+        pooled = model.pooled(jnp.asarray(hidden), jnp.asarray([[0, 3], [0, 5]]))
+        return pooled, model.pair_logits(pooled)
+
+    pooled, pair_logits = run(small_params)
     dense, pair = small_params["pooler"]["dense"], small_params["pair_head"]
     for row, example, position in ((0, 0, 0), (0, 1, 3), (1, 1, 5)):
         expected = np.tanh(hidden[row, position] @ np.asarray(dense["kernel"]) + np.asarray(dense["bias"]))
         np.testing.assert_allclose(pooled[row, example], expected, atol=1e-5)
     expected = np.asarray(pooled) @ np.asarray(pair["kernel"]) + np.asarray(pair["bias"])
-    np.testing.assert_allclose(model.pair_logits(pooled), expected, atol=1e-5)
+    np.testing.assert_allclose(pair_logits, expected, atol=1e-5)
 
 
 def test_gather_positions() -> None:

@@ -89,7 +89,8 @@ def test_the_encoder_is_torchs(placement: str, act: str, position: str) -> None:
     segments = (np.arange(LENGTH)[None] < np.asarray([LENGTH, 6, 1])[:, None]).astype(np.int32)
     positions = np.tile(np.arange(LENGTH, dtype=np.int32), (3, 1))
     inputs = [jnp.asarray(each) for each in (ids, segments, positions, np.zeros_like(ids))]
-    out = bind(config, (), params).encoder(*inputs, collect=("hidden_states",))
+    run = jax.jit(lambda params, inputs: bind(config, (), params).encoder(*inputs, collect=("hidden_states",)))
+    out = run(params, inputs)
 
     table = np.asarray(params["encoder"]["embeddings"]["word_embeddings"]["embedding"])
     embedded = table[ids] * np.sqrt(config.hidden_size, dtype=np.float32) + position_table(config, params)[positions]
@@ -114,7 +115,7 @@ def test_sinusoids_are_marians() -> None:
     marian = pytest.importorskip("transformers.models.marian.modeling_marian")
     module = marian.MarianSinusoidalPositionalEmbedding(40, 26)
     module.weight = torch.nn.Parameter(module.create_weight(), requires_grad=False)
-    np.testing.assert_allclose(sinusoids(jnp.arange(40), 26), module.weight.numpy(), atol=2e-6)
+    np.testing.assert_allclose(jax.jit(lambda: sinusoids(jnp.arange(40), 26))(), module.weight.numpy(), atol=2e-6)
 
 
 def test_rotations_make_scores_of_distances() -> None:
@@ -122,9 +123,11 @@ def test_rotations_make_scores_of_distances() -> None:
     draw = np.random.default_rng(0).normal(size=(2, 1, 1, 1, 10))
     q, k = (jnp.asarray(each, jnp.float32) for each in draw)
 
-    def score(query_place: int, key_place: int) -> float:
-        turned = [rotate(x, rotation(jnp.asarray([[at]]), 10, 50.0)) for x, at in ((q, query_place), (k, key_place))]
-        return float((turned[0] * turned[1]).sum())
+    @jax.jit
+    def score(query_position: int, key_position: int) -> jax.Array:
+        pairs = ((q, query_position), (k, key_position))
+        rotated = [rotate(x, rotation(jnp.asarray([[position]]), 10, 50.0)) for x, position in pairs]
+        return (rotated[0] * rotated[1]).sum()
 
     assert score(7, 3) == pytest.approx(score(104, 100), abs=1e-5) != pytest.approx(score(3, 7), abs=1e-3)
     np.testing.assert_array_equal(rotate(q, rotation(jnp.asarray([[0]]), 10, 50.0)), q)

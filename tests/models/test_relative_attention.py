@@ -105,7 +105,7 @@ def test_half_of_a_batch_is_backward_where_the_config_says_so() -> None:
     assert make_relative_positions(CONFIG, types, None).backward is None
     relative = make_relative_positions(dataclasses.replace(CONFIG, bi_data=True), types, None)
     np.testing.assert_array_equal(relative.backward, [False, False, True, True])
-    sines, cosines = jnp.split(relative.waves, 2, axis=-1)
+    sines, cosines = jnp.split(relative.sinusoids, 2, axis=-1)
     np.testing.assert_allclose(sines[0], -sines[1], atol=1e-6)
     np.testing.assert_allclose(cosines[0], cosines[1], atol=1e-6)
 
@@ -132,8 +132,8 @@ def test_dropout_reaches_the_sinusoids(params: Params) -> None:
     """At a rate of embeddings alone, rows of one token repeated differ by nothing but what the distances are."""
     config = dataclasses.replace(CONFIG, embedding_dropout=0.5)
     zeros = jnp.zeros((1, S), jnp.int32)
-    whole = make_relative_positions(config, zeros, None).waves
-    dropped = make_relative_positions(config, zeros, jax.random.key(0)).waves
+    whole = make_relative_positions(config, zeros, None).sinusoids
+    dropped = make_relative_positions(config, zeros, jax.random.key(0)).sinusoids
     kept = np.asarray(dropped != 0)
     assert 0.3 < kept.mean() < 0.7
     np.testing.assert_allclose(np.asarray(dropped)[kept], 2 * np.asarray(whole)[kept], rtol=1e-6)
