@@ -1,12 +1,12 @@
-"""Checkpoints of a run: orbax writes and reads the arrays, we decide which steps are good and which are kept.
+"""Checkpoints of a run: orbax writes and reads the arrays, bertjax decides which steps are valid and which are kept.
 
     <directory>/<step>/state/        the arrays, an orbax item (a nested dict named like the state's fields)
-    <directory>/<step>/bertjax.json  meta, metrics, the shape and type of every leaf, digests of its files
-    <directory>/damaged/<step>       steps that did not match their digests, set aside
+    <directory>/<step>/bertjax.json  manifest: meta, metrics, shape and type of every leaf, digests of the files
+    <directory>/damaged/<step>       steps that did not match their digests
 
 The manifest is written before orbax renames the step to its final name, so no visible step lacks one. The list of steps
-is always what lies on the disk: orbax's own manager remembers steps whose asynchronous commit failed, and deletes old
-ones by that memory. Killing the process at any moment is safe; losing power is not promised to be.
+is always read from the disk: orbax's own manager keeps it in memory, including steps whose asynchronous commit failed,
+and deletes old ones by it. Killing the process at any moment is safe; a power failure may not be.
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ log = logging.getLogger(__name__)
 DAMAGED = "damaged"
 _ITEM = "state"
 _TRASH = ".trash-"
-_TEMPORARY = ("*.orbax-checkpoint-tmp*", f"{_TRASH}*")
-_NONE, _ALL_DAMAGED, _NOT_THERE = -1, -2, -3
-_LONGEST_SAVE = 3600  # seconds until a process that never finishes its part of a checkpoint is an error
-_NAMED_AT_MOST = 5
+_SAVE_TIMEOUT = 3600  # seconds until a process that never finishes its part of a checkpoint is an error
+_MAX_NAMED = 5
 
 
 class RestoredCheckpoint(NamedTuple):
-    """What `restore` found: the state on its devices, the JSON saved beside it, the step."""
+    """A restored checkpoint: the state on its devices, the JSON saved with it, the step."""
 
     state: Any
     meta: dict[str, Any]
@@ -71,168 +69,179 @@ class Checkpoints:
         read_only: bool = False,
         run_on_first: Callable[[str, Callable[[], Any]], Any] = lambda what, make: make(),
     ):
-        if keep < 1:
-            raise UserError(f"checkpoint.keep must be at least 1, not {keep}")
-        if keep_every is not None and keep_every < 1:
-            raise UserError(f"checkpoint.keep_every must be at least 1, not {keep_every}")
+        for name, value in (("keep", keep), ("keep_every", keep_every)):
+            if value is not None and value < 1:
+                raise UserError(f"checkpoint.{name} must be at least 1, not {value}")
         self.directory = Path(directory).absolute()
         self.keep, self.keep_every, self.best_metric, self.read_only = keep, keep_every, best_metric, read_only
+        self._lower_is_better = not HIGHER_IS_BETTER.fullmatch(best_metric or "")
         self._run_on_first = run_on_first
         self._pending: tuple[int, dict[str, Any]] | None = None
         self._checkpointer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(),
-            async_options=ocp.AsyncOptions(timeout_secs=_LONGEST_SAVE, post_finalization_callback=self._seal),
+            async_options=ocp.AsyncOptions(timeout_secs=_SAVE_TIMEOUT, post_finalization_callback=self._write_manifest),
         )
-        if not read_only:
-            self._prepare_directory()
+        if not read_only and jax.process_index() == 0:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(f"cannot create the checkpoint folder {self.directory}: {error.strerror}") from error
+            self._remove_leftovers()
+
+    # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self, step: int, state: Any, meta: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
-        """Starts writing `state` and returns as soon as its arrays have left the device: they may be donated then.
+        """Starts to write a step and returns as soon as its arrays have left the device: they may then be donated.
 
-        Waits for the save before this one, and raises its error here. `meta` must be JSON. Raises `UserError` when
-        `step` is not newer than every step on the disk: a save is never skipped in silence.
+        Waits for the save before this one, and raises its error.
+
+        Args:
+            step: number of the checkpoint, higher than any on the disk.
+            state: tree of arrays and numbers.
+            meta: JSON values to save with it.
+            metrics: measured at this step; `best_metric` is one of them.
+
+        Raises:
+            UserError: the save before this one failed, or a step as new is on the disk: no save is skipped silently.
         """
         self._require_writable()
         self.wait()
-        newest = self._run_on_first("the list of checkpoints", lambda: max(self._numbered(), default=-1))
+        newest = self._run_on_first("the list of checkpoints", lambda: max(self._steps_on_disk(), default=-1))
         if step <= newest:
             raise UserError(
                 f"cannot save step {step}: {self.directory} already holds step {newest}; "
-                "resume from it, or use another work folder"
+                "resume from it, or use another work directory"
             )
-        leaves = {name: _as_array(leaf) for name, leaf in _named_leaves(state).items()}
-        body = {"format": 1, "step": step, "meta": dict(meta), "metrics": dict(metrics or {}), "state": _shapes(leaves)}
+        leaves = {
+            path: leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for path, leaf in _flatten(state).items()
+        }
+        body = {"format": 1, "step": step, "meta": dict(meta), "metrics": dict(metrics or {}), "state": _specs(leaves)}
         json.dumps(body)  # fail here, not in the background
         self._pending = (step, body)
         try:
-            args = ocp.args.Composite(**{_ITEM: ocp.args.StandardSave(_nested(leaves))})
+            args = ocp.args.Composite(**{_ITEM: ocp.args.StandardSave(unflatten_tree(leaves))})
             self._checkpointer.save(self.directory / str(step), args=args)
         except Exception as error:
-            self._give_up(error)
+            self._abandon_save(error)
 
     def wait(self) -> None:
-        """Returns when the last save is on the disk and old steps are gone; raises `UserError` if it failed."""
+        """Returns when the last save is on the disk and old steps are deleted.
+
+        Raises:
+            UserError: the save failed.
+        """
         try:
             self._checkpointer.wait_until_finished()
         except Exception as error:
             if self._pending is not None:
-                self._give_up(error)
-            if jax.process_index() == 0:  # `save` has told it; its threads may have written on
+                self._abandon_save(error)
+            if jax.process_index() == 0:  # `save` has raised it; its threads may have gone on writing
                 self._remove_leftovers()
         if self._pending is not None:
             self._pending = None
-            self._collect()
+            self._delete_old_steps()
 
     def close(self) -> None:
-        """Waits, then ends the background threads."""
+        """Waits as `wait`, then ends the background threads."""
         try:
             self.wait()
         finally:
             self._checkpointer.close()
 
-    def all_steps(self) -> list[int]:
-        """Finished steps, oldest first; their digests are compared only when one is restored."""
-        return self._run_on_first("the list of checkpoints", self._finished)
-
-    def best_step(self) -> int | None:
-        """The finished step with the best value of `best_metric`; None where none was measured."""
-
-        def found() -> int | None:
-            return select_best_step(self._scores(), self._lower_is_better)
-
-        self.wait()
-        return self._run_on_first("the best checkpoint", found)
-
-    def latest_step(self) -> int | None:
-        """The newest finished step."""
-        return max(self.all_steps(), default=None)
-
-    def read_meta(self, step: int) -> dict[str, Any]:
-        """The `meta` saved with a step; raises `UserError` if there is no such step."""
-        body = self._manifest(step)
-        if body is None:
-            raise UserError(
-                f"no checkpoint of step {step} in {self.directory}; there are: {comma_list(self.all_steps())}"
-            )
-        return body["meta"]
-
     def delete_after(self, step: int) -> None:
-        """Deletes the steps after `step`: the run went back, and is going to save them anew."""
+        """Deletes the steps after `step`: the run was rolled back and will save them again."""
         self._require_writable()
         self.wait()
         if jax.process_index() == 0:
-            for later in self._numbered():
+            for later in self._steps_on_disk():
                 if later > step:
                     self._delete(later)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def all_steps(self) -> list[int]:
+        """Returns the finished steps, oldest first; their digests are compared only when one is restored."""
+        return self._run_on_first("the list of checkpoints", lambda: list(self._manifests()))
+
+    def best_step(self) -> int | None:
+        """Returns the finished step with the best value of `best_metric`; None where none was measured."""
+        self.wait()
+        return self._run_on_first(
+            "the best checkpoint", lambda: select_best_step(self._scores(), self._lower_is_better)
+        )
+
+    def latest_step(self) -> int | None:
+        """Returns the newest finished step; None where there is none."""
+        return max(self.all_steps(), default=None)
+
+    def read_meta(self, step: int) -> dict[str, Any]:
+        """Returns the `meta` saved with a step.
+
+        Raises:
+            UserError: there is no such step.
+        """
+        body = self._manifests().get(step)
+        if body is None:
+            raise UserError(self._missing(step))
+        return body["meta"]
 
     def restore(
         self, abstract_state: Any, step: int | None = None, absent: Mapping[str, Any] = MappingProxyType({})
     ) -> RestoredCheckpoint | None:
-        """The newest undamaged step, or `step`, as arrays with the shapes, types and shardings of `abstract_state`.
+        """Restores the newest undamaged step; damaged newer ones are named in a warning and moved to `damaged/`.
 
-        `abstract_state` is a tree of `jax.ShapeDtypeStruct`; a leaf without sharding goes to the first device. `absent`
-        gives the values of leaves, by name, that a checkpoint older than they are does not have.
-        Damaged newer steps are named in a warning and moved to `damaged/`. Returns None if there is no step at all.
-        Raises `UserError` if all are damaged, or if the tree, a shape or a type differs from what was saved.
+        Args:
+            abstract_state: tree of `jax.ShapeDtypeStruct`, with the shapes, types and shardings of the result; a leaf
+                without sharding goes to the first device.
+            step: restore this step instead.
+            absent: values of leaves, by path, that older checkpoints do not have.
+
+        Returns:
+            The checkpoint; None if there is no step at all.
+
+        Raises:
+            UserError: the step does not exist, all steps are damaged, or the tree, a shape or a type differs.
         """
         if not self.read_only:
             self.wait()
-        chosen = self._run_on_first("a checkpoint that is whole", lambda: self._choose(step))
-        if chosen == _NOT_THERE:
-            raise UserError(
-                f"no checkpoint of step {step} in {self.directory}; there are: {comma_list(self.all_steps())}"
-            )
-        if chosen == _NONE:
+        chosen, problem = self._run_on_first("a valid checkpoint", lambda: self._choose(step))
+        if problem is not None:
+            raise UserError(problem)
+        if chosen is None:
             return None
-        if chosen == _ALL_DAMAGED:
-            which = f"step {step} is" if step is not None else f"steps {comma_list(self._numbered())} are all"
-            raise UserError(
-                f"checkpoints in {self.directory}: {which} damaged (see the warnings above); nothing was changed. "
-                "Restore them from a copy, or start in another work folder"
-            )
-        body = self._read_manifest(chosen)
-        wanted = _named_leaves(abstract_state)
-        younger = {name: absent[name] for name in wanted if name in absent and name not in body["state"]}
-        saved = {name: leaf for name, leaf in wanted.items() if name not in younger}
-        self._require_same_leaves(chosen, body["state"], _shapes(saved))
-        target = _nested({name: _target(leaf) for name, leaf in saved.items()})
-        with ocp.StandardCheckpointer() as reader:  # reads the item alone: orbax's notes beside it have no digest
-            found = _named_leaves(reader.restore(self.directory / str(chosen) / _ITEM, target))
-        for name, value in younger.items():
-            leaf = _target(wanted[name])
-            found[name] = jax.device_put(np.full(leaf.shape, value, leaf.dtype), leaf.sharding)
-        state = jax.tree_util.tree_unflatten(jax.tree.structure(abstract_state), [found[name] for name in wanted])
+        body = self._read_chosen(chosen)
+        targets = {path: _target(leaf) for path, leaf in _flatten(abstract_state).items()}
+        new = {path: absent[path] for path in targets if path in absent and path not in body["state"]}
+        saved = {path: target for path, target in targets.items() if path not in new}
+        self._require_same_leaves(chosen, body["state"], _specs(saved))
+        with ocp.StandardCheckpointer() as reader:  # reads the item alone: orbax's other files have no digest
+            leaves = _flatten(reader.restore(self.directory / str(chosen) / _ITEM, unflatten_tree(saved)))
+        for path, value in new.items():
+            target = targets[path]
+            leaves[path] = jax.device_put(np.full(target.shape, value, target.dtype), target.sharding)
+        state = jax.tree.unflatten(jax.tree.structure(abstract_state), [leaves[path] for path in targets])
         return RestoredCheckpoint(state, body["meta"], chosen)
 
-    # -- writing ---------------------------------------------------------------------------------------------------
+    # -- the directory -------------------------------------------------------------------------------------------------
 
-    def _seal(self) -> None:
-        """Runs on the first process when all array files are written, before orbax renames the step into place."""
+    def _write_manifest(self) -> None:
+        """Runs on the first process when all array files are written, before orbax renames the step."""
         assert self._pending is not None
         step, body = self._pending
-        final = self.directory / str(step)
-        temporary = sorted(self.directory.glob(f"{step}.orbax-checkpoint-tmp*"))
-        write_manifest(temporary[-1] if temporary else final, _ITEM, body)
+        temporary = sorted(self.directory.glob(f"{step}{ocp.utils.TMP_DIR_SUFFIX}*"))
+        write_manifest(temporary[-1] if temporary else self.directory / str(step), _ITEM, body)
 
-    def _give_up(self, error: Exception) -> None:
+    def _abandon_save(self, error: Exception) -> None:
         step, self._pending = self._pending[0] if self._pending else None, None
         if jax.process_index() == 0:
             self._remove_leftovers()
         raise UserError(
-            f"checkpoint of step {step} could not be written to {self.directory}: {_reason(error)}"
+            f"checkpoint of step {step} could not be written to {self.directory}: {_reason(error)}; "
+            "earlier checkpoints are intact"
         ) from error
 
-    def _prepare_directory(self) -> None:
-        if jax.process_index() != 0:
-            return
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot create the checkpoint folder {self.directory}: {error.strerror}") from error
-        self._remove_leftovers()
-
     def _remove_leftovers(self) -> None:
-        for pattern in _TEMPORARY:
+        for pattern in (f"*{ocp.utils.TMP_DIR_SUFFIX}*", f"{_TRASH}*"):
             for path in self.directory.glob(pattern):
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -240,65 +249,46 @@ class Checkpoints:
         if self.read_only:
             raise ValueError("these checkpoints were opened read-only")
 
-    # -- keeping ---------------------------------------------------------------------------------------------------
-
-    def _collect(self) -> None:
-        """Deletes what the retention rule does not keep; a step is first renamed, so that none is ever half there."""
-        if jax.process_index() != 0:
-            return
-        scores = self._scores()
-        for step in set(scores) - steps_to_keep(scores, self.keep, self.keep_every, scores, self._lower_is_better):
-            self._delete(step)
-
-    @property
-    def _lower_is_better(self) -> bool:
-        return not HIGHER_IS_BETTER.fullmatch(self.best_metric or "")
-
-    def _scores(self) -> dict[int, float | None]:
-        """`best_metric` of the finished steps, where it was measured."""
-        bodies = {step: body for step in self._numbered() if (body := self._manifest(step)) is not None}
-        return {step: body["metrics"].get(self.best_metric) for step, body in bodies.items()}
+    def _delete_old_steps(self) -> None:
+        if jax.process_index() == 0:
+            scores = self._scores()
+            for step in set(scores) - steps_to_keep(scores, self.keep, self.keep_every, scores, self._lower_is_better):
+                self._delete(step)
 
     def _delete(self, step: int) -> None:
+        """Renames a step before deleting it, so that no visible step is ever incomplete."""
         trash = self.directory / f"{_TRASH}{step}"
         (self.directory / str(step)).rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
 
-    # -- finding ---------------------------------------------------------------------------------------------------
-
-    def _numbered(self) -> list[int]:
+    def _steps_on_disk(self) -> list[int]:
         if not self.directory.is_dir():
             return []
         return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdecimal() and path.is_dir())
 
-    def _manifest(self, step: int) -> dict[str, Any] | None:
-        try:
-            return read_manifest(self.directory / str(step))
-        except DamagedCheckpointError:
-            return None
+    def _manifests(self) -> dict[int, dict[str, Any]]:
+        """Returns the manifests of the finished steps, oldest first."""
+        bodies = {}
+        for step in self._steps_on_disk():
+            try:
+                bodies[step] = read_manifest(self.directory / str(step))
+            except DamagedCheckpointError:
+                continue
+        return bodies
 
-    def _finished(self) -> list[int]:
-        return [step for step in self._numbered() if self._manifest(step) is not None]
+    def _scores(self) -> dict[int, float | None]:
+        return {step: body["metrics"].get(self.best_metric) for step, body in self._manifests().items()}
 
-    def _read_manifest(self, step: int) -> dict[str, Any]:
-        """Of a step that the first process has found whole."""
-        try:
-            return read_manifest(self.directory / str(step))
-        except DamagedCheckpointError as error:
-            raise UserError(
-                f"process {jax.process_index()} cannot read the checkpoint of step {step} in {self.directory}, which "
-                f"the first process has found whole ({error}); the work folder must be on a disk that all hosts share"
-            ) from error
+    def _missing(self, step: int) -> str:
+        return f"no checkpoint of step {step} in {self.directory}; there are: {comma_list(self._manifests())}"
 
-    def _choose(self, step: int | None) -> int:
-        """The step to restore, or one of the negative marks; sets damaged ones aside."""
-        numbered = self._numbered()
-        if step is not None and step not in numbered:
-            return _NOT_THERE
-        if not numbered:
-            return _NONE
+    def _choose(self, step: int | None) -> tuple[int | None, str | None]:
+        """Returns the step to restore, or the reason why there is none; moves damaged steps away."""
+        steps = self._steps_on_disk()
+        if step is not None and step not in steps:
+            return None, self._missing(step)
         damaged: list[int] = []
-        for candidate in [step] if step is not None else reversed(numbered):
+        for candidate in [step] if step is not None else reversed(steps):
             try:
                 verify_checkpoint(self.directory / str(candidate))
             except DamagedCheckpointError as error:
@@ -306,70 +296,63 @@ class Checkpoints:
                 damaged.append(candidate)
             else:
                 self._set_aside(damaged, candidate)
-                return candidate
-        return _ALL_DAMAGED
+                return candidate, None
+        if not damaged:
+            return None, None
+        which = f"step {step} is" if step is not None else f"steps {comma_list(steps)} are all"
+        return None, (
+            f"checkpoints in {self.directory}: {which} damaged (see the warnings above); nothing was changed. "
+            "Restore them from a copy, or start in another work directory"
+        )
 
     def _set_aside(self, damaged: list[int], used: int) -> None:
         for step in damaged if not self.read_only else []:
-            target = self.directory / DAMAGED / str(step)
-            copies = 1
-            while target.exists():
-                copies += 1
-                target = self.directory / DAMAGED / f"{step}-{copies}"
+            names = [f"{step}", *(f"{step}-{copy}" for copy in range(2, 1000))]
+            target = next(path for name in names if not (path := self.directory / DAMAGED / name).exists())
             target.parent.mkdir(exist_ok=True)
             (self.directory / str(step)).rename(target)
             log.warning("moved the damaged step %d to %s", step, target)
         if damaged:
             log.warning("using the checkpoint of step %d instead of %s", used, comma_list(damaged))
 
-    def _require_same_leaves(self, step: int, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-        """Orbax would cast types in silence, and its message for the rest is a page long."""
-        faults = [f"{name} is only in the checkpoint" for name in stored if name not in wanted]
-        faults += [f"{name} is not in the checkpoint" for name in wanted if name not in stored]
-        faults += [
-            f"{name} is {_shape_text(stored[name])} in the checkpoint and {_shape_text(wanted[name])} in this run"
-            for name in wanted
-            if name in stored and stored[name] != wanted[name]
+    def _read_chosen(self, step: int) -> dict[str, Any]:
+        try:
+            return read_manifest(self.directory / str(step))
+        except DamagedCheckpointError as error:
+            raise UserError(
+                f"process {jax.process_index()} cannot read the checkpoint of step {step} in {self.directory}, which "
+                f"is valid for the first process ({error}); the work directory must be on a disk that all hosts share"
+            ) from error
+
+    def _require_same_leaves(self, step: int, stored: dict[str, Any], expected: dict[str, Any]) -> None:
+        """Raises `UserError` where leaves differ: orbax would cast types silently and report the rest on a page."""
+        differing = [f"{path} is only in the checkpoint" for path in stored if path not in expected]
+        differing += [f"{path} is not in the checkpoint" for path in expected if path not in stored]
+        differing += [
+            f"{path} is {_spec_text(stored[path])} in the checkpoint and {_spec_text(expected[path])} in this run"
+            for path in expected
+            if path in stored and stored[path] != expected[path]
         ]
-        if faults:
+        if differing:
+            more = f"; and {len(differing) - _MAX_NAMED} more" if len(differing) > _MAX_NAMED else ""
             raise UserError(
                 f"the checkpoint of step {step} in {self.directory} does not fit this run's model or optimizer: "
-                + comma_list(faults, _NAMED_AT_MOST)
+                f"{'; '.join(differing[:_MAX_NAMED])}{more}"
             )
 
 
-def _named_leaves(tree: Any) -> dict[str, Any]:
-    """Leaves by path: `params/encoder/layers/...`, fields and keys alike."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
-    }
+def _flatten(tree: Any) -> dict[str, Any]:
+    """Returns the leaves of any pytree by path: `params/encoder/layers/...`, fields and keys alike."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def _nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `_named_leaves`, with dicts only: what orbax stores does not depend on our classes."""
-    root: dict[str, Any] = {}
-    for name, leaf in leaves.items():
-        *parents, last = name.split("/")
-        node = root
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = leaf
-    return root
+def _specs(leaves: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {path: [str(jnp.result_type(leaf)), list(np.shape(leaf))] for path, leaf in leaves.items()}
 
 
-def _as_array(leaf: Any) -> jax.Array:
-    """Numbers become arrays, in the type that jax would give them."""
-    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
-
-
-def _shapes(leaves: Mapping[str, Any]) -> dict[str, list[Any]]:
-    return {name: [str(jnp.result_type(leaf)), list(np.shape(leaf))] for name, leaf in leaves.items()}
-
-
-def _shape_text(entry: list[Any]) -> str:
-    dtype, shape = entry
-    return f"{dtype}[{', '.join(map(str, shape))}]"
+def _spec_text(spec: list[Any]) -> str:
+    return f"{spec[0]}{spec[1]}"
 
 
 def _target(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -378,9 +361,9 @@ def _target(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _reason(error: BaseException) -> str:
-    """One line; a full disk is named as such wherever in the library it was met."""
+    """Returns the error on one line; a full disk is named as such wherever in the library it was raised."""
     text = " ".join(str(error).split())
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     if full or any(sign in text for sign in ("No space left", "ENOSPC", "quota exceeded")):
-        return "no space left on the device; free some, earlier checkpoints are intact"
-    return f"{type(error).__name__}: {text[:300]}; earlier checkpoints are intact"
+        return "no space left on the device; free some"
+    return f"{type(error).__name__}: {text[:300]}"

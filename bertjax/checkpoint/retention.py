@@ -1,4 +1,4 @@
-"""Which of the finished steps stay."""
+"""Retention of checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ def steps_to_keep(
     scores: Mapping[int, float | None],
     lower_is_better: bool = True,
 ) -> set[int]:
-    """The steps to retain: the last `keep`, multiples of `keep_every`, and the one with the best finite score."""
+    """Returns the steps to retain.
+
+    Args:
+        steps: finished steps.
+        keep: number of the last steps that stay.
+        keep_every: multiples of it stay; None = none.
+        scores: metric per step; the step with the best finite one stays.
+        lower_is_better: the direction of the metric.
+    """
     ordered = sorted(steps)
     kept = set(ordered[-keep:])
     if keep_every is not None:
@@ -23,6 +31,6 @@ def steps_to_keep(
 
 
 def select_best_step(scores: Mapping[int, float | None], lower_is_better: bool = True) -> int | None:
-    """The step with the best finite score, of several the first; None where there is none."""
+    """Returns the first step with the best finite score; None where no score is finite."""
     finite = {step: score for step, score in sorted(scores.items()) if score is not None and math.isfinite(score)}
     return (min if lower_is_better else max)(finite, key=finite.__getitem__) if finite else None

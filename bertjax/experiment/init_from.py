@@ -17,7 +17,6 @@ from ml_collections import ConfigDict
 from bertjax.checkpoint.surgery import (
     average_rows,
     collapse_paths,
-    leaves_of,
     merge_params,
     replace_leaves,
     resize_position_table,
@@ -28,6 +27,7 @@ from bertjax.data.vocab_transfer import TokenMatch, match_tokens
 from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.load import SourceModel, load_source_model, require_model
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.disentangled_attention import attention_span, distance_bucket
 from bertjax.objectives.base import Objective
 from bertjax.training.ema import reset_ema
@@ -68,8 +68,8 @@ def load_initial_weights(
     match = _matched(cfg, folder, given.tokenizer, tokenizer)
     fitted = resize_tables(given, network.config, match, cfg.init_positions)
     params, fresh = fill_network(exp.objective, host_copy(state.params), name, fitted)
-    taken = {path for path, _ in leaves_of(exp.objective.network_params(params, name))}
-    unused = collapse_paths(fitted, {path for path, _ in leaves_of(fitted)} - taken)
+    taken = set(flatten_tree(exp.objective.network_params(params, name)))
+    unused = collapse_paths(fitted, set(flatten_tree(fitted)) - taken)
     notes = [f"{what}: {comma_list(paths)}" for what, paths in (("fresh", fresh), ("left out", unused)) if paths]
     print("; ".join([f"weights from {folder}", *notes]))
     for line in [*_tables(given.config, network.config, match, cfg.init_positions), *changed]:
@@ -118,7 +118,7 @@ def resize_tables(given: SourceModel, config: EncoderConfig, match: TokenMatch, 
     }
     changed = {
         path: average_rows(leaf, match.parts) if build.HAS_VOCABULARY.fullmatch(path) else tables[path](leaf)
-        for path, leaf in leaves_of(given.params)
+        for path, leaf in flatten_tree(given.params).items()
         if path in tables or build.HAS_VOCABULARY.fullmatch(path)
     }
     return replace_leaves(given.params, changed)
@@ -154,19 +154,19 @@ def fill_network(objective: Objective, params: Params, name: str, given: Params)
     name lie, if the network then has it.
     """
     network = objective.network_params(params, name)
-    merged, _ = merge_params(network, given)
-    own = {id(leaf): path for path, leaf in leaves_of(params)}
-    shapes = {path: leaf.shape for path, leaf in leaves_of(params)}
-    there, found = dict(leaves_of(given)), dict(leaves_of(merged))
+    merged = merge_params(network, given)
+    own = {id(leaf): path for path, leaf in flatten_tree(params).items()}
+    shapes = {path: leaf.shape for path, leaf in flatten_tree(params).items()}
+    there, found = flatten_tree(given), flatten_tree(merged)
     filled: dict[str, Any] = {}
-    for path, leaf in leaves_of(network):
+    for path, leaf in flatten_tree(network).items():
         ends = [other for other in shapes if other.endswith(f"/{path}") and shapes[other] == leaf.shape]
         if path in there and (where := own.get(id(leaf)) or next(iter(ends), None)):
             filled[where] = found[path]
     built = replace_leaves(params, filled)
     lacking = [
         path
-        for path, leaf in leaves_of(objective.network_params(built, name))
+        for path, leaf in flatten_tree(objective.network_params(built, name)).items()
         if path in there and not np.array_equal(leaf, found[path])
     ]
     if lacking:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.checkpoint.surgery import leaves_of, replace_leaves
+from bertjax.checkpoint.surgery import replace_leaves
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives import objective_class
 from bertjax.data.tokenizer import Tokenizer
@@ -21,6 +21,7 @@ from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.load import StoredRun, load_source_model, require_model
 from bertjax.hf import native_format
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.objectives.base import Network, Objective
 from bertjax.objectives.distillation.init_student import start_from_teacher
 from bertjax.objectives.distillation.objective import Distillation
@@ -70,7 +71,7 @@ def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:
     config = dataclasses.replace(given.config, vocab_size=tokenizer.size, padded_vocab_size=None)
     rows = {
         path: np.asarray(leaf)[: tokenizer.size]  # tables may have rows that no piece has
-        for path, leaf in leaves_of(given.params)
+        for path, leaf in flatten_tree(given.params).items()
         if build.HAS_VOCABULARY.fullmatch(path)
     }
     params = replace_leaves(given.params, rows)
@@ -143,7 +144,7 @@ def _digest(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> st
     found = hashlib.blake2b(
         json.dumps(native_format.render_fields(config, heads), sort_keys=True).encode(), digest_size=16
     )
-    for path, leaf in sorted(leaves_of(params), key=lambda pair: pair[0]):
+    for path, leaf in sorted(flatten_tree(params).items(), key=lambda pair: pair[0]):
         array = np.ascontiguousarray(leaf)
         found.update(f"{path} {array.dtype} {array.shape}".encode())
         found.update(array.data)

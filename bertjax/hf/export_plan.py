@@ -1,4 +1,4 @@
-"""Where every part of a model goes in an export: the class of `transformers`, the side files, or our own format."""
+"""Plans an export: which parts of a model go into the class of `transformers`, the sidecar files, the native format."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 from bertjax.config.model import FREE_FIELDS, EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import native_format
-from bertjax.hf.keymap import KeyMap, Tensors, flatten, params_to_tensors, unflatten
+from bertjax.hf.keymap import KeyMap, Tensors, params_to_tensors
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.keymaps.family import Family
+from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.models.model import HEADS
 from bertjax.types import Params
 
-# First key of a path -> the head that it belongs to.
+# First key of a parameter path -> the head that it belongs to.
 HEAD_BY_MODULE = {
     "pooler": "pooler",
     "mlm_head": "mlm",
@@ -27,7 +28,7 @@ HEAD_BY_MODULE = {
     "token_head": "token_classification",
     "answer_head": "question_answering",
 }
-# Fields that only heads read, and which.
+# Field that only heads read -> these heads.
 OF_HEADS = {
     "pooler_act": ("pooler",),
     "mlm_head": ("mlm",),
@@ -44,19 +45,25 @@ OF_HEADS = {
     "classifier_norm": ("sequence_classification", "token_classification", "question_answering"),
     "token_classifier_dense": ("token_classification", "question_answering"),
 }
-# Fields that bertjax.json may hold though a head of the class reads them: the class does without the enhanced decoder,
-# whose positions lie beside, and a classifier that rides along in another class has labels that are not the class's.
-_OF_SIDE_PARTS = ("enhanced_decoder", "labels")
+# Fields that bertjax.json may hold although a head of the class reads them: the class has no enhanced decoder, whose
+# position table is in the sidecar, and labels of a classifier that another class carries along.
+_SIDECAR_FIELDS = ("enhanced_decoder", "labels")
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportPlan:
-    """An export's files.
+    """The files of an export.
 
-    family, architecture  whose class the folder is of; family None = our own format
-    side                  paths of the parameters in bertjax.safetensors
-    side_fields           fields of the config that only bertjax.json holds
-    lost                  what made our own format necessary: fields, or the family's reason
+    Attributes:
+        config: the model.
+        heads: its heads.
+        family: the family of the class; None = the native format.
+        architecture: the class.
+        keymap: names of the parameters.
+        stored_heads: heads in model.safetensors.
+        sidecar_paths: paths of the parameters in bertjax.safetensors.
+        sidecar_fields: fields of the config that only bertjax.json holds.
+        unsupported: what made the native format necessary: fields, or the family's reason.
     """
 
     config: EncoderConfig
@@ -71,40 +78,45 @@ class ExportPlan:
 
     @property
     def has_sidecar(self) -> bool:
+        """True if the export has sidecar files."""
         return bool(self.sidecar_paths or self.sidecar_fields)
 
     @property
-    def pooled(self) -> bool:
-        """Whether classes of the family have a pooler."""
-        return any(entry.head == "pooler" for entry in self.keymap.entries)
+    def lacks_pooler(self) -> bool:
+        """True if `transformers` would draw a random pooler for the model."""
+        has_names = any(entry.head == "pooler" for entry in self.keymap.entries)
+        return self.family is not None and has_names and "pooler" not in self.heads
 
     @property
     def config_json(self) -> dict[str, Any]:
-        """What config.json holds."""
+        """The content of config.json."""
         if self.family is None:
-            return native_format.render_config(
-                dataclasses.replace(self.config, family=native_format.MODEL_TYPE), self.heads
-            )
+            return native_format.render_config(self.config, self.heads)
         return self.family.render_config(self.config, self.architecture)
 
     def tensors(self, params: Params) -> tuple[Tensors, Tensors]:
-        """(model.safetensors, bertjax.safetensors); raises `UserError` for parameters that are not the config's."""
-        leaves = flatten(params)
-        beside = {path: leaves.pop(path) for path in self.sidecar_paths if path in leaves}
-        named = params_to_tensors(self.keymap, unflatten(leaves), self.config, self.stored_heads)
+        """Returns the tensors of model.safetensors and of bertjax.safetensors.
+
+        Raises:
+            UserError: the parameters do not fit the config.
+        """
+        leaves = flatten_tree(params)
+        sidecar = {path: leaves.pop(path) for path in self.sidecar_paths if path in leaves}
+        tensors = params_to_tensors(self.keymap, unflatten_tree(leaves), self.config, self.stored_heads)
         if self.family is not None:
-            named = {self.family.rename_for(self.architecture, name): array for name, array in named.items()}
+            tensors = {self.family.rename_for(self.architecture, name): array for name, array in tensors.items()}
         if not self.sidecar_paths:
-            return named, {}
+            return tensors, {}
         shapes = native_format.param_shapes(self.config, self.heads)
-        names = native_format.make_keymap({path: shapes[path] for path in self.sidecar_paths})
-        return named, params_to_tensors(names, unflatten(beside), self.config, ())
+        keymap = native_format.make_keymap({path: shapes[path] for path in self.sidecar_paths})
+        return tensors, params_to_tensors(keymap, unflatten_tree(sidecar), self.config, ())
 
 
 def plan_export(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
-    """The class of the config's family that holds the model, or our own format where none does.
+    """Plans the export of a model as a class of its family, or in the native format where no class can hold it.
 
-    Raises `UserError` for a family that there is not.
+    Raises:
+        UserError: the family is unknown.
     """
     if config.family == native_format.MODEL_TYPE:
         return _plan_native(config, heads, ())
@@ -115,79 +127,101 @@ def plan_export(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
     family = FAMILIES[config.family]
     architecture = family.architecture_for(heads)
     keymap = family.make_keymap(config)
-    named = select_stored_heads(keymap, family.architectures[architecture], heads)
+    required = family.architectures[architecture]
     try:
-        held = family.parse_config(family.render_config(config, architecture), "config.json")
+        hf_config = family.parse_config(family.render_config(config, architecture))
     except UserError as error:
         return _plan_native(config, heads, (str(error),))
-    except KeyError as error:  # a table of the family has no word for it
+    except KeyError as error:  # a table of the family has no word for the value
         return _plan_native(config, heads, (f"{error.args[0]}",))
-    differing, beside = compare_configs(config, held, heads, keymap, family.architectures[architecture])
-    if beside != differing:
-        return _plan_native(config, heads, tuple(name for name in differing if name not in beside))
-    sidecar_paths = find_sidecar_paths(config, heads, named, family, keymap)
-    return ExportPlan(config, heads, family, architecture, keymap, named, sidecar_paths, beside)
-
-
-def select_stored_heads(keymap: KeyMap, required: tuple[str, ...], heads: tuple[str, ...]) -> tuple[str, ...]:
-    """The heads that a file of a class holds: those that it requires, and others that a reader can tell by their names.
-
-    Two heads may share a name (`classifier.weight`): then only the class says whose it is.
-    """
-    names = {head: {entry.tensor for entry in keymap.entries if entry.head == head} for head in HEADS}
-    taken = {name for head in required for name in names[head]}
-    found = list(required)
-    for head in heads:
-        others = {name for other in HEADS if other != head for name in names[other]}
-        if head not in found and names[head] - others and not names[head] & taken:
-            found.append(head)
-            taken |= names[head]
-    return tuple(head for head in HEADS if head in found)
-
-
-def find_sidecar_paths(
-    config: EncoderConfig, heads: tuple[str, ...], named: tuple[str, ...], family: Family, keymap: KeyMap
-) -> tuple[str, ...]:
-    """Paths of the parameters that the family has no names for; those of the encoder must all have one.
-
-    A head with some names must have all of them, except for what the family lists in `sidecar_paths`: a forgotten row
-    of its keymap must be an error.
-    """
-    if set(heads) <= set(named) and not config.enhanced_decoder and not family.sidecar_paths:
-        return ()  # the usual case, without building the model
-    covered = {path for entry in keymap.select(named) for path in entry.paths}
-    free = [path for path in native_format.param_shapes(config, heads) if path not in covered]
-    return tuple(
-        path
-        for path in free
-        if any(re.fullmatch(pattern, path) for pattern in family.sidecar_paths)
-        or HEAD_BY_MODULE.get(path.split("/")[0], "") not in (*named, "")
-    )
+    differing, in_sidecar = compare_configs(config, hf_config, heads, keymap, required)
+    if in_sidecar != differing:
+        return _plan_native(config, heads, tuple(name for name in differing if name not in in_sidecar))
+    stored = select_stored_heads(keymap, required, heads)
+    paths = find_sidecar_paths(config, heads, stored, family, keymap)
+    return ExportPlan(config, heads, family, architecture, keymap, stored, paths, in_sidecar)
 
 
 def _plan_native(config: EncoderConfig, heads: tuple[str, ...], unsupported: tuple[str, ...]) -> ExportPlan:
-    names = native_format.make_keymap(native_format.param_shapes(config, heads))
-    return ExportPlan(config, heads, None, native_format.ARCHITECTURE, names, heads, unsupported=unsupported)
+    keymap = native_format.make_keymap(native_format.param_shapes(config, heads))
+    return ExportPlan(config, heads, None, native_format.ARCHITECTURE, keymap, heads, unsupported=unsupported)
+
+
+def select_stored_heads(keymap: KeyMap, required: tuple[str, ...], heads: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the heads that model.safetensors holds: the required ones, and others that their names identify.
+
+    Two heads may share a name (`classifier.weight`): then only the class says whose it is.
+
+    Args:
+        keymap: names of the model.
+        required: heads of the class.
+        heads: heads of the model.
+    """
+    names = {head: {entry.tensor for entry in keymap.entries if entry.head == head} for head in HEADS}
+    used = {name for head in required for name in names[head]}
+    stored = list(required)
+    for head in heads:
+        shared = {name for other in HEADS if other != head for name in names[other]}
+        if head not in stored and names[head] - shared and not names[head] & used:
+            stored.append(head)
+            used |= names[head]
+    return tuple(head for head in HEADS if head in stored)
+
+
+def find_sidecar_paths(
+    config: EncoderConfig, heads: tuple[str, ...], stored: tuple[str, ...], family: Family, keymap: KeyMap
+) -> tuple[str, ...]:
+    """Returns the paths of the parameters that the family has no names for.
+
+    The encoder must have names for all parameters, and a head with some names for all of them except
+    `family.sidecar_paths`: a forgotten entry of a keymap must be an error.
+    """
+    if set(heads) <= set(stored) and not config.enhanced_decoder and not family.sidecar_paths:
+        return ()  # the usual case, without building the model
+    covered = {path for entry in keymap.select(stored) for path in entry.paths}
+    return tuple(
+        path
+        for path in native_format.param_shapes(config, heads)
+        if path not in covered
+        and (
+            any(re.fullmatch(pattern, path) for pattern in family.sidecar_paths)
+            or HEAD_BY_MODULE.get(path.split("/")[0], "") not in (*stored, "")
+        )
+    )
 
 
 def compare_configs(
-    config: EncoderConfig, held: EncoderConfig, heads: tuple[str, ...], keymap: KeyMap, required: tuple[str, ...]
+    config: EncoderConfig, other: EncoderConfig, heads: tuple[str, ...], keymap: KeyMap, required: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(fields in which two configs mean models of different outputs, those of them that only side parts read)."""
-    named = select_stored_heads(keymap, required, heads)
+    """Compares two configs by what they compute.
+
+    Args:
+        config: the model.
+        other: the model that its config.json describes.
+        heads: its heads.
+        keymap: its names.
+        required: heads of its class.
+
+    Returns:
+        (fields that change an output, those among them that only parts in the sidecar read).
+    """
+    stored = select_stored_heads(keymap, required, heads)
     names = [field.name for field in dataclasses.fields(config)]
-    found = [name for name in names if _meaning(config, name) != _meaning(held, name)]
-    differing = tuple(name for name in found if _matters(config, held, name, heads))
-    return differing, tuple(name for name in differing if _is_beside(name, heads, named))
+    differing = tuple(
+        name
+        for name in names
+        if _effective_value(config, name) != _effective_value(other, name) and _matters(config, other, name, heads)
+    )
+    return differing, tuple(name for name in differing if _is_in_sidecar(name, heads, stored))
 
 
-def _is_beside(name: str, heads: tuple[str, ...], named: tuple[str, ...]) -> bool:
+def _is_in_sidecar(name: str, heads: tuple[str, ...], stored: tuple[str, ...]) -> bool:
     readers = [head for head in OF_HEADS.get(name, ()) if head in heads]
-    return name in _OF_SIDE_PARTS or (bool(readers) and not set(readers) & set(named))
+    return name in _SIDECAR_FIELDS or (bool(readers) and not set(readers) & set(stored))
 
 
-def _meaning(config: EncoderConfig, name: str) -> Any:
-    """The value of a field, an open one as what stands in for it."""
+def _effective_value(config: EncoderConfig, name: str) -> Any:
+    """Returns the value of a field; an open one as the value that it falls back to."""
     if name == "head_size":
         return config.head_dim
     if name == "max_relative_positions":
@@ -199,18 +233,18 @@ def _meaning(config: EncoderConfig, name: str) -> Any:
     return len(config.labels) if name == "labels" else getattr(config, name)
 
 
-def _matters(config: EncoderConfig, held: EncoderConfig, name: str, heads: tuple[str, ...]) -> bool:
+def _matters(config: EncoderConfig, other: EncoderConfig, name: str, heads: tuple[str, ...]) -> bool:
     if name == "labels":
         return bool({"sequence_classification", "token_classification"} & set(heads))
     if name in FREE_FIELDS:
         return False
     if name in OF_HEADS:
         return bool(set(OF_HEADS[name]) & set(heads))
-    return any(_is_read(each, name) for each in (config, held))
+    return any(_is_read(each, name) for each in (config, other))
 
 
 def _is_read(config: EncoderConfig, name: str) -> bool:
-    """Whether a model with this config looks at the field at all."""
+    """Returns whether a model with this config reads the field at all."""
     position = config.attention_position
     learned = config.position_embedding == "learned"
     conditions = {

@@ -175,7 +175,7 @@ def _limits(plan: ExportPlan, seq_len: int | None) -> str:
         points.insert(0, f"Rows of more than {longest} tokens are not supported.")
     if longest is not None and seq_len is not None and seq_len < longest:
         points.insert(1, f"It saw rows of {seq_len} tokens: the embeddings of later positions are as they were drawn.")
-    if plan.family is not None and plan.pooled and "pooler" not in plan.heads:
+    if plan.lacks_pooler:
         points.append("It has no pooler: `AutoModel` draws a random one, so do not use `pooler_output` untrained.")
     return "## Limits\n\n" + "\n".join(f"- {point}" for point in points)
 

@@ -1,7 +1,7 @@
-"""Our own format, for parts and models that no class of `transformers` can hold.
+"""The native format, for parts and models that no class of `transformers` can hold.
 
-Tensors are named by our paths, one a layer: `encoder.layers.3.attention.query.kernel`; matrices are [in, out] as in
-memory. Configs are the fields of `EncoderConfig`, with the heads beside them.
+Tensors have the names of the parameters, one per layer: `encoder.layers.3.attention.query.kernel`; matrices are [in,
+out] as in memory. Configs are the fields of `EncoderConfig`, together with the heads.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import jax
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.keymap import Entry, KeyMap, flatten
+from bertjax.hf.keymap import Entry, KeyMap
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.layer_stack import STACKS
 from bertjax.models.model import HEADS, abstract_params
 
 MODEL_TYPE = "bertjax"
 ARCHITECTURE = "BertjaxModel"
-# Of how a model is computed and held, not of what it computes.
+# Fields that change how a model is computed and stored, not what it computes.
 _COMPUTING = (
     "padded_vocab_size",
     "compute_dtype",
@@ -36,23 +37,19 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def render_config(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, Any]:
-    """The config.json of a model in this format."""
-    return {
-        "architectures": [ARCHITECTURE],
-        "model_type": MODEL_TYPE,
-        "dtype": "float32",
-        **render_fields(config, heads),
-    }
+    """Returns the config.json of a model in this format."""
+    fields = render_fields(dataclasses.replace(config, family=MODEL_TYPE), heads)
+    return {"architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, "dtype": "float32", **fields}
 
 
 def parse_config(values: dict[str, Any], where: str) -> tuple[EncoderConfig, tuple[str, ...]]:
-    """(config, heads) of a config.json in this format; raises `UserError`."""
-    config, heads = parse_fields(values, where, also=("architectures", "model_type", "dtype"))
+    """Returns (config, heads) of a config.json in this format; raises `UserError` as `parse_fields` does."""
+    config, heads = parse_fields(values, where, ignored=("architectures", "model_type", "dtype"))
     return dataclasses.replace(config, family=MODEL_TYPE), heads
 
 
 def render_fields(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, Any]:
-    """Everything that a config says of the model, as JSON has it."""
+    """Returns the heads and all fields that change what the model computes, as JSON values."""
     names = [field.name for field in dataclasses.fields(config) if field.name not in _COMPUTING]
     values = {name: getattr(config, name) for name in names}
     listed = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -60,24 +57,33 @@ def render_fields(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, An
 
 
 def parse_fields(
-    values: dict[str, Any], where: str, also: Collection[str] = ()
+    values: dict[str, Any], where: str, ignored: Collection[str] = ()
 ) -> tuple[EncoderConfig, tuple[str, ...]]:
-    """The inverse of `render_fields`; absent fields take their defaults, keys of `also` are passed over."""
+    """Returns (config, heads) of what `render_fields` returned; absent fields get their defaults.
+
+    Args:
+        values: the JSON object.
+        where: the file to name in errors.
+        ignored: keys that are no fields.
+
+    Raises:
+        UserError: a key is unknown or has a value of another type.
+    """
     heads = values.get("heads")
     if not isinstance(heads, list) or not set(map(str, heads)) <= set(HEADS):
         raise UserError(f"{where}: heads must be a list of {', '.join(HEADS)}, not {heads!r}")
-    kinds, read = typing.get_type_hints(EncoderConfig), {}
+    kinds, fields = typing.get_type_hints(EncoderConfig), {}
     for key, value in values.items():
-        if key == "heads" or key in also:
+        if key == "heads" or key in ignored:
             continue
         if key not in kinds or key in _COMPUTING:
-            raise UserError(f"{where}: unknown key {key}; the folder may be of a newer version")
-        read[key] = _checked(value, kinds[key], f"{where}: {key}")
-    return EncoderConfig(**read), tuple(head for head in HEADS if head in heads)
+            raise UserError(f"{where}: unknown key {key}; the folder may have been written by a newer version")
+        fields[key] = _check_kind(value, kinds[key], f"{where}: {key}")
+    return EncoderConfig(**fields), tuple(head for head in HEADS if head in heads)
 
 
-def _checked(value: Any, kind: Any, what: str) -> Any:
-    """The value if JSON of this kind gives it; lists of strings become tuples."""
+def _check_kind(value: Any, kind: Any, what: str) -> Any:
+    """Returns the value if it has the annotated type; a list of strings becomes a tuple, a whole number a float."""
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         value = tuple(value)
@@ -90,20 +96,21 @@ def _checked(value: Any, kind: Any, what: str) -> Any:
 
 
 def param_shapes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter by its path, at the true vocabulary size; allocates nothing.
+    """Returns the shape of every parameter by its path, at the true vocabulary size; allocates nothing.
 
-    Raises `UserError` for sizes that are beyond all arrays.
+    Raises:
+        UserError: the sizes are too large for any array.
     """
     true = dataclasses.replace(config, padded_vocab_size=None)
     try:
         shapes = abstract_params(true, heads)
     except (OverflowError, ValueError, TypeError, MemoryError) as error:
         raise UserError(f"no model has these sizes: {' '.join(str(error).split())[:200]}") from None
-    return {path: leaf.shape for path, leaf in flatten(jax.tree.map(lambda leaf: leaf, shapes)).items()}
+    return {path: leaf.shape for path, leaf in flatten_tree(jax.tree.map(lambda leaf: leaf, shapes)).items()}
 
 
 def make_keymap(shapes: dict[str, tuple[int, ...]]) -> KeyMap:
-    """Names of parameters of these paths and shapes, all of them belonging to the encoder: none is optional."""
+    """Returns the names of parameters of these paths and shapes; all count as the encoder's, so none is optional."""
     letters: dict[tuple[int, int], str] = {}
     entries = []
     for path, shape in shapes.items():
@@ -121,7 +128,7 @@ def make_keymap(shapes: dict[str, tuple[int, ...]]) -> KeyMap:
 
 
 def require_enough_tensors(config: EncoderConfig, tensors: Collection[str], where: str) -> None:
-    """Raises `UserError` where a config claims more layers than a file can hold: building them would not end."""
+    """Raises `UserError` if a config claims more layers than the file has tensors: building them would not end."""
     layers = config.num_layers if config.num_groups is None else config.num_groups * config.inner_layers
     if layers > len(tensors):
         raise UserError(f"{where}: {layers} layers are claimed, {len(tensors)} tensors are there")

@@ -1,6 +1,6 @@
-"""The files of a folder from a stranger: JSON and safetensors, read or refused.
+"""Reads JSON and safetensors of a folder from an unknown source.
 
-Nothing is executed, nothing is unpickled, nothing is fetched, nothing outside the folder is opened.
+Nothing is executed, unpickled or downloaded, and nothing outside the folder is opened.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, one_line
 from bertjax.hf.keymap import Tensors
 
 CONFIG = "config.json"
@@ -37,7 +37,7 @@ TOKENIZER_FILES = (
     "spm.model",
 )
 _FLOATS = ("F32", "F16", "BF16", "F64")
-# Ending of a class name -> the class of transformers that finds it by its config.json; the first that fits.
+# Ending of a class name -> the Auto class that loads it; the first that fits.
 _AUTO = {
     "ForPreTraining": "AutoModelForPreTraining",
     "ForMaskedLM": "AutoModelForMaskedLM",
@@ -52,26 +52,34 @@ _AUTO = {
 
 
 def auto_class(architecture: str) -> str:
-    """The Auto class of `transformers` that loads a class with all of its weights."""
+    """Returns the Auto class of `transformers` that loads a class with all of its weights."""
     return next((auto for ending, auto in _AUTO.items() if architecture.endswith(ending)), "AutoModel")
 
 
 def read_json(folder: Path, name: str) -> dict[str, Any]:
-    """The JSON object of a file; raises `UserError`."""
+    """Returns the JSON object of a file; raises `UserError` where it cannot be read."""
     path = resolve_inside(folder, name)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not readable JSON: {_first_line(error)}") from None
+        raise UserError(f"{path} is not readable JSON: {one_line(error)}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold a JSON object")
     return values
 
 
 def read_tensors(folder: Path, architecture: str = "") -> tuple[Tensors, str]:
-    """(tensors by name, the file to name in messages); refuses pickled weights and paths that leave the folder.
+    """Reads the weights of a folder, from one file or from shards.
 
-    `architecture` is the class that the folder says it holds: how pickled weights are converted depends on it.
+    Args:
+        folder: the folder of the model.
+        architecture: its class, for the message that tells how to convert pickled weights.
+
+    Returns:
+        (tensors by name, the file to name in errors).
+
+    Raises:
+        UserError: there are no safetensors, or a file is unreadable, inconsistent or outside the folder.
     """
     if (folder / WEIGHTS).exists():
         return read_safetensors(folder, WEIGHTS), f"{folder / WEIGHTS}"
@@ -87,7 +95,7 @@ def read_tensors(folder: Path, architecture: str = "") -> tuple[Tensors, str]:
 
 
 def read_tokenizer_files(folder: Path) -> dict[str, bytes]:
-    """The tokenizer's files, as they are; they are carried, not parsed."""
+    """Returns the bytes of the tokenizer's files by name; nothing is parsed."""
     return {name: resolve_inside(folder, name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
 
 
@@ -115,7 +123,7 @@ def _read_shards(folder: Path) -> Tensors:
 
 
 def read_safetensors(folder: Path, name: str) -> Tensors:
-    """Every tensor of a file; numbers that are not floats are left to `KeyMap.canonicalize` to ignore by name."""
+    """Returns all tensors of a file, floats as float32; others are left to `KeyMap.canonicalize` to ignore by name."""
     from safetensors import SafetensorError, safe_open
 
     path = resolve_inside(folder, name)
@@ -127,7 +135,7 @@ def read_safetensors(folder: Path, name: str) -> Tensors:
                 raise UserError(f"{path}: {odd[0]} has type {kinds[odd[0]]}; supported are {', '.join(_FLOATS)}")
             return {name: _widened(file.get_tensor(name), kinds[name]) for name in kinds}
     except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is not a readable safetensors file: {_first_line(error)}") from None
+        raise UserError(f"{path} is not a readable safetensors file: {one_line(error)}") from None
 
 
 def _widened(array: np.ndarray, kind: str) -> np.ndarray:
@@ -135,19 +143,19 @@ def _widened(array: np.ndarray, kind: str) -> np.ndarray:
 
 
 def resolve_inside(folder: Path, name: str) -> Path:
-    """`folder/name`, if that is a plain file below the folder, or a link of the Hugging Face cache to its own blobs."""
+    """Returns `folder/name` if it is a plain file in the folder, or a link of the Hugging Face cache to its own blobs.
+
+    Raises:
+        UserError: the file is missing, or lies outside the folder.
+    """
     parts = PurePosixPath(name)
     path = folder / name
     if not name or parts.is_absolute() or ".." in parts.parts or "\\" in name or "\0" in name:
         raise UserError(f"{folder}: {name!r} is not a plain file name below the folder")
     if not path.is_file():
         raise UserError(f"{path} is missing")
-    root, real = folder.resolve(), path.resolve()
-    allowed = [root] + ([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])
-    if not any(real.is_relative_to(place) for place in allowed):
+    home, real = folder.resolve(), path.resolve()
+    allowed = [home] + ([home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [])
+    if not any(real.is_relative_to(root) for root in allowed):
         raise UserError(f"{path} is a link to {real}, outside the folder; it is not followed")
     return path
-
-
-def _first_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

@@ -1,7 +1,7 @@
-"""Files beside model.safetensors, for the parts of a model that its class in `transformers` has no place for.
+"""Sidecar files for the parts of a model that its class in `transformers` cannot hold.
 
-`bertjax.json` holds the complete config and the heads, `bertjax.safetensors` the parameters under our own names.
-`transformers` does not look at either. They count only as long as they agree with config.json.
+`bertjax.json` holds the complete config and the heads, `bertjax.safetensors` the parameters under bertjax's names.
+`transformers` ignores both. They are used only as long as they agree with config.json.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import native_format
 from bertjax.hf.export_plan import ExportPlan, compare_configs
-from bertjax.hf.keymap import Tensors, flatten, tensors_to_params
+from bertjax.hf.keymap import Tensors, tensors_to_params
 from bertjax.hf.keymaps.family import Family
 from bertjax.hf.safe_files import CONFIG, read_json, read_safetensors
+from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.types import Params
 
 SIDECAR_CONFIG = "bertjax.json"
 SIDECAR_WEIGHTS = "bertjax.safetensors"
 # Keys that `transformers` changes when it saves a model as another class or in another precision.
-_UNSETTLED = {"architectures", "dtype", "use_cache"}
-_WAY = f"remove {SIDECAR_CONFIG} and {SIDECAR_WEIGHTS} to load what {CONFIG} says"
+_CHANGED_BY_TRANSFORMERS = {"architectures", "dtype", "use_cache"}
+_REMEDY = f"remove {SIDECAR_CONFIG} and {SIDECAR_WEIGHTS} to load what {CONFIG} says"
 
 
 def write_sidecar(folder: Path, plan: ExportPlan, tensors: Tensors) -> None:
-    """Writes the side files, where the layout has any."""
+    """Writes the sidecar files, where the plan has any; `tensors` are those that it assigns to them."""
     if plan.has_sidecar:
         text = json.dumps(native_format.render_fields(plan.config, plan.heads), indent=2, sort_keys=True)
         (folder / SIDECAR_CONFIG).write_text(text + "\n", encoding="utf-8")
@@ -38,11 +39,18 @@ def write_sidecar(folder: Path, plan: ExportPlan, tensors: Tensors) -> None:
 
 
 def read_sidecar(
-    folder: Path, family: Family, values: dict[str, Any], held: EncoderConfig
+    folder: Path, family: Family, values: dict[str, Any], hf_config: EncoderConfig
 ) -> tuple[EncoderConfig, tuple[str, ...]] | None:
-    """(config, heads) from bertjax.json; None where there is none. `held` is what config.json alone says.
+    """Reads the config and the heads from bertjax.json; None where there is no such file.
 
-    Raises `UserError` where it contradicts config.json: one of the two was changed, and we cannot know which is true.
+    Args:
+        folder: the folder of the model.
+        family: its family.
+        values: its config.json.
+        hf_config: the config that config.json alone describes.
+
+    Raises:
+        UserError: the two files contradict each other: one was changed, and it is unknown which is right.
     """
     if not (folder / SIDECAR_CONFIG).exists():
         if (folder / SIDECAR_WEIGHTS).exists():
@@ -53,34 +61,41 @@ def read_sidecar(
     if config.family != family.name:
         raise UserError(f"{where}: family = {config.family!r}; {CONFIG} is of the family {family.name!r}")
     architecture = family.architecture_for(heads)
-    mine = family.render_config(config, architecture)
-    for key in sorted((mine.keys() & values.keys()) - _UNSETTLED):
-        if values[key] != mine[key]:
-            raise UserError(f"{where} contradicts {CONFIG}: {key} is {mine[key]!r} here, {values[key]!r} there; {_WAY}")
-    differing, beside = compare_configs(
-        config, held, heads, family.make_keymap(config), family.architectures[architecture]
+    rendered = family.render_config(config, architecture)
+    differing, in_sidecar = compare_configs(
+        config, hf_config, heads, family.make_keymap(config), family.architectures[architecture]
     )
-    for name in differing:  # keys that config.json leaves out have defaults, too
-        if name not in beside:
-            here, there = getattr(config, name), getattr(held, name)
-            raise UserError(f"{where} contradicts {CONFIG}: {name} is {here!r} here, {there!r} there; {_WAY}")
+    contradictions = [
+        (key, rendered[key], values[key])
+        for key in sorted((rendered.keys() & values.keys()) - _CHANGED_BY_TRANSFORMERS)
+        if values[key] != rendered[key]
+    ]
+    # keys that config.json leaves out have defaults, too
+    contradictions += [
+        (name, getattr(config, name), getattr(hf_config, name)) for name in differing if name not in in_sidecar
+    ]
+    if contradictions:
+        key, here, there = contradictions[0]
+        raise UserError(f"{where} contradicts {CONFIG}: {key} is {here!r} here, {there!r} there; {_REMEDY}")
     return config, heads
 
 
 def merge_sidecar(folder: Path, params: Params, config: EncoderConfig, heads: tuple[str, ...]) -> Params:
-    """The parameters with those of bertjax.safetensors, which must be the ones that are missing."""
-    found = flatten(params)
-    shapes = {path: shape for path, shape in native_format.param_shapes(config, heads).items() if path not in found}
+    """Returns the parameters together with those of bertjax.safetensors.
+
+    Args:
+        folder: the folder of the model.
+        params: parameters from model.safetensors.
+        config: config from bertjax.json.
+        heads: heads from bertjax.json and from model.safetensors.
+
+    Raises:
+        UserError: the sidecar file does not hold exactly the missing parameters.
+    """
+    leaves = flatten_tree(params)
+    shapes = {path: shape for path, shape in native_format.param_shapes(config, heads).items() if path not in leaves}
     if not shapes and not (folder / SIDECAR_WEIGHTS).exists():
         return params
     tensors = read_safetensors(folder, SIDECAR_WEIGHTS)
-    return _joined(
-        params, tensors_to_params(native_format.make_keymap(shapes), tensors, (), f"{folder / SIDECAR_WEIGHTS}")
-    )
-
-
-def _joined(params: Params, more: Params) -> Params:
-    both = dict(params)
-    for key, value in more.items():
-        both[key] = _joined(both[key], value) if isinstance(both.get(key), dict) else value
-    return both
+    sidecar = tensors_to_params(native_format.make_keymap(shapes), tensors, (), f"{folder / SIDECAR_WEIGHTS}")
+    return unflatten_tree(leaves | flatten_tree(sidecar))

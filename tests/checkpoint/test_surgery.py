@@ -8,14 +8,12 @@ import pytest
 from bertjax.checkpoint.surgery import (
     average_rows,
     collapse_paths,
-    leaves_of,
     merge_params,
     replace_leaves,
     resize_position_table,
-    select_layers,
 )
 from bertjax.errors import UserError
-from bertjax.models.layer_stack import STACKS
+from bertjax.io.tree_paths import flatten_tree
 
 
 def table(rows: int, width: int = 3) -> np.ndarray:
@@ -81,42 +79,18 @@ def stacked(layers: int) -> dict:
     return {"encoder": encoder, "mlm_head": {"bias": np.zeros(4)}}
 
 
-def test_layers_are_taken_in_the_order_given() -> None:
-    params = stacked(6)
-    taken = dict(leaves_of(select_layers(params, [0, 2, 5])))
-    assert taken["encoder/layers/attention/kernel"].tolist() == [[0, 1], [4, 5], [10, 11]]
-    assert taken["encoder/attention_norms/layers/scale"].tolist() == [[2], [5]]
-    assert taken["encoder/norm/scale"] is params["encoder"]["norm"]["scale"]
-    assert taken["mlm_head/bias"] is params["mlm_head"]["bias"]
-
-
-def test_a_shared_group_serves_any_number_of_layers() -> None:
-    params = {"encoder": {"groups": {"layers": {"kernel": np.ones((1, 2, 3))}}}}
-    assert select_layers(params, [0, 3])["encoder"]["groups"]["layers"]["kernel"].shape == (1, 2, 3)
-    assert set(STACKS) == {"groups", "layers"}  # the words that surgery, which sees no models, reads in paths
-
-
-def test_layers_that_cannot_be_taken() -> None:
-    with pytest.raises(UserError, match="no layer 6: the layers to take from are 0 to 5"):
-        select_layers(stacked(6), [0, 6])
-    with pytest.raises(UserError, match="layer 0 has no attention norm"):
-        select_layers(stacked(6), [1, 2])
-    with pytest.raises(UserError, match="cannot be taken from 2 shared groups"):
-        select_layers({"encoder": {"groups": {"layers": {"kernel": np.ones((2, 1, 3))}}}}, [0])
-
-
 def test_merging_keeps_what_is_lacking_and_names_it() -> None:
     fresh = {"a": {"x": np.zeros((3, 2), np.float32), "y": np.ones(2)}, "b": np.ones(1)}
-    merged, kept = merge_params(fresh, {"a": {"x": np.full((2, 2), 5.0)}, "other": np.ones(7)})
+    merged = merge_params(fresh, {"a": {"x": np.full((2, 2), 5.0)}, "other": np.ones(7)})
     assert merged["a"]["x"].tolist() == [[5.0, 5.0], [5.0, 5.0], [0.0, 0.0]]
-    assert kept == ["a/y", "b"] and fresh["a"]["x"].sum() == 0
-    with pytest.raises(UserError, match=r"a/x has shape \(3, 3\) where it comes from, but \(3, 2\)"):
+    assert merged["a"]["y"] is fresh["a"]["y"] and merged["b"] is fresh["b"] and fresh["a"]["x"].sum() == 0
+    with pytest.raises(UserError, match=r"a/x has shape \(3, 3\) in the source, but \(3, 2\)"):
         merge_params(fresh, {"a": {"x": np.zeros((3, 3))}})
 
 
 def test_paths_are_named_as_briefly_as_can_be() -> None:
     params = stacked(2)
-    everything = {path for path, _ in leaves_of(params)}
+    everything = set(flatten_tree(params))
     assert collapse_paths(params, everything) == ["encoder", "mlm_head"]
     assert collapse_paths(params, everything - {"encoder/norm/scale"}) == [
         "encoder/layers",

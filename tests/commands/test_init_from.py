@@ -26,6 +26,7 @@ from bertjax.experiment import pretrain as pretraining
 from bertjax.experiment.init_from import architecture_changes, fill_network, resize_tables
 from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.hf.pretrained import PretrainedModel
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.disentangled_attention import attention_span, distance_bucket
 from bertjax.models.model import abstract_params
 from bertjax.objectives.rtd.objective import ReplacedTokenDetection
@@ -95,8 +96,8 @@ def test_text_of_shared_pieces_is_read_as_before(given: SourceModel, tmp_path: P
     new_hidden, new_logits = outputs(config, params, shared[ids])
     assert np.array_equal(new_hidden, hidden)
     assert np.allclose(new_logits[..., shared], logits, rtol=0, atol=1e-5)  # a product with another number of columns
-    table, bias = dict(leaves_of(params))[WORDS], params["mlm_head"]["bias"]
-    old_table, old_bias = dict(leaves_of(given.params))[WORDS], given.params["mlm_head"]["bias"]
+    table, bias = flatten_tree(params)[WORDS], params["mlm_head"]["bias"]
+    old_table, old_bias = flatten_tree(given.params)[WORDS], given.params["mlm_head"]["bias"]
     assert np.array_equal(table[shared], old_table) and np.array_equal(bias[shared], old_bias)
     for piece, parts in {"dead": ["d", "##e", "##a", "##d"], "##bed": ["##b", "##e", "##d"]}.items():
         ids = [PIECES.index(part) for part in parts]
@@ -110,10 +111,10 @@ def test_a_tiled_table_leaves_short_rows_as_they_were(given: SourceModel) -> Non
     before, _ = outputs(SMALL, given.params, ids)
     tiled, _ = outputs(long, refitted(given, long), ids)
     assert np.array_equal(tiled, before)
-    table = dict(leaves_of(refitted(given, long)))[POSITIONS]
-    assert np.array_equal(table, dict(leaves_of(given.params))[POSITIONS][np.arange(30) % 12])
+    table = flatten_tree(refitted(given, long))[POSITIONS]
+    assert np.array_equal(table, flatten_tree(given.params)[POSITIONS][np.arange(30) % 12])
     spread = refitted(given, long, how="interpolate")  # here only the first token stands where it stood
-    old, new = dict(leaves_of(given.params))[POSITIONS], dict(leaves_of(spread))[POSITIONS]
+    old, new = flatten_tree(given.params)[POSITIONS], flatten_tree(spread)[POSITIONS]
     assert np.array_equal(new[[0, 29]], old[[0, 11]]) and not np.allclose(new[1], old[1])
 
 
@@ -123,10 +124,10 @@ def test_positions_behind_an_offset_and_of_the_decoder(tmp_path: Path) -> None:
     decoder = dataclasses.replace(SMALL, position_embedding="none", enhanced_decoder=True)
     for config, path in ((offset, POSITIONS), (decoder, "decoder_positions/embedding")):
         given = SourceModel(config, heads, random_params(config, heads), wordpiece(tmp_path, PIECES))
-        old = dict(leaves_of(given.params))[path]
+        old = flatten_tree(given.params)[path]
         first = config.position_offset
         for length in (7, 20):
-            new = dict(leaves_of(refitted(given, dataclasses.replace(config, max_position_embeddings=length))))[path]
+            new = flatten_tree(refitted(given, dataclasses.replace(config, max_position_embeddings=length)))[path]
             assert np.array_equal(new, old[[*range(first), *(first + np.arange(length) % 12)]])
 
 
@@ -137,8 +138,8 @@ def test_far_distances_share_the_outermost_row(buckets: int, tmp_path: Path) -> 
     new = dataclasses.replace(old, max_relative_positions=40)
     given = SourceModel(old, ("mlm",), random_params(old, ("mlm",)), wordpiece(tmp_path, PIECES))
     path = "encoder/relative/embedding"
-    before, after = dict(leaves_of(given.params))[path], dict(leaves_of(refitted(given, new)))[path]
-    assert np.array_equal(dict(leaves_of(refitted(given, old)))[path], before)
+    before, after = flatten_tree(given.params)[path], flatten_tree(refitted(given, new))[path]
+    assert np.array_equal(flatten_tree(refitted(given, old))[path], before)
     assert len(after) == 2 * attention_span(new)
     # with a row a distance, every one; with buckets, those that have rows of their own in both tables
     near = np.arange(-40, 40) if not buckets else np.arange(-4, 5)
@@ -149,11 +150,11 @@ def test_far_distances_share_the_outermost_row(buckets: int, tmp_path: Path) -> 
 
 def test_token_types_are_cut_or_drawn(given: SourceModel) -> None:
     path = "encoder/embeddings/token_type_embeddings/embedding"
-    old = dict(leaves_of(given.params))[path]
+    old = flatten_tree(given.params)[path]
     fewer = dataclasses.replace(SMALL, type_vocab_size=1)
-    assert np.array_equal(dict(leaves_of(refitted(given, fewer)))[path], old[:1])
+    assert np.array_equal(flatten_tree(refitted(given, fewer))[path], old[:1])
     more = dataclasses.replace(SMALL, type_vocab_size=3)
-    assert np.array_equal(dict(leaves_of(refitted(given, more)))[path], old)  # merging draws the third
+    assert np.array_equal(flatten_tree(refitted(given, more))[path], old)  # merging draws the third
 
 
 @pytest.mark.parametrize(
@@ -190,16 +191,16 @@ def test_the_first_of_several_networks_is_filled(sharing: str, given: SourceMode
         RtdConfig(MaskingConfig(max_predictions=3)), towers, given.tokenizer.vocabulary()
     )
     fresh = drawn(jax.eval_shape(objective.init, jax.random.key(0)), 1)
-    zeros = {path: np.zeros_like(leaf) for path, leaf in leaves_of(fresh) if path.endswith("/delta")}
+    zeros = {path: np.zeros_like(leaf) for path, leaf in flatten_tree(fresh).items() if path.endswith("/delta")}
     params, own = fill_network(objective, replace_leaves(fresh, zeros), "discriminator", refitted(given, SMALL))
-    found = dict(leaves_of(jax.device_get(objective.network_params(params, "discriminator"))))
-    for path, leaf in leaves_of(given.params):
+    found = flatten_tree(jax.device_get(objective.network_params(params, "discriminator")))
+    for path, leaf in flatten_tree(given.params).items():
         if path.startswith("encoder"):
             assert np.array_equal(found[path][: len(leaf)], leaf), path
     assert "discriminator/rtd_head" in own
     assert ("generator" in own) == (sharing in ("embeddings", "none", "all"))
     words = objective.network_params(params, "generator")["encoder"]["embeddings"]["word_embeddings"]["embedding"]
-    same = np.array_equal(words[: len(PIECES)], dict(leaves_of(given.params))[WORDS])
+    same = np.array_equal(words[: len(PIECES)], flatten_tree(given.params)[WORDS])
     assert same == (sharing != "none")
 
 

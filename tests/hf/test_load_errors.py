@@ -153,7 +153,7 @@ def test_config_that_is_not_json(folder: Path, text: str) -> None:
         (lambda t: t.update({"cls.predictions.decoder.weight": t[WORDS] + 1}), "decoder.weight differs from"),
         (lambda t: t.update({"cls.predictions.decoder.bias": np.ones(30, "f4")}), "decoder.bias differs from"),
         (lambda t: t.update({"cls.predictions.decoder.weight": np.ones(3, "f4")}), "decoder.weight differs from"),
-        (lambda t: t.update({"embeddings.word_embeddings.weight": t[WORDS]}), "two tensors mean bert.embeddings"),
+        (lambda t: t.update({"embeddings.word_embeddings.weight": t[WORDS]}), "two tensors are bert.embeddings"),
     ],
 )
 def test_tensors_that_do_not_fit(folder: Path, change: Callable[[dict[str, np.ndarray]], Any], message: str) -> None:
