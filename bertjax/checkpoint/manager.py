@@ -29,6 +29,7 @@ import orbax.checkpoint as ocp
 from bertjax.checkpoint.manifest import DamagedCheckpointError, read_manifest, verify_checkpoint, write_manifest
 from bertjax.checkpoint.retention import select_best_step, steps_to_keep
 from bertjax.errors import UserError, comma_list
+from bertjax.io.tree_paths import unflatten_tree
 from bertjax.metrics import HIGHER_IS_BETTER
 
 log = logging.getLogger(__name__)
@@ -51,12 +52,17 @@ class RestoredCheckpoint(NamedTuple):
 class Checkpoints:
     """The checkpoints of one directory (a local or mounted path).
 
-    keep         how many of the last steps stay
-    keep_every   steps that are multiples of it stay for ever
-    best_metric  the step with the best value of it stays; lower is better unless a score is named (`metrics.is_better`)
-    read_only    changes nothing on the disk: for looking at a run that another process may be writing
-    first        of several processes, gives all of them what its second argument makes on the first one: they see the
-                 folder through caches of their own, and may not agree on what it holds
+    Args:
+        directory: created if it does not exist.
+        keep: number of the last steps that stay.
+        keep_every: multiples of it always stay.
+        best_metric: the step with its best value stays; lower is better, except for scores (`metrics.is_better`).
+        read_only: change nothing on the disk, for reading a run that another process may be writing.
+        run_on_first: with several processes, gives all of them the result of the function on the first one: they see
+            the directory through different caches, and might not agree on its content.
+
+    Raises:
+        UserError: a number is out of range, or the directory cannot be created.
     """
 
     def __init__(

@@ -115,14 +115,14 @@ def save_pretrained(
         "README.md": render_model_card(plan, num_params, card),
         **(extra_files or {}),
     }
+    files = _tokenizer_files(tokenizer, config) | {name: text.encode() for name, text in texts.items()}
     try:
         with atomic_folder(folder) as temporary:
             _write_weights(temporary, tensors, max_shard_bytes)
             write_sidecar(temporary, plan, sidecar)
-            _write_tokenizer(temporary, tokenizer, config)
-            for name, text in texts.items():
+            for name, content in files.items():
                 (temporary / name).parent.mkdir(exist_ok=True)
-                (temporary / name).write_text(text, encoding="utf-8")
+                (temporary / name).write_bytes(content)
             verify_export(temporary, params, config, heads=heads, tokenizer=tokenizer)
     except OSError as error:
         raise UserError(f"cannot write the export to {folder}: {error.strerror or error}") from error
@@ -166,10 +166,9 @@ def verify_export(
     if any(getattr(loaded.config, name) != getattr(config, name) for name in plan.sidecar_fields):
         raise ExportError(f"{folder}: {SIDECAR_CONFIG} read back differs from the config in memory")
     _compare_outputs(ModelWeights(config, params, heads), loaded)
-    if isinstance(tokenizer, Mapping | str | os.PathLike):
-        if _tokenizer_files(tokenizer) != dict(loaded.tokenizer_files):
-            raise ExportError(f"{folder}: the tokenizer files read back differ from those that were written")
-    elif tokenizer is not None:
+    if tokenizer is not None and _tokenizer_files(tokenizer, config) != dict(loaded.tokenizer_files):
+        raise ExportError(f"{folder}: the tokenizer files read back differ from those that were written")
+    if tokenizer is not None and not isinstance(tokenizer, Mapping | str | os.PathLike):
         _compare_tokenizer(folder, tokenizer, config)
 
 
@@ -194,18 +193,13 @@ def _write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int) -> None
         save_file(shard, folder / name, metadata={"format": "pt"})
 
 
-def _write_tokenizer(folder: Path, tokenizer: TokenizerSource | None, config: EncoderConfig) -> None:
-    if isinstance(tokenizer, Mapping | str | os.PathLike):
-        for name, content in _tokenizer_files(tokenizer).items():
-            (folder / name).write_bytes(content)
-    elif tokenizer is not None:
-        for name, content in tokenizer.huggingface_files(config.max_position_embeddings).items():
-            (folder / name).write_bytes(content)
-
-
-def _tokenizer_files(tokenizer: Mapping[str, bytes] | str | os.PathLike[str]) -> dict[str, bytes]:
+def _tokenizer_files(tokenizer: TokenizerSource | None, config: EncoderConfig) -> dict[str, bytes]:
+    if tokenizer is None:
+        return {}
     if isinstance(tokenizer, Mapping):
         return dict(tokenizer)
+    if not isinstance(tokenizer, str | os.PathLike):
+        return tokenizer.huggingface_files(config.max_position_embeddings)
     files = read_tokenizer_files(Path(tokenizer))
     if not files:
         raise UserError(f"{tokenizer} holds no tokenizer file; known are {', '.join(TOKENIZER_FILES)}")

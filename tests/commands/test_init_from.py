@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from lab import Finished, Lab
 
-from bertjax.checkpoint.surgery import leaves_of, replace_leaves
+from bertjax.checkpoint.surgery import replace_leaves
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
@@ -207,11 +207,9 @@ def test_the_first_of_several_networks_is_filled(sharing: str, given: SourceMode
 def test_a_folder_and_its_run_are_the_same_model(finished: Finished, tmp_path: Path) -> None:
     run, folder = load_source_model(finished.workdir), load_source_model(finished.workdir / "export")
     assert run.heads == folder.heads and run.tokenizer.tokens == folder.tokenizer.tokens
-    assert all(isinstance(leaf, np.ndarray) for _, leaf in leaves_of(run.params))
-    assert all(
-        name == other and np.array_equal(one, two)
-        for (name, one), (other, two) in zip(leaves_of(run.params), leaves_of(folder.params), strict=True)
-    )
+    assert all(isinstance(leaf, np.ndarray) for leaf in flatten_tree(run.params).values())
+    ours, theirs = flatten_tree(run.params), flatten_tree(folder.params)
+    assert ours.keys() == theirs.keys() and all(np.array_equal(ours[name], theirs[name]) for name in ours)
     with pytest.raises(UserError, match="holds no model: give a Hugging Face folder"):
         load_source_model(tmp_path)
 

@@ -185,7 +185,7 @@ def test_an_export_is_replaced_only_on_request_and_as_a_whole(tmp_path: Path, un
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("name", ["_write_tokenizer", "verify_export"])
+@pytest.mark.parametrize("name", ["write_sidecar", "verify_export"])
 def test_a_failure_leaves_things_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
