@@ -18,6 +18,12 @@ from bertjax.models.local_attention import block_size, merge_blocks, should_bloc
 from bertjax.models.rope import rotate
 from bertjax.models.tiled_attention import tiled_attention
 
+Hidden = Float[Array, "B S D"]
+Source = Float[Array, "B K D"]
+Queries = Float[Array, "B S N H"]
+Keys = Float[Array, "B K N H"]
+Scores = Float[Array, "B N S K"]
+
 
 class Attention(nnx.Module):
     """Base of the attention classes: query, key, value and output projections, and the norm of the block.
@@ -49,13 +55,7 @@ class Attention(nnx.Module):
         """Draws further parameters, between the output projection and the norm."""
 
     @jax.named_scope("attention")
-    def __call__(
-        self,
-        x: Float[Array, "B S D"],
-        context: AttentionContext,
-        key: Key | None,
-        source: Float[Array, "B K D"] | None = None,
-    ) -> Float[Array, "B S D"]:
+    def __call__(self, x: Hidden, context: AttentionContext, key: Key | None, source: Source | None = None) -> Hidden:
         """Computes the attention block without norm and residual.
 
         Args:
@@ -67,9 +67,7 @@ class Attention(nnx.Module):
         q, k, v = self.project(x, context, source)
         return self.output(self.attend(q, k, v, context, key).reshape(*x.shape[:2], -1))
 
-    def project(
-        self, x: Float[Array, "B S D"], context: AttentionContext, source: Float[Array, "B K D"] | None = None
-    ) -> tuple[Float[Array, "B S N H"], Float[Array, "B K N H"], Float[Array, "B K N H"]]:
+    def project(self, x: Hidden, context: AttentionContext, source: Source | None = None) -> tuple[Queries, Keys, Keys]:
         """Returns queries, keys and values, split into heads. Args: as in `__call__`."""
         source = x if source is None else source
         return self.split_heads(self.query(x)), self.split_heads(self.key(source)), self.split_heads(self.value(source))
@@ -77,33 +75,21 @@ class Attention(nnx.Module):
     def split_heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b N H"]:
         return x.reshape(*x.shape[:-1], self.config.num_heads, self.config.head_dim)
 
-    def scores(
-        self, q: Float[Array, "B S N H"], k: Float[Array, "B K N H"], context: AttentionContext, key: Key | None = None
-    ) -> Float[Array, "B N S K"]:
+    def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
         """Returns the attention scores before masking and softmax, float32.
 
         Args:
-            q: queries [B, S, N, H].
-            k: keys [B, K, N, H].
+            q, k: queries [B, S, N, H] and keys [B, K, N, H].
             context: positions.
             key: of the dropout of relative positions, where they have any.
         """
         raise NotImplementedError
 
-    def attend(
-        self,
-        q: Float[Array, "B S N H"],
-        k: Float[Array, "B K N H"],
-        v: Float[Array, "B K N H"],
-        context: AttentionContext,
-        key: Key | None,
-    ) -> Float[Array, "B S N H"]:
+    def attend(self, q: Queries, k: Keys, v: Keys, context: AttentionContext, key: Key | None) -> Queries:
         """Returns the values [B, S, N, H] averaged by the softmax of the scores.
 
         Args:
-            q: queries [B, S, N, H].
-            k: keys [B, K, N, H].
-            v: values [B, K, N, H].
+            q, k, v: queries [B, S, N, H], keys and values [B, K, N, H].
             context: visibility and positions.
             key: of the dropout of probabilities; None = no dropout.
         """
@@ -113,50 +99,32 @@ class Attention(nnx.Module):
 class SelfAttention(Attention):
     """Scaled dot-product attention, with rotary positions where configured."""
 
-    def project(
-        self, x: Float[Array, "B S D"], context: AttentionContext, source: Float[Array, "B K D"] | None = None
-    ) -> tuple[Float[Array, "B S N H"], Float[Array, "B K N H"], Float[Array, "B K N H"]]:
+    def project(self, x: Hidden, context: AttentionContext, source: Source | None = None) -> tuple[Queries, Keys, Keys]:
         """Rotates queries and keys. Args: as in `Attention.__call__`."""
         q, k, v = super().project(x, context, source)
         if context.rotation is not None:
             q, k = rotate(q, context.rotation), rotate(k, context.rotation)
         return q, k, v
 
-    def scores(
-        self, q: Float[Array, "B S N H"], k: Float[Array, "B K N H"], context: AttentionContext, key: Key | None = None
-    ) -> Float[Array, "B N S K"]:
+    def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
         """Returns q k / sqrt(H), float32. Args: as in `Attention.scores`."""
         return dot_product_scores(q, k, self.config)
 
-    def attend(
-        self,
-        q: Float[Array, "B S N H"],
-        k: Float[Array, "B K N H"],
-        v: Float[Array, "B K N H"],
-        context: AttentionContext,
-        key: Key | None,
-    ) -> Float[Array, "B S N H"]:
+    def attend(self, q: Queries, k: Keys, v: Keys, context: AttentionContext, key: Key | None) -> Queries:
         """Chooses a kernel that need not hold the scores. Args: as in `Attention.attend`."""
         return dot_product_attention(q, k, v, context, self.config, key)
 
 
 def dot_product_attention(
-    q: Float[Array, "B S N H"],
-    k: Float[Array, "B K N H"],
-    v: Float[Array, "B K N H"],
-    context: AttentionContext,
-    config: EncoderConfig,
-    key: Key | None,
-) -> Float[Array, "B S N H"]:
+    q: Queries, k: Keys, v: Keys, context: AttentionContext, config: EncoderConfig, key: Key | None
+) -> Queries:
     """Computes softmax(q k / sqrt(H)) v with the kernel that config and platform call for; softmax in float32.
 
     Queries that see no key (padding out of reach) get zero, as in torch. Other padding differs between the kernels:
     outputs at padding must not be used.
 
     Args:
-        q: queries [B, S, N, H].
-        k: keys [B, K, N, H].
-        v: values [B, K, N, H].
+        q, k, v: queries [B, S, N, H], keys and values [B, K, N, H].
         context: visibility.
         config: kernel, dtypes and dropout rate.
         key: of the dropout of probabilities; None = no dropout.

@@ -76,8 +76,7 @@ def make_context(
 
     Args:
         config: positions, window and causality.
-        segment_ids: example of each token [B, S]; 0 = padding.
-        position_ids: position of each token in its example [B, S].
+        segment_ids, position_ids: as in `types.Batch`.
         local: True for layers with a window.
         relative: inputs of disentangled or relative attention.
     """
@@ -114,12 +113,9 @@ def visibility_mask(
     """Applies the rule of `attention_mask` to Q queries and K keys anywhere in the sequence.
 
     Args:
-        query_ids: segment ids of the queries [..., Q].
-        key_ids: segment ids of the keys [..., K].
-        query_positions: positions of the queries in the sequence [..., Q].
-        key_positions: positions of the keys in the sequence [..., K].
-        window: see `attention_mask`.
-        causal: see `attention_mask`.
+        query_ids, key_ids: segment ids [..., Q] and [..., K].
+        query_positions, key_positions: positions in the sequence [..., Q] and [..., K].
+        window, causal: as in `attention_mask`.
     """
     query, key = query_ids[..., :, None], key_ids[..., None, :]
     mask = (key > 0) & ((query == key) | (query == 0))

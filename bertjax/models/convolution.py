@@ -36,9 +36,8 @@ class Convolution(nnx.Module):
         """Returns the output of the first layer with the convolution added [B, S, D].
 
         Args:
-            embeddings: input of the first layer [B, S, D].
-            layer_output: its output [B, S, D].
-            segment_ids: example of each token [B, S]; 0 = padding.
+            embeddings, layer_output: input and output of the first layer [B, S, D].
+            segment_ids: as in `types.Batch`.
             key: of the dropout; None = no dropout.
         """
         config = self.config

@@ -30,7 +30,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.attention import Attention, average_values
+from bertjax.models.attention import Attention, Keys, Queries, Scores, average_values
 from bertjax.models.attention_context import AttentionContext, DisentangledPositions, visibility_mask
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, einsum, initializer, layer_norm
@@ -115,21 +115,12 @@ class DisentangledAttention(Attention):
         self.position_key = Linear(*sizes, config, rngs, bias == "all") if "c2p" in terms else None
         self.position_query = Linear(*sizes, config, rngs, bias != "none") if "p2c" in terms else None
 
-    def attend(
-        self,
-        q: Float[Array, "B S N H"],
-        k: Float[Array, "B K N H"],
-        v: Float[Array, "B K N H"],
-        context: AttentionContext,
-        key: Key | None,
-    ) -> Float[Array, "B S N H"]:
+    def attend(self, q: Queries, k: Keys, v: Keys, context: AttentionContext, key: Key | None) -> Queries:
         """Drops distance embeddings and probabilities by separate keys. Args: as in `Attention.attend`."""
         keys = (None, None) if key is None else jax.random.split(key)
         return average_values(self.scores(q, k, context, keys[0]), v, context.visible(), self.config, keys[1])
 
-    def scores(
-        self, q: Float[Array, "B S N H"], k: Float[Array, "B K N H"], context: AttentionContext, key: Key | None = None
-    ) -> Float[Array, "B N S K"]:
+    def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
         """Returns the sum of all terms, float32. Args: as in `Attention.scores`."""
         config, relative = self.config, context.relative
         assert isinstance(relative, DisentangledPositions)

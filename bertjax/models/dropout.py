@@ -94,10 +94,8 @@ def threefry(key_high: Array, key_low: Array, high: Array, low: Array) -> tuple[
     writes all words to memory: 20 times as slow (scripts/cpu_kernels.py).
 
     Args:
-        key_high: first word of the key.
-        key_low: second word of the key.
-        high: upper half of the counter.
-        low: lower half of the counter.
+        key_high, key_low: first and second word of the key.
+        high, low: upper and lower half of the counter.
     """
     keys = key_high, key_low, key_high ^ key_low ^ np.uint32(_PARITY)
     high, low = high + keys[0], low + keys[1]

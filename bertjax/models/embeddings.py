@@ -49,10 +49,8 @@ class Embeddings(nnx.Module):
         """Returns the input of the first layer [B, S, D].
 
         Args:
-            input_ids: [B, S].
-            position_ids: [B, S].
-            token_type_ids: [B, S].
-            segment_ids: 0 at padding [B, S]; needed only by models that embed padding as zero.
+            input_ids, position_ids, token_type_ids: as in `types.Batch`.
+            segment_ids: needed only by models that embed padding as zero.
             key: of the dropout; None = no dropout.
         """
         config, norm = self.config, self.norm

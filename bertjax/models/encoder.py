@@ -70,10 +70,7 @@ class Encoder(nnx.Module):
         """Computes the hidden states of every token.
 
         Args:
-            input_ids: [B, S].
-            segment_ids: example of each token [B, S]; 0 = padding.
-            position_ids: position of each token in its example [B, S].
-            token_type_ids: [B, S].
+            input_ids, segment_ids, position_ids, token_type_ids: as in `types.Batch`.
             key: of the dropout; None = no dropout.
             collect: what to return besides the last hidden state: `hidden_states` of all layers; `before_last`;
                 `layers/3/query` and the like, one of `Layer.attention_tensors`. The latter are recomputed from the
@@ -144,9 +141,7 @@ class Encoder(nnx.Module):
         """Returns the attention contexts of global (False) and of local layers (True), where there are any.
 
         Args:
-            segment_ids: [B, S].
-            position_ids: [B, S].
-            token_type_ids: [B, S].
+            segment_ids, position_ids, token_type_ids: as in `types.Batch`.
             key: of the dropout of relative attention's sinusoids; None = no dropout.
         """
         kinds = {self.config.is_local(layer) for layer in range(self.config.num_layers)}

@@ -116,8 +116,7 @@ class SpanBoundaryHead(nnx.Module):
         """Returns logits of masked tokens [B, M, V].
 
         Args:
-            left: hidden state of the token before the span [B, M, D].
-            right: hidden state of the token after the span [B, M, D].
+            left, right: hidden states of the tokens before and after the span [B, M, D].
             positions: position in the span, from 0 [B, M].
             table: word embeddings [V, D].
         """

@@ -7,7 +7,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.attention import Attention, SelfAttention, masked_softmax
+from bertjax.models.attention import Attention, Hidden, SelfAttention, Source, masked_softmax
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.disentangled_attention import DisentangledAttention
 from bertjax.models.dropout import dropout
@@ -57,13 +57,7 @@ class Layer(nnx.Module):
         self.config = config
 
     @jax.named_scope("layer")
-    def __call__(
-        self,
-        x: Float[Array, "B S D"],
-        context: AttentionContext,
-        key: Key | None,
-        source: Float[Array, "B K D"] | None = None,
-    ) -> Float[Array, "B S D"]:
+    def __call__(self, x: Hidden, context: AttentionContext, key: Key | None, source: Source | None = None) -> Hidden:
         """Runs the layer.
 
         Args:

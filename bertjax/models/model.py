@@ -98,8 +98,7 @@ class Model(nnx.Module):
 
         Args:
             encoded: output of `encode`.
-            segment_ids: [B, S].
-            position_ids: [B, S].
+            segment_ids, position_ids: as in `types.Batch`.
             positions: tokens to return [B, M]; None = all.
             key: of the decoder's dropout; None = no dropout.
         """
@@ -226,7 +225,7 @@ def check_heads(config: EncoderConfig, heads: tuple[str, ...]) -> None:
 
 @functools.lru_cache(maxsize=64)
 def graphdef(config: EncoderConfig, heads: tuple[str, ...]) -> nnx.GraphDef:
-    """The structure of a model without its numbers: `nnx.merge(graphdef(...), params)` is the model."""
+    """Returns the structure of a model: `nnx.merge(graphdef(...), params)` is the model."""
     return nnx.graphdef(nnx.eval_shape(lambda: Model(config, heads, nnx.Rngs(0))))
 
 

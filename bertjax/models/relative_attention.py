@@ -23,7 +23,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from bertjax.config.model import EncoderConfig
-from bertjax.models.attention import Attention
+from bertjax.models.attention import Attention, Keys, Queries, Scores
 from bertjax.models.attention_context import AttentionContext, RelativePositions
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, einsum, initializer
@@ -46,9 +46,7 @@ class RelativeAttention(Attention):
         if config.relative_segments:
             self.segment_bias, self.segment_embeddings = draw(*heads), draw(2, *heads)
 
-    def scores(
-        self, q: Float[Array, "B Q N H"], k: Float[Array, "B K N H"], context: AttentionContext, key: Key | None = None
-    ) -> Float[Array, "B N Q K"]:
+    def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
         """Returns the sum of all terms, float32; adds the biases to `q`. Args: as in `Attention.scores`."""
         relative = context.relative
         assert isinstance(relative, RelativePositions)

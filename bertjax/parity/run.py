@@ -1,4 +1,4 @@
-"""`bertjax parity`: the numbers of every family beside those of `transformers`, in one table."""
+"""`bertjax parity`: compares the outputs of every family with those of `transformers`, in one table."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from bertjax.parity.report import render
 
 
 def parity(families: Sequence[str], out: Path | None) -> bool:
-    """Measures, prints the table, writes it to `out`; True when everything agrees."""
+    """Measures, prints the table and writes it to `out`; returns True if everything agrees.
+
+    Raises:
+        UserError: a family is unknown, a library is not installed, or `out` cannot be written.
+    """
     cases = select_cases(families)
-    device = jax.devices()[0]
-    versions = {"jax": jax.__version__, **library_versions(), "on": device.device_kind}
-    found: list[Measurement] = []
-    for case in cases:
-        found += _measured(case)
-    text = render(found, cases, versions)
+    versions = {"jax": jax.__version__, **library_versions(), "on": jax.devices()[0].device_kind}
+    measurements = [each for case in cases for each in _measure(case)]
+    text = render(measurements, cases, versions)
     print(text, end="")
     if out is not None:
         try:
@@ -32,11 +33,11 @@ def parity(families: Sequence[str], out: Path | None) -> bool:
             atomic.write_text(out, text)
         except OSError as error:
             raise UserError(f"cannot write {out}: {error.strerror or error}") from error
-    return all(each.agrees for each in found)
+    return all(each.agrees for each in measurements)
 
 
 def select_cases(families: Sequence[str]) -> list[Case]:
-    """The cases of the families that were named, of all where none was; raises `UserError` for an unknown name."""
+    """Returns the cases of these families, of all without names; raises `UserError` for an unknown name."""
     known = list(dict.fromkeys(case.family for case in CASES))
     for family in families:
         if family not in known:
@@ -44,12 +45,10 @@ def select_cases(families: Sequence[str]) -> list[Case]:
     return [case for case in CASES if not families or case.family in families]
 
 
-def _measured(case: Case) -> list[Measurement]:
-    found: list[Measurement] = []
-    for model_class in case.classes:
-        for direction in DIRECTIONS:
-            found += compare(case, model_class, direction)
-    misses = [each for each in found if not each.agrees]
-    verdict = "agrees" if not misses else f"DIFFERS in {len(misses)} of {len(found)} quantities"
+def _measure(case: Case) -> list[Measurement]:
+    pairs = [(model_class, direction) for model_class in case.classes for direction in DIRECTIONS]
+    measurements = [each for pair in pairs for each in compare(case, *pair)]
+    misses = sum(not each.agrees for each in measurements)
+    verdict = f"DIFFERS in {misses} of {len(measurements)} quantities" if misses else "agrees"
     print(f"{case.family}: {case.name}: {verdict}", file=sys.stderr, flush=True)
-    return found
+    return measurements
