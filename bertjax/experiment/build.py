@@ -25,6 +25,7 @@ from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
 from bertjax.errors import UserError
 from bertjax.io.jsonl import JsonlLog
+from bertjax.io.tree_paths import map_with_path
 from bertjax.objectives.base import Network, Objective
 from bertjax.runtime import platform
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
@@ -33,7 +34,6 @@ from bertjax.training.evaluate import make_evaluate
 from bertjax.training.flops import peak_flops, training_flops
 from bertjax.training.logging import Console, MetricWriter, TensorBoardWriter, WandbWriter
 from bertjax.training.optimizers import make_optimizer
-from bertjax.training.param_rules import map_with_path
 from bertjax.training.run_context import Batches, PhaseProgram, RunContext
 from bertjax.training.schedules import make_schedule
 from bertjax.training.sharding import host_copy, local_sequences, make_mesh, state_shardings

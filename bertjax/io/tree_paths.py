@@ -1,27 +1,32 @@
-"""Nested dicts of arrays by the paths of their leaves, such as `encoder/layers/attention/query/kernel`."""
+"""Parameter trees by path: nested dicts of arrays as `{"encoder/layers/attention/query/kernel": array}`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from jax.tree_util import keystr, tree_flatten_with_path, tree_map_with_path
 
 
 def flatten_tree(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns the leaves by their path, keys joined with `/`, in the order of the tree."""
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        leaves |= flatten_tree(value, f"{path}/") if isinstance(value, Mapping) else {path: value}
-    return leaves
+    """Returns the leaves of nested dicts by `prefix` + path, keys joined with `/`, in the order of `jax.tree.leaves`."""
+    leaves, _ = tree_flatten_with_path(tree)
+    return {f"{prefix}{keystr(path, simple=True, separator='/')}": leaf for path, leaf in leaves}
 
 
 def unflatten_tree(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the nested dict of leaves by path, the inverse of `flatten_tree`."""
-    root: dict[str, Any] = {}
+    """Returns the nested dicts of `flatten_tree`."""
+    tree: dict[str, Any] = {}
     for path, leaf in leaves.items():
         *parents, last = path.split("/")
-        node = root
+        node = tree
         for parent in parents:
             node = node.setdefault(parent, {})
         node[last] = leaf
-    return root
+    return tree
+
+
+def map_with_path(function: Callable[[str, Any], Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the same tree with `function(path, leaf)` in place of every leaf."""
+    mapped = tree_map_with_path(lambda path, leaf: function(keystr(path, simple=True, separator="/"), leaf), tree)
+    return dict(mapped)

@@ -1,33 +1,38 @@
-"""Which of how many processes this is: from the config, else from what the launcher left in the environment.
+"""Detects which of how many processes this is: from the config, else from the environment that a launcher sets.
 
-jax knows SLURM, Open MPI up to version 4, TPU slices on Google Compute Engine and GKE, and Kubernetes jobs
-(jax/_src/clusters). It starts a cluster whenever it is asked to; we ask only where there are several processes.
+`jax.distributed.initialize` knows the launchers as well, but it starts a service even for one process, and not all of
+them leave it enough to find the first process. So the process count is read here, and jax is called by the launcher's
+name only where there can be several processes.
 """
 
 from __future__ import annotations
 
 import os
-import warnings
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
 
 from bertjax.config.distributed import DistributedConfig
 from bertjax.errors import UserError
 
-# Launchers that jax does not know, or not in every version: how many, which one, which one of this host.
+AUTO = "ompi", "slurm", "gketpu", "gcetpu", "k8s"
+"""Launchers that `distributed.cluster=auto` looks for, by jax's names and in its order."""
+SLURM = "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID"
 RANKS = {
     "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "MPI": ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"),
     "SLURM": ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID"),
 }
-HOW = (
-    "give --config.distributed.coordinator_address=HOST:PORT of the first process (and num_processes, process_id, "
-    "where the launcher does not say them), or --config.distributed.cluster=none if these processes have nothing to "
-    "do with each other"
+"""Number of processes, index of this one, and its index on this host, of launchers that do not name the first host."""
+GOOGLE_PCI_VENDOR = "0x1ae0"
+ADVICE = (
+    "set --config.distributed.coordinator_address=HOST:PORT of the first process (and num_processes, process_id, "
+    "where the launcher does not set them), or --config.distributed.cluster=none if these processes are independent"
 )
 
 
 class ProcessInfo(NamedTuple):
-    """What `jax.distributed.initialize` is told; None = jax asks the cluster."""
+    """Arguments of `jax.distributed.initialize`; None = jax asks the launcher."""
 
     coordinator_address: str | None
     num_processes: int | None
@@ -37,66 +42,70 @@ class ProcessInfo(NamedTuple):
 
 
 def find_process_info(config: DistributedConfig) -> ProcessInfo | None:
-    """Where this process stands, None where it is alone; raises `UserError` when only part of it is known."""
+    """Returns how this process joins the others, None for a single process.
+
+    Raises:
+        UserError: There are several processes, but not enough is known to join them.
+    """
     if config.coordinator_address is not None or config.process_id is not None or config.num_processes is not None:
-        return _given(config)
+        return _from_config(config)
     if config.cluster == "none":
         return None
-    known = _known_to_jax(config.cluster)
-    if known is not None:
-        count = _asked(known)
-        method = None if config.cluster == "auto" else config.cluster
-        return None if count == 1 else ProcessInfo(None, None, None, config.device_ids, method)
+    for name in AUTO if config.cluster == "auto" else (config.cluster,):
+        count = _count_processes(name)
+        if count != 0:
+            return None if count == 1 else ProcessInfo(None, None, None, config.device_ids, name)
     if config.cluster != "auto":
-        raise UserError(f"distributed.cluster={config.cluster}, but this process was not started by it; {HOW}")
+        raise UserError(f"distributed.cluster={config.cluster}, but this process was not started by it; {ADVICE}")
     for launcher, (size, *_) in RANKS.items():
         if int(os.environ.get(size, 1)) > 1:
-            raise UserError(f"{launcher} started {os.environ[size]} processes, but not who is the first: {HOW}")
+            raise UserError(f"{launcher} started {os.environ[size]} processes, but does not name the first: {ADVICE}")
     return None
 
 
-def _given(config: DistributedConfig) -> ProcessInfo | None:
-    """Named by the config, completed by the launcher's ranks."""
+def _from_config(config: DistributedConfig) -> ProcessInfo | None:
+    """Completes the values of the config by the ranks that the launcher sets."""
     count, index, devices = config.num_processes, config.process_id, config.device_ids
-    for size, rank, local in RANKS.values():
+    for size, rank, local_rank in RANKS.values():
         if size in os.environ and rank in os.environ:
             count = int(os.environ[size]) if count is None else count
             index = int(os.environ[rank]) if index is None else index
-            if devices is None and local in os.environ:
-                devices = [int(os.environ[local])]  # one process a device, as jax does under its own clusters
+            if devices is None and local_rank in os.environ:
+                devices = [int(os.environ[local_rank])]  # one device per process, as in jax's own clusters
             break
     if count == 1:
         return None
-    found = {"coordinator_address": config.coordinator_address, "num_processes": count, "process_id": index}
-    lacking = [f"distributed.{name}" for name, value in found.items() if value is None]
-    if lacking:
+    values = {"coordinator_address": config.coordinator_address, "num_processes": count, "process_id": index}
+    missing = [f"distributed.{name}" for name, value in values.items() if value is None]
+    if missing:
         raise UserError(
             f"several processes need distributed.coordinator_address, num_processes and process_id: "
-            f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing"
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
         )
     method = {"none": "deactivate", "auto": None}.get(config.cluster, config.cluster)
     return ProcessInfo(config.coordinator_address, count, index, devices, method)
 
 
-def _known_to_jax(name: str) -> Any:
-    """The cluster that jax finds around this process, None where there is none."""
-    from jax._src.clusters import ClusterEnv
+def _count_processes(launcher: str) -> int | None:
+    """Returns the number of processes; 0 = not started by this launcher, None = only jax can ask it."""
+    env = os.environ
+    if launcher == "slurm":
+        return int(env["SLURM_NTASKS"]) if all(name in env for name in SLURM) else 0
+    if launcher == "ompi":
+        return int(env["OMPI_COMM_WORLD_SIZE"]) if "OMPI_MCA_orte_hnp_uri" in env else 0
+    if launcher == "mpi4py":
+        return None if find_spec("mpi4py") else 0
+    if launcher == "k8s":  # a pod without an index is not part of a job
+        is_job = "KUBERNETES_SERVICE_HOST" in env and "JOB_COMPLETION_INDEX" in env
+        return None if is_job and find_spec("kubernetes") else 0
+    if not _has_tpu():
+        return 0
+    hosts = env.get("TPU_PROCESS_ADDRESSES", env.get("TPU_WORKER_HOSTNAMES"))
+    if launcher == "gketpu":
+        return 0 if hosts is None else len(hosts.split(",")) * int(env.get("MEGASCALE_NUM_SLICES") or 1)
+    return 0 if "TPU_SKIP_MDS_QUERY" in env else None  # gcetpu: the metadata server has the count
 
-    if name == "auto" and "KUBERNETES_SERVICE_HOST" in os.environ and "JOB_COMPLETION_INDEX" not in os.environ:
-        named = [each for each in ClusterEnv._cluster_types if each.name != "k8s"]  # a pod that is no part of a job
-    else:
-        named = [each for each in ClusterEnv._cluster_types if name in ("auto", each.name)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # jax wants a package for Kubernetes, even of a pod that is alone
-        usable = (each for each in named if name != "auto" or not each.opt_in_only_method)
-        return next((each for each in usable if each.is_env_present()), None)
 
-
-def _asked(cluster: Any) -> int:
-    try:
-        return cluster.get_process_count()
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"the cluster ({cluster.name}) does not say how many processes there are ({reason}); {HOW}"
-        ) from error
+def _has_tpu() -> bool:
+    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+    return find_spec("libtpu") is not None and any(path.read_text().strip() == GOOGLE_PCI_VENDOR for path in vendors)

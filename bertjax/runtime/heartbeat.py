@@ -1,14 +1,15 @@
-"""The thread by which a process lives for the others: its pulse, their failures, and steps that all agree on.
+"""Heartbeat threads: publish that this process is alive, detect lost processes, and agree on common steps.
 
-Keys in the store: `alive/N`, what process N last wrote, read by the first; `failed`, the first failure of any, which
-everybody waits for; `notes/`, what all read: the first process's own pulse and requests (`ask/R`, round R).
-A request is settled as in XLA's preemption manager: every process says how many steps it has dispatched and goes on to
-none before the answer is there; the answer is one step more than the most. That stalls a run only when there is a
-request, for about a second.
+Keys in the store: `alive/N`, last written by process N and read by the first one; `failed`, the first failure of any
+process, for which all wait; `requests/R`, the request to stop or save of round R, which all read.
+A request is settled as in XLA's preemption manager: every process publishes the number of steps that it has dispatched
+and dispatches no more until the answer is there, which is the largest of these numbers plus one. Training waits about a
+second for a request, and for nothing else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -18,186 +19,207 @@ import time
 from typing import Any
 
 EXIT_PEER_LOST = 75
-"""Exit status when another process is gone; EX_TEMPFAIL of sysexits.h: start all of them again."""
+"""Exit status after the loss of another process; EX_TEMPFAIL of sysexits.h: start all of them again."""
 
-ALIVE, NOTES, FAILED = "bertjax/alive/", "bertjax/notes/", "bertjax/failed"
-LONGEST_PERIOD = 1.0
-"""Seconds between two pulses; also about how long a signal on one process takes to reach the others."""
-_SOON = 0.02
+ALIVE, REQUESTS, FAILED = "bertjax/alive/", "bertjax/requests/", "bertjax/failed"
+MAX_PERIOD = 1.0
+"""Seconds between two heartbeats; also about the time that a signal on one process takes to reach the others."""
+_POLL = 0.02
 
 
 class Heartbeat:
-    """Starts with the process and ends with `stop`; whatever ends the process before does so with a message."""
+    """Runs from the start of a process to `stop`; whatever ends the process before does so with a message.
+
+    Args:
+        client: Client of jax's key-value store.
+        index: Index of this process.
+        count: Number of processes.
+        timeout: Seconds of silence after which a process counts as lost.
+    """
 
     def __init__(self, client: Any, index: int, count: int, timeout: float):
         self._client, self._index, self._count, self._timeout = client, index, count, timeout
-        self._period = min(LONGEST_PERIOD, timeout / 8)
-        self._beats, self._round, self._tick = 0, 0, 0
-        self._wishes: list[str] = []
-        self._asked: set[str] = set()
+        self._period = min(MAX_PERIOD, timeout / 8)
+        self._beats, self._round, self._step = 0, 0, 0
+        self._requests: list[str] = []
+        self._requested: set[str] = set()
         self._agreed: dict[int, tuple[int, bool]] = {}
-        self._stopping, self._suspicious = threading.Event(), False
+        self._stopping, self._is_suspicious = threading.Event(), False
         self._lock = threading.Lock()
-        self._heard = time.monotonic()
-        self._seen: dict[str, tuple[str, float]] = {}
+        self._last_answer = time.monotonic()
+        self._last_beats: dict[str, tuple[str, float]] = {}
         self._host = socket.gethostname()
-        self._beat()  # before anybody waits for it
+        self._beat()  # before any process waits for it
         self._threads = [
-            threading.Thread(target=target, daemon=True, name=f"processes-{target.__name__}")
+            threading.Thread(target=target, daemon=True, name=f"heartbeat-{target.__name__}")
             for target in (self._live, self._watch)
         ]
         for thread in self._threads:
             thread.start()
 
-    # -- for the main thread -----------------------------------------------------------------------------------------
+    # Methods of the main thread
 
     def agree(self, stop: int, save: bool) -> tuple[int, bool]:
-        """One more step is dispatched: what all do behind it (the number of a signal or 0, whether to save)."""
+        """Counts a dispatched step; returns what all processes do after it.
+
+        Args:
+            stop: Number of a signal that this process received, or 0.
+            save: Whether this process requests a checkpoint.
+
+        Returns:
+            (number of a signal or 0, whether to save), the same on all processes.
+        """
         with self._lock:
-            self._tick += 1
-            for kind, wished in (("stop", stop), ("save", int(save))):
-                if wished and kind not in self._asked:  # once, whatever comes of it later
-                    self._asked.add(kind)
-                    self._wishes.append(f"{kind} {wished}")
-            now = self._agreed.pop(self._tick, (0, False))
-            if now[1]:
-                self._asked.discard("save")
-            return now
+            self._step += 1
+            for kind, value in (("stop", stop), ("save", int(save))):
+                if value and kind not in self._requested:  # once per request
+                    self._requested.add(kind)
+                    self._requests.append(f"{kind} {value}")
+            agreed = self._agreed.pop(self._step, (0, False))
+            if agreed[1]:
+                self._requested.discard("save")
+            return agreed
 
     def await_peer_failure(self) -> None:
-        """Gives the pulse time to learn who is gone, after a failure that may come of it; it ends the process then."""
-        self._suspicious = True
+        """Waits until a lost process must have been noticed, which ends this process with a message that names it."""
+        self._is_suspicious = True
         time.sleep(self._timeout + 2 * self._period)
 
     def fail(self, message: str, code: int) -> None:
-        """Tells the others and ends this process; does not return."""
-        said = {"process": self._index, "host": self._host, "message": message, "code": code}
-        try:
-            self._client.key_value_set(FAILED, json.dumps(said))
-        except Exception:  # somebody was faster, or nobody is there to hear it
-            said["code"] = code
+        """Ends all processes; does not return.
+
+        Args:
+            message: One line for the standard error of every process.
+            code: Their exit status.
+        """
+        failure = {"process": self._index, "host": self._host, "message": message, "code": code}
+        with contextlib.suppress(Exception):  # another process failed first, or the service is gone
+            self._client.key_value_set(FAILED, json.dumps(failure))
         if self._index == 0:
-            time.sleep(2 * self._period)  # the service lives in this process: let the others hear
-        self._end(message, code)
+            time.sleep(2 * self._period)  # the service runs in this process: let the others read it
+        self._exit(message, code)
 
     def stop(self) -> None:
-        """No more pulses: everybody is done."""
+        """Ends the threads: all processes are done."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(timeout=2 * self._period)
 
-    # -- its threads -------------------------------------------------------------------------------------------------
+    # Threads
 
     def _live(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._beat()
-                self._read_notes()
+                self._read_request()
                 self._await_failure()
             except Exception as error:
                 if self._stopping.is_set():
                     return
                 if "UNAVAILABLE" in str(error) and self._index:
-                    self._end(f"{self._name(0)} is gone, and with it the service that all depend on", EXIT_PEER_LOST)
-                time.sleep(self._period)  # not answered this time: `_watch` minds how long that goes on
+                    self._exit(f"{self._name(0)} is gone, and with it the service that all depend on", EXIT_PEER_LOST)
+                time.sleep(self._period)  # `_watch` counts how long the service does not answer
 
     def _watch(self) -> None:
-        """Ends this process when the first one, where the service is, has been silent for too long."""
+        """Ends this process when the first one, which runs the service, has been silent for too long."""
         while not self._stopping.wait(self._period):
-            silent = time.monotonic() - self._heard
+            silent = time.monotonic() - self._last_answer
             if self._index and silent > self._timeout:
-                self._end(
-                    f"{self._name(0)} has not answered for {silent:.0f} s (distributed.peer_timeout)", EXIT_PEER_LOST
-                )
+                message = f"{self._name(0)} has not answered for {silent:.0f} s (distributed.peer_timeout)"
+                self._exit(message, EXIT_PEER_LOST)
 
     def _beat(self) -> None:
         self._beats += 1
         self._client.key_value_set(f"{ALIVE}{self._index}", f"{self._beats} {self._host}", True)
         if self._index == 0:
-            self._look_round()
-        self._heard = time.monotonic()
+            self._check_peers()
+        self._last_answer = time.monotonic()
 
-    def _look_round(self) -> None:
-        """The first process alone looks who is silent: the others hear of it as of any failure."""
+    def _check_peers(self) -> None:
+        """Looks for silent processes, on the first one; the others learn of a loss as of any failure."""
         now = time.monotonic()
-        patience = 3 * self._period if self._suspicious else self._timeout
-        found = {key.rpartition("/")[2]: value for key, value in self._client.key_value_dir_get(ALIVE)}
+        patience = 3 * self._period if self._is_suspicious else self._timeout
+        beats = {key.rpartition("/")[2]: value for key, value in self._client.key_value_dir_get(ALIVE)}
         for name in map(str, range(1, self._count)):
-            text = found.get(name, "")
-            if name not in self._seen or self._seen[name][0] != text:
-                self._seen[name] = text, now
-            elif now - self._seen[name][1] > patience:
-                silent = now - self._seen[name][1]
+            text = beats.get(name, "")
+            if name not in self._last_beats or self._last_beats[name][0] != text:
+                self._last_beats[name] = text, now
+            elif now - self._last_beats[name][1] > patience:
+                silent = now - self._last_beats[name][1]
                 self.fail(f"{self._name(name)} has not been heard of for {silent:.0f} s", EXIT_PEER_LOST)
 
     def _await_failure(self) -> None:
-        """Sleeps one period, but for the failure of another process, which ends this one at once."""
+        """Sleeps for one period, unless another process fails, which ends this one at once."""
         try:
-            said = json.loads(self._client.blocking_key_value_get(FAILED, int(1000 * self._period)))
+            failure = json.loads(self._client.blocking_key_value_get(FAILED, int(1000 * self._period)))
         except Exception as error:
             if "DEADLINE_EXCEEDED" in str(error):
                 return
             raise
-        if not self._stopping.is_set() and said["process"] != self._index:
-            who = f"process {said['process']} on {said['host']}"
-            self._end(f"ended together with {who}, which says: {said['message']}", said["code"])
+        if not self._stopping.is_set() and failure["process"] != self._index:
+            source = f"process {failure['process']} on {failure['host']}"
+            self._exit(f"ended together with {source}, which says: {failure['message']}", failure["code"])
         self._stopping.wait(self._period)
 
-    # -- agreeing on a step ------------------------------------------------------------------------------------------
+    # Agreeing on a step
 
-    def _read_notes(self) -> None:
-        """Puts forward what the main thread wishes, and settles what any process has put forward."""
-        key = f"{NOTES}{self._round}"
-        if self._wishes:
+    def _read_request(self) -> None:
+        """Publishes the requests of the main thread, and settles the request of any process."""
+        key = f"{REQUESTS}{self._round}"
+        if self._requests:
             try:
-                self._client.key_value_set(key, self._wishes[0])
+                self._client.key_value_set(key, self._requests[0])
             except Exception as error:
                 if "ALREADY_EXISTS" not in str(error):
                     raise
         try:
-            wish = self._client.key_value_try_get(key)
+            request = self._client.key_value_try_get(key)
         except Exception as error:
             if "NOT_FOUND" in str(error):
                 return
             raise
         try:
-            self._settle(wish)
-        except Exception as error:  # others may act on an answer that this process has not heard
-            self.fail(f"the processes could not agree on a step: {' '.join(str(error).split())[:300]}", EXIT_PEER_LOST)
+            self._settle(request)
+        except Exception as error:  # others may act on an answer that this process does not have
+            message = f"the processes could not agree on a step: {' '.join(str(error).split())[:300]}"
+            self.fail(message, EXIT_PEER_LOST)
 
-    def _settle(self, wish: str) -> None:
-        """Finds the first step that nobody has dispatched yet; the main thread waits here if it wants to go on."""
+    def _settle(self, request: str) -> None:
+        """Finds the first step that no process has dispatched; the main thread waits if it dispatches a step."""
         with self._lock:
-            answer, ticks = f"bertjax/answer/{self._round}", f"bertjax/ticks/{self._round}/"
-            self._client.key_value_set(f"{ticks}{self._index}", str(self._tick))
+            answer, steps = f"bertjax/answer/{self._round}", f"bertjax/steps/{self._round}/"
+            self._client.key_value_set(f"{steps}{self._index}", str(self._step))
             if self._index == 0:
-                while len(found := self._client.key_value_dir_get(ticks)) < self._count:
+                while len(published := self._client.key_value_dir_get(steps)) < self._count:
                     self._beat()
-                    time.sleep(_SOON)
-                self._client.key_value_set(answer, str(max(int(tick) for _, tick in found) + 1))
+                    time.sleep(_POLL)
+                self._client.key_value_set(answer, str(max(int(step) for _, step in published) + 1))
             step = int(self._client.blocking_key_value_get(answer, int(1000 * self._timeout)))
-            kind, _, number = wish.partition(" ")
+            kind, _, number = request.partition(" ")
             stop, save = self._agreed.get(step, (0, False))
             self._agreed[step] = (stop or int(number), save) if kind == "stop" else (stop, True)
-            self._wishes = [each for each in self._wishes if not each.startswith(kind)]
+            self._requests = [each for each in self._requests if not each.startswith(kind)]
             self._round += 1
 
-    # -- the end -----------------------------------------------------------------------------------------------------
-
     def _name(self, index: int | str) -> str:
-        host = self._seen.get(str(index), ("", 0.0))[0].partition(" ")[2]
+        host = self._last_beats.get(str(index), ("", 0.0))[0].partition(" ")[2]
         return f"process {index} on {host}" if host else f"process {index}"
 
-    def _end(self, message: str, code: int) -> None:
+    def _exit(self, message: str, code: int) -> None:
         exit_immediately(f"process {self._index} of {self._count}: {message}", code)
 
 
 def exit_immediately(message: str, code: int) -> None:
-    """Ends this process with a line on stderr: every other way out may wait for those who are gone."""
-    # By a thread of its own: the one that prints may be stuck in a pipe that nobody reads.
+    """Ends this process with a line on stderr: every other way to end may wait for lost processes.
+
+    Args:
+        message: The line.
+        code: The exit status.
+    """
+    # In a thread: a print may be stuck in a pipe that is not read.
     flush = threading.Thread(target=sys.stdout.flush, daemon=True)
     flush.start()
     flush.join(timeout=1.0)
-    shown_again = b"\x1b[?25h" if os.isatty(2) else b""  # a progress bar hides the terminal's cursor
-    os.write(2, shown_again + f"bertjax: {message}\n".encode())
+    show_cursor = b"\x1b[?25h" if os.isatty(2) else b""  # a progress bar hides it
+    os.write(2, show_cursor + f"bertjax: {message}\n".encode())
     os._exit(code)

@@ -1,9 +1,9 @@
 """Large memory pages for training on a CPU.
 
-XLA:CPU gives the buffers of a step back after each step and asks for them again, and every page of 4 KiB is then
-zeroed by the kernel once more: a third of the processors' time at BERT-mini. With pages of 2 MiB that cost is gone
-(docs/performance.md). glibc asks the kernel for them if its environment says so when the process begins, and only
-then, so a process that wants them begins anew: the same program, process number and arguments.
+XLA:CPU frees the buffers of a step after each step and allocates them again, and the kernel then zeroes every page of
+4 KiB once more: a third of the processor time at BERT-mini. Pages of 2 MiB remove that cost (docs/performance.md).
+glibc asks the kernel for them only if its environment says so when the process starts, so the process replaces itself:
+the same program, process number and arguments.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 NAME = "glibc.malloc.hugetlb"
-FIRST_GLIBC = (2, 35)
+MIN_GLIBC = (2, 35)
 ACCELERATORS = ("/dev/nvidia0", "/dev/accel0", "/dev/kfd")
 
 
 def use_huge_pages() -> None:
-    """Begins this process anew with large pages, where they help and nobody has decided about them."""
+    """Restarts this process with large pages, where they help and neither the user nor the kernel has decided."""
     kernel = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     try:
         offered = kernel.read_text()
@@ -32,14 +32,17 @@ def use_huge_pages() -> None:
 
 
 def huge_page_environment(environment: Mapping[str, str], offered: str, libc: tuple[str, str]) -> dict[str, str] | None:
-    """The environment that asks for large pages, None where that is of no use or was decided already.
+    """Returns the environment that asks for large pages, None where that is useless or already decided.
 
-    `offered` is what the kernel says of transparent huge pages, such as "always [madvise] never": with "always" they
-    are there anyway, with "never" for nobody.
+    Args:
+        environment: Environment of this process.
+        offered: Transparent huge pages of the kernel, such as "always [madvise] never": "always" gives them to every
+            process, "never" to none.
+        libc: Name and version of the C library.
     """
     name, version = libc
-    known = tuple(int(part) for part in version.split(".") if part.isdecimal())
-    given = environment.get("GLIBC_TUNABLES", "")
-    if "[madvise]" not in offered or name != "glibc" or known < FIRST_GLIBC or NAME in given:
+    numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
+    tunables = environment.get("GLIBC_TUNABLES", "")
+    if "[madvise]" not in offered or name != "glibc" or numbers < MIN_GLIBC or NAME in tunables:
         return None
-    return {**environment, "GLIBC_TUNABLES": f"{given}:{NAME}=1".lstrip(":")}
+    return {**environment, "GLIBC_TUNABLES": f"{tunables}:{NAME}=1".lstrip(":")}

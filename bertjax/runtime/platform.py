@@ -1,4 +1,4 @@
-"""What the machine can do: its platform, its cache of compiled code, the types that its processor multiplies fast."""
+"""The platform in use: its devices, the cache of compiled code, and the dtypes that suit its processor."""
 
 from __future__ import annotations
 
@@ -20,20 +20,25 @@ from bertjax.errors import UserError
 from bertjax.models.mesh import target_platform
 
 
-def use_platform(wanted: str) -> None:
-    """Raises `UserError` when the devices are not what was asked for: nobody trains on a CPU for a week by mistake."""
-    if wanted == "cpu":
+def use_platform(name: str) -> None:
+    """Starts jax on the platform `name` ("any": whichever there is).
+
+    Raises:
+        UserError: jax runs on another platform, or on the CPU of a machine with an accelerator: a long run on the wrong
+            one would be a mistake.
+    """
+    if name == "cpu":
         jax.config.update("jax_platforms", "cpu")
     try:
-        found = {"cuda": "gpu", "rocm": "gpu"}.get(jax.default_backend(), jax.default_backend())
+        platform = {"cuda": "gpu", "rocm": "gpu"}.get(jax.default_backend(), jax.default_backend())
     except RuntimeError as error:
         raise UserError(f"jax cannot start its backend: {str(error).splitlines()[0]}") from error
-    if wanted not in ("any", found):
+    if name not in ("any", platform):
         raise UserError(
-            f"platform={wanted} was asked for, but jax runs on {found}; install its plugin "
+            f"platform={name} is set, but jax runs on {platform}; install its plugin "
             "(pip install 'bertjax[cuda12]', 'bertjax[cuda13]' or 'bertjax[tpu]') or set --config.platform=any"
         )
-    if wanted == "any" and found == "cpu" and "JAX_PLATFORMS" not in os.environ:
+    if name == "any" and platform == "cpu" and "JAX_PLATFORMS" not in os.environ:
         device = next((path for path in ("/dev/nvidia0", "/dev/accel0") if os.path.exists(path)), None)
         if device is not None:
             raise UserError(
@@ -43,9 +48,9 @@ def use_platform(wanted: str) -> None:
 
 
 def enable_compile_cache(cfg: ConfigDict) -> None:
-    """Lets jax keep what it compiles for a second or longer, unless its own settings name a place for that.
+    """Sets the folder where jax caches compiled programs, unless jax's own settings name one.
 
-    Code for a CPU uses all that it can do, so another CPU that shares the disk gets a folder of its own.
+    Code for a CPU uses all of its instructions, so another kind of CPU that shares the disk gets another folder.
     """
     if not cfg.compile_cache or jax.config.values["jax_compilation_cache_dir"] is not None:
         return
@@ -57,38 +62,38 @@ def enable_compile_cache(cfg: ConfigDict) -> None:
 
 @contextlib.contextmanager
 def compile_cache_disabled() -> Iterator[None]:
-    """Whatever is compiled here is compiled anew, and not kept; jax must be told to ask its config again."""
+    """Compiles everything in the `with` block, reads nothing from the cache, and writes nothing to it."""
 
-    def use(value: bool) -> None:
+    def enable(value: bool) -> None:
         jax.config.update("jax_enable_compilation_cache", value)
-        compilation_cache.reset_cache()
+        compilation_cache.reset_cache()  # jax reads the setting once
 
-    was = jax.config.values["jax_enable_compilation_cache"]
-    use(False)
+    before = jax.config.values["jax_enable_compilation_cache"]
+    enable(False)
     try:
         yield
     finally:
-        use(was)
+        enable(before)
 
 
 def check_determinism(cfg: ConfigDict) -> None:
-    """Raises `UserError` where `deterministic` was asked for and XLA is free to add in another order every time."""
+    """Raises `UserError` where `deterministic` is set and XLA may add in another order each time."""
     flags = os.environ.get("XLA_FLAGS", "").split()
-    given = [flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == "--xla_gpu_deterministic_ops"]
-    on = bool(given) and given[-1].lower() in ("", "true", "1")  # the last one counts
-    if cfg.deterministic and jax.default_backend() in ("gpu", "cuda", "rocm") and not on:
+    values = [flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == "--xla_gpu_deterministic_ops"]
+    is_set = bool(values) and values[-1].lower() in ("", "true", "1")  # the last one counts
+    if cfg.deterministic and jax.default_backend() in ("gpu", "cuda", "rocm") and not is_set:
         raise UserError(
-            "deterministic=true: a GPU adds in an order of its own unless XLA is told otherwise; start with "
+            "deterministic=true: a GPU adds in any order unless XLA is configured otherwise; start with "
             "XLA_FLAGS=--xla_gpu_deterministic_ops=true in the environment (slower), or set deterministic=false"
         )
 
 
 def platform_config(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
-    """The model with the types and the unrolling that suit the platform in use: that of the mesh, if there is one.
+    """Returns the model with the dtypes and the unrolling that suit the platform of the mesh, else that of jax.
 
-    XLA:CPU multiplies bfloat16 fast only where the result is float32 (and the processor has the instructions), and
-    its scan copies what the backward pass needs: unrolled is 1.4 times as fast, but `remat` then saves nothing, for XLA
-    finds what is computed twice. Accelerators keep the activations in bfloat16, too, and compile one layer.
+    XLA:CPU multiplies bfloat16 fast only where the result is float32 (and the processor has the instructions), and its
+    scan copies what the backward pass needs: unrolled is 1.4 times as fast, but `remat` then saves nothing, since XLA
+    merges repeated computations. Accelerators keep activations in bfloat16, too, and compile a single layer.
     """
     on_cpu = target_platform() == "cpu"
     compute = cfg.train.compute_dtype
@@ -106,7 +111,7 @@ def _cpu_multiplies_bfloat16() -> bool:
 
 
 def _cpu_flags() -> set[str]:
-    """The instruction sets of this machine, as Linux tells them; empty elsewhere."""
+    """Returns the instruction sets of this machine on Linux; empty elsewhere."""
     if not sys.platform.startswith("linux"):
         return set()
     try:

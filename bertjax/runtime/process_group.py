@@ -1,7 +1,10 @@
-"""This process among others: what the first one tells them, what all do at the same step, who has died.
+"""The processes of a run: broadcasts from the first one, common steps to stop or save at, and a common end.
 
-Everything here goes through the key-value store of jax's coordination service, which lives in the first process. It
-needs no device, so it works while the devices wait for a process that is gone.
+All of it goes through the key-value store of jax's coordination service, which runs in the first process. It needs no
+device, and so it works while the devices wait for a lost process.
+
+jax (0.10 to 0.12) has no public name for the client of that store: `_coordination_service` is the only place that
+reaches into `jax._src`.
 """
 
 from __future__ import annotations
@@ -17,14 +20,17 @@ from typing import Any, TypeVar
 
 from bertjax.config.distributed import DistributedConfig
 from bertjax.errors import UserError
-from bertjax.runtime.cluster import ProcessInfo, find_process_info
+from bertjax.runtime.cluster import ADVICE, ProcessInfo, find_process_info
 from bertjax.runtime.heartbeat import EXIT_PEER_LOST, Heartbeat, exit_immediately
 
 T = TypeVar("T")
 
+NETWORK_ERRORS = ("Gloo", "NCCL", "RCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "Connection ", "barrier")
+"""Words of the messages of collectives and barriers that fail when another process is lost."""
+
 
 class ProcessGroup:
-    """The processes that train one model, and which of them this is; this base class is a group of one process."""
+    """The processes that train one model, and the index of this one; this base class is a group of one process."""
 
     index, count = 0, 1
 
@@ -64,35 +70,50 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 class MultiProcessGroup(ProcessGroup):
-    """One of several processes, from the moment that they have found each other."""
+    """One of several processes.
+
+    Args:
+        client: Client of jax's key-value store.
+        index: Index of this process.
+        count: Number of processes.
+        config: Timeouts.
+    """
 
     def __init__(self, client: Any, index: int, count: int, config: DistributedConfig):
         self.index, self.count, self.config = index, count, config
         self._client, self._calls = client, 0
-        self._pulse = Heartbeat(client, index, count, config.peer_timeout)
+        self._heartbeat = Heartbeat(client, index, count, config.peer_timeout)
 
     def run_on_first(self, what: str, make: Callable[[], T]) -> T:
         self._calls += 1
         key = f"bertjax/first/{self._calls}"
         if self.index == 0:
-            told = json.dumps(make())
-            self._client.key_value_set(key, told)
+            text = json.dumps(make())
+            self._client.key_value_set(key, text)
         else:
             try:
-                told = self._client.blocking_key_value_get(key, 1000 * self.config.wait_timeout)
+                text = self._client.blocking_key_value_get(key, 1000 * self.config.wait_timeout)
             except Exception as error:
-                raise self._waited(what, error) from error
-        return json.loads(told)
+                raise self._timeout_error(what, error) from error
+        return json.loads(text)
 
     def barrier(self, what: str, seconds: int) -> None:
-        """Returns when all processes are here; raises `UserError` when they are not in time."""
+        """Waits for all processes.
+
+        Args:
+            what: Name of the barrier, also for the message after a timeout.
+            seconds: Longest wait.
+
+        Raises:
+            UserError: Some process did not arrive in time.
+        """
         try:
             self._client.wait_at_barrier(f"bertjax/{what}", 1000 * seconds)
         except Exception as error:
-            raise self._waited(what, error) from error
+            raise self._timeout_error(what, error) from error
 
     def agree(self, stop: int, save: bool) -> tuple[int, bool]:
-        return self._pulse.agree(stop, save and self.index == 0)
+        return self._heartbeat.agree(stop, save and self.index == 0)
 
     @contextlib.contextmanager
     def abort_on_error(self) -> Iterator[None]:
@@ -104,12 +125,12 @@ class MultiProcessGroup(ProcessGroup):
             self._fail(error)
 
     def close(self) -> None:
-        """Waits until all are done, so that none of them takes another's end for a death."""
+        """Waits until all processes are done, so that none of them counts the end of another as a loss."""
         with self.abort_on_error():
             self.barrier("the end of all", self.config.wait_timeout)
-        self._pulse.stop()
+        self._heartbeat.stop()
 
-    def _waited(self, what: str, error: Exception) -> Exception:
+    def _timeout_error(self, what: str, error: Exception) -> Exception:
         if "DEADLINE_EXCEEDED" not in str(error):
             return error
         return UserError(
@@ -117,30 +138,27 @@ class MultiProcessGroup(ProcessGroup):
         )
 
     def _fail(self, error: BaseException) -> None:
-        """Tells the others and ends this process; does not return."""
+        """Ends all processes; does not return."""
         if isinstance(error, UserError):
             message, code = str(error), 2
         elif isinstance(error, KeyboardInterrupt):
             message, code = "interrupted", 130
         else:
             if is_network_error(error):
-                self._pulse.await_peer_failure()
+                self._heartbeat.await_peer_failure()
                 code = EXIT_PEER_LOST
             else:
                 traceback.print_exception(error)
                 code = 1
             message = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        self._pulse.fail(message, code)
-
-
-_OF_THE_NETWORK = ("Gloo", "NCCL", "RCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "Connection ", "barrier")
+        self._heartbeat.fail(message, code)
 
 
 def is_network_error(error: BaseException) -> bool:
-    """Whether it may come of another process that is gone: collectives and barriers fail in many types and words."""
+    """Returns whether an error may be caused by the loss of another process, by the words of its message."""
     chain: BaseException | None = error
     while chain is not None:
-        if any(word in str(chain) for word in _OF_THE_NETWORK):
+        if any(word in str(chain) for word in NETWORK_ERRORS):
             return True
         chain = chain.__cause__ or chain.__context__
     return False
@@ -148,60 +166,76 @@ def is_network_error(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def join_processes(config: DistributedConfig) -> Iterator[ProcessGroup]:
-    """Joins the processes of this run, if there are several; nothing is started for one that is alone.
+    """Joins the processes of this run, if there are several; all but the first print nothing.
 
-    All but the first print nothing. To be entered before jax has looked for its devices.
+    Enter it before jax initialises its devices.
+
+    Args:
+        config: Launcher, addresses and timeouts.
+
+    Raises:
+        UserError: The processes cannot be found, or did not answer in time.
     """
-    place = find_process_info(config)
-    if place is None:
-        yield SINGLE_PROCESS
+    info = find_process_info(config)
+    group = SINGLE_PROCESS if info is None else _join(info, config)
+    if not isinstance(group, MultiProcessGroup):
+        yield group
         return
-    processes = _join(place, config)
-    quiet = contextlib.nullcontext() if processes.index == 0 else contextlib.redirect_stdout(_nowhere())
-    with quiet:
+    with contextlib.nullcontext() if group.index == 0 else contextlib.redirect_stdout(_devnull()):
         try:
-            with processes.abort_on_error():
-                yield processes
+            with group.abort_on_error():
+                yield group
         finally:
-            processes.close()
+            group.close()
 
 
-def _nowhere() -> Any:
-    return open(os.devnull, "w", encoding="utf-8")  # open as long as the process lives
+def _devnull() -> Any:
+    return open(os.devnull, "w", encoding="utf-8")  # open until the process exits
 
 
-def _join(place: ProcessInfo, config: DistributedConfig) -> MultiProcessGroup:
-    import jax
+def _coordination_service() -> Any:
+    """Returns jax's process_id, num_processes, coordinator_address, and the client of the key-value store."""
     from jax._src import distributed
 
-    # A signal is ours to handle: jax's service would swallow SIGTERM before the loop is there to hear it.
+    return distributed.global_state
+
+
+def _join(info: ProcessInfo, config: DistributedConfig) -> ProcessGroup:
+    import jax
+
+    # Signals are handled by the training loop: jax's service would swallow SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    own = "this process" if place.process_id is None else f"process {place.process_id} of {place.num_processes}"
+    name = "this process" if info.process_id is None else f"process {info.process_id} of {info.num_processes}"
     message = (
-        f"{own} did not find the others within {config.start_timeout} s (distributed.start_timeout); the first one "
-        f"listens at {place.coordinator_address or 'an address that the cluster says'}: do all run, and reach it?"
+        f"{name} did not find the others within {config.start_timeout} s (distributed.start_timeout); the first one "
+        f"listens at {info.coordinator_address or 'an address that the cluster sets'}: do all run, and reach it?"
     )
-    # jax would abort with a page of its stack; and it cannot be stopped otherwise while it waits.
+    # jax would abort with a page of stack, and it cannot be interrupted while it waits.
     timer = threading.Timer(config.start_timeout, exit_immediately, (message, EXIT_PEER_LOST))
     timer.daemon = True
     timer.start()
     try:
         jax.distributed.initialize(
-            **place._asdict(),
+            **info._asdict(),
             initialization_timeout=config.start_timeout + 10,
-            # Ours comes first, with a message that says who; jax's is for a process that hears nothing any more.
+            # The heartbeat comes first, with a message that names the lost process; jax's is the last resort.
             heartbeat_timeout_seconds=config.peer_timeout + config.peer_timeout // 2 + 5,
             shutdown_timeout_seconds=config.end_timeout,
         )
     except Exception as error:
-        raise UserError(f"{own} could not join the others: {' '.join(str(error).split())[:300]}") from error
+        reason = " ".join(str(error).split())[:300]
+        if config.cluster == "auto" and info.cluster_detection_method is not None and "should be defined" in reason:
+            return SINGLE_PROCESS  # jax found no such cluster
+        raise UserError(f"{name} could not join the others: {reason}; {ADVICE}") from error
     finally:
         timer.cancel()
-    state = distributed.global_state
+    service = _coordination_service()
+    if service.num_processes == 1:
+        return SINGLE_PROCESS
     print(
-        f"process {state.process_id} of {state.num_processes}, coordinator {state.coordinator_address}",
+        f"process {service.process_id} of {service.num_processes}, coordinator {service.coordinator_address}",
         file=sys.stderr,
         flush=True,
     )
-    return MultiProcessGroup(state.client, state.process_id, state.num_processes, config)
+    return MultiProcessGroup(service.client, service.process_id, service.num_processes, config)

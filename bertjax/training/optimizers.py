@@ -15,9 +15,10 @@ from jaxtyping import Array
 
 from bertjax.config.training import OptimizerConfig, Rules
 from bertjax.errors import UserError
+from bertjax.io.tree_paths import map_with_path
 from bertjax.training.bf16_moments import with_bf16_moments
 from bertjax.training.ema import track_ema
-from bertjax.training.param_rules import depth_rules, layer_rules, map_with_path, num_stacked, resolve_multipliers
+from bertjax.training.param_rules import depth_rules, layer_rules, num_stacked, resolve_multipliers
 from bertjax.types import Params
 
 

@@ -10,22 +10,15 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from bertjax.config.training import Rules
 from bertjax.errors import UserError
+from bertjax.io.tree_paths import flatten_tree, map_with_path
 from bertjax.models.layer_stack import STACKS
 from bertjax.types import Params
-
-
-def leaf_paths(params: Params) -> list[tuple[str, Any]]:
-    """(path, leaf) of every leaf, in tree order."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(params)
-    return [("/".join(str(entry.key) for entry in path), leaf) for path, leaf in flat]
 
 
 def num_stacked(path: str) -> int:
@@ -65,12 +58,6 @@ def resolve_multipliers(rules: Rules, params: Params, table: str) -> Params:
     return map_with_path(of_leaf, params)
 
 
-def map_with_path(function: Callable[[str, Any], Any], params: Params) -> Params:
-    """`function(path, leaf)` for every leaf, in the same tree."""
-    leaves = [function(path, leaf) for path, leaf in leaf_paths(params)]
-    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(params), leaves)
-
-
 def layer_rules(params: Params, decay: float, top: int = 1) -> Rules:
     """Factors that shrink from the last layer to the first: decay^(top + L - 1 - i) for layer i of L.
 
@@ -87,7 +74,7 @@ def depth_rules(params: Params) -> Rules:
     Heads and final norms match none of these. Stacks of a tower that lack the first layers (`attention_norms`) are
     counted from the last one.
     """
-    stacks = sorted({_stack_of(path, leaf.shape) for path, leaf in leaf_paths(params) if num_stacked(path)})
+    stacks = sorted({_stack_of(path, leaf.shape) for path, leaf in flatten_tree(params).items() if num_stacked(path)})
     depths: dict[str, int] = {}
     for tower, _, sizes in stacks:
         depths[tower] = max(depths.get(tower, 0), math.prod(sizes))
@@ -114,7 +101,7 @@ def _stack_of(path: str, shape: tuple[int, ...]) -> tuple[str, str, tuple[int, .
 def describe(rules: Rules, params: Params, table: str) -> list[str]:
     """One line a rule: its value and how many parameters it took, unused rules said so."""
     taken: dict[int, int] = {}
-    for path, leaf in leaf_paths(params):
+    for path, leaf in flatten_tree(params).items():
         names = virtual_paths(path, leaf.shape)
         for name in names:
             index = next((i for i, (pattern, _) in enumerate(rules) if re.fullmatch(pattern, name)), None)

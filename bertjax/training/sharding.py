@@ -13,7 +13,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bertjax.config.training import AXES, MeshConfig
 from bertjax.errors import UserError
-from bertjax.training.param_rules import map_with_path, match, num_stacked
+from bertjax.io.tree_paths import map_with_path
+from bertjax.training.param_rules import match, num_stacked
 from bertjax.training.state import TrainState
 from bertjax.types import Batch
 

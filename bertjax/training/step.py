@@ -14,9 +14,10 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.objectives.base import Objective, StepInputs
 from bertjax.training.grad_accumulation import accumulate_grads
-from bertjax.training.param_rules import leaf_paths, num_stacked, virtual_paths
+from bertjax.training.param_rules import num_stacked, virtual_paths
 from bertjax.training.sharding import BATCH, state_shardings
 from bertjax.training.state import TrainState, new_state, purpose_key
 from bertjax.types import Batch, Params, Sum
@@ -95,12 +96,12 @@ def layer_sums(tree: Params, of: Callable[[Array], Array] = jnp.asarray) -> Arra
         own = tuple(range(num_stacked(path), leaf.ndim))
         return jnp.sum(of(leaf.astype(jnp.float32)), axis=own).reshape(-1)
 
-    return jnp.concatenate([of_leaf(path, leaf) for path, leaf in leaf_paths(tree)])
+    return jnp.concatenate([of_leaf(path, leaf) for path, leaf in flatten_tree(tree).items()])
 
 
 def layer_names(params: Params) -> list[str]:
     """The per-layer paths of `layer_sums`, in its order; `params` may be shapes only."""
-    return [name for path, leaf in leaf_paths(params) for name in virtual_paths(path, leaf.shape)]
+    return [name for path, leaf in flatten_tree(params).items() for name in virtual_paths(path, leaf.shape)]
 
 
 def _total(tree: Any) -> Array:

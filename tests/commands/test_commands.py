@@ -123,7 +123,7 @@ BAD = {
     "rate": (["--config.optimizer.lr_mults=(=2"], "is not REGEX=FACTOR"),
     "objective": (["--config.objective.name=mmlm"], "did you mean 'mlm'?"),
     "shares": (["--config.objective.masking.mask_token_rate=0.95"], "sum to at most 1"),
-    "absent device": (["--config.platform=gpu"], "platform=gpu was asked for, but jax runs on cpu"),
+    "absent device": (["--config.platform=gpu"], "platform=gpu is set, but jax runs on cpu"),
     "no mask": (["--config.eval.fill_mask=Nothing is hidden."], "no [MASK] in 'Nothing is hidden.'"),
     "platform": (["--config.platform=tpus"], "did you mean 'tpu'?"),
 }

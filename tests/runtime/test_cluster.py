@@ -6,6 +6,7 @@ import pytest
 
 from bertjax.config.distributed import DistributedConfig
 from bertjax.errors import UserError
+from bertjax.runtime import cluster
 from bertjax.runtime.cluster import ProcessInfo, find_process_info
 
 SLURM = {
@@ -42,23 +43,30 @@ def test_one_process_alone_starts_nothing(monkeypatch: pytest.MonkeyPatch, value
     assert find_process_info(DistributedConfig()) is None
 
 
-def test_slurm_is_known_to_jax_which_asks_it_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards jax's own detection, too, which is no public interface: who is first, and which process this is."""
-    from jax._src.clusters import SlurmCluster
-
+def test_slurm_is_left_to_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     set_all(monkeypatch, SLURM)
-    assert find_process_info(DistributedConfig()) == ProcessInfo(None, None, None, None, None)
+    assert find_process_info(DistributedConfig()) == ProcessInfo(None, None, None, None, "slurm")
     assert find_process_info(DistributedConfig(cluster="slurm", local_devices=(0, 1))) == ProcessInfo(
         None, None, None, [0, 1], "slurm"
     )
-    assert SlurmCluster.get_coordinator_address(None, None).startswith("node007:")
-    assert (SlurmCluster.get_process_count(), SlurmCluster.get_process_id()) == (4, 2)
     assert find_process_info(DistributedConfig(cluster="none")) is None
 
 
 def test_open_mpi_4_is_known_to_jax(monkeypatch: pytest.MonkeyPatch) -> None:
     set_all(monkeypatch, OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911"})
-    assert find_process_info(DistributedConfig()) == ProcessInfo(None, None, None, None, None)
+    assert find_process_info(DistributedConfig()) == ProcessInfo(None, None, None, None, "ompi")
+
+
+def test_a_tpu_slice_names_its_hosts_in_gke(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_has_tpu", lambda: True)
+    set_all(monkeypatch, {"TPU_WORKER_HOSTNAMES": "a,b", "MEGASCALE_NUM_SLICES": "2", "TPU_SKIP_MDS_QUERY": "1"})
+    assert find_process_info(DistributedConfig()) == ProcessInfo(None, None, None, None, "gketpu")
+    set_all(monkeypatch, {"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "1"})
+    assert find_process_info(DistributedConfig()) is None
+    monkeypatch.delenv("TPU_WORKER_HOSTNAMES")
+    assert find_process_info(DistributedConfig()) is None
+    monkeypatch.delenv("TPU_SKIP_MDS_QUERY")
+    assert find_process_info(DistributedConfig()) == ProcessInfo(None, None, None, None, "gcetpu")
 
 
 def test_open_mpi_5_says_who_but_not_where(monkeypatch: pytest.MonkeyPatch) -> None:

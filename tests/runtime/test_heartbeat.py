@@ -33,7 +33,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, int]]:
         raise Ended
 
     monkeypatch.setattr(Heartbeat, "_end", end)
-    monkeypatch.setattr(pulse_module, "LONGEST_PERIOD", 0.02)
+    monkeypatch.setattr(pulse_module, "MAX_PERIOD", 0.02)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     return seen
 
@@ -50,7 +50,7 @@ def group(ends: list) -> Iterator[Callable[..., list[MultiProcessGroup]]]:
 
     yield make
     for processes in made:
-        processes._pulse.stop()
+        processes._heartbeat.stop()
 
 
 def on_all(processes: list[MultiProcessGroup], work: Callable[[MultiProcessGroup], object]) -> list:
@@ -131,7 +131,7 @@ def test_an_error_of_one_ends_all_with_its_message_and_exit_status(
 def test_a_silent_process_is_named_and_ends_all(group: Callable[..., list[MultiProcessGroup]], ends: list) -> None:
     """P16, the part that is ours."""
     trio = group(3, timeout=1)
-    trio[2]._pulse._stopping.set()  # halted
+    trio[2]._heartbeat._stopping.set()  # halted
     end = time.monotonic() + 10
     while len(ends) < 2 and time.monotonic() < end:
         time.sleep(0.01)
@@ -144,7 +144,7 @@ def test_a_silent_first_process_is_noticed_by_the_others(
 ) -> None:
     store = Store()
     pair = group(2, timeout=1, store=store)
-    pair[0]._pulse._stopping.set()
+    pair[0]._heartbeat._stopping.set()
     store.silent = True
     end = time.monotonic() + 10
     while not ends and time.monotonic() < end:

@@ -17,8 +17,8 @@ from bertjax.aot.collectives import Collective
 from bertjax.aot.compile import CompiledStep, compile_step
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.config.parse import check
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.flops import bytes_per_device
-from bertjax.training.param_rules import leaf_paths
 from bertjax.training.sharding import state_shardings
 
 CONFIG = Path(__file__).parents[2] / "configs" / "bert.py:smoke"
@@ -80,7 +80,7 @@ def total(found: list[Collective]) -> int:
 
 
 def parameter_bytes(compiled: CompiledStep) -> int:
-    return sum(4 * math.prod(leaf.shape) for _, leaf in leaf_paths(compiled.exp.abstract_state().params))
+    return sum(4 * math.prod(leaf.shape) for _, leaf in flatten_tree(compiled.exp.abstract_state().params).items())
 
 
 @both_ways
@@ -185,9 +185,9 @@ def test_moments_are_split_as_their_weights(abstract: object) -> None:
     for mesh in MESHES:
         exp = step(mesh).exp
         state = exp.abstract_state()
-        split = {path: sharding for path, sharding in leaf_paths(state_shardings(state, exp.mesh).params)}
+        split = {path: sharding for path, sharding in flatten_tree(state_shardings(state, exp.mesh).params).items()}
         _, fsdp, tensor = MESHES[mesh]
-        for path, leaf in leaf_paths(state.params):
+        for path, leaf in flatten_tree(state.params).items():
             share = math.prod(split[path].shard_shape(leaf.shape)) / math.prod(leaf.shape)
             if "layers" in path and path.endswith("kernel"):
                 assert share == 1 / (fsdp * tensor), path

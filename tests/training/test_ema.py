@@ -12,9 +12,9 @@ from descent import SCHEDULE, gradients, jit, nested, start
 from jax.sharding import Mesh, PartitionSpec
 
 from bertjax.config.training import OptimizerConfig
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.ema import ema_params, reset_ema
 from bertjax.training.optimizers import UncorrectedAdamState, make_optimizer
-from bertjax.training.param_rules import leaf_paths
 from bertjax.training.schedules import make_schedule
 from bertjax.training.sharding import state_shardings
 from bertjax.training.state import TrainState, new_state
@@ -97,7 +97,7 @@ def test_moments_of_every_optimizer_lie_as_their_parameters(tiny_params: Params,
         state = jax.eval_shape(made.init, tiny_params)
         inner = state_shardings(state, mesh_of(2, 2, 2))[1]
         inner = inner[0].inner_state[0] if name == "muon" else inner
-        assert dict(leaf_paths(inner.mu))[kernel].spec == PartitionSpec(None, "fsdp", "tensor")
+        assert flatten_tree(inner.mu)[kernel].spec == PartitionSpec(None, "fsdp", "tensor")
 
 
 def test_a_fresh_average_has_buffers_of_its_own(objective: object, tiny_params: Params, mesh_of: Callable) -> None:

@@ -9,8 +9,9 @@ from descent import jit
 
 from bertjax.config.training import OptimizerConfig
 from bertjax.errors import UserError
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.optimizers import lr_rules, make_optimizer
-from bertjax.training.param_rules import leaf_paths, match, resolve_multipliers
+from bertjax.training.param_rules import match, resolve_multipliers
 from bertjax.types import Params
 
 
@@ -29,7 +30,7 @@ def tree(shapes: dict[str, tuple[int, ...]]) -> Params:
 def factors(shapes: dict[str, tuple[int, ...]], **settings: object) -> dict[str, list[float]]:
     params = tree(shapes)
     rules = lr_rules(OptimizerConfig(**settings), params)
-    found = leaf_paths(resolve_multipliers(rules, params, "rates"))
+    found = flatten_tree(resolve_multipliers(rules, params, "rates")).items()
     return {path: pytest.approx(np.ravel(numbers).tolist(), rel=1e-6) for path, numbers in found}
 
 

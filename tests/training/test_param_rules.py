@@ -7,7 +7,8 @@ import pytest
 
 from bertjax.config.training import OptimizerConfig
 from bertjax.errors import UserError
-from bertjax.training.param_rules import describe, leaf_paths, match, num_stacked, resolve_multipliers, virtual_paths
+from bertjax.io.tree_paths import flatten_tree
+from bertjax.training.param_rules import describe, match, num_stacked, resolve_multipliers, virtual_paths
 from bertjax.types import Params
 
 KERNEL = "encoder/layers/attention/query/kernel"
@@ -38,9 +39,9 @@ def test_a_parameter_that_no_rule_matches_is_an_error() -> None:
 
 def test_a_rule_for_one_layer_gives_a_vector_along_the_layers(tiny_params: Params) -> None:
     rules = [(r"encoder/layers/1/.*", 0.5), (r"encoder/layers/.*", 0.25), (r".*", 1.0)]
-    found = dict(leaf_paths(resolve_multipliers(rules, tiny_params, "rates")))
-    assert found.keys() == dict(leaf_paths(tiny_params)).keys()
-    for path, leaf in leaf_paths(tiny_params):
+    found = flatten_tree(resolve_multipliers(rules, tiny_params, "rates"))
+    assert found.keys() == flatten_tree(tiny_params).keys()
+    for path, leaf in flatten_tree(tiny_params).items():
         if num_stacked(path):
             assert found[path].shape == (2, *[1] * (leaf.ndim - 1))
             assert found[path].ravel().tolist() == [0.25, 0.5]
@@ -51,12 +52,12 @@ def test_a_rule_for_one_layer_gives_a_vector_along_the_layers(tiny_params: Param
 
 def test_layers_that_agree_share_a_scalar(tiny_params: Params) -> None:
     rules = [(r".*/kernel", 2.0), (r".*", 1.0)]
-    found = dict(leaf_paths(resolve_multipliers(rules, tiny_params, "rates")))
+    found = flatten_tree(resolve_multipliers(rules, tiny_params, "rates"))
     assert found[KERNEL].shape == () and found[KERNEL] == 2.0
 
 
 def test_no_bias_and_no_norm_decays_and_everything_else_does(tiny_params: Params) -> None:
-    found = dict(leaf_paths(resolve_multipliers(OptimizerConfig().decay_rules, tiny_params, "weight decay")))
+    found = flatten_tree(resolve_multipliers(OptimizerConfig().decay_rules, tiny_params, "weight decay"))
     for path, factor in found.items():
         name = path.split("/")[-1]
         assert name in ("kernel", "embedding", "bias", "scale")
@@ -67,8 +68,8 @@ def test_no_bias_and_no_norm_decays_and_everything_else_does(tiny_params: Params
 def test_a_description_counts_every_parameter_once(tiny_params: Params) -> None:
     rules = [(r"encoder/layers/0/.*", 0.5), (r"nothing", 2.0), (r".*", 1.0)]
     lines = describe(rules, tiny_params, "rates")
-    layers = sum(leaf.size for path, leaf in leaf_paths(tiny_params) if num_stacked(path))
-    total = sum(leaf.size for _, leaf in leaf_paths(tiny_params))
+    layers = sum(leaf.size for path, leaf in flatten_tree(tiny_params).items() if num_stacked(path))
+    total = sum(leaf.size for _, leaf in flatten_tree(tiny_params).items())
     assert lines == [
         f"rates: encoder/layers/0/.* -> 0.5: {layers // 2:,} parameters",
         "rates: nothing -> 2.0: 0 parameters (matches nothing)",

@@ -11,13 +11,13 @@ from jax.sharding import PartitionSpec
 
 from bertjax.config.training import MeshConfig
 from bertjax.errors import UserError
-from bertjax.training.param_rules import leaf_paths
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.sharding import make_mesh, put_batch, state_shardings
 from bertjax.training.state import TrainState
 
 
 def specs(state: TrainState, mesh: jax.sharding.Mesh) -> dict[str, PartitionSpec]:
-    return {path: sharding.spec for path, sharding in leaf_paths(state_shardings(state, mesh).params)}
+    return {path: sharding.spec for path, sharding in flatten_tree(state_shardings(state, mesh).params).items()}
 
 
 def test_meshes_take_the_first_devices(mesh_of: Callable) -> None:
@@ -47,7 +47,7 @@ def test_kernels_lie_over_fsdp_and_tensor(abstract: TrainState, mesh_of: Callabl
 def test_moments_lie_as_their_parameters(abstract: TrainState, mesh_of: Callable) -> None:
     laid = state_shardings(abstract, mesh_of(2, 2, 2))
     adam = laid.opt_state[0]
-    assert leaf_paths(adam.mu) == leaf_paths(adam.nu) == leaf_paths(laid.params)
+    assert flatten_tree(adam.mu).items() == flatten_tree(adam.nu).items() == flatten_tree(laid.params).items()
     assert laid.step.spec == laid.cursor.spec == adam.count.spec == PartitionSpec()
 
 

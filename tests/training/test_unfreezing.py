@@ -12,9 +12,10 @@ from descent import jit
 
 from bertjax.config.training import OptimizerConfig
 from bertjax.errors import UserError
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.ema import ema_params
 from bertjax.training.optimizers import lr_rules, make_optimizer
-from bertjax.training.param_rules import leaf_paths, match
+from bertjax.training.param_rules import match
 from bertjax.types import Params
 
 LAYERS = 3
@@ -34,7 +35,7 @@ def params_of(seed: int = 0) -> Params:
 def moved(before: Params, after: Params) -> list[str]:
     """Which of embeddings, layers from the first on, and head changed."""
     names = []
-    for path, leaf in leaf_paths(jax.tree.map(lambda old, new: np.asarray(old != new), before, after)):
+    for path, leaf in flatten_tree(jax.tree.map(lambda old, new: np.asarray(old != new), before, after)).items():
         if "layers" in path:
             names += [f"layer {layer}" for layer in range(LAYERS) if leaf[layer].any()]
         elif leaf.any():

@@ -13,6 +13,7 @@ import numpy as np
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.types import Params
 
 Named = dict[str, np.ndarray]
@@ -48,7 +49,7 @@ def start_from_teacher(
         fitted = [_fitting(name, one, own, rows) for name, one, own in zip(names, found, single, strict=True)]
         return np.stack(fitted).reshape(leaf.shape)
 
-    return _unflatten({path: of_leaf(path, leaf) for path, leaf in _flatten(params).items()})
+    return unflatten_tree({path: of_leaf(path, leaf) for path, leaf in _host_leaves(params).items()})
 
 
 def _require_same(student: EncoderConfig, teacher: EncoderConfig, layers: Sequence[int]) -> None:
@@ -85,7 +86,7 @@ def _fitting(name: str, source: np.ndarray | None, wanted: np.ndarray, rows: int
 def _by_layer(params: Params, config: EncoderConfig) -> Named:
     """Every parameter by its name, one a layer, also where layers share them or have norms kept apart."""
     found: Named = {}
-    for path, leaf in _flatten(params).items():
+    for path, leaf in _host_leaves(params).items():
         if path.startswith("encoder/groups/layers/"):
             rest = path.removeprefix("encoder/groups/layers/")
             for layer in range(config.num_layers):
@@ -128,20 +129,5 @@ def _renamed(name: str, wanted: Mapping[str, str]) -> str:
     return wanted[prefix] + name.removeprefix(prefix)
 
 
-def _flatten(params: Params, prefix: str = "") -> Named:
-    found: Named = {}
-    for key, value in params.items():
-        path = f"{prefix}{key}"
-        found |= _flatten(value, f"{path}/") if isinstance(value, dict) else {path: np.asarray(value)}
-    return found
-
-
-def _unflatten(named: Named) -> Params:
-    params: Params = {}
-    for path, leaf in named.items():
-        *parents, last = path.split("/")
-        place = params
-        for key in parents:
-            place = place.setdefault(key, {})
-        place[last] = leaf
-    return params
+def _host_leaves(params: Params) -> Named:
+    return {path: np.asarray(leaf) for path, leaf in flatten_tree(params).items()}
