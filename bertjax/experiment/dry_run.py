@@ -16,7 +16,7 @@ from bertjax.experiment.teacher import attach_teacher, read_teacher
 from bertjax.models.model import count_params
 from bertjax.training.flops import bytes_per_device, peak_flops, training_flops
 from bertjax.training.optimizers import lr_rules
-from bertjax.training.param_rules import describe
+from bertjax.training.param_rules import describe_rules
 from bertjax.training.run_context import PhaseProgram
 from bertjax.training.sharding import RULES
 from bertjax.types import Vocabulary
@@ -49,7 +49,7 @@ def dry_run(cfg: ConfigDict) -> None:
     config = parse.optimizer_config(cfg)
     rates = lr_rules(config, state.params)
     for rules, name in ((config.decay_rules, "weight decay"), (rates, "rate"), (RULES, "sharding")):
-        for line in describe(rules, state.params, name):
+        for line in describe_rules(rules, state.params, name):
             print(f"  {line}")
 
 

@@ -97,7 +97,16 @@ def diagnose_step(step: int, cursor: int, metrics: Mapping[str, Any], names: Seq
 
 
 def write_batch(workdir: Path, anomaly: Anomaly, batch: Batch) -> str:
-    """Writes the batch and a JSON `report` to `anomalies/step-N-batch-C.npz`; returns the path in a sentence."""
+    """Writes a batch and a JSON `report` to `anomalies/step-N-batch-C.npz`.
+
+    Args:
+        workdir: Work directory of the run.
+        anomaly: Content of the report.
+        batch: This process's sequences [B, ...] of the batch.
+
+    Returns:
+        A sentence for the console: where the file is, or why there is none.
+    """
     suffix = f"-process-{jax.process_index()}" if jax.process_count() > 1 else ""  # each has its own sequences
     path = workdir / FOLDER / f"step-{anomaly.step}-batch-{anomaly.cursor}{suffix}.npz"
     arrays: dict[str, Any] = {**batch, "report": json.dumps(_without_nan(anomaly._asdict()), indent=1)}
@@ -143,7 +152,7 @@ def read_batch_skips(workdir: Path, step: int) -> list[BatchSkip]:
 
 
 def write_batch_skips(workdir: Path, skips: Iterable[BatchSkip]) -> None:
-    """Replaces the file of rollbacks, on the first process; without rollbacks there is no file.
+    """Replaces the file of rollbacks, on the first process, or deletes it where there are none.
 
     Raises:
         UserError: The disk is full or cannot be written to.

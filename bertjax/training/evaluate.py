@@ -65,7 +65,14 @@ def evaluate(
 def make_evaluate(
     eval_step: EvalStep, eval_sets: Callable[[], Mapping[str, Iterable[Batch]]], objective: Objective, mesh: Mesh
 ) -> Callable[[Params, Any], dict[str, float]]:
-    """Returns `evaluate` as a function of (params, frozen); `eval_sets` is called once, at the first evaluation."""
+    """Returns `evaluate` as a function of (params, frozen).
+
+    Args:
+        eval_step: The compiled step over one batch.
+        eval_sets: Makes the batches by the name of their set; called once, at the first evaluation.
+        objective: Objective of the step.
+        mesh: Devices of the batches.
+    """
     sets = functools.cache(eval_sets)
     return lambda params, frozen: evaluate(eval_step, params, frozen, sets(), objective, mesh)
 

@@ -1,4 +1,4 @@
-"""What a model costs: parameters, FLOPs, and the share of the chip's peak that a run reaches."""
+"""Model FLOPs, the peak FLOP/s of accelerators, and the memory of a train state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from bertjax.config.model import EncoderConfig
 from bertjax.objectives.base import Objective
 from bertjax.training.sharding import state_shardings
 
-# Dense bfloat16 peaks in FLOP/s by a part of jax's `device_kind`, the most specific first (vendors' data sheets).
 PEAK_FLOPS = (
     ("H200", 989e12),
     ("H100", 989e12),
@@ -25,19 +24,19 @@ PEAK_FLOPS = (
     ("TPU v4", 275e12),
     ("TPU v3", 140e12),
 )
-
+"""Dense bfloat16 peaks in FLOP/s by a part of jax's `device_kind`, the most specific first (vendors' data sheets)."""
 
 FLOPS_FORMULA = "6 [W + r (D E + E V)] + 12 N H (sum over layers of s), forward and backward, of real tokens alone"
-"""`flops_per_token` says what the letters are."""
+"""The letters are those of `flops_per_token`."""
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """The chip's peak, or None where it is not known (a CPU)."""
+    """Returns the peak of a chip, or None where it is not known (a CPU)."""
     return next((peak for name, peak in PEAK_FLOPS if name in device_kind), None)
 
 
 def training_flops(objective: Objective, keys_per_token: float) -> float:
-    """FLOPs of one real token of a batch: every network that it goes through; a third where nothing is trained."""
+    """Returns the FLOPs per real token over all networks of an objective; a third for networks that are not trained."""
     return sum(
         each.passes
         * (1.0 if each.trained else 1.0 / 3.0)
@@ -47,13 +46,18 @@ def training_flops(objective: Objective, keys_per_token: float) -> float:
 
 
 def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_token: float) -> float:
-    """Model FLOPs of one real token, forward and backward, nothing recomputed.
+    """Returns the model FLOPs per real token, forward and backward, without recomputation.
 
     6 [W + r (D E + E V)] + 12 N H (sum over layers of s): W the weights of the matrices that a token meets (attention,
     feed-forward, projection of the embeddings), r the share of predicted tokens, E the width of the word table, V the
     padded vocabulary, s the mean number of keys that a token attends to (a local layer's window at most). Every
-    relative term of the scores counts as one more product over s. Embedding look-ups, norms, softmax and the optimizer
-    count as nothing.
+    relative term of the scores counts as one more matmul over s. Embedding look-ups, norms, softmax and the optimizer
+    are not counted.
+
+    Args:
+        config: Network.
+        predicted_share: Share r of the tokens that are predicted.
+        keys_per_token: Mean number of keys of a global layer.
     """
     width, inner = config.hidden_size, config.num_heads * config.head_dim
     matrices = 4 * width * inner + (3 if config.feed_forward == "glu" else 2) * width * config.intermediate_size
@@ -63,15 +67,15 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
     head += width * config.embedding_dim if config.mlm_head == "transform" else 0
     local = sum(config.is_local(layer) for layer in range(config.num_layers))
     keys = (config.num_layers - local) * keys_per_token + local * min(keys_per_token, config.local_attention + 1)
-    products = {"disentangled": 2 + len(config.pos_att_type), "relative": 3}.get(config.attention_position, 2)
-    attention = 6.0 * products * config.inner_layers * inner * keys
+    matmuls = {"disentangled": 2 + len(config.pos_att_type), "relative": 3}.get(config.attention_position, 2)
+    attention = 6.0 * matmuls * config.inner_layers * inner * keys
     return 6.0 * (weights + predicted_share * head) + attention
 
 
 def bytes_per_device(state: Any, mesh: jax.sharding.Mesh) -> int:
-    """Bytes of a (possibly abstract) train state that one device of the mesh holds."""
+    """Returns the bytes of a (possibly abstract) train state on one device of the mesh."""
 
-    def of_leaf(leaf: Any, sharding: jax.sharding.NamedSharding) -> int:
+    def size_of(leaf: Any, sharding: jax.sharding.NamedSharding) -> int:
         return math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
-    return sum(jax.tree.leaves(jax.tree.map(of_leaf, state, state_shardings(state, mesh))))
+    return sum(jax.tree.leaves(jax.tree.map(size_of, state, state_shardings(state, mesh))))

@@ -1,4 +1,4 @@
-"""The gradient of a batch that does not fit at once: microbatch by microbatch, added up where it is made."""
+"""Gradient accumulation: the gradient of a batch, microbatch by microbatch."""
 
 from __future__ import annotations
 
@@ -14,55 +14,75 @@ from jaxtyping import Array
 from bertjax.models.mesh import shard_batch
 from bertjax.types import Batch, Params
 
-Gradient = Callable[..., tuple[tuple[Array, tuple[Any, Any]], Params]]
-"""`gradient(params, carry, batch, key, given)`: ((loss, (sums, carry)), slopes); all but the carry only add up."""
-Pin = Callable[[Params], Params]
+ValueAndGrad = Callable[..., tuple[tuple[Array, tuple[Any, Any]], Params]]
+"""`value_and_grad(params, carry, batch, key, inputs)`: ((loss, (sums, carry)), grads); all but the carry add up."""
+Constrain = Callable[[Params], Params]
 
 
 def accumulate_grads(
-    gradient: Gradient,
+    value_and_grad: ValueAndGrad,
     params: Params,
     carry: Any,
     batch: Batch,
     key: Array,
-    given: Any,
+    inputs: Any,
     microbatches: int,
-    pin: Pin,
+    constrain: Constrain,
 ) -> tuple[tuple[Array, tuple[Any, Any]], Params]:
-    """What `gradient` gives for the whole batch; row i is in microbatch i % n, so that no row has to move.
+    """Computes the loss and the gradients of a batch as the sum over its microbatches.
 
-    `given` is handed to every call as it is; `pin` says how slopes lie on the mesh. Along `data` every device adds up
-    what its own rows give, and one reduction follows the last microbatch: left to the compiler, there is one after
-    each of them.
+    Sequence i is in microbatch i % `microbatches`, so that no sequence moves between devices. Along the axis `data`
+    every device adds up the gradients of its own sequences, and one reduction follows the last microbatch; the compiler
+    alone would reduce after each of them.
+
+    Args:
+        value_and_grad: Differentiated loss of a part of the batch.
+        params: Weights.
+        carry: Memory of every sequence from the batch before, [B, ...].
+        batch: Masked batch [B, ...].
+        key: Key of the dropout; every microbatch gets its own.
+        inputs: Passed to every call unchanged.
+        microbatches: Number of parts.
+        constrain: Constrains gradients to the shardings of their parameters.
+
+    Returns:
+        ((loss, (sums, carry)), grads), as `value_and_grad` of the whole batch.
     """
     if microbatches == 1:
-        (loss, found), slopes = gradient(params, carry, batch, key, given)
-        return (loss, found), pin(slopes)
-    run = functools.partial(_accumulate, gradient, microbatches, pin)
+        (loss, aux), grads = value_and_grad(params, carry, batch, key, inputs)
+        return (loss, aux), constrain(grads)
+    run = functools.partial(_accumulate, value_and_grad, microbatches, constrain)
     mesh = jax.sharding.get_abstract_mesh()
     ways = dict(mesh.shape).get("data", 1)
-    rows = {leaf.shape[0] for leaf in jax.tree.leaves((batch, carry))}
-    if ways == 1 or any(number % (ways * microbatches) for number in rows):  # shares of a mixture may be any number
-        return run(params, carry, dict(batch), key, given)
+    sizes = {leaf.shape[0] for leaf in jax.tree.leaves((batch, carry))}
+    if ways == 1 or any(size % (ways * microbatches) for size in sizes):  # shares of a mixture may have any size
+        return run(params, carry, dict(batch), key, inputs)
     whole, split = PartitionSpec(), PartitionSpec("data")
 
-    def local_sequences(*inputs: Any) -> Any:
-        (loss, (sums, carry)), slopes = run(*inputs)
-        loss, sums, slopes = jax.lax.psum((loss, sums, slopes), "data")
-        return (loss, (sums, carry)), slopes
+    def run_on_device(*arguments: Any) -> Any:
+        (loss, (sums, carry)), grads = run(*arguments)
+        loss, sums, grads = jax.lax.psum((loss, sums, grads), "data")
+        return (loss, (sums, carry)), grads
 
     mapped = jax.shard_map(
-        local_sequences,
+        run_on_device,
         in_specs=(whole, split, split, whole, whole),
         out_specs=((whole, (whole, split)), whole),
         axis_names={"data"},
-        check_vma=False,  # it would reduce the slopes of shared weights wherever they are made
+        check_vma=False,  # it would reduce the gradients of shared weights after every use
     )
-    return mapped(params, carry, dict(batch), key, given)
+    return mapped(params, carry, dict(batch), key, inputs)
 
 
 def _accumulate(
-    gradient: Gradient, microbatches: int, pin: Pin, params: Params, carry: Any, batch: Batch, key: Array, given: Any
+    value_and_grad: ValueAndGrad,
+    microbatches: int,
+    constrain: Constrain,
+    params: Params,
+    carry: Any,
+    batch: Batch,
+    key: Array,
+    inputs: Any,
 ) -> Any:
     def split(value: Array) -> Array:
         parts = value.reshape(value.shape[0] // microbatches, microbatches, *value.shape[1:])
@@ -71,15 +91,15 @@ def _accumulate(
     def join(parts: Array) -> Array:
         return parts.swapaxes(0, 1).reshape(-1, *parts.shape[2:])
 
-    def body(totals: tuple, inputs: tuple) -> tuple[tuple, Any]:
-        part, carry, index = inputs
-        (loss, (sums, carry)), slopes = gradient(params, carry, part, jax.random.fold_in(key, index), given)
-        return jax.tree.map(jnp.add, totals, (loss, sums, pin(slopes))), carry
+    def body(totals: tuple, scanned: tuple) -> tuple[tuple, Any]:
+        part, carry, index = scanned
+        (loss, (sums, carry)), grads = value_and_grad(params, carry, part, jax.random.fold_in(key, index), inputs)
+        return jax.tree.map(jnp.add, totals, (loss, sums, constrain(grads))), carry
 
     parts, carries = jax.tree.map(split, (batch, carry))
     first = jax.tree.map(lambda value: value[0], (carries, parts))
-    (loss, (sums, _)), slopes = jax.eval_shape(gradient, params, *first, key, given)
-    loss, sums, slopes = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (loss, sums, slopes))
-    zeros = loss, sums, pin(slopes)
-    (loss, sums, slopes), carries = jax.lax.scan(body, zeros, (parts, carries, jnp.arange(microbatches)))
-    return (loss, (sums, jax.tree.map(join, carries))), slopes
+    (loss, (sums, _)), grads = jax.eval_shape(value_and_grad, params, *first, key, inputs)
+    loss, sums, grads = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (loss, sums, grads))
+    zeros = loss, sums, constrain(grads)
+    (loss, sums, grads), carries = jax.lax.scan(body, zeros, (parts, carries, jnp.arange(microbatches)))
+    return (loss, (sums, jax.tree.map(join, carries))), grads

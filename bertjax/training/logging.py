@@ -1,4 +1,4 @@
-"""Where figures go: `metrics.jsonl` always, TensorBoard and Weights & Biases if asked for, and the terminal."""
+"""Writers of metrics: `metrics.jsonl` (`io.jsonl.JsonlLog`), TensorBoard, Weights & Biases, and the console."""
 
 from __future__ import annotations
 
@@ -14,43 +14,44 @@ from bertjax.metrics import Metrics
 
 
 class MetricWriter(Protocol):
+    """Stores metrics by step."""
+
     def write(self, step: int, metrics: Metrics, /) -> None: ...
 
     def rewind(self, step: int) -> None:
-        """The run goes back to `step` and writes what came after it anew."""
+        """Drops what was written after `step`: the run returned to it."""
 
     def close(self) -> None: ...
 
 
 class TensorBoardWriter:
-    """Event files below `folder`; a resumed run hides the events it is going to write again.
+    """Event files in `folder`; a resumed run marks the events after `step` as obsolete.
 
-    Written at once and by this thread: the library's own thread dies when the disk is full, and who fills its queue
-    then waits for ever.
+    Written directly, without the library's thread: it dies when the disk is full, and a full queue then blocks.
     """
 
     def __init__(self, folder: Path, step: int):
         self._folder = folder
         self._open(step + 1 if step else None)
 
-    def _open(self, hidden_from: int | None) -> None:
+    def _open(self, obsolete_from: int | None) -> None:
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         self._folder.mkdir(parents=True, exist_ok=True)
         number = sum(1 for _ in self._folder.iterdir())  # two of the same second must not have the same name
         self._events = EventsWriter(str(self._folder / "events"), f".{number}")
-        if hidden_from is not None:
+        if obsolete_from is not None:
             start = SessionLog(status=SessionLog.START)
-            self._events.write_event(Event(wall_time=time.time(), step=hidden_from, file_version="brain.Event:2"))
-            self._events.write_event(Event(wall_time=time.time(), step=hidden_from, session_log=start))
+            self._events.write_event(Event(wall_time=time.time(), step=obsolete_from, file_version="brain.Event:2"))
+            self._events.write_event(Event(wall_time=time.time(), step=obsolete_from, session_log=start))
         self._events.flush()
 
-    def write(self, step: int, figures: Metrics) -> None:
+    def write(self, step: int, metrics: Metrics) -> None:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.summary import scalar
 
-        for name, value in figures.items():
+        for name, value in metrics.items():
             self._events.write_event(Event(wall_time=time.time(), step=step, summary=scalar(name, value)))
         self._events.flush()
 
@@ -59,12 +60,12 @@ class TensorBoardWriter:
         self._open(step + 1)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what a full disk did not take, `write` has told
+        with contextlib.suppress(OSError):  # `write` has reported a full disk
             self._events.close()
 
 
 class WandbWriter:
-    """One W&B run for a work folder, taken up again on resume."""
+    """One W&B run per work directory, continued on resume."""
 
     def __init__(self, project: str, workdir: Path, config: dict[str, Any]):
         try:
@@ -78,18 +79,18 @@ class WandbWriter:
             project=project, id=identity.read_text(), resume="allow", dir=str(workdir), name=workdir.name, config=config
         )
 
-    def write(self, step: int, figures: Metrics) -> None:
-        self._run.log(dict(figures), step=step)
+    def write(self, step: int, metrics: Metrics) -> None:
+        self._run.log(dict(metrics), step=step)
 
     def rewind(self, step: int) -> None:
-        """W&B takes no step twice: the figures up to where the run was go missing there, with its own warning."""
+        """Does nothing: W&B accepts no step twice, so the repeated steps are missing there, with its own warning."""
 
     def close(self) -> None:
         self._run.finish()
 
 
 class Console:
-    """A progress bar and the figures below it on a terminal, plain lines elsewhere (a log needs no escape codes)."""
+    """Progress bar with the metrics below it on a terminal; plain lines elsewhere."""
 
     def __init__(self, step: int, num_steps: int, interactive: bool | None = None):
         self.num_steps = num_steps
@@ -100,11 +101,11 @@ class Console:
         self._bar.print(text)
 
     def advance(self, step: int) -> None:
-        """Moves the bar; call it at every step."""
+        """Moves the bar; to be called at every step."""
         self._bar.update(step)
 
-    def train(self, step: int, figures: Metrics) -> None:
-        text = train_line(figures)
+    def train(self, step: int, metrics: Metrics) -> None:
+        text = train_line(metrics)
         self._bar.update(step, text=text)
         if not self._bar.interactive:
             self._bar.print(f"step {step}/{self.num_steps}  {text}")
@@ -113,58 +114,64 @@ class Console:
         self._bar.close()
 
 
-def train_line(figures: Metrics) -> str:
-    """The figures of one window, short enough for a terminal."""
-    parts = [f"loss {figures['train/loss']:.3f}"]
-    for name in _losses(figures, "train"):
-        right = figures.get(f"train/{name}_accuracy")
-        parts.append(f"{name} {figures[f'train/{name}_loss']:.3f}" + ("" if right is None else f" acc {right:.3f}"))
-    parts.append(f"lr {figures['train/learning_rate']:.2e}")
-    if "train/tokens_per_second" in figures:
-        parts.append(f"{_thousands(figures['train/tokens_per_second'])} tokens/s")
-    parts.append(f"padding {100 * figures['train/padding']:.1f} %")
-    if "train/mfu" in figures:
-        parts.append(f"MFU {100 * figures['train/mfu']:.1f} %")
-    if "train/eta_seconds" in figures:
-        parts.append(f"ETA {duration(figures['train/eta_seconds'])}")
+def train_line(metrics: Metrics) -> str:
+    """Returns the metrics since the last report in one line of a terminal."""
+    parts = [f"loss {metrics['train/loss']:.3f}"]
+    for name in _losses(metrics, "train"):
+        accuracy = metrics.get(f"train/{name}_accuracy")
+        suffix = "" if accuracy is None else f" acc {accuracy:.3f}"
+        parts.append(f"{name} {metrics[f'train/{name}_loss']:.3f}{suffix}")
+    parts.append(f"lr {metrics['train/learning_rate']:.2e}")
+    if "train/tokens_per_second" in metrics:
+        parts.append(f"{_thousands(metrics['train/tokens_per_second'])} tokens/s")
+    parts.append(f"padding {100 * metrics['train/padding']:.1f} %")
+    if "train/mfu" in metrics:
+        parts.append(f"MFU {100 * metrics['train/mfu']:.1f} %")
+    if "train/eta_seconds" in metrics:
+        parts.append(f"ETA {duration(metrics['train/eta_seconds'])}")
     return "  ".join(parts)
 
 
 SCORES = ("accuracy", "exact_match", "f1", "macro_f1", "matthews", "pearson", "spearman")
-"""What tasks are scored by, under their own names."""
+"""Scores of tasks, which have no prefix."""
 
 
-def eval_line(figures: Metrics, prefix: str = "eval") -> str:
-    """A held-out evaluation in words: a loss of words beside what guessing by frequency costs on the same tokens."""
+def eval_line(metrics: Metrics, prefix: str = "eval") -> str:
+    """Returns an evaluation in one line: losses with a unigram baseline are compared with it.
+
+    Args:
+        metrics: Metrics of an evaluation.
+        prefix: `eval`, or `eval/<set>`.
+    """
     parts = []
-    for name in _losses(figures, prefix):
-        loss, right = figures[f"{prefix}/{name}_loss"], figures.get(f"{prefix}/{name}_accuracy")
-        unigram = figures.get(f"{prefix}/{name}_unigram_loss")
+    for name in _losses(metrics, prefix):
+        loss, accuracy = metrics[f"{prefix}/{name}_loss"], metrics.get(f"{prefix}/{name}_accuracy")
+        unigram = metrics.get(f"{prefix}/{name}_unigram_loss")
         if unigram is None:
-            parts.append(f"{name} loss {loss:.3f}" + ("" if right is None else f", accuracy {right:.3f}"))
+            parts.append(f"{name} loss {loss:.3f}" + ("" if accuracy is None else f", accuracy {accuracy:.3f}"))
             continue
         verdict = f"{abs(unigram - loss):.3f} {'better' if loss < unigram else 'worse'} than guessing by frequency"
         parts.append(f"{name} {loss:.3f} nats, {verdict} ({unigram:.3f})")
-        parts += [] if right is None else [f"accuracy {right:.3f}"]
-    named = ((name, figures.get(f"{prefix}/{name}")) for name in SCORES)
+        parts += [] if accuracy is None else [f"accuracy {accuracy:.3f}"]
+    named = ((name, metrics.get(f"{prefix}/{name}")) for name in SCORES)
     parts += [f"{name} {value:.3f}" for name, value in named if value is not None]
     return "  ".join(parts)
 
 
-def _losses(figures: Metrics, prefix: str) -> list[str]:
-    """The names of the losses that figures hold, those of words first."""
+def _losses(metrics: Metrics, prefix: str) -> list[str]:
+    """Returns the names of the losses, those with a unigram baseline first."""
     ending = "_loss"
     names = [
         key.removeprefix(f"{prefix}/").removesuffix(ending)
-        for key in figures
+        for key in metrics
         if key.startswith(f"{prefix}/") and key.endswith(ending) and key.count("/") == prefix.count("/") + 1
     ]
-    own = [name for name in names if not name.endswith("unigram")]
-    return sorted(own, key=lambda name: f"{prefix}/{name}_unigram_loss" not in figures)
+    losses = [name for name in names if not name.endswith("unigram")]
+    return sorted(losses, key=lambda name: f"{prefix}/{name}_unigram_loss" not in metrics)
 
 
 def duration(seconds: float) -> str:
-    """1 h 02 m, 3 m 04 s, 5 s."""
+    """Returns `1 h 02 m`, `3 m 04 s`, or `5 s`."""
     whole = round(seconds)
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} m"

@@ -1,6 +1,6 @@
-"""Optimizers as chains of optax transforms; what differs by parameter is given by name tables.
+"""Optimizers as chains of optax transforms; tables of parameter names set what differs by parameter.
 
-A stacked leaf [L, ...] (or [G, I, ...]) holds L tensors: whatever is measured over "a tensor" is measured per layer.
+A stacked leaf [L, ...] (or [G, I, ...]) holds L tensors: norms and means "of a tensor" are those of one layer.
 """
 
 from __future__ import annotations
@@ -25,18 +25,24 @@ from bertjax.types import Params
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule, params: Params, seed: int = 0
 ) -> optax.GradientTransformation:
-    """clip by global norm -> direction -> + decay * parameter -> * rate; `params` may be abstract (names and shapes).
+    """Returns the chain: clip by global norm -> direction -> + decay * parameter -> * learning rate.
 
-    Checkpoints name states by their place in this chain. `seed` decides how moments are rounded, where they are.
+    Checkpoints name the states by their index in this chain.
+
+    Args:
+        config: Settings of the group `optimizer`.
+        schedule: Learning rate by step.
+        params: Parameters, which may be abstract (names and shapes).
+        seed: Seed of the rounding of bfloat16 moments.
     """
     decay = resolve_multipliers(config.decay_rules, params, "weight decay")
-    rates = resolve_multipliers(lr_rules(config, params), params, "optimizer.lr_mults")
+    lr_mults = resolve_multipliers(lr_rules(config, params), params, "optimizer.lr_mults")
     decay = jax.tree.map(lambda share: share * config.weight_decay, decay)
     average = [] if config.ema_decay is None else [track_ema(config.ema_decay)]
     links: tuple[optax.GradientTransformation, ...] = (
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm > 0 else optax.identity(),
         *_direction(config, decay, params, seed),
-        _scale_by(rates),
+        _scale_by(lr_mults),
         optax.scale_by_learning_rate(schedule),
     )
     if rules := unfreeze_rules(config, params):
@@ -45,7 +51,7 @@ def make_optimizer(
 
 
 def lr_rules(config: OptimizerConfig, params: Params) -> Rules:
-    """Factors of the learning rate: those that the config names, then those of the layers."""
+    """Returns the factors of the learning rate: `optimizer.lr_mults`, then those of the layers."""
     layers: Rules = []
     if config.layerwise_lr_decay is not None:
         layers = layer_rules(params, config.layerwise_lr_decay, config.layerwise_lr_decay_top)
@@ -58,32 +64,38 @@ def lr_rules(config: OptimizerConfig, params: Params) -> Rules:
 
 
 def unfreeze_rules(config: OptimizerConfig, params: Params) -> Rules:
-    """The number of the update from which on a parameter moves; nothing where all do from the first one on."""
+    """Returns the step from which on a parameter is trained; empty where all are from the first one on."""
     every, named = config.unfreeze_every, config.named_openings
     groups = [] if every is None else [(pattern, depth * every) for pattern, depth in depth_rules(params)]
     return [*named, *groups, (".*", 0)] if named or groups else []
 
 
 class UnfreezeState(NamedTuple):
-    updates: Array
+    """Number of steps so far, and the state of the wrapped optimizer."""
+
+    step: Array
     inner: Any
 
 
-def unfreeze_gradually(inner: optax.GradientTransformation, opens: Params) -> optax.GradientTransformation:
-    """`inner` with every parameter left alone before the update (from 0) that `opens` says: gradual unfreezing.
+def unfreeze_gradually(inner: optax.GradientTransformation, first_steps: Params) -> optax.GradientTransformation:
+    """Wraps an optimizer so that every parameter stays frozen until its first step: gradual unfreezing.
 
-    Until then its slope counts nowhere, neither for clipping nor in moments, and no decay moves it (arXiv:1801.06146,
-    section 3.3).
+    Until then its gradient counts neither for clipping nor in moments, and no decay moves it (arXiv:1801.06146, section
+    3.3).
+
+    Args:
+        inner: Optimizer of all parameters.
+        first_steps: First step (from 0) of every parameter.
     """
 
-    def update(slopes: Params, state: UnfreezeState, params: Params) -> tuple[Params, UnfreezeState]:
-        is_open = jax.tree.map(lambda first: state.updates >= first, opens)
+    def update(grads: Params, state: UnfreezeState, params: Params) -> tuple[Params, UnfreezeState]:
+        trained = jax.tree.map(lambda first: state.step >= first, first_steps)
 
-        def where_open(tree: Params) -> Params:
-            return jax.tree.map(lambda here, leaf: jnp.where(here, leaf, jnp.zeros_like(leaf)), is_open, tree)
+        def zero_frozen(tree: Params) -> Params:
+            return jax.tree.map(lambda here, leaf: jnp.where(here, leaf, jnp.zeros_like(leaf)), trained, tree)
 
-        updates, after = inner.update(where_open(slopes), state.inner, params)
-        return where_open(updates), UnfreezeState(optax.safe_increment(state.updates), after)
+        updates, inner_state = inner.update(zero_frozen(grads), state.inner, params)
+        return zero_frozen(updates), UnfreezeState(optax.safe_increment(state.step), inner_state)
 
     return optax.GradientTransformation(
         lambda params: UnfreezeState(jnp.zeros((), jnp.int32), inner.init(params)), update
@@ -93,12 +105,12 @@ def unfreeze_gradually(inner: optax.GradientTransformation, opens: Params) -> op
 def _direction(
     config: OptimizerConfig, decay: Params, params: Params, seed: int
 ) -> tuple[optax.GradientTransformation, optax.GradientTransformation]:
-    """Two transforms: what becomes of a gradient, and how decay joins it."""
+    """Returns two transforms: gradient to direction, and the addition of the decay."""
     if config.name == "stable_adamw":
-        # the decay that this optimizer wants follows the share of the peak rate, not the rate
+        # this optimizer's decay follows the share of the peak learning rate, not the learning rate
         decay = jax.tree.map(lambda share: share / config.learning_rate, decay)
         stable = scale_by_stable_adam(config.b1, config.b2, config.eps, decay, config.bias_correction)
-        return _kept(config, seed, stable), optax.identity()
+        return _with_dtype(config, seed, stable), optax.identity()
     if config.name == "lamb":
         included = resolve_multipliers(config.trust_rules, params, "optimizer.trust_exclude")
         return _adam(config, seed), optax.chain(_add_decay(decay), scale_by_trust_ratio(included))
@@ -107,21 +119,31 @@ def _direction(
 
 def _adam(config: OptimizerConfig, seed: int) -> optax.GradientTransformation:
     make = optax.scale_by_adam if config.bias_correction else scale_by_uncorrected_adam
-    return _kept(config, seed, make(config.b1, config.b2, config.eps))
+    return _with_dtype(config, seed, make(config.b1, config.b2, config.eps))
 
 
-def _kept(config: OptimizerConfig, seed: int, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The optimizer with its moments in the type that the config asks for."""
+def _with_dtype(
+    config: OptimizerConfig, seed: int, optimizer: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """Returns the optimizer with its moments in `optimizer.moments_dtype`."""
     return optimizer if config.moments_dtype == "float32" else with_bf16_moments(optimizer, seed)
 
 
 class UncorrectedAdamState(NamedTuple):
+    """First and second moment."""
+
     mu: Params
     nu: Params
 
 
 def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """m / (sqrt(v) + eps) without bias correction, as BERT, ALBERT, ELECTRA and XLNet were trained."""
+    """Returns Adam's m / (sqrt(v) + eps) without bias correction, as BERT, ALBERT, ELECTRA and XLNet were trained.
+
+    Args:
+        b1: Decay of the first moment.
+        b2: Decay of the second moment.
+        eps: Added to the root of the second moment.
+    """
 
     def init(params: Params) -> UncorrectedAdamState:
         return UncorrectedAdamState(jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
@@ -135,7 +157,9 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
 
 
 class StableAdamState(NamedTuple):
-    updates: Array
+    """Number of steps so far, first and second moment."""
+
+    step: Array
     mu: Params
     nu: Params
 
@@ -143,11 +167,18 @@ class StableAdamState(NamedTuple):
 def scale_by_stable_adam(
     b1: float, b2: float, eps: float, decay: Params, bias_correction: bool = True
 ) -> optax.GradientTransformation:
-    """(m / (sqrt(v) + eps) + decay * parameter) / max(1, rms), rms = sqrt(mean(g^2 / max(v, eps^2))) of each tensor.
+    """Returns StableAdamW: (m / (sqrt(v) + eps) + decay * parameter) / max(1, rms) with the rms of each tensor.
 
-    The rms is what shrinks the rate of a tensor whose second moment lags behind its gradients, in place of clipping
-    (arXiv:2304.13013, section 3.5). The betas of step t are (b - b^t) / (1 - b^t), which makes the means unbiased
-    (AnswerDotAI/ModernBERT:src/optimizer.py, after optimi); `bias_correction=False` takes them as they are.
+    rms = sqrt(mean(g^2 / max(v, eps^2))) lowers the learning rate of a tensor whose second moment is too small for its
+    gradients, in place of clipping (arXiv:2304.13013, section 3.5). The betas (b - b^t) / (1 - b^t) of step t make the
+    means unbiased (AnswerDotAI/ModernBERT:src/optimizer.py, after optimi).
+
+    Args:
+        b1: Decay of the first moment.
+        b2: Decay of the second moment.
+        eps: Added to the root of the second moment.
+        decay: Weight decay of every parameter.
+        bias_correction: False takes the betas as they are.
     """
 
     def init(params: Params) -> StableAdamState:
@@ -155,40 +186,40 @@ def scale_by_stable_adam(
         return StableAdamState(jnp.zeros((), jnp.int32), mu, nu)
 
     def update(grads: Params, state: StableAdamState, params: Params):
-        done = optax.safe_increment(state.updates)
-        c1, c2 = (_debiased(beta, done) if bias_correction else beta for beta in (b1, b2))
+        step = optax.safe_increment(state.step)
+        c1, c2 = (_debiased(beta, step) if bias_correction else beta for beta in (b1, b2))
         mu = jax.tree.map(lambda m, g: c1 * m + (1 - c1) * g, state.mu, grads)
         nu = jax.tree.map(lambda v, g: c2 * v + (1 - c2) * g * g, state.nu, grads)
 
         def direction(path: str, leaf: tuple[Array, ...]) -> Array:
             g, m, v, share, parameter = leaf
-            rms = jnp.sqrt(jnp.mean(g * g / jnp.maximum(v, eps * eps), _own_axes(path, g), keepdims=True))
+            rms = jnp.sqrt(jnp.mean(g * g / jnp.maximum(v, eps * eps), _layer_axes(path, g), keepdims=True))
             return (m / (jnp.sqrt(v) + eps) + share * parameter) / jnp.maximum(rms, 1.0)
 
-        return _map_leaves(direction, grads, mu, nu, decay, params), StableAdamState(done, mu, nu)
+        return _map_leaves(direction, grads, mu, nu, decay, params), StableAdamState(step, mu, nu)
 
     return optax.GradientTransformation(init, update)
 
 
-def _debiased(beta: float, done: Array) -> Array:
-    power = beta**done
+def _debiased(beta: float, step: Array) -> Array:
+    power = beta**step
     return (beta - power) / (1.0 - power)
 
 
 def scale_by_trust_ratio(included: Params) -> optax.GradientTransformation:
-    """LAMB's |parameter| / |update|, of each layer of a stack by itself; 1 where either is 0 or `included` is.
+    """Scales updates by LAMB's |parameter| / |update| per layer; by 1 where either is 0, or `included` is.
 
-    Not clamped (google-research/albert:lamb_optimizer.py). optax.scale_by_trust_ratio takes one ratio over a whole
-    leaf, which ties the layers of a stack together, and has no exclusions.
+    The ratio is not clamped (google-research/albert:lamb_optimizer.py). optax.scale_by_trust_ratio takes one ratio over
+    a whole leaf, which ties the layers of a stack together, and has no exclusions.
     """
 
     def scaled(path: str, leaf: tuple[Array, ...]) -> Array:
         update, parameter, inside = leaf
         if not np.any(inside):
             return update
-        ours, theirs = (_norm(value, _own_axes(path, value)) for value in (parameter, update))
-        trusted = (inside > 0) & (ours > 0) & (theirs > 0)
-        return update * jnp.where(trusted, ours / jnp.where(trusted, theirs, 1.0), 1.0)
+        param_norm, update_norm = (_norm(value, _layer_axes(path, value)) for value in (parameter, update))
+        trusted = (inside > 0) & (param_norm > 0) & (update_norm > 0)
+        return update * jnp.where(trusted, param_norm / jnp.where(trusted, update_norm, 1.0), 1.0)
 
     return optax.stateless(lambda updates, params: _map_leaves(scaled, updates, params, included))
 
@@ -197,53 +228,55 @@ def _norm(value: Array, axes: tuple[int, ...]) -> Array:
     return jnp.sqrt(jnp.sum(value * value, axes, keepdims=True))
 
 
-def _own_axes(path: str, leaf: Array) -> tuple[int, ...]:
-    """The axes of one layer's tensor: those behind the axes that count layers."""
+def _layer_axes(path: str, leaf: Array) -> tuple[int, ...]:
+    """Returns the axes of one layer's tensor: those after the axes that count layers."""
     return tuple(range(num_stacked(path), leaf.ndim))
 
 
 def _map_leaves(function: Any, first: Params, *others: Params) -> Params:
-    """`function(path, leaves)` for the leaves that several trees have in one place."""
+    """Calls `function(path, leaves)` for the leaves of several trees at every path."""
     paths = map_with_path(lambda path, _: path, first)
     return jax.tree.map(lambda path, *leaves: function(path, leaves), paths, first, *others)
 
 
 def _muon(config: OptimizerConfig, params: Params, seed: int) -> optax.GradientTransformation:
-    """Momentum made orthogonal, layer by layer, for the matrices that `muon_include` names; Adam for the others.
+    """Returns Muon, layer by layer, for the matrices of `optimizer.muon_include`, and Adam for the other parameters.
 
-    optax.contrib.muon itself would take stacked biases [L, D] for matrices and stacked matrices [L, D, F] for none;
-    its parts do the right thing when told which axes are rows and columns: all others are mapped over.
+    optax.contrib.muon alone takes stacked biases [L, D] for matrices, and stacked matrices [L, D, F] for none; its
+    parts map over all axes but those named as rows and columns.
     """
-    chosen = map_with_path(_is_chosen, resolve_multipliers(config.muon_rules, params, "optimizer.muon_include"))
-    _require_matrices(chosen, params)
-    if not any(jax.tree.leaves(chosen)):
+    use_muon = map_with_path(_uses_muon, resolve_multipliers(config.muon_rules, params, "optimizer.muon_include"))
+    _require_matrices(use_muon, params)
+    if not any(jax.tree.leaves(use_muon)):
         raise UserError("optimizer.muon_include matches no parameter: Muon would have nothing to do")
-    others = jax.tree.map(lambda muon: not muon, chosen)
+    others = jax.tree.map(lambda muon: not muon, use_muon)
     momentum = 0.95 if config.muon_momentum is None else config.muon_momentum
     rms = 0.2 if config.muon_rms is None else config.muon_rms
-    muon = _kept(config, seed, optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=_dimensions))
+    muon = _with_dtype(config, seed, optax.contrib.scale_by_muon(beta=momentum, weight_dimension_numbers=_dimensions))
     orthogonal = optax.chain(muon, _scale_to_rms(rms))
-    return optax.chain(optax.masked(orthogonal, chosen), optax.masked(_adam(config, seed), others))
+    return optax.chain(optax.masked(orthogonal, use_muon), optax.masked(_adam(config, seed), others))
 
 
-def _is_chosen(path: str, share: np.ndarray) -> bool:
-    """Whether Muon works on a leaf; a stack is one array in memory and cannot be shared between two optimizers."""
+def _uses_muon(path: str, share: np.ndarray) -> bool:
+    """Returns whether Muon trains a leaf; a stack is one array and cannot be split between two optimizers."""
     if share.min() != share.max():
         raise UserError(f"optimizer.muon_include matches some layers of {path} only: all or none of a stack")
     return bool(share.all())
 
 
-def _require_matrices(chosen: Params, params: Params) -> None:
+def _require_matrices(use_muon: Params, params: Params) -> None:
     def check(path: str, leaf: tuple[bool, Any]) -> None:
         muon, array = leaf
         if muon and array.ndim - num_stacked(path) != 2:
-            raise UserError(f"optimizer.muon_include matches {path}, which is no matrix: Muon orthogonalises matrices")
+            raise UserError(
+                f"optimizer.muon_include matches {path}, which is not a matrix: Muon orthogonalises matrices"
+            )
 
-    _map_leaves(check, chosen, params)
+    _map_leaves(check, use_muon, params)
 
 
 def _scale_to_rms(rms: float) -> optax.GradientTransformation:
-    """An orthogonal [in, out] has root mean square 1 / sqrt(max(in, out)); 0 = Keller Jordan's own scale instead."""
+    """Scales an orthogonal [in, out] from 1 / sqrt(max(in, out)) to a root mean square; 0 = Keller Jordan's scale."""
 
     def factor(rows: int, columns: int) -> float:
         return rms * max(rows, columns) ** 0.5 if rms > 0 else max(1.0, columns / rows) ** 0.5
@@ -252,7 +285,7 @@ def _scale_to_rms(rms: float) -> optax.GradientTransformation:
 
 
 def _dimensions(updates: Params) -> Params:
-    """Kernels are [..., in, out]."""
+    """Returns the rows and columns of kernels [..., in, out]."""
     return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1), updates)
 
 

@@ -1,4 +1,4 @@
-"""Parameters addressed by name: ordered tables of regexes over virtual per-layer paths.
+"""Settings per parameter: ordered tables of regexes over virtual per-layer paths.
 
 A stacked leaf `encoder/layers/attention/query/kernel` of shape [L, ...] stands for the paths
 `encoder/layers/0/attention/query/kernel` to `.../L-1/...`. The first rule that matches a path wins, and every path
@@ -22,12 +22,12 @@ from bertjax.types import Params
 
 
 def num_stacked(path: str) -> int:
-    """How many leading axes of a leaf count layers: one for every key of `STACKS` in its path."""
+    """Returns the number of leading axes of a leaf that count layers: one per key of `STACKS` in its path."""
     return sum(key in STACKS for key in path.split("/"))
 
 
 def virtual_paths(path: str, shape: tuple[int, ...]) -> list[str]:
-    """The per-layer paths of a leaf of this shape: one for a plain leaf, L for a stacked one, G x I for groups."""
+    """Returns the per-layer paths of a leaf: one for a plain leaf, L for a stacked one, G x I for groups."""
     paths, axes = [""], iter(shape)
     for key in path.split("/"):
         paths = [f"{start}/{key}" for start in paths]
@@ -37,8 +37,17 @@ def virtual_paths(path: str, shape: tuple[int, ...]) -> list[str]:
     return [start.removeprefix("/") for start in paths]
 
 
-def match(rules: Rules, path: str, table: str) -> Any:
-    """The value of the first rule that matches the whole path; `UserError` if none does."""
+def match_rule(rules: Rules, path: str, table: str) -> Any:
+    """Returns the value of the first rule that matches a path.
+
+    Args:
+        rules: (regex, value) pairs in order; a regex must match the whole path.
+        path: Per-layer path of a parameter.
+        table: Name of the table, for the message.
+
+    Raises:
+        UserError: No rule matches.
+    """
     for pattern, value in rules:
         if re.fullmatch(pattern, path):
             return value
@@ -46,33 +55,44 @@ def match(rules: Rules, path: str, table: str) -> Any:
 
 
 def resolve_multipliers(rules: Rules, params: Params, table: str) -> Params:
-    """A tree of multipliers: a scalar for each leaf, or a vector [L, 1, ...] where the layers of a stack differ."""
+    """Returns a tree of multipliers: a scalar per leaf, or a vector [L, 1, ...] where the layers of a stack differ.
 
-    def of_leaf(path: str, leaf: Any) -> Any:
-        values = [float(match(rules, name, table)) for name in virtual_paths(path, leaf.shape)]
+    Args:
+        rules: (regex, number) pairs; every parameter must be matched.
+        params: Parameters, which may be abstract.
+        table: Name of the table, for messages.
+    """
+
+    def resolve(path: str, leaf: Any) -> Any:
+        values = [float(match_rule(rules, name, table)) for name in virtual_paths(path, leaf.shape)]
         if len(set(values)) == 1:
             return np.float32(values[0])
         stacked = num_stacked(path)
         return np.asarray(values, np.float32).reshape(*leaf.shape[:stacked], *(1,) * (leaf.ndim - stacked))
 
-    return map_with_path(of_leaf, params)
+    return map_with_path(resolve, params)
 
 
 def layer_rules(params: Params, decay: float, top: int = 1) -> Rules:
-    """Factors that shrink from the last layer to the first: decay^(top + L - 1 - i) for layer i of L.
+    """Returns factors that shrink from the last layer to the first: decay^(top + L - 1 - i) for layer i of L.
 
-    Embeddings, and whatever else lies below the layers, get decay^(top + L); heads and final norms keep the whole rate.
+    Embeddings, and all else below the layers, get decay^(top + L); heads and final norms keep the whole learning rate.
     With `top` 1 that is lr / 1.2^(12 - i) for i from 0, and lr / 1.2^13 for the embeddings, in FinBERT's code; 2 is
-    ELECTRA's, whose exponent counts a pooler that its code no longer has; 0 leaves the last layer alone (ULMFiT).
+    ELECTRA's, whose exponent counts a pooler that its code no longer has; 0 leaves the last layer as it is (ULMFiT).
+
+    Args:
+        params: Parameters, which may be abstract.
+        decay: Factor from a layer to the one below.
+        top: Exponent of the last layer.
     """
     return [(pattern, decay ** (top - 1 + depth)) for pattern, depth in depth_rules(params)]
 
 
 def depth_rules(params: Params) -> Rules:
-    """How far below the heads a parameter lies: 1 for the last of L layers, L for the first, L + 1 for the embeddings.
+    """Returns the depth of parameters below the heads: 1 for the last of L layers, L + 1 for the embeddings.
 
-    Heads and final norms match none of these. Stacks of a tower that lack the first layers (`attention_norms`) are
-    counted from the last one.
+    Heads and final norms match none of the rules. Stacks without the first layers (`attention_norms`) are counted from
+    the last one.
     """
     stacks = sorted({_stack_of(path, leaf.shape) for path, leaf in flatten_tree(params).items() if num_stacked(path)})
     depths: dict[str, int] = {}
@@ -80,9 +100,9 @@ def depth_rules(params: Params) -> Rules:
         depths[tower] = max(depths.get(tower, 0), math.prod(sizes))
     rules = []
     for tower, pattern, sizes in stacks:
-        lacking = depths[tower] - math.prod(sizes)
-        for place, index in enumerate(itertools.product(*map(range, sizes))):
-            rules.append((f"{pattern.format(*index)}/.*", depths[tower] - lacking - place))
+        missing = depths[tower] - math.prod(sizes)
+        for number, index in enumerate(itertools.product(*map(range, sizes))):
+            rules.append((f"{pattern.format(*index)}/.*", depths[tower] - missing - number))
     for tower, depth in depths.items():
         rules.append((f"{re.escape(tower)}convolution/.*", depth))  # a part of DeBERTa's first layer
         rules.append((f"{re.escape(tower)}(embeddings|relative|mask_embedding)(/.*)?", depth + 1))
@@ -90,26 +110,33 @@ def depth_rules(params: Params) -> Rules:
 
 
 def _stack_of(path: str, shape: tuple[int, ...]) -> tuple[str, str, tuple[int, ...]]:
-    """(tower, pattern with a gap for every index, sizes) of a stacked leaf: `encoder/`, `encoder/layers/{}`, (L,)."""
+    """Returns (tower, pattern with {} per index, sizes) of a stacked leaf: `encoder/`, `encoder/layers/{}`, (L,)."""
     keys = path.split("/")
-    places = [place for place, key in enumerate(keys) if key in STACKS]
-    first = places[0] - (keys[max(places[0] - 1, 0)] == "attention_norms")
-    named = [re.escape(key) + "/{}" if key in STACKS else re.escape(key) for key in keys[: places[-1] + 1]]
-    return "".join(f"{key}/" for key in keys[:first]), "/".join(named), shape[: len(places)]
+    stacks = [number for number, key in enumerate(keys) if key in STACKS]
+    first = stacks[0] - (keys[max(stacks[0] - 1, 0)] == "attention_norms")
+    named = [re.escape(key) + "/{}" if key in STACKS else re.escape(key) for key in keys[: stacks[-1] + 1]]
+    return "".join(f"{key}/" for key in keys[:first]), "/".join(named), shape[: len(stacks)]
 
 
-def describe(rules: Rules, params: Params, table: str) -> list[str]:
-    """One line a rule: its value and how many parameters it took, unused rules said so."""
-    taken: dict[int, int] = {}
+def describe_rules(rules: Rules, params: Params, table: str) -> list[str]:
+    """Returns one line per rule: its value, and the number of parameters that it matches.
+
+    Args:
+        rules: (regex, value) pairs; every parameter must be matched.
+        params: Parameters, which may be abstract.
+        table: Name of the table.
+    """
+    matched: dict[int, int] = {}
     for path, leaf in flatten_tree(params).items():
         names = virtual_paths(path, leaf.shape)
         for name in names:
             index = next((i for i, (pattern, _) in enumerate(rules) if re.fullmatch(pattern, name)), None)
             if index is None:
-                match(rules, name, table)
+                match_rule(rules, name, table)
             else:
-                taken[index] = taken.get(index, 0) + leaf.size // len(names)
+                matched[index] = matched.get(index, 0) + leaf.size // len(names)
     return [
-        f"{table}: {pattern} -> {value}: {taken.get(i, 0):,} parameters" + ("" if i in taken else " (matches nothing)")
+        f"{table}: {pattern} -> {value}: {matched.get(i, 0):,} parameters"
+        + ("" if i in matched else " (matches nothing)")
         for i, (pattern, value) in enumerate(rules)
     ]

@@ -1,4 +1,4 @@
-"""A trace of some updates of a run (`profile.steps`), in files that TensorBoard and Perfetto open."""
+"""Profiler of some steps of a run (`profile.steps`), for TensorBoard and Perfetto."""
 
 from __future__ import annotations
 
@@ -9,48 +9,53 @@ import jax
 from bertjax.training.run_context import RunContext
 
 HOW_TO_OPEN = (
-    "a trace of updates {first} to {last} lies in {folder}: load its perfetto_trace.json.gz at https://ui.perfetto.dev "
+    "a trace of steps {first} to {last} is in {folder}: load its perfetto_trace.json.gz at https://ui.perfetto.dev "
     "or see the tab Profile of: tensorboard --logdir {root} (pip install tensorboard tensorboard-plugin-profile)"
 )
 NO_TRACE = "warning: profile.steps gave no trace ({error}); the run goes on"
 
 
 class Profiler:
-    """Records the updates of `profile.steps` below the work folder, and says where; a `with` ends it with the run.
+    """Records the steps of `profile.steps` in the work directory; a `with` ends the trace with the run.
 
     Layout: `profile/plugins/profile/<time>/`, with `<host>.xplane.pb` for TensorBoard and `perfetto_trace.json.gz`.
-    Only the first process records. A run that is taken up in the midst of them records those that are left. A trace
-    that cannot be made is told, and the run goes on.
+    Only the first process records. A run that is resumed among these steps records the remaining ones. When a trace
+    fails, the console prints why, and the run goes on.
     """
 
     def __init__(self, run: RunContext):
-        self._wanted, self._console, self._root = run.config.profiled, run.console, run.workdir / "profile"
-        self._waits = bool(self._wanted) and jax.process_index() == 0
-        self._first: int | None = None  # update of the trace; None = there is none under way
+        self._steps, self._console, self._root = run.config.profiled, run.console, run.workdir / "profile"
+        self._waits = bool(self._steps) and jax.process_index() == 0
+        self._first: int | None = None  # first step of the trace; None = not recording
         self._last = 0
         self._mark: Any = None
 
     def __enter__(self) -> Profiler:
         return self
 
-    def before_dispatch(self, step: int, state: Any, ahead: int = 1) -> None:
-        """The updates `step` + 1 to `step` + `ahead` are about to be sent; `state`, perhaps under way, is before them.
+    def before_dispatch(self, step: int, state: Any, count: int = 1) -> None:
+        """Begins or ends the trace before the steps `step` + 1 to `step` + `count` are dispatched.
 
-        The device is waited for where the trace begins and where it ends, so that it holds these updates alone.
+        Waits for the devices at both ends, so that the trace holds these steps alone.
+
+        Args:
+            step: Number of steps dispatched so far.
+            state: State after them, perhaps not yet computed.
+            count: Number of steps about to be dispatched.
         """
         if not self._waits and self._first is None:
             return
         self._unmark()
-        if step + 1 >= self._wanted.stop:
+        if step + 1 >= self._steps.stop:
             jax.block_until_ready(state)
             self._waits = False
             self._end()
-        elif self._waits and step + ahead >= self._wanted.start:
+        elif self._waits and step + count >= self._steps.start:
             jax.block_until_ready(state)
             self._waits = False
             self._begin(step + 1)
         if self._first is not None:
-            self._last = step + ahead
+            self._last = step + count
             self._mark = jax.profiler.StepTraceAnnotation("train", step_num=step + 1)
             self._mark.__enter__()
 
@@ -60,7 +65,7 @@ class Profiler:
 
     def _begin(self, first: int) -> None:
         options = jax.profiler.ProfileOptions()
-        options.python_tracer_level = 0  # an event a call of Python would crowd out those of the device
+        options.python_tracer_level = 0  # one event per Python call would displace those of the devices
         try:
             jax.profiler.start_trace(str(self._root), create_perfetto_trace=True, profiler_options=options)
             self._first = first
@@ -77,8 +82,7 @@ class Profiler:
         except (OSError, RuntimeError, ValueError) as error:  # a full disk, or another file than jax expects
             self._console.print(NO_TRACE.format(error=error))
             return
-        said = HOW_TO_OPEN.format(first=first, last=self._last, folder=folder, root=self._root)
-        self._console.print(said)
+        self._console.print(HOW_TO_OPEN.format(first=first, last=self._last, folder=folder, root=self._root))
 
     def _unmark(self) -> None:
         if self._mark is not None:

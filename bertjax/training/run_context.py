@@ -61,7 +61,7 @@ class PhaseProgram:
 
 @dataclasses.dataclass
 class RunContext:
-    """The inputs of `loop.train`, beside the train state."""
+    """Inputs of `loop.train`, in addition to the train state."""
 
     config: LoopConfig
     programs: list[PhaseProgram]  # in the order of their phases, the first of which starts at batch 0

@@ -1,4 +1,7 @@
-"""Learning rates as functions of the update that is about to be made (0 for the first), all in closed form."""
+"""Learning rate schedules: closed forms of the number of completed steps (0 for the first step).
+
+optax's schedules round in another order: their linear, cosine and constant ones differ in the last digit.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Share = Callable[[Array], Array]
 
 
 def make_schedule(config: ScheduleConfig) -> optax.Schedule:
-    """The learning rate of a step: the peak times a share, which rises from 0 over the warm-up.
+    """Returns the learning rate by step: the peak times a share, which rises from 0 over the warm-up.
 
     `bert` is the authors' (google-research/bert:optimization.py): the decay counts from step 0 and the warm-up lies
     over it, so the rate falls a little where the warm-up ends.
@@ -33,13 +36,13 @@ def make_schedule(config: ScheduleConfig) -> optax.Schedule:
 
 
 def _line(config: ScheduleConfig) -> Share:
-    """1 where the warm-up ends, 0 at the last step."""
+    """Falls linearly from 1 at the end of the warm-up to 0 at the last step."""
     warmup, rest = config.warmup_steps, max(config.num_steps - config.warmup_steps, 1)
     return lambda step: jnp.clip(1.0 - (step - warmup) / rest, 0.0, 1.0)
 
 
 def _above(end: float, shape: Share) -> Share:
-    """`shape`, which runs between 1 and 0, between 1 and `end`."""
+    """Scales `shape` from the range 0..1 to the range `end`..1."""
     return lambda step: end + (1.0 - end) * shape(step)
 
 
@@ -48,13 +51,13 @@ def _bert(config: ScheduleConfig) -> Share:
 
 
 def _electra(config: ScheduleConfig) -> Share:
-    """Decay from step 0 times the warm-up: both act while it rises (google-research/electra:model/optimization.py)."""
+    """Multiplies the decay from step 0 with the warm-up (google-research/electra:model/optimization.py)."""
     decay = _bert(config)
     return lambda step: decay(step) * jnp.minimum(step / config.warmup_steps if config.warmup_steps else 1.0, 1.0)
 
 
 def _polynomial(config: ScheduleConfig) -> Share:
-    """XLNet's (zihangdai/xlnet:model_utils.py): counted from the end of the warm-up, above `end_lr_ratio`."""
+    """Decays from the end of the warm-up as XLNet does (zihangdai/xlnet:model_utils.py), above `end_lr_ratio`."""
     power, line = config.power, _line(config)
     return _above(config.end, line if power is None else lambda step: line(step) ** power)
 
@@ -69,19 +72,19 @@ def _cosine(config: ScheduleConfig) -> Share:
 
 
 def _wsd(config: ScheduleConfig) -> Share:
-    """The peak until `decay_steps` before the end, then 1 - sqrt (AnswerDotAI/ModernBERT:src/scheduler.py)."""
+    """Stays at the peak until `decay_steps` before the end, then 1 - sqrt (AnswerDotAI/ModernBERT:src/scheduler.py)."""
     start, decay = config.num_steps - config.decay, config.decay
     return _above(config.end, lambda step: 1.0 - jnp.sqrt(jnp.clip((step - start) / decay, 0.0, 1.0)))
 
 
 def _slanted_triangular(config: ScheduleConfig) -> Share:
-    """Up from `end_lr_ratio` to the peak over the warm-up, and down again (arXiv:1801.06146, section 3.2)."""
+    """Rises from `end_lr_ratio` to the peak over the warm-up, and falls again (arXiv:1801.06146, section 3.2)."""
     cut, line = config.warmup_steps, _line(config)
     return _above(config.end, lambda step: jnp.where(step < cut, step / cut, line(step)))
 
 
 def _inverse_sqrt(config: ScheduleConfig) -> Share:
-    """1 / sqrt(step) from the end of the warm-up, which fixes its scale (arXiv:1706.03762, section 5.3)."""
+    """Falls as 1 / sqrt(step) from the end of the warm-up, which sets its scale (arXiv:1706.03762, section 5.3)."""
     return lambda step: jnp.sqrt(config.warmup_steps / jnp.maximum(step, config.warmup_steps))
 
 
@@ -102,7 +105,7 @@ def _exponential(config: ScheduleConfig) -> Share:
 
 
 def _cyclical(config: ScheduleConfig) -> Share:
-    """Triangles between `end_lr_ratio` and 1; a factor of 0.5 is "triangular2" (arXiv:1506.01186, section 3.2)."""
+    """Runs in triangles from `end_lr_ratio` to 1; a factor of 0.5 is "triangular2" (arXiv:1506.01186, section 3.2)."""
     factor, period = _factor(config, 1.0), config.period
 
     def shape(step: Array) -> Array:
@@ -114,13 +117,13 @@ def _cyclical(config: ScheduleConfig) -> Share:
 
 
 def _rising_linear(config: ScheduleConfig) -> Share:
-    """Evenly from `end_lr_ratio` to the peak: Smith's range test (arXiv:1506.01186, section 3.3)."""
+    """Rises linearly from `end_lr_ratio` to the peak: Smith's range test (arXiv:1506.01186, section 3.3)."""
     last = max(config.num_steps - 1, 1)
     return lambda step: config.end + (1.0 - config.end) * step / last
 
 
 def _rising_exponential(config: ScheduleConfig) -> Share:
-    """By equal factors from `end_lr_ratio` to the peak."""
+    """Rises exponentially from `end_lr_ratio` to the peak."""
     last = max(config.num_steps - 1, 1)
     return lambda step: jnp.power(config.end, 1.0 - step / last)
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first one is a request, the second one an end."""
+"""SIGTERM and SIGINT: the first one is a request to stop, the second one ends the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StoppedBySignal(Exception):
-    """The process was asked to stop; its state is saved. `exit_code` is 128 + the signal's number."""
+    """The process was asked to stop and has saved its state. `exit_code` is 128 + the signal's number."""
 
     def __init__(self, signal_number: int, step: int):
         self.exit_code = 128 + signal_number
@@ -25,39 +25,38 @@ class StoppedBySignal(Exception):
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """A list that SIGTERM and SIGINT append to: the loop looks at it after every step. A second signal ends at once.
+    """Yields a list to which SIGTERM and SIGINT append their number; a second signal ends the process at once.
 
-    Python runs its handlers between two of its instructions, which a compiler or a wait for the device may keep it from
-    for minutes. The second signal is therefore met by a thread that the system wakes (`signal.set_wakeup_fd`).
+    Python runs its handlers between two of its instructions, and a compiler or a wait for the device may last minutes.
+    So a thread that the system wakes (`signal.set_wakeup_fd`) handles the second signal.
     """
     received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():  # the caller minds the signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield received
         return
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     handlers: dict[int, Any] = {stop: signal.signal(stop, lambda number, _: received.append(number)) for stop in STOPS}
-    watch = threading.Thread(target=_end_at_the_second, args=(reader,), daemon=True, name="signals")
-    watch.start()
+    thread = threading.Thread(target=_exit_at_second_signal, args=(reader,), daemon=True, name="signals")
+    thread.start()
     try:
         yield received
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(before)
-        writer.close()  # the thread reads the end of its file
-        watch.join()
+        writer.close()  # the thread reads the end of the stream
+        thread.join()
         reader.close()
 
 
-def _end_at_the_second(reader: socket.socket) -> None:
-    """Reads one byte a signal; killing is safe at any moment, so nothing is tidied up."""
+def _exit_at_second_signal(reader: socket.socket) -> None:
+    """Reads one byte per signal; the process may end at any moment, so nothing is cleaned up."""
     stops = 0
     while byte := reader.recv(1):
-        if byte[0] in STOPS:
-            stops += 1
+        stops += byte[0] in STOPS
         if stops == 2:
-            shown_again = b"\x1b[?25h" if os.isatty(2) else b""  # the progress bar hides the terminal's cursor
-            os.write(2, shown_again + b"\nstopped at once by a second signal; the newest checkpoint is intact\n")
+            show_cursor = b"\x1b[?25h" if os.isatty(2) else b""  # the progress bar makes it invisible
+            os.write(2, show_cursor + b"\nstopped at once by a second signal; the newest checkpoint is intact\n")
             os._exit(128 + byte[0])

@@ -1,4 +1,4 @@
-"""The train state and the keys that everything random is drawn from."""
+"""The train state, and the keys from which all random numbers are drawn."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from bertjax.types import Params
 
 
 class TrainState(NamedTuple):
-    """All that a checkpoint must hold. `step` counts updates made; `cursor` is the index of the next global batch.
+    """Everything that a checkpoint stores.
 
-    `skipped` counts the batches whose update was refused, `consecutive_skipped` those since the last update.
+    `step` counts completed steps, and `cursor` is the index of the next global batch. `skipped` counts the batches that
+    were refused, `consecutive_skipped` those since the last step.
     """
 
     params: Params
@@ -29,19 +30,29 @@ class TrainState(NamedTuple):
 
 
 COUNTER_DEFAULTS = {"skipped": 0, "consecutive_skipped": 0}
-"""What these fields are in a checkpoint that is older than they are."""
+"""Values of fields that an older checkpoint does not have."""
 
 
 def new_state(params: Params, carry: Any, optimizer: optax.GradientTransformation) -> TrainState:
-    # One array each: the step takes their buffers over.
+    """Returns the state before the first step.
+
+    Args:
+        params: Initial weights.
+        carry: Initial memory of every sequence, [B, ...].
+        optimizer: Makes its state.
+    """
+    # One array each: the step donates their buffers.
     counters = {name: jnp.zeros((), jnp.int32) for name in ("step", "cursor", *COUNTER_DEFAULTS)}
     return TrainState(params, optimizer.init(params), carry, **counters)
 
 
 def purpose_key(seed: int | Array, purpose: str, impl: str | None = None) -> Array:
-    """The root key of one purpose ("init", "corrupt", "dropout", "eval"): a pure function of the seed.
+    """Returns the root key of one purpose, a pure function of the seed.
 
-    `impl` None is threefry, the same bits on every mesh, whatever jax's own default was set to.
+    Args:
+        seed: Seed of the run.
+        purpose: "init", "corrupt", "dropout", "eval" or "moments".
+        impl: jax's random bit generator; None = threefry, with the same bits on every mesh whatever jax's default is.
     """
     root = jax.random.key(seed, impl=impl or "threefry2x32")
     return jax.random.fold_in(root, zlib.crc32(purpose.encode()))

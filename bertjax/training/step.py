@@ -1,4 +1,4 @@
-"""One training step: corrupt, count, differentiate, update. The only place where gradients are taken."""
+"""The training step: corrupt, count, differentiate, update. Gradients are computed here alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bertjax.training.sharding import BATCH, state_shardings
 from bertjax.training.state import TrainState, new_state, purpose_key
 from bertjax.types import Batch, Params, Sum
 
-Metrics = dict[str, Any]
+StepMetrics = dict[str, Any]
 
 
 def train_step(
@@ -37,12 +37,25 @@ def train_step(
     dropout_impl: str | None = None,
     skip_nonfinite: bool = False,
     param_shardings: Params | None = None,
-) -> tuple[TrainState, Metrics]:
-    """The next state and the sums of this batch; everything random comes from (seed, cursor, example).
+) -> tuple[TrainState, StepMetrics]:
+    """Computes one step; everything random is a function of (seed, cursor, example).
 
-    `applied` tells whether the loss, the gradient, the new weights and the carry are finite; where they are not,
-    `skip_nonfinite` leaves the state as it was, but for the cursor and the counters. `param_shardings` has a sharding
-    per parameter, which constrains its gradient.
+    Args:
+        state: State before the step.
+        frozen: Weights that the objective reads and the optimizer does not update.
+        batch: Global batch [B, ...] before masking.
+        objective: Masks the batch, counts its targets, and computes the loss.
+        optimizer: Turns gradients into updates.
+        microbatches: Parts of the batch whose gradients are added up, to save memory.
+        seed: Seed of the run.
+        dropout_impl: jax's random bit generator for dropout; None = threefry.
+        skip_nonfinite: Keep the state as it was, but for the cursor and the counters, where `applied` is False.
+        param_shardings: Sharding per parameter; gradients are constrained to the same.
+
+    Returns:
+        The next state, and the metrics: `loss`, `sums` per metric, `grad_norm`, `grad_squares` and `weight_sums` [n]
+        per layer (`layer_names`), `real_tokens` and `num_positions` of the batch, and `applied`: whether loss,
+        gradients, new weights and carry are all finite.
     """
     real_tokens, num_positions = (batch["segment_ids"] > 0).sum(), jnp.int32(batch["segment_ids"].size)
     with jax.named_scope("corruption"):
@@ -50,17 +63,17 @@ def train_step(
         counts = objective.counts(batch)
     key = jax.random.fold_in(purpose_key(seed, "dropout", dropout_impl), state.cursor)
 
-    def total(params: Params, carry: Any, part: Batch, part_key: Array, given: tuple) -> tuple[Array, tuple]:
-        frozen, counts = given
+    def loss_of_part(params: Params, carry: Any, part: Batch, part_key: Array, inputs: tuple) -> tuple[Array, tuple]:
+        frozen, counts = inputs
         sums, carry = objective.loss(params, StepInputs(frozen, carry), part, part_key, train=True)
         return weighted_loss(sums, counts, objective.loss_weights), (sums, carry)
 
-    def pin(slopes: Params) -> Params:
-        return slopes if param_shardings is None else jax.lax.with_sharding_constraint(slopes, param_shardings)
+    def constrain(grads: Params) -> Params:
+        return grads if param_shardings is None else jax.lax.with_sharding_constraint(grads, param_shardings)
 
-    gradient = jax.value_and_grad(total, has_aux=True)
+    value_and_grad = jax.value_and_grad(loss_of_part, has_aux=True)
     (loss, (sums, carry)), grads = accumulate_grads(
-        gradient, state.params, state.carry, batch, key, (frozen, counts), microbatches, pin
+        value_and_grad, state.params, state.carry, batch, key, (frozen, counts), microbatches, constrain
     )
     with jax.named_scope("optimizer"):
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -80,39 +93,50 @@ def train_step(
     after = state._replace(params=params, opt_state=opt_state, carry=carry, step=state.step + 1)
     after = after._replace(consecutive_skipped=jnp.zeros_like(state.consecutive_skipped))
     if skip_nonfinite:
-        # A choice, not a product with 0 or 1: 0 * NaN is NaN.
+        # `where`, not a product with 0 or 1: 0 * NaN is NaN.
         refused = state._replace(skipped=state.skipped + 1, consecutive_skipped=state.consecutive_skipped + 1)
         after = jax.tree.map(functools.partial(jnp.where, metrics["applied"]), after, refused)
     return after._replace(cursor=state.cursor + 1), metrics
 
 
 def layer_sums(tree: Params, of: Callable[[Array], Array] = jnp.asarray) -> Array:
-    """The sum over every parameter, layer by layer, in the order of `layer_names`: float32 [n].
+    """Sums every parameter, layer by layer: float32 [n], finite only where all values of the parameter are.
 
-    It is finite only where all of the parameter is.
+    Args:
+        tree: Parameters or gradients.
+        of: Applied to every leaf before the sum, such as `jnp.square`.
+
+    Returns:
+        One sum per path of `layer_names`.
     """
 
-    def of_leaf(path: str, leaf: Array) -> Array:
-        own = tuple(range(num_stacked(path), leaf.ndim))
-        return jnp.sum(of(leaf.astype(jnp.float32)), axis=own).reshape(-1)
+    def sum_leaf(path: str, leaf: Array) -> Array:
+        axes = tuple(range(num_stacked(path), leaf.ndim))
+        return jnp.sum(of(leaf.astype(jnp.float32)), axis=axes).reshape(-1)
 
-    return jnp.concatenate([of_leaf(path, leaf) for path, leaf in flatten_tree(tree).items()])
+    return jnp.concatenate([sum_leaf(path, leaf) for path, leaf in flatten_tree(tree).items()])
 
 
 def layer_names(params: Params) -> list[str]:
-    """The per-layer paths of `layer_sums`, in its order; `params` may be shapes only."""
+    """Returns the per-layer paths of `layer_sums`, in its order; `params` may be abstract."""
     return [name for path, leaf in flatten_tree(params).items() for name in virtual_paths(path, leaf.shape)]
 
 
 def _total(tree: Any) -> Array:
-    """A number that is finite only if every number of the tree is."""
+    """Returns a number that is finite only if every value of the tree is."""
     return sum((jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
 
 
-def weighted_loss(sums: dict[str, Sum], counts: dict[str, Array], weights: dict[str, float]) -> Array:
-    """Sum over the weighted losses of weight * value / max(count, 1), counts of the whole global batch."""
+def weighted_loss(sums: dict[str, Sum], counts: dict[str, Array], loss_weights: dict[str, float]) -> Array:
+    """Adds up the losses as weight * value / max(count, 1).
+
+    Args:
+        sums: Losses of this part of the batch; their own counts are not used.
+        counts: Counts of the whole global batch.
+        loss_weights: Factor of every loss.
+    """
     return sum(
-        (weight * sums[name].value / jnp.maximum(counts[name], 1.0) for name, weight in weights.items()),
+        (weight * sums[name].value / jnp.maximum(counts[name], 1.0) for name, weight in loss_weights.items()),
         start=jnp.zeros((), jnp.float32),
     )
 
@@ -120,17 +144,35 @@ def weighted_loss(sums: dict[str, Sum], counts: dict[str, Array], weights: dict[
 def eval_step(
     params: Params, inputs: StepInputs, batch: Batch, *, objective: Objective, seed: int
 ) -> tuple[dict[str, Sum], Any]:
-    """Sums over one held-out batch, the same tokens hidden at every evaluation of every run; and the carry."""
+    """Computes the sums of one held-out batch, with the same tokens masked at every evaluation of every run.
+
+    Args:
+        params: Weights to evaluate.
+        inputs: Frozen weights, and the carry of the batch before.
+        batch: Global batch [B, ...] before masking.
+        objective: Masks the batch and computes the sums.
+        seed: Seed of the masks.
+
+    Returns:
+        The sums by name, and the next carry.
+    """
     batch = objective.corrupt(batch, purpose_key(seed, "eval"), jnp.zeros((), jnp.int32))
     return objective.loss(params, inputs, batch, purpose_key(seed, "eval"), train=False)
 
 
 def train_steps(
     state: TrainState, frozen: Any, batches: Sequence[Batch], **settings: Any
-) -> tuple[TrainState, Metrics]:
-    """`train_step` by one batch after the other in one program; the metrics have a leading axis."""
+) -> tuple[TrainState, StepMetrics]:
+    """Computes one `train_step` after the other in one program; the metrics have a leading axis.
 
-    def body(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    Args:
+        state: State before the steps.
+        frozen: Weights that the optimizer does not update.
+        batches: One batch per step.
+        **settings: The keyword arguments of `train_step`.
+    """
+
+    def body(state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         return train_step(state, frozen, batch, **settings)
 
     return jax.lax.scan(body, state, jax.tree.map(lambda *batch_size: jnp.stack(batch_size), *batches))
@@ -138,23 +180,26 @@ def train_steps(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SeededStep:
-    """A jitted step of (state, frozen, batch, seed) with its seed, an input: runs of several seeds share a program."""
+    """A jitted step with its seed, which is an input of the program: runs with other seeds share it.
+
+    It is called with (state, frozen, batch), where `batch` is a list for `train_steps`; `lower`, `trace` and `compile`
+    take the same arguments, which may be abstract, as in `jax.jit`.
+    """
 
     jitted: Any
     seed: np.ndarray
 
-    def __call__(self, state: TrainState, frozen: Any, batch: Any) -> tuple[TrainState, Metrics]:
+    def __call__(self, state: TrainState, frozen: Any, batch: Any) -> tuple[TrainState, StepMetrics]:
         return self.jitted(state, frozen, batch, self.seed)
 
     def lower(self, state: Any, frozen: Any, batch: Any) -> Any:
-        """As `jax.jit` has it, and so is `trace`."""
         return self.jitted.lower(state, frozen, batch, self.seed)
 
     def trace(self, state: Any, frozen: Any, batch: Any) -> Any:
         return self.jitted.trace(state, frozen, batch, self.seed)
 
     def compile(self, state: Any, frozen: Any, batch: Any, options: dict[str, Any] | None = None) -> SeededStep:
-        """The same step compiled for inputs like these, which may be abstract; `jitted` is what XLA made."""
+        """Returns the step compiled for inputs like these."""
         return dataclasses.replace(self, jitted=self.lower(state, frozen, batch).compile(options))
 
 
@@ -168,16 +213,23 @@ def compile_train_step(
     seed: int,
     **settings: Any,
 ) -> SeededStep:
-    """`train_step` under one `jax.jit` with shardings and a donated state; `batch_size` sizes the carry.
+    """Returns `train_step` under `jax.jit` with shardings and a donated state; it is compiled at the first call.
 
-    `multi_step` makes it `train_steps`, of as many batches as it is called with.
+    Args:
+        mesh: Devices of the run.
+        objective: Objective of the phase.
+        optimizer: Optimizer of the run.
+        batch_size: Sequences per batch, the size of the carry.
+        multi_step: Return `train_steps` instead.
+        seed: Seed of the run.
+        **settings: The other keyword arguments of `train_step`.
     """
-    laid = state_shardings(abstract_state(objective, optimizer, batch_size), mesh)
-    param_shardings = jax.tree.map(lambda sharding: sharding.spec, laid.params)  # whatever axes are split by hand
+    shardings = state_shardings(abstract_state(objective, optimizer, batch_size), mesh)
+    param_shardings = jax.tree.map(lambda sharding: sharding.spec, shardings.params)
     steps = train_steps if multi_step else train_step
 
     @functools.wraps(steps)
-    def of_seed(state: TrainState, frozen: Any, batches: Any, seed: Array) -> tuple[TrainState, Metrics]:
+    def with_seed(state: TrainState, frozen: Any, batches: Any, seed: Array) -> tuple[TrainState, StepMetrics]:
         return steps(
             state,
             frozen,
@@ -190,27 +242,39 @@ def compile_train_step(
         )
 
     jitted = jax.jit(
-        of_seed,
-        in_shardings=(laid, None, NamedSharding(mesh, BATCH), None),
-        out_shardings=(laid, NamedSharding(mesh, PartitionSpec())),
+        with_seed,
+        in_shardings=(shardings, None, NamedSharding(mesh, BATCH), None),
+        out_shardings=(shardings, NamedSharding(mesh, PartitionSpec())),
         donate_argnums=0,
     )
     return SeededStep(jitted, np.asarray(seed, np.int64).astype(np.int32))
 
 
 def compile_eval_step(mesh: Mesh, objective: Objective, seed: int) -> Callable:
-    """`eval_step` under `jax.jit`; parameters come laid out as the train state has them."""
+    """Returns `eval_step` under `jax.jit`; parameters keep the shardings of the train state.
+
+    Args:
+        mesh: Devices of the run.
+        objective: Objective of the phase.
+        seed: Seed of the masks.
+    """
     step = functools.partial(eval_step, objective=objective, seed=seed)
     return jax.jit(step, out_shardings=(NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, BATCH)))
 
 
 def abstract_state(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int = 1) -> TrainState:
-    """Shapes and types of the train state, nothing allocated."""
+    """Returns the shapes and dtypes of the train state, without allocating it.
+
+    Args:
+        objective: Defines the parameters and the carry.
+        optimizer: Defines its state.
+        batch_size: Sequences per batch, the size of the carry.
+    """
     key: Any = objective  # by identity
     return _abstract_state(key, optimizer, batch_size)
 
 
-@functools.lru_cache(maxsize=32)  # tracing takes a third of a second, and many ask
+@functools.lru_cache(maxsize=32)  # tracing takes a third of a second
 def _abstract_state(objective: Any, optimizer: optax.GradientTransformation, batch_size: int) -> TrainState:
     return jax.eval_shape(
         lambda key: new_state(objective.init(key), objective.init_carry(batch_size), optimizer), jax.random.key(0)
@@ -220,10 +284,18 @@ def _abstract_state(objective: Any, optimizer: optax.GradientTransformation, bat
 def init_state(
     mesh: Mesh, objective: Objective, optimizer: optax.GradientTransformation, seed: int, batch_size: int = 1
 ) -> TrainState:
-    """A fresh state, drawn directly onto the mesh."""
-    laid = state_shardings(abstract_state(objective, optimizer, batch_size), mesh)
+    """Draws a new state directly onto the mesh.
+
+    Args:
+        mesh: Devices of the run.
+        objective: Draws the parameters.
+        optimizer: Makes its state.
+        seed: Seed of the run.
+        batch_size: Sequences per batch, the size of the carry.
+    """
+    shardings = state_shardings(abstract_state(objective, optimizer, batch_size), mesh)
 
     def init(key: Array) -> TrainState:
         return new_state(objective.init(key), objective.init_carry(batch_size), optimizer)
 
-    return jax.jit(init, out_shardings=laid)(purpose_key(seed, "init"))
+    return jax.jit(init, out_shardings=shardings)(purpose_key(seed, "init"))

@@ -11,7 +11,7 @@ from bertjax.config.training import OptimizerConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.optimizers import lr_rules, make_optimizer
-from bertjax.training.param_rules import match, resolve_multipliers
+from bertjax.training.param_rules import match_rule, resolve_multipliers
 from bertjax.types import Params
 
 
@@ -120,4 +120,4 @@ def test_every_optimizer_heeds_them(name: str) -> None:
 def test_a_decay_is_a_share() -> None:
     with pytest.raises(UserError, match="layerwise_lr_decay must lie between 0 and 1"):
         OptimizerConfig(layerwise_lr_decay=1.5)
-    assert match(lr_rules(OptimizerConfig(layerwise_lr_decay=0.5), tree(BERT)), "mlm_head/bias", "rates") == 1.0
+    assert match_rule(lr_rules(OptimizerConfig(layerwise_lr_decay=0.5), tree(BERT)), "mlm_head/bias", "rates") == 1.0

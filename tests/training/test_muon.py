@@ -64,7 +64,7 @@ def test_embeddings_heads_norms_and_biases_are_left_to_adam(tiny_params: Params)
     ("include", "words"),
     [
         ((r"encoder/layers/0/.*kernel",), "matches some layers of encoder/layers/attention/key/kernel only"),
-        ((r".*bias",), "which is no matrix"),
+        ((r".*bias",), "which is not a matrix"),
         ((r"nowhere/.*",), "matches no parameter"),
     ],
 )

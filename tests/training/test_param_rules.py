@@ -8,7 +8,7 @@ import pytest
 from bertjax.config.training import OptimizerConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
-from bertjax.training.param_rules import describe, match, num_stacked, resolve_multipliers, virtual_paths
+from bertjax.training.param_rules import describe_rules, match_rule, num_stacked, resolve_multipliers, virtual_paths
 from bertjax.types import Params
 
 KERNEL = "encoder/layers/attention/query/kernel"
@@ -27,14 +27,14 @@ def test_a_stacked_leaf_stands_for_its_layers() -> None:
 
 def test_the_first_rule_that_matches_the_whole_path_wins() -> None:
     rules = [("a/b", 1.0), ("a/.*", 2.0), (".*", 3.0)]
-    assert [match(rules, path, "t") for path in ("a/b", "a/b/c", "xa/b")] == [1.0, 2.0, 3.0]
+    assert [match_rule(rules, path, "t") for path in ("a/b", "a/b/c", "xa/b")] == [1.0, 2.0, 3.0]
 
 
 def test_a_parameter_that_no_rule_matches_is_an_error() -> None:
     with pytest.raises(UserError, match=r"no rule of the freeze table matches parameter b; add a last rule '\.\*'"):
         resolve_multipliers([("a", 1.0)], {"a": np.zeros(2), "b": np.zeros(3)}, "freeze")
     with pytest.raises(UserError, match="no rule of the freeze table matches parameter b"):
-        describe([("a", 1.0)], {"a": np.zeros(2), "b": np.zeros(3)}, "freeze")
+        describe_rules([("a", 1.0)], {"a": np.zeros(2), "b": np.zeros(3)}, "freeze")
 
 
 def test_a_rule_for_one_layer_gives_a_vector_along_the_layers(tiny_params: Params) -> None:
@@ -67,7 +67,7 @@ def test_no_bias_and_no_norm_decays_and_everything_else_does(tiny_params: Params
 
 def test_a_description_counts_every_parameter_once(tiny_params: Params) -> None:
     rules = [(r"encoder/layers/0/.*", 0.5), (r"nothing", 2.0), (r".*", 1.0)]
-    lines = describe(rules, tiny_params, "rates")
+    lines = describe_rules(rules, tiny_params, "rates")
     layers = sum(leaf.size for path, leaf in flatten_tree(tiny_params).items() if num_stacked(path))
     total = sum(leaf.size for _, leaf in flatten_tree(tiny_params).items())
     assert lines == [

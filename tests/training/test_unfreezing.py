@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.ema import ema_params
 from bertjax.training.optimizers import lr_rules, make_optimizer
-from bertjax.training.param_rules import match
+from bertjax.training.param_rules import match_rule
 from bertjax.types import Params
 
 LAYERS = 3
@@ -87,7 +87,7 @@ def test_what_waits_counts_neither_for_clipping_nor_in_moments() -> None:
     _, plain, state = course(4, lambda number: slopes(number, 1.0), **settings)
     _, huge, _ = course(4, lambda number: slopes(number, 1e6), **settings)
     jax.tree.map(np.testing.assert_array_equal, plain, huge)
-    assert int(state[0].updates) == 4
+    assert int(state[0].step) == 4
 
 
 def test_once_open_the_same_as_without() -> None:
@@ -112,7 +112,7 @@ def test_rates_rise_by_equal_factors_to_the_head() -> None:
     """fastai's slice(1e-5, 1e-1) over embeddings, three layers and head."""
     rules = lr_rules(OptimizerConfig(learning_rate=1e-1, bottom_lr=1e-5), params_of())
     paths = ["encoder/embeddings/word_embeddings/embedding", *(f"encoder/layers/{i}/query/kernel" for i in range(3))]
-    found = [1e-1 * match(rules, path, "rates") for path in [*paths, "sequence_head/output/kernel"]]
+    found = [1e-1 * match_rule(rules, path, "rates") for path in [*paths, "sequence_head/output/kernel"]]
     np.testing.assert_allclose(found, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rtol=1e-6)
 
 
