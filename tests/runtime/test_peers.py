@@ -52,7 +52,7 @@ def _start(index: int, address: str, folder: Path) -> subprocess.Popen:
     ("how", "victim"),
     [
         (signal.SIGKILL, 1),
-        (signal.SIGSTOP, 1),
+        pytest.param(signal.SIGSTOP, 1, marks=pytest.mark.long),
         pytest.param(signal.SIGKILL, 0, marks=pytest.mark.long),
         pytest.param(signal.SIGSTOP, 0, marks=pytest.mark.long),
     ],

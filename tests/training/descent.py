@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -79,11 +80,15 @@ def flattened(tree: Params) -> Flat:
 def train(optimizer: optax.GradientTransformation) -> Flat:
     """The parameters after all gradients, taken apart."""
     params = nested(start())
-    state = optimizer.init(params)
-    update = jit(optimizer.update)
+    state = jit(optimizer.init)(params)
+
+    @jit
+    def step(grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
     for grads in gradients():
-        updates, state = update(nested(grads), state, params)
-        params = optax.apply_updates(params, updates)
+        params, state = step(nested(grads), state, params)
     return apart(flattened(params))
 
 

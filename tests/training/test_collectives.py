@@ -83,6 +83,7 @@ def parameter_bytes(compiled: CompiledStep) -> int:
     return sum(4 * math.prod(leaf.shape) for _, leaf in flatten_tree(compiled.exp.abstract_state().params).items())
 
 
+@pytest.mark.long
 @both_ways
 def test_along_data_slopes_are_reduced_once(unroll: int) -> None:
     """A step's bytes are those of the parameters; the slope of the tied word table comes from two places.
@@ -122,6 +123,7 @@ def test_fsdp_puts_weights_together_forward_and_backward(unroll: int, microbatch
     assert {each.kind for each in sent(compiled)} <= {"all-gather", "all-reduce", "reduce-scatter"}
 
 
+@pytest.mark.long  # test_on_three_axes_every_axis_has_its_own counts them on a mixed mesh
 @both_ways
 def test_tensor_reduces_activations_and_gathers_nothing(unroll: int) -> None:
     """Of a layer two forward, and backward one for the feed-forward and one for each of queries, keys and values."""
@@ -197,7 +199,7 @@ def test_moments_are_split_as_their_weights(abstract: object) -> None:
 
 def test_memory_falls_with_the_devices_that_share() -> None:
     """The state of eight fsdp devices is an eighth, but for what is too small to split."""
-    whole, split = step("data"), step("fsdp")
+    whole, split = step("data", microbatches=2), step("fsdp")
     small = 3 * (parameter_bytes(split) - LAYERS * KERNELS - TABLE - DENSE)
     state = 3 * parameter_bytes(whole)
     assert bytes_per_device(whole.exp.abstract_state(), whole.exp.mesh) == pytest.approx(state, abs=64)

@@ -122,10 +122,10 @@ def test_the_share_is_written_and_a_slow_loader_warned_of_once(
     lab = Lab(mesh_of(1), tmp_path)
     lab.rows = Late(0.15)
     threads = threading.active_count()
-    lab.run(num_steps=16, log=4, checkpoint=0)
+    lab.run(num_steps=12, log=4, checkpoint=0)
     shares = {record["step"]: record["train/data_wait"] for record in lab.trained()}
-    assert list(shares) == [4, 8, 12, 16] and all(0.0 <= share <= 1.0 for share in shares.values())
-    assert shares[12] > 0.3 and shares[16] > 0.3
+    assert list(shares) == [4, 8, 12] and all(0.0 <= share <= 1.0 for share in shares.values())
+    assert shares[12] > 0.3
     warnings = [line for line in lab.console.lines if line.startswith("warning")]
     assert len(warnings) == 1 and "the devices waited for data" in warnings[0]
     while threading.active_count() > threads:

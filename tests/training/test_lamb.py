@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 import optax
 import pytest
-from descent import SCHEDULE, Flat, apart, assert_same, nested, start, train, trained, written_down
+from descent import SCHEDULE, Flat, apart, assert_same, jit, nested, start, train, trained, written_down
 
 from bertjax.config.training import OptimizerConfig
 from bertjax.training.optimizers import scale_by_trust_ratio
@@ -60,10 +60,11 @@ def test_with_bias_correction_it_is_optax_lamb_of_layers_apart() -> None:
         name="lamb", bias_correction=True, weight_decay=0.3, clip_norm=0.0, decay_exclude=(), trust_exclude=()
     )
     reference = optax.lamb(make_schedule(SCHEDULE), eps=config.eps, weight_decay=0.3)
-    state = {path: reference.init(value) for path, value in apart(start()).items()}
+    state = {path: jit(reference.init)(np.float32(value)) for path, value in apart(start()).items()}
+    update = jit(reference.update)
 
     def move(path: str, w: np.ndarray, grad: np.ndarray, rate: float, step: int) -> np.ndarray:
-        updates, state[path] = reference.update(np.float32(grad), state[path], np.float32(w))
+        updates, state[path] = update(np.float32(grad), state[path], np.float32(w))
         return w + np.asarray(updates)
 
     assert_same(trained(config), written_down(0.0, move))

@@ -27,7 +27,7 @@ def reference(config: OptimizerConfig, consistent_rms: float | None = 0.2, beta:
     optimizer = optax.partition(
         {"muon": muon, "adam": adam}, {path: "muon" if "layers/kernel" in path else "adam" for path in params}
     )
-    state, update = optimizer.init(params), jit(optimizer.update)
+    state, update = jit(optimizer.init)(params), jit(optimizer.update)
     for grads in gradients():
         updates, state = update(jax.tree.map(np.float32, apart(grads)), state, params)
         params = optax.apply_updates(params, updates)

@@ -24,7 +24,7 @@ from bertjax.types import Params, Sum
 
 QUICK = {"xla_backend_optimization_level": 0}  # compiling is the cost
 jit = functools.partial(jax.jit, compiler_options=QUICK)
-MESHES = [(8, 1, 1), (1, 8, 1), (2, 2, 2)]
+MESHES = [pytest.param((8, 1, 1), marks=pytest.mark.long), pytest.param((1, 8, 1), marks=pytest.mark.long), (2, 2, 2)]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,9 @@ def test_seeds_share_a_program(
     assert step.jitted._cache_size() == 1
 
 
-@pytest.mark.parametrize(("shape", "microbatches"), [((2, 2, 2), 4), ((8, 1, 1), 2)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "microbatches"), [((2, 2, 2), 4), pytest.param((8, 1, 1), 2, marks=pytest.mark.long)], ids=str
+)
 def test_microbatches_on_any_mesh_add_up_to_the_gradient_of_the_whole_batch(
     run_steps: Callable, mesh_of: Callable, reference: tuple, fresh_params: Params, shape: tuple, microbatches: int
 ) -> None:
