@@ -9,7 +9,7 @@ from jax.tree_util import keystr, tree_flatten_with_path, tree_map_with_path
 
 
 def flatten_tree(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns the leaves of nested dicts by `prefix` + path, keys joined with `/`, in the order of `jax.tree.leaves`."""
+    """Returns the leaves of nested dicts by `prefix` + path, in the order of `jax.tree.leaves`."""
     leaves, _ = tree_flatten_with_path(tree)
     return {f"{prefix}{keystr(path, simple=True, separator='/')}": leaf for path, leaf in leaves}
 
