@@ -221,6 +221,7 @@ class Feed(NamedTuple):
     evaluate: Callable[[PhaseProgram], Callable[[Params, Any], Mapping[str, float]]]
     digests: dict[str, str]
     tokens: int
+    examples: Mapping[str, int] | None = None  # labelled examples of each split, for the model card
 
 
 def corpus_feed(exp: Experiment, prepared: Prepared) -> Feed:
@@ -255,7 +256,7 @@ def make_run(
         mesh=exp.mesh,
         batches=feed.batches,
         checkpoints=checkpoints,
-        meta={"config": flatten(cfg), "data": feed.digests, "tokens": feed.tokens},
+        meta={"config": flatten(cfg), "data": feed.digests, "tokens": feed.tokens, "examples": feed.examples},
         writers=_writers(cfg, workdir, step),
         console=Console(step, cfg.train.num_steps),
         workdir=workdir,

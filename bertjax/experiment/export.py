@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,7 @@ def export(
         pooling=pooling,
         averaged=run.steps,
         network=network,
+        num_examples=run.meta.get("examples"),
     )
     if upload is not None:
         message = f"Step {run.step}, exported by bertjax"
@@ -76,10 +77,12 @@ def export_params(
     pooling: Pooling | None = None,
     averaged: Sequence[int] = (),
     network: str | None = None,
+    num_examples: Mapping[str, int] | None = None,
 ) -> None:
     """Writes parameters (true vocabulary size, on the host) and tokenizer; says what is there when it is verified.
 
-    With `pooling` the folder is one of sentence-transformers; `averaged` names the steps of an average of several.
+    With `pooling` the folder is one of sentence-transformers; `averaged` names the steps of an average of several;
+    `num_examples` counts the labelled examples of a task, for the model card.
     """
     name = next(iter(exp.objective.networks)) if network is None else network
     if name not in exp.objective.networks:
@@ -88,7 +91,7 @@ def export_params(
     config, params = build.float32_config(config), exp.objective.network_params(params, name)
     # what was measured at the last step was measured of other weights than an average over several
     figures = {} if len(averaged) > 1 else metrics_at(workdir, step)
-    card = model_facts(exp.cfg, tokenizer, tokens, step, figures)
+    card = model_facts(exp.cfg, tokenizer, tokens, step, figures, labels=config.labels, num_examples=num_examples)
     origin = f"step {step}" if len(averaged) < 2 else f"the average of steps {', '.join(map(str, averaged))}"
     if len(averaged) > 1:
         card["steps"] = f"{step} ({origin})"

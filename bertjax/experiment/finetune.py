@@ -168,7 +168,7 @@ def train_task(
             processes.run_on_first("the report", lambda: callback.on_best_params(workdir, int(state.step), step))
     print_scores(cfg, step, figures)
     host = build.unpadded_params(params, exp.model)
-    processes.run_on_first("the export", lambda: _export(exp, task, host, step, feed.tokens, workdir))
+    processes.run_on_first("the export", lambda: _export(exp, task, host, step, feed, workdir))
     return figures
 
 
@@ -268,7 +268,8 @@ def task_feed(
 
     measured = _measured(exp, task, batches.seq_len, tell)
     digests = {"tokenizer": task.tokenizer.digest, "task": _digest(task)}
-    return build.Feed(batches, lambda program: measured, digests, len(task.train.data.features.tokens))
+    counts = {"train": len(task.train.examples)} | ({"eval": len(task.held_out.examples)} if task.held_out else {})
+    return build.Feed(batches, lambda program: measured, digests, len(task.train.data.features.tokens), counts)
 
 
 def _measured(
@@ -397,6 +398,15 @@ def print_scores(cfg: ConfigDict, step: int, figures: Mapping[str, float]) -> No
         print(f"held out, step {step}: {', '.join(shown)}")
 
 
-def _export(exp: build.Experiment, task: Task, params: Params, step: int, tokens: int, workdir: Path) -> None:
+def _export(exp: build.Experiment, task: Task, params: Params, step: int, feed: build.Feed, workdir: Path) -> None:
     if exp.cfg.export.at_end:
-        export_params(exp, task.tokenizer, params, step, tokens, workdir, workdir / "export")
+        export_params(
+            exp,
+            task.tokenizer,
+            params,
+            step,
+            feed.tokens,
+            workdir,
+            workdir / "export",
+            num_examples=feed.examples,
+        )

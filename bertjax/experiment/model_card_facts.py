@@ -1,32 +1,95 @@
-"""What a model card tells of a run."""
+"""Collects the facts of a run that its model card states."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from bertjax.config.objectives import objective_config
+from bertjax.config.parse_objective import task_config
 from bertjax.config.phases import amounts
 from bertjax.data.tokenizer import Tokenizer
 
+_HUB_CACHE = re.compile(r"models--(.+)")
+
 
 def model_facts(
-    cfg: ConfigDict, tokenizer: Tokenizer, tokens: int, step: int, figures: Mapping[str, float]
+    cfg: ConfigDict,
+    tokenizer: Tokenizer,
+    tokens: int,
+    step: int,
+    metrics: Mapping[str, float],
+    *,
+    labels: tuple[str, ...] = (),
+    num_examples: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """What the model card tells of a run."""
-    measured = {name.removeprefix("eval/"): value for name, value in figures.items() if name.startswith("eval/")}
-    kept = [name for name in measured if "/" not in name and name.endswith(("_loss", "_accuracy"))]
-    return {
-        "data": f"{', '.join(cfg.data.sources)} ({tokens:,} tokens)",
-        "objective": objective_config(cfg).summary,
+    """Returns the facts that `hf.model_card.render_model_card` prints.
+
+    Args:
+        cfg: config of the run.
+        tokenizer: its tokenizer.
+        tokens: number of tokens of the training data.
+        step: step of the exported weights.
+        metrics: their `eval/...` metrics.
+        labels: names of the labels that the model predicts.
+        num_examples: number of labelled examples of the splits `train` and `eval`, if known.
+    """
+    objective = objective_config(cfg)
+    measured = {
+        name.removeprefix("eval/"): value
+        for name, value in metrics.items()
+        if name.startswith("eval/") and name.count("/") == 1 and math.isfinite(value)
+    }
+    facts = {
         "steps": step,
+        "tokenizer": f"{tokenizer.kind}, {tokenizer.size:,} tokens",
+        "seed": cfg.seed,
+    }
+    if cfg.init_from is not None:
+        facts["base_model"] = name_base_model(cfg.init_from)
+    if objective.is_finetuning:
+        return facts | _task_facts(cfg, labels, num_examples or {}) | {"eval": measured}
+    return facts | {
+        "objective": objective.summary,
+        "data": f"{', '.join(cfg.data.sources)} ({tokens:,} tokens)",
         "batch_size": cfg.train.batch_size,
         "seq_len": cfg.data.seq_len,
         "tokens_seen": amounts(cfg, step)[1],
-        "tokenizer": f"{tokenizer.kind}, {tokenizer.size:,} pieces",
-        "seed": cfg.seed,
-        "eval": {name: measured[name] for name in kept if math.isfinite(measured[name])},
+        "eval": {name: value for name, value in measured.items() if name.endswith(("_loss", "_accuracy"))},
     }
+
+
+def _task_facts(cfg: ConfigDict, labels: tuple[str, ...], num_examples: Mapping[str, int]) -> dict[str, Any]:
+    task = task_config(cfg)
+
+    def describe(split: str) -> str | None:
+        count = f" ({num_examples[split]:,} examples)" if split in num_examples else ""
+        return f"{', '.join(getattr(task, split))}{count}" if getattr(task, split) else None
+
+    return {
+        "task": task.spec.title,
+        "data": describe("train"),
+        "eval_data": describe("eval"),
+        "labels": labels if task.spec.has_classes else None,
+        "epochs": task.epochs,
+        "batch_size": task.batch_size,
+        "max_length": task.max_length,
+        "main_metric": task.spec.main_metric if task.eval else None,
+    }
+
+
+def name_base_model(folder: str) -> str:
+    """Returns the name of the model in a folder: its Hub name in the Hugging Face cache, else the folder's own name.
+
+    An export has the name of its run: `runs/bert/export` is `bert`.
+    """
+    path = Path(folder).expanduser()
+    for part in path.parts:
+        if match := _HUB_CACHE.fullmatch(part):
+            return match[1].replace("--", "/")
+    return path.parent.name if path.name == "export" and path.parent.name else path.name

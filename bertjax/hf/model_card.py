@@ -1,4 +1,4 @@
-"""README.md of an exported model: what it is, how it was trained, how well, how to load it, what it is not."""
+"""README.md of an exported model: what it is, how it was trained, its scores, how to load it, its limits."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ from bertjax.hf.safe_files import auto_class
 
 MARKER = "<!-- written by bertjax: an export with this line may be overwritten by another -->"
 
-# Facts that a run can give, in the order in which the card tells them; those absent are left out.
+# Facts of a run in the order of the card; absent ones are left out.
 FACTS = {
-    "data": "Data",
+    "base_model": "Base model",
+    "task": "Task",
     "objective": "Objective",
+    "data": "Training data",
+    "eval_data": "Evaluation data",
+    "labels": "Labels",
+    "epochs": "Epochs",
     "steps": "Steps",
-    "batch_size": "Rows per batch",
-    "seq_len": "Tokens per row",
+    "batch_size": "Batch size",
+    "seq_len": "Sequence length",
+    "max_length": "Maximum example length",
     "tokens_seen": "Tokens seen",
     "tokenizer": "Tokenizer",
     "seed": "Seed",
 }
+_OTHER_KEYS = {"eval", "main_metric", "language", "license", "name", "sentence_vectors"}
 _PIPELINES = {
     "AutoModelForMaskedLM": "fill-mask",
     "AutoModelForCausalLM": "text-generation",
@@ -30,64 +37,73 @@ _PIPELINES = {
     "AutoModelForTokenClassification": "token-classification",
     "AutoModelForQuestionAnswering": "question-answering",
 }
+_SIDECAR_PARTS = {
+    "span_head": "the span-boundary head",
+    "decoder_positions": "the position table of the enhanced mask decoder",
+    "rtd_head": "the head of replaced token detection",
+    "pair_head": "the head that classifies pairs of segments",
+}
 
 
-def render_model_card(
-    plan: ExportPlan,
-    num_params: int,
-    card: Mapping[str, Any] | None,
-) -> str:
-    """The text of README.md.
+def render_model_card(plan: ExportPlan, num_params: int, card: Mapping[str, Any] | None) -> str:
+    """Returns the text of README.md.
 
-    card  facts of the run: the keys of `FACTS`, `eval` {name: number}, `language` and `license` (front matter),
-          `name`, `sentence_vectors` (of a folder for sentence-transformers: how they are made); every key is
-          optional, unknown ones are an error (ValueError), for they would vanish unseen
+    Args:
+        plan: the export.
+        num_params: number of parameters.
+        card: facts of the run, all optional: the keys of `FACTS`; `eval` {metric: number} and `main_metric`, the one by
+            which checkpoints are compared; `language` and `license` (front matter); `name`; `sentence_vectors`, how a
+            folder for sentence-transformers pools. A `task` makes it the card of a finetuned model.
+
+    Raises:
+        ValueError: a key is unknown, and would be left out silently.
     """
     card = dict(card or {})
-    unknown = set(card) - set(FACTS) - {"eval", "language", "license", "name", "sentence_vectors"}
+    unknown = set(card) - set(FACTS) - _OTHER_KEYS
     if unknown:
         raise ValueError(f"unknown model card keys {sorted(unknown)}")
     parts = [
         _front_matter(plan, card),
         MARKER,
         f"# {_line(card.get('name') or plan.architecture)}",
-        _introduction(plan, num_params),
+        _introduction(plan, num_params, card),
         _training(card),
-        _evaluation(card.get("eval") or {}),
+        _evaluation(card),
         _usage(plan),
         _sentence_usage(card.get("sentence_vectors")),
-        _beside(plan),
-        _limits(plan, card.get("seq_len")),
+        _sidecar(plan),
+        _limits(plan, card),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _front_matter(plan: ExportPlan, card: Mapping[str, Any]) -> str:
-    lines = ["---"]
-    lines += [f"{key}: {json.dumps(card[key])}" for key in ("language", "license") if card.get(key)]
-    if card.get("sentence_vectors") and plan.family is not None:
-        lines += ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
-        lines += ["tags:", "- sentence-transformers", f"- {plan.family.model_type}", "- bertjax", "---"]
-        return "\n".join(lines)
-    lines += [f"library_name: {'bertjax' if plan.family is None else 'transformers'}"]
-    if plan.family is not None:
-        auto = auto_class_of(plan)
-        lines += [f"pipeline_tag: {_PIPELINES[auto]}"] if auto in _PIPELINES else []
-        lines += ["tags:", f"- {plan.family.model_type}", "- bertjax", "- pretraining", "---"]
-    else:
-        lines += ["tags:", "- bertjax", "- pretraining", "---"]
-    return "\n".join(lines)
-
-
 def auto_class_of(plan: ExportPlan) -> str:
-    """The class of `transformers` that loads an export with its weights; empty for our own format."""
+    """Returns the class of `transformers` that loads an export with its weights; empty for the native format."""
     if plan.family is None:
         return ""
-    pairs_of_words = plan.architecture.endswith("ForPreTraining") and "mlm" in plan.stored_heads
-    return auto_class("ForMaskedLM" if pairs_of_words else plan.architecture)
+    has_mlm = plan.architecture.endswith("ForPreTraining") and "mlm" in plan.stored_heads
+    return auto_class("ForMaskedLM" if has_mlm else plan.architecture)
 
 
-def _introduction(plan: ExportPlan, num_params: int) -> str:
+def _front_matter(plan: ExportPlan, card: Mapping[str, Any]) -> str:
+    lines = [f"{key}: {json.dumps(card[key])}" for key in ("language", "license") if card.get(key)]
+    if "/" in (card.get("base_model") or ""):  # the Hub refuses names that are not on it
+        lines.append(f"base_model: {json.dumps(card['base_model'])}")
+    family = [] if plan.family is None else [plan.family.model_type]
+    if card.get("sentence_vectors") and plan.family is not None:
+        lines += ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
+        tags = ["sentence-transformers", *family, "bertjax"]
+    else:
+        lines += [f"library_name: {'bertjax' if plan.family is None else 'transformers'}"]
+        pipeline = _PIPELINES.get(auto_class_of(plan))
+        lines += [f"pipeline_tag: {pipeline}"] if pipeline else []
+        tags = [*family, "bertjax", "finetuning" if card.get("task") else "pretraining"]
+    if card.get("task") and card.get("eval"):
+        lines += ["metrics:", *(f"- {json.dumps(name)}" for name in sorted(card["eval"]))]
+    return "\n".join(["---", *lines, "tags:", *(f"- {tag}" for tag in tags), "---"])
+
+
+def _introduction(plan: ExportPlan, num_params: int, card: Mapping[str, Any]) -> str:
     config = plan.config
     activation = {"gelu": "GELU (erf)", "gelu_new": "GELU (tanh)"}.get(config.hidden_act, config.hidden_act)
     rows = [
@@ -100,17 +116,26 @@ def _introduction(plan: ExportPlan, num_params: int) -> str:
         ("Positions", config.max_position_embeddings),
         ("Activation", activation),
     ]
-    return f"An encoder of class `{plan.architecture}`, pretrained with bertjax (JAX).\n\n" + _table("Size", rows)
+    origin = "pretrained with bertjax (JAX)"
+    if card.get("task"):
+        base = f" from `{_line(card['base_model'])}`" if card.get("base_model") else ""
+        origin = f"finetuned{base} for {_line(card['task'])} with bertjax (JAX)"
+    return f"An encoder of class `{plan.architecture}`, {origin}.\n\n{_table('Size', rows)}"
 
 
 def _training(card: Mapping[str, Any]) -> str:
-    rows = [(title, _text(card[key])) for key, title in FACTS.items() if card.get(key) is not None]
+    rows = [(title, _text(card[key])) for key, title in FACTS.items() if card.get(key) not in (None, ())]
     return "## Training\n\n" + _table("Fact", rows) if rows else ""
 
 
-def _evaluation(figures: Mapping[str, Any]) -> str:
-    rows = [(name, f"{value:.4f}" if isinstance(value, float) else value) for name, value in sorted(figures.items())]
-    return "## Evaluation\n\nOn held-out text:\n\n" + _table("Measure", rows) if rows else ""
+def _evaluation(card: Mapping[str, Any]) -> str:
+    metrics, main = card.get("eval") or {}, card.get("main_metric")
+    if not metrics:
+        return ""
+    rows = [(name, f"{value:.4f}" if isinstance(value, float) else value) for name, value in sorted(metrics.items())]
+    data = "the evaluation data" if card.get("task") else "held-out text"
+    compared = f"; checkpoints are compared by {_line(main)}" if main in metrics else ""
+    return f"## Evaluation\n\nOn {data}{compared}:\n\n" + _table("Metric", rows)
 
 
 def _usage(plan: ExportPlan) -> str:
@@ -118,7 +143,7 @@ def _usage(plan: ExportPlan) -> str:
         reasons = ", ".join(map(_line, plan.unsupported)) or "its parts"
         return (
             '## Use\n\n```python\nimport bertjax\n\nmodel = bertjax.load_pretrained("PATH")\n```\n\n'
-            f"`transformers` has no class for it; in the way: {reasons}."
+            f"`transformers` has no class that supports {reasons}."
         )
     auto = auto_class_of(plan)
     return (
@@ -126,36 +151,29 @@ def _usage(plan: ExportPlan) -> str:
         f"from transformers import AutoTokenizer, {auto}\n\n"
         'tokenizer = AutoTokenizer.from_pretrained("PATH_OR_NAME")\n'
         f'model = {auto}.from_pretrained("PATH_OR_NAME")\n'
-        f"```\n\n`{plan.architecture}` loads all of its weights{' but those named below' * bool(plan.sidecar_paths)}."
+        f"```\n\n`{plan.architecture}` loads all weights{' except those named below' * bool(plan.sidecar_paths)}."
     )
 
 
-def _sentence_usage(pooled: str | None) -> str:
-    if not pooled:
+def _sentence_usage(pooling: str | None) -> str:
+    if not pooling:
         return ""
     return (
-        "## Sentence vectors\n\n```python\nfrom sentence_transformers import SentenceTransformer\n\n"
-        'vectors = SentenceTransformer("PATH_OR_NAME").encode(["A sentence.", "Another one."])\n'
-        f"```\n\nA vector is {pooled}. It is as good as the pretraining objective makes it: nothing was trained to "
-        "bring sentences of one meaning together."
+        "## Sentence embeddings\n\n```python\nfrom sentence_transformers import SentenceTransformer\n\n"
+        'embeddings = SentenceTransformer("PATH_OR_NAME").encode(["A sentence.", "Another one."])\n'
+        f"```\n\nAn embedding is {pooling}. It is as good as the pretraining objective makes it: the model was not "
+        "trained to give sentences of similar meaning similar embeddings."
     )
 
 
-_PARTS = {
-    "span_head": "the span-boundary head",
-    "decoder_positions": "the absolute positions of the enhanced decoder of masked words",
-    "rtd_head": "the head that tells replaced tokens",
-    "pair_head": "the head that judges pairs of sentences",
-}
-
-
-def _beside(plan: ExportPlan) -> str:
-    """What lies in the side files, of which `transformers` knows nothing."""
+def _sidecar(plan: ExportPlan) -> str:
+    """Describes the sidecar files, which `transformers` ignores."""
     if not plan.has_sidecar:
         return ""
-    parts = dict.fromkeys(_PARTS.get(path.split("/")[0], f"`{path.split('/')[0]}`") for path in plan.sidecar_paths)
+    modules = (path.split("/")[0] for path in plan.sidecar_paths)
+    parts = dict.fromkeys(_SIDECAR_PARTS.get(module, f"`{module}`") for module in modules)
     text = (
-        "## Beside the weights\n\n`transformers` ignores `bertjax.json` and `bertjax.safetensors`, and runs the model "
+        "## Sidecar files\n\n`transformers` ignores `bertjax.json` and `bertjax.safetensors`, and runs the model "
         'without them; `bertjax.load_pretrained("PATH")` reads them.'
     )
     if parts:
@@ -165,16 +183,20 @@ def _beside(plan: ExportPlan) -> str:
     return text
 
 
-def _limits(plan: ExportPlan, seq_len: int | None) -> str:
-    longest = max_input_length(plan.config, plan.heads)
-    points = [
-        "It repeats what its training text says, with that text's errors and biases; nothing was filtered or aligned.",
-        "It is a pretrained encoder: most tasks need fine-tuning.",
-    ]
-    if longest is not None:
-        points.insert(0, f"Rows of more than {longest} tokens are not supported.")
-    if longest is not None and seq_len is not None and seq_len < longest:
-        points.insert(1, f"It saw rows of {seq_len} tokens: the embeddings of later positions are as they were drawn.")
+def _limits(plan: ExportPlan, card: Mapping[str, Any]) -> str:
+    limit, seq_len = max_input_length(plan.config, plan.heads), card.get("seq_len")
+    points = []
+    if limit is not None:
+        points.append(f"Sequences of more than {limit} tokens are not supported.")
+        if seq_len is not None and seq_len < limit:
+            points.append(
+                f"It was trained on sequences of {seq_len} tokens: the embeddings of later positions are untrained."
+            )
+    points.append("It reproduces the errors and biases of its training text; nothing was filtered or aligned.")
+    if card.get("task"):
+        points.append("It was finetuned for one task: on other kinds of text its scores may be lower than those above.")
+    else:
+        points.append("It is a pretrained encoder: most tasks need finetuning.")
     if plan.lacks_pooler:
         points.append("It has no pooler: `AutoModel` draws a random one, so do not use `pooler_output` untrained.")
     return "## Limits\n\n" + "\n".join(f"- {point}" for point in points)
@@ -185,13 +207,11 @@ def _table(title: str, rows: list[tuple[str, Any]]) -> str:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _line(value: Any) -> str:
-    """Text that stays in its table cell."""
+    """Returns text that stays in its table cell."""
     return " ".join(str(value).split()).replace("|", "\\|")

@@ -1,24 +1,20 @@
-"""Uploading an export to the Hugging Face Hub, by the optional `huggingface_hub`."""
+"""Uploads an export to the Hugging Face Hub with the optional `huggingface_hub`."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, one_line
 from bertjax.hf.load import read_folder
-from bertjax.hf.model_card import MARKER
-
-_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*\w)?/[A-Za-z0-9](?:[\w.-]*\w)?")
-_LONGEST_NAME = 96  # of the Hub
+from bertjax.hf.save import is_export
 
 
 class HubApi(Protocol):
-    """What is asked of `huggingface_hub.HfApi`."""
+    """The methods of `huggingface_hub.HfApi` that are used."""
 
     def whoami(self) -> dict[str, Any]: ...
 
@@ -32,15 +28,20 @@ class HubApi(Protocol):
 
 
 def check_repository(repo: str, *, overwrite: bool = False, api: HubApi | None = None) -> bool:
-    """Whether `OWNER/NAME` exists already; changes nothing.
+    """Returns whether a repository exists; changes nothing. Call it before a long export.
 
-    Raises `UserError` when it is no name, not of the user who is logged in, or exists and `overwrite` is not set. Call
-    it before a long export: nothing is more annoying than an upload that fails at the end for want of a login.
+    Args:
+        repo: OWNER/NAME.
+        overwrite: accept a repository that exists.
+        api: the Hub; None = `huggingface_hub.HfApi()`.
+
+    Raises:
+        UserError: the name is malformed, the owner is not the user who is logged in or one of his organisations, or the
+            repository exists and `overwrite` is not set.
     """
-    if not _NAME.fullmatch(repo) or len(repo) > _LONGEST_NAME or "--" in repo or ".." in repo:
-        raise UserError(f"push_to_hub wants OWNER/NAME, not {repo!r}")
     api = api or _hub_api()
-    with _one_line("ask the Hub who is logged in (log in with `hf auth login`, or set HF_TOKEN)"):
+    _check_name(repo)
+    with _as_user_error("ask the Hub who is logged in (log in with `hf auth login`, or set HF_TOKEN)"):
         user = api.whoami()
     owners = [user["name"], *(org["name"] for org in user.get("orgs", []))]
     owner = repo.split("/")[0]
@@ -48,7 +49,7 @@ def check_repository(repo: str, *, overwrite: bool = False, api: HubApi | None =
         raise UserError(
             f"{repo} is not yours: you are logged in as {user['name']}, who can write to {', '.join(owners)}"
         )
-    with _one_line(f"look for {repo} on the Hub"):
+    with _as_user_error(f"look for {repo} on the Hub"):
         exists = api.repo_exists(repo)
     if exists and not overwrite:
         raise UserError(f"{repo} exists on the Hub; name another repository, or replace its files with --overwrite")
@@ -64,19 +65,30 @@ def push_to_hub(
     message: str = "Export of bertjax",
     api: HubApi | None = None,
 ) -> str:
-    """Uploads an export of ours, after reading it whole; returns its address.
+    """Uploads an export, after reading it whole; returns its address.
 
-    A repository that is new is private unless told otherwise; one that exists keeps its visibility, and with
-    `overwrite` its present files are replaced by those of the folder, in one commit. Raises `UserError` as
-    `check_repository` does, for a folder that is not an export of ours, and for what the Hub refuses.
+    Args:
+        folder: what `save_pretrained` wrote.
+        repo: OWNER/NAME.
+        private: visibility of a new repository; an existing one keeps its own.
+        overwrite: replace the files of an existing repository, in one commit.
+        message: commit message.
+        api: the Hub; None = `huggingface_hub.HfApi()`.
+
+    Raises:
+        UserError: as `check_repository`; or the folder is not an export, or the Hub refused it.
     """
     folder, api = Path(folder), api or _hub_api()
     check_repository(repo, overwrite=overwrite, api=api)
-    _require_export(folder)
+    if not is_export(folder):
+        raise UserError(f"{folder} is not an export of bertjax; only those are uploaded")
+    links = [path for path in folder.rglob("*") if path.is_symlink()]
+    if links:
+        raise UserError(f"{links[0]} is a link; the file that it points to would be uploaded")
     read_folder(folder)
-    with _one_line(f"create {repo}"):
+    with _as_user_error(f"create {repo}"):
         api.create_repo(repo, private=private, exist_ok=overwrite)
-    with _one_line(f"upload {folder} to {repo}"):
+    with _as_user_error(f"upload {folder} to {repo}"):
         api.upload_folder(
             repo_id=repo,
             folder_path=str(folder),
@@ -86,28 +98,29 @@ def push_to_hub(
     return f"https://huggingface.co/{repo}"
 
 
-def _require_export(folder: Path) -> None:
-    card = folder / "README.md"
-    if not card.is_file() or MARKER not in card.read_text("utf-8", "replace"):
-        raise UserError(f"{folder} is not an export of bertjax; only those are uploaded")
-    links = [path for path in folder.rglob("*") if path.is_symlink()]
-    if links:
-        raise UserError(f"{links[0]} is a link; what it points to would be uploaded")
+def _check_name(repo: str) -> None:
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise UserError(f"--push-to-hub needs OWNER/NAME, not {repo!r}: {one_line(error)}") from None
+    if "/" not in repo:
+        raise UserError(f"--push-to-hub needs OWNER/NAME, not {repo!r}")
 
 
 def _hub_api() -> HubApi:
     try:
         from huggingface_hub import HfApi
     except ImportError:
-        raise UserError("push_to_hub needs huggingface_hub, not installed: pip install 'bertjax[hub]'") from None
+        raise UserError("--push-to-hub needs huggingface_hub: pip install 'bertjax[hub]'") from None
     return HfApi()
 
 
 @contextmanager
-def _one_line(what: str) -> Iterator[None]:
-    """Any refusal of the Hub or of the network as one line: its library raises dozens of classes."""
+def _as_user_error(action: str) -> Iterator[None]:
+    """Converts any error of the Hub or the network to one line: the library raises dozens of classes."""
     try:
         yield
     except Exception as error:
-        text = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError(f"cannot {what}: {text}") from error
+        raise UserError(f"cannot {action}: {one_line(error)}") from error

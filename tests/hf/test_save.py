@@ -18,8 +18,6 @@ from safetensors.numpy import load_file, save_file
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import save as save_module
-from bertjax.hf.export_plan import plan_export
-from bertjax.hf.model_card import MARKER, render_model_card
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import ExportError, save_pretrained, verify_export
 from bertjax.models.model import abstract_params, count_params
@@ -293,33 +291,3 @@ def test_tokenizer_files_travel_byte_for_byte(tmp_path: Path, monkeypatch: pytes
     first, again = contents(tmp_path / "out"), contents(tmp_path / "again")
     assert first == again
     model.save_pretrained(tmp_path / "again", overwrite=True)  # even over the folder that it came from
-
-
-# -- the card ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_card_tells_what_is_known_and_invents_nothing(tmp_path: Path, unverified: None) -> None:
-    yaml = pytest.importorskip("yaml")
-    save_pretrained(tmp_path / "full", random_params(), CONFIG, heads=HEADS, card={**CARD, "language": "en"})
-    save_pretrained(tmp_path / "bare", random_params(heads=("pooler",)), CONFIG, heads=("pooler",))
-    full, bare = ((tmp_path / name / "README.md").read_text() for name in ("full", "bare"))
-    front = yaml.safe_load(full.split("---")[1])
-    assert (
-        front["library_name"] == "transformers" and front["pipeline_tag"] == "fill-mask" and front["language"] == "en"
-    )
-    for text in ("builtin:python-docs", "1,200", "mlm_loss | 3.2500", f"{count_params(CONFIG, HEADS):,}", MARKER):
-        assert text in full
-    assert "language" not in yaml.safe_load(bare.split("---")[1]) and "pipeline_tag" not in bare
-    assert "Training" not in bare and "Evaluation" not in bare and "None" not in bare + full
-    with pytest.raises(ValueError, match="stepps"):
-        save_pretrained(tmp_path / "typo", random_params(), CONFIG, heads=HEADS, card={"stepps": 3})
-    assert not (tmp_path / "typo").exists()
-
-
-def test_the_card_warns_of_positions_that_were_never_trained() -> None:
-    cards = {
-        seq_len: render_model_card(plan_export(CONFIG, HEADS), 1, {"seq_len": seq_len})
-        for seq_len in (8, CONFIG.max_position_embeddings)
-    }
-    assert "rows of 8 tokens: the embeddings of later positions" in cards[8]
-    assert "later positions" not in cards[CONFIG.max_position_embeddings]

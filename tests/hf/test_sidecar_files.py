@@ -124,7 +124,7 @@ def test_plain_models_have_no_side_files(tmp_path: Path, unverified: None) -> No
     heads = ("pooler", "mlm", "pair")
     save_pretrained(tmp_path / "out", random_params(CONFIG, heads), CONFIG, heads=heads)
     assert not list((tmp_path / "out").glob("bertjax.*"))
-    assert "Beside" not in (tmp_path / "out" / "README.md").read_text()
+    assert "Sidecar" not in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_two_heads_of_one_name_both_come_back(tmp_path: Path, unverified: None) -> None:
