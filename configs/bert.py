@@ -13,7 +13,7 @@ trains on the text embedded in Python, which is far too little for these sizes a
 
 from ml_collections import ConfigDict
 
-from bertjax.config.defaults import base_config, make_smoke
+from bertjax.config.defaults import base_config, every, make_smoke
 from bertjax.errors import UserError
 
 NAMED = ("tiny", "mini", "small", "medium", "base", "large")
@@ -42,13 +42,13 @@ def get_config(size: str = "base") -> ConfigDict:
     config.train.batch_size = 256
     config.train.log_interval_steps = 100
     config.optimizer.learning_rate = 1e-4  # reached after 10,000 steps: 1 % of num_steps
-    config.eval.interval_steps = (config.train.get_ref("num_steps") + 99) // 100
-    config.checkpoint.interval_steps = (config.train.get_ref("num_steps") + 199) // 200
+    config.eval.interval_steps = every(config, 100)
+    config.checkpoint.interval_steps = every(config, 200)
     if size == "smoke":
         make_smoke(config)
         config.objective.masking.dynamic = True
-        config.train.log_interval_steps = (config.train.get_ref("num_steps") + 59) // 60
-        config.checkpoint.interval_steps = (config.train.get_ref("num_steps") + 9) // 10
+        config.train.log_interval_steps = every(config, 60, at_least=10)
+        config.checkpoint.interval_steps = every(config, 10)
         # learned positions: neighbours are told apart much sooner in short rows
         config.train.phases = ("80%:data.seq_len=32",)
     return config

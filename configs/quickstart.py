@@ -8,7 +8,7 @@ Result: held-out masked-token loss 4.37 nats, 2.0 below always guessing by frequ
 
 from ml_collections import ConfigDict
 
-from bertjax.config.defaults import base_config
+from bertjax.config.defaults import base_config, every
 
 
 def get_config() -> ConfigDict:
@@ -32,14 +32,14 @@ def get_config() -> ConfigDict:
 
     config.train.num_steps = 3000
     config.train.batch_size = 64
-    config.train.log_interval_steps = (config.train.get_ref("num_steps") + 59) // 60
+    config.train.log_interval_steps = every(config, 60, at_least=10)
     config.optimizer.learning_rate = 2e-3
     config.optimizer.b2 = 0.98
     config.optimizer.eps = 1e-8
     config.optimizer.bias_correction = True
     config.schedule.warmup_steps = (config.train.get_ref("num_steps") + 19) // 20
 
-    config.eval.interval_steps = (config.train.get_ref("num_steps") + 11) // 12
+    config.eval.interval_steps = every(config, 12)
     config.eval.num_batches = 16
     config.eval.fill_mask = (
         "If the argument is [MASK], the default value is used.",

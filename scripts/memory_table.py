@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config import parse
 from bertjax.config.model import REMAT_POLICIES
-from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.config.overrides import apply_overrides, copy_config, load_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.dry_run import abstract_batch
@@ -108,9 +108,7 @@ def table(size: str, options: argparse.Namespace, overrides: Sequence[str]) -> l
     """Returns the lines of a size, in Markdown."""
     cfg = config_of(size, options, overrides)
     held = state_bytes(cfg)
-    half = state_bytes(
-        apply_overrides(cfg.copy_and_resolve_references(), ["--config.optimizer.moments_dtype=bfloat16"])
-    )
+    half = state_bytes(apply_overrides(copy_config(cfg), ["--config.optimizer.moments_dtype=bfloat16"]))
     cells: dict[tuple[str, int], Cell] = {}
     for remat in options.remat:
         for parts in options.microbatches:

@@ -16,6 +16,7 @@ from bertjax.aot.collectives import Collective, find_collectives
 from bertjax.aot.topology import chip_spec
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives import objective_class
+from bertjax.config.overrides import copy_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
@@ -135,7 +136,7 @@ def _depth(config: EncoderConfig) -> tuple[int, int, int]:
 
 
 def _unrolled_estimate(cfg: ConfigDict, devices: Sequence[Any], layers: Mapping[str, int]) -> StepEstimate:
-    changed = ConfigDict(cfg.copy_and_resolve_references())
+    changed = copy_config(cfg)
     for group, number in layers.items():
         changed[group].num_layers = changed[group].unroll = number
     compiled = compile_step(changed, devices)

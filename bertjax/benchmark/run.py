@@ -16,6 +16,7 @@ from bertjax.benchmark.report import bertjax_metrics, format_bertjax, format_sco
 from bertjax.benchmark.torch_baseline import BaselineConfig
 from bertjax.benchmark.torch_subprocess import TorchProcess
 from bertjax.config import parse_objective
+from bertjax.config.model import float32_config
 from bertjax.config.objectives import objective_config
 from bertjax.config.objectives.clm import ClmConfig
 from bertjax.config.objectives.mlm import MlmConfig
@@ -135,7 +136,7 @@ def _torch_process(
     cfg, objective = exp.programs[-1].phase.cfg, objective_config(exp.programs[-1].phase.cfg)
     network = exp.network
     params = build.unpadded_params(exp.init_state().params, network.config)
-    config = build.float32_config(network.config)
+    config = float32_config(network.config)
     save_pretrained(folder / "model", params, config, heads=network.heads, tokenizer=prepared.tokenizer)
     baseline = BaselineConfig(
         batch_size=cfg.train.batch_size,

@@ -28,7 +28,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from ml_collections import ConfigDict, FieldReference
 
@@ -190,13 +190,17 @@ def setting(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Base of the dataclasses that declare a group of the config: checks every field, then calls `check`."""
+    """Base of the dataclasses that declare a group of the config: checks every field, then calls `check`.
+
+    `resume=True` in the class statement lets every field of the class change when a run is resumed.
+    """
 
     group: ClassVar[str] = ""
+    resume: ClassVar[bool] = False
 
-    def __init_subclass__(cls, group: str | None = None) -> None:
-        if group is not None:
-            cls.group = group
+    def __init_subclass__(cls, group: str | None = None, resume: bool | None = None) -> None:
+        cls.group = cls.group if group is None else group
+        cls.resume = cls.resume if resume is None else resume
 
     def __post_init__(self) -> None:
         for name, each in settings_of(type(self)).items():
@@ -227,7 +231,10 @@ def settings_of(cls: type[Settings]) -> Mapping[str, Setting]:
     if cls not in _cache:
         hints = typing.get_type_hints(cls)
         found = {field.name: field.metadata[_TAG] for field in dataclasses.fields(cls) if _TAG in field.metadata}
-        _cache[cls] = {name: dataclasses.replace(each, **_kind_of(hints[name])) for name, each in found.items()}
+        _cache[cls] = {
+            name: dataclasses.replace(each, resume=each.resume or cls.resume, **_kind_of(hints[name]))
+            for name, each in found.items()
+        }
     return _cache[cls]
 
 
@@ -256,16 +263,9 @@ def read_group(cfg: ConfigDict, cls: type[Group], **others: Any) -> Group:
 class CheckedReference(FieldReference):
     """A field of the ConfigDict that checks every value that is assigned to it."""
 
-    def __init__(self, key: str, setting: Setting, source: FieldReference | None = None):
-        self.key, self.setting, self._source = key, setting, source
-        super().__init__(setting.default, field_type=tuple if setting.many else setting.kind)
-        self._source = source
-
-    def get(self) -> Any:
-        """Returns the value that is set, else the default that follows from another key."""
-        if self._source is None or self.setting.follows is None:
-            return super().get()
-        return self.setting.follows[1](self._source.get())
+    def __init__(self, key: str, setting: Setting, default: Any):
+        self.key, self.setting = key, setting
+        super().__init__(default, field_type=tuple if setting.many else setting.kind)
 
     def set(self, value: Any, type_safe: bool = True) -> None:
         """Sets a value, or a reference to another field; raises `UserError` for one that is not allowed."""
@@ -274,25 +274,28 @@ class CheckedReference(FieldReference):
         elif not issubclass(value.get_type(), self.get_type()):
             raise UserError(f"{self.key} expects {self.setting.expected}, not a reference to {value.get()!r}")
         super().set(value, type_safe=False)
-        self._source = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
 
-def new_config(groups: Iterable[type[Settings]]) -> ConfigDict:
-    """Returns an unlocked ConfigDict with the keys that these dataclasses declare."""
-    config = ConfigDict()
-    declared = {dotted(cls.group, name): each for cls in groups for name, each in settings_of(cls).items() if each.key}
-    for key in sorted(declared, key=lambda key: declared[key].follows is not None):  # those with a source come last
-        *path, leaf = key.split(".")
-        place, each = config, declared[key]
-        for name in path:
-            if name not in place:
-                place[name] = ConfigDict()
-            place = place[name]
-        place[leaf] = CheckedReference(key, each, reference(config, each.follows[0]) if each.follows else None)
-    return config
+class Derivation(NamedTuple):
+    """An operation of a `FieldReference`."""
+
+    fn: Callable[[Any], Any]
+    args: tuple[Any, ...] = ()
+
+
+def derived(config: ConfigDict, key: str, function: Callable[[Any], Any]) -> FieldReference:
+    """Returns a reference whose value is a function of another key's value.
+
+    Args:
+        config: The whole config.
+        key: Dotted name of the key that is followed.
+        function: Makes the value.
+    """
+    source = reference(config, key)
+    return FieldReference(source, field_type=source.get_type(), op=Derivation(function))
 
 
 def reference(config: ConfigDict, key: str) -> FieldReference:
@@ -301,6 +304,26 @@ def reference(config: ConfigDict, key: str) -> FieldReference:
     for name in path:
         config = config[name]
     return config.get_ref(leaf)
+
+
+def declare(groups: Iterable[type[Settings]]) -> dict[str, Setting]:
+    """Returns {dotted key: declaration} of the keys of these dataclasses."""
+    return {dotted(cls.group, name): each for cls in groups for name, each in settings_of(cls).items() if each.key}
+
+
+def new_config(declared: Mapping[str, Setting]) -> ConfigDict:
+    """Returns an unlocked ConfigDict with these keys and their defaults."""
+    config = ConfigDict()
+    for key in sorted(declared, key=lambda key: declared[key].follows is not None):  # what they follow comes first
+        *path, leaf = key.split(".")
+        place, each = config, declared[key]
+        for name in path:
+            if name not in place:
+                place[name] = ConfigDict()
+            place = place[name]
+        default = derived(config, *each.follows) if each.follows else each.default
+        place[leaf] = CheckedReference(key, each, default)
+    return config
 
 
 def _kind_of(hint: Any) -> dict[str, Any]:
@@ -355,11 +378,4 @@ def declared_settings(config: ConfigDict, prefix: str = "") -> dict[str, Setting
             found |= declared_settings(field, f"{prefix}{name}.")
         elif isinstance(field, CheckedReference):
             found[field.key] = field.setting
-        else:  # of a group that is not declared by a dataclass
-            value = field.get() if isinstance(field, FieldReference) else field
-            kind = field.get_type() if isinstance(field, FieldReference) else type(field)
-            many = kind is tuple
-            found[prefix + name] = Setting(
-                default=value, kind=str if many else kind, many=many, nullable=value is None, follows=None
-            )
     return found

@@ -6,6 +6,7 @@ import dataclasses
 import unicodedata
 from typing import Any
 
+from bertjax.config.fields import Settings, setting
 from bertjax.errors import UserError
 
 SCRIPTS = (
@@ -16,32 +17,29 @@ SCRIPTS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class FilterConfig:
-    """`scripts` () looks at none; `script_share` is the least share of the letters that they must make up."""
+class FilterConfig(Settings, group="data"):
+    """Which documents are dropped, before tokenizers are trained; `bertjax prepare` prints how many each rule drops."""
 
-    deduplicate: bool = False
-    min_chars: int = 0
-    max_chars: int | None = None
-    scripts: tuple[str, ...] = ()
-    script_share: float = 0.5
+    deduplicate: bool = setting(False, help="Drop all but the first of the documents with the same text in a source.")
+    min_chars: int = setting(0, at_least=0, help="Drop shorter documents.")
+    max_chars: int | None = setting(None, at_least=1, help="Drop longer documents; None: no limit.")
+    scripts: tuple[str, ...] = setting(
+        (), choices=SCRIPTS, help='Keep documents in these scripts only, such as "latin" or "han,hiragana"; (): any.'
+    )
+    script_share: float = setting(
+        0.5, above=0.0, at_most=1.0, help="Share of a document's letters that must belong to `scripts`."
+    )
 
-    def __post_init__(self) -> None:
-        if self.min_chars < 0:
-            raise UserError(f"data.min_chars must be at least 0, not {self.min_chars}")
-        if self.max_chars is not None and self.max_chars < max(self.min_chars, 1):
+    def check(self) -> None:
+        if self.max_chars is not None and self.max_chars < self.min_chars:
             raise UserError(
-                f"data.max_chars={self.max_chars} leaves no document: it must be at least 1 and data.min_chars="
+                f"data.max_chars={self.max_chars} leaves no document: it must be at least data.min_chars="
                 f"{self.min_chars}"
             )
-        unknown = [script for script in self.scripts if script not in SCRIPTS]
-        if unknown:
-            raise UserError(f"data.scripts: {', '.join(unknown)} is none of {', '.join(SCRIPTS)}")
-        if not 0.0 < self.script_share <= 1.0:
-            raise UserError(f"data.script_share must lie above 0 and not above 1, not {self.script_share}")
 
     @property
     def fingerprint(self) -> list[Any]:
-        """Equal for configs that leave out the same documents; empty for the one that leaves out none."""
+        """Equal for settings that drop the same documents; empty for those that drop none."""
         scripts = [sorted(set(self.scripts)), float(self.script_share), unicodedata.unidata_version]
         parts: list[Any] = [["duplicates"]] if self.deduplicate else []
         parts += [["min", self.min_chars]] if self.min_chars else []

@@ -1,172 +1,405 @@
-"""The frozen description of an encoder: sizes and choices, checked once. Needs no jax."""
+"""The description of an encoder: architecture, heads, and how both are computed."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from bertjax.errors import UserError, require_one_of
+from bertjax.config.fields import PRESET, Setting, Settings, dotted, names_where, setting, settings_of
+from bertjax.errors import UserError
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # Hugging Face's words: gelu = erf, gelu_new = tanh
-INITIALIZERS = ("truncated_normal", "normal")
-REMAT_POLICIES = ("none", "full", "dots")
+HEAD_ACTIVATIONS = ("tanh", *ACTIVATIONS)
 DTYPES = ("float32", "bfloat16")
-CHOICES: dict[str, tuple[str, ...]] = {
-    "hidden_act": ACTIVATIONS,
-    "initializer": INITIALIZERS,
-    "remat": REMAT_POLICIES,
-    "compute_dtype": DTYPES,
-    "result_dtype": DTYPES,
-    "position_embedding": ("learned", "sinusoidal", "none"),
-    "attention_position": ("none", "rotary", "disentangled", "relative"),
-    "embedding_norm": ("before", "after", "none"),
-    "norm_placement": ("post", "pre"),
-    "attention_bias": ("all", "query_value", "none"),
-    "feed_forward": ("dense", "glu"),
-    "attention_implementation": ("auto", "xla", "tiled", "cudnn", "splash", "interpret"),
-    "mlm_head": ("transform", "bias", "tied"),
-    "rtd_head": ("dense", "summary"),
-    "pooling": ("first", "last", "mean"),
-    "classifier_dense": ("pooler", "own", "none"),
-}
+CLASSIFIERS = ("sequence_classification", "token_classification", "question_answering")
 
 
-# Fields that change how a model is trained, drawn, named or run, never what it computes.
-FREE_FIELDS = frozenset(
-    (
-        *("family", "labels", "padded_vocab_size", "initializer", "initializer_range", "scale_residual_init"),
-        *("compute_dtype", "result_dtype", "attention_implementation", "remat", "unroll"),
-        *("hidden_dropout", "attention_dropout", "embedding_dropout", "attention_output_dropout"),
-        *("feed_forward_dropout", "activation_dropout", "output_dropout", "classifier_dropout"),
-    )
-)
-# Fields that only heads read.
-HEAD_FIELDS = frozenset(
-    (
-        *("pooler_act", "mlm_head", "mlm_act", "head_dense_bias", "mlm_bias", "enhanced_decoder", "rtd_head"),
-        *("span_positions", "span_position_size", "pooling", "classifier_dense", "classifier_act", "classifier_norm"),
-        "token_classifier_dense",
-    )
-)
+def _rotary(config: ArchitectureConfig) -> bool:
+    return config.attention_position == "rotary"
+
+
+def _disentangled(config: ArchitectureConfig) -> bool:
+    return config.attention_position == "disentangled"
+
+
+def _relative(config: ArchitectureConfig) -> bool:
+    return config.attention_position == "relative"
+
+
+def _learned(config: ArchitectureConfig) -> bool:
+    return config.position_embedding == "learned"
+
+
+def _dropout(default: float | None, help: str) -> float:
+    return setting(default, at_least=0.0, below=1.0, phase=True, computes=False, help=help)
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig:
-    """One Transformer encoder; every published model is a value of this class.
+class ArchitectureConfig(Settings, group="model"):
+    """The encoder itself: sizes, embeddings, positions, attention, feed-forward block, sharing, dropout, initial draw.
 
-    `vocab_size` is the true size of the tokenizer; `padded_vocab_size` (training only) is what the tables hold.
-    Raises `UserError` for sizes and mixtures that cannot be built.
+    `vocab_size` is the tokenizer's true size.
     """
 
-    family: str = "bert"  # whose classes and names an export gets, where they can hold this model
-    vocab_size: int = 30522
-    hidden_size: int = 768
-    num_layers: int = 12
-    num_heads: int = 12
-    head_size: int | None = None  # None = hidden_size / num_heads
-    intermediate_size: int = 3072
-
-    # Embeddings: word + absolute position + token type, norm, dropout, projection.
-    embedding_size: int | None = None  # None = hidden_size without a projection; a number = factorised, projected
-    embedding_projection_bias: bool = True
-    embedding_norm: str = "before"  # before the projection (ALBERT, ELECTRA), after it (DeBERTa), none (GPT-2, XLNet)
-    embedding_scale: bool = False  # word embeddings times sqrt(width) (arXiv:1706.03762, section 3.4)
-    zero_pad_embeddings: bool = False  # padding embeds as zero (DeBERTa)
-    position_embedding: str = "learned"
-    max_position_embeddings: int = 512  # longest example, in tokens
-    position_offset: int = 0  # rows of the position table before the first position (RoBERTa: pad id + 1)
-    type_vocab_size: int = 2  # 0 = no token type embeddings
-
-    # Positions inside attention.
-    attention_position: str = "none"
-    global_rope_theta: float = 10_000.0  # of layers that see the whole row
-    local_rope_theta: float = 10_000.0  # of layers with a window
-    pos_att_type: tuple[str, ...] = ("c2p", "p2c")  # disentangled: content to position, position to content
-    share_att_key: bool = False  # disentangled: the content projections project positions, too
-    position_buckets: int = 0  # disentangled: rows per side of a logarithmic table; 0 = one row a distance
-    max_relative_positions: int | None = None  # disentangled: None = max_position_embeddings
-    norm_relative_embeddings: bool = False  # disentangled: the table is normed before use
-    relative_segments: bool = False  # relative: scores also tell same from other segment (XLNet)
-    clamp_len: int = -1  # relative: distances beyond are cut to this; -1 = none
-    mem_len: int | None = (
-        None  # relative: tokens of earlier rows that a layer may remember; None = all that it is given
+    family: str = setting(
+        "bert",
+        computes=False,
+        help="Hugging Face family whose classes an export gets if they can hold the model: bert roberta albert "
+        "distilbert electra deberta deberta-v2 xlnet modernbert gpt2; bertjax: our own format.",
     )
-    reuse_len: int | None = None  # relative: the first tokens of a row, which are remembered; None = all
-    bi_data: bool = False  # relative: the second half of a batch is text read backwards, its distances turned (XLNet)
-    conv_kernel_size: int = 0  # convolution of the embeddings, added after layer 0 (DeBERTa v2 xlarge); 0 = none
-    conv_act: str = "gelu"
+    vocab_size: int = setting(30522, at_least=1, key=False, transfer=True, help="Tokens of the tokenizer.")
+    hidden_size: int = setting(768, at_least=1, help="Width of the residual stream.")
+    num_layers: int = setting(12, at_least=1, help="Layers.")
+    num_heads: int = setting(12, at_least=1, help="Attention heads; must divide hidden_size unless head_size is set.")
+    head_size: int | None = setting(None, at_least=1, help="Width of a head; None: hidden_size / num_heads.")
+    intermediate_size: int = setting(3072, at_least=1, help="Width inside the feed-forward block.")
 
-    # Attention, feed-forward, norms.
-    causal: bool = False
-    local_attention: int = (
-        0  # tokens that a local layer sees: window // 2 on either side, and itself; 0 = every layer sees all
+    embedding_size: int | None = setting(
+        None,
+        at_least=1,
+        help="Width of the word table, which is projected to hidden_size (ALBERT's factorisation); None: hidden_size, "
+        "not factorised.",
     )
-    global_attn_every_n_layers: int = 1  # with a window: layers 0, n, 2n, ... see the whole row
-    attention_bias: str = "all"
-    feed_forward: str = "dense"
-    feed_forward_bias: bool = True
-    hidden_act: str = "gelu_new"
-    norm_placement: str = "post"  # pre: x + block(norm(x)), and a last norm
-    norm_bias: bool = True
-    first_attention_norm: bool = True  # False: the first layer's attention reads its input as it is (ModernBERT)
-    layer_norm_eps: float = 1e-12
+    embedding_projection_bias: bool = setting(
+        True, read_if=lambda config: config.embedding_size is not None, help="Bias of that projection."
+    )
+    embedding_norm: str = setting(
+        "before",
+        choices=("before", "after", "none"),
+        help="Norm of the embeddings: before the projection (ALBERT, ELECTRA), after it (DeBERTa), none (GPT-2).",
+    )
+    embedding_scale: bool = setting(
+        False, help="Multiply word embeddings by the root of their width (arXiv:1706.03762, section 3.4)."
+    )
+    zero_pad_embeddings: bool = setting(False, help="Padding embeds as zero (DeBERTa).")
+    position_embedding: str = setting(
+        "learned", choices=("learned", "sinusoidal", "none"), help="Absolute positions, added to the embeddings."
+    )
+    max_position_embeddings: int = setting(
+        512,
+        at_least=1,
+        transfer=True,
+        read_if=lambda config: _learned(config) or config.enhanced_decoder,
+        help="Longest example that the model can read, in tokens.",
+    )
+    position_offset: int = setting(
+        0,
+        at_least=0,
+        read_if=_learned,
+        help="Rows of the position table before the first position (RoBERTa: pad id + 1).",
+    )
+    type_vocab_size: int = setting(
+        2, at_least=0, transfer=True, help="Rows of the token type table: 2 for two segments; 0: no table."
+    )
 
-    # Sharing: None = every layer has its own parameters (ALBERT: groups, each of `inner_layers` run in a row).
-    num_groups: int | None = None
-    inner_layers: int = 1
+    attention_position: str = setting(
+        "none",
+        choices=("none", "rotary", "disentangled", "relative"),
+        help="Positions inside attention: none, rotary, disentangled (DeBERTa), relative (XLNet).",
+    )
+    global_rope_theta: float = setting(
+        10_000.0, transfer=True, phase=True, read_if=_rotary, help="Rotary: base of layers with global attention."
+    )
+    local_rope_theta: float = setting(
+        10_000.0,
+        transfer=True,
+        phase=True,
+        read_if=lambda config: _rotary(config) and config.local_attention > 0,
+        help="Rotary: base of layers with local attention.",
+    )
+    pos_att_type: tuple[str, ...] = setting(
+        ("c2p", "p2c"),
+        read_if=_disentangled,
+        help="Disentangled: terms of the score besides content to content: c2p (content to position), p2c.",
+    )
+    share_att_key: bool = setting(
+        False, read_if=_disentangled, help="Disentangled: the projections of content serve positions as well."
+    )
+    position_buckets: int = setting(
+        0,
+        at_least=0,
+        transfer=True,
+        read_if=_disentangled,
+        help="Disentangled: rows per side of a logarithmic table; 0: a row per distance.",
+    )
+    max_relative_positions: int | None = setting(
+        None,
+        at_least=1,
+        transfer=True,
+        read_if=_disentangled,
+        help="Disentangled: largest distance that is distinguished; None: max_position_embeddings.",
+    )
+    norm_relative_embeddings: bool = setting(
+        False, read_if=_disentangled, help="Disentangled: norm on the table of relative embeddings."
+    )
+    relative_segments: bool = setting(
+        False, read_if=_relative, help="Relative: scores depend on whether two tokens are of one segment (XLNet)."
+    )
+    clamp_len: int = setting(
+        -1, transfer=True, read_if=_relative, help="Relative: distances are clamped to this; -1: not clamped."
+    )
+    mem_len: int | None = setting(
+        None,
+        at_least=1,
+        transfer=True,
+        read_if=_relative,
+        help="Relative: upper limit of tokens of earlier sequences that a layer remembers; None: all it is passed, "
+        "with objective.name=plm 3/4 of a sequence.",
+    )
+    reuse_len: int | None = setting(
+        None,
+        at_least=1,
+        transfer=True,
+        read_if=_relative,
+        help="Relative: the first tokens of a sequence, which are remembered; None: all, in the format segments half.",
+    )
+    bi_data: bool = setting(
+        False,
+        transfer=True,
+        read_if=_relative,
+        help="Relative: the second half of a batch is text in reverse, with reversed distances (XLNet).",
+    )
+    conv_kernel_size: int = setting(
+        0,
+        at_least=0,
+        help="Width (odd) of a convolution of the embeddings, added after the first layer (DeBERTa v2 xlarge); "
+        "0: none.",
+    )
+    conv_act: str = setting(
+        "gelu",
+        choices=HEAD_ACTIVATIONS,
+        read_if=lambda config: config.conv_kernel_size > 0,
+        help="Activation of that convolution.",
+    )
 
-    # Dropout rates; None = as `hidden_dropout`.
-    hidden_dropout: float = 0.1
-    attention_dropout: float = 0.1  # of the probabilities
-    embedding_dropout: float | None = None
-    attention_output_dropout: float | None = None
-    feed_forward_dropout: float | None = None
-    activation_dropout: float = 0.0  # inside the feed-forward block, after the activation
-    output_dropout: float = 0.0  # of the last hidden state (XLNet)
-    classifier_dropout: float | None = None
+    causal: bool = setting(False, transfer=True, help="A token attends only to itself and those before it.")
+    local_attention: int = setting(
+        0,
+        at_least=0,
+        transfer=True,
+        phase=True,
+        help="Window of local layers: local_attention // 2 tokens on either side; 0: every layer is global.",
+    )
+    global_attn_every_n_layers: int = setting(
+        1,
+        at_least=1,
+        transfer=True,
+        read_if=lambda config: config.local_attention > 0,
+        help="With local_attention: layers 0, n, 2n, ... are global.",
+    )
+    attention_bias: str = setting(
+        "all", choices=("all", "query_value", "none"), help="Biases of attention: all, query_value (DeBERTa v1), none."
+    )
+    feed_forward: str = setting(
+        "dense", choices=("dense", "glu"), help="dense: two matrices; glu: gated, three matrices."
+    )
+    feed_forward_bias: bool = setting(True, help="Biases of the feed-forward block.")
+    hidden_act: str = setting(
+        "gelu_new",
+        choices=ACTIVATIONS,
+        help="Activation of the feed-forward block: gelu (erf), gelu_new (tanh, as in Google's code), relu, silu.",
+    )
+    norm_placement: str = setting(
+        "post", choices=("post", "pre"), help="post: norm of the residual sum; pre: before each block and at the end."
+    )
+    norm_bias: bool = setting(True, help="Biases of the norms.")
+    first_attention_norm: bool = setting(
+        True, help="false: the attention of the first layer reads its input without a norm (ModernBERT)."
+    )
+    layer_norm_eps: float = setting(1e-12, at_least=0.0, transfer=True, help="Added to the variance in norms.")
 
-    initializer: str = "truncated_normal"
-    initializer_range: float = 0.02
-    scale_residual_init: bool = False  # output projections of the blocks drawn with sigma / sqrt(2 num_layers)
-    pad_token_id: int = 0
+    num_groups: int | None = setting(
+        None,
+        at_least=1,
+        help="Groups of layers that share parameters (ALBERT: 1); None: every layer has its own parameters.",
+    )
+    inner_layers: int = setting(
+        1,
+        at_least=1,
+        read_if=lambda config: config.num_groups is not None,
+        help="Layers per group, run one after the other.",
+    )
 
-    # Heads.
-    pooler_act: str = "tanh"
-    mlm_head: str = "transform"  # dense, activation, norm, tied table, bias; or only tied table and bias; or only table
-    mlm_act: str | None = None  # None = hidden_act
-    head_dense_bias: bool = True  # bias of the dense layers of the masked-word, summary and token heads
-    mlm_bias: bool = True
-    enhanced_decoder: bool = False  # masked words are read from the last layer run twice over positions (DeBERTa)
-    rtd_head: str = "dense"  # dense, activation, score (ELECTRA); or norm of summary + token first (DeBERTa v3)
-    span_positions: int = 20  # rows of the span-boundary head's position table (SpanBERT)
-    span_position_size: int = 200
-    pooling: str = "first"  # the vector that stands for an example: its first token, its last, the mean of all
-    classifier_dense: str = "pooler"  # before the classifier: the model's pooler, a dense layer of its own, nothing
-    classifier_act: str = "tanh"
-    classifier_norm: bool = False
-    token_classifier_dense: bool = False  # the summary's dense layer also before the heads on every token (ModernBERT)
-    labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")
+    hidden_dropout: float = _dropout(0.1, "Dropout of every block's output.")
+    attention_dropout: float = _dropout(0.1, "Dropout of the attention probabilities.")
+    embedding_dropout: float | None = _dropout(None, "Dropout of the embeddings; None: hidden_dropout.")
+    attention_output_dropout: float | None = _dropout(None, "Dropout of attention's output; None: hidden_dropout.")
+    feed_forward_dropout: float | None = _dropout(
+        None, "Dropout of the feed-forward block's output; None: hidden_dropout."
+    )
+    activation_dropout: float = _dropout(0.0, "Dropout inside the feed-forward block, after the activation.")
+    output_dropout: float = _dropout(0.0, "Dropout of the last hidden state (XLNet).")
 
-    padded_vocab_size: int | None = None
-    # How it is computed, never what it computes. Products read `compute_dtype` and write `result_dtype`, the type of
-    # the activations between them; statistics (softmax, norms, losses) are float32 always.
-    compute_dtype: str = "float32"
-    result_dtype: str = "float32"
-    attention_implementation: str = "auto"
-    remat: str = "none"
-    unroll: int = 1
+    initializer: str = setting(
+        "truncated_normal",
+        choices=("truncated_normal", "normal"),
+        computes=False,
+        help="Initial weights: truncated_normal (cut at two sigma, not rescaled) or normal.",
+    )
+    initializer_range: float = setting(0.02, at_least=0.0, computes=False, help="Their standard deviation.")
+    scale_residual_init: bool = setting(
+        False, computes=False, help="Divide it by sqrt(2 num_layers) for the matrices that end a block."
+    )
+    pad_token_id: int = setting(
+        0,
+        key=False,
+        transfer=True,
+        read_if=lambda config: _learned(config) and config.position_offset > 0,
+        help="Id of the padding token.",
+    )
 
-    def __post_init__(self) -> None:
-        _check_sizes(self)
-        for name, allowed in CHOICES.items():
-            require_one_of(f"model.{name}", getattr(self, name), allowed)
-        for name in ("conv_act", "pooler_act", "classifier_act", "mlm_act"):
-            value = getattr(self, name)
-            known = (None, "tanh", *ACTIVATIONS)
-            _require(value in known, f"model.{name} must be one of {', '.join(known[1:])}, not {value!r}")
-        _check_mixture(self)
+
+@dataclasses.dataclass(frozen=True)
+class HeadsConfig(Settings, group="model"):
+    """The heads: those of pretraining and those of tasks."""
+
+    pooler_act: str = setting("tanh", choices=HEAD_ACTIVATIONS, heads=("pooler",), help="Activation of the pooler.")
+    mlm_head: str = setting(
+        "transform",
+        choices=("transform", "bias", "tied"),
+        heads=("mlm",),
+        help="transform: dense layer, activation, norm, scores, bias; bias: scores, bias; tied: scores.",
+    )
+    mlm_act: str | None = setting(
+        None, choices=HEAD_ACTIVATIONS, heads=("mlm",), help="Activation of the masked-token head; None: hidden_act."
+    )
+    head_dense_bias: bool = setting(
+        True, heads=("mlm", *CLASSIFIERS), help="Bias of the dense layers of masked-token head and classifiers."
+    )
+    mlm_bias: bool = setting(True, heads=("mlm",), help="Bias of the masked-token head's scores.")
+    enhanced_decoder: bool = setting(
+        False,
+        heads=("mlm",),
+        help="Masked tokens are predicted from the last layer run twice over absolute positions (DeBERTa).",
+    )
+    rtd_head: str = setting(
+        "dense",
+        choices=("dense", "summary"),
+        heads=("rtd",),
+        help="Replaced-token head: dense (ELECTRA), or summary: norm of summary + token first (DeBERTa v3).",
+    )
+    span_positions: int = setting(
+        20, at_least=1, heads=("span_boundary",), help="Span-boundary head: positions of a span that are distinguished."
+    )
+    span_position_size: int = setting(
+        200, at_least=1, heads=("span_boundary",), help="Span-boundary head: width of their embeddings."
+    )
+    pooling: str = setting(
+        "first",
+        choices=("first", "last", "mean"),
+        heads=("pooler", "pair", "sequence_classification"),
+        help="Vector of an example: its first token, its last, or the mean of all.",
+    )
+    classifier_dense: str = setting(
+        "pooler",
+        choices=("pooler", "own", "none"),
+        heads=("sequence_classification",),
+        help="Layer before a classifier: the model's pooler, a dense layer of its own, none.",
+    )
+    classifier_act: str = setting(
+        "tanh", choices=HEAD_ACTIVATIONS, heads=CLASSIFIERS, help="Activation of a classifier's own dense layer."
+    )
+    classifier_norm: bool = setting(False, heads=CLASSIFIERS, help="Norm after it.")
+    token_classifier_dense: bool = setting(
+        False,
+        heads=("token_classification", "question_answering"),
+        help="Heads on every token have that dense layer as well (ModernBERT).",
+    )
+    classifier_dropout: float | None = _dropout(None, "Dropout before a classifier; None: hidden_dropout.")
+    labels: tuple[str, ...] = setting(("LABEL_0", "LABEL_1"), computes=False, help="Names of a classifier's labels.")
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputeConfig(Settings, group="model"):
+    """How a model is computed and held, never what it computes; the defaults are those of a model that is loaded.
+
+    Matrix multiplications read `compute_dtype` and write `result_dtype`, the type of the activations between them;
+    statistics (softmax, norms, losses) are float32 always.
+    """
+
+    padded_vocab_size: int | None = setting(
+        None, at_least=1, key=False, computes=False, help="Rows of the word table in training; None: vocab_size."
+    )
+    compute_dtype: str = setting("float32", choices=DTYPES, key=False, computes=False, help="Inputs of matmuls.")
+    result_dtype: str = setting("float32", choices=DTYPES, key=False, computes=False, help="Results of matmuls.")
+    attention_implementation: str = setting(
+        "auto",
+        choices=("auto", "xla", "tiled", "cudnn", "splash", "interpret"),
+        computes=False,
+        help="Attention kernel: xla, tiled (a few heads at a time: CPU), cudnn (GPU), splash (TPU), interpret (splash "
+        "on a CPU, for tests).",
+    )
+    remat: str = setting(
+        "none",
+        choices=("none", "full", "dots"),
+        computes=False,
+        phase=True,
+        help="Backward pass: none keeps every activation, dots the results of matmuls with weights, full only the "
+        "inputs of layers.",
+    )
+    unroll: int | None = setting(
+        None,
+        at_least=1,
+        computes=False,
+        phase=True,
+        help="Layers per iteration of the scan: more compile longer and may run faster. None: all on a CPU without "
+        "`remat`, else 1.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PresetConfig(Settings, group="model"):
+    """Where the model's values come from; every other key of `model` is one of `EncoderConfig`."""
+
+    preset: str = setting(
+        "bert-base",
+        help='Published model whose values are used where a key is "preset", such as bert-base or bert-6x512 (see '
+        "bertjax/config/presets.py). none: the defaults of `EncoderConfig` (configs of finetuning runs, which have the "
+        "architecture of `init_from`).",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratorConfig(Settings, group="generator"):
+    """objective.name=rtd: the network whose tokens `model`, the discriminator, judges; its other keys are `model`'s."""
+
+    preset: str = setting(
+        "model",
+        help='Published model whose values are used where a key is "preset"; model: the values of `model`, with sizes '
+        "times the two ratios.",
+    )
+    width_ratio: float = setting(
+        1.0, above=0.0, help="Width relative to the model's (ELECTRA: 1/4, base 1/3); heads are as wide as the model's."
+    )
+    depth_ratio: float = setting(1.0, above=0.0, help="Layers relative to the model's (DeBERTa v3: 1/2).")
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
+    """One Transformer encoder with its heads; every published model is a value of this class.
+
+    Raises:
+        UserError: Sizes or choices that cannot be built.
+    """
+
+    def check(self) -> None:
+        if self.head_size is None and self.hidden_size % self.num_heads:
+            raise UserError(
+                f"model.hidden_size {self.hidden_size} is not divisible by model.num_heads {self.num_heads}; head "
+                f"counts that divide it: {_divisors_near(self.hidden_size, self.num_heads)} (or set model.head_size)"
+            )
+        if self.padded_vocab_size is not None and self.padded_vocab_size < self.vocab_size:
+            raise UserError(
+                f"padded_vocab_size {self.padded_vocab_size} is smaller than model.vocab_size {self.vocab_size}"
+            )
+        if not self.labels:
+            raise UserError("model.labels must name at least one label")
+        for refused, reason in _refusals(self):
+            if refused:
+                raise UserError(reason)
 
     @property
     def head_dim(self) -> int:
+        """Width of a head."""
         return self.hidden_size // self.num_heads if self.head_size is None else self.head_size
 
     @property
@@ -176,7 +409,7 @@ class EncoderConfig:
 
     @property
     def table_size(self) -> int:
-        """Rows of the word table as it is held in memory."""
+        """Rows of the word table in memory."""
         return self.vocab_size if self.padded_vocab_size is None else self.padded_vocab_size
 
     @property
@@ -185,15 +418,15 @@ class EncoderConfig:
 
     @property
     def max_distance(self) -> int:
-        """Disentangled attention: the largest distance that is told from the next."""
+        """Disentangled attention: the largest distance that is distinguished."""
         return self.max_position_embeddings if self.max_relative_positions is None else self.max_relative_positions
 
     def is_local(self, layer: int) -> bool:
-        """Whether this layer sees only its window."""
+        """Whether this layer has local attention."""
         return self.local_attention > 0 and layer % self.global_attn_every_n_layers != 0
 
     def group_of(self, layer: int) -> int:
-        """Which group of shared parameters a layer uses.
+        """Returns the index of the group of shared parameters that a layer uses.
 
         The quotient is rounded as in transformers' AlbertTransformer: where it is a whole number but for rounding, as
         in layer 9 of 18 in 14 groups, another order of the operations would take the next group.
@@ -202,48 +435,40 @@ class EncoderConfig:
         return int(layer / (self.num_layers / self.num_groups))
 
     def rate(self, name: str) -> float:
-        """A dropout rate, `hidden_dropout` where the config leaves it open."""
+        """Returns a dropout rate, `hidden_dropout` if it is None."""
         value = getattr(self, name)
         return self.hidden_dropout if value is None else value
 
 
+def network_keys(group: str) -> dict[str, Setting]:
+    """Returns {dotted key: declaration} of the keys of `model` or `generator` that a preset provides.
+
+    A phase can change keys of `model` only: the generator takes its values from there.
+    """
+    return {
+        dotted(group, name): dataclasses.replace(
+            each, default=PRESET, inherits=True, phase=each.phase and group == "model"
+        )
+        for name, each in settings_of(EncoderConfig).items()
+        if each.key
+    }
+
+
 def differences(one: EncoderConfig, other: EncoderConfig, heads: bool = True) -> list[str]:
-    """Names of the fields by which two models compute other things; `heads=False` looks at the encoders alone."""
-    free = FREE_FIELDS if heads else FREE_FIELDS | HEAD_FIELDS
-    names = (field.name for field in dataclasses.fields(EncoderConfig) if field.name not in free)
+    """Returns the names of the fields by which two models compute something else.
+
+    Args:
+        one: A model.
+        other: Another model.
+        heads: False compares the encoders alone.
+    """
+    names = names_where(EncoderConfig, lambda each: each.computes and (heads or not each.heads))
     return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
-def _check_sizes(config: EncoderConfig) -> None:
-    positive: tuple[str, ...] = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size")
-    positive += ("max_position_embeddings", "unroll", "global_attn_every_n_layers", "inner_layers", "span_positions")
-    for name in (*positive, "span_position_size"):
-        _require(getattr(config, name) >= 1, f"model.{name} must be at least 1, not {getattr(config, name)}")
-    for name in ("type_vocab_size", "position_offset", "position_buckets", "conv_kernel_size", "local_attention"):
-        _require(getattr(config, name) >= 0, f"model.{name} must be at least 0, not {getattr(config, name)}")
-    for name in ("head_size", "embedding_size", "num_groups", "max_relative_positions", "mem_len", "reuse_len"):
-        value = getattr(config, name)
-        _require(value is None or value >= 1, f"model.{name} must be at least 1, not {value}")
-    for name in ("hidden", "attention", "embedding", "attention_output", "feed_forward", "activation", "output"):
-        value = config.rate(f"{name}_dropout")
-        _require(0.0 <= value < 1.0, f"model.{name}_dropout must lie in [0, 1), not {value}")
-    _require(
-        config.head_size is not None or config.hidden_size % config.num_heads == 0,
-        f"model.hidden_size {config.hidden_size} is not divisible by model.num_heads {config.num_heads}; head counts "
-        f"that divide it: {_divisors_near(config.hidden_size, config.num_heads)} (or set model.head_size)",
-    )
-    if config.padded_vocab_size is not None:
-        _require(
-            config.padded_vocab_size >= config.vocab_size,
-            f"padded_vocab_size {config.padded_vocab_size} is smaller than model.vocab_size {config.vocab_size}",
-        )
-    _require(len(config.labels) >= 1, "model.labels must name at least one label")
-
-
-def _check_mixture(config: EncoderConfig) -> None:
-    """Raises `UserError` for parts that make no sense together, with the reason."""
-    for refused, reason in _refusals(config):
-        _require(not refused, reason)
+def float32_config(config: EncoderConfig) -> EncoderConfig:
+    """Returns the same model at its true vocabulary size, computed in float32, as a model that is loaded."""
+    return dataclasses.replace(config, **{name: each.default for name, each in settings_of(ComputeConfig).items()})
 
 
 def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
@@ -253,7 +478,7 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
     return [
         (
             position == "rotary" and config.head_dim % 2 == 1,
-            f"attention_position=rotary turns pairs of numbers: the head size {config.head_dim} must be even",
+            f"attention_position=rotary rotates pairs of numbers: the head size {config.head_dim} must be even",
         ),
         (
             position == "relative" and config.hidden_size % 2 == 1,
@@ -339,12 +564,7 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
     ]
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise UserError(message)
-
-
-def _divisors_near(number: int, wanted: int) -> str:
+def _divisors_near(number: int, heads: int) -> str:
     divisors = [d for d in range(1, min(number, 10_000) + 1) if number % d == 0]  # a file may claim a billion
-    nearest = sorted(sorted(divisors, key=lambda d: abs(d - wanted))[:4])
+    nearest = sorted(sorted(divisors, key=lambda d: abs(d - heads))[:4])
     return ", ".join(map(str, nearest))

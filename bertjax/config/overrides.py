@@ -191,8 +191,11 @@ def _assign(config: ConfigDict, key: str, value: Any) -> None:
     *groups, leaf = key.split(".")
     for group in groups:
         config = config[group]
-    with config.ignore_type():  # the value was checked
+    try:
         config[leaf] = value
+    except TypeError:  # in a config of resolved values, a number in place of PRESET; it was checked
+        with config.ignore_type():
+            config[leaf] = value
 
 
 def _parse_argument(argument: str) -> tuple[str, Any]:

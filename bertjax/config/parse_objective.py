@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
-from bertjax.config.fields import read_group
+from bertjax.config.fields import PRESET, names_where, read_group
 from bertjax.config.model import EncoderConfig
 from bertjax.config.presets import preset
 from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
@@ -13,10 +15,16 @@ from bertjax.types import Vocabulary
 
 
 def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> EncoderConfig:
-    """The preset with the config's own values over it; vocabulary and padding are the tokenizer's once there is one."""
-    values = preset(cfg.model.preset)
-    values |= {name: value for name, value in cfg.model.items() if name != "preset" and value is not None}
-    values |= {"vocab_size": cfg.data.vocab_size}
+    """Returns the model: the values of the preset, and over them those that the config sets.
+
+    Args:
+        cfg: The whole config.
+        vocabulary: The tokenizer's, which knows the true size, the padded size and the id of padding.
+
+    Raises:
+        UserError: There is no such preset, or the model cannot be built.
+    """
+    values = preset(cfg.model.preset) | explicit_values(cfg.model) | {"vocab_size": cfg.data.vocab_size}
     if vocabulary is not None:
         values |= {
             "vocab_size": vocabulary.size,
@@ -26,17 +34,16 @@ def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> Enc
     return EncoderConfig(**values)
 
 
+def explicit_values(group: ConfigDict) -> dict[str, Any]:
+    """Returns the fields of `EncoderConfig` that `model` or `generator` sets, without those left to the preset."""
+    names = names_where(EncoderConfig, lambda each: each.key)
+    return {name: group[name] for name in names if group[name] != PRESET}
+
+
 def reuse_len(cfg: ConfigDict) -> int:
     """Tokens after which the next row of form segments begins: half a row where the model does not say."""
     given = encoder_config(cfg).reuse_len
     return cfg.data.seq_len // 2 if given is None else given
-
-
-def pack_examples(cfg: ConfigDict) -> int:
-    """Most examples in a row."""
-    if cfg.data.packing == "none":
-        return 1
-    return max(8, cfg.data.seq_len // 32) if cfg.data.pack_examples is None else cfg.data.pack_examples
 
 
 def task_config(cfg: ConfigDict) -> TaskConfig:

@@ -10,15 +10,8 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from bertjax.config.overrides import apply_overrides, copy_config
+from bertjax.config.overrides import apply_overrides, copy_config, declared
 from bertjax.errors import UserError
-
-MAY_DIFFER = re.compile(
-    r"data\.(seq_len|example_format|short_seq_prob|sop_drop_single_sentences)|train\.(batch_size|microbatches)"
-    r"|objective\.(?!name$|mlm\.sentence_objective$|distillation\.teacher).*"
-    r"|model\.(global_rope_theta|local_rope_theta|local_attention|remat|unroll|.*_dropout)"
-)
-"""Keys that a phase may set: those that leave the names and shapes of all parameters as they are."""
 
 MOST_SIZES = 32
 """Sizes of a ramp: each compiles a step of its own."""
@@ -73,7 +66,7 @@ def _phases(cfg: ConfigDict) -> list[tuple[int, list[str]]]:
         settings = [part.strip() for part in match[3].split(",")]
         for setting in settings:
             key = setting.partition("=")[0]
-            if not MAY_DIFFER.fullmatch(key):
+            if key in declared() and not declared()[key].phase:
                 raise UserError(f"train.phases: {key} cannot change during a run")
         found.append((start, settings))
         steps = float(match[1]) / 100 * cfg.train.num_steps if match[2] else float(match[1])

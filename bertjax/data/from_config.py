@@ -15,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import parse, parse_objective
+from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.config.objectives import objective_class
 from bertjax.config.phases import list_phases
 from bertjax.config.sources import Source, source_files
@@ -191,7 +192,7 @@ def _pipeline(
             end_id=_document_end(prepared.tokenizer),
             packing=data.packing,
             pack_window=data.pack_window,
-            max_examples=parse_objective.pack_examples(cfg),
+            max_examples=parse.data_config(cfg).max_examples,
         )
         parts.append(MixtureSource(name, form, weights[name], corpus))
     return Pipeline(parts, batch_size=batch_size, seed=seed, vocab_size=prepared.vocabulary.size)
@@ -227,7 +228,7 @@ def tokenizer_folder(cfg: ConfigDict) -> Path | None:
     from importlib.metadata import version
 
     data = cfg.data
-    if data.tokenizer not in parse.TOKENIZER_MODELS:
+    if data.tokenizer not in TOKENIZER_MODELS:
         return None
     library = "sentencepiece" if data.tokenizer == "unigram" else "tokenizers"
     parts = [

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from bertjax.config import parse_objective
+from bertjax.config import parse, parse_objective
 from bertjax.config.objectives.base import STREAM_FORMATS
 from bertjax.experiment import build
 from bertjax.training.run_context import PhaseProgram
@@ -27,7 +27,7 @@ def abstract_batch(exp: build.Experiment, program: PhaseProgram | None = None) -
     """Returns shapes and dtypes of a global batch, in the last phase of the run if no other is given."""
     cfg = (program or exp.programs[-1]).phase.cfg
     batch, length = cfg.train.batch_size, cfg.data.seq_len
-    tokens, examples = (batch, length), (batch, parse_objective.pack_examples(cfg))
+    tokens, examples = (batch, length), (batch, parse.data_config(cfg).max_examples)
     shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]]
     shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
     shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}

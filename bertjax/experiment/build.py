@@ -136,7 +136,7 @@ def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | N
     """
     config = objective_config(cfg)
     encoders = {
-        group: _with_unroll(platform.platform_config(cfg, encoder), cfg[group].unroll)
+        group: platform.platform_config(cfg, encoder)
         for group, encoder in config.read_encoders(cfg, vocabulary).items()
     }
     if teacher is not None:
@@ -151,11 +151,6 @@ def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | N
     module, _, name = config.objective_class.partition(":")
     built: Objective = getattr(importlib.import_module(module), name).build(config, encoders, vocabulary, teacher)
     return built
-
-
-def _with_unroll(encoder: EncoderConfig, unroll: int | None) -> EncoderConfig:
-    """Returns the encoder with the number of unrolled layers of its config group, where that is set."""
-    return encoder if unroll is None else dataclasses.replace(encoder, unroll=unroll)
 
 
 def _program(
@@ -295,13 +290,6 @@ def _writers(cfg: ConfigDict, workdir: Path, step: int) -> list[MetricWriter]:
 def unpadded_params(params: Params, config: EncoderConfig) -> Params:
     """Host copies of the parameters, without the rows that pad the vocabulary; of all processes, if several."""
     return _map_vocabulary(host_copy(params), lambda leaf: leaf[: config.vocab_size])
-
-
-def float32_config(config: EncoderConfig) -> EncoderConfig:
-    """The same model at its true vocabulary, computed in float32: what is exported and looked at."""
-    return dataclasses.replace(
-        config, padded_vocab_size=None, compute_dtype="float32", result_dtype="float32", remat="none", unroll=1
-    )
 
 
 def padded_params(params: Params, config: EncoderConfig) -> Params:

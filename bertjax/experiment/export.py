@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bertjax.config.model import float32_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
@@ -88,7 +89,7 @@ def export_params(
     if name not in exp.objective.networks:
         raise UserError(f"this run has no network {name!r}; there is {' and '.join(exp.objective.networks)}")
     config, heads = exp.objective.networks[name]
-    config, params = build.float32_config(config), exp.objective.network_params(params, name)
+    config, params = float32_config(config), exp.objective.network_params(params, name)
     # what was measured at the last step was measured of other weights than an average over several
     figures = {} if len(averaged) > 1 else metrics_at(workdir, step)
     card = model_facts(exp.cfg, tokenizer, tokens, step, figures, labels=config.labels, num_examples=num_examples)

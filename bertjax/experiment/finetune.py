@@ -18,7 +18,8 @@ from ml_collections import ConfigDict
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import parse, parse_objective
 from bertjax.config.defaults import base_config
-from bertjax.config.model import EncoderConfig
+from bertjax.config.fields import PRESET, settings_of
+from bertjax.config.model import ComputeConfig, EncoderConfig
 from bertjax.config.objectives import objective_class
 from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.task import TASK_KINDS, TaskConfig
@@ -221,11 +222,10 @@ def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigD
     cfg, default, kind = copy.deepcopy(cfg), base_config(), task.config.kind
     labels = {"regression": ("LABEL_0",), "qa": task.model.labels}.get(kind, task.labels)
     wanted = dataclasses.replace(task.model, labels=labels, padded_vocab_size=None)
-    how = ("compute_dtype", "result_dtype", "attention_implementation", "remat", "unroll")
-    told = {name: value for name, value in cfg.model.items() if name != "preset" and value is not None}
+    told = {name: value for name, value in cfg.model.items() if value != PRESET}
     cfg.model.preset = "none"
     for name, value in vars(wanted).items():
-        if name in cfg.model and name not in how and name not in told:
+        if name in cfg.model and name not in settings_of(ComputeConfig) and name not in told:
             cfg.model[name] = value
     cfg.data.vocab_size, cfg.data.seq_len = task.model.vocab_size, batches.seq_len
     cfg.data.tokenizer = str(cfg.init_from)

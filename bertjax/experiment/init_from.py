@@ -21,6 +21,7 @@ from bertjax.checkpoint.surgery import (
     replace_leaves,
     resize_position_table,
 )
+from bertjax.config.fields import settings_of
 from bertjax.config.model import EncoderConfig, differences
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import TokenMatch, match_tokens
@@ -35,15 +36,6 @@ from bertjax.training.sharding import host_copy, put_tree
 from bertjax.training.state import TrainState
 from bertjax.types import Params
 
-# What may be otherwise in the model that goes on, because every weight keeps its meaning: how far tokens look and how
-# places are counted (with the tables mended below), and what hardly moves a number. Dropout rates are free anyway.
-DELIBERATE = frozenset(
-    (
-        *("vocab_size", "pad_token_id", "type_vocab_size", "max_position_embeddings", "layer_norm_eps"),
-        *("causal", "local_attention", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"),
-        *("max_relative_positions", "position_buckets", "clamp_len", "mem_len", "reuse_len", "bi_data"),
-    )
-)
 # At most 5e-4 apart; Google's code has the one, Hugging Face's copies of BERT the other.
 _GELUS = {"gelu", "gelu_new"}
 
@@ -84,7 +76,7 @@ def architecture_changes(folder: Path, given: EncoderConfig, wanted: EncoderConf
     if {given.hidden_act, wanted.hidden_act} == _GELUS:
         names.remove("hidden_act")
     different = {name: f"{name} {getattr(given, name)} there, {getattr(wanted, name)} here" for name in names}
-    refused = [words for name, words in different.items() if name not in DELIBERATE]
+    refused = [words for name, words in different.items() if not settings_of(EncoderConfig)[name].transfer]
     if refused:
         raise UserError(
             f"init_from={folder} is another model: {'; '.join(refused)}. Its weights would not fit or would mean "

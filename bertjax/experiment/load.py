@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from bertjax.checkpoint.manager import Checkpoints, RestoredCheckpoint
 from bertjax.checkpoint.surgery import average_params
 from bertjax.config.defaults import base_config
-from bertjax.config.model import EncoderConfig
+from bertjax.config.model import EncoderConfig, float32_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError, comma_list
@@ -162,7 +162,7 @@ def load_model(folder: Path, head: str | None = None) -> LoadedModel:
     given = load_source_model(folder, head)
     platform.enable_compile_cache(base_config())
     params = jax.tree.map(jnp.asarray, given.params)
-    model = PretrainedModel(build.float32_config(given.config), params, given.heads)
+    model = PretrainedModel(float32_config(given.config), params, given.heads)
     return LoadedModel(model, given.tokenizer, given.two_streams)
 
 

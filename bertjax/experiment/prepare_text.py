@@ -10,6 +10,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import parse
+from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.data import from_config
 from bertjax.data.corpus import open_corpus
 from bertjax.data.from_config import Prepared
@@ -64,7 +65,7 @@ def _description(cfg: ConfigDict, prepared: Prepared) -> dict[str, Any]:
 
 def _opened(cfg: ConfigDict, told: Mapping[str, Any]) -> Prepared:
     """What the first process has prepared."""
-    named = cfg.data.tokenizer not in parse.TOKENIZER_MODELS
+    named = cfg.data.tokenizer not in TOKENIZER_MODELS
     tokenizer = from_config.load_or_train_tokenizer(cfg) if named else load_tokenizer(told["tokenizer"])
     training = {name: describe_corpus(Path(folder)) for name, folder in told["training"].items()}
     counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in training.values()], axis=0)

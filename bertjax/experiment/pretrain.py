@@ -12,6 +12,8 @@ from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import parse
+from bertjax.config.model import float32_config
+from bertjax.config.overrides import copy_config
 from bertjax.config.phases import amounts
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
@@ -161,7 +163,7 @@ def _resume_or_begin(
 
 def _schedule_change(exp: build.Experiment, step: int, changes: list[ChangedKey]) -> str:
     """What a change of length or schedule does to the learning rate."""
-    old = exp.cfg.copy_and_resolve_references()
+    old = copy_config(exp.cfg)
     for key, before, _ in changes:
         if key == "train.num_steps" or key.startswith("schedule."):
             group, leaf = key.split(".")
@@ -199,7 +201,7 @@ def show_fillings(exp: build.Experiment, prepared: Prepared, params: Params) -> 
     networks = exp.objective.networks.items()
     name, network = next((each for each in networks if "mlm" in each[1].heads), next(iter(networks)))
     own = exp.objective.network_params(params, name)
-    model = PretrainedModel(build.float32_config(network.config), own, network.heads)
+    model = PretrainedModel(float32_config(network.config), own, network.heads)
     two_streams = exp.objective.config.two_streams  # only then do they know what they are for
     found = fill_mask(model, prepared.tokenizer, sentences, two_streams=two_streams)
     for sentence, fillings in zip(sentences, found, strict=True):

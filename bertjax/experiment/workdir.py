@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,10 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
-from bertjax.config.overrides import differences, flatten, from_json, to_json
+from bertjax.config.overrides import declared, differences, flatten, from_json, to_json
 from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
 from bertjax.io.jsonl import read_log
-
-# Keys that may change when a run is taken up again; a change of any other key would make it another run.
-MAY_CHANGE = re.compile(
-    r"train\.(num_steps|log_interval_steps|microbatches|steps_per_dispatch|on_nonfinite|max_nonfinite|spike_factor|skip_batches)"
-    r"|data\.(cache_dir|workers)|objective\.distillation\.teacher"
-    r"|(schedule|eval|checkpoint|mesh|distributed|export|logging|report|profile)\..*|dry_run|platform|deterministic|compile_cache|init_(from|embeddings|positions)"
-)
 
 _CLAIMING = ".config.json.*.tmp"
 """All that is there of a run that was killed while it wrote its config.json."""
@@ -93,7 +85,7 @@ def require_same_run(workdir: Path, step: int, meta: Mapping[str, Any], cfg: Con
     defaults = flatten(base_config())
     saved, now = meta.get("config", {}), flatten(cfg)
     changes = [(key, saved.get(key, defaults[key]), value) for key, value in now.items() if key not in LOCATION_KEYS]
-    refused = [change for change in changes if change[1] != change[2] and not MAY_CHANGE.fullmatch(change[0])]
+    refused = [change for change in changes if change[1] != change[2] and not declared()[change[0]].resume]
     if saved and refused:
         raise UserError(
             f"the checkpoint of step {step} in {workdir} belongs to another run ({_describe(refused)}); take it away, "
@@ -107,7 +99,7 @@ def _describe(changes: list[ChangedKey]) -> str:
 
 def _allowed_changes(workdir: Path, old: ConfigDict, new: ConfigDict) -> list[ChangedKey]:
     changes = differences(old, new)
-    refused = [change for change in changes if not MAY_CHANGE.fullmatch(change[0])]
+    refused = [change for change in changes if not declared()[change[0]].resume]
     if refused:
         raise UserError(
             f"{workdir} holds another experiment, which this config cannot resume ({_describe(refused)}); "

@@ -6,7 +6,8 @@ import dataclasses
 import re
 from typing import Any
 
-from bertjax.config.model import FREE_FIELDS, EncoderConfig
+from bertjax.config.fields import settings_of
+from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import native_format
 from bertjax.hf.keymap import KeyMap, Tensors, params_to_tensors
@@ -27,23 +28,6 @@ HEAD_BY_MODULE = {
     "sequence_head": "sequence_classification",
     "token_head": "token_classification",
     "answer_head": "question_answering",
-}
-# Field that only heads read -> these heads.
-OF_HEADS = {
-    "pooler_act": ("pooler",),
-    "mlm_head": ("mlm",),
-    "mlm_act": ("mlm",),
-    "mlm_bias": ("mlm",),
-    "enhanced_decoder": ("mlm",),
-    "head_dense_bias": ("mlm", "sequence_classification", "token_classification", "question_answering"),
-    "rtd_head": ("rtd",),
-    "span_positions": ("span_boundary",),
-    "span_position_size": ("span_boundary",),
-    "pooling": ("pooler", "pair", "sequence_classification"),
-    "classifier_dense": ("sequence_classification",),
-    "classifier_act": ("sequence_classification", "token_classification", "question_answering"),
-    "classifier_norm": ("sequence_classification", "token_classification", "question_answering"),
-    "token_classifier_dense": ("token_classification", "question_answering"),
 }
 # Fields that bertjax.json may hold although a head of the class reads them: the class has no enhanced decoder, whose
 # position table is in the sidecar, and labels of a classifier that another class carries along.
@@ -216,7 +200,7 @@ def compare_configs(
 
 
 def _is_in_sidecar(name: str, heads: tuple[str, ...], stored: tuple[str, ...]) -> bool:
-    readers = [head for head in OF_HEADS.get(name, ()) if head in heads]
+    readers = [head for head in settings_of(EncoderConfig)[name].heads if head in heads]
     return name in _SIDECAR_FIELDS or (bool(readers) and not set(readers) & set(stored))
 
 
@@ -236,36 +220,9 @@ def _effective_value(config: EncoderConfig, name: str) -> Any:
 def _matters(config: EncoderConfig, other: EncoderConfig, name: str, heads: tuple[str, ...]) -> bool:
     if name == "labels":
         return bool({"sequence_classification", "token_classification"} & set(heads))
-    if name in FREE_FIELDS:
+    field = settings_of(EncoderConfig)[name]
+    if not field.computes:
         return False
-    if name in OF_HEADS:
-        return bool(set(OF_HEADS[name]) & set(heads))
-    return any(_is_read(each, name) for each in (config, other))
-
-
-def _is_read(config: EncoderConfig, name: str) -> bool:
-    """Returns whether a model with this config reads the field at all."""
-    position = config.attention_position
-    learned = config.position_embedding == "learned"
-    conditions = {
-        "global_rope_theta": position == "rotary",
-        "local_rope_theta": position == "rotary" and config.local_attention > 0,
-        "pos_att_type": position == "disentangled",
-        "share_att_key": position == "disentangled",
-        "position_buckets": position == "disentangled",
-        "max_relative_positions": position == "disentangled",
-        "norm_relative_embeddings": position == "disentangled",
-        "relative_segments": position == "relative",
-        "clamp_len": position == "relative",
-        "mem_len": position == "relative",
-        "reuse_len": position == "relative",
-        "bi_data": position == "relative",
-        "conv_act": config.conv_kernel_size > 0,
-        "global_attn_every_n_layers": config.local_attention > 0,
-        "max_position_embeddings": learned or config.enhanced_decoder,
-        "position_offset": learned,
-        "pad_token_id": learned and config.position_offset > 0,
-        "embedding_projection_bias": config.embedding_size is not None,
-        "inner_layers": config.num_groups is not None,
-    }
-    return conditions.get(name, True)
+    if field.heads:
+        return bool(set(field.heads) & set(heads))
+    return field.read_if is None or field.read_if(config) or field.read_if(other)

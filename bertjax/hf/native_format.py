@@ -15,7 +15,8 @@ from typing import Any
 
 import jax
 
-from bertjax.config.model import EncoderConfig
+from bertjax.config.fields import settings_of
+from bertjax.config.model import ComputeConfig, EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.io.tree_paths import flatten_tree
@@ -25,14 +26,7 @@ from bertjax.models.model import HEADS, abstract_params
 MODEL_TYPE = "bertjax"
 ARCHITECTURE = "BertjaxModel"
 # Fields that change how a model is computed and stored, not what it computes.
-_COMPUTING = (
-    "padded_vocab_size",
-    "compute_dtype",
-    "result_dtype",
-    "attention_implementation",
-    "remat",
-    "unroll",
-)
+_COMPUTING = frozenset(settings_of(ComputeConfig))
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 

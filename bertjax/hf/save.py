@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bertjax.config.model import EncoderConfig
+from bertjax.config.model import EncoderConfig, float32_config
 from bertjax.errors import UserError, comma_list
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.forward import ModelOutput, run_model
@@ -241,7 +241,7 @@ def _compare_outputs(memory: ModelWeights, loaded: ModelWeights) -> None:
     mask = np.ones((2, length), np.int32)
     mask[1, max(1, length // 2) :] = 0
     inputs = check_inputs(config, heads, ids, mask, types)
-    expected = run_model(_float32_config(config), heads, memory.params, inputs)
+    expected = run_model(float32_config(config), heads, memory.params, inputs)
     actual = run_model(loaded.config, loaded.heads, loaded.params, inputs)
     for name, mine, theirs in zip(ModelOutput._fields, expected, actual, strict=True):
         if mine is None and theirs is None:
@@ -249,18 +249,6 @@ def _compare_outputs(memory: ModelWeights, loaded: ModelWeights) -> None:
         difference = float(np.abs(np.asarray(mine) - np.asarray(theirs)).max())
         if not difference <= _TOLERANCE:
             raise ExportError(f"the model read back differs from the one in memory: {name} by {difference:.2g}")
-
-
-def _float32_config(config: EncoderConfig) -> EncoderConfig:
-    """Returns the config of the same model computed as a loaded one: in float32, whatever it was trained in."""
-    return dataclasses.replace(
-        config,
-        compute_dtype="float32",
-        result_dtype="float32",
-        attention_implementation="auto",
-        remat="none",
-        unroll=1,
-    )
 
 
 def _compare_tokenizer(folder: Path, tokenizer: ExportableTokenizer, config: EncoderConfig) -> None:

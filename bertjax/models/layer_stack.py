@@ -173,7 +173,7 @@ def _scan(
 
     inputs = stacked, *(_slice(tree, run.start, run.stop, config.num_layers) for tree in (keys, per_layer))
     folded = jax.tree.map(lambda leaf: leaf.reshape(run.repeats, len(run.pattern), *leaf.shape[1:]), inputs)
-    x, states = jax.lax.scan(period, x, folded, length=run.repeats, unroll=config.unroll)
+    x, states = jax.lax.scan(period, x, folded, length=run.repeats, unroll=config.unroll or 1)
     return x, None if states is None else states.reshape(-1, *states.shape[2:])
 
 

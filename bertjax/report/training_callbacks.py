@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.config.model import float32_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart
@@ -134,7 +135,7 @@ def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> M
         interval=cfg.eval.interval_steps,
         two_streams=exp.objective.config.two_streams,
     )
-    networks = {name: (build.float32_config(own), heads) for name, (own, heads) in exp.objective.networks.items()}
+    networks = {name: (float32_config(own), heads) for name, (own, heads) in exp.objective.networks.items()}
     return ModelProbes(networks, exp.objective.network_params, tokenizer, wanted)
 
 

@@ -99,8 +99,8 @@ def platform_config(cfg: ConfigDict, model: EncoderConfig) -> EncoderConfig:
     compute = cfg.train.compute_dtype
     if compute == "auto":
         compute = "bfloat16" if not on_cpu or _cpu_multiplies_bfloat16() else "float32"
-    unrolled = on_cpu and cfg.model.unroll is None and model.remat == "none"
-    unroll = model.num_layers if unrolled else model.unroll
+    is_chosen = isinstance(cfg.model.unroll, int)  # also for a teacher, whose own config leaves it open
+    unroll = model.unroll or (model.num_layers if on_cpu and model.remat == "none" and not is_chosen else 1)
     return dataclasses.replace(
         model, compute_dtype=compute, result_dtype="float32" if on_cpu else compute, unroll=unroll
     )

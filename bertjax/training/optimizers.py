@@ -60,12 +60,12 @@ def lr_rules(config: OptimizerConfig, params: Params) -> Rules:
         deepest = max(depth for _, depth in depths)
         share = config.bottom_lr / config.learning_rate
         layers = [(pattern, share ** (depth / deepest)) for pattern, depth in depths]
-    return [*config.named_rates, *layers, (".*", 1.0)]
+    return [*config.parsed_lr_mults, *layers, (".*", 1.0)]
 
 
 def unfreeze_rules(config: OptimizerConfig, params: Params) -> Rules:
     """Returns the step from which on a parameter is trained; empty where all are from the first one on."""
-    every, named = config.unfreeze_every, config.named_openings
+    every, named = config.unfreeze_every, config.parsed_unfreeze
     groups = [] if every is None else [(pattern, depth * every) for pattern, depth in depth_rules(params)]
     return [*named, *groups, (".*", 0)] if named or groups else []
 

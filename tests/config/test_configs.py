@@ -51,7 +51,7 @@ def teacher_of(cfg: ConfigDict) -> Network | None:
     """What recipes of distillation are taught by: BERT-base, or the run of configs/quickstart.py."""
     if cfg.objective.name != "distillation":
         return None
-    name = "bert.py:base" if cfg.model.num_layers is None or cfg.data.seq_len > 32 else "quickstart.py"
+    name = "bert.py:base" if cfg.model.num_layers == "preset" or cfg.data.seq_len > 32 else "quickstart.py"
     return Network(
         dataclasses.replace(encoder_config(load_config(f"{CONFIGS}/{name}")), vocab_size=cfg.data.vocab_size),
         ("pooler", "mlm", "pair"),

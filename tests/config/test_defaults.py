@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-import itertools
 import runpy
-import typing
 from pathlib import Path
 
 import pytest
 from ml_collections import FieldReference
 
-from bertjax.config import defaults as base_config_module
 from bertjax.config.defaults import base_config
+from bertjax.config.fields import PRESET
 from bertjax.config.model import EncoderConfig
-from bertjax.config.overrides import apply_overrides, load_config, to_json
+from bertjax.config.overrides import apply_overrides, declared, from_json, load_config, to_json
+from bertjax.config.parse_objective import encoder_config
 from bertjax.config.presets import preset
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -27,19 +25,12 @@ SPECS = [
 ]
 
 
-def plain(kind: typing.Any) -> type:
-    """`int` for `int | None`, `tuple` for `tuple[str, ...]`."""
-    if typing.get_origin(kind) is tuple:
-        return tuple
-    return next(each for each in typing.get_args(kind) or (kind,) if each is not type(None))
-
-
-def test_model_declares_every_field_of_the_encoder_with_its_type() -> None:
-    fields = {name: kind for name, kind in typing.get_type_hints(EncoderConfig).items() if name not in FROM_ELSEWHERE}
-    model = dict(base_config().model.items(preserve_field_references=True))
-    assert model.pop("preset") == "bert-base"
-    assert {name: field.get_type() for name, field in model.items()} == {name: plain(k) for name, k in fields.items()}
-    assert all(field.get() is None for field in model.values())
+def test_model_declares_every_field_of_the_encoder() -> None:
+    names = {name for name in vars(EncoderConfig()) if name not in FROM_ELSEWHERE}
+    for group, others in (("model", {"preset"}), ("generator", {"preset", "width_ratio", "depth_ratio"})):
+        values = dict(base_config()[group])
+        assert names | others == values.keys()
+        assert {values[name] for name in names} == {PRESET}
 
 
 def test_defaults_are_berts_recipe() -> None:
@@ -57,29 +48,45 @@ def test_defaults_are_berts_recipe() -> None:
     assert (config.data.short_seq_prob, config.data.vocab_size, config.schedule.name) == (0.1, 30522, "bert")
 
 
-SOURCES = sorted(Path(base_config_module.__file__).parent.glob("*.py"))
+@pytest.mark.parametrize("key", sorted(declared()))
+def test_every_key_has_a_help_and_a_default_that_is_allowed(key: str) -> None:
+    each = declared()[key]
+    if key.startswith(("objective.", "task.")):
+        return
+    assert each.help.endswith("."), "one or two sentences"
+    assert each.check(key, each.default) == each.default
+    if each.nullable:
+        assert "None" in each.help, "what None means"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in SOURCES if path.stem not in ("debug_size", "finetune_recipes")],
-    ids=lambda path: path.stem,
-)
-def test_every_key_has_a_comment(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    declaring = [
-        function
-        for function in ast.parse("\n".join(lines)).body
-        if isinstance(function, ast.FunctionDef) and ast.unparse(function.returns or ast.Constant("")) == "ConfigDict"
-    ]
-    assert declaring
-    for node in itertools.chain.from_iterable(ast.walk(function) for function in declaring):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
-            number = node.lineno - 1
-            while lines[number - 1].lstrip().startswith(f"{ast.unparse(node.targets[0].value)}."):
-                number -= 1  # one comment may cover several keys
-            group = isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
-            assert group or lines[number - 1].lstrip().startswith("#"), f"no comment above line {node.lineno}"
+def test_what_a_key_follows_gives_its_default() -> None:
+    for key, each in declared().items():
+        if each.follows is not None:
+            source, function = each.follows
+            assert function(declared()[source].default) == each.default, key
+
+
+def test_none_in_the_model_is_a_value_and_not_the_presets() -> None:
+    config = base_config()
+    config.model.preset = "albert-base-v2"
+    model = encoder_config(config)
+    assert (model.embedding_size, model.num_groups) == (128, 1)
+    apply_overrides(config, ["--config.model.embedding_size=None", "--config.model.num_groups=None"])
+    model = encoder_config(config)
+    assert (model.embedding_size, model.num_groups) == (None, None)
+    apply_overrides(config, ["--config.model.embedding_size=preset"])
+    assert encoder_config(from_json(to_json(config))).embedding_size == 128
+
+
+def test_short_runs_are_not_spent_on_evaluations() -> None:
+    config = apply_overrides(load_config(f"{CONFIGS}/bert.py:mini"), ["--config.train.num_steps=100"])
+    assert (config.eval.interval_steps, config.checkpoint.interval_steps, config.train.log_interval_steps) == (100,) * 3
+    config = apply_overrides(base_config(), ["--config.train.num_steps=100", "--config.eval.interval_steps=1"])
+    assert (config.eval.interval_steps, config.checkpoint.interval_steps, config.train.log_interval_steps) == (
+        1,
+        100,
+        10,
+    )
 
 
 def test_a_base_config_is_new_and_locked_each_time() -> None:

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bertjax.config.model import HEAD_FIELDS, EncoderConfig
+from bertjax.config.fields import settings_of
+from bertjax.config.model import EncoderConfig, HeadsConfig
 from bertjax.errors import UserError
 from bertjax.hf import native_format
 from bertjax.hf import save as save_module
-from bertjax.hf.export_plan import HEAD_BY_MODULE, OF_HEADS, plan_export
+from bertjax.hf.export_plan import HEAD_BY_MODULE, plan_export
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import HEADS, abstract_params, count_params
@@ -81,7 +82,7 @@ def test_every_head_has_its_paths() -> None:
 
 
 def test_every_field_of_heads_has_its_readers() -> None:
-    assert OF_HEADS.keys() == HEAD_FIELDS and {head for heads in OF_HEADS.values() for head in heads} <= set(HEADS)
+    assert {head for each in settings_of(HeadsConfig).values() for head in each.heads} <= set(HEADS)
 
 
 # -- side files --------------------------------------------------------------------------------------------------------

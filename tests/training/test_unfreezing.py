@@ -131,4 +131,4 @@ def test_refused(settings: dict[str, Any], said: str) -> None:
 
 def test_a_broken_rule_names_its_key() -> None:
     with pytest.raises(UserError, match=r"optimizer\.unfreeze: 'encoder' is not REGEX=UPDATE"):
-        _ = OptimizerConfig(unfreeze=("encoder",)).named_openings
+        _ = OptimizerConfig(unfreeze=("encoder",)).parsed_unfreeze

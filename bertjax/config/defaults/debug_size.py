@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ml_collections import ConfigDict
 
+from bertjax.config.run import every
+
 
 def make_smoke(config: ConfigDict) -> None:
     """Turns a recipe into one for a look at a family: two layers of 128, minutes on two CPU cores, then exported.
@@ -33,6 +35,6 @@ def make_smoke(config: ConfigDict) -> None:
     config.schedule.warmup_steps = (config.train.get_ref("num_steps") + 9) // 10
     for key in ("end_lr_ratio", "power", "decay_steps", "period_steps", "factor"):
         config.schedule[key] = None
-    config.eval.interval_steps = (config.train.get_ref("num_steps") + 9) // 10
+    config.eval.interval_steps = every(config, 10)
     config.eval.num_batches = 16
     config.export.at_end = True

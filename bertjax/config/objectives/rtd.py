@@ -7,11 +7,11 @@ from typing import ClassVar, Self
 
 from ml_collections import ConfigDict
 
-from bertjax.config.fields import read_group, setting
+from bertjax.config.fields import PRESET, read_group, setting
 from bertjax.config.model import EncoderConfig, differences
 from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.parse_objective import encoder_config, mesh_config
+from bertjax.config.parse_objective import encoder_config, explicit_values, mesh_config
 from bertjax.config.presets import preset
 from bertjax.errors import UserError, require_one_of
 from bertjax.types import Vocabulary
@@ -149,20 +149,19 @@ def generator_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> E
         UserError: the generator cannot share `objective.rtd.embedding_sharing` with the model, or cannot fill masks.
     """
     model, own, sharing = encoder_config(cfg, vocabulary), cfg.generator, cfg.objective.rtd.embedding_sharing
-    beside = ("preset", "width_ratio", "depth_ratio")
-    given = {name: value for name, value in own.items() if name not in beside and value is not None}
-    if own.preset is None:
+    given, has_preset = explicit_values(own), own.preset != "model"
+    if not has_preset:
         values = {**vars(model), **_scaled(cfg, model)}
     else:
         if (own.width_ratio, own.depth_ratio) != (1.0, 1.0):
             raise UserError(
                 f"generator.preset={own.preset} has sizes of its own: set generator.width_ratio and "
-                "generator.depth_ratio to 1, or generator.preset to None"
+                "generator.depth_ratio to 1, or generator.preset to model"
             )
         values = preset(own.preset)
         values |= {name: getattr(model, name) for name in ("vocab_size", "padded_vocab_size", "pad_token_id")}
     hidden = (values | given)["hidden_size"]
-    if hidden != model.hidden_size or own.preset is not None:
+    if hidden != model.hidden_size or has_preset:
         # Tables of its own are as wide as it is (google-research/electra:pretrain/run_pretraining.py), shared ones not.
         same = sharing == "none" or hidden == model.embedding_dim
         values["embedding_size"] = None if same else model.embedding_dim
@@ -188,10 +187,7 @@ def _scaled(cfg: ConfigDict, model: EncoderConfig) -> dict[str, int]:
     There heads are 64 wide and the feed-forward block is four times as wide as the layer; here both follow the model.
     """
     own = cfg.generator
-    for name in ("width_ratio", "depth_ratio"):
-        if not own[name] > 0.0:
-            raise UserError(f"generator.{name} must be above 0, not {own[name]}")
-    hidden = round(model.hidden_size * own.width_ratio) if own.hidden_size is None else own.hidden_size
+    hidden = round(model.hidden_size * own.width_ratio) if own.hidden_size == PRESET else own.hidden_size
     same = hidden == model.hidden_size
     return {
         "hidden_size": hidden,

@@ -1,0 +1,121 @@
+"""Settings of the text: sources, tokenizer and training examples."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from bertjax.config.fields import Settings, setting
+from bertjax.errors import UserError
+
+TOKENIZER_MODELS = ("wordpiece", "bpe", "unigram")
+EXAMPLE_FORMATS = ("nsp_pairs", "sop_pairs", "block", "doc_sentences", "full_sentences", "segments", "stream")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig(Settings, group="data"):
+    """What is read and how sequences are made of it; `FilterConfig` has the keys that drop documents."""
+
+    sources: tuple[str, ...] = setting(
+        ("builtin:python-docs",),
+        help='KIND:WHERE[#FIELD][@WEIGHT], such as "text:books/*.txt.gz@0.3"; kinds: builtin text lines files jsonl '
+        "parquet hub.",
+    )
+    eval_sources: tuple[str, ...] = setting(
+        (),
+        help="Held-out text, in the same notation; (): documents of `sources` are held out by the hash of their text.",
+    )
+    eval_fraction: float = setting(0.01, help="Share of documents that is held out when `eval_sources` is ().")
+    tokenizer: str = setting(
+        "wordpiece",
+        help="wordpiece, bpe or unigram: trained on `sources`. Otherwise the path of a folder, tokenizer.json, "
+        "vocab.txt or spiece.model.",
+    )
+    tokenizer_family: str = setting("bert", help="Family whose special tokens and ids a trained tokenizer gets.")
+    vocab_size: int = setting(
+        30522,
+        at_least=8,
+        help="Tokens of a trained tokenizer, special tokens included; upper limit for a tokenizer that is loaded.",
+    )
+    lowercase: bool = setting(
+        True,
+        help="Lower-case and strip accents; for a tokenizer that is loaded only if it is a bare vocab.txt or "
+        "spiece.model.",
+    )
+    seq_len: int = setting(128, at_least=8, phase=True, help="Tokens per sequence, special tokens included.")
+    example_format: str = setting(
+        "nsp_pairs",
+        choices=EXAMPLE_FORMATS,
+        phase=True,
+        help="nsp_pairs: two segments, the second random or the next; sop_pairs: two consecutive segments, half of "
+        "them swapped; block: text of one document cut to length; doc_sentences: whole sentences of one document; "
+        "full_sentences: whole sentences across documents, with a separator between. Formats whose sequences continue "
+        "in the next batch, for models with a memory: segments (XLNet: `model.reuse_len` tokens, then two segments) "
+        "and stream (text only).",
+    )
+    packing: str = setting(
+        "none",
+        choices=("none", "best_fit"),
+        help="best_fit: several examples per sequence without attention between them, each with its own positions and "
+        "summary token; the model learns the same, without padding. none: one example per sequence.",
+    )
+    pack_examples: int | None = setting(
+        None, at_least=1, help="Upper limit of examples per packed sequence; None: seq_len // 32, at least 8."
+    )
+    pack_window: int = setting(
+        1 << 20,
+        at_least=1,
+        help="Examples that are packed together: more fit better, and take 50 bytes each while an epoch is planned.",
+    )
+    sop_drop_single_sentences: bool = setting(
+        False,
+        phase=True,
+        help="sop_pairs: drop chunks of a single sentence; false pairs them with random text and labels that as "
+        "swapped, as ALBERT's released code does.",
+    )
+    short_seq_prob: float = setting(
+        0.1,
+        at_least=0.0,
+        at_most=1.0,
+        phase=True,
+        help="Pairs: share of documents with a random shorter target length.",
+    )
+    dupe_factor: int = setting(10, at_least=1, help="Epochs after which pairs (and static masks) repeat.")
+    encoding_errors: str = setting(
+        "strict",
+        choices=("strict", "replace"),
+        help="Invalid UTF-8: strict stops and names file and line, replace inserts U+FFFD.",
+    )
+    workers: int | None = setting(
+        None,
+        at_least=1,
+        resume=True,
+        help="Processes that tokenize a corpus of more than a few MB; None: one per core. They change only the time.",
+    )
+    cache_dir: str = setting(
+        "~/.cache/bertjax",
+        resume=True,
+        help="Directory of tokenizers and tokenized corpora, named by their content and shared by all runs.",
+    )
+
+    def check(self) -> None:
+        if not self.sources:
+            raise UserError(
+                "data.sources is empty: name at least one, such as text:corpus/*.txt or builtin:python-docs"
+            )
+        if not self.eval_sources and not 0.0 < self.eval_fraction < 1.0:
+            raise UserError(
+                f"data.eval_fraction must lie in (0, 1), not {self.eval_fraction}; or set data.eval_sources"
+            )
+        if self.tokenizer not in TOKENIZER_MODELS and not Path(self.tokenizer).expanduser().exists():
+            raise UserError(
+                f"data.tokenizer={self.tokenizer!r} is neither one of {', '.join(TOKENIZER_MODELS)} (train one) nor a "
+                "folder or file that exists"
+            )
+
+    @property
+    def max_examples(self) -> int:
+        """Upper limit of examples per sequence."""
+        if self.packing == "none":
+            return 1
+        return max(8, self.seq_len // 32) if self.pack_examples is None else self.pack_examples

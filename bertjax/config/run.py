@@ -1,0 +1,187 @@
+"""Settings of a run as a whole: seed, start, platform, evaluation, checkpoints, outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from ml_collections import ConfigDict, FieldReference
+
+from bertjax.config.fields import Settings, derived, setting
+
+
+def interval(steps: int, times: int, at_least: int) -> int:
+    """Returns the steps between two of `times` events in a run of `steps` steps, `at_least` so many."""
+    return max(-(-steps // times), at_least)
+
+
+def every(config: ConfigDict, times: int, at_least: int = 100) -> FieldReference:
+    """Returns a reference to the interval at which something happens `times` times per run.
+
+    Args:
+        config: The config whose `train.num_steps` it follows.
+        times: Number of events.
+        at_least: Smallest interval in steps, so that short runs are not spent on evaluations and checkpoints.
+    """
+    return derived(config, "train.num_steps", functools.partial(interval, times=times, at_least=at_least))
+
+
+def warmup(steps: int) -> int:
+    """Returns the default of `schedule.warmup_steps`: a hundredth of the run."""
+    return steps // 100
+
+
+def log_interval(steps: int) -> int:
+    """Returns the default of `train.log_interval_steps`: about 200 lines per run."""
+    return interval(steps, 200, at_least=10)
+
+
+def eval_interval(steps: int) -> int:
+    """Returns the default of `eval.interval_steps` and `checkpoint.interval_steps`: 20 per run."""
+    return interval(steps, 20, at_least=100)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(Settings):
+    """The keys without a group."""
+
+    seed: int = setting(0, help="Seeds everything random: weights, order of the data, pairs, masks, dropout.")
+    init_from: str | None = setting(
+        None,
+        resume=True,
+        help="Folder of a model (ours or Hugging Face's) whose weights a run without checkpoints starts from; None: "
+        "random weights.",
+    )
+    init_embeddings: str = setting(
+        "refuse",
+        choices=("refuse", "remap"),
+        resume=True,
+        help="If `init_from` has another tokenizer: refuse, or remap: equal tokens keep their embeddings, others start "
+        "as the mean of the old tokenizer's tokens of their text.",
+    )
+    init_positions: str = setting(
+        "tile",
+        choices=("tile", "interpolate"),
+        resume=True,
+        help="If `init_from` has fewer positions: tile repeats its table, interpolate stretches it. A longer table is "
+        "cut.",
+    )
+    dry_run: bool = setting(
+        False, resume=True, help="Print parameters, FLOPs, memory, tokens and epochs; train and write nothing."
+    )
+    platform: str = setting(
+        "any",
+        choices=("any", "cpu", "gpu", "tpu"),
+        resume=True,
+        help="Required platform: a run that does not get it stops, instead of running slowly on another.",
+    )
+    deterministic: bool = setting(
+        False,
+        resume=True,
+        help="Stop where the same command could give other numbers: train.dropout_prng=rbg, or a GPU without "
+        "XLA_FLAGS=--xla_gpu_deterministic_ops=true in the environment.",
+    )
+    compile_cache: bool = setting(
+        True,
+        resume=True,
+        help="Keep compiled steps in `data.cache_dir`/xla, so that the next run of the same shapes does not compile. "
+        "JAX_COMPILATION_CACHE_DIR in the environment names another folder.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig(Settings, group="eval", resume=True):
+    """Evaluation on held-out data."""
+
+    interval_steps: int = setting(
+        50_000,
+        at_least=0,
+        follows=("train.num_steps", eval_interval),
+        help="Steps between two evaluations, by default a twentieth of the run and at least 100; 0: only at the end.",
+    )
+    num_batches: int = setting(
+        32, at_least=1, help="Upper limit of held-out batches per evaluation: always the same, with the same masks."
+    )
+    batch_size: int = setting(256, at_least=1, follows=("train.batch_size", int), help="Sequences per held-out batch.")
+    patience: int | None = setting(
+        None,
+        at_least=1,
+        help="Stop the run when `checkpoint.best_metric` has not improved for this many evaluations; None: never.",
+    )
+    use_ema: bool = setting(
+        True, help="Evaluate and export the averaged weights, if the run keeps them (`optimizer.ema_decay`)."
+    )
+    fill_mask: tuple[str, ...] = setting(
+        (), help="Sentences with [MASK] whose most likely tokens are shown after each evaluation."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig(Settings, group="checkpoint", resume=True):
+    """When checkpoints are written and which are kept; one is always written at the end."""
+
+    interval_steps: int = setting(
+        50_000,
+        at_least=0,
+        follows=("train.num_steps", eval_interval),
+        help="Steps between two checkpoints, by default a twentieth of the run and at least 100; 0: only at the end.",
+    )
+    interval_minutes: float | None = setting(
+        None, above=0.0, help="Minutes after which a checkpoint is due regardless of steps; None: never."
+    )
+    keep: int = setting(3, at_least=1, help="Number of newest checkpoints to keep.")
+    keep_every: int | None = setting(
+        None, at_least=1, help="Keep every checkpoint whose step is a multiple of this as well; None: none."
+    )
+    best_metric: str | None = setting(
+        None,
+        help='Keep the best checkpoint by this metric of metrics.jsonl as well, such as "eval/mlm_loss"; smaller is '
+        "better unless it ends in accuracy, f1, precision, recall, matthews, pearson, spearman or exact_match. None: "
+        "none, or in a task with `task.eval` its main metric.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportConfig(Settings, group="export", resume=True):
+    """The Hugging Face folder of a run."""
+
+    at_end: bool = setting(False, help="Write `export/`, a Hugging Face folder, into the workdir when the run ends.")
+
+
+@dataclasses.dataclass(frozen=True)
+class LoggingConfig(Settings, group="logging", resume=True):
+    """Where metrics go besides metrics.jsonl, which is always written."""
+
+    tensorboard: bool = setting(True, help="Write TensorBoard events into the workdir.")
+    wandb_project: str | None = setting(
+        None, help="Weights & Biases project to report to (needs the extra `wandb`); None: none."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportConfig(Settings, group="report", resume=True):
+    """`report.html` in the workdir, rewritten after every evaluation."""
+
+    enabled: bool = setting(
+        True,
+        help="Write the report and probe the model for it: predictions for `eval.fill_mask` at every evaluation, "
+        "attention and nearest tokens four times per run. false: `bertjax report` can still draw the metrics later.",
+    )
+    sentence: str | None = setting(
+        None,
+        help='Sentence whose attention is shown, up to 24 tokens; None: the first of `eval.fill_mask`, "": none.',
+    )
+    tokens: tuple[str, ...] = setting(
+        (), help="Tokens whose nearest neighbours in the embedding table are shown; (): eight frequent words."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileConfig(Settings, group="profile", resume=True):
+    """Traces of the device."""
+
+    steps: str | None = setting(
+        None,
+        help='Record a trace of these steps, FIRST:LAST (inclusive, counted from 1), such as "10:15", into `profile/` '
+        "of the workdir, for TensorBoard and Perfetto; the first few steps compile and warm up. None: no trace.",
+    )
