@@ -290,7 +290,7 @@ def test_an_unknown_family_is_named(tmp_path: Path) -> None:
         ({"num_groups": 4}, "missing: encoder.groups.2"),
         ({"inner_layers": 10**12}, "layers are claimed"),
         ({"vocab_size": 10**15}, "misshapen"),
-        ({"vocab_size": 10**30}, "no model has these sizes|misshapen"),
+        ({"vocab_size": 10**30}, "expects a whole number|no model has these sizes|misshapen"),
         ({"hidden_size": "12"}, "hidden_size must be int, not '12'"),
         ({"hidden_size": 13}, "not divisible"),
         ({"labels": [1, 2]}, "labels must be tuple"),
