@@ -25,7 +25,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from ml_collections import ConfigDict
 
 from bertjax.config import parse
-from bertjax.config.model import REMAT_POLICIES
+from bertjax.config.fields import settings_of
+from bertjax.config.model import EncoderConfig
 from bertjax.config.overrides import apply_overrides, copy_config, load_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
@@ -149,7 +150,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=32, help="sequences per batch")
     parser.add_argument("--length", type=int, default=512, help="tokens of a row")
     parser.add_argument("--microbatches", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--remat", nargs="+", default=list(REMAT_POLICIES), choices=REMAT_POLICIES)
+    parser.add_argument("--remat", nargs="+", default=list(settings_of(EncoderConfig)["remat"].choices), choices=REMAT_POLICIES)
     parser.add_argument("--unroll", type=int, default=1, help="layers unrolled")
     parser.add_argument("--out", type=Path, help="write the tables to this file, too")
     options, overrides = parser.parse_known_args()
