@@ -17,6 +17,7 @@ from bertjax.commands import (
     benchmark,
     compare,
     compile,
+    config,
     embed,
     eval_minimal_pairs,
     eval_sts,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
 COMMANDS: tuple[ModuleType, ...] = (
-    *(tokenizer, prepare, inspect_data, pretrain, finetune, lr_find),
+    *(config, tokenizer, prepare, inspect_data, pretrain, finetune, lr_find),
     *(evaluate, export, report, compare),
     *(predict, pseudo_label, fill_mask, embed, eval_sts, eval_minimal_pairs),
     *(benchmark, compile, parity),

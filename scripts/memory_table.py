@@ -151,7 +151,10 @@ def main() -> int:
     parser.add_argument("--length", type=int, default=512, help="tokens of a row")
     parser.add_argument("--microbatches", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument(
-        "--remat", nargs="+", default=list(settings_of(EncoderConfig)["remat"].choices), choices=REMAT_POLICIES
+        "--remat",
+        nargs="+",
+        default=list(settings_of(EncoderConfig)["remat"].choices),
+        choices=settings_of(EncoderConfig)["remat"].choices,
     )
     parser.add_argument("--unroll", type=int, default=1, help="layers unrolled")
     parser.add_argument("--out", type=Path, help="write the tables to this file, too")
