@@ -1,0 +1,94 @@
+"""Objectives stand alone: no other package compares their names or those of their losses."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertjax.config import parse
+from bertjax.config.defaults import base_config
+from bertjax.config.objectives import OBJECTIVES, loss_titles, objective_class, objective_config
+from bertjax.config.objectives.clm import ClmConfig
+from bertjax.config.overrides import apply_overrides
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.models.model import HEADS
+from bertjax.objectives.base import Objective
+from bertjax.objectives.clm import CausalLanguageModel
+from bertjax.types import Vocabulary
+
+ROOT = Path(__file__).parents[2]
+OWNERS = ("bertjax/objectives/", "bertjax/config/objectives/")
+OTHERS = [
+    path for path in sorted((ROOT / "bertjax").rglob("*.py")) if not str(path.relative_to(ROOT)).startswith(OWNERS)
+]
+# names of losses that mean something else too: heads of a model, an argument, a column
+NAMES = {*OBJECTIVES, *loss_titles()} - {*HEADS, "attention", "hidden_states", "pair"}
+
+
+def compared_names(path: Path) -> Iterator[str]:
+    """Names of objectives or losses on one side of a comparison, and `objective.name` compared with anything."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Compare):
+            continue
+        sides = [node.left, *node.comparators]
+        texts = {each.value for side in sides for each in ast.walk(side) if isinstance(each, ast.Constant)}
+        found = sorted(str(text) for text in texts if text in NAMES)
+        if any(ast.unparse(side).endswith("objective.name") for side in sides):
+            found.append("objective.name")
+        yield from (f"{path.relative_to(ROOT)}:{node.lineno}: compares {name}" for name in found)
+
+
+def test_no_other_package_compares_names_of_objectives() -> None:
+    assert len(OTHERS) > 100 and {"clm", "plm", "distillation", "kd", "rtd_accuracy"} & NAMES
+    assert [error for path in OTHERS for error in compared_names(path)] == []
+
+
+def test_a_comparison_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    for line in ("cfg.objective.name == other", 'name in ("plm", "x")', '"contrastive" != name'):
+        (tmp_path / "a.py").write_text(f"if {line}:\n    pass\n")
+        assert len(list(compared_names(tmp_path / "a.py"))) == 1
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_says_what_others_ask(name: str) -> None:
+    config = objective_class(name)
+    assert config.title and config.objective_class.startswith("bertjax.") and config.example_formats
+    assert config.group == "task" or config.group == f"objective.{name}"
+
+
+def test_unknown_names_are_refused_with_a_suggestion() -> None:
+    with pytest.raises(UserError, match=r"objective\.name must be one of .*did you mean 'mlm'\?"):
+        objective_class("mmlm")
+    for name, words in {"no_such_package:A": "cannot be imported", "math:pi": "must be a subclass"}.items():
+        with pytest.raises(UserError, match=words):
+            objective_class(name)
+
+
+def test_an_objective_of_another_package(monkeypatch: pytest.MonkeyPatch, vocabulary: Vocabulary) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class OtherConfig(ClmConfig):
+        title = "next tokens, elsewhere"
+        objective_class = "elsewhere:Other"
+
+    class Other(CausalLanguageModel):
+        pass
+
+    module: Any = types.ModuleType("elsewhere")
+    module.OtherConfig, module.Other = OtherConfig, Other
+    monkeypatch.setitem(sys.modules, "elsewhere", module)
+    cfg = base_config()
+    keys = ["objective.name=elsewhere:OtherConfig", "data.example_format=block", "model.causal=true"]
+    apply_overrides(cfg, keys)
+    parse.check(cfg)
+    assert objective_config(cfg).summary == "next tokens, elsewhere"
+    made: Objective = build.make_objective(cfg, vocabulary)
+    assert type(made) is Other
