@@ -14,7 +14,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.errors import UserError
 from bertjax.models.model import Model, bind, init_params
-from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs
+from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
 _HEAD_KEY = 0x7A5C  # of the head's dropout, apart from the encoder's
@@ -70,9 +70,7 @@ class TaskObjective(Objective):
             hidden, batch["example_positions"], batch["segment_ids"], key
         )
 
-    def loss(
-        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
-    ) -> tuple[dict[str, Sum], dict]:
+    def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         return self.sums(self.scores(params, batch, key if train else None), batch), inputs.carry
 
     @jax.named_scope("head")

@@ -14,6 +14,9 @@ from bertjax.types import Batch, Params, Sum, Vocabulary
 
 Key = Array
 
+LossOutputs = tuple[dict[str, Sum], Any]
+"""Sums of losses and metrics by name, and the new carry."""
+
 
 class StepInputs(NamedTuple):
     """Inputs of a training step besides parameters and batch.
@@ -116,9 +119,7 @@ class Objective:
         """Returns the denominator of every weighted loss, known without a forward pass."""
         raise NotImplementedError
 
-    def loss(
-        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
-    ) -> tuple[dict[str, Sum], Any]:
+    def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         """Computes the losses of a corrupted batch.
 
         Args:

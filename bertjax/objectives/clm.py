@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.clm import ClmConfig
 from bertjax.models.model import Model, bind, init_params
-from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs
+from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
@@ -43,9 +43,7 @@ class CausalLanguageModel(Objective):
     def counts(self, batch: Batch) -> dict[str, Array]:
         return {"clm": batch["next_weights"].sum()}
 
-    def loss(
-        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
-    ) -> tuple[dict[str, Sum], dict]:
+    def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         model = bind(self.model, self.heads, params)
         states = model.encode(**encoder_inputs(batch), key=key if train else None).last_hidden_state
         sums = chunked_vocab_loss_sums("clm", model, states, batch["next_ids"], batch["next_weights"])

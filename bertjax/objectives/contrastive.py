@@ -20,7 +20,7 @@ from bertjax.config.objectives.contrastive import ContrastiveConfig
 from bertjax.models.heads import gather_positions
 from bertjax.models.linear import dot, initializer
 from bertjax.models.model import Model, bind, init_params
-from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs
+from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
 from bertjax.objectives.masking.corrupt import mask_batch
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
@@ -67,9 +67,7 @@ class ContrastiveLearning(Objective):
     def counts(self, batch: Batch) -> dict[str, Array]:
         return {name: batch[_COUNTED[name]].sum() for name in self.loss_weights}
 
-    def loss(
-        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
-    ) -> tuple[dict[str, Sum], dict]:
+    def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         """Computes the losses; the two views have dropout even where `train` is False."""
         view_key, mlm_key = jax.random.split(key)
         model = bind(self.model, self.heads, self.network_params(params, "model"))

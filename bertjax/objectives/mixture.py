@@ -13,7 +13,7 @@ from jaxtyping import Array
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.clm import ClmConfig
 from bertjax.config.objectives.mixture import Member, MixtureConfig, member_encoder
-from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs
+from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs
 from bertjax.objectives.clm import CausalLanguageModel
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.types import Batch, Params, Sum, Vocabulary
@@ -66,9 +66,7 @@ class MixtureOfObjectives(Objective):
             counts |= member.counts(member_batch(batch, name))
         return counts
 
-    def loss(
-        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
-    ) -> tuple[dict[str, Sum], dict]:
+    def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         sums: dict[str, Sum] = {}
         for index, (name, member) in enumerate(self.members.items()):
             own = {part: params[part] for part in jax.eval_shape(member.init, jax.random.key(0))}

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.model import bind, init_params
-from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs
+from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
 from bertjax.objectives.masking.corrupt import mask_batch
 from bertjax.objectives.span_boundary import add_span_boundaries, span_boundary_sums
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
@@ -55,9 +55,7 @@ class MaskedLanguageModel(Objective):
     def counts(self, batch: Batch) -> dict[str, Array]:
         return {name: batch[_COUNTED[name]].sum() for name in self.loss_weights}
 
-    def loss(
-        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
-    ) -> tuple[dict[str, Sum], dict]:
+    def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         model = bind(self.model, self.heads, params)
         dropout_key = key if train else None
         encoded = model.encode(**encoder_inputs(batch), key=dropout_key)

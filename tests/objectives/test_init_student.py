@@ -71,7 +71,7 @@ def test_norms_that_lie_apart_go_with_their_layers() -> None:
     theirs = given["encoder"]["attention_norms"]["layers"]["scale"]
     assert theirs.shape == (3, 8)
     np.testing.assert_array_equal(found["encoder"]["attention_norms"]["layers"]["scale"], theirs[[0, 2]])
-    with pytest.raises(UserError, match=r"the teacher has no encoder/layers/1/attention/norm"):
+    with pytest.raises(UserError, match=r"the teacher has no encoder/layers/0/attention/norm"):
         start_from_teacher(student, fresh, modern, given, (1, 0, 3))
 
 

@@ -27,7 +27,7 @@ from bertjax.models.attention_context import attention_mask
 from bertjax.models.encoder import EncoderOutput
 from bertjax.models.linear import dot, initializer
 from bertjax.models.model import Model, abstract_params, bind, init_params
-from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs
+from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
 from bertjax.objectives.distillation.losses import (
     attention_score_errors,
     cosine_distance,
@@ -138,9 +138,7 @@ class Distillation(Objective):
             counts["attention"] = (self._visible(batch) & _is_real(batch)[..., None]).sum(dtype=jnp.float32)
         return counts
 
-    def loss(
-        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
-    ) -> tuple[dict[str, Sum], dict]:
+    def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         student_key = key if train else None
         student = self._encode(self.networks["model"], self.network_params(params, "model"), batch, 0, student_key)
         teacher = self._encode(self.teacher, jax.lax.stop_gradient(inputs.frozen["teacher"]), batch, 1, None)

@@ -18,7 +18,16 @@ from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.plm import PlmConfig
 from bertjax.models.model import bind, init_params
 from bertjax.models.two_stream import run_two_streams
-from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs, example_keys
+from bertjax.objectives.base import (
+    FlopsTerm,
+    Key,
+    LossOutputs,
+    Network,
+    Objective,
+    StepInputs,
+    encoder_inputs,
+    example_keys,
+)
 from bertjax.objectives.masking.corrupt import selected_positions
 from bertjax.objectives.plm.permutation import (
     NUM_DRAWS,
@@ -28,7 +37,7 @@ from bertjax.objectives.plm.permutation import (
     sample_targets,
 )
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
-from bertjax.types import Batch, Params, Sum, Vocabulary
+from bertjax.types import Batch, Params, Vocabulary
 
 
 class PermutationLanguageModel(Objective):
@@ -90,9 +99,7 @@ class PermutationLanguageModel(Objective):
     def counts(self, batch: Batch) -> dict[str, Array]:
         return {"plm": batch["masked_weights"].sum()}
 
-    def loss(
-        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
-    ) -> tuple[dict[str, Sum], dict]:
+    def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         model = bind(self.model, self.heads, params)
         memory = inputs.carry.get("memory")
         is_functional = self._is_functional(batch)

@@ -19,7 +19,16 @@ from jaxtyping import Array, Float, Int
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.rtd import RtdConfig, RtdNetworksConfig
 from bertjax.models.model import Model, bind
-from bertjax.objectives.base import FlopsTerm, Key, Network, Objective, StepInputs, encoder_inputs, example_keys
+from bertjax.objectives.base import (
+    FlopsTerm,
+    Key,
+    LossOutputs,
+    Network,
+    Objective,
+    StepInputs,
+    encoder_inputs,
+    example_keys,
+)
 from bertjax.objectives.masking.corrupt import mask_batch
 from bertjax.objectives.masking.tokens import SAMPLE, draw_uniforms, locate_tokens, token_keys_at
 from bertjax.objectives.rtd.networks import (
@@ -106,9 +115,7 @@ class ReplacedTokenDetection(Objective):
         is_real = (batch["segment_ids"] > 0).astype(jnp.float32)
         return {"mlm": batch["masked_weights"].sum(), "rtd": is_real.sum()}
 
-    def loss(
-        self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool
-    ) -> tuple[dict[str, Sum], dict]:
+    def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         outputs = self.forward(params, batch, key if train else None)
         targets = batch["masked_ids"], batch["masked_weights"]
         sums = vocab_loss_sums("mlm", outputs.generator_logits, *targets)
