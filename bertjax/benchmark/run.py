@@ -67,7 +67,7 @@ def benchmark(
         if count < 1:
             raise UserError(f"--{name} must be at least 1, not {count}")
     if out is not None and not out.resolve().parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.resolve().parent}")
+        raise UserError(f"--out {out}: the folder {out.resolve().parent} does not exist")
     build.check_devices(cfg)
     model_class = None if baseline is None else _baseline_class(cfg)
     prepared = from_config.prepare(cfg)

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
     if (options.topology is None) == (options.devices is None):
         raise UserError("set --topology, such as v5e-16, or --devices N for N virtual CPU devices")
     if out is not None and not out.resolve().parent.is_dir():
-        raise UserError(f"--out {out}: there is no folder {out.resolve().parent}")
+        raise UserError(f"--out {out}: the folder {out.resolve().parent} does not exist")
     os.environ["JAX_PLATFORMS"] = "cpu"  # nothing runs, so no accelerator is opened
     from bertjax.aot.compile import compile_step, estimate_step
     from bertjax.aot.report import format_metrics, step_metrics

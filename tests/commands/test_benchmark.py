@@ -49,7 +49,7 @@ def test_a_peer_in_turns(lab: Lab, tmp_path: Path, pair: str, capsys: pytest.Cap
     ("arguments", "message"),
     [
         (["--repeats", "0"], "--repeats must be at least 1, not 0"),
-        (["--out", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
+        (["--out", "/nowhere/at/all.json"], "the folder /nowhere/at does not exist"),
         (
             ["--baseline", "hf", "--config.objective.name=rtd", "--config.objective.mlm.sentence_objective=none"],
             "no training for objective",

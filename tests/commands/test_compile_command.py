@@ -45,7 +45,7 @@ def test_virtual_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
         (["--topology", "h100"], "is not known"),
         (["--devices", "99"], "jax has started with 8 devices"),
         (["--devices", "8", "--config.mesh.data=4", "--config.mesh.fsdp=4"], "needs 16 devices"),
-        (["--devices", "8", "--out", "/nowhere/figures.json"], "there is no folder"),
+        (["--devices", "8", "--out", "/nowhere/figures.json"], "/nowhere does not exist"),
         (["--devices", "8", "--config.objective.name=distillation"], "distill"),
     ],
 )

@@ -122,20 +122,22 @@ def test_rows_of_the_table() -> None:
 
 
 # lengths of one block and several, odd and even; 24 has blocks of 24, 81 one of 81, 144 three of 48
-@pytest.mark.parametrize("length", [1, 2, 24, 81, 128, 144])
+@pytest.mark.parametrize("length", [1, 24, 81, 144])
 def test_scores_by_distance_are_the_definition(length: int) -> None:
     rng = np.random.default_rng(length)
     x = rng.normal(size=(2, length, 3, 4)).astype(np.float32)
     rows = rng.normal(size=(2 * length - 1, 3, 4)).astype(np.float32)  # by falling distance
     index = length - 1 - (np.arange(length)[:, None] - np.arange(length)[None, :])  # of distance i - j
     expected = np.einsum("binh,ijnh->bnij", x, rows[index]), np.einsum("bjnh,ijnh->bnij", x, rows[index])
-    for term, wanted in zip((content_to_position, position_to_content), expected, strict=True):
-        found = term(jnp.asarray(x), jnp.asarray(rows), None, CONFIG)
+    terms = (content_to_position, position_to_content)
+    run = jit(
+        lambda inputs, positions: [term(x, rows, positions, CONFIG) for term, x in zip(terms, inputs, strict=True)]
+    )
+    for found, wanted in zip(run((x, x), None), expected, strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-5)
     places = jnp.asarray(rng.integers(0, length, (2, 5)), jnp.int32)
     few = jnp.take_along_axis(jnp.asarray(x), places[:, :, None, None], axis=1)
-    for term, tokens, wanted in zip((content_to_position, position_to_content), (few, x), expected, strict=True):
-        found = term(jnp.asarray(tokens), jnp.asarray(rows), places, CONFIG)
+    for found, wanted in zip(run((few, x), places), expected, strict=True):
         np.testing.assert_allclose(found, np.take_along_axis(wanted, places[:, None, :, None], axis=2), atol=1e-5)
 
 
@@ -256,6 +258,7 @@ def test_packed_is_each_alone(config: EncoderConfig, batch: dict[str, jax.Array]
     hidden, words = run(params, batch)
     alone = {name: jnp.pad(batch[name][1:2, 9:20], ((0, 0), (0, S - 11))) for name in NAMES}
     alone["segment_ids"] = (alone["segment_ids"] > 0).astype(jnp.int32)
+    alone = {name: jnp.repeat(array, 3, axis=0) for name, array in alone.items()}  # the shape that is compiled already
     own_hidden, own_words = run(params, alone)
     np.testing.assert_allclose(hidden[:, 1, 9:20], own_hidden[:, 0, :11], atol=2e-5)
     np.testing.assert_allclose(words[1, 9:20], own_words[0, :11], atol=2e-5)

@@ -115,7 +115,8 @@ def test_the_content_stream_is_the_ordinary_encoder(run: Callable, params: Param
     alone = jit(lambda params, batch: bind(CONFIG, HEADS, params).encode(**batch).last_hidden_state)(params, batch)
     np.testing.assert_allclose(run(params, batch, {}).content, alone, atol=1e-6)
     # targets are seen by no one
-    with_targets = run(params, batch, {"targets": order()["targets"]})
+    unrestricted = {"targets": order()["targets"], "visible": jnp.ones((B, S, S), bool)}
+    with_targets = run(params, batch, unrestricted)
     np.testing.assert_allclose(with_targets.content, alone, atol=1e-6)
 
 
@@ -167,7 +168,7 @@ def test_packed_examples_are_as_alone(run: Callable, params: Params) -> None:
     given = order(1)
     given["targets"] = jnp.asarray([[1, 3, 4, 7]])
     given["visible"] = jnp.ones((1, S, S), bool).at[:, :, jnp.asarray([1, 3, 4, 7])].set(False)
-    together = run(params, packed, given)
+    together = run(params, *repeated(packed, given))
     for start, stop, targets, left in ((0, 4, [1, 3], 0), (4, 9, [4, 7], 3)):
         row = {name: np.zeros((1, S), np.int32) for name in packed}
         for name in packed:
@@ -176,12 +177,17 @@ def test_packed_examples_are_as_alone(run: Callable, params: Params) -> None:
         visible = np.ones((1, S, S), bool)
         visible[:, :, places] = False
         more = {"targets": jnp.asarray([[*places, 0, 0]], jnp.int32), "visible": jnp.asarray(visible)}
-        alone = run(params, {name: jnp.asarray(array) for name, array in row.items()}, more)
+        alone = run(params, *repeated({name: jnp.asarray(array) for name, array in row.items()}, more))
         own = [[1, 3, 4, 7].index(target) for target in targets]
         np.testing.assert_allclose(together.targets[0, own], alone.targets[0, :2], atol=2e-6)
         np.testing.assert_allclose(
             together.content[0, start:stop], alone.content[0, left : left + stop - start], atol=2e-6
         )
+
+
+def repeated(*trees: dict[str, jax.Array]) -> Any:
+    """Returns arrays [1, ...] as [B, ...], the shape that is compiled already."""
+    return jax.tree.map(lambda array: jnp.repeat(array, B, axis=0), trees)
 
 
 def gradient_of(config: EncoderConfig, batch: Batch, given: dict) -> Callable:
@@ -219,9 +225,10 @@ def test_scans_and_rematerialisation_change_nothing(params: Params) -> None:
     ids=lambda changes: next(iter(changes)),
 )
 def test_other_stacks_run_two_streams_too(changes: dict) -> None:
-    config = dataclasses.replace(CONFIG, **changes)
+    config = dataclasses.replace(CONFIG, **changes, mem_len=S)
     params = jit(lambda key: init_params(config, HEADS, key))(jax.random.key(0))
-    batch, given, run = make_batch(), order(), runner(config)
+    batch, run = make_batch(), runner(config)
+    given = order() | {"memory": jnp.zeros((config.num_layers, B, S, 12))}
     first = run(params, batch, given)
     memory = first.memory
     assert memory.shape == (config.num_layers, B, S, 12)
