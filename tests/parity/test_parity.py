@@ -35,6 +35,24 @@ HEADS_BY_OUTPUT = {
     "start_logits": ("question_answering",),
     "pooler_output": ("pooler",),
 }
+# Cases that differ from others in what tests/models/test_disentangled_attention.py computes by hand.
+LONG_CASES = {
+    "deberta": {
+        "content to position",
+        "position to content",
+        "neither, as a string of old",
+        "narrow embeddings, two types",
+    },
+    "deberta-v2": {
+        "content to position",
+        "position to content",
+        "content to position, shared",
+        "neither",
+        "rows longer than the span",
+        "wide convolution, one layer",
+        "plain attention",
+    },
+}
 
 
 def parameters() -> Iterator[Any]:
@@ -46,10 +64,11 @@ def parameters() -> Iterator[Any]:
     seen: set[str] = set()
     for case in CASES:
         for model_class in case.classes:
+            is_long = case.name in LONG_CASES.get(case.family, ())
             first = model_class == case.classes[0]
-            reads = first or model_class not in seen
-            writes = first and case.family not in seen
-            seen |= {model_class, case.family}
+            reads = not is_long and (first or model_class not in seen)
+            writes = not is_long and first and case.family not in seen
+            seen |= set() if is_long else {model_class, case.family}
             ordinary = dataclasses.replace(case, calls=case.calls[-1:])
             for direction, is_ordinary in zip(DIRECTIONS, (reads, writes), strict=True):
                 name = f"{model_class}-{direction.replace(' -> ', '-')}-{case.name}"
@@ -106,7 +125,9 @@ def test_parity(case: Case, model_class: str, direction: str, monkeypatch: pytes
 
 
 def test_names_are_unique() -> None:
-    assert len({(case.family, case.name) for case in CASES}) == len(CASES)
+    names = {(case.family, case.name) for case in CASES}
+    assert len(names) == len(CASES)
+    assert {(family, name) for family, names_ in LONG_CASES.items() for name in names_} <= names
 
 
 def misses(direction: str) -> set[str]:
