@@ -170,7 +170,7 @@ def _check_packing(cfg: ConfigDict) -> None:
 
 
 def _sources(texts: tuple[str, ...], key: str) -> list[Source]:
-    parsed = [parse_source(text) for text in texts]
+    parsed = [parse_source(text, key) for text in texts]
     for source in parsed:
         check_source(source)
     if len({source.text for source in parsed}) < len(parsed):

@@ -6,7 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from bertjax.config.fields import Settings, setting
-from bertjax.config.task_sources import TaskSource, parse_task_source
+from bertjax.config.sources import Source, parse_task_source
 from bertjax.errors import UserError
 
 MAX_SPECIAL_TOKENS = 4  # <s> A </s></s> B </s>
@@ -118,7 +118,7 @@ class TaskConfig(Settings, group="task"):
     )
     train: tuple[str, ...] = setting(
         (),
-        help="Labelled data, KIND:PATH. Kinds: tsv, csv, jsonl, hub:NAME[:CONFIG]@SPLIT, conll for tokens, squad for "
+        help="Labelled data, KIND:PATH. Kinds: tsv, csv, jsonl, hub:NAME[:CONFIG[:SPLIT]], conll for tokens, squad for "
         "qa. Paths may be patterns and end in .gz.",
     )
     eval: tuple[str, ...] = setting(
@@ -193,7 +193,7 @@ class TaskConfig(Settings, group="task"):
         """Whether a window holds two texts."""
         return self.spec is QaConfig or self.pair_column is not None
 
-    def sources(self, split: str) -> tuple[TaskSource, ...]:
+    def sources(self, split: str) -> tuple[Source, ...]:
         """Returns the parsed sources of `train` or `eval`."""
         return tuple(parse_task_source(text, f"task.{split}") for text in getattr(self, split))
 

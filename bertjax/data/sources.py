@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from bertjax.config.sources import Source, check_source, hub_parts, source_files
+from bertjax.config.sources import Source, check_source, source_files
 from bertjax.data.readers import READERS, DocumentStats, checked, clean_documents
 from bertjax.errors import UserError, one_line
 
@@ -43,7 +43,7 @@ def iter_documents(source: Source, errors: str = "strict", reading: DocumentStat
 def _read_hub(source: Source, errors: str, reading: DocumentStats) -> Iterator[str]:
     import datasets
 
-    name, config, split = hub_parts(source)
+    name, config, split = source.hub_parts
     row = 0
     try:
         for row, record in enumerate(datasets.load_dataset(name, config, split=split, streaming=True), 1):
@@ -76,7 +76,7 @@ def source_digest(source: Source) -> str:
         for document in iter_documents(source):
             total.update(hashlib.sha256(document.encode()).digest())
     elif source.kind == "hub":
-        total.update(repr((*hub_parts(source), *_hub_revision(source))).encode())
+        total.update(repr((*source.hub_parts, *_hub_revision(source))).encode())
     for path in source_files(source):
         total.update(_file_digest(path))
     return total.hexdigest()
@@ -96,7 +96,7 @@ def _file_digest(path: str) -> bytes:
 def _hub_revision(source: Source) -> tuple[str, str]:
     import datasets
 
-    name, config, split = hub_parts(source)
+    name, config, split = source.hub_parts
     try:
         builder = datasets.load_dataset_builder(name, config)
     except Exception as error:

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bertjax.config.task import TaskConfig
-from bertjax.config.task_sources import Places
 from bertjax.data.counter_rng import IntArray
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.finetuning.readers.load import encode_labels
+from bertjax.finetuning.readers.records import Places
 from bertjax.finetuning.templates import TokenRanges, assemble_windows, encode_texts, find_template
 
 

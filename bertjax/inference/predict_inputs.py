@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from bertjax.config.sources import TASK_SOURCES, parse_task_source
 from bertjax.config.task import TaskConfig
-from bertjax.config.task_sources import KINDS, Places, parse_task_source
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.load import read_examples
+from bertjax.finetuning.readers.records import Places
 from bertjax.finetuning.readers.text_classification import READERS
 from bertjax.inference.text_files import JsonRecord, is_jsonl, read_records, read_texts, records_of
 from bertjax.io.jsonl import STDIN
@@ -107,7 +108,7 @@ class _Example(NamedTuple):
 
 def _of_file(config: TaskConfig, file: str, gold: bool) -> Iterator[_Example]:
     kind, _, where = file.partition(":")
-    if kind in KINDS and where:
+    if kind in TASK_SOURCES and where:
         return _of_source(config, file, gold)
     bare = file.lower().removesuffix(".gz")
     ending = next((each for each in _BY_ENDING if bare.endswith(each)), None)

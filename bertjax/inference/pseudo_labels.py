@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertjax.config.sources import source_files
 from bertjax.config.task import TaskConfig
-from bertjax.config.task_sources import source_paths
 from bertjax.errors import UserError
 from bertjax.finetuning.metrics.sklearn_compat import sklearn_metrics, warnings_ignored
 
@@ -311,7 +311,7 @@ def read_label_summaries(config: TaskConfig) -> list[dict[str, Any]]:
     """Of the training files of a task those that `bertjax pseudo-label` has written, as a report shows them."""
     found = []
     for source in config.sources("train"):
-        for path in source_paths(source):
+        for path in source_files(source):
             told_of = _read(summary_path(path), Path(path).name)
             if told_of is not None:
                 found.append({name: told_of.get(name) for name in ("kept", "of", "threshold", "agreement", "rows")})

@@ -74,7 +74,7 @@ def test_check_says_what_to_do(tmp_path: Path) -> None:
         f"text:{tmp_path}/a.txt#text": "takes no #FIELD",
         f"text:{tmp_path}/b.parquet": "write parquet:",
         f"lines:{tmp_path}/c.jsonl.gz": "write jsonl:",
-        f"parquet:{tmp_path}/a.txt": "is no parquet file",
+        f"parquet:{tmp_path}/a.txt": "is not a parquet file",
         f"files:{tmp_path}/d.zip": "archive",
         "builtin:wikipedia": "there is python-docs",
         "hub:a/b/c": "NAME as owner/name",

@@ -9,11 +9,11 @@ import pytest
 from tokens_lab import ALL_FAMILIES, sentences, task_config, theirs, trained
 
 from bertjax.config.task import TaskConfig
-from bertjax.config.task_sources import Places
 from bertjax.data.special_tokens import FAMILIES
 from bertjax.errors import UserError
 from bertjax.finetuning.qa_features import QaData, qa_data
 from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples
+from bertjax.finetuning.readers.records import Places
 
 MAX_LEN, STRIDE = 48, 10
 

@@ -24,7 +24,7 @@ WRONG = [
         CLASSES | {"eval": ("squad:a",)},
         r"task.eval: 'squad:a' cannot hold examples of task.kind=classification; .*tsv:, csv:",
     ),
-    (CLASSES | {"train": ("hub:glue:sst2",)}, r"task.train: 'hub:glue:sst2' must be hub:NAME\[:CONFIG\]@SPLIT"),
+    (CLASSES | {"train": ("hub:a/b/c",)}, r"task.train: 'hub:a/b/c': write hub:NAME\[:CONFIG\[:SPLIT\]\]"),
     (CLASSES | {"text_column": "a", "pair_column": "a"}, r"must be different columns"),
     (CLASSES | {"label_column": " "}, r"task.label_column is blank"),
     (CLASSES | {"swap_pairs": True}, r"task.swap_pairs=true needs two texts"),
@@ -64,7 +64,7 @@ def test_accepted() -> None:
         CLASSES | {"pair_column": "b", "truncation": "only_second"},
     ):
         task_config(**values)
-    config = task_config(**CLASSES | {"eval": ("hub:nyu-mll/glue:sst2@validation[:10%]", "csv:x")})
+    config = task_config(**CLASSES | {"eval": ("hub:nyu-mll/glue:sst2:validation[:10%]", "csv:x")})
     assert [source.kind for source in config.sources("eval")] == ["hub", "csv"]
     assert config.sources("eval")[0].hub_parts == ("nyu-mll/glue", "sst2", "validation[:10%]")
     assert not config.is_pair and task_config(**QA).is_pair

@@ -338,13 +338,13 @@ def test_hub_data_sets(tmp_path: Path) -> None:
     rows = {"text": ["a", "b"], "label": [1, 0], "tokens": [["u", "v"], ["w"]], "tags": [[0, 1], [1]]}
     data = datasets.Dataset.from_dict(rows, features=features)
     with mock.patch.object(datasets, "load_dataset", lambda name, config, split: data):
-        found = read_examples(TaskConfig("classification", ("hub:owner/name@train",)))
+        found = read_examples(TaskConfig("classification", ("hub:owner/name::train",)))
         assert isinstance(found, TextExamples) and (found.texts, found.labels) == (["a", "b"], ["pos", "neg"])
-        assert found.places[1] == "hub data set owner/name@train, row 2"
-        sentences = read_examples(TaskConfig("tokens", ("hub:owner/name@train",)))
+        assert found.places[1] == "hub data set owner/name::train, row 2"
+        sentences = read_examples(TaskConfig("tokens", ("hub:owner/name::train",)))
         assert isinstance(sentences, WordExamples) and sentences.tags == [["O", "B-X"], ["B-X"]]
-        with pytest.raises(UserError, match=r"hub data set owner/name@train: no field 'sentence' \(it has text, label"):
-            read_examples(TaskConfig("classification", ("hub:owner/name@train",), text_column="sentence"))
+        with pytest.raises(UserError, match=r"owner/name::train: no field 'sentence' \(it has text, label"):
+            read_examples(TaskConfig("classification", ("hub:owner/name::train",), text_column="sentence"))
 
     def fails(*_: Any, **__: Any) -> None:
         raise ConnectionError("no\nnetwork")
@@ -353,4 +353,4 @@ def test_hub_data_sets(tmp_path: Path) -> None:
         mock.patch.object(datasets, "load_dataset", fails),
         pytest.raises(UserError, match=r"'owner/name'.*no network"),
     ):
-        read_examples(TaskConfig("classification", ("hub:owner/name@train",)))
+        read_examples(TaskConfig("classification", ("hub:owner/name::train",)))

@@ -9,12 +9,12 @@ import pytest
 from tokens_lab import ALL_FAMILIES, sentences, theirs, trained
 
 from bertjax.config.task import TaskConfig
-from bertjax.config.task_sources import Places
 from bertjax.data.special_tokens import FAMILIES
 from bertjax.data.tokenizer_io import load_tokenizer, save_huggingface_tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning.features import Features, text_data, truncated_lengths
 from bertjax.finetuning.readers.examples import TextExamples
+from bertjax.finetuning.readers.records import Places
 from bertjax.finetuning.templates import find_template
 
 FIRST, SECOND = sentences(60, seed=1), sentences(60, seed=2)

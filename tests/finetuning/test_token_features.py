@@ -9,9 +9,9 @@ import pytest
 from tokens_lab import ALL_FAMILIES, WORDS, theirs, trained
 
 from bertjax.config.task import TaskConfig
-from bertjax.config.task_sources import Places
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import WordExamples
+from bertjax.finetuning.readers.records import Places
 from bertjax.finetuning.token_features import TokenData, encode_words, token_data
 
 LABELS = ("B-X", "I-X", "O")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bertjax.config.task_sources import Places
 from bertjax.errors import UserError
+from bertjax.finetuning.readers.records import Places
 
 _IOB = re.compile(r"O|[BI]-.+")
 _HOW = (

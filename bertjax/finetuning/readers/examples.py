@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from bertjax.config.task_sources import Places
+from bertjax.finetuning.readers.records import Places
 
 
 @dataclasses.dataclass

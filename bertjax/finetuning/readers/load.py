@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from bertjax.config.sources import Source, parse_task_source, source_files
 from bertjax.config.task import TaskConfig
-from bertjax.config.task_sources import Places, TaskSource, parse_task_source, source_paths
 from bertjax.errors import UserError, comma_list
 from bertjax.finetuning.readers.examples import Examples, QaExamples, TextExamples, WordExamples
+from bertjax.finetuning.readers.records import Places
 from bertjax.finetuning.readers.squad import read_questions
 from bertjax.finetuning.readers.text_classification import read_texts
 from bertjax.finetuning.readers.token_classification import read_words
@@ -30,7 +31,7 @@ def read_examples(
     Raises `UserError` for whatever cannot be read, naming file and line, and where there is no example.
     """
     if sources is None:
-        parsed: Sequence[TaskSource] = config.sources(split)
+        parsed: Sequence[Source] = config.sources(split)
     else:
         parsed = [parse_task_source(text, "the source") for text in sources]
     if config.kind == "qa":
@@ -48,7 +49,7 @@ def require_files(config: TaskConfig) -> None:
     """Raises `UserError` where a file of `task.train` or `task.eval` is not there, without reading any."""
     for split in ("train", "eval"):
         for source in config.sources(split):
-            source_paths(source)
+            source_files(source)
 
 
 def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:

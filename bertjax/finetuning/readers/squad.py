@@ -8,10 +8,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bertjax.config.sources import Source, source_files
 from bertjax.config.task import TaskConfig
-from bertjax.config.task_sources import Places, TaskSource, source_paths, text_of
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples
+from bertjax.finetuning.readers.records import Places, text_of
 from bertjax.finetuning.readers.text_classification import hub_columns, jsonl_rows, require_distinct
 
 _COLUMNS = ("id", "question", "context")
@@ -20,7 +21,7 @@ Question = tuple[str, int, str, str, str, GoldAnswers | None]
 """What stands before its number in messages, its number, id, question, context, answers."""
 
 
-def read_questions(config: TaskConfig, sources: Sequence[TaskSource], labelled: bool, errors: str) -> QaExamples:
+def read_questions(config: TaskConfig, sources: Sequence[Source], labelled: bool, errors: str) -> QaExamples:
     """All questions of the sources, in order, equal contexts kept once; raises `UserError` naming the place.
 
     Questions without an answer are refused unless `task.qa.allow_no_answer`.
@@ -45,8 +46,8 @@ def read_questions(config: TaskConfig, sources: Sequence[TaskSource], labelled: 
     return examples
 
 
-def _squad(source: TaskSource, labelled: bool, errors: str) -> Iterator[Question]:
-    for path in source_paths(source):
+def _squad(source: Source, labelled: bool, errors: str) -> Iterator[Question]:
+    for path in source_files(source):
         number = 0
         for paragraph in _paragraphs(_json(path, errors), path):
             where = f"{path}: question {number + 1}"
@@ -110,7 +111,7 @@ def _checked(texts: Any, starts: Any, where: str) -> GoldAnswers:
     return GoldAnswers(tuple(texts), tuple(starts))
 
 
-def _records(source: TaskSource, labelled: bool, errors: str) -> Iterator[Question]:
+def _records(source: Source, labelled: bool, errors: str) -> Iterator[Question]:
     columns = [("task.train", name) for name in (*_COLUMNS, *["answers"] * labelled)]
     read = hub_columns if source.kind == "hub" else jsonl_rows
     for prefix, number, values in read(source, columns, False, errors):

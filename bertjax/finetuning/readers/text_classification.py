@@ -7,21 +7,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from bertjax.config.sources import Source, source_files
 from bertjax.config.task import TaskConfig
-from bertjax.config.task_sources import (
-    Places,
-    TaskSource,
-    class_names,
-    column_of,
-    field_of,
-    hub_prefix,
-    hub_rows,
-    source_paths,
-    text_of,
-)
 from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import TextExamples
+from bertjax.finetuning.readers.records import Places, class_names, column_of, field_of, hub_prefix, hub_rows, text_of
 from bertjax.io.jsonl import read_jsonl, read_lines
 
 Columns = Sequence[tuple[str, str]]
@@ -31,7 +22,7 @@ Rows = Iterator[tuple[str, int, list[Any]]]
 _LONGEST_FIELD = 1 << 30
 
 
-def read_texts(config: TaskConfig, sources: Sequence[TaskSource], labelled: bool, errors: str) -> TextExamples:
+def read_texts(config: TaskConfig, sources: Sequence[Source], labelled: bool, errors: str) -> TextExamples:
     """All examples of the sources, in order; raises `UserError` naming file and line."""
     columns = [("task.text_column", config.text_column or "text")]
     columns += [("task.pair_column", config.pair_column)] if config.pair_column is not None else []
@@ -109,9 +100,9 @@ def _score(value: Any, places: Places, index: int) -> float:
     return score
 
 
-def _tsv(source: TaskSource, columns: Columns, header: bool, errors: str) -> Rows:
+def _tsv(source: Source, columns: Columns, header: bool, errors: str) -> Rows:
     """No quoting: a double quote is a character like any other (GLUE's files hold unpaired ones)."""
-    for path in source_paths(source):
+    for path in source_files(source):
         lines = (
             (number, line.rstrip("\r\n").split("\t"))
             for number, line in read_lines(path, errors, advice=REPLACE_ERRORS)
@@ -119,9 +110,9 @@ def _tsv(source: TaskSource, columns: Columns, header: bool, errors: str) -> Row
         yield from _separated(path, lines, columns, header)
 
 
-def _csv(source: TaskSource, columns: Columns, header: bool, errors: str) -> Rows:
+def _csv(source: Source, columns: Columns, header: bool, errors: str) -> Rows:
     csv.field_size_limit(_LONGEST_FIELD)
-    for path in source_paths(source):
+    for path in source_files(source):
         yield from _separated(path, _csv_lines(path, errors), columns, header)
 
 
@@ -158,13 +149,13 @@ def _separated(path: str, lines: Iterator[tuple[int, list[str]]], columns: Colum
         yield prefix, number, [fields[column] for column in chosen]
 
 
-def jsonl_rows(source: TaskSource, columns: Columns, header: bool, errors: str) -> Rows:
-    for path in source_paths(source):
+def jsonl_rows(source: Source, columns: Columns, header: bool, errors: str) -> Rows:
+    for path in source_files(source):
         for number, record in read_jsonl(path, errors, advice=REPLACE_ERRORS):
             yield f"{path}:", number, [field_of(record, name, key, f"{path}:{number}") for key, name in columns]
 
 
-def hub_columns(source: TaskSource, columns: Columns, header: bool, errors: str) -> Rows:
+def hub_columns(source: Source, columns: Columns, header: bool, errors: str) -> Rows:
     """Numbers of classes become their names; -1, which the hub writes for an unknown one, none at all."""
     data, prefix = hub_rows(source), hub_prefix(source)
     for key, name in columns:
@@ -182,7 +173,7 @@ def _named(value: Any, names: list[str] | None) -> Any:
     return names[value] if value >= 0 else None
 
 
-READERS: dict[str, Callable[[TaskSource, Columns, bool, str], Rows]] = {
+READERS: dict[str, Callable[[Source, Columns, bool, str], Rows]] = {
     "tsv": _tsv,
     "csv": _csv,
     "jsonl": jsonl_rows,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bertjax.config.sources import Source, source_files
 from bertjax.config.task import TaskConfig
-from bertjax.config.task_sources import Places, TaskSource, column_of, source_paths, text_of
 from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.bio_tags import normalize_tags
 from bertjax.finetuning.readers.examples import WordExamples
+from bertjax.finetuning.readers.records import Places, column_of, text_of
 from bertjax.finetuning.readers.text_classification import hub_columns, jsonl_rows, require_distinct
 from bertjax.io.jsonl import read_lines
 
@@ -19,7 +20,7 @@ Sentence = tuple[str, int, list[str], list[str] | None, str | None]
 """What stands before its number in messages, its number, words, tags, id."""
 
 
-def read_words(config: TaskConfig, sources: Sequence[TaskSource], labelled: bool, errors: str) -> WordExamples:
+def read_words(config: TaskConfig, sources: Sequence[Source], labelled: bool, errors: str) -> WordExamples:
     """All sentences of the sources, in order; raises `UserError` naming file and line.
 
     The number of a sentence of a CoNLL file is that of its first line.
@@ -40,12 +41,12 @@ def read_words(config: TaskConfig, sources: Sequence[TaskSource], labelled: bool
     return WordExamples(words, taught, ids, places, notes)
 
 
-def _conll(config: TaskConfig, source: TaskSource, labelled: bool, errors: str) -> Iterator[Sentence]:
+def _conll(config: TaskConfig, source: Source, labelled: bool, errors: str) -> Iterator[Sentence]:
     if config.id_column is not None:
         raise UserError(
             f"task.id_column={config.id_column!r}: sentences of CoNLL files have no ids; set task.id_column to None"
         )
-    for path in source_paths(source):
+    for path in source_files(source):
         yield from _conll_file(config, path, labelled, errors)
 
 
@@ -96,7 +97,7 @@ def _columns(config: TaskConfig, width: int, labelled: bool, where: str) -> tupl
     return word, tag
 
 
-def _records(config: TaskConfig, source: TaskSource, labelled: bool, errors: str) -> Iterator[Sentence]:
+def _records(config: TaskConfig, source: Source, labelled: bool, errors: str) -> Iterator[Sentence]:
     columns = [("task.text_column", config.text_column or "tokens")]
     columns += [("task.id_column", config.id_column)] if config.id_column is not None else []
     columns += [("task.label_column", config.label_column or "tags")] if labelled else []
