@@ -184,7 +184,7 @@ class Checkpoints:
         """Returns the `meta` saved with a step.
 
         Raises:
-            UserError: there is no such step.
+            UserError: the step does not exist.
         """
         body = self._manifests().get(step)
         if body is None:
@@ -203,7 +203,7 @@ class Checkpoints:
             absent: values of leaves, by path, that older checkpoints do not have.
 
         Returns:
-            The checkpoint; None if there is no step at all.
+            The checkpoint; None if the directory holds no step.
 
         Raises:
             UserError: the step does not exist, all steps are damaged, or the tree, a shape or a type differs.

@@ -23,11 +23,11 @@ def steps_to_keep(
         lower_is_better: the direction of the metric.
     """
     ordered = sorted(steps)
-    kept = set(ordered[-keep:])
+    retained = set(ordered[-keep:])
     if keep_every is not None:
-        kept |= {step for step in ordered if step % keep_every == 0}
+        retained |= {step for step in ordered if step % keep_every == 0}
     best = select_best_step({step: scores.get(step) for step in ordered}, lower_is_better)
-    return kept if best is None else kept | {best}
+    return retained if best is None else retained | {best}
 
 
 def select_best_step(scores: Mapping[int, float | None], lower_is_better: bool = True) -> int | None:

@@ -18,7 +18,13 @@ def replace_leaves(params: Params, changed: Mapping[str, Any]) -> Params:
 
 
 def collapse_paths(params: Params, paths: Collection[str], prefix: str = "") -> list[str]:
-    """Returns the fewest paths that name the leaves `paths` and no other; a subtree stands for all of its leaves."""
+    """Returns the fewest paths that name some leaves and no other; a subtree stands for all of its leaves.
+
+    Args:
+        params: nested dict.
+        paths: paths of the leaves.
+        prefix: path of `params` itself, with a slash at the end.
+    """
     collapsed = []
     for name, value in params.items():
         path = f"{prefix}{name}"

@@ -121,8 +121,8 @@ def plan_export(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
     differing, in_sidecar = compare_configs(config, hf_config, heads, keymap, required)
     if in_sidecar != differing:
         return _plan_native(config, heads, tuple(name for name in differing if name not in in_sidecar))
-    stored = select_stored_heads(keymap, required, heads)
-    paths = find_sidecar_paths(config, heads, stored, family, keymap)
+    stored = _select_stored_heads(keymap, required, heads)
+    paths = _find_sidecar_paths(config, heads, stored, family, keymap)
     return ExportPlan(config, heads, family, architecture, keymap, stored, paths, in_sidecar)
 
 
@@ -131,15 +131,10 @@ def _plan_native(config: EncoderConfig, heads: tuple[str, ...], unsupported: tup
     return ExportPlan(config, heads, None, native_format.ARCHITECTURE, keymap, heads, unsupported=unsupported)
 
 
-def select_stored_heads(keymap: KeyMap, required: tuple[str, ...], heads: tuple[str, ...]) -> tuple[str, ...]:
+def _select_stored_heads(keymap: KeyMap, required: tuple[str, ...], heads: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the heads that model.safetensors holds: the required ones, and others that their names identify.
 
     Two heads may share a name (`classifier.weight`): then only the class says whose it is.
-
-    Args:
-        keymap: names of the model.
-        required: heads of the class.
-        heads: heads of the model.
     """
     names = {head: {entry.tensor for entry in keymap.entries if entry.head == head} for head in HEADS}
     used = {name for head in required for name in names[head]}
@@ -152,7 +147,7 @@ def select_stored_heads(keymap: KeyMap, required: tuple[str, ...], heads: tuple[
     return tuple(head for head in HEADS if head in stored)
 
 
-def find_sidecar_paths(
+def _find_sidecar_paths(
     config: EncoderConfig, heads: tuple[str, ...], stored: tuple[str, ...], family: Family, keymap: KeyMap
 ) -> tuple[str, ...]:
     """Returns the paths of the parameters that the family has no names for.
@@ -189,7 +184,7 @@ def compare_configs(
     Returns:
         (fields that change an output, those among them that only parts in the sidecar read).
     """
-    stored = select_stored_heads(keymap, required, heads)
+    stored = _select_stored_heads(keymap, required, heads)
     names = [field.name for field in dataclasses.fields(config)]
     differing = tuple(
         name

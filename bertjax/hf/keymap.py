@@ -154,7 +154,7 @@ class KeyMap:
         return result
 
 
-class MismatchReport:
+class _MismatchReport:
     """Collects mismatches between a file and a config, so that one message names all of them."""
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ def params_to_tensors(
     Raises:
         UserError: a parameter is missing, unexpected, misshapen or not finite, or two heads have one tensor name.
     """
-    sizes, report, tensors = keymap.sizes, MismatchReport(), Tensors()
+    sizes, report, tensors = keymap.sizes, _MismatchReport(), Tensors()
     leaves = flatten_tree(params)
     for entry in keymap.select(heads):
         arrays = []
@@ -235,7 +235,7 @@ def tensors_to_params(
     Raises:
         UserError: names the tensors that are missing, unexpected, misshapen or not finite.
     """
-    sizes, report, remaining = keymap.sizes, MismatchReport(), dict(tensors)
+    sizes, report, remaining = keymap.sizes, _MismatchReport(), dict(tensors)
     leaves: dict[str, np.ndarray] = {}
     for entry in keymap.select(heads):
         if entry.num_tensors(sizes) > len(tensors):  # a config may claim a billion layers

@@ -73,10 +73,10 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
     """Reads config.json and the class name in its `architectures`.
 
     Raises:
-        UserError: there is no such file, or the model needs code or quantization that bertjax does not have.
+        UserError: the file is missing, or the model needs code or quantization that bertjax does not have.
     """
     if not folder.is_dir():
-        raise UserError(f"no such folder: {folder} (models are not downloaded; give a folder with config.json)")
+        raise UserError(f"{folder} is not a folder (models are not downloaded; give a folder with config.json)")
     where = f"{folder / CONFIG}"
     values = read_json(folder, CONFIG)
     if foreign := _foreign_code(values):
@@ -116,7 +116,9 @@ _Parts = tuple[EncoderConfig, tuple[str, ...], Params]
 def _read_native(folder: Path, values: dict[str, Any], where: str) -> _Parts:
     config, heads = native_format.parse_config(values, where)
     tensors, file = read_tensors(folder)
-    native_format.require_enough_tensors(config, tensors, file)
+    layers = config.num_layers if config.num_groups is None else config.num_groups * config.inner_layers
+    if layers > len(tensors):  # building them might not end
+        raise UserError(f"{file}: config.json claims {layers} layers, but there are {len(tensors)} tensors")
     keymap = native_format.make_keymap(native_format.param_shapes(config, heads))
     return config, heads, tensors_to_params(keymap, tensors, (), file)
 

@@ -58,7 +58,7 @@ def parse_fields(
     Args:
         values: the JSON object.
         where: the file to name in errors.
-        ignored: keys that are no fields.
+        ignored: keys besides the fields.
 
     Raises:
         UserError: a key is unknown or has a value of another type.
@@ -119,10 +119,3 @@ def make_keymap(shapes: dict[str, tuple[int, ...]]) -> KeyMap:
         param = "/".join(keys)
         entries.append(Entry(param, param.replace("/", "."), " ".join(map(str, axes))))
     return KeyMap(tuple(entries), {letter: size for (_, size), letter in letters.items()})
-
-
-def require_enough_tensors(config: EncoderConfig, tensors: Collection[str], where: str) -> None:
-    """Raises `UserError` if a config claims more layers than the file has tensors: building them would not end."""
-    layers = config.num_layers if config.num_groups is None else config.num_groups * config.inner_layers
-    if layers > len(tensors):
-        raise UserError(f"{where}: {layers} layers are claimed, {len(tensors)} tensors are there")

@@ -79,7 +79,7 @@ def read_tensors(folder: Path, architecture: str = "") -> tuple[Tensors, str]:
         (tensors by name, the file to name in errors).
 
     Raises:
-        UserError: there are no safetensors, or a file is unreadable, inconsistent or outside the folder.
+        UserError: safetensors are missing, or a file is unreadable, inconsistent or outside the folder.
     """
     if (folder / WEIGHTS).exists():
         return read_safetensors(folder, WEIGHTS), f"{folder / WEIGHTS}"

@@ -28,7 +28,13 @@ _REMEDY = f"remove {SIDECAR_CONFIG} and {SIDECAR_WEIGHTS} to load what {CONFIG} 
 
 
 def write_sidecar(folder: Path, plan: ExportPlan, tensors: Tensors) -> None:
-    """Writes the sidecar files, where the plan has any; `tensors` are those that it assigns to them."""
+    """Writes the sidecar files, where the plan has any.
+
+    Args:
+        folder: an export that is being written.
+        plan: its plan.
+        tensors: the second result of `plan.tensors`.
+    """
     if plan.has_sidecar:
         text = json.dumps(native_format.render_fields(plan.config, plan.heads), indent=2, sort_keys=True)
         (folder / SIDECAR_CONFIG).write_text(text + "\n", encoding="utf-8")
@@ -41,7 +47,7 @@ def write_sidecar(folder: Path, plan: ExportPlan, tensors: Tensors) -> None:
 def read_sidecar(
     folder: Path, family: Family, values: dict[str, Any], hf_config: EncoderConfig
 ) -> tuple[EncoderConfig, tuple[str, ...]] | None:
-    """Reads the config and the heads from bertjax.json; None where there is no such file.
+    """Reads the config and the heads from bertjax.json; None where the file is absent.
 
     Args:
         folder: the folder of the model.

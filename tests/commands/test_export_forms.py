@@ -12,7 +12,7 @@ from lab import Finished, Lab
 from bertjax.experiment import export as command
 from bertjax.hf import push
 from bertjax.hf.pretrained import load_pretrained
-from bertjax.hf.sentence_transformers import Pooling, embed_ids, read_pooling
+from bertjax.hf.sentence_transformers import Pooling, read_pooling
 
 
 def test_sentence_vectors(lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,7 +22,7 @@ def test_sentence_vectors(lab: Lab, finished: Finished, tmp_path: Path, capsys: 
     assert "sentence_transformers.SentenceTransformer(" in capsys.readouterr().out
     assert read_pooling(out) == Pooling("cls", True, 16)
     ids = np.arange(5, 15)[None]
-    vectors = [embed_ids(load_pretrained(folder), ids) for folder in (out, finished.workdir / "export")]
+    vectors = [load_pretrained(folder)(ids).last_hidden_state for folder in (out, finished.workdir / "export")]
     np.testing.assert_array_equal(*vectors)
 
 

@@ -209,7 +209,7 @@ def test_double_precision_is_narrowed(folder: Path) -> None:
 
 
 def test_no_folder_and_no_weights(tmp_path: Path) -> None:
-    refused(tmp_path / "none", "no such folder")
+    refused(tmp_path / "none", "is not a folder")
     refused(tmp_path, "config.json is missing")
     write(tmp_path)
     refused(tmp_path, "neither model.safetensors nor")

@@ -17,7 +17,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
-from bertjax.hf.sentence_transformers import Pooling, drop_heads, embed_ids, read_pooling, save_sentence_transformers
+from bertjax.hf.sentence_transformers import Pooling, drop_heads, pool, read_pooling, save_sentence_transformers
 from bertjax.parity.compare import random_params
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["the", "cat", "dog", "sees", "likes", "a", "bird", "house"]]
@@ -26,6 +26,13 @@ CONFIG = EncoderConfig(
 )
 HEADS = ("pooler", "mlm")
 TEXTS = ["the cat sees a dog", "a bird", "the house likes the cat the dog the bird a house a cat a dog a bird"]
+
+
+def embed_ids(model: PretrainedModel, ids: Any, mask: Any = None, pooling: Pooling | None = None) -> Any:
+    hidden = drop_heads(model)(ids, mask).last_hidden_state
+    mask = np.ones(hidden.shape[:2], np.int32) if mask is None else np.asarray(mask, np.int32)
+    pooling = pooling or Pooling()
+    return pool(hidden, mask, pooling.mode, pooling.normalize)
 
 
 def tokenizer_files() -> dict[str, bytes]:
@@ -133,7 +140,7 @@ FOREIGN = {
     "version 6": ([0, 1, 2], {"pooling_mode": "cls"}, "cls"),
     "two modes": ([0, 1], {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls, mean"),
     "max": ([0, 1], {"pooling_mode": "max"}, "not max"),
-    "none": ([0, 1], {"pooling_mode_mean_tokens": False}, "not nothing"),
+    "none": ([0, 1], {"pooling_mode_mean_tokens": False}, "not none"),
     "dense": ([0, 1, 3], {"pooling_mode": "mean"}, "not Transformer, Pooling, Dense"),
     "no pooling": ([0], {}, "not Transformer"),
 }
@@ -173,8 +180,6 @@ def test_a_plain_export_has_no_pooling(model: PretrainedModel, tmp_path: Path) -
 
 
 def test_a_row_without_tokens_is_finite() -> None:
-    from bertjax.hf.sentence_transformers import pool
-
     vectors = pool(jnp.ones((1, 3, 4)), jnp.zeros((1, 3), jnp.int32), "mean", True)
     assert np.isfinite(np.asarray(vectors)).all()
 

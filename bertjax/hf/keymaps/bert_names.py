@@ -62,7 +62,13 @@ def layer_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
 
 
 def output_entries(prefix: str, config: EncoderConfig, width: str) -> tuple[Entry, ...]:
-    """Returns what follows the attention scores in every layer; `width` is the letter of all heads together."""
+    """Returns what follows the attention scores in every layer.
+
+    Args:
+        prefix: what the names begin with.
+        config: the model.
+        width: letter of the axis of all heads together.
+    """
     param, tensor = "encoder/layers/{L}", f"{prefix}.encoder.layer.{{L}}"
     return (
         *linear(f"{param}/attention/output", f"{tensor}.attention.output.dense", f"{width} D"),
@@ -74,7 +80,13 @@ def output_entries(prefix: str, config: EncoderConfig, width: str) -> tuple[Entr
 
 
 def prediction_entries(prefix: str, config: EncoderConfig, width: str) -> tuple[Entry, ...]:
-    """Returns BERT's masked-LM head; `width` is the letter of the word table's width."""
+    """Returns BERT's masked-LM head.
+
+    Args:
+        prefix: what the names begin with.
+        config: the model.
+        width: letter of the axis that the word table has.
+    """
     return (
         *linear("mlm_head/dense", f"{prefix}.transform.dense", f"D {width}", head="mlm"),
         *norm("mlm_head/norm", f"{prefix}.transform.LayerNorm", config, width, head="mlm"),

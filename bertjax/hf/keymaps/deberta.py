@@ -93,7 +93,8 @@ def make_shared_keymap(config: EncoderConfig, version_entries: tuple[Entry, ...]
             *names.classifier_entries("pooler.dense", "classifier"),
             *names.token_head_entries(),
         ),
-        sizes=axis_sizes(config) | {"R": num_relative_positions(config), "W": config.conv_kernel_size},
+        sizes=axis_sizes(config)
+        | {"R": 2 * (config.position_buckets or config.max_distance), "W": config.conv_kernel_size},
         renames=(
             (r"^(embeddings|encoder)\.", r"deberta.\1."),  # the bare model: no prefix
             (r"^lm_predictions\.lm_head\.(dense|LayerNorm)\.", rf"{predictions}.transform.\1."),
@@ -106,11 +107,6 @@ def make_shared_keymap(config: EncoderConfig, version_entries: tuple[Entry, ...]
         },
         backbone=r"^(deberta|cls)\.",
     )
-
-
-def num_relative_positions(config: EncoderConfig) -> int:
-    """Returns the rows of the table of relative positions."""
-    return 2 * (config.position_buckets or config.max_distance)
 
 
 def _embedding_entries(config: EncoderConfig) -> tuple[Entry, ...]:
@@ -131,6 +127,11 @@ def _embedding_entries(config: EncoderConfig) -> tuple[Entry, ...]:
 
 def parse_shared(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     """Returns the fields that both versions have under the same keys.
+
+    Args:
+        values: config.json.
+        fields: fields that were parsed before.
+        where: the file to name in errors.
 
     Raises:
         UserError: a key would change what is computed in a way that is not supported.

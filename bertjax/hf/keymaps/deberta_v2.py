@@ -80,7 +80,7 @@ def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> d
     table = parse_fields(values, _RELATIVE, where)
     relative, normed = rest["attention_position"] == "disentangled", "layer_norm" in table["norm"].lower()
     if normed and not relative:
-        raise UserError(f"{where}: norm_rel_ebd needs relative_attention = true: there is no table to normalise")
+        raise UserError(f"{where}: norm_rel_ebd needs relative_attention = true, which has the table to normalise")
     buckets = max(0, table["buckets"]) if relative else 0
     return {**rest, "position_buckets": buckets, "norm_relative_embeddings": normed}
 

@@ -157,13 +157,27 @@ def linear(
 
 
 def norm(param: str, tensor: str, config: EncoderConfig, axis: str = "D", head: str = "") -> tuple[Entry, ...]:
-    """Returns the entries of a layer norm: scale, and bias where the config's norms have one."""
+    """Returns the entries of a layer norm: scale, and bias where the config's norms have one.
+
+    Args:
+        param: path of the norm.
+        tensor: name of the norm in `transformers`.
+        config: the model.
+        axis: letter of its axis.
+        head: the head that it belongs to.
+    """
     scale = Entry(f"{param}/scale", f"{tensor}.weight", axis, "same", head)
     return (scale, Entry(f"{param}/bias", f"{tensor}.bias", axis, "same", head)) if config.norm_bias else (scale,)
 
 
 def table(param: str, tensor: str, axes: str) -> tuple[Entry, ...]:
-    """Returns the entry of an embedding table."""
+    """Returns the entry of an embedding table.
+
+    Args:
+        param: path of the table.
+        tensor: name of the table in `transformers`.
+        axes: letters of its axes.
+    """
     return (Entry(f"{param}/embedding", f"{tensor}.weight", axes),)
 
 
@@ -208,13 +222,29 @@ def change_defaults(fields: Fields, **defaults: Any) -> Fields:
 
 
 def refuse(values: Mapping[str, Any], where: str, key: str, allowed: tuple[Any, ...], reason: str) -> None:
-    """Raises `UserError` if `values` has the key with a value that is not among `allowed`."""
+    """Checks that a key is absent or has a supported value.
+
+    Args:
+        values: config.json.
+        where: the file to name in errors.
+        key: the key.
+        allowed: supported values.
+        reason: why others are not.
+
+    Raises:
+        UserError: it has another value.
+    """
     if key in values and values[key] not in allowed:
         raise UserError(f"{where}: {key} = {values[key]!r} is not supported: {reason}")
 
 
 def parse_fields(values: Mapping[str, Any], fields: Fields, where: str) -> dict[str, Any]:
     """Returns fields of `EncoderConfig` from keys of a config.json; null counts as absent.
+
+    Args:
+        values: config.json.
+        fields: what to parse.
+        where: the file to name in errors.
 
     Raises:
         UserError: a value has another type than its field, or names an unknown activation.

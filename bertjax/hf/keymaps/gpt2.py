@@ -60,7 +60,7 @@ def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> d
     inner = values.get("n_inner")
     if inner is not None and type(inner) is not int:
         raise UserError(f"{where}: n_inner must be a whole number or null, not {inner!r}")
-    # GPT-2 has no pad token; the end of text takes its place where the file names it
+    # GPT-2 has no pad token; the end of text is used for it where the file names it
     ids = (values.get("pad_token_id"), values.get("eos_token_id", 50256))
     pad_ids = (each for each in ids if type(each) is int and 0 <= each < fields["vocab_size"])
     return {
@@ -109,7 +109,7 @@ FAMILY = Family(
     refused=(
         ("scale_attn_weights", (True, None), "scores are always divided by the square root of the head size"),
         ("scale_attn_by_inverse_layer_idx", (False, None), "every layer scales its scores alike"),
-        ("add_cross_attention", (False, None), "there is no second model to attend to"),
+        ("add_cross_attention", (False, None), "cross-attention needs a second model"),
         ("pruned_heads", ({}, None), "pruned models are not supported"),
     ),
     parse_rest=_parse_rest,

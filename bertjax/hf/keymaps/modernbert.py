@@ -133,14 +133,14 @@ def _find_period(layer_types: Any, num_layers: int, stated: Any, where: str) -> 
     known = isinstance(layer_types, list) and set(layer_types) <= {GLOBAL, LOCAL}
     if not known or len(layer_types) != num_layers:
         raise UserError(f"{where}: layer_types must name {GLOBAL} or {LOCAL} for each of {num_layers} layers")
-    found = [index for index, layer_type in enumerate(layer_types) if layer_type == GLOBAL]
+    global_layers = [index for index, layer_type in enumerate(layer_types) if layer_type == GLOBAL]
     period = stated if type(stated) is int and stated >= num_layers else num_layers
-    if len(found) > 1:
-        period = found[1]
-    if found != list(range(0, num_layers, period)):
+    if len(global_layers) > 1:
+        period = global_layers[1]
+    if global_layers != list(range(0, num_layers, period)):
         raise UserError(
-            f"{where}: layer_types has {GLOBAL} in layers {comma_list(found)}; only every n-th layer, beginning with "
-            "layer 0, can have it"
+            f"{where}: layer_types has {GLOBAL} in layers {comma_list(global_layers)}; only every n-th layer, "
+            "beginning with layer 0, can have it"
         )
     return period
 

@@ -58,12 +58,8 @@ def tied_names(prefix: str) -> dict[str, str]:
     }
 
 
-def parse_positions(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
-    """Returns the offset and the true number of positions.
-
-    Raises:
-        UserError: no row of the table is left for text.
-    """
+def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+    """Separates the rows before the first position from the positions."""
     offset, rows = fields["pad_token_id"] + 1, fields["max_position_embeddings"]
     if not 1 <= offset < rows:
         raise UserError(
@@ -73,8 +69,7 @@ def parse_positions(values: dict[str, Any], fields: dict[str, Any], where: str) 
     return {"max_position_embeddings": rows - offset, "position_offset": offset}
 
 
-def render_positions(config: EncoderConfig, architecture: str) -> dict[str, Any]:
-    """Returns the number of rows of the position table."""
+def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     return {"max_position_embeddings": config.position_offset + config.max_position_embeddings}
 
 
@@ -98,7 +93,7 @@ FAMILY = Family(
     },
     constants=names.BERT_CONSTANTS,
     refused=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
-    parse_rest=parse_positions,
-    render_rest=render_positions,
+    parse_rest=_parse_rest,
+    render_rest=_render_rest,
     prefix="roberta.",
 )

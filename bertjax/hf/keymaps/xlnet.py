@@ -88,7 +88,7 @@ def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> d
 
 
 def _parse_length(values: dict[str, Any], where: str, key: str, default: int | None) -> int | None:
-    """Returns None where there is no limit: null or 0; `default` is XLNetConfig's for an absent key."""
+    """Returns a length, None for no limit (null or 0); `default` is XLNetConfig's for an absent key."""
     value = values.get(key, default)
     if value is not None and (type(value) is not int or value < 0):
         raise UserError(f"{where}: {key} must be a whole number or null, not {value!r}")
