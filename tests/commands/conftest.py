@@ -2,13 +2,63 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import re
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import pytest
 from lab import CONFIG, Finished, Lab, sentences
+from ml_collections import ConfigDict
 
 from bertjax.cli import main
+from bertjax.config.overrides import flatten
+from bertjax.config.phases import list_phases
+from bertjax.experiment import build
+from bertjax.types import Vocabulary
+
+NOT_COMPILED = re.compile(
+    r"(checkpoint|export|report|logging|profile)\..*|init_(from|embeddings|positions)|eval\.(fill_mask|.*_steps)"
+    r"|data\.(sources|eval_sources|cache_dir|workers|eval_fraction|tokenizer|encoding_errors)|train\.log_interval_steps"
+)
+"""Keys that no compiled step depends on, once the vocabulary is given."""
+
+
+@pytest.fixture(scope="session")
+def programs() -> dict[Any, build.Experiment]:
+    """Experiments by what they compile."""
+    return {}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_programs(programs: dict[Any, build.Experiment]) -> Iterator[None]:
+    """Runs of equal configs share their compiled steps, which saves most of the time of a tiny run."""
+    make = build.make_experiment
+
+    def shared(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Any = None, devices: Any = None) -> build.Experiment:
+        build.check_devices(cfg, devices)
+        compiled = {key: value for key, value in flatten(cfg).items() if not NOT_COMPILED.fullmatch(key)}
+        arrays = [value.tobytes() if hasattr(value, "tobytes") else value for value in vars(vocabulary).values()]
+        key = repr((compiled, arrays, teacher, devices))
+        if key not in programs:
+            programs[key] = make(cfg, vocabulary, teacher, devices)
+        of_phases = zip(programs[key].programs, list_phases(cfg), strict=True)
+        phases = [dataclasses.replace(program, phase=phase) for program, phase in of_phases]
+        return dataclasses.replace(programs[key], cfg=cfg, programs=phases, frozen={}, digests={})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "make_experiment", shared)
+        yield
+
+
+@pytest.fixture
+def own_programs(programs: dict[Any, build.Experiment]) -> Iterator[None]:
+    """For tests that change what is compiled."""
+    programs.clear()
+    yield
+    programs.clear()
 
 
 @pytest.fixture(scope="session")

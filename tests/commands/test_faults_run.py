@@ -23,7 +23,7 @@ QUIET = ["--config.export.at_end=false", "--config.eval.fill_mask="]
 
 
 @pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+def poisoned(monkeypatch: pytest.MonkeyPatch, own_programs: None) -> None:
     """Batch 5 has a loss of NaN."""
     corrupt, loss = MaskedLanguageModel.corrupt, MaskedLanguageModel.loss
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -167,14 +168,15 @@ def test_another_experiment_is_refused_by_name(
     assert {path: path.stat().st_mtime_ns for path in finished.workdir.rglob("*") if path.is_file()} == before
 
 
-def test_more_steps_are_allowed_and_the_schedule_is_told(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    workdir = lab.folder / "longer"
-    assert lab.run("pretrain", "--workdir", workdir, "--config.train.num_steps=4") == 0
-    capsys.readouterr()
-    assert lab.run("pretrain", "--workdir", workdir, "--config.train.num_steps=6") == 0
+def test_more_steps_are_allowed_and_the_schedule_is_told(
+    lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workdir = tmp_path / "longer"
+    shutil.copytree(finished.workdir, workdir)
+    assert lab.run("pretrain", "--workdir", workdir, "--config.train.num_steps=10") == 0
     printed = capsys.readouterr().out
-    assert "train.num_steps: 4 -> 6" in printed and "learning rate of the next step: 0.000e+00 before" in printed
-    assert records(workdir)[-1]["step"] == 6
+    assert "train.num_steps: 8 -> 10" in printed and "learning rate of the next step: 0.000e+00 before" in printed
+    assert records(workdir)[-1]["step"] == 10
 
 
 def test_nothing_held_out_is_said_before_the_first_update(
@@ -189,10 +191,10 @@ def test_nothing_held_out_is_said_before_the_first_update(
 def test_changed_text_is_refused(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus, workdir = tmp_path / "corpus.txt", tmp_path / "run"
     corpus.write_bytes(lab.corpus.read_bytes())
-    arguments = ["--workdir", workdir, f"--config.data.sources=text:{corpus}", "--config.train.num_steps=2"]
+    arguments = ["--workdir", workdir, f"--config.data.sources=text:{corpus}"]
     assert lab.run("pretrain", *arguments) == 0
     corpus.write_text(corpus.read_text() + "\n\nA new document. It came later.\n")
-    assert lab.run("pretrain", *arguments, "--config.train.num_steps=4") == 2
+    assert lab.run("pretrain", *arguments) == 2
     assert "the data of this run changed" in capsys.readouterr().err
 
 
@@ -237,7 +239,7 @@ def test_whole_words_static_masks_blocks_and_eight_devices(lab: Lab, tmp_path: P
 def test_a_mixture_is_evaluated_by_source(lab: Lab, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("\n\n".join("\n".join(sentences(6, seed)).upper() for seed in range(100, 140)))
-    arguments = [f"--config.data.sources=text:{lab.corpus}@0.75,text:{other}@0.25", "--config.train.num_steps=2"]
+    arguments = [f"--config.data.sources=text:{lab.corpus}@0.75,text:{other}@0.25", "--config.export.at_end=false"]
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 0
     figures = [record for record in records(tmp_path / "run") if "eval/mlm_loss" in record][-1]
     by_source = {key.split("/")[1] for key in figures if key.count("/") == 2}

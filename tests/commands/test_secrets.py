@@ -42,7 +42,12 @@ def test_no_file_of_a_run_holds_the_environment(
 
 @pytest.mark.long
 def test_no_report_of_a_fault_holds_the_environment(
-    lab: Lab, tmp_path: Path, canary: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    lab: Lab,
+    tmp_path: Path,
+    canary: None,
+    own_programs: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     loss = MaskedLanguageModel.loss
 
