@@ -1,4 +1,4 @@
-"""Where a ConfigDict becomes objects: the objective, the compiled steps, the run. Sees all rooms."""
+"""Builds the objects of a ConfigDict: objective, optimizer, jitted steps, and the inputs of the training loop."""
 
 from __future__ import annotations
 
@@ -42,51 +42,55 @@ from bertjax.training.step import abstract_state, compile_eval_step, compile_tra
 from bertjax.types import Params, Vocabulary
 
 EVAL_SEED = 0
-"""Held-out rows and masks are the same whatever the run's seed: runs compare."""
+"""Seed of held-out masks: the same for all runs, so that their metrics can be compared."""
 
 
 @dataclasses.dataclass
 class Experiment:
-    """What a config describes, ready to run on the devices there are."""
+    """The objects of one config on a device mesh, with a program per phase."""
 
     cfg: ConfigDict
     mesh: jax.sharding.Mesh
     schedule: optax.Schedule
     optimizer: optax.GradientTransformation
-    programs: list[PhaseProgram]  # of the phases, by their start
-    frozen: Any = dataclasses.field(default_factory=dict)  # on the mesh; what objectives read and nobody trains
-    digests: dict[str, str] = dataclasses.field(default_factory=dict)  # of `frozen`, for checkpoints
+    programs: list[PhaseProgram]  # in the order of their phases
+    frozen: Any = dataclasses.field(default_factory=dict)  # weights on the mesh that are not trained
+    digests: dict[str, str] = dataclasses.field(default_factory=dict)  # digests of `frozen`, stored in checkpoints
 
     @property
     def objective(self) -> Objective:
-        """That of the end of the run; those of earlier stages have the same parameters."""
+        """Objective of the last phase; the objectives of all phases have the same parameters."""
         return self.programs[-1].objective
 
     @property
     def network(self) -> Network:
-        """What an export holds."""
+        """Main network: the one that an export holds."""
         return next(iter(self.objective.networks.values()))
 
     @property
     def model(self) -> EncoderConfig:
+        """Config of the main network."""
         return self.network.config
 
     @property
     def train_step(self) -> Any:
+        """Jitted training step of the last phase."""
         return self.programs[-1].train_step
 
     @property
     def eval_step(self) -> Any:
+        """Jitted evaluation step of the last phase."""
         return self.programs[-1].eval_step
 
     def init_state(self) -> TrainState:
+        """Returns a fresh train state on the mesh."""
         with jax.set_mesh(self.mesh):
             return init_state(
                 self.mesh, self.objective, self.optimizer, self.cfg.seed, self.programs[-1].phase.cfg.train.batch_size
             )
 
     def abstract_state(self) -> TrainState:
-        """Shapes, types and shardings of the train state, nothing allocated."""
+        """Returns shapes, dtypes and shardings of the train state; allocates nothing."""
         state = abstract_state(self.objective, self.optimizer, self.programs[-1].phase.cfg.train.batch_size)
         return jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
@@ -95,7 +99,7 @@ class Experiment:
         )
 
     def eval_params(self, state: TrainState) -> Params:
-        """The weights to evaluate and export: the average, where there is one and the config does not decline it."""
+        """Returns the weights to evaluate and export: the moving average if there is one and `eval.use_ema` is set."""
         average = ema_params(state.opt_state) if self.cfg.eval.use_ema else None
         return state.params if average is None else average
 
@@ -106,15 +110,21 @@ def make_experiment(
     teacher: Network | None = None,
     devices: Sequence[jax.Device] | None = None,
 ) -> Experiment:
-    """The objective, optimizer and jitted steps of a checked config; nothing is compiled or allocated yet.
+    """Builds objective, optimizer and jitted steps; compiles and allocates nothing.
 
-    `teacher` describes the network that a student learns from, at its true vocabulary. `devices` are devices of this
-    process, for what it does without the others.
+    Args:
+        cfg: checked config.
+        vocabulary: the tokenizer's vocabulary.
+        teacher: the network that a student learns from, at its true vocabulary.
+        devices: devices of the mesh, for work that one process does alone; all devices by default.
+
+    Raises:
+        UserError: the devices do not suffice, or phases or teacher do not fit the model.
     """
     check_devices(cfg, devices)
     mesh = make_mesh(parse_objective.mesh_config(cfg), devices)
     schedule = make_schedule(parse.schedule_config(cfg))
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # its platform counts, not that of this machine
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # kernels are chosen for the platform of the mesh
         phases = [(phase, make_objective(phase.cfg, vocabulary, teacher)) for phase in list_phases(cfg)]
     _require_same_state(phases)
     params = jax.eval_shape(phases[-1][1].init, jax.random.key(0))
@@ -181,7 +191,7 @@ def _program(
 
 
 def _require_same_state(phases: list[tuple[Phase, Objective]]) -> None:
-    """Raises `UserError` for phases that cannot hand their parameters, or what they carry, to one another."""
+    """Raises `UserError` if phases differ in the parameters or in the memory that they carry from step to step."""
 
     def state(phase: Phase, objective: Objective) -> Any:
         of = jax.eval_shape(
@@ -201,7 +211,15 @@ def _require_same_state(phases: list[tuple[Phase, Objective]]) -> None:
 
 
 def check_devices(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) -> None:
-    """Raises `UserError` when the devices there are do not suffice for the platform, the mesh or the batch."""
+    """Selects the platform and the compilation cache, and checks mesh and batch size.
+
+    Args:
+        cfg: checked config.
+        devices: devices of the mesh; all by default.
+
+    Raises:
+        UserError: the devices do not suffice for the platform, the mesh or the batch size.
+    """
     platform.use_platform(cfg.platform)
     platform.enable_compile_cache(cfg)
     platform.check_determinism(cfg)
@@ -210,7 +228,7 @@ def check_devices(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) 
 
 
 class Feed(NamedTuple):
-    """What a run reads: its batches, how its held-out rows are measured, and what checkpoints say of both."""
+    """Data of a run: batches, the evaluation of a phase, digests for checkpoints, and the number of training tokens."""
 
     batches: Batches
     evaluate: Callable[[PhaseProgram], Callable[[Params, Any], Mapping[str, float]]]
@@ -220,7 +238,7 @@ class Feed(NamedTuple):
 
 
 def corpus_feed(exp: Experiment, prepared: Prepared) -> Feed:
-    """The batches of prepared corpora; of several processes, each reads its share."""
+    """Returns the data of prepared corpora; every process reads its share of a batch."""
     share = functools.partial(local_sequences, mesh=exp.mesh)
 
     def evaluate(program: PhaseProgram) -> Callable[[Params, Any], Mapping[str, float]]:
@@ -240,7 +258,17 @@ def make_run(
     restored_meta: dict[str, Any] | None = None,
     processes: ProcessGroup = SINGLE_PROCESS,
 ) -> RunContext:
-    """Everything that the loop works with, from update `step` on; `restored_meta` is the meta of its checkpoint."""
+    """Builds the inputs of the training loop.
+
+    Args:
+        exp: the experiment.
+        feed: its data.
+        workdir: directory of metrics and logs.
+        checkpoints: the checkpoint manager.
+        step: step to start or resume from.
+        restored_meta: meta of the checkpoint to resume from; None for a new run.
+        processes: the processes that train together.
+    """
     cfg = exp.cfg
     peak = peak_flops(exp.mesh.devices.flat[0].device_kind)
     return RunContext(
@@ -265,6 +293,14 @@ def make_run(
 def open_checkpoints(
     cfg: ConfigDict, workdir: Path, read_only: bool = False, processes: ProcessGroup = SINGLE_PROCESS
 ) -> Checkpoints:
+    """Opens the checkpoints of a work directory.
+
+    Args:
+        cfg: config with the retention settings.
+        workdir: the work directory.
+        read_only: changes nothing, not even the remains of an interrupted save.
+        processes: the processes that save together.
+    """
     settings = cfg.checkpoint
     return Checkpoints(
         workdir / "checkpoints",
@@ -288,12 +324,12 @@ def _writers(cfg: ConfigDict, workdir: Path, step: int) -> list[MetricWriter]:
 
 
 def unpadded_params(params: Params, config: EncoderConfig) -> Params:
-    """Host copies of the parameters, without the rows that pad the vocabulary; of all processes, if several."""
+    """Returns host copies of the parameters without the padding of the vocabulary, gathered from all processes."""
     return _map_vocabulary(host_copy(params), lambda leaf: leaf[: config.vocab_size])
 
 
 def padded_params(params: Params, config: EncoderConfig) -> Params:
-    """The other way: zero rows behind the true vocabulary, whose logits are masked anyway."""
+    """Appends zero rows to the parameters with a vocabulary axis; the logits of these rows are masked."""
 
     def pad(leaf: np.ndarray) -> np.ndarray:
         return np.pad(leaf, [(0, config.table_size - leaf.shape[0]), *[(0, 0)] * (leaf.ndim - 1)])
@@ -302,8 +338,9 @@ def padded_params(params: Params, config: EncoderConfig) -> Params:
 
 
 HAS_VOCABULARY = re.compile(r"(.*/)?(word_embeddings/(embedding|delta)|(mlm|span)_head/bias)")
+"""Paths of the parameters whose first axis is the vocabulary."""
 
 
 def _map_vocabulary(params: Params, function: Callable[[np.ndarray], np.ndarray]) -> Params:
-    """The parameters with `function` applied to those whose first axis is the vocabulary."""
+    """Applies a function to the parameters whose first axis is the vocabulary."""
     return map_with_path(lambda path, leaf: function(leaf) if HAS_VOCABULARY.fullmatch(path) else leaf, params)

@@ -11,17 +11,18 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.config import parse, parse_objective
+from bertjax.config import parse
 from bertjax.config.objectives import objective_class
 from bertjax.data import from_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.finetune import initial_state, read_task, require_task, resolve_config, task_batches
+from bertjax.experiment.finetune import initial_state
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
+from bertjax.experiment.task import read_task, require_task, resolve_config, task_batches
 from bertjax.experiment.workdir import has_checkpoints, write_config
 from bertjax.training.lr_finder import LrSuggestions, candidate_lrs, has_diverged, suggest_lrs
 from bertjax.training.run_context import Batches
-from bertjax.training.sharding import local_sequences, make_mesh, put_batch
+from bertjax.training.sharding import local_sequences, put_batch
 from bertjax.training.state import TrainState
 
 _RULES = {
@@ -135,7 +136,7 @@ def _pretraining_trial(cfg: ConfigDict, lr_range: LrRange) -> LrTrial:
 def _task_trial(cfg: ConfigDict, workdir: Path, lr_range: LrRange) -> LrTrial:
     require_task(cfg)
     task = read_task(cfg, workdir)
-    batches = task_batches(cfg, task, make_mesh(parse_objective.mesh_config(cfg)))
+    batches = task_batches(cfg, task)
     cfg = lr_test_config(resolve_config(cfg, task, batches), lr_range)
     exp = build.make_experiment(cfg, task.tokenizer.vocabulary())
     return LrTrial(exp, initial_state(exp, task), batches)

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.config import parse, parse_objective
+from bertjax.config import parse
 from bertjax.config.overrides import apply_overrides
 from bertjax.config.task import TASK_KINDS
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback
-from bertjax.experiment.finetune import Task, read_task, require_task, task_batches, train_task
+from bertjax.experiment.finetune import train_task
+from bertjax.experiment.task import Task, read_task, require_task, task_batches
 from bertjax.experiment.workdir import has_checkpoints
 from bertjax.finetuning.batch_packing import choose_batch_sizes
 from bertjax.io import atomic
 from bertjax.metrics import is_better
-from bertjax.training.sharding import make_mesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,8 +141,7 @@ def _train_seeds(
 
 def _batch_shapes(cfg: ConfigDict, task: Task, seeds: Sequence[int]) -> dict[str, Any]:
     """Returns batch shapes that suffice for every seed, so that all seeds share their compiled steps."""
-    mesh = make_mesh(parse_objective.mesh_config(cfg))
-    batches = [task_batches(_with_settings(cfg, [("seed", seed)]), task, mesh) for seed in seeds]
+    batches = [task_batches(_with_settings(cfg, [("seed", seed)]), task) for seed in seeds]
     return {
         "sizes": choose_batch_sizes(
             np.concatenate([each.needed_sequences for each in batches]), batches[0].num_batch_shapes

@@ -15,7 +15,7 @@ from lab import NOUNS, Finished, Lab
 from bertjax.cli import main
 from bertjax.config.defaults import base_config
 from bertjax.config.task import TaskConfig
-from bertjax.experiment import finetune as command
+from bertjax.experiment import task as task_module
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.report.run_record import read_run
 from bertjax.training import loop
@@ -131,7 +131,9 @@ def test_killed_and_taken_up_again_it_is_the_same_run(
     with pytest.raises(Killed):
         task("--workdir", tmp_path / "killed")
     monkeypatch.undo()
-    monkeypatch.setattr(command, "load_source_model", lambda folder: pytest.fail("weights are those of the checkpoint"))
+    monkeypatch.setattr(
+        task_module, "load_source_model", lambda folder: pytest.fail("weights are those of the checkpoint")
+    )
     assert task("--workdir", tmp_path / "killed") == 0
     assert comparable(tmp_path / "killed") == comparable(tmp_path / "whole")
     one, two = ((tmp_path / name / "export" / "model.safetensors").read_bytes() for name in ("killed", "whole"))
@@ -196,7 +198,7 @@ def test_gradual_unfreezing_by_epochs(task: Task, tmp_path: Path) -> None:
     assert task("--workdir", tmp_path / "run", *more) == 0
     before = load_pretrained(tmp_path / "run" / "export").params["encoder"]
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    given = command.load_source_model(config["init_from"]).params["encoder"]
+    given = task_module.load_source_model(config["init_from"]).params["encoder"]
     kernel = [np.asarray(side["layers"]["attention"]["query"]["kernel"]) for side in (before, given)]
     np.testing.assert_array_equal(kernel[0][0], kernel[1][0])
     assert np.abs(kernel[0][1] - kernel[1][1]).max() > 1e-4
@@ -213,9 +215,9 @@ def test_long_runs_have_several_numbers_of_rows(epochs: int, platform: str, toge
     cfg = base_config()
     cfg.train.steps_per_dispatch = together
     config = TaskConfig("classification", ("tsv:a.tsv",), batch_size=16, epochs=epochs)
-    assert command._row_counts(cfg, config, 1600, platform) == said
+    assert task_module.num_batch_shapes(cfg, config, 1600, platform) == said
     chosen = dataclasses.replace(config, num_batch_shapes=5)
-    assert together > 1 or command._row_counts(cfg, chosen, 1600, platform) == 5
+    assert together > 1 or task_module.num_batch_shapes(cfg, chosen, 1600, platform) == 5
 
 
 @pytest.mark.long

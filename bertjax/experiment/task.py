@@ -1,0 +1,278 @@
+"""A task with its data: examples, batches, and the settings that follow from both."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from bertjax.config import parse, parse_objective
+from bertjax.config.defaults import base_config
+from bertjax.config.fields import PRESET, settings_of
+from bertjax.config.model import ComputeConfig, EncoderConfig
+from bertjax.config.objectives import objective_class
+from bertjax.config.objectives.task import TaskObjectiveConfig
+from bertjax.config.task import TaskConfig
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.load import SourceModel, load_source_model, require_model
+from bertjax.experiment.workdir import has_checkpoints, read_config
+from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_length
+from bertjax.finetuning.evaluate import EvalResult, make_evaluator
+from bertjax.finetuning.objective import TaskObjective
+from bertjax.finetuning.readers.examples import Examples
+from bertjax.finetuning.readers.load import collect_labels, read_examples
+from bertjax.finetuning.tasks import TaskData, make_features
+from bertjax.training.sharding import local_sequences, make_mesh
+from bertjax.types import Params
+
+_LOGGED_LINES = 50  # reading metrics more often would wait for the device more often
+_STEPS_PER_SHAPE = {"cpu": (150, 1500)}
+_STEPS_PER_SHAPE_DEFAULT = 1500, 15_000
+"""Above so many steps, a second (third) batch shape saves more time than its compilation costs."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Split:
+    """Labelled examples, and the windows and features made of them."""
+
+    examples: Examples
+    data: TaskData
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Task:
+    """A task with its data, tokenized for one model; `source` is None if a run is resumed."""
+
+    config: TaskConfig
+    tokenizer: Tokenizer
+    model: EncoderConfig
+    labels: tuple[str, ...]
+    train: Split
+    held_out: Split | None
+    source: SourceModel | None
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """Training examples and, if there are any, held-out ones."""
+        return {"train": self.train} | ({"eval": self.held_out} if self.held_out else {})
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks on the data, such as truncated examples, for the user."""
+        return [f"{name}: {note}" for name, split in self.splits.items() for note in split.data.notes]
+
+
+def require_task(cfg: ConfigDict) -> None:
+    """Checks the keys that only a task has or lacks.
+
+    Raises:
+        UserError: the config is one of pretraining, sets a key that follows from the task, or has no `init_from`.
+    """
+    if not objective_class(cfg.objective.name).is_finetuning:
+        raise UserError(
+            f"objective.name={cfg.objective.name} is pretraining: use `bertjax pretrain`, or set it to task"
+        )
+    default = base_config()
+    for key, instead in (("num_steps", "epochs"), ("batch_size", "batch_size")):
+        if cfg.train[key] != default.train[key]:
+            raise UserError(f"train.{key} follows from the task: set task.{instead}, and leave train.{key} alone")
+    if cfg.train.phases or cfg.train.initial_batch_size:
+        raise UserError("train.phases and train.initial_batch_size are for pretraining: a task has one phase")
+    if cfg.init_from is None:
+        raise UserError(
+            "init_from is None: name the model to finetune, a Hugging Face folder, an export or the work directory of "
+            "a run (--config.init_from=FOLDER)"
+        )
+
+
+def read_task(cfg: ConfigDict, workdir: Path) -> Task:
+    """Reads the examples of a task and the model to finetune; a run in `workdir` keeps its model and tokenizer.
+
+    Raises:
+        UserError: model or examples cannot be read.
+    """
+    config = parse_objective.task_config(cfg)
+    source = None
+    if has_checkpoints(workdir):
+        stored = read_config(workdir)
+        tokenizer = load_tokenizer(workdir / "tokenizer")
+        model = parse_objective.encoder_config(stored, tokenizer.vocabulary())
+    else:
+        require_model(Path(cfg.init_from).expanduser())
+        source = load_source_model(cfg.init_from)
+        model, tokenizer = source.config, source.tokenizer
+    examples = read_examples(config, "train", errors=cfg.data.encoding_errors)
+    labels = collect_labels(config, examples)
+    training = Split(examples, make_features(config, examples, tokenizer, labels, training=True))
+    held_out = None
+    if config.eval:
+        examples = read_examples(config, "eval", errors=cfg.data.encoding_errors)
+        held_out = Split(examples, make_features(config, examples, tokenizer, labels))
+    return Task(config, tokenizer, model, labels, training, held_out, source)
+
+
+def task_batches(
+    cfg: ConfigDict, task: Task, mesh: jax.sharding.Mesh | None = None, sizes: Sequence[int] = (), min_examples: int = 0
+) -> TaskBatches:
+    """Returns the batches of all epochs, with sequences that the devices share equally.
+
+    Args:
+        cfg: config of the run.
+        task: the task.
+        mesh: device mesh; that of the config by default.
+        sizes: batch sizes in sequences, to share compiled steps with other runs; chosen from the data by default.
+        min_examples: least number of examples per sequence, for the same purpose.
+    """
+    mesh = make_mesh(parse_objective.mesh_config(cfg)) if mesh is None else mesh
+    config, features = task.config, task.train.data.features
+    return TaskBatches(
+        features,
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        seed=cfg.seed,
+        pad_id=task.tokenizer.pad_id,
+        vocab_size=task.model.vocab_size,
+        seq_len=_seq_len(task),
+        packing=config.packing,
+        sequence_multiple=mesh.shape["data"] * mesh.shape["fsdp"] * cfg.train.microbatches,
+        share=functools.partial(local_sequences, mesh=mesh),
+        num_batch_shapes=num_batch_shapes(cfg, config, len(features), mesh.devices.flat[0].platform),
+        sizes=sizes,
+        min_examples=min_examples,
+    )
+
+
+def num_batch_shapes(cfg: ConfigDict, config: TaskConfig, num_windows: int, platform: str) -> int:
+    """Returns `task.num_batch_shapes`, or a number that suits the length of the run.
+
+    Args:
+        cfg: config of the run.
+        config: config of the task.
+        num_windows: training windows per epoch.
+        platform: platform of the devices; compiling is slower on accelerators.
+
+    Raises:
+        UserError: several shapes are set together with several steps per dispatch.
+    """
+    if cfg.train.steps_per_dispatch > 1:
+        if config.num_batch_shapes not in (None, 1):
+            raise UserError(
+                f"task.num_batch_shapes={config.num_batch_shapes}: with train.steps_per_dispatch > 1 all batches have "
+                "one shape; set it to 1, or set train.steps_per_dispatch=1"
+            )
+        return 1
+    steps = config.epochs * num_windows / config.batch_size
+    thresholds = _STEPS_PER_SHAPE.get(platform, _STEPS_PER_SHAPE_DEFAULT)
+    return config.num_batch_shapes or 1 + sum(steps >= threshold for threshold in thresholds)
+
+
+def _seq_len(task: Task) -> int:
+    """Returns `task.max_length`, rounded up, for packed examples, otherwise the length of the longest example."""
+    if task.config.packing:
+        return -(-task.config.max_length // 8) * 8
+    return max(sequence_length(split.data.features, None) for split in task.splits.values())
+
+
+def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigDict:
+    """Returns the config with all values that follow from model and data: sizes, labels, steps, class weights."""
+    cfg, default, kind = copy.deepcopy(cfg), base_config(), task.config.kind
+    labels = {"regression": ("LABEL_0",), "qa": task.model.labels}.get(kind, task.labels)
+    model = dataclasses.replace(task.model, labels=labels, padded_vocab_size=None)
+    from_user = {name for name, value in cfg.model.items() if value != PRESET}
+    cfg.model.preset = "none"
+    for name, value in vars(model).items():
+        if name in cfg.model and name not in settings_of(ComputeConfig) and name not in from_user:
+            cfg.model[name] = value
+    cfg.data.vocab_size, cfg.data.seq_len = task.model.vocab_size, batches.seq_len
+    cfg.data.tokenizer = str(cfg.init_from)
+    cfg.train.num_steps, cfg.train.batch_size = batches.num_steps, batches.num_sequences
+    interval = max(1, round(batches.steps_per_epoch / cfg.task.evals_per_epoch))
+    default.train.num_steps = batches.num_steps
+    for group in ("eval", "checkpoint"):
+        if cfg[group].interval_steps == default[group].interval_steps:
+            cfg[group].interval_steps = interval
+    if cfg.train.log_interval_steps == default.train.log_interval_steps:
+        cfg.train.log_interval_steps = -(-batches.num_steps // _LOGGED_LINES)
+    cfg.checkpoint.best_metric = parse.best_metric(cfg)
+    if cfg.task.unfreeze_epochs is not None:
+        cfg.optimizer.unfreeze_every = max(1, round(cfg.task.unfreeze_epochs * batches.steps_per_epoch))
+    cfg.task.class_weights = class_weights(TaskObjectiveConfig.from_config(cfg), task)
+    return cfg
+
+
+def class_weights(config: Any, task: Task) -> tuple[str, ...]:
+    """Returns class weights as numbers: n / (K count) for "balanced", its root for "sqrt"; their mean is 1.
+
+    Raises:
+        UserError: a label has no training example.
+    """
+    if not config.class_weights or config.class_weights[0] not in ("balanced", "sqrt"):
+        return tuple(config.class_weights)
+    label_ids = task.train.data.features.labels[config.spec.label_array]
+    counts = np.bincount(label_ids[label_ids >= 0], minlength=len(task.labels)).astype(np.float64)
+    absent = [label for label, count in zip(task.labels, counts, strict=True) if not count]
+    if absent:
+        raise UserError(
+            f"task.class_weights={config.class_weights[0]}: no training example has the label {absent[0]!r}; give the "
+            "weights in numbers"
+        )
+    weights = 1.0 / counts if config.class_weights[0] == "balanced" else counts**-0.5
+    weights *= counts.sum() / (weights * counts).sum()
+    return tuple(f"{weight:.6g}" for weight in weights)
+
+
+def task_feed(
+    exp: build.Experiment, task: Task, batches: TaskBatches, on_scores: Callable[[EvalResult], None]
+) -> build.Feed:
+    """Returns the data of a task for the training loop.
+
+    Args:
+        exp: experiment of the task.
+        task: the task.
+        batches: its training batches.
+        on_scores: called with the detailed scores of every evaluation.
+    """
+    evaluate = _evaluator(exp, task, batches.seq_len, on_scores)
+    digests = {"tokenizer": task.tokenizer.digest, "task": _digest(task)}
+    counts = {name: len(split.examples) for name, split in task.splits.items()}
+    return build.Feed(batches, lambda program: evaluate, digests, len(task.train.data.features.tokens), counts)
+
+
+def _evaluator(
+    exp: build.Experiment, task: Task, seq_len: int, on_scores: Callable[[EvalResult], None]
+) -> Callable[[Params, Any], Mapping[str, float]]:
+    """Returns a function of parameters and frozen weights that computes the held-out metrics."""
+    if task.held_out is None:
+        return lambda params, frozen: {}
+    batches = EvalBatches(
+        task.held_out.data.features,
+        batch_size=exp.cfg.eval.batch_size,
+        pad_id=task.tokenizer.pad_id,
+        vocab_size=task.model.vocab_size,
+        seq_len=seq_len,
+        packing=task.config.packing,
+        share=functools.partial(local_sequences, mesh=exp.mesh),
+    )
+    objective, split = exp.objective, task.held_out
+    assert isinstance(objective, TaskObjective)
+    return make_evaluator(task.config, objective, exp.mesh, split.examples, split.data, batches, on_scores)
+
+
+def _digest(task: Task) -> str:
+    """Returns a digest of the training data: windows, labels and label names."""
+    features = task.train.data.features
+    digest = hashlib.sha256(repr(task.labels).encode())
+    for array in (features.tokens, features.offsets, *(features.labels[name] for name in sorted(features.labels))):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:32]
