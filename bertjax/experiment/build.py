@@ -26,6 +26,7 @@ from bertjax.data.from_config import Prepared
 from bertjax.errors import UserError
 from bertjax.io.jsonl import JsonlLog
 from bertjax.io.tree_paths import map_with_path
+from bertjax.models.model import count_params
 from bertjax.objectives.base import Network, Objective
 from bertjax.runtime import platform
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
@@ -321,6 +322,15 @@ def _writers(cfg: ConfigDict, workdir: Path, step: int) -> list[MetricWriter]:
     if cfg.logging.wandb_project is not None:
         writers.append(WandbWriter(cfg.logging.wandb_project, workdir, flatten(cfg)))
     return writers
+
+
+def describe_network(network: Network) -> str:
+    """Returns size, number of parameters and dtype of a network in words."""
+    config, heads = network
+    return (
+        f"{config.num_layers} layers of {config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} tokens, "
+        f"{count_params(config, heads):,} parameters, matmuls in {config.compute_dtype}"
+    )
 
 
 def unpadded_params(params: Params, config: EncoderConfig) -> Params:

@@ -25,7 +25,6 @@ from bertjax.experiment.load import SourceModel
 from bertjax.experiment.task import Task, read_task, require_task, resolve_config, task_batches, task_feed
 from bertjax.experiment.workdir import changed_keys, has_checkpoints, require_same_run, write_config
 from bertjax.finetuning.batches import TaskBatches
-from bertjax.models.model import count_params
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
@@ -167,13 +166,13 @@ def _write_settings(workdir: Path, cfg: ConfigDict, task: Task) -> None:
 
 def summary(exp: build.Experiment, task: Task, batches: TaskBatches) -> list[str]:
     """Returns the lines that describe a run before its first step."""
-    (config, heads), labels = exp.network, ", ".join(task.labels[:_PRINTED_LABELS])
-    labels += " ..." if len(task.labels) > _PRINTED_LABELS else ""
+    labels = ""
+    if task.labels:
+        labels = f", labels {', '.join(task.labels[:_PRINTED_LABELS])}"
+        labels += " ..." if len(task.labels) > _PRINTED_LABELS else ""
     return [
-        f"model: {config.num_layers} layers of {config.hidden_size}, {config.num_heads} heads, "
-        f"{config.vocab_size:,} tokens, {count_params(config, heads):,} parameters, matmuls in {config.compute_dtype}",
-        f"task: {task.config.kind}, {len(task.train.data.features):,} examples"
-        + (f", labels {labels}" if labels else ""),
+        f"model: {build.describe_network(exp.network)}",
+        f"task: {task.config.kind}, {len(task.train.data.features):,} examples{labels}",
         f"data: {exp.cfg.train.num_steps:,} steps of {task.config.batch_size} examples in {batches.num_sequences} "
         f"sequences of {batches.seq_len} tokens are {task.config.epochs:g} epochs; padding {batches.padding:.1%}",
         *task.notes,

@@ -1,7 +1,7 @@
-"""`init_from`: a run that begins with the weights of another model, and may have other text, pieces, length or task.
+"""Initial weights from another model (`init_from`), for other text, another tokenizer, length or task.
 
-What both models have is taken by name. A vocabulary that changed is put together anew from the old rows, a position
-table is stretched or cut, heads that the objective lacks are left out, and those that the folder lacks are drawn.
+Parameters are matched by name. The embedding of a changed vocabulary is composed of the old rows, a position table is
+interpolated, tiled or cut, heads that the objective lacks are dropped, and heads that the source lacks stay fresh.
 """
 
 from __future__ import annotations
@@ -36,91 +36,118 @@ from bertjax.training.sharding import host_copy, put_tree
 from bertjax.training.state import TrainState
 from bertjax.types import Params
 
-# At most 5e-4 apart; Google's code has the one, Hugging Face's copies of BERT the other.
-_GELUS = {"gelu", "gelu_new"}
+_GELUS = {"gelu", "gelu_new"}  # differ by at most 5e-4; Google's code has one, Hugging Face's copies of BERT the other
 
 
 def require_init_source(cfg: ConfigDict) -> None:
-    """Raises `UserError` early, before hours of tokenising, when `init_from` can hold no model."""
+    """Raises `UserError` if `init_from` cannot hold a model; called before tokenization."""
     if cfg.init_from is not None:
         require_model(Path(cfg.init_from).expanduser())
 
 
 def load_initial_weights(
-    exp: build.Experiment, tokenizer: Tokenizer, state: TrainState, given: SourceModel | None = None
+    exp: build.Experiment, tokenizer: Tokenizer, state: TrainState, source: SourceModel | None = None
 ) -> TrainState:
-    """The fresh state with the weights of `init_from`; step, optimizer and average begin anew. Says what it took.
+    """Returns the state with the weights of `init_from`, and prints which were used; all else stays fresh.
 
-    `given` is what was read there already.
+    Args:
+        exp: the experiment.
+        tokenizer: its tokenizer.
+        state: the fresh state.
+        source: the model of `init_from`, if it is loaded already.
+
+    Raises:
+        UserError: the weights do not fit the model or the tokenizer.
     """
     cfg, folder = exp.cfg, Path(exp.cfg.init_from).expanduser()
-    given = load_source_model(folder) if given is None else given
+    source = load_source_model(folder) if source is None else source
     name, network = next(iter(exp.objective.networks.items()))
-    changed = architecture_changes(folder, given.config, network.config)
-    match = _matched(cfg, folder, given.tokenizer, tokenizer)
-    fitted = resize_tables(given, network.config, match, cfg.init_positions)
+    changed = architecture_changes(folder, source.config, network.config)
+    match = _match_tokens(cfg, folder, source.tokenizer, tokenizer)
+    fitted = resize_tables(source, network.config, match, cfg.init_positions)
     params, fresh = fill_network(exp.objective, host_copy(state.params), name, fitted)
     taken = set(flatten_tree(exp.objective.network_params(params, name)))
     unused = collapse_paths(fitted, set(flatten_tree(fitted)) - taken)
-    notes = [f"{what}: {comma_list(paths)}" for what, paths in (("fresh", fresh), ("left out", unused)) if paths]
+    notes = [f"{what}: {comma_list(paths)}" for what, paths in (("fresh", fresh), ("unused", unused)) if paths]
     print("; ".join([f"weights from {folder}", *notes]))
-    for line in [*_tables(given.config, network.config, match, cfg.init_positions), *changed]:
+    for line in [*_tables(source.config, network.config, match, cfg.init_positions), *changed]:
         print(f"  {line}")
-    laid = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-    return state._replace(params=put_tree(params, laid), opt_state=reset_ema(state.opt_state, params))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state.params)
+    return state._replace(params=put_tree(params, shardings), opt_state=reset_ema(state.opt_state, params))
 
 
-def architecture_changes(folder: Path, given: EncoderConfig, wanted: EncoderConfig) -> list[str]:
-    """What the new model computes otherwise, on purpose; raises `UserError` where weights would mean nothing here."""
-    names = differences(given, wanted, heads=False)
-    if {given.hidden_act, wanted.hidden_act} == _GELUS:
+def architecture_changes(folder: Path, source: EncoderConfig, config: EncoderConfig) -> list[str]:
+    """Compares two architectures.
+
+    Args:
+        folder: folder of the source, for messages.
+        source: config of the source.
+        config: config of the new model.
+
+    Returns:
+        A line per field that may differ and does.
+
+    Raises:
+        UserError: the weights would not fit or would mean something else.
+    """
+    names = differences(source, config, heads=False)
+    if {source.hidden_act, config.hidden_act} == _GELUS:
         names.remove("hidden_act")
-    different = {name: f"{name} {getattr(given, name)} there, {getattr(wanted, name)} here" for name in names}
+    different = {name: f"{name} {getattr(source, name)} there, {getattr(config, name)} here" for name in names}
     refused = [words for name, words in different.items() if not settings_of(EncoderConfig)[name].transfer]
     if refused:
         raise UserError(
             f"init_from={folder} is another model: {'; '.join(refused)}. Its weights would not fit or would mean "
             "something else: set these keys of model.* to what they are there"
         )
-    told_elsewhere = ("vocab_size", "pad_token_id", "max_position_embeddings")
-    return [words for name, words in different.items() if name not in told_elsewhere]
+    printed_elsewhere = ("vocab_size", "pad_token_id", "max_position_embeddings")
+    return [words for name, words in different.items() if name not in printed_elsewhere]
 
 
-def _matched(cfg: ConfigDict, folder: Path, old: Tokenizer, new: Tokenizer) -> TokenMatch:
+def _match_tokens(cfg: ConfigDict, folder: Path, old: Tokenizer, new: Tokenizer) -> TokenMatch:
     if old.tokens != new.tokens and cfg.init_embeddings != "remap":
         where = folder / "tokenizer" if (folder / "tokenizer").is_dir() else folder
         raise UserError(
-            f"init_from={folder} was trained with other pieces than data.tokenizer has: its embeddings would stand for "
-            f"other words; set --config.data.tokenizer={where}, or carry them over with --config.init_embeddings=remap"
+            f"init_from={folder} was trained with other tokens than data.tokenizer has: its embeddings would stand for "
+            f"other words; set --config.data.tokenizer={where}, or remap them with --config.init_embeddings=remap"
         )
     return match_tokens(old, new)
 
 
-def resize_tables(given: SourceModel, config: EncoderConfig, match: TokenMatch, how: str) -> Params:
-    """The given parameters with tables that have the rows of `config`: its pieces, positions, distances and types."""
+def resize_tables(source: SourceModel, config: EncoderConfig, match: TokenMatch, how: str) -> Params:
+    """Resizes the embedding tables of the source.
 
+    Args:
+        source: the source model.
+        config: config of the new model.
+        match: source tokens for every new token.
+        how: `init_positions`, for position tables that grow.
+
+    Returns:
+        The parameters with as many tokens, positions, distances and token types as the new model has.
+    """
     length = config.max_position_embeddings
     tables: dict[str, Callable[[Any], np.ndarray]] = {
         "encoder/embeddings/position_embeddings/embedding": lambda leaf: resize_position_table(
-            leaf, length, given.config.position_offset, how
+            leaf, length, source.config.position_offset, how
         ),
         "encoder/embeddings/token_type_embeddings/embedding": lambda leaf: leaf[: config.type_vocab_size],
-        "encoder/relative/embedding": lambda leaf: np.asarray(leaf)[_distance_rows(given.config, config)],
+        "encoder/relative/embedding": lambda leaf: np.asarray(leaf)[_distance_rows(source.config, config)],
         "decoder_positions/embedding": lambda leaf: resize_position_table(leaf, length, 0, how),
     }
     changed = {
         path: average_rows(leaf, match.parts) if build.HAS_VOCABULARY.fullmatch(path) else tables[path](leaf)
-        for path, leaf in flatten_tree(given.params).items()
+        for path, leaf in flatten_tree(source.params).items()
         if path in tables or build.HAS_VOCABULARY.fullmatch(path)
     }
-    return replace_leaves(given.params, changed)
+    return replace_leaves(source.params, changed)
 
 
 def _distance_rows(old: EncoderConfig, new: EncoderConfig) -> np.ndarray:
-    """For every row of the new table of distances, the row that the old table has for the same distance.
+    """Returns, for every row of the new table of relative distances, the old row of the same distance.
 
-    Rows that several distances share are asked for the one in the middle; distances that the old model never told apart
-    go on sharing its outermost rows, so that rows of any length compute what they did.
+    A row that several distances share takes the row of the middle one. Distances that share an outermost row of the old
+    table keep sharing it, so that sequences of any length compute the same as before.
     """
     if (old.position_buckets, old.max_distance) == (new.position_buckets, new.max_distance):
         return np.arange(2 * attention_span(new))
@@ -133,49 +160,61 @@ def _distance_rows(old: EncoderConfig, new: EncoderConfig) -> np.ndarray:
         int(np.median(distances[rows == row])) if (rows == row).any() else None
         for row in range(2 * attention_span(new))
     ]
-    known = [place for place, distance in enumerate(middle) if distance is not None]
-    nearest = [middle[min(known, key=lambda other: abs(other - place))] for place in range(len(middle))]
+    known = [row for row, distance in enumerate(middle) if distance is not None]
+    nearest = [middle[min(known, key=lambda other: abs(other - row))] for row in range(len(middle))]
     return distance_bucket(np.array(nearest), old)
 
 
-def fill_network(objective: Objective, params: Params, name: str, given: Params) -> tuple[Params, list[str]]:
-    """The objective's parameters with those of one of its networks given, and the paths of what stays fresh.
+def fill_network(objective: Objective, params: Params, name: str, source: Params) -> tuple[Params, list[str]]:
+    """Copies the parameters of one network into the parameters of an objective.
 
-    A network is made of leaves of the objective, which are found by being the same arrays. A leaf that the objective
-    computes from others (DeBERTa v3's discriminator adds to the tables of its generator) is put where those of that
-    name lie, if the network then has it.
+    The leaves of a network are found in the objective by identity. A leaf that the objective computes from others
+    (DeBERTa v3's discriminator adds to the embedding of its generator) is stored under its own name, if the network
+    then has the given value.
+
+    Args:
+        objective: the objective.
+        params: its parameters.
+        name: name of the network.
+        source: parameters of the network.
+
+    Returns:
+        The new parameters, and the paths of those that stay fresh.
+
+    Raises:
+        UserError: the objective cannot represent a parameter of the network.
     """
     network = objective.network_params(params, name)
-    merged = merge_params(network, given)
-    own = {id(leaf): path for path, leaf in flatten_tree(params).items()}
+    merged = merge_params(network, source)
+    paths_by_id = {id(leaf): path for path, leaf in flatten_tree(params).items()}
     shapes = {path: leaf.shape for path, leaf in flatten_tree(params).items()}
-    there, found = flatten_tree(given), flatten_tree(merged)
+    given, target = flatten_tree(source), flatten_tree(merged)
     filled: dict[str, Any] = {}
     for path, leaf in flatten_tree(network).items():
         ends = [other for other in shapes if other.endswith(f"/{path}") and shapes[other] == leaf.shape]
-        if path in there and (where := own.get(id(leaf)) or next(iter(ends), None)):
-            filled[where] = found[path]
+        if path in given and (where := paths_by_id.get(id(leaf)) or next(iter(ends), None)):
+            filled[where] = target[path]
     built = replace_leaves(params, filled)
     lacking = [
         path
         for path, leaf in flatten_tree(objective.network_params(built, name)).items()
-        if path in there and not np.array_equal(leaf, found[path])
+        if path in given and not np.array_equal(leaf, target[path])
     ]
     if lacking:
-        raise UserError(f"init_from: objective {type(objective).__name__} cannot take over {', '.join(lacking)}")
+        raise UserError(f"init_from: objective {type(objective).__name__} cannot use {', '.join(lacking)}")
     return built, collapse_paths(params, set(shapes) - set(filled))
 
 
 def _tables(old: EncoderConfig, new: EncoderConfig, match: TokenMatch, how: str) -> list[str]:
-    """What became of the tables of pieces and of positions, where they are not what they were."""
+    """Describes how the tables of tokens and positions changed."""
     lines = []
     if match.kept < len(match.parts):
         lines.append(
-            f"pieces: {match.kept:,} of {len(match.parts):,} kept, {match.composed:,} composed of old ones, "
+            f"tokens: {match.kept:,} of {len(match.parts):,} kept, {match.composed:,} composed of old ones, "
             f"{match.fresh:,} fresh"
         )
     lengths = old.max_position_embeddings, new.max_position_embeddings
     if new.position_embedding == "learned" and lengths[0] != lengths[1]:
-        word = "cut" if lengths[1] < lengths[0] else f"stretched (init_positions={how})"
+        word = "cut" if lengths[1] < lengths[0] else f"resized (init_positions={how})"
         lines.append(f"positions: {lengths[0]:,} there, {lengths[1]:,} here: {word}")
     return lines

@@ -28,7 +28,7 @@ from bertjax.types import Params
 
 
 class StoredRun(NamedTuple):
-    """Parameters at the true vocabulary size on the host, of checkpoint `step`, or averaged over all of `steps`."""
+    """Host parameters without vocabulary padding, of checkpoint `step` or averaged over `steps`."""
 
     experiment: build.Experiment
     tokenizer: Tokenizer
@@ -39,9 +39,15 @@ class StoredRun(NamedTuple):
 
 
 def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> StoredRun:
-    """The newest undamaged checkpoint of a work folder, or that of `step`; changes nothing there.
+    """Loads a checkpoint of a run; changes nothing in the work directory.
 
-    `average_last` K takes the mean of the weights of K checkpoints, that one and those before it.
+    Args:
+        workdir: the work directory.
+        step: step of the checkpoint; the newest undamaged one by default.
+        average_last: averages the weights of so many checkpoints, the last of which is that of `step`.
+
+    Raises:
+        UserError: there is no such checkpoint, or it is damaged or belongs to another run.
     """
     tokenizer = load_tokenizer(workdir / "tokenizer")
     experiment = stored_experiment(workdir, tokenizer)
@@ -50,7 +56,7 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
     seen: list[RestoredCheckpoint] = []
 
     def weights(each: int | None) -> Params:
-        """Of one checkpoint, on the host; what is kept of it afterwards are two numbers."""
+        """Returns the host weights of one checkpoint, and drops the rest of its state."""
         restored = checkpoints.restore(experiment.abstract_state(), each, absent=COUNTER_DEFAULTS)
         if restored is None:
             raise UserError(f"{workdir} holds no checkpoint yet")
@@ -69,17 +75,17 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
 
 
 def stored_experiment(workdir: Path, tokenizer: Tokenizer) -> build.Experiment:
-    """What the config of a work folder describes, on one device; nothing is restored."""
+    """Builds the experiment of a work directory on one device; restores nothing."""
     cfg = read_config(workdir)
     cfg.platform = "any"
     cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor = 1, 1, 1
     platform.use_platform(cfg.platform)
-    own = jax.local_devices()[:1]  # of several processes, each reads what it begins with or learns from by itself
+    own = jax.local_devices()[:1]  # every process reads initial weights and teachers for itself
     return build.make_experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir), own)
 
 
 def _last_steps(checkpoints: Checkpoints, step: int | None, count: int) -> list[int]:
-    """The last `count` steps up to `step`, oldest first; `UserError` when fewer are kept."""
+    """Returns the last `count` steps up to `step`, oldest first; raises `UserError` if there are fewer."""
     kept = checkpoints.all_steps()
     if step is not None and step not in kept:
         raise UserError(f"no checkpoint of step {step} in {checkpoints.directory}; there are: {comma_list(kept)}")
@@ -106,28 +112,32 @@ class SourceModel(NamedTuple):
 
 
 def load_source_model(folder: str | Path, head: str | None = None) -> SourceModel:
-    """The model of a folder; of a run with several networks, the one that an export would hold.
+    """Loads the model of a Hugging Face folder, an export or a run.
 
-    `head` asks for the first of several networks that has it, if there is one. Raises `UserError` where there is
-    nothing to read, something is broken, or the tokenizer is another model's.
+    Args:
+        folder: the folder or work directory.
+        head: of a run with several networks, takes the first one with this head; the main network by default.
+
+    Raises:
+        UserError: there is no model, a file is broken, or the tokenizer belongs to another model.
     """
     folder = Path(folder).expanduser()
     require_model(folder)
-    given = _of_run(folder, head) if (folder / "checkpoints").is_dir() else _of_folder(folder)
-    if given.tokenizer.size > given.config.vocab_size:
+    source = _of_run(folder, head) if (folder / "checkpoints").is_dir() else _of_folder(folder)
+    if source.tokenizer.size > source.config.vocab_size:
         raise UserError(
-            f"{folder}: its tokenizer has {given.tokenizer.size} pieces, its model only {given.config.vocab_size}; "
+            f"{folder}: its tokenizer has {source.tokenizer.size} pieces, its model only {source.config.vocab_size}; "
             "copy the tokenizer that belongs to the model"
         )
-    return given
+    return source
 
 
 def require_model(folder: Path) -> None:
-    """Raises `UserError` where there can be no model, without reading one."""
+    """Raises `UserError` if a folder cannot hold a model; reads no weights."""
     if not (folder / "checkpoints").is_dir() and not (folder / "config.json").is_file():
         raise UserError(
             f"{folder} holds no model: give a Hugging Face folder (config.json, model.safetensors), an export or the "
-            "work folder of a run (nothing is downloaded)"
+            "work directory of a run (nothing is downloaded)"
         )
 
 
@@ -146,11 +156,14 @@ def _of_run(workdir: Path, head: str | None) -> SourceModel:
 
 
 _TOKENS = {"cpu": 8192}
-_TOKENS_ELSEWHERE = 65536
+_TOKENS_DEFAULT = 65536
 
 
 class LoadedModel(NamedTuple):
-    """A model in float32 and its tokenizer; `two_streams`: whether it reads masks by two streams, None = not known."""
+    """A float32 model and its tokenizer.
+
+    `two_streams`: whether it predicts masks with two streams (XLNet), None if unknown.
+    """
 
     model: PretrainedModel
     tokenizer: Tokenizer
@@ -158,41 +171,46 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(folder: Path, head: str | None = None) -> LoadedModel:
-    """The model of a Hugging Face folder, of an export or of a run; raises `UserError` (`load_source_model`)."""
-    given = load_source_model(folder, head)
+    """Loads a model for inference; arguments and errors are those of `load_source_model`."""
+    source = load_source_model(folder, head)
     platform.enable_compile_cache(base_config())
-    params = jax.tree.map(jnp.asarray, given.params)
-    model = PretrainedModel(float32_config(given.config), params, given.heads)
-    return LoadedModel(model, given.tokenizer, given.two_streams)
+    params = jax.tree.map(jnp.asarray, source.params)
+    model = PretrainedModel(float32_config(source.config), params, source.heads)
+    return LoadedModel(model, source.tokenizer, source.two_streams)
 
 
-def require_batch_tokens(asked: int | None) -> None:
-    """Raises `UserError` for what `batch_tokens` cannot take, before a model is read for nothing."""
-    if asked is not None and asked < 1:
-        raise UserError(f"--batch-tokens must be at least 1, not {asked}")
+def require_batch_tokens(requested: int | None) -> None:
+    """Raises `UserError` for a `--batch-tokens` that is not positive, before a model is read."""
+    if requested is not None and requested < 1:
+        raise UserError(f"--batch-tokens must be at least 1, not {requested}")
 
 
-def batch_tokens(asked: int | None) -> int:
-    """Tokens of a batch, padding included: what the user says, else what suits the platform."""
-    return asked or _TOKENS.get(jax.default_backend(), _TOKENS_ELSEWHERE)
+def batch_tokens(requested: int | None) -> int:
+    """Returns the tokens per batch, padding included: the requested number, or one that suits the platform."""
+    return requested or _TOKENS.get(jax.default_backend(), _TOKENS_DEFAULT)
 
 
 TEACHER_FILE = "teacher.json"
 
 
 def write_teacher(workdir: Path, teacher: Network) -> None:
+    """Writes the description of a teacher, so that the run can be loaded without the teacher itself."""
     atomic.write_json(workdir / TEACHER_FILE, native_format.render_fields(teacher.config, teacher.heads))
 
 
 def stored_teacher(workdir: Path) -> Network | None:
-    """The teacher of the run in a work folder, as a description; None for a run that had none."""
+    """Returns the description of the teacher of a run; None if it has none.
+
+    Raises:
+        UserError: the file is broken.
+    """
     path = workdir / TEACHER_FILE
     if not path.is_file():
         return None
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no JSON: {error}") from None
+        raise UserError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold a JSON object")
     return Network(*native_format.parse_fields(values, str(path)))

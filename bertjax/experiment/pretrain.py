@@ -1,4 +1,4 @@
-"""`bertjax pretrain`: check, prepare, resume or begin, train, export."""
+"""Pretraining: prepares the text, starts or resumes a run, trains and exports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ml_collections import ConfigDict
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import parse
 from bertjax.config.model import float32_config
-from bertjax.config.overrides import copy_config
 from bertjax.config.phases import amounts
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
@@ -29,7 +28,6 @@ from bertjax.experiment.teacher import Teacher, attach_teacher, init_student_lay
 from bertjax.experiment.workdir import ChangedKey, changed_keys, has_checkpoints, require_same_run, write_config
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import encode_sentences, fill_mask
-from bertjax.models.model import count_params
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
@@ -39,12 +37,22 @@ from bertjax.types import Params
 def pretrain(
     cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_PROCESS, callback: Callback | None = None
 ) -> None:
-    """Trains what is left of the run in `workdir`; the same command again resumes it.
+    """Trains and exports a model; the same call resumes a run.
 
-    Of several processes all train, but the first alone prepares, decides where the run goes on, and writes.
+    All processes train; only the first one prepares the text, chooses the checkpoint to resume from, and writes files.
+
+    Args:
+        cfg: checked config.
+        workdir: work directory of the run.
+        processes: processes that train together.
+        callback: called while the run trains.
+
+    Raises:
+        UserError: config or data are unsuitable, or `workdir` holds another run.
+        StoppedBySignal: after SIGTERM or SIGINT, when the state is saved.
     """
-    build.check_devices(cfg)  # before the corpus is tokenised, which may take hours
-    changes, resumes = processes.run_on_first("the work folder", lambda: _look_into(workdir, cfg))
+    build.check_devices(cfg)  # before tokenization, which may take hours
+    changes, resumes = processes.run_on_first("the work directory", lambda: _changes(workdir, cfg))
     if not resumes:
         require_init_source(cfg)
     require_teacher(cfg)
@@ -52,15 +60,15 @@ def pretrain(
     teacher = read_teacher(cfg, prepared.tokenizer)
     exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     attach_teacher(exp, teacher)
-    _require_same_on_all(exp, processes)
+    _require_same_teacher(exp, processes)
     encode_sentences(prepared.tokenizer, cfg.eval.fill_mask, exp.model.max_position_embeddings)
     if not resumes:
-        processes.run_on_first("the work folder", lambda: write_config(workdir, cfg))
+        processes.run_on_first("the work directory", lambda: write_config(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
     with contextlib.closing(checkpoints), processes.abort_on_error():
-        state, restored_meta = _resume_or_begin(exp, prepared, teacher, checkpoints, changes)
-        # A resumed run keeps its old config.json until it is known that it can go on.
-        processes.run_on_first("the work folder", lambda: _write_down(workdir, cfg, prepared, teacher))
+        state, restored_meta = _restore_or_init(exp, prepared, teacher, checkpoints, changes)
+        # A resumed run keeps its old config.json until its checkpoint is accepted.
+        processes.run_on_first("the work directory", lambda: _write_settings(workdir, cfg, prepared, teacher))
         step = int(state.step)
         if step >= cfg.train.num_steps:
             print(f"step {step} of {cfg.train.num_steps} is reached: nothing is left to train")
@@ -70,23 +78,23 @@ def pretrain(
     processes.run_on_first("the export", lambda: _finish(exp, prepared, workdir, int(state.step), params))
 
 
-def _look_into(workdir: Path, cfg: ConfigDict) -> tuple[list[ChangedKey], bool]:
-    """What changed since the checkpoints that lie there, and whether there are any."""
+def _changes(workdir: Path, cfg: ConfigDict) -> tuple[list[ChangedKey], bool]:
+    """Returns the keys that changed since the checkpoints in `workdir`, and whether there are any checkpoints."""
     return changed_keys(workdir, cfg), has_checkpoints(workdir)
 
 
-def _require_same_on_all(exp: build.Experiment, processes: ProcessGroup) -> None:
-    """Raises `UserError` when this process has read another teacher than the first one has."""
-    theirs = processes.run_on_first("the digests", lambda: exp.digests)
-    if theirs != exp.digests:
+def _require_same_teacher(exp: build.Experiment, processes: ProcessGroup) -> None:
+    """Raises `UserError` if this process has read another teacher than the first process."""
+    digests = processes.run_on_first("the digests", lambda: exp.digests)
+    if digests != exp.digests:
         raise UserError(
             f"objective.distillation.teacher={exp.cfg.objective.distillation.teacher} is another model on this host "
             "than on that of the first process; put it on a disk that all hosts share"
         )
 
 
-def _write_down(workdir: Path, cfg: ConfigDict, prepared: Prepared, teacher: Teacher | None) -> None:
-    """What the work folder says of the run beside its checkpoints."""
+def _write_settings(workdir: Path, cfg: ConfigDict, prepared: Prepared, teacher: Teacher | None) -> None:
+    """Writes config, tokenizer and the description of the teacher into the work directory."""
     write_config(workdir, cfg)
     if teacher is not None:
         write_teacher(workdir, teacher.network)
@@ -112,41 +120,46 @@ def _train(
     return train(run, state, callback)[0]
 
 
-def summary(exp: build.Experiment, prepared: Prepared, rows: int) -> list[str]:
-    """What is about to run, in three lines; `rows` are those of an epoch."""
+def summary(exp: build.Experiment, prepared: Prepared, sequences: int) -> list[str]:
+    """Returns the lines that describe a run before its first step.
+
+    Args:
+        exp: the experiment.
+        prepared: its text.
+        sequences: sequences per epoch.
+    """
     cfg = exp.cfg
     mesh = ", ".join(f"{axis}={size}" for axis, size in exp.mesh.shape.items())
     kind = exp.mesh.devices.flat[0].device_kind
     slots, _ = amounts(cfg, cfg.train.num_steps)
     last = exp.programs[-1].phase
-    lines = [
-        f"{name}: {own.num_layers} layers of {own.hidden_size}, {own.num_heads} heads, {own.vocab_size:,} pieces, "
-        f"{count_params(own, heads):,} parameters, products in {own.compute_dtype}"
-        for name, (own, heads) in exp.objective.networks.items()
-    ]
+    lines = [f"{name}: {build.describe_network(network)}" for name, network in exp.objective.networks.items()]
     several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
     lines += [
         f"devices: {exp.mesh.size} x {kind}{several} ({mesh}), jax {jax.__version__}",
         f"data: {from_config.total_tokens(prepared):,} tokens, "
-        f"{rows:,} rows of {last.cfg.data.seq_len} tokens an epoch; "
-        f"{cfg.train.num_steps:,} steps of {last.cfg.train.batch_size} rows are {slots / rows:.1f} epochs",
+        f"{sequences:,} sequences of {last.cfg.data.seq_len} tokens per epoch; {cfg.train.num_steps:,} steps of "
+        f"{last.cfg.train.batch_size} sequences are {slots / sequences:.1f} epochs",
     ]
     lines += [
         f"until step {after.phase.start}: batches of {program.phase.cfg.train.batch_size} sequences of "
         f"{program.phase.cfg.data.seq_len} tokens"
         for program, after in itertools.pairwise(exp.programs)
     ]
-    return lines + from_config.few_rows_warning(cfg, prepared, rows)
+    return lines + from_config.few_rows_warning(cfg, prepared, sequences)
 
 
-def _resume_or_begin(
+def _restore_or_init(
     exp: build.Experiment,
     prepared: Prepared,
     teacher: Teacher | None,
     checkpoints: Checkpoints,
     changes: list[ChangedKey],
 ) -> tuple[TrainState, dict[str, Any] | None]:
-    """The newest checkpoint and its meta, else weights from `init_from` or of the teacher's layers, else fresh ones."""
+    """Returns state and meta of the newest checkpoint, or an initial state and None.
+
+    Initial weights come from `init_from`, from layers of the teacher, or are fresh.
+    """
     restored = checkpoints.restore(exp.abstract_state(), absent=COUNTER_DEFAULTS)
     if restored is None:
         state = init_student_layers(exp, teacher, exp.init_state())
@@ -162,8 +175,8 @@ def _resume_or_begin(
 
 
 def _schedule_change(exp: build.Experiment, step: int, changes: list[ChangedKey]) -> str:
-    """What a change of length or schedule does to the learning rate."""
-    old = copy_config(exp.cfg)
+    """Describes how a change of length or schedule changes the learning rate."""
+    old = exp.cfg.copy_and_resolve_references()
     for key, before, _ in changes:
         if key == "train.num_steps" or key.startswith("schedule."):
             group, leaf = key.split(".")
@@ -180,21 +193,21 @@ def _require_same_data(saved: dict[str, str], now: dict[str, str]) -> None:
     changed = sorted(name for name in {*saved, *now} if saved.get(name) != now.get(name))
     if changed:
         raise UserError(
-            f"the data of this run changed since its checkpoint ({', '.join(changed)}); bring back the text it was "
+            f"the data of this run changed since its checkpoint ({', '.join(changed)}); restore the text it was "
             "trained on, or give another --workdir and take the weights alone with --config.init_from"
         )
 
 
 def _finish(exp: build.Experiment, prepared: Prepared, workdir: Path, step: int, params: Params) -> None:
-    """Fill-in examples, and the export if the config asks for one."""
-    show_fillings(exp, prepared, params)
+    """Prints predictions for `eval.fill_mask`, and exports if the config says so."""
+    print_mask_predictions(exp, prepared, params)
     if exp.cfg.export.at_end:
         tokens = from_config.total_tokens(prepared)
         export_params(exp, prepared.tokenizer, params, step, tokens, workdir, workdir / "export")
 
 
-def show_fillings(exp: build.Experiment, prepared: Prepared, params: Params) -> None:
-    """Prints what the model puts behind the masks of `eval.fill_mask`."""
+def print_mask_predictions(exp: build.Experiment, prepared: Prepared, params: Params) -> None:
+    """Prints the most likely tokens for the masks of `eval.fill_mask`."""
     sentences = list(exp.cfg.eval.fill_mask)
     if not sentences:
         return

@@ -33,7 +33,7 @@ from bertjax.types import Params
 
 
 class Teacher(NamedTuple):
-    """A network at the size of the student's vocabulary, its parameters on the host, and what names it."""
+    """A network with the student's vocabulary, its host parameters, and their digest."""
 
     network: Network
     params: Params
@@ -41,7 +41,7 @@ class Teacher(NamedTuple):
 
 
 def require_teacher(cfg: ConfigDict) -> None:
-    """Raises `UserError` early, before hours of tokenising, when a teacher is needed and there can be none."""
+    """Raises `UserError` if a teacher is needed and its folder cannot hold a model; called before tokenization."""
     if not objective_class(cfg.objective.name).uses_teacher:
         return
     if cfg.objective.distillation.teacher is None:
@@ -52,39 +52,43 @@ def require_teacher(cfg: ConfigDict) -> None:
     require_model(Path(cfg.objective.distillation.teacher).expanduser())
     if cfg.init_from is not None and cfg.objective.distillation.teacher_layers is not None:
         raise UserError(
-            "init_from and objective.distillation.teacher_layers both say what the student starts from: use one of them"
+            "init_from and objective.distillation.teacher_layers both set the student's initial weights: use one"
         )
 
 
 def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:
-    """The teacher that a config names, None where it needs none; raises `UserError` for one with other pieces."""
+    """Loads the teacher of a config; None if the objective needs none.
+
+    Raises:
+        UserError: there is no teacher, or its vocabulary is not the student's.
+    """
     if not objective_class(cfg.objective.name).uses_teacher:
         return None
     require_teacher(cfg)
     folder = Path(cfg.objective.distillation.teacher).expanduser()
-    given = load_source_model(folder)
-    if given.tokenizer.tokens != tokenizer.tokens:
+    source = load_source_model(folder)
+    if source.tokenizer.tokens != tokenizer.tokens:
         raise UserError(
             f"objective.distillation.teacher={folder} has other tokens than data.tokenizer: it would not read the "
-            f"student's text; set --config.data.tokenizer={folder} (of a work folder {folder}/tokenizer)"
+            f"student's text; set --config.data.tokenizer={folder} (of a work directory {folder}/tokenizer)"
         )
-    config = dataclasses.replace(given.config, vocab_size=tokenizer.size, padded_vocab_size=None)
+    config = dataclasses.replace(source.config, vocab_size=tokenizer.size, padded_vocab_size=None)
     rows = {
-        path: np.asarray(leaf)[: tokenizer.size]  # tables may have rows that no piece has
-        for path, leaf in flatten_tree(given.params).items()
+        path: np.asarray(leaf)[: tokenizer.size]  # tables may be larger than the vocabulary
+        for path, leaf in flatten_tree(source.params).items()
         if build.HAS_VOCABULARY.fullmatch(path)
     }
-    params = replace_leaves(given.params, rows)
-    return Teacher(Network(config, given.heads), params, _digest(config, given.heads, params))
+    params = replace_leaves(source.params, rows)
+    return Teacher(Network(config, source.heads), params, _digest(config, source.heads, params))
 
 
 def attach_teacher(exp: build.Experiment, teacher: Teacher | None) -> None:
-    """Puts the teacher's parameters onto the mesh, laid out as a student's would be."""
+    """Puts the teacher's parameters onto the mesh of the experiment, with the sharding of a student."""
     if teacher is None:
         return
     objective = _distillation(exp.objective)
-    run = objective.frozen(teacher.params)["teacher"]
-    padded = build.padded_params(run, objective.teacher.config)
+    trained = objective.frozen(teacher.params)["teacher"]
+    padded = build.padded_params(trained, objective.teacher.config)
     exp.frozen = {"teacher": put_tree(padded, state_shardings(padded, exp.mesh))}
     exp.digests = {"teacher": teacher.digest}
 
@@ -97,16 +101,16 @@ def init_student_layers(exp: build.Experiment, teacher: Teacher | None, state: T
     if config.teacher_layers is None:
         return state
     fresh = host_copy(state.params)
-    true = build.unpadded_params(fresh, student)
-    started = start_from_teacher(student, true, teacher.network.config, teacher.params, config.teacher_layers)
-    params = build.padded_params(started, student)
+    unpadded = build.unpadded_params(fresh, student)
+    initial = start_from_teacher(student, unpadded, teacher.network.config, teacher.params, config.teacher_layers)
+    params = build.padded_params(initial, student)
     print(f"the student starts as layers {', '.join(map(str, config.teacher_layers))} of {config.teacher}")
-    laid = jax.tree.map(lambda leaf: leaf.sharding, state.params)
-    return state._replace(params=put_tree(params, laid), opt_state=reset_ema(state.opt_state, params))
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state.params)
+    return state._replace(params=put_tree(params, shardings), opt_state=reset_ema(state.opt_state, params))
 
 
 class EvalSetup(NamedTuple):
-    """What held-out figures are made with."""
+    """Objective, jitted step and parameters of an evaluation."""
 
     objective: Objective
     eval_step: Callable
@@ -114,7 +118,15 @@ class EvalSetup(NamedTuple):
 
 
 def eval_setup(exp: build.Experiment, run: StoredRun) -> EvalSetup:
-    """A run's objective with its teacher or, where that is gone or another one now, the student by itself."""
+    """Returns the evaluation of a run, without the teacher if that is missing or has changed.
+
+    Args:
+        exp: experiment of the run; gets the teacher's parameters.
+        run: the loaded run.
+
+    Raises:
+        UserError: the objective has no loss without the teacher.
+    """
     if not isinstance(exp.objective, Distillation):
         return EvalSetup(exp.objective, exp.eval_step, run.params)
     folder = exp.cfg.objective.distillation.teacher
@@ -128,8 +140,8 @@ def eval_setup(exp: build.Experiment, run: StoredRun) -> EvalSetup:
         return EvalSetup(exp.objective, exp.eval_step, run.params)
     alone = exp.objective.without_teacher()
     if alone is None:
-        raise UserError(f"without its teacher there is nothing to measure of this student: {reason}")
-    print(f"the student by itself, for want of its teacher: {reason}")
+        raise UserError(f"without its teacher this student has no loss to evaluate: {reason}")
+    print(f"evaluating the student without its teacher: {reason}")
     eval_step = compile_eval_step(exp.mesh, alone, build.EVAL_SEED)
     return EvalSetup(alone, eval_step, exp.objective.network_params(run.params, "model"))
 
@@ -140,12 +152,12 @@ def _distillation(objective: Objective) -> Distillation:
 
 
 def _digest(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> str:
-    """Names what the teacher computes: its parameters and what they mean."""
-    found = hashlib.blake2b(
+    """Returns a digest of config, heads and parameters."""
+    digest = hashlib.blake2b(
         json.dumps(native_format.render_fields(config, heads), sort_keys=True).encode(), digest_size=16
     )
     for path, leaf in sorted(flatten_tree(params).items(), key=lambda pair: pair[0]):
         array = np.ascontiguousarray(leaf)
-        found.update(f"{path} {array.dtype} {array.shape}".encode())
-        found.update(array.data)
-    return found.hexdigest()
+        digest.update(f"{path} {array.dtype} {array.shape}".encode())
+        digest.update(array.data)
+    return digest.hexdigest()

@@ -185,7 +185,7 @@ def test_the_best_weights_and_an_early_end(task: Task, tmp_path: Path, capsys: p
 def test_from_scratch_and_class_weights(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--config.task.from_scratch=true", "--config.task.class_weights=balanced", "--config.task.epochs=1"]
     assert task("--workdir", tmp_path / "run", *more) == 0
-    assert "its weights drawn anew" in capsys.readouterr().out
+    assert "with fresh weights" in capsys.readouterr().out
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     weights = [float(each) for each in config["task"]["class_weights"]]
     assert len(weights) == 2 and min(weights) < 1.0 < max(weights)

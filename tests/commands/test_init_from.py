@@ -247,10 +247,10 @@ def test_other_pieces_other_length_other_objective(
     assert "--config.init_embeddings=remap" in capsys.readouterr().err
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *begin, "--config.init_embeddings=remap") == 0
     printed = capsys.readouterr().out
-    assert f"weights from {finished.workdir}; left out: pair_head, pooler" in printed
-    found = re.search(r"pieces: (\d+) of (\d+) kept, (\d+) composed of old ones, (\d+) fresh", printed)
+    assert f"weights from {finished.workdir}; unused: pair_head, pooler" in printed
+    found = re.search(r"tokens: (\d+) of (\d+) kept, (\d+) composed of old ones, (\d+) fresh", printed)
     assert found and int(found[1]) > 60 and int(found[2]) == int(found[1]) + int(found[3]) + int(found[4])
-    assert "positions: 64 there, 80 here: stretched (init_positions=tile)" in printed
+    assert "positions: 64 there, 80 here: resized (init_positions=tile)" in printed
     assert FIRST["eval/mlm_loss"] < fresh["eval/mlm_loss"] - 0.2
     assert math.isclose(fresh["eval/mlm_loss"], math.log(int(found[2])), rel_tol=0.1)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["init_embeddings"] == "remap"

@@ -209,7 +209,7 @@ def test_weights_come_from_an_export_or_a_work_folder(
         assert weights_digest(workdir) == weights_digest(finished.workdir)
     pieces = [*steps, "--config.data.lowercase=false"]  # as many pieces, but not the same
     assert lab.run("pretrain", "--workdir", tmp_path / "y", f"--config.init_from={finished.workdir}", *pieces) == 2
-    assert "other pieces than data.tokenizer has" in capsys.readouterr().err
+    assert "other tokens than data.tokenizer has" in capsys.readouterr().err
     other = ["--config.model.num_layers=3", *steps]
     assert lab.run("pretrain", "--workdir", tmp_path / "x", f"--config.init_from={finished.workdir}", *other) == 2
     assert "num_layers 2 there, 3 here" in capsys.readouterr().err
