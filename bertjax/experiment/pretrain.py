@@ -176,7 +176,7 @@ def _restore_or_init(
 
 def _schedule_change(exp: build.Experiment, step: int, changes: list[ChangedKey]) -> str:
     """Describes how a change of length or schedule changes the learning rate."""
-    old = exp.cfg.copy_and_resolve_references()
+    old = copy_config(exp.cfg)
     for key, before, _ in changes:
         if key == "train.num_steps" or key.startswith("schedule."):
             group, leaf = key.split(".")
