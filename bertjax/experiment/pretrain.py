@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import parse
 from bertjax.config.model import float32_config
+from bertjax.config.overrides import copy_config
 from bertjax.config.phases import amounts
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
