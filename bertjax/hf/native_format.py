@@ -13,8 +13,6 @@ import typing
 from collections.abc import Collection
 from typing import Any
 
-import jax
-
 from bertjax.config.fields import settings_of
 from bertjax.config.model import ComputeConfig, EncoderConfig
 from bertjax.errors import UserError
@@ -100,7 +98,7 @@ def param_shapes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, tup
         shapes = abstract_params(true, heads)
     except (OverflowError, ValueError, TypeError, MemoryError) as error:
         raise UserError(f"no model has these sizes: {' '.join(str(error).split())[:200]}") from None
-    return {path: leaf.shape for path, leaf in flatten_tree(jax.tree.map(lambda leaf: leaf, shapes)).items()}
+    return {path: leaf.shape for path, leaf in flatten_tree(shapes).items()}
 
 
 def make_keymap(shapes: dict[str, tuple[int, ...]]) -> KeyMap:

@@ -247,6 +247,11 @@ def init_params(config: EncoderConfig, heads: tuple[str, ...], key: Key) -> Para
 
 def abstract_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
     """Returns shapes and dtypes of `init_params` without allocating them."""
+    return jax.tree.map(lambda leaf: leaf, _abstract_params(config, heads))  # a copy: callers may change their tree
+
+
+@functools.lru_cache(maxsize=64)
+def _abstract_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
     return jax.eval_shape(lambda: init_params(config, heads, jax.random.key(0)))
 
 
