@@ -37,7 +37,8 @@ from bertjax.data.counter_rng import permutation
 from bertjax.errors import UserError
 from bertjax.finetuning.metrics.entities import entity_scores
 from bertjax.finetuning.readers.examples import TextExamples, WordExamples
-from bertjax.finetuning.readers.load import collect_labels, read_examples
+from bertjax.finetuning.readers.labels import collect_labels
+from bertjax.finetuning.tasks import read_examples
 
 ROOT = Path(__file__).parents[1]
 

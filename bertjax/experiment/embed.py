@@ -62,8 +62,8 @@ def embed(folder: Path, source: str, out: Path, field: str, options: EmbedOption
     print(
         f"{count:,} texts, {describe_pooling(pooling)}, {model.config.hidden_size} numbers each, in {took:.1f} s: {out}"
     )
-    if embedder.cut:
-        print(f"{embedder.cut:,} of them were longer than {embedder.max_length:,} tokens, and cut")
+    if embedder.num_truncated:
+        print(f"{embedder.num_truncated:,} of them were longer than {embedder.max_length:,} tokens, and cut")
 
 
 class _Window(NamedTuple):

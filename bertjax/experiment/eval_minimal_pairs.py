@@ -57,11 +57,11 @@ def eval_minimal_pairs(
             mode,
             two_streams=two_streams,
             tokens=batch_tokens(tokens),
-            progress=progress.update,
+            on_progress=progress.update,
         )
     for record, *scored in zip(pairs.records, *np.split(found.tokens, 2), strict=True):
         if not all(scored):
-            raise UserError(f"{record.place}: a sentence holds nothing that the tokenizer knows as text")
+            raise UserError(f"{record.location}: a sentence holds nothing that the tokenizer knows as text")
     good, bad = np.split(found.totals, 2)
     scores = minimal_pair_scores(good, bad, pairs.groups)
     if out is not None:
@@ -82,7 +82,7 @@ def read_pairs(files: Sequence[str], by: str | None = None) -> Pairs:
             for field, sentences in ((GOOD, pairs.good), (BAD, pairs.bad)):
                 sentence = record.text(field)
                 if not sentence.strip():
-                    raise UserError(f"{record.place}: {field} is blank")
+                    raise UserError(f"{record.location}: {field} is blank")
                 sentences.append(sentence)
             pairs.records.append(record)
             if by is not None:

@@ -10,7 +10,7 @@ from bertjax.config.task import TaskConfig
 from bertjax.experiment.embed import EmbedOptions, describe_pooling, pooling_of
 from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
 from bertjax.finetuning.readers.examples import TextExamples
-from bertjax.finetuning.readers.load import read_examples
+from bertjax.finetuning.tasks import read_examples
 from bertjax.inference.embed import Embedder
 from bertjax.inference.similarity import SimilarityScores, similarity_scores
 
@@ -41,6 +41,6 @@ def eval_sts(
     scores = similarity_scores(first, second, examples.scores)
     print(f"{len(examples):,} pairs, cosines of {describe_pooling(pooling)}, in {time.monotonic() - began:.1f} s")
     print(f"spearman {scores.spearman:.4f}  pearson {scores.pearson:.4f}")
-    if embedder.cut:
-        print(f"{embedder.cut:,} texts were longer than {embedder.max_length:,} tokens, and cut")
+    if embedder.num_truncated:
+        print(f"{embedder.num_truncated:,} texts were longer than {embedder.max_length:,} tokens, and cut")
     return scores

@@ -38,11 +38,11 @@ def _sentences(given: Sequence[str]) -> list[str]:
 
 
 def _shown(sentence: str, masks: Sequence[Sequence[MaskPrediction]]) -> str:
-    lines = ["  ".join(f"{filling.piece} {filling.probability:.3f}" for filling in mask) for mask in masks]
+    lines = ["  ".join(f"{filling.token} {filling.probability:.3f}" for filling in mask) for mask in masks]
     numbered = [f"{number}: {line}" for number, line in enumerate(lines, 1)] if len(lines) > 1 else lines
     return "\n".join([sentence, *(f"    {line}" for line in numbered)])
 
 
 def _json_line(sentence: str, masks: Sequence[Sequence[MaskPrediction]]) -> str:
-    rounded = [[{"piece": each.piece, "probability": round(each.probability, 6)} for each in mask] for mask in masks]
+    rounded = [[{"token": each.token, "probability": round(each.probability, 6)} for each in mask] for mask in masks]
     return json.dumps({"sentence": sentence, "masks": rounded}, ensure_ascii=False)

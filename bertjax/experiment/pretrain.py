@@ -220,4 +220,4 @@ def print_mask_predictions(exp: build.Experiment, prepared: Prepared, params: Pa
     found = fill_mask(model, prepared.tokenizer, sentences, two_streams=two_streams)
     for sentence, fillings in zip(sentences, found, strict=True):
         print(sentence)
-        print("    " + "  ".join(f"{filling.piece} {filling.probability:.2f}" for filling in fillings))
+        print("    " + "  ".join(f"{filling.token} {filling.probability:.2f}" for filling in fillings))

@@ -72,9 +72,9 @@ def pseudo_label(
         said = on_gold = list(_said_in_file(config, str(source.answers), files))
     found = None
     if gold is not None:
-        found = compute_agreement(sort_candidates(on_gold, labels).answers, gold_labels, labels, choice.confidence)
+        found = compute_agreement(sort_candidates(on_gold, labels).candidates, gold_labels, labels, choice.confidence)
     usable = sort_candidates(said, labels, gold_labels)
-    kept = select_candidates(usable.answers, choice.confidence, choice.per_class, choice.balance)
+    kept = select_candidates(usable.candidates, choice.confidence, choice.per_class, choice.balance)
     if not kept:
         raise UserError(f"no label is left to keep: {_dropped(usable, choice, 0)}")
     _write(out, kept)
@@ -142,10 +142,10 @@ def _gold(config: TaskConfig, file: str | None, labels: Sequence[str]) -> dict[K
     require_files([file], "--gold")
     for asked in read_inputs(config, [file], gold=True):
         examples = _texts(asked)
-        for key, name, place in zip(_keys(asked), examples.labels or [], range(len(examples)), strict=True):
+        for key, name, location in zip(_keys(asked), examples.labels or [], examples.locations, strict=True):
             name = by_number.get(name, name)
             if found.setdefault(key, name) != name:
-                raise UserError(f"{examples.places[place]}: another gold label for the same text: {key[0][:60]!r}")
+                raise UserError(f"{location}: another gold label for the same text: {key[0][:60]!r}")
     if not found:
         raise UserError(f"--gold {file} holds no example")
     return found
@@ -175,7 +175,7 @@ def _said_in_file(config: TaskConfig, file: str, files: Sequence[str]) -> Iterat
     for record in read_records(file):
         name = config.label_column or "label"
         if name not in record.values:
-            raise UserError(f"{record.place}: no field {name!r}; name the field of the answers with --label")
+            raise UserError(f"{record.location}: no field {name!r}; name the field of the answers with --label")
         yield Candidate(
             key_in(record), record.values[name], _confidence(record), record.values.get(config.id_column or "id")
         )
@@ -189,10 +189,10 @@ def _finder(config: TaskConfig, by_id: Mapping[str, Key]) -> Callable[[JsonRecor
             return text_key(record.text(text), None if pair is None else record.text(pair))
         if name not in record.values:
             raise UserError(
-                f"{record.place}: neither {text!r} nor {name!r} tells which text is answered (--text, --id)"
+                f"{record.location}: neither {text!r} nor {name!r} tells which text is answered (--text, --id)"
             )
         if not by_id:
-            raise UserError(f"{record.place}: an id without its text; give the texts with --in")
+            raise UserError(f"{record.location}: an id without its text; give the texts with --in")
         return by_id.get(str(record.values[name]), NO_TEXT)
 
     return key_in
@@ -207,7 +207,7 @@ def _confidence(record: JsonRecord) -> float | None:
     except (TypeError, ValueError):
         number = float("nan")
     if not 0.0 <= number <= 1.0:
-        raise UserError(f"{record.place}: confidence must be a number between 0 and 1, not {value!r}")
+        raise UserError(f"{record.location}: confidence must be a number between 0 and 1, not {value!r}")
     return number
 
 
@@ -239,7 +239,7 @@ def _dropped(usable: LabelBuckets, choice: Selection, kept: int) -> str:
         "gold": "texts of the gold sample",
     }
     parts = [f"{count:,} {names[name]}" for name, count in usable.dropped().items()]
-    left = len(usable.answers) - kept
+    left = len(usable.candidates) - kept
     if left:
         why = "below the confidence, or beyond what is kept of a label" if choice.per_class or choice.balance else ""
         parts.append(f"{left:,} {why or 'below the confidence'}")
@@ -253,8 +253,8 @@ def _summary(
     lines = [f"{facts['kept']:,} of {facts['of']:,} labels kept{asked}: {out}, and {summary_path(out).name} beside it"]
     if facts["kept"] < facts["of"]:
         lines.append(f"left out: {_dropped(usable, choice, facts['kept'])}")
-    if usable.strange:
-        lines.append("no labels: " + ", ".join(f"{text!r} ({count:,})" for text, count in usable.strange))
+    if usable.unknown_labels:
+        lines.append("no labels: " + ", ".join(f"{text!r} ({count:,})" for text, count in usable.unknown_labels))
     lines.append(describe_trust(found))
     if found is not None:
         kappa = "" if found.kappa is None else f"Cohen's kappa {found.kappa:.3f}"
@@ -269,11 +269,11 @@ def _summary(
         line = f"{row['label']:{width}} {row['kept']:8,} {row['of']:8,}"
         if found is not None:
             share = "-" if row["agreement"] is None else f"{row['agreement']:.1%}"
-            line += f" {share:>9} {row['gold_said']:9,}"
+            line += f" {share:>9} {row['gold_predicted']:9,}"
         lines.append(line)
-    if found is not None and found.levels:
+    if found is not None and found.thresholds:
         lines.append("confidence  gold examples  agreement")
-        for level in found.levels:
+        for level in found.thresholds:
             share = "-" if level.agreement is None else f"{level.agreement:.1%}"
             lines.append(f"{level.confidence:10g} {level.examples:14,} {share:>10}")
     return lines

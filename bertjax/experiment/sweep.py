@@ -23,7 +23,7 @@ from bertjax.experiment.callbacks import Callback
 from bertjax.experiment.finetune import train_task
 from bertjax.experiment.task import Task, read_task, require_task, task_batches
 from bertjax.experiment.workdir import has_checkpoints
-from bertjax.finetuning.batch_packing import choose_batch_sizes
+from bertjax.finetuning.batch_layout import choose_batch_sizes
 from bertjax.io import atomic
 from bertjax.metrics import is_better
 

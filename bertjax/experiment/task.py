@@ -28,11 +28,11 @@ from bertjax.experiment import build
 from bertjax.experiment.load import SourceModel, load_source_model, require_model
 from bertjax.experiment.workdir import has_checkpoints, read_config
 from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_length
-from bertjax.finetuning.evaluate import EvalResult, make_evaluator
+from bertjax.finetuning.evaluate import make_evaluator
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.readers.examples import Examples
-from bertjax.finetuning.readers.load import collect_labels, read_examples
-from bertjax.finetuning.tasks import TaskData, make_features
+from bertjax.finetuning.readers.labels import collect_labels
+from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, read_examples
 from bertjax.training.sharding import local_sequences, make_mesh
 from bertjax.types import Params
 

@@ -1,4 +1,4 @@
-"""Batches of a task: exactly so many windows an update, packed into as few rows as suffice for every update."""
+"""Batches of a task: `task.batch_size` windows per step, packed into as few sequences as suffice for every step."""
 
 from __future__ import annotations
 
@@ -8,33 +8,49 @@ from typing import overload
 
 import numpy as np
 
-from bertjax.data.corpus import offsets as ends_of
 from bertjax.data.counter_rng import IntArray, permutation
 from bertjax.data.packing import best_fit
 from bertjax.data.pipeline import ALL_SEQUENCES, Prefetcher, ProcessShare, SequenceIndex, all_sequences
 from bertjax.errors import UserError
-from bertjax.finetuning.batch_packing import choose_batch_sizes, pack_batches
+from bertjax.finetuning.batch_layout import choose_batch_sizes, make_batch, pack_batches
 from bertjax.finetuning.features import Features
-from bertjax.finetuning.templates import runs
 from bertjax.types import Batch
 
-_ROW_LENGTHS = 8  # rows are as long as the longest window, rounded up to a multiple of this
-_OF_TOKENS, _OF_PLACES = "token_labels", ("start_labels", "end_labels")
+_LENGTH_MULTIPLE = 8  # sequences are as long as the longest window, rounded up to a multiple of this
 
 
 class TaskBatches:
-    """The training batches of all epochs, any of which can be asked for; has the face of `training.run.Batches`.
+    """The training batches of all epochs, with random access by cursor; implements `training.run_context.Batches`.
 
-    A batch holds `batch_size` windows, the last batch of an epoch the rest (as transformers' Trainer has it). Epoch e
-    takes them in `orders[e]` int [n], else in an order drawn from (seed, e). They are packed into `num_sequences`
-    sequences of `seq_len` tokens with slots for `max_examples` windows each: the least that suffice for all batches,
-    sequences rounded up to a multiple of `sequence_multiple`. `packing=False` gives every window a sequence of its own.
-    `seq_len` None is the length of the longest window. `num_batch_shapes` > 1 lets batches that need fewer sequences
-    have fewer: that many sizes, `sizes`, chosen for the least work (each is one more compilation). Runs of several
-    seeds share their compiled steps where `sizes` and `min_examples` are given.
+    The last batch of an epoch holds the rest of the windows, as in transformers' Trainer. Batches beyond `num_steps`
+    use the planned orders again, from the first on.
 
-    `num_steps` updates make up `epochs`; later batches take the planned orders again, from the first on. Raises
-    `UserError` for windows that do not fit, and for ids outside the vocabulary.
+    Args:
+        features: the windows.
+        batch_size: windows per step.
+        epochs: passes over the windows, may be fractional.
+        seed: seed of the order of the windows.
+        pad_id: id of padding.
+        vocab_size: size of the model's vocabulary.
+        seq_len: tokens of a sequence; None: the length of the longest window.
+        packing: whether windows share sequences.
+        sequence_multiple: the number of sequences per batch is a multiple of this.
+        num_batch_shapes: number of `sizes`, which are chosen for the least work.
+        sizes: numbers of sequences per batch; with `min_examples`, runs of several seeds share their compiled steps.
+        min_examples: at least this many slots for windows per sequence.
+        orders: the windows of each epoch, int [n] each; None: drawn from (seed, epoch).
+        share: which sequences of a batch this process makes.
+        name: name of the split, for messages.
+
+    Attributes:
+        num_steps: Steps in `epochs`.
+        steps_per_epoch: Steps in one epoch.
+        sizes: Numbers of sequences that batches can have, ascending.
+        needed_sequences: Sequences that each batch needs, rounded up to the multiple.
+        max_examples: Slots for windows per sequence, E.
+
+    Raises:
+        UserError: a window does not fit, or a token id is outside the vocabulary.
     """
 
     def __init__(
@@ -64,24 +80,25 @@ class TaskBatches:
         self.num_steps = math.ceil(epochs * self.steps_per_epoch)
         num_epochs = math.ceil(self.num_steps / self.steps_per_epoch)
         self._orders = [_order(orders, epoch, seed, len(features)) for epoch in range(num_epochs)]
-        self._row_of = [self._rows_of(order, packing) for order in self._orders]
-        self._used = [self._rows_used(row_of) for row_of in self._row_of]
+        self._sequence_of = [self._pack(order, packing) for order in self._orders]
+        self._used = [self._count_sequences(packed) for packed in self._sequence_of]
         self.needed_sequences = -(-np.concatenate(self._used) // sequence_multiple) * sequence_multiple
         self.num_batch_shapes = num_batch_shapes
         self.sizes = tuple(sizes) or choose_batch_sizes(self.needed_sequences, num_batch_shapes)
         if self.sizes[-1] < self.needed_sequences.max() or any(size % sequence_multiple for size in self.sizes):
             raise ValueError(
-                f"{self.sizes} rows do not suffice for {self.needed_sequences.max()}, or leave a device without"
+                f"sizes {self.sizes} must reach {self.needed_sequences.max()} sequences, in multiples of "
+                f"{sequence_multiple}"
             )
-        self.max_examples = max(min_examples, *map(self._most_in_a_row, self._row_of))
+        self.max_examples = max(min_examples, *map(self._max_per_sequence, self._sequence_of))
 
     @property
     def num_sequences(self) -> int:
-        """Rows of a batch, the largest where there are several sizes."""
+        """Sequences of a batch, of the largest one if there are several sizes."""
         return self.sizes[-1]
 
-    def _rows_of(self, order: np.ndarray, packing: bool) -> np.ndarray:
-        """The row in its batch of every window of an epoch."""
+    def _pack(self, order: np.ndarray, packing: bool) -> np.ndarray:
+        """Returns the sequence in its batch of every window of an epoch."""
         if not packing:
             return np.arange(len(order), dtype=np.int32) % np.int32(self.batch_size)
         lengths = np.zeros(self.steps_per_epoch * self.batch_size, np.int32)
@@ -89,58 +106,65 @@ class TaskBatches:
         packed = pack_batches(lengths.reshape(self.steps_per_epoch, self.batch_size), self.seq_len)
         return packed.reshape(-1)[: len(order)]
 
-    def _rows_used(self, row_of: np.ndarray) -> np.ndarray:
-        """int64 [steps]: the rows that every batch of an epoch needs."""
-        return np.maximum.reduceat(row_of, np.arange(0, len(row_of), self.batch_size)).astype(np.int64) + 1
+    def _count_sequences(self, packed: np.ndarray) -> np.ndarray:
+        """Returns int64 [steps]: the sequences that every batch of an epoch needs."""
+        return np.maximum.reduceat(packed, np.arange(0, len(packed), self.batch_size)).astype(np.int64) + 1
 
-    def _most_in_a_row(self, row_of: np.ndarray) -> int:
-        batch = np.arange(len(row_of)) // self.batch_size
-        return int(np.bincount(batch * self.batch_size + row_of).max())
+    def _max_per_sequence(self, packed: np.ndarray) -> int:
+        batch = np.arange(len(packed)) // self.batch_size
+        return int(np.bincount(batch * self.batch_size + packed).max())
 
     def num_sequences_at(self, cursor: int) -> int:
-        """Rows of batch `cursor`, one of `sizes`."""
+        """Returns the number of sequences of batch `cursor`, one of `sizes`."""
         epoch, step = divmod(cursor, self.steps_per_epoch)
         return self.sizes[int(np.searchsorted(self.sizes, self._used[epoch % len(self._used)][step]))]
 
     @property
     def rows_per_epoch(self) -> dict[str, int]:
-        """Rows that go through the model in the first epoch."""
+        """Sequences in the first epoch."""
         return {self.name: int(np.array(self.sizes)[np.searchsorted(self.sizes, self._used[0])].sum())}
 
     @property
     def mean_sequences(self) -> float:
-        """Rows of a batch, on average over the first epoch."""
+        """Sequences per batch, mean over the first epoch."""
         return self.rows_per_epoch[self.name] / self.steps_per_epoch
 
     @property
     def padding(self) -> float:
-        """The share of all places of the first epoch that hold no token."""
+        """Share of the token slots of the first epoch that hold padding."""
         return 1.0 - len(self.features.tokens) / (self.rows_per_epoch[self.name] * self.seq_len)
 
     def window_numbers(self, cursor: int) -> np.ndarray:
-        """int32: the windows of batch `cursor`, in their order."""
-        return self._members(cursor)[0]
+        """Returns int32, the indices of the windows of batch `cursor`, in order."""
+        return self._windows(cursor)[0]
 
-    def _members(self, cursor: int) -> tuple[np.ndarray, np.ndarray]:
+    def _windows(self, cursor: int) -> tuple[np.ndarray, np.ndarray]:
         if cursor < 0:
             raise ValueError(f"a cursor cannot be negative: {cursor}")
         epoch, step = divmod(cursor, self.steps_per_epoch)
-        here = slice(step * self.batch_size, (step + 1) * self.batch_size)
-        return self._orders[epoch % len(self._orders)][here], self._row_of[epoch % len(self._orders)][here]
+        chosen = slice(step * self.batch_size, (step + 1) * self.batch_size)
+        return self._orders[epoch % len(self._orders)][chosen], self._sequence_of[epoch % len(self._orders)][chosen]
 
-    def batch(self, cursor: int, rows: SequenceIndex = ALL_SEQUENCES) -> Batch:
-        """Batch number `cursor` >= 0, or only some of its rows."""
-        numbers, row_of = self._members(cursor)
+    def batch(self, cursor: int, chosen: SequenceIndex = ALL_SEQUENCES) -> Batch:
+        """Returns batch number `cursor`, or only the chosen sequences of it."""
+        numbers, sequence_of = self._windows(cursor)
         size = (self.num_sequences_at(cursor), self.seq_len, self.max_examples)
-        return make_batch(self.features, numbers, row_of, size, self.pad_id, rows)
+        return make_batch(self.features, numbers, sequence_of, size, self.pad_id, chosen)
 
     def prefetch(self, start_cursor: int, stop_cursor: int, depth: int = 2) -> Prefetcher:
-        """Iterate over (cursor, this process's share of the batch) for the cursors [start, stop)."""
+        """Iterates over (cursor, this process's share of the batch).
 
-        def own(cursor: int) -> Batch:
-            return self.batch(cursor, self.share(self.num_sequences_at(cursor)))
-
-        return Prefetcher(own, start_cursor, stop_cursor, depth)
+        Args:
+            start_cursor: first batch.
+            stop_cursor: end of the range, exclusive.
+            depth: batches that are prepared ahead.
+        """
+        return Prefetcher(
+            lambda cursor: self.batch(cursor, self.share(self.num_sequences_at(cursor))),
+            start_cursor,
+            stop_cursor,
+            depth,
+        )
 
 
 def _order(orders: Sequence[IntArray] | None, epoch: int, seed: int, count: int) -> np.ndarray:
@@ -155,11 +179,25 @@ def _order(orders: Sequence[IntArray] | None, epoch: int, seed: int, count: int)
 
 
 class EvalBatches(Sequence[Batch]):
-    """Every window once, those of like length together, in batches of `rows` rows; made when they are asked for.
+    """Every window once, those of similar length together; batches are made when they are read.
 
-    All have the shapes [rows, seq_len] and [rows, max_examples]; the last is filled up with empty rows. With
-    `packing=False`, where every window has a row of its own, `num_lengths` > 1 lets batches of shorter windows have
-    rows of half the length, a quarter, ...: as many shapes.
+    All have the shapes [batch_size, seq_len] and [batch_size, max_examples]; the last one is filled up with empty
+    sequences.
+
+    Args:
+        features: the windows.
+        batch_size: sequences per batch.
+        pad_id: id of padding.
+        vocab_size: size of the model's vocabulary.
+        seq_len: tokens of a sequence; None: the length of the longest window.
+        packing: whether windows share sequences.
+        num_lengths: without packing, the number of sequence lengths: `seq_len`, a half, a quarter, ... of it; each is
+            one more shape to compile.
+        share: which sequences of a batch this process makes.
+        name: name of the split, for messages.
+
+    Raises:
+        UserError: a window does not fit, or a token id is outside the vocabulary.
     """
 
     def __init__(
@@ -178,18 +216,18 @@ class EvalBatches(Sequence[Batch]):
         require_token_ids(features, vocab_size, name)
         self.features, self.batch_size, self.pad_id, self.name = features, batch_size, pad_id, name
         self.seq_len = sequence_length(features, seq_len)
-        self._own = share(batch_size)
+        self._chosen = share(batch_size)
         lengths = features.lengths
         self._numbers = np.argsort(-lengths, kind="stable").astype(np.int32)
         if packing:
             counts = np.bincount(lengths, minlength=self.seq_len + 1)
-            row_of, _, num_rows = best_fit(counts, self.seq_len, self.seq_len)
-            order = np.argsort(row_of, kind="stable")
-            self._numbers, self._row_of = self._numbers[order], row_of[order]
-            self.max_examples = int(np.bincount(row_of).max())
+            packed, _, num_sequences = best_fit(counts, self.seq_len, self.seq_len)
+            order = np.argsort(packed, kind="stable")
+            self._numbers, self._sequence_of = self._numbers[order], packed[order]
+            self.max_examples = int(np.bincount(packed).max())
         else:
-            self._row_of, num_rows, self.max_examples = np.arange(len(lengths)), len(lengths), 1
-        self._num_batches = -(-num_rows // batch_size)
+            self._sequence_of, num_sequences, self.max_examples = np.arange(len(lengths)), len(lengths), 1
+        self._num_batches = -(-num_sequences // batch_size)
         self._lengths = [self.seq_len] if packing else _halves(self.seq_len, num_lengths)
 
     def __len__(self) -> int:
@@ -205,128 +243,51 @@ class EvalBatches(Sequence[Batch]):
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         first = index % len(self) * self.batch_size
-        begin, end = np.searchsorted(self._row_of, [first, first + self.batch_size])
+        begin, end = np.searchsorted(self._sequence_of, [first, first + self.batch_size])
         numbers = self._numbers[begin:end]
         longest = int(self.features.lengths[numbers].max())
-        seq_len = (
-            min(length for length in self._lengths if length >= longest) if len(self._lengths) > 1 else self.seq_len
-        )
+        seq_len = min((length for length in self._lengths if length >= longest), default=self.seq_len)
         size = (self.batch_size, seq_len, self.max_examples)
-        return make_batch(self.features, numbers, self._row_of[begin:end] - first, size, self.pad_id, self._own)
+        return make_batch(self.features, numbers, self._sequence_of[begin:end] - first, size, self.pad_id, self._chosen)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[index] for index in range(len(self)))
 
 
 def _halves(seq_len: int, count: int) -> list[int]:
-    """seq_len, its half, its quarter, ... rounded up to multiples of 8."""
-    halves = (-(-seq_len // (2**power) // _ROW_LENGTHS) * _ROW_LENGTHS for power in range(1, count))
+    """Returns seq_len, its half, its quarter, ... rounded up to multiples of 8."""
+    halves = (-(-seq_len // (2**power) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE for power in range(1, count))
     return [seq_len, *(length for length in halves if length < seq_len)]
 
 
 def sequence_length(features: Features, seq_len: int | None) -> int:
-    """Tokens of a row: the longest window rounded up, or what was asked for; raises `UserError` if too short."""
+    """Returns `seq_len`, by default the longest window rounded up; raises `UserError` if a window is longer."""
     if not len(features):
         raise UserError("the task has no examples left; check its sources")
     longest = int(features.lengths.max())
     if seq_len is None:
-        return -(-longest // _ROW_LENGTHS) * _ROW_LENGTHS
+        return -(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE
     if longest > seq_len:
         raise UserError(
-            f"task.max_length: a window has {longest} tokens, but rows have {seq_len}; set it to {seq_len} or less"
+            f"task.max_length: a window has {longest} tokens, but sequences have {seq_len}; set it to {seq_len} or less"
         )
     return seq_len
 
 
 def require_token_ids(features: Features, vocab_size: int, name: str) -> None:
-    """Raises `UserError` for token ids outside a vocabulary: JAX reads something else there, and goes on."""
-    tokens = features.tokens
-    if not tokens.size or tokens.view(np.uint32).max() < vocab_size:  # without a sign, negative numbers are huge
-        return
-    place = int(np.argmax(tokens.view(np.uint32) >= vocab_size))
-    window = int(np.searchsorted(features.offsets, place, side="right")) - 1
-    raise UserError(
-        f"task.{name}: example {int(features.example[window])} holds token id {int(tokens[place])}, but the model has "
-        f"{vocab_size} pieces; take tokenizer and weights of one model"
-    )
+    """Raises `UserError` for token ids outside the vocabulary, where JAX would silently read another row.
 
-
-def make_batch(
-    features: Features,
-    numbers: np.ndarray,
-    row_of: np.ndarray,
-    size: tuple[int, int, int],
-    pad_id: int,
-    rows: SequenceIndex = ALL_SEQUENCES,
-) -> dict[str, np.ndarray]:
-    """The batch in which window `numbers[i]` stands in row `row_of[i]`; `size` is (B, S, E), `rows` those to make.
-
-    As `bertjax.types.Batch` has it, and: example_numbers int32 [B, E], -1 = none · class_labels, score_labels [B, E] ·
-    start_labels, end_labels int32 [B, E], columns of the row · token_labels int32 [B, S], -1 = none. Where there is no
-    example the labels of examples are 0.
+    Args:
+        features: the windows.
+        vocab_size: size of the model's vocabulary.
+        name: name of the split, for the message.
     """
-    numbers, row, count = _own(numbers, row_of, size[0], rows)
-    counts = np.bincount(row, minlength=count)
-    begins = ends_of(counts)[row]
-    slot = np.arange(len(row)) - begins
-    lengths = features.offsets[numbers + 1] - features.offsets[numbers]
-    before = ends_of(lengths)[:-1]
-    first = before - before[begins] if len(row) else before
-    here, source = runs(row * size[1] + first, lengths), runs(features.offsets[numbers], lengths)
-
-    def tokens(values: np.ndarray, fill: int) -> np.ndarray:
-        out = np.full(count * size[1], fill, np.int32)
-        out[here] = values
-        return out.reshape(count, size[1])
-
-    def examples(values: np.ndarray, fill: int = 0) -> np.ndarray:
-        out = np.full((count, size[2]), fill, values.dtype)
-        out[row, slot] = values
-        return out
-
-    batch = {
-        "input_ids": tokens(features.tokens[source], pad_id),
-        "segment_ids": tokens(np.repeat(slot + 1, lengths), 0),
-        "position_ids": tokens(runs(np.zeros_like(lengths), lengths), 0),
-        "token_type_ids": tokens(features.token_types[source], 0),
-        "example_positions": examples((first + features.summary_position[numbers]).astype(np.int32)),
-        "example_weights": examples(np.ones(len(row), np.float32)),
-        "example_ids": examples(numbers.astype(np.uint32)),
-        "example_draws": examples(np.zeros(len(row), np.uint32)),
-        "example_numbers": examples(numbers.astype(np.int32), -1),
-    }
-    for name, values in features.labels.items():
-        if name == _OF_TOKENS:
-            batch[name] = tokens(values[source], -1)
-        else:
-            shift = first if name in _OF_PLACES else np.zeros_like(first)
-            batch[name] = examples(values[numbers] + shift.astype(values.dtype))
-    return batch
-
-
-def _own(
-    numbers: np.ndarray, row_of: np.ndarray, num_rows: int, rows: SequenceIndex
-) -> tuple[np.ndarray, IntArray, int]:
-    """The windows of the rows to make, row by row, those rows counted from 0, and how many they are."""
-    local = np.full(num_rows, -1, np.int64)
-    count = len(local[rows])
-    local[rows] = np.arange(count)
-    row = local[row_of]
-    order = np.argsort(row, kind="stable")
-    order = order[row[order] >= 0]
-    return numbers[order], row[order], count
-
-
-def scatter_token_values(features: Features, batch: Batch, values: np.ndarray, out: np.ndarray) -> None:
-    """Writes what a model says of the tokens of a batch, [B, S, ...], into `out` [total, ...], beside `tokens`."""
-    numbers, segments = np.asarray(batch["example_numbers"]), np.asarray(batch["segment_ids"])
-    row, column = np.nonzero(segments)
-    window = numbers[row, segments[row, column] - 1]
-    out[features.offsets[window] + np.asarray(batch["position_ids"])[row, column]] = np.asarray(values)[row, column]
-
-
-def scatter_window_values(batch: Batch, values: np.ndarray, out: np.ndarray) -> None:
-    """Writes what a model says of the windows of a batch, [B, E, ...], into `out` [n, ...], one entry a window."""
-    numbers = np.asarray(batch["example_numbers"])
-    here = numbers >= 0
-    out[numbers[here]] = np.asarray(values)[here]
+    tokens = features.tokens
+    if not tokens.size or tokens.view(np.uint32).max() < vocab_size:  # as unsigned, negative numbers are large
+        return
+    index = int(np.argmax(tokens.view(np.uint32) >= vocab_size))
+    window = int(np.searchsorted(features.offsets, index, side="right")) - 1
+    raise UserError(
+        f"task.{name}: example {int(features.example[window])} holds token id {int(tokens[index])}, but the model has "
+        f"{vocab_size} tokens; take tokenizer and weights of one model"
+    )

@@ -1,4 +1,4 @@
-"""Windows: what a model reads of an example, and the features of tasks on texts and pairs of texts."""
+"""Windows, the inputs of the model, and the features of classification and regression."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from bertjax.data.counter_rng import IntArray
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import TextExamples
-from bertjax.finetuning.readers.load import encode_labels
-from bertjax.finetuning.readers.records import Places
+from bertjax.finetuning.readers.labels import encode_labels
 from bertjax.finetuning.templates import TokenRanges, assemble_windows, encode_texts, find_template
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Features:
-    """Windows end to end; a window is what a model reads at a time, and an example but for qa, where it may be several.
+    """n windows end to end. A window is one input of the model: an example or, of a question, a part of its context.
 
-    tokens int32 [total] · offsets int64 [n + 1], where each window begins in `tokens` · token_types int8 [total] ·
-    example int32 [n], of which example · summary int32 [n], the place in the window of the token that stands for it.
-    labels: class_labels int32 [n] · score_labels float32 [n] · token_labels int32 [total], -1 = not scored ·
-    start_labels, end_labels int32 [n], places in the window, that of the summary where it does not hold the answer;
-    {} where examples were read without labels.
+    Attributes:
+        tokens: int32 [total].
+        offsets: int64 [n + 1], where each window begins in `tokens`.
+        token_types: int8 [total].
+        example: int32 [n], index of the example.
+        summary_position: int32 [n], position in the window of the token that represents it.
+        labels: {} if the examples were read without labels, else some of class_labels int32 [n]; score_labels
+            float32 [n]; token_labels int32 [total], -1: not scored; start_labels and end_labels int32 [n], positions in
+            the window, that of the summary if the window does not hold the answer.
     """
 
     tokens: np.ndarray
@@ -40,13 +43,13 @@ class Features:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [n]: tokens of every window."""
+        """Number of tokens of each window, int64 [n]."""
         return np.diff(self.offsets)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextData:
-    """Features of texts, one window an example, ids of the examples, what there is to say, and how many were cut."""
+    """Features of texts, one window per example; ids of the examples, remarks, and the number of truncated examples."""
 
     features: Features
     ids: list[str]
@@ -57,18 +60,25 @@ class TextData:
 def text_data(
     config: TaskConfig, examples: TextExamples, tokenizer: Tokenizer, labels: Sequence[str], training: bool = False
 ) -> TextData:
-    """The features of classification and regression; `labels` are the names of the classes (`collect_labels`).
+    """Returns the features of classification and regression.
 
-    `training` lets `task.swap_pairs` double the pairs. Raises `UserError` for unknown labels, and where a text alone is
-    too long for `task.truncation`.
+    Args:
+        config: settings of the task.
+        examples: the texts.
+        tokenizer: the tokenizer of the model.
+        labels: names of the classes.
+        training: lets `task.swap_pairs` double the pairs.
+
+    Raises:
+        UserError: a label is unknown, or `task.truncation` cannot make a pair fit.
     """
     template = find_template(tokenizer, config.is_pair)
     texts = [encode_texts(tokenizer, examples.texts)]
     if examples.pairs is not None:
         texts.append(encode_texts(tokenizer, examples.pairs))
-    room = config.max_length - template.num_special
-    kept, num_truncated = _kept(config, examples, [lengths for lengths, _ in texts], room)
-    parts = [TokenRanges.of(lengths, ids).cut(own) for (lengths, ids), own in zip(texts, kept, strict=True)]
+    limit = config.max_length - template.num_special
+    kept, num_truncated = _truncate(config, examples, [lengths for lengths, _ in texts], limit)
+    parts = [TokenRanges.of(*encoded).truncate(lengths) for encoded, lengths in zip(texts, kept, strict=True)]
     example = np.arange(len(examples), dtype=np.int32)
     if training and config.swap_pairs:
         first, second = parts
@@ -76,80 +86,86 @@ def text_data(
         example = np.concatenate([example, example])
     values: dict[str, np.ndarray] = {}
     if examples.labels is not None:
-        values["class_labels"] = encode_labels(labels, examples.labels, examples.places)[example]
+        values["class_labels"] = encode_labels(labels, examples.labels, examples.locations)[example]
     if examples.scores is not None:
         values["score_labels"] = np.array(examples.scores, np.float32)[example]
-    tokens, offsets, types, summary_position = assemble_windows(template, parts)
-    require_tokens(offsets, example, examples.places)
-    notes = [
-        *examples.notes,
-        *truncation_note(
-            num_truncated, len(examples), f"task.max_length={config.max_length}, task.truncation={config.truncation}"
-        ),
-    ]
+    tokens, offsets, types, summary = assemble_windows(template, parts)
+    require_tokens(offsets, example, examples.locations)
+    reason = f"task.max_length={config.max_length}, task.truncation={config.truncation}"
+    notes = [*examples.notes, *truncation_note(num_truncated, len(examples), reason)]
     return TextData(
-        Features(tokens, offsets, types, example, summary_position, values), examples.ids, tuple(notes), num_truncated
+        Features(tokens, offsets, types, example, summary, values), examples.ids, tuple(notes), num_truncated
     )
 
 
-def require_tokens(offsets: np.ndarray, example: np.ndarray, places: Places) -> None:
-    """Raises `UserError` where a window has no token: an empty text, in families without special pieces (GPT-2)."""
+def require_tokens(offsets: np.ndarray, example: np.ndarray, locations: Sequence[str]) -> None:
+    """Raises `UserError` if a window is empty: an empty text in a family without special tokens (GPT-2).
+
+    Args:
+        offsets: `Features.offsets`.
+        example: `Features.example`.
+        locations: where the examples were read.
+    """
     empty = np.flatnonzero(np.diff(offsets) == 0)
     if len(empty):
         raise UserError(
-            f"{places[int(example[empty[0]])]}: the text has no token for this tokenizer; remove the example"
+            f"{locations[int(example[empty[0]])]}: the text has no token for this tokenizer; remove the example"
         )
 
 
-def truncation_note(count: int, total: int, why: str, what: str = "examples") -> list[str]:
-    """What to say where some examples are longer than they may be."""
-    return [f"{count:,} of {total:,} {what} ({count / total:.1%}) are too long and were cut ({why})"] if count else []
+def truncation_note(count: int, total: int, reason: str, what: str = "examples") -> list[str]:
+    """Returns the remark that `count` of `total` items were truncated; [] if there are none."""
+    return (
+        [f"{count:,} of {total:,} {what} ({count / total:.1%}) are too long and were cut ({reason})"] if count else []
+    )
 
 
-def _kept(
-    config: TaskConfig, examples: TextExamples, lengths: Sequence[IntArray], room: int
+def _truncate(
+    config: TaskConfig, examples: TextExamples, lengths: Sequence[IntArray], limit: int
 ) -> tuple[list[IntArray], int]:
-    """How many tokens of every text stay, and how many examples are cut."""
-    kept = truncated_lengths(lengths, room, config.truncation)
-    for own in kept:
-        if len(own) and own.min() < 0:
-            place = examples.places[int(own.argmin())]
+    """Returns the kept tokens of every text, and how many examples are truncated."""
+    kept = truncated_lengths(lengths, limit, config.truncation)
+    for of_text in kept:
+        if len(of_text) and of_text.min() < 0:
             raise UserError(
-                f"{place}: task.truncation={config.truncation} cannot make this pair fit "
-                f"task.max_length={config.max_length}: the other text alone is too long; set "
+                f"{examples.locations[int(of_text.argmin())]}: task.truncation={config.truncation} cannot make this "
+                f"pair fit task.max_length={config.max_length}: the other text alone is too long; set "
                 "task.truncation=longest_first, or a greater task.max_length"
             )
-    is_cut = np.zeros(len(examples), bool)
-    for own, full in zip(kept, lengths, strict=True):
-        is_cut |= own < full
-    return kept, int(is_cut.sum())
+    is_truncated = np.zeros(len(examples), bool)
+    for of_text, full in zip(kept, lengths, strict=True):
+        is_truncated |= of_text < full
+    return kept, int(is_truncated.sum())
 
 
-def truncated_lengths(lengths: Sequence[IntArray], room: int, rule: str) -> list[IntArray]:
-    """Of texts or pairs of texts with so many tokens, how many stay of each where `room` is for both together.
+def truncated_lengths(lengths: Sequence[IntArray], limit: int, strategy: str) -> list[IntArray]:
+    """Returns how many tokens to keep of each text so that an example has at most `limit`.
 
-    longest_first: the longer gives way until both are equal, then both, the longer keeping one more if the room is odd
-    (what the `tokenizers` library does) · only_first, only_second: that text alone, and a negative number says that the
-    other one leaves no room for it. A single text is cut by any rule.
+    Args:
+        lengths: tokens of the texts, one array [n] for single texts, two for pairs.
+        limit: tokens of an example, without special tokens.
+        strategy: longest_first: the longer text is truncated until both are equal, then both, where the second keeps
+            one more if the limit is odd and it is the longer one (as the `tokenizers` library does); only_first and
+            only_second: that text alone; -1 if the other one leaves nothing for it. Single texts are always truncated.
     """
     if len(lengths) == 1:
-        return [np.minimum(lengths[0], room)]
+        return [np.minimum(lengths[0], limit)]
     first, second = lengths
-    over = first + second > room
-    if rule == "only_first":
-        return [_rest(first, second, room, over), second]
-    if rule == "only_second":
-        return [first, _rest(second, first, room, over)]
+    over = first + second > limit
+    if strategy == "only_first":
+        return [_remaining(first, second, limit, over), second]
+    if strategy == "only_second":
+        return [first, _remaining(second, first, limit, over)]
     short = np.minimum(first, second)
     is_second_longer = first <= second
-    fits = 2 * short <= room  # the shorter stays whole
-    longer = np.where(fits, room - short, room - room // 2)
-    shorter = np.where(fits, short, room // 2)
+    fits = 2 * short <= limit  # the shorter one is kept whole
+    longer = np.where(fits, limit - short, limit - limit // 2)
+    shorter = np.where(fits, short, limit // 2)
     new_first = np.where(is_second_longer, shorter, longer)
     new_second = np.where(is_second_longer, longer, shorter)
     return [np.where(over, new_first, first), np.where(over, new_second, second)]
 
 
-def _rest(own: IntArray, other: IntArray, room: int, over: np.ndarray) -> IntArray:
-    left = room - other
-    return np.where(over, np.where(left > 0, left, -1), own)
+def _remaining(lengths: IntArray, others: IntArray, limit: int, over: np.ndarray) -> IntArray:
+    left = limit - others
+    return np.where(over, np.where(left > 0, left, -1), lengths)

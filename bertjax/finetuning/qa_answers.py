@@ -1,4 +1,4 @@
-"""Scores of starts and ends to answers: the best spans of every question, over all of its windows."""
+"""Answers from the scores of starts and ends: the best spans of every question, over all of its windows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bertjax.config.task import TaskConfig
 from bertjax.data.counter_rng import IntArray
 from bertjax.finetuning.qa_features import QaData
 
-_WINDOWS_PER_PASS = 512  # times n_best squared pairs of places at a time
+_WINDOWS_PER_PASS = 512  # limits the memory of n_best_size squared pairs per window
 
 
 class AnswerSpan(NamedTuple):
-    """One possible answer: the characters [begin, end) of the context, (0, 0) = no answer.
+    """A candidate answer: the characters [begin, end) of the context; (0, 0) is no answer.
 
-    `probability` is that among the answers kept, of a softmax over their scores.
+    `probability` is the softmax over the scores of the candidates that are kept.
     """
 
     text: str
@@ -29,8 +29,13 @@ class AnswerSpan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PredictedAnswer:
-    """What is answered to a question: `text`, "" = no answer; the best spans, the highest score first; and by how much
-    the score of no answer exceeds that of the best span (None where every question has an answer).
+    """The answer to a question.
+
+    Attributes:
+        id: Id of the question.
+        text: The answer; "" is no answer.
+        spans: The candidates, highest score first.
+        null_score_diff: Score of no answer minus that of the best span; None if every question has an answer.
     """
 
     id: str
@@ -40,7 +45,7 @@ class PredictedAnswer:
 
 
 class _Pairs(NamedTuple):
-    """Possible answers of all windows: their question, characters and score."""
+    """Pairs of a start and an end: index of the question, characters and score."""
 
     question: IntArray
     begin: IntArray
@@ -65,49 +70,42 @@ def select_answers(
         end_scores: the same for ends.
 
     Returns:
-        One prediction per question, in order, without blanks around its text; "" where there is no candidate.
+        One prediction per question, in order, without blanks around its text; "" if there is no candidate.
     """
     features = data.features
-    pairs = _joined(
-        [
-            _pairs(
-                config, data, start_scores, end_scores, np.arange(begin, min(begin + _WINDOWS_PER_PASS, len(features)))
-            )
-            for begin in range(0, len(features), _WINDOWS_PER_PASS)
-        ]
-    )
+    windows = np.arange(len(features))
+    passes = [
+        _window_pairs(config, data, start_scores, end_scores, windows[begin : begin + _WINDOWS_PER_PASS])
+        for begin in range(0, len(features), _WINDOWS_PER_PASS)
+    ]
+    pairs = _Pairs(*(np.concatenate(values) for values in zip(*passes, strict=True)))
     order = np.lexsort((-pairs.score, pairs.question))
     pairs = _Pairs(*(values[order] for values in pairs))
-    place = features.offsets[:-1] + features.summary_position
-    null_of_window = start_scores[place].astype(np.float64) + end_scores[place]
+    summary = features.offsets[:-1] + features.summary_position
+    null_of_window = start_scores[summary].astype(np.float64) + end_scores[summary]
     questions, first = np.unique(features.example, return_index=True)
-    null = np.minimum.reduceat(null_of_window, first)
+    null_scores = np.minimum.reduceat(null_of_window, first)
     bounds = np.searchsorted(pairs.question, [questions, questions + 1]).T
-    return [
-        _answer(
-            config,
-            data,
-            int(question),
-            _Pairs(*(values[begin : min(end, begin + config.qa.n_best_size)] for values in pairs)),
-            score,
-        )
-        for question, (begin, end), score in zip(questions, bounds.tolist(), null.tolist(), strict=True)
-    ]
+    answers = []
+    for question, (begin, end), null in zip(questions.tolist(), bounds.tolist(), null_scores.tolist(), strict=True):
+        best = slice(begin, min(end, begin + config.qa.n_best_size))
+        answers.append(_answer(config, data, question, _Pairs(*(values[best] for values in pairs)), null))
+    return answers
 
 
-def _pairs(
+def _window_pairs(
     config: TaskConfig, data: QaData, start_scores: np.ndarray, end_scores: np.ndarray, windows: IntArray
 ) -> _Pairs:
-    """The possible answers of some windows, at most `n_best` of each."""
-    features = data.features
-    lengths = features.lengths[windows]
-    starts, start_best = _best_places(start_scores, features.offsets[windows], lengths, config.qa.n_best_size)
-    ends, end_best = _best_places(end_scores, features.offsets[windows], lengths, config.qa.n_best_size)
-    place, count = data.context_position[windows, None, None], data.context_length[windows, None, None]
+    """Returns the candidates of some windows, at most `n_best_size` of each."""
+    features, qa = data.features, config.qa
+    begins, lengths = features.offsets[windows], features.lengths[windows]
+    starts, start_best = _highest(start_scores, begins, lengths, qa.n_best_size)
+    ends, end_best = _highest(end_scores, begins, lengths, qa.n_best_size)
+    first, count = data.context_position[windows, None, None], data.context_length[windows, None, None]
     start, end = starts[:, :, None], ends[:, None, :]
-    possible = (start >= place) & (end < place + count) & (start <= end) & (end - start < config.qa.max_answer_length)
-    score = np.where(possible, start_best[:, :, None] + end_best[:, None, :], -np.inf).reshape(len(windows), -1)
-    kept = np.argsort(-score, axis=1, kind="stable")[:, : config.qa.n_best_size]
+    allowed = (start >= first) & (end < first + count) & (start <= end) & (end - start < qa.max_answer_length)
+    score = np.where(allowed, start_best[:, :, None] + end_best[:, None, :], -np.inf).reshape(len(windows), -1)
+    kept = np.argsort(-score, axis=1, kind="stable")[:, : qa.n_best_size]
     row, column = np.nonzero(np.take_along_axis(score, kept, axis=1) > -np.inf)
     pair = kept[row, column]
     window = windows[row]
@@ -122,49 +120,44 @@ def _pairs(
     )
 
 
-def _best_places(scores: np.ndarray, begins: IntArray, lengths: IntArray, count: int) -> tuple[IntArray, np.ndarray]:
-    """The places of the `count` highest scores of every window, the highest first, and those scores in float64."""
+def _highest(scores: np.ndarray, begins: IntArray, lengths: IntArray, count: int) -> tuple[IntArray, np.ndarray]:
+    """Returns positions of the `count` highest scores of every window, highest first, and the scores in float64."""
     columns = np.arange(int(lengths.max()))
     inside = columns < lengths[:, None]
-    own = np.where(inside, scores[np.where(inside, begins[:, None] + columns, 0)], -np.inf).astype(np.float64)
-    if count < own.shape[1]:
-        best = np.argpartition(-own, count - 1, axis=1)[:, :count]
+    padded = np.where(inside, scores[np.where(inside, begins[:, None] + columns, 0)], -np.inf).astype(np.float64)
+    if count < padded.shape[1]:
+        best = np.argpartition(-padded, count - 1, axis=1)[:, :count]
     else:
-        best = np.broadcast_to(columns, own.shape)
-    values = np.take_along_axis(own, best, axis=1)
+        best = np.broadcast_to(columns, padded.shape)
+    values = np.take_along_axis(padded, best, axis=1)
     order = np.argsort(-values, axis=1, kind="stable")
     return np.take_along_axis(best, order, axis=1), np.take_along_axis(values, order, axis=1)
 
 
-def _joined(parts: list[_Pairs]) -> _Pairs:
-    return _Pairs(*(np.concatenate(values) for values in zip(*parts, strict=True)))
-
-
 def _answer(config: TaskConfig, data: QaData, question: int, pairs: _Pairs, null: float) -> PredictedAnswer:
-    examples = data.examples
+    examples, qa = data.examples, config.qa
     context = examples.contexts[examples.context_of[question]]
     found = list(zip(pairs.begin.tolist(), pairs.end.tolist(), pairs.score.tolist(), strict=True))
-    if config.qa.allow_no_answer:
-        found = _with_null(found, null, config.qa.n_best_size)
+    if qa.allow_no_answer:
+        found = _insert_null(found, null, qa.n_best_size)
     scores = np.array([score for _, _, score in found])
     weights = np.exp(scores - scores.max()) if len(scores) else scores
     spans = [
         AnswerSpan(context[begin:end].strip(), begin, end, score, float(weight))
         for (begin, end, score), weight in zip(found, weights / weights.sum() if len(weights) else [], strict=True)
     ]
+    name = examples.ids[question]
     best = next((span for span in spans if span.text), None)
-    if not config.qa.allow_no_answer:
-        return PredictedAnswer(examples.ids[question], spans[0].text if spans else "", spans, None)
+    if not qa.allow_no_answer:
+        return PredictedAnswer(name, spans[0].text if spans else "", spans, None)
     if best is None:
-        return PredictedAnswer(examples.ids[question], "", spans, np.inf)
-    margin = null - best.score
-    return PredictedAnswer(
-        examples.ids[question], "" if margin > config.qa.null_score_diff_threshold else best.text, spans, margin
-    )
+        return PredictedAnswer(name, "", spans, np.inf)
+    difference = null - best.score
+    return PredictedAnswer(name, "" if difference > qa.null_score_diff_threshold else best.text, spans, difference)
 
 
-def _with_null(found: list[tuple[int, int, float]], null: float, n_best: int) -> list[tuple[int, int, float]]:
-    """No answer takes its place among the answers, and the last one where its score is too low for the `n_best`."""
-    place = sum(score >= null for _, _, score in found)
-    kept = [*found[:place], (0, 0, null), *found[place:]]
-    return kept[:n_best] if place < n_best else [*kept[:n_best], (0, 0, null)]
+def _insert_null(found: list[tuple[int, int, float]], null: float, n_best_size: int) -> list[tuple[int, int, float]]:
+    """Inserts no answer among the candidates by its score; it is kept as the last one if the score is too low."""
+    rank = sum(score >= null for _, _, score in found)
+    kept = [*found[:rank], (0, 0, null), *found[rank:]]
+    return kept[:n_best_size] if rank < n_best_size else [*kept[:n_best_size], (0, 0, null)]

@@ -1,4 +1,4 @@
-"""Questions and windows of their contexts, with places of answers as characters and as tokens."""
+"""Features of question answering: questions with windows of their contexts, and the tokens of answers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ _CONTEXTS_PER_CALL = 1024
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TokenizedContexts:
-    """Contexts as tokens: `lengths` int64 [contexts]; of all tokens, end to end, the ids int32 and the characters.
+    """Contexts as tokens, end to end.
 
-    `begins` and `ends` int64 [tokens] are those of their own context.
+    Attributes:
+        lengths: int64 [contexts], number of tokens.
+        ids: int32 [tokens].
+        begins, ends: int64 [tokens], the characters [begin, end) of its context that each token covers.
     """
 
     lengths: IntArray
@@ -37,11 +40,16 @@ class TokenizedContexts:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QaData:
-    """Features of questions, one or several windows each, and where the contexts are in them.
+    """Features of questions, one or several windows each, and the contexts in them.
 
-    examples: the questions as they were read · contexts: their tokens · context_place int64 [n], the first token of the
-    context in every window · first_token int64 [n], which of all context tokens that is · context_length int64 [n], how
-    many of them the window holds · notes: what there is to say.
+    Attributes:
+        features: The n windows.
+        examples: The questions as they were read.
+        contexts: Tokens of the contexts.
+        context_position: int64 [n], position in the window of the first token of the context.
+        first_token: int64 [n], index of that token among all context tokens.
+        context_length: int64 [n], number of context tokens in the window.
+        notes: Remarks to print.
     """
 
     features: Features
@@ -53,95 +61,105 @@ class QaData:
     notes: tuple[str, ...]
 
 
-def qa_data(config: TaskConfig, examples: QaExamples, tokenizer: Tokenizer, training: bool = False) -> QaData:
-    """The windows of every question, those that transformers' `run_qa` makes with `stride=task.qa.doc_stride`.
+def qa_data(
+    config: TaskConfig, examples: QaExamples, tokenizer: Tokenizer, labels: Sequence[str] = (), training: bool = False
+) -> QaData:
+    """Returns the windows of every question, as transformers' `run_qa` makes them with `stride=doc_stride`.
 
-    The question comes first, in families padded on the left (XLNet) the context. A window holds the answer where all of
-    it lies inside; else its start and end are the summary token. Training leaves out questions whose answer's text does
-    not stand at its offset. Raises `UserError` where all are.
+    The question comes first; in families that are padded on the left (XLNet), the context. A window holds the answer
+    if all of it is inside; else the labels of start and end are the summary token.
+
+    Args:
+        config: settings of the task.
+        examples: the questions.
+        tokenizer: the tokenizer of the model.
+        labels: not used.
+        training: leaves out questions whose answer is not at its offset.
+
+    Raises:
+        UserError: no question is left.
     """
     notes = list(examples.notes)
     chosen = np.arange(len(examples))
     if training and examples.answers is not None:
-        chosen = np.flatnonzero(_in_place(examples))
+        chosen = np.flatnonzero(_is_at_offset(examples))
         if len(chosen) < len(examples):
             count = len(examples) - len(chosen)
             notes.append(f"{count:,} of {len(examples):,} questions are left out: the answer is not at answer_start")
         if not len(chosen):
             raise UserError("task.train: no answer stands at its answer_start; it counts characters, from 0")
     template = find_template(tokenizer, is_pair=True)
-    questions = TokenRanges.of(*encode_texts(tokenizer, [examples.questions[i] for i in chosen]))
-    asked = questions.cut(np.minimum(questions.lengths, config.qa.max_question_length))
-    num_truncated = int((asked.lengths < questions.lengths).sum())
-    notes += truncation_note(
-        num_truncated, len(chosen), f"task.qa.max_question_length={config.qa.max_question_length}", "questions"
-    )
+    whole = TokenRanges.of(*encode_texts(tokenizer, [examples.questions[i] for i in chosen]))
+    questions = whole.truncate(np.minimum(whole.lengths, config.qa.max_question_length))
+    num_truncated = int((questions.lengths < whole.lengths).sum())
+    reason = f"task.qa.max_question_length={config.qa.max_question_length}"
+    notes += truncation_note(num_truncated, len(chosen), reason, "questions")
     contexts = tokenize_contexts(tokenizer, examples.contexts)
     context_of = np.array(examples.context_of, np.int64)[chosen]
-    rooms = config.max_length - template.num_special - asked.lengths
-    which, starts, lengths = _windows(contexts.lengths[context_of], rooms, config.qa.doc_stride)
+    limits = config.max_length - template.num_special - questions.lengths
+    which, starts, lengths = _windows(contexts.lengths[context_of], limits, config.qa.doc_stride)
 
     first_token = ends_of(contexts.lengths)[:-1][context_of[which]] + starts
-    question = dataclasses.replace(asked, starts=asked.starts[which], lengths=asked.lengths[which])
+    question = dataclasses.replace(questions, starts=questions.starts[which], lengths=questions.lengths[which])
     context = TokenRanges(contexts.ids, first_token, lengths)
     is_context_first = family_of(tokenizer.family).padding_side == "left"
     parts = [context, question] if is_context_first else [question, context]
-    tokens, offsets, types, summary_position = assemble_windows(template, parts)
-    place = range_begins(template, parts, 0 if is_context_first else 1)
+    tokens, offsets, types, summary = assemble_windows(template, parts)
+    position = range_begins(template, parts, 0 if is_context_first else 1)
     values = {}
     if examples.answers is not None:
         spans = _answer_tokens(examples, chosen, contexts)
-        values = _labels(spans[which], contexts, first_token, lengths, place, summary_position)
-    features = Features(tokens, offsets, types, chosen[which].astype(np.int32), summary_position, values)
-    notes.append(_window_note(config, len(chosen), values, summary_position))
-    return QaData(features, examples, contexts, place, first_token, lengths, tuple(notes))
+        values = _labels(spans[which], contexts, first_token, lengths, position, summary)
+    features = Features(tokens, offsets, types, chosen[which].astype(np.int32), summary, values)
+    notes.append(_window_note(config, len(chosen), values, summary))
+    return QaData(features, examples, contexts, position, first_token, lengths, tuple(notes))
 
 
 def tokenize_contexts(tokenizer: Tokenizer, contexts: Sequence[str]) -> TokenizedContexts:
-    """The tokens of contexts with the characters [begin, end) that each of them stands for."""
+    """Tokenises contexts and keeps the characters [begin, end) that each token covers."""
     lengths, ids, spans = [], [], []
     for first in range(0, len(contexts), _CONTEXTS_PER_CALL):
         group = list(contexts[first : first + _CONTEXTS_PER_CALL])
         encodings = tokenizer.engine.encode_batch(group, add_special_tokens=False)
         counts, found = flatten_ids([encoding.ids for encoding in encodings])
-        both = itertools.chain.from_iterable(itertools.chain.from_iterable(each.offsets for each in encodings))
+        numbers = itertools.chain.from_iterable(itertools.chain.from_iterable(each.offsets for each in encodings))
         lengths.append(counts)
         ids.append(found)
-        spans.append(np.fromiter(both, np.int64, 2 * len(found)).reshape(-1, 2))
+        spans.append(np.fromiter(numbers, np.int64, 2 * len(found)).reshape(-1, 2))
     begins, ends = np.concatenate(spans).T if spans else np.zeros((2, 0), np.int64)
     return TokenizedContexts(
         np.concatenate(lengths), np.concatenate(ids), np.ascontiguousarray(begins), np.ascontiguousarray(ends)
     )
 
 
-def _windows(lengths: IntArray, rooms: IntArray, stride: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Of every window which question it asks, where in the context it begins and how many of its tokens it holds.
+def _windows(lengths: IntArray, limits: IntArray, stride: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Returns for every window its question, its first token in the context and its number of context tokens.
 
-    Windows follow each other until one reaches the end, and share `stride` tokens (the `tokenizers` library's rule).
+    Windows follow each other until one reaches the end, and share `stride` tokens (rule of the `tokenizers` library).
     """
-    steps = rooms - stride
-    counts = 1 + np.maximum(-(-(lengths - rooms) // steps), 0)
+    steps = limits - stride
+    counts = 1 + np.maximum(-(-(lengths - limits) // steps), 0)
     which = np.repeat(np.arange(len(lengths)), counts)
-    number = np.arange(len(which)) - ends_of(counts)[:-1][which]
-    starts = number * steps[which]
-    return which, starts, np.minimum(rooms[which], lengths[which] - starts)
+    starts = (np.arange(len(which)) - ends_of(counts)[:-1][which]) * steps[which]
+    return which, starts, np.minimum(limits[which], lengths[which] - starts)
 
 
-def _in_place(examples: QaExamples) -> np.ndarray:
-    """bool [questions]: whether the first answer stands where it says, blanks aside; True where there is none."""
+def _is_at_offset(examples: QaExamples) -> np.ndarray:
+    """Returns bool [questions]: whether the first answer is at its offset, apart from blanks; True without answer."""
     assert examples.answers is not None
     found = np.ones(len(examples), bool)
     for index, (answers, context) in enumerate(zip(examples.answers, examples.context_of, strict=True)):
         if answers.texts:
             text, start = answers.texts[0], answers.starts[0]
-            there = examples.contexts[context][start : start + len(text)]
-            found[index] = bool(text.strip()) and (there == text or there.split() == text.split())
+            at_offset = examples.contexts[context][start : start + len(text)]
+            found[index] = bool(text.strip()) and (at_offset == text or at_offset.split() == text.split())
     return found
 
 
 def _answer_tokens(examples: QaExamples, chosen: IntArray, contexts: TokenizedContexts) -> IntArray:
-    """int64 [chosen, 4]: the characters [begin, end) of the first answer of every question, and the first and last
-    token (among those of all contexts) that it lies on; begin is -1 where there is no answer.
+    """Returns int64 [chosen, 4]: characters [begin, end) of the first answer, its first and last token.
+
+    Tokens are counted among those of all contexts; begin is -1 without answer.
     """
     assert examples.answers is not None
     spans = np.full((len(chosen), 4), -1, np.int64)
@@ -150,7 +168,7 @@ def _answer_tokens(examples: QaExamples, chosen: IntArray, contexts: TokenizedCo
         if answers.texts:
             spans[row, :2] = answers.starts[0], answers.starts[0] + len(answers.texts[0])
     context = np.array(examples.context_of, np.int64)[chosen]
-    # Characters of all contexts on one line: a context begins behind the end of the one before.
+    # Characters of all contexts on one axis: a context begins after the end of the one before.
     widest = max(int(contexts.ends.max(initial=0)), int(spans[:, 1].max(initial=0))) + 2
     of_token = np.repeat(np.arange(len(contexts.lengths)), contexts.lengths) * widest
     begins, ends = (np.maximum.accumulate(of_token + each) for each in (contexts.begins, contexts.ends))
@@ -164,27 +182,24 @@ def _labels(
     contexts: TokenizedContexts,
     first_token: IntArray,
     lengths: IntArray,
-    place: IntArray,
-    summary_position: np.ndarray,
+    position: IntArray,
+    summary: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Where the answer starts and ends in every window, the summary token's place where all of it is not there."""
+    """Returns start and end of the answer in every window, or the position of the summary token."""
     last_token = first_token + np.maximum(lengths, 1) - 1
     inside = (spans[:, 0] >= 0) & (lengths > 0)
     inside[inside] = contexts.begins[first_token[inside]] <= spans[inside, 0]
     inside[inside] = contexts.ends[last_token[inside]] >= spans[inside, 1]
     found = {}
     for name, token in (("start_labels", spans[:, 2]), ("end_labels", spans[:, 3])):
-        # Unlike here, run_qa's own loop goes past the context where the answer begins in the last token of a window.
-        own = np.clip(token, first_token, last_token) - first_token + place
-        found[name] = np.where(inside, own, summary_position).astype(np.int32)
+        # Unlike here, run_qa's own loop leaves the context if the answer begins in the last token of a window.
+        in_window = np.clip(token, first_token, last_token) - first_token + position
+        found[name] = np.where(inside, in_window, summary).astype(np.int32)
     return found
 
 
-def _window_note(
-    config: TaskConfig, questions: int, values: dict[str, np.ndarray], summary_position: np.ndarray
-) -> str:
-    """How many windows there are, and in how many the answer is."""
-    note = f"{questions:,} questions in {len(summary_position):,} windows of at most {config.max_length} tokens"
+def _window_note(config: TaskConfig, questions: int, values: dict[str, np.ndarray], summary: np.ndarray) -> str:
+    note = f"{questions:,} questions in {len(summary):,} windows of at most {config.max_length} tokens"
     if values:
-        note += f", {int((values['start_labels'] != summary_position).sum()):,} of which hold the answer"
+        note += f", {int((values['start_labels'] != summary).sum()):,} of which hold the answer"
     return note

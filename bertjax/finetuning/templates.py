@@ -1,4 +1,4 @@
-"""Texts to ids, and ids to windows with the special pieces of the family around them; all by whole arrays."""
+"""Tokens of texts, and their arrangement in windows with the special tokens of the family; all on whole arrays."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from bertjax.data.special_tokens import family_of
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.word_cache import FlatTokens, flatten_ids
 
-TEXTS_PER_CALL = 4096  # the library keeps all that it knows of a text until the call ends: about 100 bytes a token
+TEXTS_PER_CALL = 4096  # the library keeps about 100 bytes per token until the call ends
 
 
 @dataclasses.dataclass(frozen=True)
 class WindowTemplate:
-    """The special pieces before, between and behind one or two texts, (id, token type) each, and the texts' types.
+    """Arrangement of one or two texts and special tokens in a window.
 
-    `gaps` has one more entry than there are texts. `summary_position` is the position of the token that represents the
-    window, counted from the end where it is negative.
+    Attributes:
+        gaps: Special tokens before, between and after the texts, (id, token type) each; one more gap than texts.
+        types: Token types of the texts.
+        summary_position: Position of the token that represents the window; negative: counted from the end.
     """
 
     gaps: tuple[tuple[tuple[int, int], ...], ...]
@@ -33,68 +35,66 @@ class WindowTemplate:
 
     @property
     def num_special(self) -> int:
+        """Number of special tokens."""
         return sum(map(len, self.gaps))
 
 
 def find_template(tokenizer: Tokenizer, is_pair: bool) -> WindowTemplate:
-    """How this tokenizer lays out one text or two, as its own rules (`tokenizer.json`) have it, else as its family has.
+    """Returns the arrangement of one text or two that the tokenizer's `tokenizer.json` defines, else its family's.
 
-    Token types are 0 in families without them. The summary is [CLS] where there is one, else the last token (GPT-2).
+    Token types are 0 in families without them. The summary is [CLS] if there is one, else the last token (GPT-2).
     """
     family = family_of(tokenizer.family)
-    found = _asked(tokenizer.engine, is_pair) or _declared(tokenizer, family.pair if is_pair else family.single)
-    gaps, types = found
+    gaps, types = _probe(tokenizer.engine, is_pair) or _parse(tokenizer, family.pair if is_pair else family.single)
     if not family.token_types:
-        gaps = [[(piece, 0) for piece, _ in gap] for gap in gaps]
+        gaps = [[(token, 0) for token, _ in gap] for gap in gaps]
         types = [0] * len(types)
-    summary_position = -1
-    for index, (piece, _) in enumerate(gaps[0]):
-        if piece == tokenizer.cls_id:
-            summary_position = index
-            break
-    else:
-        for index, (piece, _) in enumerate(gaps[-1]):
-            if piece == tokenizer.cls_id:
-                summary_position = index - len(gaps[-1])
-    return WindowTemplate(tuple(map(tuple, gaps)), tuple(types), summary_position)
+    first, last = ([token for token, _ in gaps[index]] for index in (0, -1))
+    summary = -1
+    if tokenizer.cls_id in first:
+        summary = first.index(tokenizer.cls_id)
+    elif tokenizer.cls_id in last:
+        summary = last.index(tokenizer.cls_id) - len(last)
+    return WindowTemplate(tuple(map(tuple, gaps)), tuple(types), summary)
 
 
-_Found = tuple[list[list[tuple[int, int]]], list[int]]
+_Arrangement = tuple[list[list[tuple[int, int]]], list[int]]
+"""`gaps` and `types` of a template."""
 
 
-def _asked(engine: Any, is_pair: bool) -> _Found | None:
-    """What the engine writes around "a" and "b"; None where it writes nothing."""
+def _probe(engine: Any, is_pair: bool) -> _Arrangement | None:
+    """Returns what the engine adds around "a" and "b"; None if it adds nothing."""
     encoding = engine.encode("a", "b") if is_pair else engine.encode("a")
     gaps: list[list[tuple[int, int]]] = [[]]
     types: list[int] = []
-    for index, piece, kind in zip(encoding.sequence_ids, encoding.ids, encoding.type_ids, strict=True):
+    for index, token, kind in zip(encoding.sequence_ids, encoding.ids, encoding.type_ids, strict=True):
         if index is None:
-            gaps[-1].append((piece, kind))
+            gaps[-1].append((token, kind))
         elif index == len(types):
             types.append(kind)
             gaps.append([])
     return (gaps, types) if any(gaps) and len(types) == 1 + is_pair else None
 
 
-def _declared(tokenizer: Tokenizer, words: str) -> _Found:
-    """The family's layout, written as `PIECE:TYPE` words with $A and $B for the texts."""
+def _parse(tokenizer: Tokenizer, declaration: str) -> _Arrangement:
+    """Reads the family's arrangement: words TOKEN:TYPE, with $A and $B for the texts."""
     gaps: list[list[tuple[int, int]]] = [[]]
     types: list[int] = []
-    for word in words.split():
-        piece, _, kind = word.rpartition(":")
-        if piece in ("$A", "$B"):
+    for word in declaration.split():
+        token, _, kind = word.rpartition(":")
+        if token in ("$A", "$B"):
             types.append(int(kind))
             gaps.append([])
         else:
-            gaps[-1].append((tokenizer.tokens.index(piece), int(kind)))
+            gaps[-1].append((tokenizer.tokens.index(token), int(kind)))
     return gaps, types
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> FlatTokens:
-    """The token counts of the texts int64 [n] and their ids int32 end to end, on all cores.
+    """Returns the token counts of the texts, int64 [n], and their ids, int32 end to end; runs on all cores.
 
-    Special pieces in a text are recognised, as transformers does: a text says "[MASK]" or "[SEP]" for the piece. All
-    other texts go the faster way of raw text, to the same ids. From one thread only.
+    Special tokens in a text are recognised, as in transformers: "[MASK]" and "[SEP]" are single tokens. Texts without
+    them take the faster path of raw text, with the same ids. Call it from one thread only.
     """
     special = re.compile("|".join(re.escape(tokenizer.tokens[index]) for index in tokenizer.special_ids))
     drops_blanks = tokenizer.engine.encode(" a ").ids == tokenizer.engine.encode("a").ids
@@ -105,12 +105,13 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> FlatTokens:
             encodings = tokenizer.engine.encode_batch_fast(group, add_special_tokens=False)
             found.append(flatten_ids([encoding.ids for encoding in encodings]))
         else:
-            # Texts with blanks at their ends (all of SST-2) would not be taken apart into words that are known.
+            # Blanks at the ends (all of SST-2) would keep the word cache from being used.
             found.append(tokenizer.encode_flat([text.strip(" ") for text in group] if drops_blanks else group))
     return concatenate(found)
 
 
 def concatenate(found: Sequence[FlatTokens]) -> FlatTokens:
+    """Concatenates encoded groups of texts."""
     if not found:
         return np.zeros(0, np.int64), np.zeros(0, np.int32)
     return np.concatenate([lengths for lengths, _ in found]), np.concatenate([ids for _, ids in found])
@@ -118,7 +119,7 @@ def concatenate(found: Sequence[FlatTokens]) -> FlatTokens:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TokenRanges:
-    """One text of every window: `lengths[i]` ids from `starts[i]` on."""
+    """One text per window: window i holds `lengths[i]` of `ids`, from `starts[i]`."""
 
     ids: np.ndarray
     starts: IntArray
@@ -126,14 +127,15 @@ class TokenRanges:
 
     @classmethod
     def of(cls, lengths: IntArray, ids: np.ndarray) -> TokenRanges:
-        """Texts as they were encoded, whole."""
+        """Returns the whole texts of a result of `encode_texts`."""
         return cls(ids, ends_of(lengths)[:-1], lengths)
 
-    def cut(self, lengths: IntArray) -> TokenRanges:
-        """Only the first tokens of every text."""
+    def truncate(self, lengths: IntArray) -> TokenRanges:
+        """Returns the first `lengths[i]` tokens of every text."""
         return dataclasses.replace(self, lengths=lengths)
 
     def followed_by(self, other: TokenRanges) -> TokenRanges:
+        """Returns these windows and those of `other`."""
         starts = np.concatenate([self.starts, other.starts + len(self.ids)])
         return TokenRanges(np.concatenate([self.ids, other.ids]), starts, np.concatenate([self.lengths, other.lengths]))
 
@@ -141,32 +143,40 @@ class TokenRanges:
 def assemble_windows(
     template: WindowTemplate, parts: Sequence[TokenRanges]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(tokens int32 [total], offsets int64 [n + 1], token types int8 [total], summary int32 [n]) of windows."""
+    """Joins texts and special tokens.
+
+    Args:
+        template: the arrangement.
+        parts: the texts of all windows, one `TokenRanges` per text of the template.
+
+    Returns:
+        tokens int32 [total], offsets int64 [n + 1], token types int8 [total], summary positions int32 [n].
+    """
     lengths = sum((part.lengths for part in parts), np.full(len(parts[0].lengths), template.num_special, np.int64))
     offsets = ends_of(lengths)
     tokens, types = np.empty(offsets[-1], np.int32), np.empty(offsets[-1], np.int8)
-    place = offsets[:-1].copy()
+    position = offsets[:-1].copy()
     for gap, part, kind in itertools.zip_longest(template.gaps, parts, template.types):
-        for piece, piece_type in gap:
-            tokens[place], types[place] = piece, piece_type
-            place += 1
+        for token, token_type in gap:
+            tokens[position], types[position] = token, token_type
+            position += 1
         if part is not None:
-            target = runs(place, part.lengths)
+            target = runs(position, part.lengths)
             tokens[target] = part.ids[runs(part.starts, part.lengths)]
             types[target] = kind
-            place += part.lengths
-    summary_position = np.full(len(lengths), template.summary_position, np.int32)
+            position += part.lengths
+    summary = np.full(len(lengths), template.summary_position, np.int32)
     if template.summary_position < 0:
-        summary_position = np.maximum(lengths + template.summary_position, 0).astype(np.int32)
-    return tokens, offsets, types, summary_position
+        summary = np.maximum(lengths + template.summary_position, 0).astype(np.int32)
+    return tokens, offsets, types, summary
 
 
-def range_begins(template: WindowTemplate, parts: Sequence[TokenRanges], number: int) -> IntArray:
-    """Where text `number` begins in every window."""
-    place = np.full(len(parts[0].lengths), sum(map(len, template.gaps[: number + 1])), np.int64)
-    return sum((part.lengths for part in parts[:number]), place)
+def range_begins(template: WindowTemplate, parts: Sequence[TokenRanges], index: int) -> IntArray:
+    """Returns the position in every window at which text `index` begins."""
+    position = np.full(len(parts[0].lengths), sum(map(len, template.gaps[: index + 1])), np.int64)
+    return sum((part.lengths for part in parts[:index]), position)
 
 
 def runs(begins: IntArray, counts: IntArray) -> IntArray:
-    """`counts[i]` numbers from `begins[i]` on, one run behind the other."""
+    """Returns `counts[i]` consecutive numbers from `begins[i]`, one run after the other."""
     return np.repeat(begins - ends_of(counts)[:-1], counts) + np.arange(counts.sum())

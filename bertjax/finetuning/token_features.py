@@ -1,4 +1,4 @@
-"""Sentences of words to pieces and back: a label on the first piece of every word, none on the others."""
+"""Features of token classification: the label of a word stands at its first token, its other tokens have none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.word_cache import FlatTokens, flatten_ids
 from bertjax.finetuning.features import Features, require_tokens, truncation_note
 from bertjax.finetuning.readers.examples import WordExamples
-from bertjax.finetuning.readers.load import encode_labels
+from bertjax.finetuning.readers.labels import encode_labels
 from bertjax.finetuning.templates import (
     TEXTS_PER_CALL,
     TokenRanges,
@@ -31,11 +31,17 @@ _BLANKS = ("Ġ", "▁")  # how byte-level BPE and sentencepiece write the blank 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TokenData:
-    """Features of sentences, one window each, and where their words are.
+    """Features of sentences, one window each, and the tokens of their words.
 
-    words: the words of every sentence · word_offsets int64 [n + 1], where each sentence begins in the words of all ·
-    first_piece int64 [words], the place in `features.tokens` of the piece that speaks for a word, -1 where none was
-    kept (cut off, or a word without pieces) · labels: the names · ids: of the sentences · notes: what there is to say.
+    Attributes:
+        features: The windows.
+        words: The words of every sentence.
+        word_offsets: int64 [n + 1], where each sentence begins among all words.
+        first_token_of_word: int64 [words], index into `features.tokens` of the token that carries the label; -1 if the
+            word has none (truncated, or without tokens).
+        labels: Names of the labels.
+        ids: Ids of the sentences.
+        notes: Remarks to print.
     """
 
     features: Features
@@ -47,78 +53,82 @@ class TokenData:
     notes: tuple[str, ...]
 
     def predicted_tags(self, predictions: np.ndarray) -> list[list[str]]:
-        """The tag of every word, by the numbers int [total] predicted for `features.tokens`.
+        """Returns the tag of every word, from the label ids int [total] predicted for `features.tokens`.
 
-        Words that the model did not see are O, or the first label where there is no O.
+        Words that the model did not read are O, or the first label if there is no O.
         """
         default = self.labels.index(OUTSIDE) if OUTSIDE in self.labels else 0
-        seen = self.first_token_of_word >= 0
-        numbers = np.full(len(self.first_token_of_word), default)
-        numbers[seen] = np.asarray(predictions)[self.first_token_of_word[seen]]
-        names = [self.labels[number] for number in numbers.tolist()]
-        ends = self.word_offsets.tolist()
-        return [names[begin:end] for begin, end in itertools.pairwise(ends)]
+        is_read = self.first_token_of_word >= 0
+        ids = np.full(len(self.first_token_of_word), default)
+        ids[is_read] = np.asarray(predictions)[self.first_token_of_word[is_read]]
+        names = [self.labels[index] for index in ids.tolist()]
+        return [names[begin:end] for begin, end in itertools.pairwise(self.word_offsets.tolist())]
 
 
-def token_data(config: TaskConfig, examples: WordExamples, tokenizer: Tokenizer, labels: Sequence[str]) -> TokenData:
-    """The features of token classification; a sentence beyond `task.max_length` loses its last words.
+def token_data(
+    config: TaskConfig, examples: WordExamples, tokenizer: Tokenizer, labels: Sequence[str], training: bool = False
+) -> TokenData:
+    """Returns the features of token classification; a sentence beyond `task.max_length` loses its last words.
 
-    Raises `UserError` for unknown tags.
+    Args:
+        config: settings of the task.
+        examples: the sentences.
+        tokenizer: the tokenizer of the model.
+        labels: names of the labels.
+        training: has no effect.
+
+    Raises:
+        UserError: a tag is unknown.
     """
     template = find_template(tokenizer, is_pair=False)
     lengths, ids = encode_words(tokenizer, list(itertools.chain.from_iterable(examples.words)))
     word_offsets = ends_of(list(map(len, examples.words)))
-    piece_begins = ends_of(lengths)
-    part = TokenRanges(ids, piece_begins[word_offsets[:-1]], np.diff(piece_begins[word_offsets]))
-    whole, part = part, part.cut(np.minimum(part.lengths, config.max_length - template.num_special))
-    tokens, offsets, types, summary_position = assemble_windows(template, [part])
-    require_tokens(offsets, np.arange(len(examples)), examples.places)
+    token_offsets = ends_of(lengths)
+    whole = TokenRanges(ids, token_offsets[word_offsets[:-1]], np.diff(token_offsets[word_offsets]))
+    part = whole.truncate(np.minimum(whole.lengths, config.max_length - template.num_special))
+    tokens, offsets, types, summary = assemble_windows(template, [part])
+    require_tokens(offsets, np.arange(len(examples)), examples.locations)
 
     sentence = np.repeat(np.arange(len(examples)), np.diff(word_offsets))
-    place = piece_begins[:-1] - part.starts[sentence]  # of the first piece of every word, in its text
-    is_seen = (lengths > 0) & (place < part.lengths[sentence])
+    position = token_offsets[:-1] - part.starts[sentence]  # of the first token of every word, in its text
+    is_read = (lengths > 0) & (position < part.lengths[sentence])
     begin = offsets[:-1] + range_begins(template, [part], 0)
-    first_token_of_word = np.where(is_seen, begin[sentence] + place, -1)
+    first_token = np.where(is_read, begin[sentence] + position, -1)
 
     values = {}
     if examples.tags is not None:
-        numbers = encode_labels(
-            labels, itertools.chain.from_iterable(examples.tags), examples.places, sentence.tolist()
-        )
+        tags = itertools.chain.from_iterable(examples.tags)
+        label_ids = encode_labels(labels, tags, examples.locations, sentence.tolist())
         values["token_labels"] = np.full(len(tokens), -1, np.int32)
-        values["token_labels"][first_token_of_word[is_seen]] = numbers[is_seen]
-    notes = [*examples.notes, *_cut_notes(config, whole, part, lengths, is_seen)]
-    features = Features(tokens, offsets, types, np.arange(len(examples), dtype=np.int32), summary_position, values)
-    return TokenData(
-        features, examples.words, word_offsets, first_token_of_word, tuple(labels), examples.ids, tuple(notes)
-    )
+        values["token_labels"][first_token[is_read]] = label_ids[is_read]
+    notes = (*examples.notes, *_truncation_notes(config, whole, part, lengths, is_read))
+    features = Features(tokens, offsets, types, np.arange(len(examples), dtype=np.int32), summary, values)
+    return TokenData(features, examples.words, word_offsets, first_token, tuple(labels), examples.ids, notes)
 
 
-def _cut_notes(
-    config: TaskConfig, whole: TokenRanges, part: TokenRanges, lengths: np.ndarray, is_seen: np.ndarray
+def _truncation_notes(
+    config: TaskConfig, whole: TokenRanges, part: TokenRanges, lengths: np.ndarray, is_read: np.ndarray
 ) -> list[str]:
     num_empty = int((lengths == 0).sum())
-    num_lost = int((~is_seen).sum()) - num_empty
     num_truncated = int((part.lengths < whole.lengths).sum())
-    why = f"task.max_length={config.max_length}; {num_lost:,} words are not seen"
-    notes = truncation_note(num_truncated, len(part.lengths), why, "sentences")
+    reason = f"task.max_length={config.max_length}; {int((~is_read).sum()) - num_empty:,} words are not read"
+    notes = truncation_note(num_truncated, len(part.lengths), reason, "sentences")
     if num_empty:
-        notes.append(f"{num_empty:,} words have no pieces (the tokenizer drops their characters) and no prediction")
+        notes.append(f"{num_empty:,} words have no tokens (the tokenizer drops their characters) and no prediction")
     return notes
 
 
 def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> FlatTokens:
-    """The pieces of words that stand in sentences: their numbers int64 [n], and the ids int32 end to end.
+    """Returns the token counts of the words of sentences, int64 [n], and their ids, int32 end to end.
 
-    Every word is encoded by itself, as transformers does with `is_split_into_words`: no piece goes over the end of a
-    word. Byte-level BPE takes it with a blank in front (transformers: `add_prefix_space=True`), so that words look as
-    they do inside a text. Words that come again are asked for once.
+    Every word is encoded separately, as by transformers with `is_split_into_words`, so no token crosses the end of a
+    word. Byte-level BPE encodes it with a blank before it (transformers: `add_prefix_space=True`), as inside a text.
     """
-    places: dict[str, int] = {}
-    which = np.fromiter((places.setdefault(word, len(places)) for word in words), np.int64, len(words))
+    index: dict[str, int] = {}
+    which = np.fromiter((index.setdefault(word, len(index)) for word in words), np.int64, len(words))
     blank = " " if _needs_blank(tokenizer) else ""
     found = []
-    distinct = list(places)
+    distinct = list(index)
     for begin in range(0, len(distinct), TEXTS_PER_CALL):
         group = [[blank + word] for word in distinct[begin : begin + TEXTS_PER_CALL]]
         encodings = tokenizer.engine.encode_batch_fast(group, is_pretokenized=True, add_special_tokens=False)
@@ -129,9 +139,9 @@ def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> FlatTokens:
 
 
 def _needs_blank(tokenizer: Tokenizer) -> bool:
-    """Whether a word without a blank before it would be taken for the rest of another one."""
+    """Returns whether a word without a blank before it would be taken for the continuation of another word."""
     splitter = tokenizer.engine.pre_tokenizer
     if splitter is None:
         return False
-    bare, behind_blank = (splitter.pre_tokenize_str(text)[0][0] for text in ("a", " a"))
-    return behind_blank.startswith(_BLANKS) and not bare.startswith(_BLANKS)
+    bare, after_blank = (splitter.pre_tokenize_str(text)[0][0] for text in ("a", " a"))
+    return after_blank.startswith(_BLANKS) and not bare.startswith(_BLANKS)

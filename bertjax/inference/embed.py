@@ -1,4 +1,4 @@
-"""One vector a text, for any number of texts: batched by length, pooled as the model was trained to be."""
+"""Embeddings of texts: one vector per text, batched by length, pooled as the model was trained to be."""
 
 from __future__ import annotations
 
@@ -13,51 +13,67 @@ from bertjax.errors import UserError
 from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import Pooling, drop_heads, pool
-from bertjax.inference.text_batches import EncodingTokenizer, TextEncoder, TokenizedTexts, batch_by_length
+from bertjax.inference.text_batches import (
+    TOKENS_PER_BATCH,
+    EncodingTokenizer,
+    TextEncoder,
+    TokenizedTexts,
+    batch_by_length,
+)
 
-TOKENS = 8192
-"""Of a batch, padding included."""
 _MEAN = Pooling()
 
 
 class Embedder:
-    """Texts to vectors, float32 [n, D]; `cut` counts the texts that were longer than it reads.
+    """Maps texts to vectors.
 
-    pooling=mean is over all tokens, special ones too; cls is the token that stands for a text: the first, or the last
-    where the model summarises there (XLNet, GPT-2). Raises `UserError` for a `max_length` beyond the model's positions.
+    Args:
+        model: the model; its heads are not used.
+        tokenizer: its tokenizer.
+        pooling: mean: over all tokens, special ones included; cls: the token that represents a text, the first one, or
+            the last one in models that summarise there (XLNet, GPT-2).
+        tokens: token slots of a batch.
+
+    Attributes:
+        num_truncated: Number of texts so far that were longer than `max_length`.
+
+    Raises:
+        UserError: `pooling.max_length` is beyond the model's positions.
     """
 
     def __init__(
-        self, model: PretrainedModel, tokenizer: EncodingTokenizer, pooling: Pooling = _MEAN, tokens: int = TOKENS
+        self,
+        model: PretrainedModel,
+        tokenizer: EncodingTokenizer,
+        pooling: Pooling = _MEAN,
+        tokens: int = TOKENS_PER_BATCH,
     ) -> None:
-        self.pooling, self.cut, self._tokens = pooling, 0, tokens
-        self._model = drop_heads(model)
-        if self._model.config.bi_data:  # half of a batch would be read backwards
-            self._model = dataclasses.replace(
-                self._model, config=dataclasses.replace(self._model.config, bi_data=False)
-            )
-        longest = max_input_length(self._model.config)
-        if longest is not None and pooling.max_length is not None and pooling.max_length > longest:
-            raise UserError(f"max-length {pooling.max_length} is beyond the {longest} tokens that the model can read")
-        self.max_length = pooling.max_length or longest or self._model.config.max_position_embeddings
-        self._reader = TextEncoder(tokenizer, self.max_length)
+        self.pooling, self.num_truncated, self._tokens = pooling, 0, tokens
+        model = drop_heads(model)
+        # With bi_data half of a batch would be read backwards.
+        self._model = dataclasses.replace(model, config=dataclasses.replace(model.config, bi_data=False))
+        limit = max_input_length(model.config)
+        if limit is not None and pooling.max_length is not None and pooling.max_length > limit:
+            raise UserError(f"max-length {pooling.max_length} is beyond the {limit} tokens that the model can read")
+        self.max_length = pooling.max_length or limit or model.config.max_position_embeddings
+        self._encoder = TextEncoder(tokenizer, self.max_length)
 
     def __call__(self, texts: Sequence[str]) -> Float[np.ndarray, "n D"]:
-        """The vectors in the order of the texts."""
-        read = self._reader(texts)
-        self.cut += read.cut
-        vectors = np.zeros((len(read), self._model.config.hidden_size), np.float32)
-        for batch in batch_by_length(read.lengths, self.max_length, self._tokens):
-            found = self._vectors(read, batch.members, batch.length)
-            vectors[batch.members[: batch.real]] = found[: batch.real]
+        """Returns the vectors of texts, float32, in their order."""
+        encoded = self._encoder(texts)
+        self.num_truncated += encoded.num_truncated
+        vectors = np.zeros((len(encoded), self._model.config.hidden_size), np.float32)
+        for batch in batch_by_length(encoded.lengths, self.max_length, self._tokens):
+            found = self._embed(encoded, batch.members, batch.length)
+            vectors[batch.members[: batch.num_real]] = found[: batch.num_real]
         return vectors
 
-    def _vectors(self, texts: TokenizedTexts, members: np.ndarray, length: int) -> np.ndarray:
-        rows = texts.rows(members, length, self._model.config.pad_token_id)
-        hidden = self._model(*rows).last_hidden_state
-        pooled = rows.attention_mask
-        if self.pooling.mode == "cls":  # a mean over this one token
-            last = self._model.config.pooling == "last"
-            place = texts.lengths[members] - 1 if last else np.zeros(len(members), np.int64)
-            pooled = (np.arange(length) == place[:, None]).astype(np.int32)
-        return np.asarray(pool(hidden, jnp.asarray(pooled), "mean", self.pooling.normalize))
+    def _embed(self, texts: TokenizedTexts, members: np.ndarray, length: int) -> np.ndarray:
+        batch = texts.token_batch(members, length, self._model.config.pad_token_id)
+        hidden = self._model(*batch).last_hidden_state
+        weights = batch.attention_mask
+        if self.pooling.mode == "cls":  # the mean over this one token
+            is_last = self._model.config.pooling == "last"
+            position = texts.lengths[members] - 1 if is_last else np.zeros(len(members), np.int64)
+            weights = (np.arange(length) == position[:, None]).astype(np.int32)
+        return np.asarray(pool(hidden, jnp.asarray(weights), "mean", self.pooling.normalize))

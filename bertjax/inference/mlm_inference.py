@@ -1,4 +1,4 @@
-"""What a model says of words that are hidden from it; only the places that are asked for go through the vocabulary."""
+"""Predictions for masked tokens; only the requested positions are projected to the vocabulary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertjax.types import Params
 
 
 class TokenBatch(NamedTuple):
-    """Texts as a model reads them, padded: ids, 1 where there is text, token types; int32 [B, S] each."""
+    """Padded texts: token ids, 1 for tokens and 0 for padding, token types; int32 [B, S] each."""
 
     input_ids: np.ndarray
     attention_mask: np.ndarray
@@ -28,103 +28,129 @@ class TokenBatch(NamedTuple):
 
 
 class MaskMode(NamedTuple):
-    """How a word is hidden: `mask_id` stands in its place or, in two streams, nobody may look at it."""
+    """How a token is masked: `mask_id` replaces it or, with two streams, no position may attend to it."""
 
     mask_id: int
     two_streams: bool
 
 
 def choose_mask_mode(model: PretrainedModel, mask_id: int, two_streams: bool | None = None) -> MaskMode:
-    """The way that the model was trained with: two streams for relative positions (XLNet), unless told otherwise.
+    """Returns the mode in which the model was pretrained.
 
-    Raises `UserError` for a model without the masked-word head, or without a piece for masks.
+    Args:
+        model: a model with an MLM head.
+        mask_id: id of the mask token; negative: there is none.
+        two_streams: None: two streams for relative positions (XLNet), else the mask token.
+
+    Raises:
+        UserError: the model has no MLM head or is causal, or the tokenizer has no mask token.
     """
     if "mlm" not in model.heads:
         held = f"its heads: {', '.join(model.heads)}" if model.heads else "it has none at all"
-        instead = "give a model as it was pretrained on masked words"
+        advice = "give a model as it was pretrained on masked words"
         if "rtd" in model.heads:
-            instead = "of ELECTRA that is the generator: bertjax export --network generator"
-        raise UserError(f"this model has no head for masked words ({held}); {instead}")
+            advice = "of ELECTRA that is the generator: bertjax export --network generator"
+        raise UserError(f"this model has no head for masked words ({held}); {advice}")
     if model.config.causal:
         raise UserError("this model reads from left to right only: it knows no masks")
     streams = model.config.attention_position == "relative" if two_streams is None else two_streams
     if mask_id < 0 and not streams:
-        raise UserError("the tokenizer of this model has no piece for masks")
+        raise UserError("the tokenizer of this model has no mask token")
     return MaskMode(mask_id, streams)
 
 
 def masked_token_logits(
     model: PretrainedModel,
-    rows: TokenBatch,
-    hidden: Bool[np.ndarray, "B S"],
+    batch: TokenBatch,
+    masked: Bool[np.ndarray, "B S"],
     positions: Int[np.ndarray, "B M"],
-    how: MaskMode,
+    mode: MaskMode,
 ) -> Float[Array, "B M V"]:
-    """The scores of all pieces at `positions`, while the words at `hidden` cannot be read; float32, no dropout.
+    """Computes the logits of all tokens at some positions, in float32 and without dropout.
 
-    A position should be hidden: in one stream it would read its own word.
+    Args:
+        model: a model with an MLM head.
+        batch: the texts.
+        masked: True for masked tokens.
+        positions: the positions to predict; they should be masked, because in one stream an unmasked position reads
+            its own token.
+        mode: how tokens are masked.
     """
-    inputs = _inputs(model, rows)
     with jax.default_matmul_precision("float32"):
-        return _logits(
-            model.params, inputs, jnp.asarray(hidden), jnp.asarray(positions), model.config, model.heads, how
+        return _jitted_logits(
+            model.params,
+            _inputs(model, batch),
+            jnp.asarray(masked),
+            jnp.asarray(positions),
+            model.config,
+            model.heads,
+            mode,
         )
 
 
 def masked_token_log_probs(
     model: PretrainedModel,
-    rows: TokenBatch,
-    hidden: Bool[np.ndarray, "B S"],
+    batch: TokenBatch,
+    masked: Bool[np.ndarray, "B S"],
     positions: Int[np.ndarray, "B M"],
-    words: Int[np.ndarray, "B M"],
-    how: MaskMode | None,
+    targets: Int[np.ndarray, "B M"],
+    mode: MaskMode | None,
 ) -> Float[Array, "B M"]:
-    """log P of `words` at `positions`, in nats; `how` None: nothing is hidden (causal models predict the next)."""
-    arrays = (jnp.asarray(each) for each in (hidden, positions, words))
+    """Computes the log-probabilities of target tokens, in nats.
+
+    Args:
+        model: a model with an MLM head.
+        batch: the texts.
+        masked: True for masked tokens.
+        positions: the positions to predict.
+        targets: ids of the tokens whose probability is computed.
+        mode: how tokens are masked; None: not at all (causal models predict the next token).
+    """
+    arrays = (jnp.asarray(each) for each in (masked, positions, targets))
     with jax.default_matmul_precision("float32"):
-        return _log_probs(model.params, _inputs(model, rows), *arrays, model.config, model.heads, how)
+        return _log_probs(model.params, _inputs(model, batch), *arrays, model.config, model.heads, mode)
 
 
-def _inputs(model: PretrainedModel, rows: TokenBatch) -> Inputs:
-    return check_inputs(model.config, model.heads, *rows)
+def _inputs(model: PretrainedModel, batch: TokenBatch) -> Inputs:
+    return check_inputs(model.config, model.heads, *batch)
 
 
-def _scores(
+def _logits(
     params: Params,
     inputs: dict[str, Any],
-    hidden: Array,
+    masked: Array,
     positions: Array,
     config: EncoderConfig,
     heads: tuple[str, ...],
-    how: MaskMode | None,
+    mode: MaskMode | None,
 ) -> Float[Array, "B M V"]:
     model = bind(config, heads, params)
-    if how is not None and how.two_streams:
-        seen = jnp.broadcast_to(~hidden[:, None, :], (*hidden.shape, hidden.shape[1]))
-        states = run_two_streams(model.encoder, **inputs, visible=seen, targets=positions).targets
+    if mode is not None and mode.two_streams:
+        visible = jnp.broadcast_to(~masked[:, None, :], (*masked.shape, masked.shape[1]))
+        states = run_two_streams(model.encoder, **inputs, visible=visible, targets=positions).targets
         assert states is not None
     else:
-        if how is not None:
-            inputs = inputs | {"input_ids": jnp.where(hidden, how.mask_id, inputs["input_ids"])}
+        if mode is not None:
+            inputs = inputs | {"input_ids": jnp.where(masked, mode.mask_id, inputs["input_ids"])}
         encoded = model.encode(**inputs)
         states = model.mlm_hidden_states(encoded, inputs["segment_ids"], inputs["position_ids"], positions)
     return model.mlm_logits(states)[..., : config.vocab_size]
 
 
-_logits = functools.partial(jax.jit, static_argnums=(4, 5, 6))(_scores)
+_jitted_logits = functools.partial(jax.jit, static_argnums=(4, 5, 6))(_logits)
 
 
 @functools.partial(jax.jit, static_argnums=(5, 6, 7))
 def _log_probs(
     params: Params,
     inputs: Inputs,
-    hidden: Array,
+    masked: Array,
     positions: Array,
-    words: Array,
+    targets: Array,
     config: EncoderConfig,
     heads: tuple[str, ...],
-    how: MaskMode | None,
+    mode: MaskMode | None,
 ) -> Float[Array, "B M"]:
-    logits = _scores(params, inputs, hidden, positions, config, heads, how)
-    chosen = jnp.take_along_axis(logits, words[:, :, None], axis=2)[:, :, 0]
-    return chosen - jax.nn.logsumexp(logits, axis=2)
+    logits = _logits(params, inputs, masked, positions, config, heads, mode)
+    of_targets = jnp.take_along_axis(logits, targets[:, :, None], axis=2)[:, :, 0]
+    return of_targets - jax.nn.logsumexp(logits, axis=2)

@@ -1,4 +1,4 @@
-"""What a finetuned model says of texts, words and questions, as records to write down; the same pass that scores."""
+"""Predictions of finetuned models for texts, words and questions, as JSON records."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from bertjax.config.training import MeshConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list
 from bertjax.finetuning.batches import EvalBatches
-from bertjax.finetuning.evaluate import EvalResult, ForwardPass, probabilities, score
+from bertjax.finetuning.evaluate import ForwardPass
 from bertjax.finetuning.features import TextData
 from bertjax.finetuning.metrics.entities import are_entity_tags, find_entities
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer, select_answers
 from bertjax.finetuning.qa_features import QaData
 from bertjax.finetuning.readers.examples import Examples, QaExamples
-from bertjax.finetuning.tasks import TaskData, make_features
+from bertjax.finetuning.tasks import EvalResult, TaskData, compute_metrics, make_features, softmax
 from bertjax.finetuning.token_features import TokenData
 from bertjax.hf.export_plan import HEAD_BY_MODULE
 from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, name_flags
+from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, WordSpans, name_flags
 from bertjax.training.sharding import make_mesh
 
-TOKENS = 8192
-"""Of a batch of the longest rows, padding included."""
-_MAX_LENGTH = {True: 384, False: 512}  # default of questions, and of everything else
-_SHAPES = 5  # row lengths: max_length, its half, its quarter, ...
+TOKENS_PER_BATCH = 8192
+"""Token slots of a batch of the longest sequences, padding included."""
+_NUM_LENGTHS = 5  # sequence lengths: max_length, its half, its quarter, ...
 _DIGITS = 6
 
 Prediction = dict[str, Any]
@@ -95,7 +94,7 @@ def make_task_config(
     try:
         if trained is None or trained.kind != kind:
             trained = TaskConfig(kind, (PLACEHOLDER_SOURCE,), max_length=4096)
-            values.setdefault("max_length", min(_MAX_LENGTH[kind == QaConfig.name], limit or _MAX_LENGTH[False]))
+            values.setdefault("max_length", min(384 if kind == QaConfig.name else 512, limit or 512))
         qa = trained.qa if allow_no_answer is None else trained.qa.replace(allow_no_answer=allow_no_answer)
         if kind == QaConfig.name and "max_length" in values:  # leaves tokens for the context, however short the windows
             stride, question = values["max_length"] // 3, values["max_length"] // 4
@@ -109,7 +108,7 @@ def make_task_config(
 
 
 class Predictions(NamedTuple):
-    """Of some examples one record each, in their order, and, for texts, the scores of the head float32 [n, K]."""
+    """One record per example, in order; the outputs of the head, as `HeadOutputs.scores`; and the features."""
 
     records: list[Prediction]
     scores: np.ndarray
@@ -117,12 +116,27 @@ class Predictions(NamedTuple):
 
 
 class Predictor:
-    """Examples to records; `notes` says what was cut, over all examples that it has seen.
+    """Maps examples to records.
 
-    classification  label, score, probabilities {label: p} · regression  score · tokens  tags and tag_scores of words,
-    entities [{entity, text, first, last, score}] by the numbers of their words, or with start and end, characters of
-    the text, where words were cut here · qa  answer, start, end, score, probability, best [{...}]; no answer is "" with
-    start and end None, no_answer_margin its score over that of the best answer.
+    The records of each kind hold
+
+    - classification: label, score, probabilities {label: p};
+    - regression: score;
+    - tokens: tags and tag_scores of the words, and entities [{entity, text, first, last, score}] with the indices of
+      their words; with start and end, characters of the text, if the text was split into words here;
+    - qa: answer, start, end, score, probability, best [{...}]; no answer is "" with start and end None; and
+      null_score_diff, the score of no answer minus that of the best span.
+
+    Args:
+        model: a finetuned model.
+        tokenizer: its tokenizer.
+        config: settings of its task; see `make_task_config`.
+        tokens: token slots of a batch.
+        top_k: probabilities or candidate answers per record; None: all probabilities, 5 answers.
+
+    Attributes:
+        num_truncated: Examples that were truncated so far.
+        num_truncated_words: Words that were cut off so far.
     """
 
     def __init__(
@@ -130,61 +144,55 @@ class Predictor:
         model: PretrainedModel,
         tokenizer: Tokenizer,
         config: TaskConfig,
-        tokens: int = TOKENS,
-        top: int | None = None,
+        tokens: int = TOKENS_PER_BATCH,
+        top_k: int | None = None,
     ) -> None:
-        own = dataclasses.replace(model.config, bi_data=False)  # half of a batch would be read backwards
-        self.config, self.labels, self._tokenizer, self._top = config, model.config.labels, tokenizer, top
-        self._objective = TaskObjective(TaskObjectiveConfig(config.kind), own, tokenizer.vocabulary())
-        kept = {
+        # With bi_data half of a batch would be read backwards.
+        model_config = dataclasses.replace(model.config, bi_data=False)
+        self.config, self.labels, self._tokenizer, self._top_k = config, model.config.labels, tokenizer, top_k
+        self._objective = TaskObjective(TaskObjectiveConfig(config.kind), model_config, tokenizer.vocabulary())
+        self._params = {
             name: leaf
             for name, leaf in model.params.items()
             if HEAD_BY_MODULE.get(name) in (None, *self._objective.heads)
         }
-        self._params = kept
         self._mesh = make_mesh(MeshConfig(1, 1, 1), jax.local_devices()[:1])
-        self._pass = ForwardPass(self._objective, self._mesh, labelled=False)
+        self._forward = ForwardPass(self._objective, self._mesh, labelled=False)
         self._seq_len = -(-config.max_length // 8) * 8
-        self._rows = max(1, tokens // self._seq_len)
+        self._batch_size = max(1, tokens // self._seq_len)
         self.num_truncated, self.num_truncated_words = 0, 0
 
     @property
     def notes(self) -> list[str]:
-        """What there is to say of texts that were too long."""
-        found = []
+        """Remarks on truncated examples."""
+        found, limit = [], f"{self.config.max_length:,} tokens"
         if self.num_truncated:
-            found.append(
-                f"{self.num_truncated:,} were longer than {self.config.max_length:,} tokens, and cut (--max-length)"
-            )
+            found.append(f"{self.num_truncated:,} were longer than {limit}, and cut (--max-length)")
         if self.num_truncated_words:
-            found.append(
-                f"{self.num_truncated_words:,} words are beyond {self.config.max_length:,} tokens of their sentence: O"
-            )
+            found.append(f"{self.num_truncated_words:,} words are beyond {limit} of their sentence: O")
         return found
 
-    def __call__(self, asked: PredictInputs) -> Predictions:
-        """The records of some examples; raises `UserError` where one has no token, or its label is unknown."""
+    def __call__(self, inputs: PredictInputs) -> Predictions:
+        """Returns the records of examples; raises `UserError` if one has no token or its label is unknown."""
         try:
-            data = self._data(asked.examples)
+            data = self._make_features(inputs.examples)
         except UserError as error:
             raise name_flags(error) from None
         scores = self._scores(data)
         if isinstance(data, TokenData):
-            found = self._tagged(asked, data, scores)
+            found = self._tag_records(inputs, data, scores)
         elif isinstance(data, QaData):
-            found = self._answered(data, scores)
+            found = self._answer_records(data, scores)
         else:
-            found = self._labelled(data, scores)
-        return Predictions(
-            [{"id": name, **record} for name, record in zip(asked.ids, found, strict=True)], scores, data
-        )
+            found = self._label_records(scores)
+        records = [{"id": name, **record} for name, record in zip(inputs.ids, found, strict=True)]
+        return Predictions(records, scores, data)
 
-    def score(self, asked: PredictInputs, predicted: Predictions) -> EvalResult:
-        """The figures of examples that were read with their gold labels."""
-        found = score(self.config, asked.examples, predicted.data, predicted.scores, self.labels)
-        return found
+    def score(self, inputs: PredictInputs, predictions: Predictions) -> EvalResult:
+        """Returns the metrics of examples that were read with their gold labels."""
+        return compute_metrics(self.config, inputs.examples, predictions.data, predictions.scores, self.labels)
 
-    def _data(self, examples: Examples) -> TaskData:
+    def _make_features(self, examples: Examples) -> TaskData:
         if not isinstance(examples, QaExamples):
             data = make_features(self.config, examples, self._tokenizer, self.labels)
             if isinstance(data, TextData):
@@ -192,56 +200,58 @@ class Predictor:
             elif isinstance(data, TokenData):
                 self.num_truncated_words += int((data.first_token_of_word < 0).sum())
             return data
-        if self.config.qa.allow_no_answer is False and any(not each.texts for each in examples.answers or ()):
+        if not self.config.qa.allow_no_answer and any(not each.texts for each in examples.answers or ()):
             raise UserError("a question has no gold answer; give --no-answer, if the model knows such questions")
-        asked = dataclasses.replace(examples, answers=None)  # gold answers need not say where they stand
-        found = make_features(self.config, asked, self._tokenizer)
+        unlabelled = dataclasses.replace(examples, answers=None)  # gold answers need no offsets here
+        found = make_features(self.config, unlabelled, self._tokenizer)
         assert isinstance(found, QaData)
         return dataclasses.replace(found, examples=examples)
 
     def _scores(self, data: TaskData) -> np.ndarray:
         features = data.features
-        rows = min(self._rows, 1 << (len(features) - 1).bit_length())
         batches = EvalBatches(
             features,
-            batch_size=rows,
+            batch_size=min(self._batch_size, 1 << (len(features) - 1).bit_length()),
             pad_id=self._tokenizer.pad_id,
             vocab_size=self._objective.model.vocab_size,
             seq_len=self._seq_len,
             packing=False,
-            num_lengths=_SHAPES,
+            num_lengths=_NUM_LENGTHS,
             name="in",
         )
         with jax.set_mesh(self._mesh), jax.default_matmul_precision("float32"):
-            scores = self._pass(self._params, batches).scores
+            scores = self._forward(self._params, batches).scores
         if not np.isfinite(scores).all():
-            raise UserError("the model says what is no number: its weights are broken, or its training diverged")
+            raise UserError("the outputs of the model are not finite: its weights are broken, or its training diverged")
         return scores
 
-    def _labelled(self, data: TextData, scores: np.ndarray) -> Iterator[Prediction]:
-        if self.config.kind == "regression":
+    def _label_records(self, scores: np.ndarray) -> Iterator[Prediction]:
+        if not self.config.spec.has_classes:
             yield from ({"score": _float32(value)} for value in scores[:, 0])
             return
-        shares = probabilities(scores)
-        for row in shares:
+        for row in softmax(scores):
             order = np.argsort(-row, kind="stable")
-            kept = range(len(row)) if self._top is None else order[: self._top]
+            shown = range(len(row)) if self._top_k is None else order[: self._top_k]
             yield {
                 "label": self.labels[order[0]],
                 "score": _rounded(row[order[0]]),
-                "probabilities": {self.labels[place]: _rounded(row[place]) for place in kept},
+                "probabilities": {self.labels[index]: _rounded(row[index]) for index in shown},
             }
 
-    def _tagged(self, asked: PredictInputs, data: TokenData, scores: np.ndarray) -> Iterator[Prediction]:
+    def _tag_records(self, inputs: PredictInputs, data: TokenData, scores: np.ndarray) -> Iterator[Prediction]:
         tags = data.predicted_tags(scores.argmax(axis=1))
-        seen = data.first_token_of_word >= 0
-        best = np.zeros(len(seen))
-        best[seen] = probabilities(scores[data.first_token_of_word[seen]]).max(axis=1)
+        is_read = data.first_token_of_word >= 0
+        best = np.zeros(len(is_read))
+        best[is_read] = softmax(scores[data.first_token_of_word[is_read]]).max(axis=1)
         begins = data.word_offsets
         are_entities = are_entity_tags(data.labels)
-        for index, (words, own, cut) in enumerate(zip(data.words, tags, asked.split_texts, strict=True)):
-            shares = best[begins[index] : begins[index + 1]]
-            record: Prediction = {"words": words, "tags": own, "tag_scores": [_rounded(share) for share in shares]}
+        for index, (words, of_words, split) in enumerate(zip(data.words, tags, inputs.split_texts, strict=True)):
+            confidences = best[begins[index] : begins[index + 1]]
+            record: Prediction = {
+                "words": words,
+                "tags": of_words,
+                "tag_scores": [_rounded(each) for each in confidences],
+            }
             if are_entities:
                 record["entities"] = [
                     {
@@ -249,54 +259,54 @@ class Predictor:
                         "text": " ".join(words[entity.first : entity.last + 1]),
                         "first": entity.first,
                         "last": entity.last,
-                        "score": _rounded(shares[entity.first : entity.last + 1].mean()),
+                        "score": _rounded(confidences[entity.first : entity.last + 1].mean()),
                     }
-                    for entity in find_entities(own)
+                    for entity in find_entities(of_words)
                 ]
-            if cut is not None:
-                _place(record, *cut)
+            if split is not None:
+                _add_characters(record, *split)
             yield record
 
-    def _answered(self, data: QaData, scores: np.ndarray) -> Iterator[Prediction]:
-        answers = select_answers(self.config, data, scores[:, 0], scores[:, 1])
-        for number, answer in enumerate(answers):
-            yield _answer_record(answer, data.examples.contexts[data.examples.context_of[number]], self._top or 5)
+    def _answer_records(self, data: QaData, scores: np.ndarray) -> Iterator[Prediction]:
+        for index, answer in enumerate(select_answers(self.config, data, scores[:, 0], scores[:, 1])):
+            yield _answer_record(answer, data.examples.contexts[data.examples.context_of[index]], self._top_k or 5)
 
 
-def _place(record: Prediction, text: str, cut: Any) -> None:
-    """Characters of the text for words and entities that were cut from it."""
-    record["spans"] = [list(span) for span in cut.spans]
+def _add_characters(record: Prediction, text: str, split: WordSpans) -> None:
+    """Adds the characters of words, and replaces the words of entities by characters, if a text was split here."""
+    record["spans"] = [list(span) for span in split.spans]
     for entity in record.get("entities", ()):
-        begin, end = cut.spans[entity.pop("first")][0], cut.spans[entity.pop("last")][1]
+        begin, end = split.spans[entity.pop("first")][0], split.spans[entity.pop("last")][1]
         entity |= {"text": text[begin:end], "start": begin, "end": end}
 
 
-def _answer_record(answer: PredictedAnswer, context: str, top: int) -> Prediction:
+def _answer_record(answer: PredictedAnswer, context: str, top_k: int) -> Prediction:
     best = next((span for span in answer.spans if span.text == answer.text), None)
-    record = _span_record(best, context) if best is not None else _nothing(answer.text)
-    record["best"] = [_span_record(span, context) for span in answer.spans[:top]]
+    record = _span_record(best, context) if best is not None else _no_answer(answer.text)
+    record["best"] = [_span_record(span, context) for span in answer.spans[:top_k]]
     if answer.null_score_diff is not None:
-        record["no_answer_margin"] = _float32(answer.null_score_diff) if math.isfinite(answer.null_score_diff) else None
+        is_finite = math.isfinite(answer.null_score_diff)
+        record["null_score_diff"] = _float32(answer.null_score_diff) if is_finite else None
     return record
 
 
-def _nothing(text: str) -> Prediction:
+def _no_answer(text: str) -> Prediction:
     return {"answer": text, "start": None, "end": None, "score": None, "probability": None}
 
 
 def _span_record(span: AnswerSpan, context: str) -> Prediction:
-    """Places of the answer without the blanks around it."""
-    found: Prediction = _nothing(span.text)
+    """Returns the record of a span, with the characters of the answer without the blanks around it."""
+    record = _no_answer(span.text)
     if span.text:
         start = span.begin + context[span.begin : span.end].index(span.text)
-        found |= {"start": start, "end": start + len(span.text)}
-    return found | {"score": _float32(span.score), "probability": _rounded(span.probability)}
+        record |= {"start": start, "end": start + len(span.text)}
+    return record | {"score": _float32(span.score), "probability": _rounded(span.probability)}
 
 
-def _rounded(share: float) -> float:
-    return round(float(share), _DIGITS)
+def _rounded(probability: float) -> float:
+    return round(float(probability), _DIGITS)
 
 
 def _float32(value: float) -> float:
-    """The shortest number that is this float32."""
+    """Returns the shortest decimal number that is this float32."""
     return float(str(np.float32(value)))

@@ -1,19 +1,19 @@
-"""How likely a model finds a sentence: log-likelihoods, and pseudo-log-likelihoods where it reads both sides.
+"""Scores of sentences: log-likelihoods, and pseudo-log-likelihoods for models that read both sides.
 
-pll          each token in turn is hidden, and the log-probabilities of all are added up (arXiv:1910.14659)
-within-word  the tokens behind it in the same word are hidden, too: else the end of a rare word gives its beginning away
-             (arXiv:2305.10588)
-likelihood   of models that read from left to right: log P of each token after those before it
+pll          each token in turn is masked, and the log-probabilities of all are added up (arXiv:1910.14659)
+within-word  the tokens after it in the same word are masked as well, because the end of a rare word reveals its
+             beginning (arXiv:2305.10588)
+likelihood   for models that read from left to right: log P of each token given those before it
 
-Tokens of the text count, special pieces do not. The first token of a causal model follows the piece that stands between
-its texts, where the tokenizer has one; else it has no probability.
+Tokens of the text count, special tokens do not. The first token of a causal model follows the token that separates
+texts, if the tokenizer has one; else it has no probability.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Array
@@ -23,6 +23,7 @@ from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.mlm_inference import MaskMode, choose_mask_mode, masked_token_log_probs
 from bertjax.inference.text_batches import (
+    TOKENS_PER_BATCH,
     EncodingTokenizer,
     TextEncoder,
     TokenizedTexts,
@@ -31,53 +32,68 @@ from bertjax.inference.text_batches import (
 )
 
 MODES = ("pll", "within-word", "likelihood")
-TOKENS = 8192
-_MOST_SCORES = 2**26  # of a batch: places times pieces of the vocabulary, 256 MiB
+_MAX_SCORES = 2**26  # of a batch: positions times tokens of the vocabulary, 256 MiB
+
+
+class ScoringTokenizer(EncodingTokenizer, Protocol):
+    """A tokenizer that also knows the id of the token that separates texts."""
+
+    cls_id: int
 
 
 class Likelihoods(NamedTuple):
-    """Of n texts: the sum of log-probabilities in nats float64 [n], and of how many tokens int64 [n]."""
+    """For n texts, the sum of log-probabilities in nats, float64 [n], and the number of tokens, int64 [n]."""
 
     totals: np.ndarray
     tokens: np.ndarray
 
 
 def default_mode(model: PretrainedModel) -> str:
-    """What a model of this kind is scored by."""
+    """Returns the mode that suits the model."""
     return "likelihood" if model.config.causal else "pll"
 
 
 def score_texts(
     model: PretrainedModel,
-    tokenizer: EncodingTokenizer,
+    tokenizer: ScoringTokenizer,
     texts: Sequence[str],
     mode: str | None = None,
     *,
     two_streams: bool | None = None,
-    tokens: int = TOKENS,
-    progress: Callable[[int, int], None] | None = None,
+    tokens: int = TOKENS_PER_BATCH,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Likelihoods:
-    """Scores texts by one of `MODES` (None: what suits the model); `progress` is told (done, of how many) forward rows.
+    """Scores texts.
 
-    `two_streams`: see `choose_mask_mode`. Raises `UserError` for a text that is too long.
+    Args:
+        model: a model with an MLM head.
+        tokenizer: its tokenizer.
+        texts: the texts.
+        mode: one of `MODES`; None: the mode that suits the model.
+        two_streams: see `choose_mask_mode`.
+        tokens: token slots of a batch.
+        on_progress: called with the number of sequences done and their total.
+
+    Raises:
+        UserError: the mode does not suit the model, or a text is too long.
     """
     mode = default_mode(model) if mode is None else mode
     require_one_of("score", mode, MODES)
-    model = _forwards(model)
-    read = TextEncoder(tokenizer)(texts)
+    model = _read_forwards(model)
+    encoded = TextEncoder(tokenizer)(texts)
     if mode == "likelihood":
-        read = _behind_boundary(read, tokenizer.cls_id)
-        require_max_length(model, read, texts)
-        parts = _causal_parts(_require_causal(model), read, tokens)
+        encoded = _prepend(encoded, tokenizer.cls_id)
+        require_max_length(model, encoded, texts)
+        parts = _causal_parts(_require_causal(model), encoded, tokens)
     else:
-        require_max_length(model, read, texts)
-        how = choose_mask_mode(model, tokenizer.mask_id, two_streams)
-        parts = _masked_parts(model, read, how, mode == "within-word", tokens)
-    return _summed(parts, len(read), progress)
+        require_max_length(model, encoded, texts)
+        mask_mode = choose_mask_mode(model, tokenizer.mask_id, two_streams)
+        parts = _masked_parts(model, encoded, mask_mode, mode == "within-word", tokens)
+    return _sum_parts(parts, len(encoded), on_progress)
 
 
 class _Part(NamedTuple):
-    """Log-probabilities [R, M], still on their way; `weights` [R, M] says which count; of the texts `owners` [R]."""
+    """Log-probabilities [B, M] of a batch, still on the device; their `weights` [B, M]; the text of each sequence."""
 
     log_probs: Array
     weights: np.ndarray
@@ -87,52 +103,53 @@ class _Part(NamedTuple):
 
 
 def _masked_parts(
-    model: PretrainedModel, texts: TokenizedTexts, how: MaskMode, within_word: bool, tokens: int
+    model: PretrainedModel, texts: TokenizedTexts, mode: MaskMode, within_word: bool, tokens: int
 ) -> Iterator[_Part]:
-    """A row for each token of the texts, in which it is hidden."""
+    """Yields the batches of sequences in which one token of a text is masked."""
     flat = np.flatnonzero(texts.words >= 0)
     owners = np.searchsorted(texts.offsets, flat, side="right") - 1
-    places = flat - texts.offsets[owners]
-    most_rows, done = max(1, _MOST_SCORES // model.config.vocab_size), 0
-    longest = max_input_length(model.config, model.heads)
-    for batch in batch_by_length(texts.lengths[owners], longest, tokens, most_rows):
-        own, place = owners[batch.members], places[batch.members][:, None]
-        hidden = np.arange(batch.length) == place
+    positions = flat - texts.offsets[owners]
+    max_batch_size, done = max(1, _MAX_SCORES // model.config.vocab_size), 0
+    limit = max_input_length(model.config, model.heads)
+    for batch in batch_by_length(texts.lengths[owners], limit, tokens, max_batch_size):
+        members, position = owners[batch.members], positions[batch.members][:, None]
+        masked = np.arange(batch.length) == position
         if within_word:
-            words = texts.padded(texts.words, own, batch.length, -1)
-            same = words == np.take_along_axis(words, place, axis=1)
-            hidden = same & (np.arange(batch.length) >= place)
-        rows = texts.rows(own, batch.length, model.config.pad_token_id)
-        wanted = texts.ids[flat[batch.members]][:, None]
-        found = masked_token_log_probs(model, rows, hidden, place.astype(np.int32), wanted, how)
-        done += batch.real
-        yield _Part(found, (np.arange(len(own)) < batch.real)[:, None], own, done, len(flat))
+            words = texts.padded(texts.words, members, batch.length, -1)
+            same_word = words == np.take_along_axis(words, position, axis=1)
+            masked = same_word & (np.arange(batch.length) >= position)
+        inputs = texts.token_batch(members, batch.length, model.config.pad_token_id)
+        targets = texts.ids[flat[batch.members]][:, None]
+        log_probs = masked_token_log_probs(model, inputs, masked, position.astype(np.int32), targets, mode)
+        done += batch.num_real
+        yield _Part(log_probs, (np.arange(len(members)) < batch.num_real)[:, None], members, done, len(flat))
 
 
 def _causal_parts(model: PretrainedModel, texts: TokenizedTexts, tokens: int) -> Iterator[_Part]:
-    """A row for each text; a token's probability stands at the token before it."""
-    done, longest = 0, max_input_length(model.config, model.heads)
-    for batch in batch_by_length(texts.lengths, longest, min(tokens, max(1, _MOST_SCORES // model.config.vocab_size))):
-        rows = texts.rows(batch.members, batch.length, model.config.pad_token_id)
-        real = np.arange(len(batch.members)) < batch.real
-        weights = (texts.padded(texts.words, batch.members, batch.length, -1)[:, 1:] >= 0) & real[:, None]
-        places = np.broadcast_to(np.arange(batch.length - 1, dtype=np.int32), weights.shape)
-        nothing = np.zeros(rows.input_ids.shape, bool)
-        found = masked_token_log_probs(model, rows, nothing, places, rows.input_ids[:, 1:], None)
-        done += batch.real
-        yield _Part(found, weights, batch.members, done, len(texts))
+    """Yields the batches of whole texts; the position before a token predicts it."""
+    done, limit = 0, max_input_length(model.config, model.heads)
+    tokens = min(tokens, max(1, _MAX_SCORES // model.config.vocab_size))
+    for batch in batch_by_length(texts.lengths, limit, tokens):
+        inputs = texts.token_batch(batch.members, batch.length, model.config.pad_token_id)
+        is_real = np.arange(len(batch.members)) < batch.num_real
+        weights = (texts.padded(texts.words, batch.members, batch.length, -1)[:, 1:] >= 0) & is_real[:, None]
+        positions = np.broadcast_to(np.arange(batch.length - 1, dtype=np.int32), weights.shape)
+        masked = np.zeros(inputs.input_ids.shape, bool)
+        log_probs = masked_token_log_probs(model, inputs, masked, positions, inputs.input_ids[:, 1:], None)
+        done += batch.num_real
+        yield _Part(log_probs, weights, batch.members, done, len(texts))
 
 
-def _summed(parts: Iterator[_Part], texts: int, progress: Callable[[int, int], None] | None) -> Likelihoods:
-    """Adds up, one part behind the device, which is busy with the next meanwhile."""
-    totals, tokens = np.zeros(texts), np.zeros(texts, np.int64)
+def _sum_parts(parts: Iterator[_Part], num_texts: int, on_progress: Callable[[int, int], None] | None) -> Likelihoods:
+    """Adds up each part while the device computes the next one."""
+    totals, tokens = np.zeros(num_texts), np.zeros(num_texts, np.int64)
 
     def add(part: _Part) -> None:
         values = np.where(part.weights, np.asarray(part.log_probs, np.float64), 0.0).sum(axis=1)
         np.add.at(totals, part.owners, values)
         np.add.at(tokens, part.owners, part.weights.sum(axis=1))
-        if progress is not None:
-            progress(part.done, part.total)
+        if on_progress is not None:
+            on_progress(part.done, part.total)
 
     before = None
     for part in parts:
@@ -144,14 +161,14 @@ def _summed(parts: Iterator[_Part], texts: int, progress: Callable[[int, int], N
     return Likelihoods(totals, tokens)
 
 
-def _behind_boundary(texts: TokenizedTexts, boundary: int) -> TokenizedTexts:
-    """The texts, each with the piece in front that stands between texts, unless one of its own is there."""
+def _prepend(texts: TokenizedTexts, separator: int) -> TokenizedTexts:
+    """Returns the texts, each with the separating token before it, unless it begins with a special token."""
     first = np.append(texts.words, 0)[texts.offsets[:-1]]
-    bare = ((texts.lengths == 0) | (first >= 0)) & (boundary >= 0)
-    before = texts.offsets[:-1][bare]
-    offsets = texts.offsets + np.concatenate([[0], np.cumsum(bare)])
+    is_bare = ((texts.lengths == 0) | (first >= 0)) & (separator >= 0)
+    before = texts.offsets[:-1][is_bare]
+    offsets = texts.offsets + np.concatenate([[0], np.cumsum(is_bare)])
     return TokenizedTexts(
-        ids=np.insert(texts.ids, before, np.int32(boundary)),
+        ids=np.insert(texts.ids, before, np.int32(separator)),
         types=np.insert(texts.types, before, np.int32(0)),
         words=np.insert(texts.words, before, np.int32(-1)),
         offsets=offsets,
@@ -162,12 +179,12 @@ def _require_causal(model: PretrainedModel) -> PretrainedModel:
     if not model.config.causal:
         raise UserError("this model reads both sides of a word: its texts have no likelihood; take score=pll")
     if "mlm" not in model.heads:
-        raise UserError("this model has no head for words")
+        raise UserError("this model has no MLM head")
     return model
 
 
-def _forwards(model: PretrainedModel) -> PretrainedModel:
-    """The same, where half of a batch would be read backwards (XLNet's bi_data)."""
+def _read_forwards(model: PretrainedModel) -> PretrainedModel:
+    """Returns the model without XLNet's bi_data, which reads half of a batch backwards."""
     if not model.config.bi_data:
         return model
     return dataclasses.replace(model, config=dataclasses.replace(model.config, bi_data=False))

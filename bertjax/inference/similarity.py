@@ -1,4 +1,4 @@
-"""Whether near vectors belong to texts that people call alike (STS; arXiv:1708.00055)."""
+"""Semantic textual similarity: correlation of cosines with gold similarities (STS; arXiv:1708.00055)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,30 @@ from bertjax.finetuning.metrics.sklearn_compat import require_same_length
 
 
 class SimilarityScores(NamedTuple):
-    """Correlation of cosines with gold similarities; nan where undefined (`RegressionScores`)."""
+    """Correlations of cosines with gold similarities; nan where undefined (`RegressionScores`)."""
 
     pearson: float
     spearman: float
 
-    def metrics(self) -> dict[str, float]:
-        return self._asdict()
-
 
 def similarity_scores(first: np.ndarray, second: np.ndarray, gold: Sequence[float] | np.ndarray) -> SimilarityScores:
-    """Of n pairs of vectors [n, D] and their gold similarities, on any scale; raises `UserError` where sizes differ."""
+    """Scores n pairs of vectors.
+
+    Args:
+        first: vectors of the first texts [n, D].
+        second: vectors of the second texts [n, D].
+        gold: gold similarities [n], on any scale.
+
+    Raises:
+        UserError: the sizes differ.
+    """
     require_same_length(len(gold), len(first), "similarities")
     scores = regression_scores(gold, cosines(first, second))
     return SimilarityScores(scores.pearson, scores.spearman)
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """float64 [n]; a vector of zeros is like nothing: 0."""
+    """Returns the cosines of pairs of vectors, float64 [n]; 0 for a vector of zeros."""
     one, other = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if one.ndim != 2 or one.shape != other.shape:
         raise UserError(f"vectors must come in pairs [n, D], not as {list(one.shape)} and {list(other.shape)}")

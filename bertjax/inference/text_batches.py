@@ -1,4 +1,4 @@
-"""Texts as a model reads them, and batches of them: alike in length, of few static shapes."""
+"""Tokenised texts, and batches of texts of similar length in few static shapes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.mlm_inference import TokenBatch
 
-_MANY = 2**24
-_AT_ONCE = 4096  # texts: what the tokenizer tells of each weighs many times its ids
-# Row lengths that are compiled: 16, 24, 32, 48, 64, ...: at most a third of a row is padding, a sixth on average.
+TOKENS_PER_BATCH = 8192
+"""Token slots of a batch, padding included."""
+_UNBOUNDED = 2**24
+_TEXTS_PER_CALL = 4096  # the encodings of the library take many times the memory of the ids
+# Lengths that are compiled: 16, 24, 32, 48, 64, ...: at most a third of a sequence is padding, a sixth on average.
 _LENGTHS = np.sort([factor * 2**power for factor in (16, 24) for power in range(20)])
 
 
 class EncodingTokenizer(Protocol):
-    """What is asked of a tokenizer: the `tokenizers.Tokenizer` that adds its special pieces, and two of their ids."""
+    """A `tokenizers.Tokenizer` that adds special tokens, and the id of the mask token."""
 
-    cls_id: int
     mask_id: int
 
     @property
@@ -31,49 +32,66 @@ class EncodingTokenizer(Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TokenizedTexts:
-    """n texts with their special pieces, end to end: text i has the tokens `offsets[i]` to `offsets[i + 1]`.
+    """n texts with their special tokens, end to end; text i has the tokens `offsets[i]` to `offsets[i + 1]`.
 
-    ids, types  int32 [total]
-    words       int32 [total]: of which word of its text a token is, as the tokenizer splits words; -1 for the special
-                pieces that it has added
-    offsets     int64 [n + 1]
-    cut         how many texts were longer than they may be
+    Attributes:
+        ids: int32 [total].
+        types: Token types, int32 [total].
+        words: int32 [total], index of the word in its text, as the tokenizer splits words; -1 for special tokens that
+            were added.
+        offsets: int64 [n + 1].
+        num_truncated: Number of texts that were truncated.
     """
 
     ids: np.ndarray
     types: np.ndarray
     words: np.ndarray
     offsets: np.ndarray
-    cut: int = 0
+    num_truncated: int = 0
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     @property
     def lengths(self) -> np.ndarray:
+        """Number of tokens of each text, int64 [n]."""
         return np.diff(self.offsets)
 
-    def padded(self, values: np.ndarray, members: np.ndarray, length: int, padding: int) -> np.ndarray:
-        """int32 [len(members), length]: one of the arrays of these texts, padded behind."""
-        if not len(values):
-            return np.full((len(members), length), padding, np.int32)
-        places = np.arange(length)
-        inside = places < self.lengths[members][:, None]
-        flat = np.where(inside, self.offsets[members][:, None] + places, 0)
-        return np.where(inside, values[flat], np.int32(padding))
+    def padded(self, values: np.ndarray, members: np.ndarray, length: int, fill: int) -> np.ndarray:
+        """Pads the values of some texts.
 
-    def rows(self, members: np.ndarray, length: int, pad_id: int) -> TokenBatch:
-        """These texts as the input of a model."""
-        real = np.arange(length) < self.lengths[members][:, None]
+        Args:
+            values: one of the arrays [total].
+            members: indices of B texts.
+            length: length S of the result.
+            fill: value of padding, which follows the tokens.
+
+        Returns:
+            int32 [B, S].
+        """
+        if not len(values):
+            return np.full((len(members), length), fill, np.int32)
+        positions = np.arange(length)
+        inside = positions < self.lengths[members][:, None]
+        index = np.where(inside, self.offsets[members][:, None] + positions, 0)
+        return np.where(inside, values[index], np.int32(fill))
+
+    def token_batch(self, members: np.ndarray, length: int, pad_id: int) -> TokenBatch:
+        """Returns some texts, padded to `length`, as the input of a model."""
+        is_token = np.arange(length) < self.lengths[members][:, None]
         ids, types = self.padded(self.ids, members, length, pad_id), self.padded(self.types, members, length, 0)
-        return TokenBatch(ids, real.astype(np.int32), types)
+        return TokenBatch(ids, is_token.astype(np.int32), types)
 
 
 class TextEncoder:
-    """Tokenises texts, on all cores, cut to `max_length` tokens with their special pieces (None: never cut).
+    """Tokenises texts on all cores; like `transformers`, it reads "[SEP]" in a text as the special token.
 
-    Like `transformers`, it takes "[SEP]" in a text for the special piece. Raises `UserError` where only special pieces
-    would be left.
+    Args:
+        tokenizer: the tokenizer.
+        max_length: texts are truncated to this many tokens, special ones included; None: never.
+
+    Raises:
+        UserError: `max_length` leaves no tokens for text.
     """
 
     def __init__(self, tokenizer: EncodingTokenizer, max_length: int | None = None) -> None:
@@ -82,73 +100,90 @@ class TextEncoder:
             return
         added = self._engine.num_special_tokens_to_add(False)
         if max_length <= added:
-            raise UserError(f"max-length {max_length} leaves no room for text beside {added} special pieces")
-        self._engine = type(self._engine).from_str(self._engine.to_str())  # a copy: the setting would stay
+            raise UserError(f"max-length {max_length} leaves nothing for text in addition to {added} special tokens")
+        self._engine = type(self._engine).from_str(self._engine.to_str())  # a copy, because the setting would persist
         self._engine.enable_truncation(max_length)
 
     def __call__(self, texts: Sequence[str]) -> TokenizedTexts:
-        parts = [self._read(texts[start : start + _AT_ONCE]) for start in range(0, len(texts), _AT_ONCE)]
+        """Returns the tokens of texts."""
+        parts = [
+            self._encode(texts[start : start + _TEXTS_PER_CALL]) for start in range(0, len(texts), _TEXTS_PER_CALL)
+        ]
         return TokenizedTexts(
-            ids=_joined([part.ids for part in parts]),
-            types=_joined([part.types for part in parts]),
-            words=_joined([part.words for part in parts]),
+            ids=_concatenate([part.ids for part in parts]),
+            types=_concatenate([part.types for part in parts]),
+            words=_concatenate([part.words for part in parts]),
             offsets=np.cumsum(np.concatenate([np.zeros(1, np.int64), *(part.lengths for part in parts)])),
-            cut=sum(part.cut for part in parts),
+            num_truncated=sum(part.num_truncated for part in parts),
         )
 
-    def _read(self, texts: Sequence[str]) -> TokenizedTexts:
+    def _encode(self, texts: Sequence[str]) -> TokenizedTexts:
         found = self._engine.encode_batch(list(texts))
         words = [[-1 if word is None else word for word in each.word_ids] for each in found]
-        added = _joined([each.special_tokens_mask for each in found]) > 0
+        is_special = _concatenate([each.special_tokens_mask for each in found]) > 0
         return TokenizedTexts(
-            ids=_joined([each.ids for each in found]),
-            types=_joined([each.type_ids for each in found]),
-            words=np.where(added, np.int32(-1), _joined(words)),
+            ids=_concatenate([each.ids for each in found]),
+            types=_concatenate([each.type_ids for each in found]),
+            words=np.where(is_special, np.int32(-1), _concatenate(words)),
             offsets=np.cumsum([0, *map(len, found)], dtype=np.int64),
-            cut=sum(bool(each.overflowing) for each in found),
+            num_truncated=sum(bool(each.overflowing) for each in found),
         )
 
 
-def _joined(lists: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
+def _concatenate(lists: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int32), *(np.asarray(each, np.int32) for each in lists)])
 
 
-def require_max_length(model: PretrainedModel, texts: TokenizedTexts, given: Sequence[str]) -> None:
-    """Raises `UserError` for a text that is longer than the model reads."""
-    longest = max_input_length(model.config, model.heads)
-    over = np.flatnonzero(texts.lengths > (_MANY if longest is None else longest))
+def require_max_length(model: PretrainedModel, texts: TokenizedTexts, originals: Sequence[str]) -> None:
+    """Raises `UserError` for a text that is longer than the model can read.
+
+    Args:
+        model: the model.
+        texts: the texts.
+        originals: the texts before tokenisation, for the message.
+    """
+    limit = max_input_length(model.config, model.heads)
+    over = np.flatnonzero(texts.lengths > (_UNBOUNDED if limit is None else limit))
     if len(over):
         raise UserError(
-            f"a text of {texts.lengths[over[0]]:,} tokens is longer than the {longest} that the model reads: "
-            f"{given[over[0]][:60]!r}..."
+            f"a text of {texts.lengths[over[0]]:,} tokens is longer than the {limit} that the model reads: "
+            f"{originals[over[0]][:60]!r}..."
         )
 
 
 class TextBatch(NamedTuple):
-    """Texts that go together, padded to `length`; behind the first `real` the last one comes again, for the shape."""
+    """Indices of texts that form a batch, padded to `length`; after the first `num_real` the last one is repeated."""
 
     members: np.ndarray
     length: int
-    real: int
+    num_real: int
 
 
 def batch_by_length(
-    lengths: np.ndarray, longest: int | None, tokens: int, most_rows: int | None = None
+    lengths: np.ndarray, limit: int | None, tokens: int, max_batch_size: int | None = None
 ) -> Iterator[TextBatch]:
-    """Batches of at most `tokens` tokens, padding included, or of one text; longest first, so that memory fails early.
+    """Yields batches of similar length, longest first, so that a lack of memory shows early.
 
-    Rows are padded to one of few lengths, at most `longest`, and their number is a power of two.
+    Texts are padded to one of few lengths, and batch sizes are powers of two.
+
+    Args:
+        lengths: tokens of each text.
+        limit: longest length that the model can read; None: any.
+        tokens: token slots of a batch, padding included; a batch holds at least one text.
+        max_batch_size: most texts of a batch.
     """
-    padded = np.minimum(_LENGTHS[np.searchsorted(_LENGTHS, lengths)], _MANY if longest is None else longest)
+    padded = np.minimum(_LENGTHS[np.searchsorted(_LENGTHS, lengths)], _UNBOUNDED if limit is None else limit)
     order = np.argsort(-lengths, kind="stable")
     for length in np.unique(padded)[::-1].tolist():
         members = order[padded[order] == length]
-        most = _power_below(min(max(1, tokens // length), most_rows or _MANY))
-        for start in range(0, len(members), most):
-            part = members[start : start + most]
-            rows = 1 << (len(part) - 1).bit_length()
-            yield TextBatch(np.pad(part, (0, rows - len(part)), mode="edge"), length, len(part))
+        size = min(max(1, tokens // length), max_batch_size or _UNBOUNDED)
+        size = 1 << (size.bit_length() - 1)  # the power of two below
+        for start in range(0, len(members), size):
+            part = members[start : start + size]
+            padding = next_power_of_two(len(part)) - len(part)
+            yield TextBatch(np.pad(part, (0, padding), mode="edge"), length, len(part))
 
 
-def _power_below(number: int) -> int:
-    return 1 << (max(1, number).bit_length() - 1)
+def next_power_of_two(number: int) -> int:
+    """Returns the smallest power of two that is at least `number`."""
+    return 1 << (number - 1).bit_length()

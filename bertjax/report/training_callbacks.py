@@ -15,7 +15,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart
 from bertjax.experiment.lr_find import LrCurve
-from bertjax.finetuning.evaluate import EvalResult
+from bertjax.finetuning.tasks import EvalResult
 from bertjax.inference.pseudo_labels import read_label_summaries
 from bertjax.models.model import count_params
 from bertjax.report.callback import ReportCallback

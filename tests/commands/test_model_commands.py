@@ -73,7 +73,7 @@ def test_fill_mask_shows_what_the_network_says(export: Path, capsys: Capture) ->
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     for mask, share in zip(told, shares, strict=True):
         best = np.argsort(-share)[:4]
-        assert [each["piece"] for each in mask] == [tokenizer.decode([piece]).strip() for piece in best]
+        assert [each["token"] for each in mask] == [tokenizer.decode([piece]).strip() for piece in best]
         np.testing.assert_allclose([each["probability"] for each in mask], share[best], atol=1e-6)
 
 

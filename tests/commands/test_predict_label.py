@@ -17,7 +17,7 @@ from lab import Finished, sentences
 from bertjax.cli import main
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer_io import load_tokenizer
-from bertjax.finetuning.readers.load import read_examples
+from bertjax.finetuning.tasks import read_examples
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.parity.compare import random_params
@@ -167,7 +167,7 @@ def test_a_classifier_labels_and_a_task_reads_it(classifier: Path, tmp_path: Pat
     assert (
         run("pseudo-label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", tsv, "--max-per-class", 3) == 0
     )
-    assert "nobody knows how far to trust" in capsys.readouterr().out
+    assert "the accuracy of these labels is unknown" in capsys.readouterr().out
     examples = read_examples(TaskConfig("classification", (f"tsv:{tsv}",)))
     assert len(examples) <= 6 and set(examples.labels) <= set(LABELS)  # type: ignore[union-attr,arg-type]
 

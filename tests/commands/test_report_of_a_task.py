@@ -9,8 +9,8 @@ import pytest
 from lab import NOUNS, Finished, Lab
 
 from bertjax.cli import main
-from bertjax.finetuning.evaluate import EvalResult
 from bertjax.finetuning.metrics.classification import classification_scores
+from bertjax.finetuning.tasks import EvalResult
 from bertjax.report.run_record import read_run
 from bertjax.report.training_callbacks import ReportWriter, write_seed_scores
 

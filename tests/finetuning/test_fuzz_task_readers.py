@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from bertjax.config.task import TASK_KINDS, QaConfig, TaskConfig
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.load import collect_labels, read_examples
+from bertjax.finetuning.readers.labels import collect_labels
+from bertjax.finetuning.tasks import read_examples
 
 CASES = [(kind, source) for kind, spec in TASK_KINDS.items() for source in spec.source_kinds if source != "hub"]
 GOOD = {
@@ -52,7 +53,7 @@ def read(kind: str, source: str, content: bytes, errors: str) -> None:
         except UserError as error:
             assert "\n" not in str(error)
             return
-        assert len(examples) == len(examples.places) == len(examples.ids) > 0
+        assert len(examples) == len(examples.locations) == len(examples.ids) > 0
 
 
 @pytest.mark.parametrize(("kind", "source"), CASES)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from models_lab import quick_compilation
 
 from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.training import MeshConfig, OptimizerConfig, ScheduleConfig
@@ -54,7 +55,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-OTHERS = ("electra", "deberta", "xlnet", "modernbert", "regression")
+LONG = ("roberta", "electra", "deberta", "xlnet", "modernbert", "regression")
 
 
 def features_of(kind: str, last: bool, has_types: bool) -> Features:
@@ -137,7 +138,7 @@ def torch_loss(theirs: Any, kind: str, features: Features, numbers: np.ndarray, 
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=pytest.mark.long) if case in OTHERS else case for case in CASES],
+    [pytest.param(case, marks=pytest.mark.long) if case in LONG else case for case in CASES],
 )
 def test_first_twenty_losses(case: str, tmp_path: Path) -> None:
     """At dropout 0, with the same batches in the same order, to 1e-4 (the last batch of an epoch is a small one)."""
@@ -178,7 +179,7 @@ def our_losses(folder: Path, kind: str, features: Features, orders: list[np.ndar
     optimizer = make_optimizer(settings, schedule, ours.params)
     step = compile_train_step(mesh, objective, optimizer, microbatches=1, seed=0)
     losses = []
-    with jax.set_mesh(mesh):
+    with quick_compilation(), jax.set_mesh(mesh):
         state = new_state(ours.params, {}, optimizer)
         for cursor in range(STEPS):
             state, metrics = step(state, {}, put_batch(batches.batch(cursor), mesh))

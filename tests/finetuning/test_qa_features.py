@@ -13,7 +13,6 @@ from bertjax.data.special_tokens import FAMILIES
 from bertjax.errors import UserError
 from bertjax.finetuning.qa_features import QaData, qa_data
 from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples
-from bertjax.finetuning.readers.records import Places
 
 MAX_LEN, STRIDE = 48, 10
 
@@ -28,7 +27,7 @@ def questions(count: int = 40, seed: int = 0) -> QaExamples:
     rng = np.random.default_rng(seed)
     contexts = [text for text in sentences(count // 2, seed + 1, longest=130) if text]
     asked = [" ".join(text.split()[: rng.integers(1, 5)]) or "cat" for text in sentences(count, seed + 2)]
-    context_of, answers, places = [], [], Places()
+    context_of, answers, locations = [], [], [f"file: question {number + 1}" for number in range(count)]
     for number in range(count):
         context = int(rng.integers(len(contexts)))
         words = contexts[context].split()
@@ -38,8 +37,7 @@ def questions(count: int = 40, seed: int = 0) -> QaExamples:
         text = contexts[context][begin : len(" ".join(words[: last + 1]))]
         context_of.append(context)
         answers.append(GoldAnswers((), ()) if number % 4 == 3 else GoldAnswers((text,), (begin,)))
-        places.add("file: question ", number + 1)
-    return QaExamples(asked, contexts, context_of, answers, [f"q{i}" for i in range(count)], places)
+    return QaExamples(asked, contexts, context_of, answers, [f"q{i}" for i in range(count)], locations)
 
 
 def expected(family: str, examples: QaExamples) -> dict[str, list[Any]]:

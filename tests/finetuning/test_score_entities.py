@@ -120,9 +120,9 @@ def test_without_entities_all_is_zero_but_accuracy() -> None:
         ([[], []], [[], []], "no gold words"),
         ([["O"]], [], "1 gold sentences, but 0"),
         ([["O"], ["O", "O"]], [["O"], ["O"]], "sentence 2 has 2 gold tags, but 1"),
-        ([["O"]], [["NOUN"]], "'NOUN' is no tag of an entity"),
-        ([["O"]], [["b-per"]], "'b-per' is no tag"),
-        ([["O"]], [[""]], "'' is no tag"),
+        ([["O"]], [["NOUN"]], "'NOUN' is not the tag of an entity"),
+        ([["O"]], [["b-per"]], "'b-per' is not the tag"),
+        ([["O"]], [[""]], "'' is not the tag"),
     ],
 )
 def test_refused(gold: list, found: list, message: str) -> None:

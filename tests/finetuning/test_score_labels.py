@@ -193,7 +193,7 @@ def test_minimal_pairs_need_a_preference() -> None:
     [
         ([], [], None, "nothing"),
         ([1.0], [], None, "1 gold sentences, but 0"),
-        ([1.0, math.nan], [0.0, 0.0], None, "pair 2 is no number"),
+        ([1.0, math.nan], [0.0, 0.0], None, "pair 2 is nan"),
         ([1.0], [0.0], ["a", "b"], "1 gold pairs, but 2"),
     ],
 )

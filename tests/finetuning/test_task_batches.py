@@ -12,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.errors import UserError
-from bertjax.finetuning.batch_packing import choose_batch_sizes, pack_batches
-from bertjax.finetuning.batches import EvalBatches, TaskBatches, scatter_token_values, scatter_window_values
+from bertjax.finetuning.batch_layout import (
+    choose_batch_sizes,
+    pack_batches,
+    scatter_token_values,
+    scatter_window_values,
+)
+from bertjax.finetuning.batches import EvalBatches, TaskBatches
 from bertjax.finetuning.features import Features
 
 VOCAB = 1000
@@ -247,7 +252,7 @@ def test_faults() -> None:
     features.tokens[features.offsets[3] + 1] = -1
     with pytest.raises(UserError, match=r"example 3 holds token id -1"):
         batches(features)
-    with pytest.raises(UserError, match=r"task.max_length: a window has 30 tokens, but rows have 29"):
+    with pytest.raises(UserError, match=r"task.max_length: a window has 30 tokens, but sequences have 29"):
         batches(windows(45), seq_len=29)
     with pytest.raises(UserError, match=r"no examples left"):
         batches(windows(0))

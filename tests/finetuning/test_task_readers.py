@@ -13,7 +13,8 @@ from tokens_lab import task_config
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples, TextExamples, WordExamples
-from bertjax.finetuning.readers.load import collect_labels, encode_labels, read_examples, require_files
+from bertjax.finetuning.readers.labels import collect_labels, encode_labels
+from bertjax.finetuning.tasks import read_examples, require_files
 
 
 def texts(
@@ -35,7 +36,7 @@ def test_tsv_has_no_quoting(tmp_path: Path, name: str) -> None:
     found = texts(tmp_path / name, TSV, text_column="sentence")
     assert found.texts == ['an "unpaired quote ', "last"] and found.labels == ["1", "0"]
     assert found.ids == ["0", "1"] and found.pairs is None
-    assert [found.places[i] for i in range(2)] == [f"{tmp_path / name}:2", f"{tmp_path / name}:4"]
+    assert [found.locations[i] for i in range(2)] == [f"{tmp_path / name}:2", f"{tmp_path / name}:4"]
 
 
 def test_a_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_columns_by_number_without_a_header(tmp_path: Path) -> None:
 def test_csv_is_quoted(tmp_path: Path) -> None:
     found = texts(tmp_path / "a", 'text,label\n"a, ""b""\nc",pos\nd,neg\n', "csv")
     assert found.texts == ['a, "b"\nc', "d"] and found.labels == ["pos", "neg"]
-    assert found.places[1] == f"{tmp_path / 'a'}:4"
+    assert found.locations[1] == f"{tmp_path / 'a'}:4"
 
 
 def test_json_lines(tmp_path: Path) -> None:
@@ -154,11 +155,11 @@ def test_labels_are_sorted_or_given(tmp_path: Path) -> None:
 def test_labels_to_numbers(tmp_path: Path) -> None:
     found = texts(tmp_path / "a", "text\tlabel\nx\tneg\ny\t1\nz\tpos\nz\tsomewhat\n")
     assert found.labels is not None
-    assert encode_labels(("neg", "pos"), found.labels[:3], found.places).tolist() == [0, 1, 1]
+    assert encode_labels(("neg", "pos"), found.labels[:3], found.locations).tolist() == [0, 1, 1]
     with pytest.raises(UserError, match=r"a:5: unknown label 'somewhat'; known are neg, pos"):
-        encode_labels(("neg", "pos"), found.labels, found.places)
+        encode_labels(("neg", "pos"), found.labels, found.locations)
     with pytest.raises(UserError, match=r"a:3: unknown label '1'"):  # "1" is a number here, not a place
-        encode_labels(("neg", "2"), found.labels[:2], found.places)
+        encode_labels(("neg", "2"), found.labels[:2], found.locations)
 
 
 CONLL = "-DOCSTART- -X- O\n\nEU NNP I-ORG\nsaid VBD O\n\n \nBonn NNP I-LOC\nParis NNP B-LOC\n-DOCSTART- -X- O\nHe PRP O"
@@ -175,7 +176,7 @@ def test_conll_columns(tmp_path: Path) -> None:
     found = words(tmp_path / "a", CONLL, tag_scheme="plain")
     assert found.words == [["EU", "said"], ["Bonn", "Paris"], ["He"]]
     assert found.tags == [["I-ORG", "O"], ["I-LOC", "B-LOC"], ["O"]] and not found.notes
-    assert [found.places[i] for i in range(3)] == [f"{tmp_path / 'a'}:{line}" for line in (3, 7, 10)]
+    assert [found.locations[i] for i in range(3)] == [f"{tmp_path / 'a'}:{line}" for line in (3, 7, 10)]
     assert words(tmp_path / "a", CONLL, label_column="1", tag_scheme="plain").tags == [
         ["NNP", "VBD"],
         ["NNP", "NNP"],
@@ -290,7 +291,7 @@ BAD_SQUAD = [
     ('{"data": [', r"a: broken JSON"),
     ({"paragraphs": []}, r"a: no 'data' where one is expected; squad: reads the JSON of SQuAD"),
     (file_of({"context": "c", "qas": [{"id": "1", "answers": []}]}), r"a: question 1: no 'question'"),
-    (file_of({"context": "c", "qas": 3}), r"a: question 1: 'qas' is no list"),
+    (file_of({"context": "c", "qas": 3}), r"a: question 1: 'qas' is not a list"),
     (file_of({"context": CONTEXT, "qas": [qas("q", ("cat", -1))]}), r"question 1: answer_start must be a number"),
     (
         file_of({"context": CONTEXT, "qas": [qas("q")]}),
@@ -340,7 +341,7 @@ def test_hub_data_sets(tmp_path: Path) -> None:
     with mock.patch.object(datasets, "load_dataset", lambda name, config, split: data):
         found = read_examples(TaskConfig("classification", ("hub:owner/name::train",)))
         assert isinstance(found, TextExamples) and (found.texts, found.labels) == (["a", "b"], ["pos", "neg"])
-        assert found.places[1] == "hub data set owner/name::train, row 2"
+        assert found.locations[1] == "hub data set owner/name::train, row 2"
         sentences = read_examples(TaskConfig("tokens", ("hub:owner/name::train",)))
         assert isinstance(sentences, WordExamples) and sentences.tags == [["O", "B-X"], ["B-X"]]
         with pytest.raises(UserError, match=r"owner/name::train: no field 'sentence' \(it has text, label"):

@@ -14,17 +14,14 @@ from bertjax.data.tokenizer_io import load_tokenizer, save_huggingface_tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning.features import Features, text_data, truncated_lengths
 from bertjax.finetuning.readers.examples import TextExamples
-from bertjax.finetuning.readers.records import Places
 from bertjax.finetuning.templates import find_template
 
 FIRST, SECOND = sentences(60, seed=1), sentences(60, seed=2)
 
 
 def examples(texts: list[str], pairs: list[str] | None = None, labels: list[str] | None = None) -> TextExamples:
-    places = Places()
-    for number in range(len(texts)):
-        places.add("file:", number + 1)
-    return TextExamples(texts, pairs, labels, None, list(map(str, range(len(texts)))), places)
+    locations = [f"file:{number + 1}" for number in range(len(texts))]
+    return TextExamples(texts, pairs, labels, None, list(map(str, range(len(texts)))), locations)
 
 
 def config(**values: object) -> TaskConfig:

@@ -11,7 +11,6 @@ from tokens_lab import ALL_FAMILIES, WORDS, theirs, trained
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import WordExamples
-from bertjax.finetuning.readers.records import Places
 from bertjax.finetuning.token_features import TokenData, encode_words, token_data
 
 LABELS = ("B-X", "I-X", "O")
@@ -22,12 +21,10 @@ LONG = [["unbelievably"] * 40, ["cat"], ["seventeen", "\u200b", "dogs"]]
 
 
 def data(family: str, sentences: list[list[str]], tags: list[list[str]] | None = None, max_len: int = 32) -> TokenData:
-    places = Places()
-    for number in range(len(sentences)):
-        places.add("file:", number + 1)
+    locations = [f"file:{number + 1}" for number in range(len(sentences))]
     ids = list(map(str, range(len(sentences))))
     config = TaskConfig("tokens", ("conll:a",), max_length=max_len)
-    return token_data(config, WordExamples(sentences, tags, ids, places), trained(family), LABELS)
+    return token_data(config, WordExamples(sentences, tags, ids, locations), trained(family), LABELS)
 
 
 def tags_of(sentences: list[list[str]]) -> list[list[str]]:
@@ -99,8 +96,8 @@ def test_words_that_are_not_seen() -> None:
     assert predicted[2] == ["B-X", "O", "B-X"]  # the tokenizer drops the second
     lost = 40 - num_seen
     assert found.notes == (
-        f"1 of 3 sentences (33.3%) are too long and were cut (task.max_length=12; {lost} words are not seen)",
-        "1 words have no pieces (the tokenizer drops their characters) and no prediction",
+        f"1 of 3 sentences (33.3%) are too long and were cut (task.max_length=12; {lost} words are not read)",
+        "1 words have no tokens (the tokenizer drops their characters) and no prediction",
     )
 
 

@@ -43,7 +43,7 @@ def test_vectors_as_transformers(family: str, tmp_path: Path) -> None:
     for mode, vectors in wanted.items():
         embedder = Embedder(ours, pieces, Pooling(mode, False, LONGEST), tokens=100)
         np.testing.assert_allclose(embedder(TEXTS), vectors, atol=1e-5, err_msg=mode)
-        assert embedder.cut == sum(len(tokenizer(text)["input_ids"]) > LONGEST for text in TEXTS) > 0
+        assert embedder.num_truncated == sum(len(tokenizer(text)["input_ids"]) > LONGEST for text in TEXTS) > 0
     scaled = Embedder(ours, pieces, Pooling("mean", True, LONGEST), tokens=100)(TEXTS)
     lengths = np.linalg.norm(wanted["mean"], axis=1, keepdims=True)
     np.testing.assert_allclose(scaled, wanted["mean"] / lengths, atol=1e-5)
@@ -53,11 +53,11 @@ def test_texts_are_read_in_windows_alike(tmp_path: Path, monkeypatch: pytest.Mon
     write_folder("bert", tmp_path)
     tokenizer = load_tokenizer(tmp_path)
     whole = TextEncoder(tokenizer, LONGEST)(TEXTS)
-    monkeypatch.setattr("bertjax.inference.text_batches._AT_ONCE", 3)
+    monkeypatch.setattr("bertjax.inference.text_batches._TEXTS_PER_CALL", 3)
     parts = TextEncoder(tokenizer, LONGEST)(TEXTS)
     for name in ("ids", "types", "words", "offsets"):
         np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
-    assert parts.cut == whole.cut and len(whole) == len(TEXTS) and whole.lengths.max() == LONGEST
+    assert parts.num_truncated == whole.num_truncated and len(whole) == len(TEXTS) and whole.lengths.max() == LONGEST
     assert tokenizer.engine.truncation is None, "the tokenizer itself must stay as it was"
     assert len(TextEncoder(tokenizer)([])) == 0
     empty = Embedder(load_pretrained(tmp_path), tokenizer)
@@ -69,7 +69,7 @@ def test_refused(tmp_path: Path) -> None:
     model, tokenizer = load_pretrained(tmp_path), load_tokenizer(tmp_path)
     with pytest.raises(UserError, match="beyond the 512 tokens"):
         Embedder(model, tokenizer, Pooling(max_length=513))
-    with pytest.raises(UserError, match="no room for text beside 2 special pieces"):
+    with pytest.raises(UserError, match="leaves nothing for text in addition to 2 special tokens"):
         Embedder(model, tokenizer, Pooling(max_length=2))
 
 

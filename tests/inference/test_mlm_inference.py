@@ -117,7 +117,7 @@ def test_refused() -> None:
         choose_mask_mode(model_of(PLAIN, ("rtd",)), MASK)
     with pytest.raises(UserError, match="left to right only"):
         choose_mask_mode(model_of(CAUSAL), MASK)
-    with pytest.raises(UserError, match="no piece for masks"):
+    with pytest.raises(UserError, match="no mask token"):
         choose_mask_mode(model_of(PLAIN), -1)
     assert choose_mask_mode(model_of(RELATIVE), -1).two_streams
 
@@ -156,7 +156,7 @@ def test_any_number_of_sentences() -> None:
     assert len(together) == 70
     for number in (0, 33, 69):
         alone = fill_masks(model, tokenizer, [sentences[number]], 2)[0]
-        assert [each.piece for each in alone[0]] == [each.piece for each in together[number][0]]
+        assert [each.token for each in alone[0]] == [each.token for each in together[number][0]]
         np.testing.assert_allclose(
             [e.probability for e in alone[0]], [e.probability for e in together[number][0]], atol=1e-6
         )

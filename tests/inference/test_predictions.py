@@ -185,7 +185,7 @@ def test_answers_as_transformers(tmp_path: Path) -> None:
     long = [record, {"id": "b", "question": question, "context": " ".join(TEXTS)}]
     several = ask(predictor(tmp_path, max_length=48, allow_no_answer=True), tmp_path / "in.jsonl", long)
     for each, asked in zip(several, long, strict=True):
-        assert each["id"] == asked["id"] and isinstance(each["no_answer_margin"], float)
+        assert each["id"] == asked["id"] and isinstance(each["null_score_diff"], float)
         for span in each["best"]:
             if span["answer"]:
                 assert span["answer"] == asked["context"][span["start"] : span["end"]]
@@ -200,7 +200,7 @@ def test_numbers_go_on_over_windows_and_files(tmp_path: Path) -> None:
     found = list(read_inputs(config, [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], window=2))
     assert [part.ids for part in found] == [[0, 1], [2, 3], ["mine", 5]]
     assert [text for part in found for text in part.examples.texts] == ["a", "", "c", "d", "e", "f"]  # type: ignore[union-attr]
-    assert found[2].examples.places[0] == f"{tmp_path}/b.jsonl:2"
+    assert found[2].examples.locations[0] == f"{tmp_path}/b.jsonl:2"
 
 
 def test_places_of_an_answer_leave_out_the_blanks_around_it() -> None:
@@ -210,7 +210,7 @@ def test_places_of_an_answer_leave_out_the_blanks_around_it() -> None:
     assert record == {
         **{"answer": "cat", "start": 4, "end": 7, "score": 1.5, "probability": 0.3},
         "best": [{"answer": "", "start": None, "end": None, "score": 2.0, "probability": 0.7}],
-        "no_answer_margin": None,
+        "null_score_diff": None,
     }
 
 

@@ -83,10 +83,10 @@ def test_answers_are_sorted() -> None:
         Candidate(("a", "other"), "negative", 0.8),
     ]
     found = sort_candidates(said, LABELS, {("gold", None): "positive"})
-    assert found.answers == [answer("a", "positive", 0.6), Candidate(("a", "other"), "negative", 0.8)]
+    assert found.candidates == [answer("a", "positive", 0.6), Candidate(("a", "other"), "negative", 0.8)]
     dropped = {"duplicates": 1, "conflicting": 3, "no_label": 3, "empty": 1, "no_text": 1, "gold": 1}
-    assert found.dropped() == dropped and len(said) == len(found.answers) + sum(dropped.values())
-    assert found.strange == [("Hm", 2), ("hm, hard to say", 1)]
+    assert found.dropped() == dropped and len(said) == len(found.candidates) + sum(dropped.values())
+    assert found.unknown_labels == [("Hm", 2), ("hm, hard to say", 1)]
 
 
 def test_what_is_kept() -> None:
@@ -124,9 +124,9 @@ def test_agreement_as_scikit_learn(drawn: list[tuple[str, str, float]], threshol
     found = compute_agreement(answers, gold, LABELS, threshold)
     at = [(said, right) for said, right, confidence in drawn if threshold is None or confidence >= threshold]
     assert (found.total, found.unanswered, found.at.examples) == (len(drawn) + 1, 1, len(at))
-    for level in found.levels:
+    for level in found.thresholds:
         there = [said == right for said, right, confidence in drawn if confidence >= level.confidence]
-        assert (level.examples, level.right) == (len(there), sum(there))
+        assert (level.examples, level.correct) == (len(there), sum(there))
     if not at:
         return
     said, right = zip(*at, strict=True)
@@ -134,9 +134,9 @@ def test_agreement_as_scikit_learn(drawn: list[tuple[str, str, float]], threshol
     kappa = metrics.cohen_kappa_score(right, said) if len({*said, *right}) > 1 else None
     assert found.kappa == (pytest.approx(kappa) if kappa is not None else None)
     for label, row in found.rows.items():
-        assert (row["said"], row["gold"]) == (said.count(label), right.count(label))
+        assert (row["predicted"], row["gold"]) == (said.count(label), right.count(label))
         precision = metrics.precision_score(right, said, labels=[label], average="micro", zero_division=0)
-        assert row["right"] / max(row["said"], 1) == pytest.approx(precision)
+        assert row["correct"] / max(row["predicted"], 1) == pytest.approx(precision)
 
 
 @pytest.mark.parametrize(("right", "count"), [(0, 5), (5, 5), (37, 40), (1, 2)])
@@ -153,14 +153,14 @@ def test_no_gold_example_is_no_agreement() -> None:
         compute_agreement([answer("a", "positive")], {("a", None): "good"}, LABELS, None)
     found = compute_agreement([answer("a", "positive", 0.5)], gold, LABELS, 0.9)
     assert found.at.agreement is None and found.kappa is None
-    assert "nothing is known" in describe_trust(found) and "nobody knows" in describe_trust(None)
+    assert "nothing is known" in describe_trust(found) and "accuracy of these labels is unknown" in describe_trust(None)
 
 
 def test_what_is_told_is_found_again(tmp_path: Path) -> None:
     """Beside a training file, under its name; a file of that name that tells of another is passed over."""
     answers = sort_candidates([answer(str(i), "positive" if i % 4 else "negative") for i in range(8)], LABELS)
-    found = compute_agreement(answers.answers, {("0", None): "negative", ("1", None): "negative"}, LABELS, 0.5)
-    facts = summarize("silver.jsonl", "teacher", LABELS, answers, answers.answers[:6], 0.5, found)
+    found = compute_agreement(answers.candidates, {("0", None): "negative", ("1", None): "negative"}, LABELS, 0.5)
+    facts = summarize("silver.jsonl", "teacher", LABELS, answers, answers.candidates[:6], 0.5, found)
     assert (facts["kept"], facts["of"], facts["agreement"]) == (6, 8, 0.5)
     rows = {row["label"]: (row["kept"], row["of"], row["agreement"]) for row in facts["rows"]}
     assert rows == {"negative": (2, 2, 1.0), "positive": (4, 6, 0.0), "not sure": (0, 0, None)}

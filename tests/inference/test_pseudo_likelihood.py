@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.inference.pseudo_likelihood import score_texts
 
-TEXTS = ["The catmat unbelievablyhungry dogsea.", "a", *sentences(1, seed=5, longest=7)]
+TEXTS = ["The catmat hungrydogs.", "a", *sentences(1, seed=5, longest=7)]
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +106,7 @@ def test_neither_batches_nor_neighbours_change_a_score(both: Both) -> None:
     alone = [score_texts(both.ours, both.tokenizer, [text], "pll").totals[0] for text in texts]
     told: list[tuple[int, int]] = []
     small = score_texts(
-        both.ours, both.tokenizer, texts, "pll", tokens=72, progress=lambda done, total: told.append((done, total))
+        both.ours, both.tokenizer, texts, "pll", tokens=72, on_progress=lambda done, total: told.append((done, total))
     )
     np.testing.assert_allclose(small.totals, alone, rtol=1e-6)
     assert told[-1][0] == told[-1][1] == small.tokens.sum() and len(told) > 5

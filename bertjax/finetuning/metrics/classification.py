@@ -1,4 +1,4 @@
-"""Figures of labels: accuracy, F1, Matthews, per-class scores and who was taken for whom (GLUE, arXiv:1804.07461)."""
+"""Metrics of classification: accuracy, F1, Matthews correlation, per-class scores, confusion (GLUE, 1804.07461)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import numpy as np
 from bertjax.errors import UserError
 from bertjax.finetuning.metrics.sklearn_compat import require_same_length, sklearn_metrics, warnings_ignored
 
-_LEAST = float(np.finfo(np.float64).eps)  # of a probability, as in scikit-learn's log_loss: one sure error is not inf
-_ROUNDING = 1e-2  # by how much probabilities may miss their sum of one: those of bfloat16 do
+_MIN_PROBABILITY = float(np.finfo(np.float64).eps)  # as in scikit-learn's log_loss: one confident error is not inf
+_SUM_TOLERANCE = 1e-2  # the sum of bfloat16 probabilities misses one by up to this
 
 
 class ClassScore(NamedTuple):
-    """Of one class; 0 where nothing was predicted (precision) or is there (recall). `support` = gold examples."""
+    """Scores of one class; 0 if it was never predicted (precision) or never occurs (recall).
+
+    `support` is the number of gold examples.
+    """
 
     precision: float
     recall: float
@@ -26,14 +29,15 @@ class ClassScore(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassificationScores:
-    """All in [0, 1] but `matthews` (-1 to 1) and `log_loss` (nats).
+    """Scores in [0, 1], except `matthews` (-1 to 1) and `log_loss` (nats).
 
-    f1         of class 1, where there are two classes (GLUE's F1); else None
-    macro_f1   mean over the classes that occur, in the gold labels or in the predictions
-    micro_f1   over all decisions: equal to the accuracy, as every example has one label
-    matthews   0 where all gold labels or all predictions are equal
-    log_loss   None where no probabilities were given
-    confusion  int64 [K, K]: rows are gold classes, columns predicted ones
+    Attributes:
+        f1: F1 of class 1 if there are two classes (GLUE's F1), else None.
+        macro_f1: Mean over the classes that occur in the gold labels or the predictions.
+        micro_f1: F1 over all decisions; equals the accuracy, because every example has one label.
+        matthews: Matthews correlation; 0 if all gold labels or all predictions are equal.
+        log_loss: Cross-entropy; None without probabilities.
+        confusion: Counts, int64 [K, K]; rows are gold classes, columns predicted ones.
     """
 
     labels: tuple[str, ...]
@@ -47,7 +51,7 @@ class ClassificationScores:
     confusion: np.ndarray
 
     def metrics(self) -> dict[str, float]:
-        """The single numbers by name, those that there are."""
+        """Returns the scalar scores by name, without those that are None."""
         names = ("accuracy", "f1", "macro_f1", "micro_f1", "matthews", "log_loss")
         return {name: float(getattr(self, name)) for name in names if getattr(self, name) is not None}
 
@@ -58,24 +62,31 @@ def classification_scores(
     labels: Sequence[str],
     probabilities: np.ndarray | None = None,
 ) -> ClassificationScores:
-    """Scores of n predictions; labels are numbers of `labels`, or their names. `probabilities` [n, K].
+    """Scores predicted classes.
 
-    Raises `UserError` for nothing, for other lengths, and for a label that is none of `labels`.
+    Args:
+        gold: gold labels [n], as indices into `labels` or as names.
+        predicted: predicted labels [n], likewise.
+        labels: names of the K classes.
+        probabilities: predicted distributions [n, K].
+
+    Raises:
+        UserError: there is nothing to score, the lengths differ, or a label is unknown.
     """
     require_same_length(len(gold), len(predicted), "labels")
     labels = tuple(labels)
-    right, found = _numbers(gold, labels, "gold label"), _numbers(predicted, labels, "prediction")
+    expected, found = _indices(gold, labels, "gold label"), _indices(predicted, labels, "prediction")
     metrics, classes = sklearn_metrics(), list(range(len(labels)))
     with warnings_ignored():
-        confusion = metrics.confusion_matrix(right, found, labels=classes)
-        columns = metrics.precision_recall_fscore_support(right, found, labels=classes, zero_division=0)
-        matthews = float(metrics.matthews_corrcoef(right, found))
+        confusion = metrics.confusion_matrix(expected, found, labels=classes)
+        columns = metrics.precision_recall_fscore_support(expected, found, labels=classes, zero_division=0)
+        matthews = float(metrics.matthews_corrcoef(expected, found))
     per_class = {
         label: ClassScore(float(row[0]), float(row[1]), float(row[2]), int(row[3]))
         for label, row in zip(labels, zip(*columns, strict=True), strict=True)
     }
     occurs = confusion.sum(0) + confusion.sum(1) > 0
-    accuracy = float((right == found).mean())
+    accuracy = float((expected == found).mean())
     return ClassificationScores(
         labels=labels,
         accuracy=accuracy,
@@ -83,40 +94,39 @@ def classification_scores(
         macro_f1=float(columns[2][occurs].mean()),
         micro_f1=accuracy,
         matthews=matthews,
-        log_loss=None
-        if probabilities is None
-        else _log_loss(right, np.asarray(probabilities, np.float64), len(labels)),
+        log_loss=None if probabilities is None else _log_loss(expected, np.asarray(probabilities, np.float64), labels),
         per_class=per_class,
         confusion=confusion.astype(np.int64),
     )
 
 
-def _numbers(values: Sequence[int] | Sequence[str] | np.ndarray, labels: tuple[str, ...], what: str) -> np.ndarray:
-    """int64 [n]; raises `UserError` for the first value that is no label."""
+def _indices(values: Sequence[int] | Sequence[str] | np.ndarray, labels: tuple[str, ...], what: str) -> np.ndarray:
+    """Returns int64 [n]; raises `UserError` for the first value that is not a label."""
     array = np.asarray(values)
     if array.ndim != 1:
         raise UserError(f"{what}s must be a list of labels, not of shape {list(array.shape)}")
     if array.dtype.kind in "iu":
-        bad = np.flatnonzero((array < 0) | (array >= len(labels)))
-        if len(bad):
-            raise UserError(f"{what} {bad[0] + 1} is {array[bad[0]]}, but labels are numbered 0 to {len(labels) - 1}")
+        outside = np.flatnonzero((array < 0) | (array >= len(labels)))
+        if len(outside):
+            first = outside[0]
+            raise UserError(f"{what} {first + 1} is {array[first]}, but labels are numbered 0 to {len(labels) - 1}")
         return array.astype(np.int64)
-    places = {label: number for number, label in enumerate(labels)}
+    index = {label: number for number, label in enumerate(labels)}
     for number, value in enumerate(array.tolist(), 1):
-        if value not in places:
+        if value not in index:
             raise UserError(f"{what} {number} is {value!r}, which is none of the labels {', '.join(labels)}")
-    return np.array([places[value] for value in array.tolist()], np.int64)
+    return np.array([index[value] for value in array.tolist()], np.int64)
 
 
-def _log_loss(gold: np.ndarray, probabilities: np.ndarray, classes: int) -> float:
-    """Mean of -log of what the gold class was given; rows are scaled to a sum of exactly one."""
-    if probabilities.shape != (len(gold), classes):
-        raise UserError(f"probabilities must have shape [{len(gold)}, {classes}], not {list(probabilities.shape)}")
+def _log_loss(gold: np.ndarray, probabilities: np.ndarray, labels: tuple[str, ...]) -> float:
+    """Returns the mean negative log-probability of the gold class, each distribution scaled to a sum of one."""
+    if probabilities.shape != (len(gold), len(labels)):
+        raise UserError(f"probabilities must have shape [{len(gold)}, {len(labels)}], not {list(probabilities.shape)}")
     if not np.isfinite(probabilities).all():
-        return float("nan")  # of a network that has diverged
+        return float("nan")  # the network has diverged
     sums = probabilities.sum(axis=1)
-    if probabilities.min() < 0 or np.abs(sums - 1).max() > _ROUNDING:
-        row = int(np.abs(sums - 1).argmax())
-        raise UserError(f"probabilities of example {row + 1} add up to {sums[row]:.6g}; give a softmax, not scores")
-    given = probabilities[np.arange(len(gold)), gold] / sums
-    return float(-np.log(np.clip(given, _LEAST, 1.0)).mean())
+    if probabilities.min() < 0 or np.abs(sums - 1).max() > _SUM_TOLERANCE:
+        worst = int(np.abs(sums - 1).argmax())
+        raise UserError(f"probabilities of example {worst + 1} add up to {sums[worst]:.6g}; pass a softmax, not scores")
+    of_gold = probabilities[np.arange(len(gold)), gold] / sums
+    return float(-np.log(np.clip(of_gold, _MIN_PROBABILITY, 1.0)).mean())

@@ -1,4 +1,4 @@
-"""Figures of numbers: how they correlate with the gold ones, and how far they are off (GLUE's STS-B)."""
+"""Metrics of regression: correlation and squared error (GLUE's STS-B)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from bertjax.finetuning.metrics.sklearn_compat import require_same_length, warni
 
 
 class RegressionScores(NamedTuple):
-    """`pearson` and `spearman` are nan where they are undefined: a single example, or all numbers of a side equal.
+    """Scores of predicted numbers.
 
-    All three are nan where a prediction is no finite number: the network has diverged.
+    `pearson` and `spearman` are nan where they are undefined: for a single example, and if all gold numbers or all
+    predictions are equal. All three are nan if a prediction is not finite, because the network has diverged.
     """
 
     pearson: float
@@ -22,33 +23,42 @@ class RegressionScores(NamedTuple):
     mse: float
 
     def metrics(self) -> dict[str, float]:
+        """Returns the scores by name."""
         return self._asdict()
 
 
 def regression_scores(gold: Sequence[float] | np.ndarray, predicted: Sequence[float] | np.ndarray) -> RegressionScores:
-    """Of n numbers each, in float64; raises `UserError` for nothing, other lengths, and gold values that are none."""
+    """Scores predicted numbers in float64.
+
+    Args:
+        gold: gold numbers [n].
+        predicted: predictions [n] or [n, 1].
+
+    Raises:
+        UserError: there is nothing to score, the lengths differ, or a gold number is not finite.
+    """
     require_same_length(len(gold), len(predicted), "scores")
-    right, found = _column(gold, "gold scores"), _column(predicted, "predictions")
-    if not np.isfinite(right).all():
-        raise UserError(f"gold score {int(np.flatnonzero(~np.isfinite(right))[0]) + 1} is no finite number")
+    expected, found = _column(gold, "gold scores"), _column(predicted, "predictions")
+    if not np.isfinite(expected).all():
+        raise UserError(f"gold score {int(np.flatnonzero(~np.isfinite(expected))[0]) + 1} is not a finite number")
     if not np.isfinite(found).all():
         return RegressionScores(float("nan"), float("nan"), float("nan"))
-    return RegressionScores(*correlations(right, found), float(np.square(right - found).mean()))
+    return RegressionScores(*correlations(expected, found), float(np.square(expected - found).mean()))
 
 
-def correlations(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """(Pearson's, Spearman's) of two columns of finite numbers; nan where undefined."""
+def correlations(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Returns Pearson's and Spearman's correlation of two columns of finite numbers; nan where undefined."""
     from scipy import stats
 
-    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+    if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return float("nan"), float("nan")
-    with warnings_ignored():  # of columns that are all but constant, which rounding makes doubtful
-        return float(stats.pearsonr(one, other).statistic), float(stats.spearmanr(one, other).statistic)
+    with warnings_ignored():  # rounding makes the correlation of almost constant columns doubtful
+        return float(stats.pearsonr(first, second).statistic), float(stats.spearmanr(first, second).statistic)
 
 
 def _column(values: Sequence[float] | np.ndarray, what: str) -> np.ndarray:
     array = np.asarray(values, np.float64)
-    if array.ndim == 2 and array.shape[1] == 1:  # a head with one label gives [n, 1]
+    if array.ndim == 2 and array.shape[1] == 1:  # a head with one label returns [n, 1]
         array = array[:, 0]
     if array.ndim != 1:
         raise UserError(f"{what} must be a list of numbers, not of shape {list(array.shape)}")

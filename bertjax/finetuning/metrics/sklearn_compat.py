@@ -1,4 +1,4 @@
-"""What every scorer asks of its input, and the libraries that are imported when something is scored."""
+"""Checks of the metrics' inputs, and scikit-learn, which is imported when something is scored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from bertjax.errors import UserError
 
 
 def require_same_length(gold: int, predicted: int, what: str) -> None:
-    """Raises `UserError` where there is nothing to score, or not one prediction for each of the gold `what`."""
+    """Raises `UserError` if there is nothing to score, or not one prediction per gold item.
+
+    Args:
+        gold: number of gold items.
+        predicted: number of predictions.
+        what: name of the items in messages, in the plural.
+    """
     if not gold:
         raise UserError(f"nothing to score: no gold {what}" + (f" for {predicted:,} predictions" if predicted else ""))
     if gold != predicted:
@@ -22,14 +28,14 @@ def require_same_length(gold: int, predicted: int, what: str) -> None:
 
 @contextlib.contextmanager
 def warnings_ignored() -> Iterator[None]:
-    """For calls of libraries whose degenerate cases our scorers define themselves."""
+    """Silences libraries in degenerate cases, which the metrics here define themselves."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def sklearn_metrics() -> Any:
-    """The module `sklearn.metrics`; raises `UserError` where scikit-learn is not installed."""
+    """Returns the module `sklearn.metrics`; raises `UserError` if scikit-learn is not installed."""
     try:
         from sklearn import metrics
     except ImportError:

@@ -1,1 +1,1 @@
-"""Labelled data of every format, as the examples of a task."""
+"""Readers of labelled data: every format becomes the examples of a task."""

@@ -1,23 +1,31 @@
-"""Examples of every kind of task, as readers give them: text and labels as they stand in the files."""
+"""Examples of every kind of task as they are read: text and labels as in the files."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import NamedTuple
 
-from bertjax.finetuning.readers.records import Places
-
 
 @dataclasses.dataclass
 class TextExamples:
-    """Texts, or pairs of them. `labels` are names, None where they were not asked for, `scores` those of regression."""
+    """Texts or pairs of texts, n each.
+
+    Attributes:
+        texts: The first texts.
+        pairs: The second texts; None for single texts.
+        labels: Names of classes; None if they were not read.
+        scores: Numbers of a regression; None if they were not read.
+        ids: Ids of the examples.
+        locations: Where the examples were read, for messages: "train.tsv:17".
+        notes: Remarks to print.
+    """
 
     texts: list[str]
     pairs: list[str] | None
     labels: list[str] | None
     scores: list[float] | None
     ids: list[str]
-    places: Places
+    locations: list[str]
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
@@ -26,12 +34,12 @@ class TextExamples:
 
 @dataclasses.dataclass
 class WordExamples:
-    """Sentences of words, with a tag for every word; `tags` is None where they were not asked for."""
+    """Sentences of words with a tag per word; `tags` is None if they were not read; else as `TextExamples`."""
 
     words: list[list[str]]
     tags: list[list[str]] | None
     ids: list[str]
-    places: Places
+    locations: list[str]
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
@@ -39,7 +47,7 @@ class WordExamples:
 
 
 class GoldAnswers(NamedTuple):
-    """All accepted answers of a question and the characters of the context at which they begin; none: impossible."""
+    """Accepted answers of a question and the characters of the context at which they begin; none: no answer."""
 
     texts: tuple[str, ...]
     starts: tuple[int, ...]
@@ -47,14 +55,14 @@ class GoldAnswers(NamedTuple):
 
 @dataclasses.dataclass
 class QaExamples:
-    """Questions on contexts; question i is about `contexts[context_of[i]]`; `answers` is None where not asked for."""
+    """Questions about contexts; question i is about `contexts[context_of[i]]`; else as `TextExamples`."""
 
     questions: list[str]
     contexts: list[str]
     context_of: list[int]
     answers: list[GoldAnswers] | None
     ids: list[str]
-    places: Places
+    locations: list[str]
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:

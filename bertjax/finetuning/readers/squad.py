@@ -1,4 +1,4 @@
-"""Questions on contexts: SQuAD's JSON, and the same as JSON lines or hub data sets (id, question, context, answers)."""
+"""Examples of question answering: SQuAD's JSON, and JSON Lines and hub data sets of id, question, context, answers."""
 
 from __future__ import annotations
 
@@ -12,55 +12,72 @@ from bertjax.config.sources import Source, source_files
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples
-from bertjax.finetuning.readers.records import Places, text_of
-from bertjax.finetuning.readers.text_classification import hub_columns, jsonl_rows, require_distinct
+from bertjax.finetuning.readers.tables import read_rows, require_distinct, require_text
 
 _COLUMNS = ("id", "question", "context")
 _FORMAT = "the JSON of SQuAD: data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}"
-Question = tuple[str, int, str, str, str, GoldAnswers | None]
-"""What stands before its number in messages, its number, id, question, context, answers."""
+_Question = tuple[str, str, str, str, GoldAnswers | None]
+"""Location, id, question, context, answers."""
 
 
 def read_questions(config: TaskConfig, sources: Sequence[Source], labelled: bool, errors: str) -> QaExamples:
-    """All questions of the sources, in order, equal contexts kept once; raises `UserError` naming the place.
+    """Reads all questions of squad, jsonl or hub sources, in order; equal contexts are kept once.
 
-    Questions without an answer are refused unless `task.qa.allow_no_answer`.
+    Args:
+        config: `task.qa.allow_no_answer` says whether questions may have no answer.
+        sources: where the questions are.
+        labelled: whether to read answers.
+        errors: "strict", or "replace" for invalid UTF-8.
+
+    Raises:
+        UserError: something cannot be read; names file and question.
     """
-    examples = QaExamples([], [], [], [] if labelled else None, [], Places())
-    known: dict[str, int] = {}
+    examples = QaExamples([], [], [], [] if labelled else None, [], [])
+    index: dict[str, int] = {}
     for source in sources:
-        read = _squad if source.kind == "squad" else _records
-        for prefix, number, name, question, context, answers in read(source, labelled, errors):
+        read = _read_squad if source.kind == "squad" else _read_records
+        for location, name, question, context, answers in read(source, labelled, errors):
             if answers is not None and not answers.texts and not config.qa.allow_no_answer:
-                raise UserError(f"{prefix}{number}: question {name!r} has no answer; set task.qa.allow_no_answer=true")
-            examples.places.add(prefix, number)
+                raise UserError(f"{location}: question {name!r} has no answer; set task.qa.allow_no_answer=true")
+            examples.locations.append(location)
             examples.ids.append(name)
             examples.questions.append(question)
-            if context not in known:
-                known[context] = len(known)
+            if context not in index:
+                index[context] = len(index)
                 examples.contexts.append(context)
-            examples.context_of.append(known[context])
+            examples.context_of.append(index[context])
             if examples.answers is not None and answers is not None:
                 examples.answers.append(answers)
-    require_distinct(examples.ids, examples.places)
+    require_distinct(examples.ids, examples.locations)
     return examples
 
 
-def _squad(source: Source, labelled: bool, errors: str) -> Iterator[Question]:
+def gold_answers(texts: Any, starts: Any, where: str) -> GoldAnswers:
+    """Returns checked answers; raises `UserError` unless they are texts, each with its first character."""
+    is_list = isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts)
+    if not is_list or not all(isinstance(text, str) for text in texts):
+        raise UserError(f"{where}: answers must be texts, each with its answer_start")
+    if not all(type(start) is int and start >= 0 for start in starts):
+        raise UserError(f"{where}: answer_start must be a number of characters, at least 0")
+    return GoldAnswers(tuple(texts), tuple(starts))
+
+
+def _read_squad(source: Source, labelled: bool, errors: str) -> Iterator[_Question]:
     for path in source_files(source):
         number = 0
-        for paragraph in _paragraphs(_json(path, errors), path):
+        for paragraph in _paragraphs(_read_json(path, errors), path):
             where = f"{path}: question {number + 1}"
-            context = text_of(_get(paragraph, "context", where), "context", where, errors)
-            for entry in _list(paragraph, "qas", where):
+            context = require_text(_get(paragraph, "context", where), "context", where, errors)
+            for entry in _get_list(paragraph, "qas", where):
                 number += 1
                 where = f"{path}: question {number}"
-                name, question = (text_of(_get(entry, key, where), key, where, errors) for key in ("id", "question"))
-                found = _answers(entry, where) if labelled else None
-                yield f"{path}: question ", number, name, question, context, found
+                name, question = (
+                    require_text(_get(entry, key, where), key, where, errors) for key in ("id", "question")
+                )
+                yield where, name, question, context, _answers(entry, where) if labelled else None
 
 
-def _json(path: str, errors: str) -> Any:
+def _read_json(path: str, errors: str) -> Any:
     try:
         with gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb") as file:
             return json.loads(file.read().decode("utf-8-sig", errors))
@@ -76,8 +93,8 @@ def _json(path: str, errors: str) -> Any:
 
 
 def _paragraphs(content: Any, path: str) -> Iterator[Any]:
-    for article in _list(content, "data", path):
-        yield from _list(article, "paragraphs", path)
+    for article in _get_list(content, "data", path):
+        yield from _get_list(article, "paragraphs", path)
 
 
 def _get(record: Any, key: str, where: str) -> Any:
@@ -86,45 +103,33 @@ def _get(record: Any, key: str, where: str) -> Any:
     return record[key]
 
 
-def _list(record: Any, key: str, where: str) -> list[Any]:
+def _get_list(record: Any, key: str, where: str) -> list[Any]:
     found = _get(record, key, where)
     if not isinstance(found, list):
-        raise UserError(f"{where}: {key!r} is no list; squad: reads {_FORMAT}")
+        raise UserError(f"{where}: {key!r} is not a list; squad: reads {_FORMAT}")
     return found
 
 
 def _answers(entry: dict[str, Any], where: str) -> GoldAnswers:
     if entry.get("is_impossible") is True:
         return GoldAnswers((), ())
-    found = _list(entry, "answers", where)
-    return _checked(
-        [_get(each, "text", where) for each in found], [_get(each, "answer_start", where) for each in found], where
-    )
+    found = _get_list(entry, "answers", where)
+    texts, starts = ([_get(each, key, where) for each in found] for key in ("text", "answer_start"))
+    return gold_answers(texts, starts, where)
 
 
-def _checked(texts: Any, starts: Any, where: str) -> GoldAnswers:
-    is_list = isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts)
-    if not is_list or not all(isinstance(text, str) for text in texts):
-        raise UserError(f"{where}: answers must be texts, each with its answer_start")
-    if not all(type(start) is int and start >= 0 for start in starts):
-        raise UserError(f"{where}: answer_start must be a number of characters, at least 0")
-    return GoldAnswers(tuple(texts), tuple(starts))
-
-
-def _records(source: Source, labelled: bool, errors: str) -> Iterator[Question]:
+def _read_records(source: Source, labelled: bool, errors: str) -> Iterator[_Question]:
     columns = [("task.train", name) for name in (*_COLUMNS, *["answers"] * labelled)]
-    read = hub_columns if source.kind == "hub" else jsonl_rows
-    for prefix, number, values in read(source, columns, False, errors):
-        where = f"{prefix}{number}"
+    for where, values in read_rows(source, columns, errors=errors):
         name, question, context = (
-            text_of(str(value) if key == "id" else value, key, where, errors)
+            require_text(str(value) if key == "id" else value, key, where, errors)
             for key, value in zip(_COLUMNS, values[:3], strict=True)
         )
-        yield prefix, number, name, question, context, _record_answers(values[3], where) if labelled else None
+        yield where, name, question, context, _record_answers(values[3], where) if labelled else None
 
 
 def _record_answers(found: Any, where: str) -> GoldAnswers:
-    """Either {"text": [...], "answer_start": [...]} as on the hub, or a list of objects as in SQuAD's files."""
+    """Reads {"text": [...], "answer_start": [...]} as on the hub, or a list of objects as in SQuAD's files."""
     if isinstance(found, list):
         return _answers({"answers": found}, where)
-    return _checked(_get(found, "text", where), _get(found, "answer_start", where), where)
+    return gold_answers(_get(found, "text", where), _get(found, "answer_start", where), where)

@@ -1,0 +1,93 @@
+"""Names of the labels of a task, and their ids."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from bertjax.config.task import TaskConfig
+from bertjax.errors import UserError
+from bertjax.finetuning.readers.examples import Examples, QaExamples, TextExamples
+
+
+def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
+    """Returns the names of the labels in the order of their ids: `task.labels`, else those of the examples, sorted.
+
+    Whole numbers are sorted as numbers, everything else as text, as in transformers' examples.
+
+    Args:
+        config: settings of the task.
+        examples: the training examples.
+
+    Returns:
+        The names; () if the task has no classes.
+
+    Raises:
+        UserError: there are fewer than two labels, or the labels look like the numbers of a regression.
+    """
+    if isinstance(examples, QaExamples) or not config.spec.has_classes:
+        return ()
+    if config.labels:
+        return config.labels
+    if isinstance(examples, TextExamples):
+        found = set(examples.labels or [])
+    else:
+        found = set(itertools.chain.from_iterable(examples.tags or []))
+    if all(_is_whole(name) for name in found):
+        names = sorted(found, key=int)
+    else:
+        names = sorted(found)
+        if isinstance(examples, TextExamples) and all(map(_is_number, found)):
+            raise UserError(
+                f"task.label_column holds numbers such as {names[0]}, {len(found):,} different ones: set "
+                "task.kind=regression, or task.labels if they are names"
+            )
+    if len(names) < 2:
+        what = f"every example has the label {names[0]!r}" if names else "no example has a label"
+        raise UserError(f"task.label_column: {what}; a task needs at least two labels")
+    return tuple(names)
+
+
+def encode_labels(
+    names: Sequence[str], labels: Iterable[str], locations: Sequence[str], example: Sequence[int] | None = None
+) -> np.ndarray:
+    """Returns the id of every label, int32 [labels].
+
+    If names are words, whole numbers in the data are ids.
+
+    Args:
+        names: names of the labels.
+        labels: labels in the data.
+        locations: where the examples were read.
+        example: index of the example of every label; None: label i is that of example i.
+
+    Raises:
+        UserError: a label is unknown; names its location.
+    """
+    ids = {name: index for index, name in enumerate(names)}
+    if not any(_is_whole(name) for name in names):
+        ids |= {str(index): index for index in range(len(names))}
+    found = list(labels)
+    try:
+        return np.fromiter(map(ids.__getitem__, found), np.int32, len(found))
+    except KeyError:
+        index = next(index for index, label in enumerate(found) if label not in ids)
+        known = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        location = locations[index if example is None else example[index]]
+        raise UserError(
+            f"{location}: unknown label {found[index]!r}; known are {known} (task.labels, or those of task.train)"
+        ) from None
+
+
+def _is_whole(name: str) -> bool:
+    return name.removeprefix("-").isdecimal() and name.isascii()
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,192 @@
+"""Rows of tsv, csv and JSON Lines files and of hub data sets: the values of chosen columns."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bertjax.config.sources import Source, source_files
+from bertjax.data.readers import REPLACE_ERRORS
+from bertjax.errors import UserError, comma_list, one_line
+from bertjax.io.jsonl import read_jsonl, read_lines
+
+Columns = Sequence[tuple[str, str]]
+"""(config key, name) of the columns to read, in order."""
+Rows = Iterator[tuple[str, list[Any]]]
+"""Location of every example ("train.tsv:17"), and the values of the columns."""
+_MAX_FIELD = 1 << 30
+
+
+def read_rows(source: Source, columns: Columns, header: bool = True, errors: str = "strict") -> Rows:
+    """Yields location and values of every row of a tsv, csv, jsonl or hub source.
+
+    Args:
+        source: where the rows are.
+        columns: the columns to read.
+        header: whether the first line of tsv and csv files names the columns.
+        errors: "strict", or "replace" for invalid UTF-8.
+
+    Raises:
+        UserError: a file, row or column cannot be read; names file and line.
+    """
+    if source.kind == "hub":
+        yield from _hub_rows(source, columns)
+        return
+    for path in source_files(source):
+        if source.kind == "jsonl":
+            for number, record in read_jsonl(path, errors, advice=REPLACE_ERRORS):
+                where = f"{path}:{number}"
+                yield where, [get_field(record, name, key, where) for key, name in columns]
+        else:
+            lines = (_csv_fields if source.kind == "csv" else _tsv_fields)(path, errors)
+            yield from _separated_rows(path, lines, columns, header)
+
+
+def find_column(name: str, header: list[str], key: str, where: str) -> int:
+    """Returns the index of a column by its name, else by its number; negative numbers count from the end.
+
+    Args:
+        name: name or number of the column.
+        header: names of all columns.
+        key: config key of the column, for messages.
+        where: location of the header, for messages.
+
+    Raises:
+        UserError: there is no such column, or two columns have this name.
+    """
+    if name in header:
+        if header.count(name) > 1:
+            raise UserError(f"{where}: two columns are named {name!r}; name one by its number (0 = the first)")
+        return header.index(name)
+    try:
+        number = int(name)
+    except ValueError:
+        number = len(header)
+    if not -len(header) <= number < len(header):
+        raise UserError(f"{where}: no column {name!r} (it has {_names(header)}); set {key} to one of them")
+    return number % len(header)
+
+
+def get_field(record: Mapping[str, Any], name: str, key: str, where: str) -> Any:
+    """Returns a field of a JSON object or of a hub row; raises `UserError` if it is missing (cf. `find_column`)."""
+    if name not in record:
+        raise UserError(f"{where}: no field {name!r} (it has {_names(record)}); set {key} to one")
+    return record[name]
+
+
+def require_text(value: Any, name: str, where: str, errors: str = "strict") -> str:
+    """Returns a value that must be valid text: JSON can hold half a surrogate pair, which no tokenizer accepts.
+
+    Args:
+        value: the value.
+        name: name of its field, for messages.
+        where: its location, for messages.
+        errors: "strict", or "replace" for half a surrogate pair.
+
+    Raises:
+        UserError: the value is not text, or not valid.
+    """
+    if not isinstance(value, str):
+        kind = "nothing" if value is None else type(value).__name__
+        raise UserError(f"{where}: field {name!r} holds {kind} where text is expected")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            if errors == "strict":
+                raise UserError(f"{where}: half a surrogate pair in {name!r} (invalid Unicode); mend it") from error
+            return value.encode(errors="replace").decode()
+    return value
+
+
+def require_distinct(ids: list[str], locations: list[str]) -> None:
+    """Raises `UserError` naming both examples if an id occurs twice."""
+    if len(set(ids)) == len(ids):
+        return
+    first: dict[str, str] = {}
+    for name, location in zip(ids, locations, strict=True):
+        if name in first:
+            raise UserError(f"{location}: id {name!r} again, it is that of {first[name]} already")
+        first[name] = location
+
+
+def _names(names: Any) -> str:
+    return one_line(comma_list(names, 12))
+
+
+def _tsv_fields(path: str, errors: str) -> Iterator[tuple[int, list[str]]]:
+    """Reads lines without quoting: GLUE's files hold unpaired double quotes."""
+    for number, line in read_lines(path, errors, advice=REPLACE_ERRORS):
+        yield number, line.rstrip("\r\n").split("\t")
+
+
+def _csv_fields(path: str, errors: str) -> Iterator[tuple[int, list[str]]]:
+    """Reads quoted fields, which may span several lines; the number is that of the first line."""
+    csv.field_size_limit(_MAX_FIELD)
+    reader = csv.reader((line for _, line in read_lines(path, errors, advice=REPLACE_ERRORS)), strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise UserError(f"{path}:{number}: broken csv ({error}); quotes inside a field are doubled") from error
+        if fields is None:
+            return
+        yield number, fields or [""]
+
+
+def _separated_rows(path: str, lines: Iterator[tuple[int, list[str]]], columns: Columns, header: bool) -> Rows:
+    names: list[str] | None = None
+    chosen: list[int] = []
+    for number, fields in lines:
+        if fields == [""]:
+            continue  # an empty line, mostly the last
+        where = f"{path}:{number}"
+        if names is None:
+            names = [field.strip() for field in fields] if header else list(map(str, range(len(fields))))
+            chosen = [find_column(name, names, key, where) for key, name in columns]
+            if header:
+                continue
+        if len(fields) != len(names):
+            raise UserError(f"{where}: {len(fields)} columns, but line 1 has {len(names)}; mend or remove this line")
+        yield where, [fields[column] for column in chosen]
+
+
+def _hub_rows(source: Source, columns: Columns) -> Rows:
+    """Reads a hub data set; class ids become names, and -1, which marks an unknown class on the hub, None."""
+    import datasets
+
+    name, config, split = source.hub_parts
+    try:
+        data = datasets.load_dataset(name, config, split=split)
+    except Exception as error:  # every layer below has its own errors: network, unknown name, broken file
+        raise UserError(
+            f"{source.key}: hub data set {name!r} (config {config or 'default'}, split {split}) failed: "
+            f"{one_line(error)}; check name, config, split and network, or give local files"
+        ) from error
+    where = f"hub data set {source.where}"
+    for key, column in columns:
+        get_field(data.features, column, key, where)
+    classes = [_class_names(data.features[column]) for _, column in columns]
+    for number, row in enumerate(data.select_columns([column for _, column in columns]), 1):
+        values = [_name_classes(row[column], names) for (_, column), names in zip(columns, classes, strict=True)]
+        yield f"{where}, row {number}", values
+
+
+def _class_names(feature: Any) -> list[str] | None:
+    """Returns the names of a column of classes, or of lists of classes; None for other columns."""
+    for _ in range(2):
+        names = getattr(feature, "names", None)
+        if names:
+            return list(names)
+        feature = getattr(feature, "feature", None)
+    return None
+
+
+def _name_classes(value: Any, names: list[str] | None) -> Any:
+    if names is None or value is None:
+        return value
+    if isinstance(value, list):
+        return [names[each] for each in value]
+    return names[value] if value >= 0 else None
