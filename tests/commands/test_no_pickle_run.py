@@ -36,10 +36,10 @@ except AssertionError:
 from pathlib import Path
 from bertjax import load_pretrained
 from bertjax.data import from_config
-from bertjax.experiment.load import read_given
+from bertjax.experiment.load import load_source_model
 from bertjax.experiment.load import load_run
 from bertjax.experiment.workdir import read_config
-from bertjax.training.anomalies import read_jumps
+from bertjax.training.anomalies import read_batch_skips
 
 workdir = Path(sys.argv[1])
 cfg = read_config(workdir)
@@ -47,8 +47,8 @@ run = load_run(workdir)
 prepared = from_config.prepare(cfg, say=refuse)  # all of it from the cache
 batch = from_config.training_pipeline(cfg, prepared).batch(0)
 model = load_pretrained(workdir / "export")
-given = read_given(workdir / "export")
-assert read_jumps(workdir, 8) == []
+given = load_source_model(workdir / "export")
+assert read_batch_skips(workdir, 8) == []
 print("read", run.step, batch["input_ids"].shape[0], len(model.heads), given.tokenizer.size == run.tokenizer.size)
 """
 
