@@ -38,10 +38,10 @@ def test_a_second_start_reads_what_the_first_compiled(tmp_path: Path) -> None:
 
     jax.monitoring.register_event_listener(heard)
     try:
-        for wanted in (0, 1):
+        for expected in (0, 1):
             platform.enable_compile_cache(config)
             jax.jit(lambda x: jnp.tanh(x) @ x + 17)(jnp.eye(3)).block_until_ready()
-            assert bool(hits) is bool(wanted)
+            assert bool(hits) is bool(expected)
             jax.clear_caches()
     finally:
         jax.monitoring.unregister_event_listener(heard)

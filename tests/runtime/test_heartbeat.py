@@ -25,17 +25,17 @@ class Ended(BaseException):
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, int]]:
     """(process, what it said, exit status) of those that ended."""
-    seen: list[tuple[int, str, int]] = []
+    recorded: list[tuple[int, str, int]] = []
 
     def end(self: Heartbeat, message: str, code: int) -> None:
-        seen.append((self._index, message, code))
+        recorded.append((self._index, message, code))
         self._stopping.set()
         raise Ended
 
     monkeypatch.setattr(Heartbeat, "_end", end)
     monkeypatch.setattr(pulse_module, "MAX_PERIOD", 0.02)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    return seen
+    return recorded
 
 
 @pytest.fixture
@@ -55,15 +55,15 @@ def group(ends: list) -> Iterator[Callable[..., list[MultiProcessGroup]]]:
 
 def on_all(processes: list[MultiProcessGroup], work: Callable[[MultiProcessGroup], object]) -> list:
     """What `work` gives on each, all at the same time."""
-    found: dict[int, object] = {}
+    result: dict[int, object] = {}
     threads = [
-        threading.Thread(target=lambda each=each: found.__setitem__(each.index, work(each))) for each in processes
+        threading.Thread(target=lambda each=each: result.__setitem__(each.index, work(each))) for each in processes
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    return [found.get(each.index) for each in processes]
+    return [result.get(each.index) for each in processes]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -77,30 +77,30 @@ def test_all_stop_and_save_at_the_same_step_whoever_asks_and_however_fast_they_a
     asks = {draw.randrange(count): draw.randrange(3, 30) for _ in range(draw.choice([1, 2]))}
     saves_at = draw.choice([None, 5])
 
-    def train(own: MultiProcessGroup) -> tuple[list[int], int, int]:
+    def train(local: MultiProcessGroup) -> tuple[list[int], int, int]:
         saved, step = [], 0
         while True:
             step += 1
-            time.sleep(paces[own.index])
-            wish = 15 if step >= asks.get(own.index, 10**9) else 0
-            stop, save = own.agree(wish, saves_at is not None and step >= saves_at and not saved)
+            time.sleep(paces[local.index])
+            wish = 15 if step >= asks.get(local.index, 10**9) else 0
+            stop, save = local.agree(wish, saves_at is not None and step >= saves_at and not saved)
             if save:
                 saved.append(step)
             if stop:
                 return saved, step, stop
 
-    found = on_all(group(count), train)
-    assert len({step for _, step, _ in found}) == 1 and len({tuple(saved) for saved, *_ in found}) == 1
-    assert found[0][1] > min(asks.values()) and found[0][2] == 15
+    result = on_all(group(count), train)
+    assert len({step for _, step, _ in result}) == 1 and len({tuple(saved) for saved, *_ in result}) == 1
+    assert result[0][1] > min(asks.values()) and result[0][2] == 15
 
 
 def test_what_the_first_makes_reaches_all_as_json(group: Callable[..., list[MultiProcessGroup]]) -> None:
     trio = group(3)
     calls: list[int] = []
 
-    def ask(own: MultiProcessGroup) -> object:
-        return own.run_on_first("x", lambda: calls.append(own.index) or {"a": (1, None)}), own.run_on_first(
-            "y", lambda: own.index
+    def ask(local: MultiProcessGroup) -> object:
+        return local.run_on_first("x", lambda: calls.append(local.index) or {"a": (1, None)}), local.run_on_first(
+            "y", lambda: local.index
         )
 
     assert on_all(trio, ask) == [({"a": [1, None]}, 0)] * 3

@@ -19,8 +19,8 @@ def test_they_are_added_to_what_is_there() -> None:
         "A": "b",
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     }
-    found = huge_page_environment({"GLIBC_TUNABLES": "glibc.malloc.check=3"}, ON_REQUEST, GLIBC)
-    assert found == {"GLIBC_TUNABLES": "glibc.malloc.check=3:glibc.malloc.hugetlb=1"}
+    result = huge_page_environment({"GLIBC_TUNABLES": "glibc.malloc.check=3"}, ON_REQUEST, GLIBC)
+    assert result == {"GLIBC_TUNABLES": "glibc.malloc.check=3:glibc.malloc.hugetlb=1"}
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def test_the_other_one_ends_in_time_and_says_why(tmp_path: Path, how: signal.Sig
         for each in pair:
             each.kill()
             each.wait()
-    said = (tmp_path / f"err{1 - victim}").read_text()
+    message = (tmp_path / f"err{1 - victim}").read_text()
     # The first process hosts the service of all: when it is killed, jax may be faster than our message.
-    assert code == 75 or (victim == 0 and code == -signal.SIGABRT), said
-    assert f"process {victim}" in said or (victim == 0 and "leader task" in said), said
+    assert code == 75 or (victim == 0 and code == -signal.SIGABRT), message
+    assert f"process {victim}" in message or (victim == 0 and "leader task" in message), message
     assert seconds < PEER_TIMEOUT + 6

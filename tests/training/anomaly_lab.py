@@ -41,7 +41,7 @@ def with_gradient(value: jax.Array, more: jax.Array) -> jax.Array:
     return value
 
 
-with_gradient.defvjp(lambda value, more: (value, more), lambda more, slope: (slope + more, jnp.zeros_like(more)))
+with_gradient.defvjp(lambda value, more: (value, more), lambda more, grad: (grad + more, jnp.zeros_like(more)))
 
 
 class Poisonable:
@@ -96,7 +96,7 @@ class Rows:
 
     def __init__(self, poison: Mapping[int, str]):
         self.poison = dict(poison)
-        self.asked: list[int] = []
+        self.requests: list[int] = []
 
     def batch(self, cursor: int) -> dict[str, np.ndarray]:
         code = 1 + KINDS.index(self.poison[cursor]) if cursor in self.poison else 0
@@ -107,7 +107,7 @@ class Rows:
 
     def prefetch(self, start_cursor: int, stop_cursor: int) -> Iterator[tuple[int, dict]]:
         for cursor in range(start_cursor, stop_cursor):
-            self.asked.append(cursor)
+            self.requests.append(cursor)
             yield cursor, self.batch(cursor)
 
 
@@ -126,7 +126,7 @@ class Laid(Console):
     def print(self, text: str) -> None:
         self.lines.append(text)
 
-    def train(self, step: int, figures: Mapping[str, float]) -> None: ...
+    def train(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def advance(self, step: int) -> None:
         if step == self.crash_at or (-step == self.crash_at and step in self.reached):

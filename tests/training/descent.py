@@ -51,12 +51,12 @@ def gradients() -> Iterator[Flat]:
 
 def apart(flat: Flat) -> Flat:
     """Every layer's own tensor under a path of its own: `layers/kernel/1`, `groups/layers/kernel/0/1`."""
-    found = {}
+    result = {}
     for path, value in flat.items():
         stacked = NUM_STACKED[path.split("/")[0]]
         for index in np.ndindex(value.shape[:stacked]):
-            found["/".join([path, *map(str, index)])] = np.asarray(value[index], np.float64)
-    return found
+            result["/".join([path, *map(str, index)])] = np.asarray(value[index], np.float64)
+    return result
 
 
 def nested(flat: Flat) -> Params:
@@ -108,7 +108,7 @@ def written_down(clip_norm: float, move: Callable[[str, np.ndarray, np.ndarray, 
     return params
 
 
-def assert_same(found: Flat, expected: Flat) -> None:
-    assert found.keys() == expected.keys()
+def assert_same(result: Flat, expected: Flat) -> None:
+    assert result.keys() == expected.keys()
     for path, value in expected.items():
-        np.testing.assert_allclose(found[path], value, rtol=1e-4, atol=2e-6, err_msg=path)
+        np.testing.assert_allclose(result[path], value, rtol=1e-4, atol=2e-6, err_msg=path)

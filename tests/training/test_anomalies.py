@@ -49,17 +49,17 @@ def test_raise_reports_what_it_knows_and_saves_nothing_of_it(lab: Callable, kind
     run = lab({5: kind})
     with pytest.raises(NonFiniteLossError, match=BAD[kind]) as caught:
         run.run(log=100)
-    said = str(caught.value)
-    assert "\n" not in said and "train.skip_batches=5" in said
+    message = str(caught.value)
+    assert "\n" not in message and "train.skip_batches=5" in message
     assert sorted(run.saved()) == [4]
     assert_finite(run.saved())
     written = run.workdir / "anomalies" / "step-6-batch-5.npz"
-    assert str(written) in said
+    assert str(written) in message
     with np.load(written) as batch:  # no pickle
         for name, value in run.rows.batch(5).items():
             np.testing.assert_array_equal(batch[name], value)
         report = json.loads(str(batch["report"]))
-    assert (report["step"], report["cursor"]) == (6, 5) and report["reason"] in said
+    assert (report["step"], report["cursor"]) == (6, 5) and report["reason"] in message
     last = run.trained()[-1]  # the updates before it are not lost to the figures
     assert last["step"] == 5 and np.isfinite(last["train/loss"])
 
@@ -77,10 +77,10 @@ def test_a_weight_that_is_no_number_is_found_though_nothing_uses_it(mesh_of: Cal
         laid = jax.device_put(state, jax.tree.map(lambda leaf: leaf.sharding, fresh(mesh)), may_alias=False)
         _, metrics = step_of(mesh, False)(laid, {}, put_batch(batch, mesh))
     assert np.isfinite(metrics["loss"]) and np.isfinite(metrics["grad_norm"]) and not metrics["applied"]
-    fault = diagnose_step(1, 0, jax.device_get(metrics), layer_names(state.params))
-    assert fault.weights == (TABLE,) and not fault.gradients
-    assert f"a weight is not finite at step 1 (batch 0; sums: mlm {fault.sums['mlm']:.4g}; weight not" in (
-        fault.describe()
+    anomaly = diagnose_step(1, 0, jax.device_get(metrics), layer_names(state.params))
+    assert anomaly.weights == (TABLE,) and not anomaly.gradients
+    assert f"a weight is not finite at step 1 (batch 0; sums: mlm {anomaly.sums['mlm']:.4g}; weight not" in (
+        anomaly.describe()
     )
 
 
@@ -98,7 +98,7 @@ def test_skip_is_as_if_the_batch_had_not_been_there(lab: Callable, mesh_of: Call
     assert [line for line in run.console.lines if line.startswith("skipped a batch: ")]
     never = lab(name="other")
     assert_same(never.run(skip_batches=("5",))[:5], state[:5])
-    assert 5 not in never.rows.asked
+    assert 5 not in never.rows.requests
 
 
 OPTIMIZERS = {
@@ -271,16 +271,16 @@ def test_a_spike_is_counted_where_it_may_not(lab: Callable) -> None:
 
 def test_losses_of_another_stage_are_forgotten_by_a_resumed_run_too(lab: Callable) -> None:
     """At the very boundary: what is a spike must not depend on where the run was stopped."""
-    kept = []
+    stored = []
     for name, crashes in (("run", []), ("other", [9])):
         run = lab(name=name)
         for crash_at in crashes:
             with pytest.raises(Crash):
                 run.run(boundary=8, spike_factor=10.0, crash_at=crash_at)
         run.run(boundary=8, spike_factor=10.0)
-        kept.append(Checkpoints(run.workdir / "checkpoints", keep=3, read_only=True).read_meta(12)["anomalies"])
+        stored.append(Checkpoints(run.workdir / "checkpoints", keep=3, read_only=True).read_meta(12)["anomalies"])
         assert "from 8" in run.console.lines
-    assert len(kept[0]["losses"]) == 4 and kept[0] == kept[1]
+    assert len(stored[0]["losses"]) == 4 and stored[0] == stored[1]
 
 
 def test_batches_to_leave_out_may_be_named_later(lab: Callable, mesh_of: Callable) -> None:

@@ -45,10 +45,10 @@ def draw(value: float, count: int = 1 << 16) -> np.ndarray:
 def test_it_is_one_of_two_neighbours_and_right_on_average(value: float) -> None:
     cut = np.float32(value).view(np.uint32) & np.uint32(0xFFFF0000)
     neighbours = {float(bits.view(np.float32)) for bits in (cut, cut + np.uint32(0x10000))}
-    found = draw(value)
-    assert set(found.tolist()) == neighbours
+    result = draw(value)
+    assert set(result.tolist()) == neighbours
     gap = max(neighbours) - min(neighbours)
-    assert abs(found.mean(dtype=np.float64) - np.float32(value)) < 4 * gap / 2 / len(found) ** 0.5
+    assert abs(result.mean(dtype=np.float64) - np.float32(value)) < 4 * gap / 2 / len(result) ** 0.5
 
 
 def test_what_bfloat16_can_say_stays_and_no_number_stays_none() -> None:
@@ -84,18 +84,18 @@ def test_the_second_moment_moves_where_the_nearest_number_stands_still() -> None
     def grads(step: int) -> float:
         return 30.0 if step == 0 else 0.1
 
-    exact, found, nearest = (squares(dtype, grads, 2000) for dtype in ("float32", "bfloat16", "nearest"))
+    exact, result, nearest = (squares(dtype, grads, 2000) for dtype in ("float32", "bfloat16", "nearest"))
     assert nearest.min() > 5 * exact[0]  # the premise: it has not moved since the first update
-    assert abs(found.mean() / exact[0] - 1) < 0.02
-    assert found.std() / exact[0] < 0.12  # each by itself is near, too
-    exact, found, nearest = (squares(dtype, lambda _: 1.0, 3000) for dtype in ("float32", "bfloat16", "nearest"))
+    assert abs(result.mean() / exact[0] - 1) < 0.02
+    assert result.std() / exact[0] < 0.12  # each by itself is near, too
+    exact, result, nearest = (squares(dtype, lambda _: 1.0, 3000) for dtype in ("float32", "bfloat16", "nearest"))
     assert nearest.max() < 0.5 * exact[0]  # nor does it rise to the end
-    assert abs(found.mean() / exact[0] - 1) < 0.02 and found.std() / exact[0] < 0.12
+    assert abs(result.mean() / exact[0] - 1) < 0.02 and result.std() / exact[0] < 0.12
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_every_optimizer_keeps_them_small_and_moves_almost_as_in_float32(config: OptimizerConfig) -> None:
-    found = []
+    result = []
     for each in (config, dataclasses.replace(config, moments_dtype="float32")):
         params = nested(start())
         optimizer = make_optimizer(each, make_schedule(SCHEDULE), params)
@@ -106,8 +106,8 @@ def test_every_optimizer_keeps_them_small_and_moves_almost_as_in_float32(config:
             updates, state = update(nested(grads), state, params)
             params = optax.apply_updates(params, updates)
             assert [leaf.dtype for leaf in jax.tree.leaves(state)] == [leaf.dtype for leaf in jax.tree.leaves(before)]
-        found.append((params, types - {"float32"} if config.name == "muon" else types))  # coefficients of its own
-    (half, half_types), (whole, whole_types) = found
+        result.append((params, types - {"float32"} if config.name == "muon" else types))  # coefficients of its own
+    (half, half_types), (whole, whole_types) = result
     assert half_types == {"bfloat16"} and whole_types <= {"float32"}
     moved = jax.tree.map(lambda new, old: new - old, whole, nested(start()))
     for one, other, way in zip(*map(jax.tree.leaves, (half, whole, moved)), strict=True):
@@ -122,19 +122,19 @@ def test_they_are_the_same_on_every_mesh_and_lie_as_their_parameters_do(
     """P20, of what rounding draws: the same gradients give the same bits (clipping adds up in another order)."""
     optimizer = make_optimizer(dataclasses.replace(HALF, clip_norm=0.0), lambda step: 0.1, fresh_params, seed=3)
     grads = jax.tree.map(lambda leaf: np.full(leaf.shape, 0.3, np.float32), fresh_params)
-    found = []
+    result = []
     for sizes in ((1, 1, 1), (2, 2, 2)):
         mesh = mesh_of(*sizes)
         state = jax.device_get(new_state(fresh_params, {}, optimizer))
         laid = state_shardings(state, mesh)
         state = jax.device_put(state, laid)
         update = jit(lambda g, s: optimizer.update(g, s.opt_state, s.params)[1], out_shardings=laid.opt_state)
-        found.append(jax.device_get(update(jax.device_put(grads, laid.params), state)))
+        result.append(jax.device_get(update(jax.device_put(grads, laid.params), state)))
         assert jax.tree.map(lambda leaf: leaf.spec, laid.opt_state[1].inner.nu) == jax.tree.map(
             lambda leaf: leaf.spec, laid.params
         )
-    jax.tree.map(np.testing.assert_array_equal, *found)
-    kernel = np.unique(found[0][1].inner.nu["encoder"]["layers"]["feed_forward"]["output"]["kernel"])
+    jax.tree.map(np.testing.assert_array_equal, *result)
+    kernel = np.unique(result[0][1].inner.nu["encoder"]["layers"]["feed_forward"]["output"]["kernel"])
     assert len(kernel) == 2  # rounded both ways
 
 

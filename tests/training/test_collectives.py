@@ -74,9 +74,9 @@ def sent(compiled: CompiledStep, *axes: str, kind: str = "") -> list[Collective]
     ]
 
 
-def total(found: list[Collective]) -> int:
-    assert all(each.times is not None for each in found)
-    return sum((each.times or 0) * each.bytes for each in found)
+def total(result: list[Collective]) -> int:
+    assert all(each.times is not None for each in result)
+    return sum((each.times or 0) * each.bytes for each in result)
 
 
 def parameter_bytes(compiled: CompiledStep) -> int:
@@ -91,19 +91,19 @@ def test_along_data_slopes_are_reduced_once(unroll: int) -> None:
     The compiler adds the two only after it has reduced both, where it splits the rows itself.
     """
     compiled = step("data", unroll)
-    found = sent(compiled)
-    assert {each.kind for each in found} == {"all-reduce"}
-    assert {each.axes for each in found} == {("data",)}
-    assert 0 <= total(found) - parameter_bytes(compiled) - TABLE <= SCALARS
+    result = sent(compiled)
+    assert {each.kind for each in result} == {"all-reduce"}
+    assert {each.axes for each in result} == {("data",)}
+    assert 0 <= total(result) - parameter_bytes(compiled) - TABLE <= SCALARS
 
 
 @both_ways
 def test_along_data_no_microbatch_waits_for_the_others(unroll: int) -> None:
     compiled = step("data", unroll, microbatches=2)
-    found = sent(compiled)
-    assert {each.kind for each in found} == {"all-reduce"}
-    assert {each.times for each in found} == {1}
-    assert 0 <= total(found) - parameter_bytes(compiled) <= SCALARS
+    result = sent(compiled)
+    assert {each.kind for each in result} == {"all-reduce"}
+    assert {each.times for each in result} == {1}
+    assert 0 <= total(result) - parameter_bytes(compiled) <= SCALARS
 
 
 @both_ways
@@ -118,8 +118,8 @@ def test_fsdp_puts_weights_together_forward_and_backward(unroll: int, microbatch
     turns = 2 * microbatches if unroll == 1 else 1
     assert total(gathered) == turns * LAYERS * KERNELS + TABLE + DENSE
     reduced = total(sent(compiled, "fsdp", kind="reduce"))
-    slopes = microbatches * (parameter_bytes(compiled) + TABLE)
-    assert 0 <= reduced - slopes <= microbatches * SCALARS
+    grads = microbatches * (parameter_bytes(compiled) + TABLE)
+    assert 0 <= reduced - grads <= microbatches * SCALARS
     assert {each.kind for each in sent(compiled)} <= {"all-gather", "all-reduce", "reduce-scatter"}
 
 
@@ -128,10 +128,10 @@ def test_fsdp_puts_weights_together_forward_and_backward(unroll: int, microbatch
 def test_tensor_reduces_activations_and_gathers_nothing(unroll: int) -> None:
     """Of a layer two forward, and backward one for the feed-forward and one for each of queries, keys and values."""
     compiled = step("tensor", unroll)
-    found = sent(compiled)
-    assert {each.kind for each in found} == {"all-reduce"}
+    result = sent(compiled)
+    assert {each.kind for each in result} == {"all-reduce"}
     activations, predicted = 4 * BATCH_SIZE * LENGTH * WIDTH, 4 * BATCH_SIZE * PREDICTED * WIDTH
-    more = total(found) - (6 * LAYERS + 1) * activations
+    more = total(result) - (6 * LAYERS + 1) * activations
     assert 0 <= more <= 2 * predicted + SCALARS
 
 
@@ -161,8 +161,8 @@ def test_on_three_axes_every_axis_has_its_own(unroll: int) -> None:
     reduced = [each for each in sent(compiled, "tensor", kind="all-reduce") if LENGTH in each.shapes[0]]
     assert 0 <= total(reduced) - (6 * LAYERS + 1) * activations <= SCALARS
     along_data = [each for each in sent(compiled) if "data" in each.axes]
-    slopes = bytes_of_parameters_here(compiled)
-    assert slopes <= total(along_data) <= 2 * slopes + TABLE
+    grads = bytes_of_parameters_here(compiled)
+    assert grads <= total(along_data) <= 2 * grads + TABLE
     assert {each.kind for each in along_data} == {"all-reduce"}
 
 
@@ -193,8 +193,8 @@ def test_moments_are_split_as_their_weights(abstract: object) -> None:
             share = math.prod(split[path].shard_shape(leaf.shape)) / math.prod(leaf.shape)
             if "layers" in path and path.endswith("kernel"):
                 assert share == 1 / (fsdp * tensor), path
-        own = bytes_per_device(state.params, exp.mesh)
-        assert bytes_per_device(state.opt_state, exp.mesh) - 2 * own in range(0, 64), mesh
+        local = bytes_per_device(state.params, exp.mesh)
+        assert bytes_per_device(state.opt_state, exp.mesh) - 2 * local in range(0, 64), mesh
 
 
 def test_memory_falls_with_the_devices_that_share() -> None:

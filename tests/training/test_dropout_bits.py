@@ -17,7 +17,7 @@ from bertjax.training.state import purpose_key
 SHAPES = [(1, 1, 1), (2, 1, 1), (8, 1, 1), (1, 4, 1), (2, 2, 2), (1, 1, 8)]
 
 
-def kept(mesh: Mesh, key: jax.Array) -> np.ndarray:
+def stored(mesh: Mesh, key: jax.Array) -> np.ndarray:
     """Of ones [16, 8, 32] that lie in parts, rows over two axes and columns over the third."""
     laid = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), None, "tensor"))
     ones = jax.device_put(jnp.ones((16, 8, 32)), laid)
@@ -28,8 +28,8 @@ def kept(mesh: Mesh, key: jax.Array) -> np.ndarray:
 @pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
 def test_dropout_is_the_same_on_every_mesh(mesh_of: Callable[..., Mesh], shape: tuple[int, ...]) -> None:
     key = purpose_key(3, "dropout")
-    alone, found = kept(mesh_of(1), key), kept(mesh_of(*shape), key)
-    np.testing.assert_array_equal(found, alone)
+    alone, result = stored(mesh_of(1), key), stored(mesh_of(*shape), key)
+    np.testing.assert_array_equal(result, alone)
     assert 0.07 < (alone == 0).mean() < 0.13
 
 
@@ -45,8 +45,8 @@ def test_rows_split_by_hand_keep_what_they_keep_in_the_whole(
         split = jax.shard_map(
             lambda x: dropout(x, 0.1, key), in_specs=rows, out_specs=rows, axis_names={"data"}, check_vma=False
         )
-        found = jax.jit(split)(ones)
-    np.testing.assert_array_equal(found, dropout(ones, 0.1, key))
+        result = jax.jit(split)(ones)
+    np.testing.assert_array_equal(result, dropout(ones, 0.1, key))
 
 
 def test_another_generator_differs_from_device_to_device(mesh_of: Callable[..., Mesh]) -> None:
@@ -56,18 +56,18 @@ def test_another_generator_differs_from_device_to_device(mesh_of: Callable[..., 
         split = jax.shard_map(
             lambda x: dropout(x, 0.5, key), in_specs=rows, out_specs=rows, axis_names={"data"}, check_vma=False
         )
-        found = np.asarray(jax.jit(split)(jnp.ones((8, 64))))
-    assert len({row.tobytes() for row in found}) == 8
+        result = np.asarray(jax.jit(split)(jnp.ones((8, 64))))
+    assert len({row.tobytes() for row in result}) == 8
 
 
 @pytest.mark.parametrize("purpose", ["init", "corrupt", "dropout", "eval"])
 def test_jax_settings_do_not_change_a_run(purpose: str) -> None:
     """An environment variable of jax can name another generator; the same command must not become another run."""
-    wanted = jax.random.key_data(purpose_key(5, purpose))
+    expected = jax.random.key_data(purpose_key(5, purpose))
     with jax.default_prng_impl("rbg"):
-        found = purpose_key(5, purpose)
-        assert str(jax.random.key_impl(found)) == "threefry2x32"
-    np.testing.assert_array_equal(jax.random.key_data(found), wanted)
+        result = purpose_key(5, purpose)
+        assert str(jax.random.key_impl(result)) == "threefry2x32"
+    np.testing.assert_array_equal(jax.random.key_data(result), expected)
 
 
 def test_another_generator_only_by_name() -> None:

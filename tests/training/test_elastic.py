@@ -26,13 +26,13 @@ from bertjax.types import Params, Vocabulary
 
 QUICK = {"xla_backend_optimization_level": 0}
 MESHES = [(1, 1, 1)]
-MESHES += [tuple(size if axis == own else 1 for axis in range(3)) for size in (2, 4, 8) for own in range(3)]
+MESHES += [tuple(size if axis == local else 1 for axis in range(3)) for size in (2, 4, 8) for local in range(3)]
 SAVED_ON = [(1, 1, 1), (2, 1, 1), (1, 4, 1), (2, 2, 2)]
 
 
 def abstract_on(state: TrainState, mesh: Mesh) -> TrainState:
     laid = state_shardings(state, mesh)
-    return jax.tree.map(lambda leaf, own: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=own), state, laid)
+    return jax.tree.map(lambda leaf, local: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=local), state, laid)
 
 
 @pytest.mark.parametrize("saved_on", SAVED_ON, ids=str)
@@ -41,17 +41,17 @@ def test_a_state_comes_back_bit_by_bit_on_every_mesh(
 ) -> None:
     """P17: saved on 1, 2, 4 and 8 devices, restored on 1, 2, 4 and 8, along each axis; with a carry of rows."""
     carry = {"memory": jnp.arange(32.0).reshape(16, 2)}
-    kept = {name: fresh_params["encoder"][name] for name in ("embeddings", "layers")}
-    state = jax.device_get(new_state({"encoder": kept}, carry, optax.sgd(1.0)))
+    stored = {name: fresh_params["encoder"][name] for name in ("embeddings", "layers")}
+    state = jax.device_get(new_state({"encoder": stored}, carry, optax.sgd(1.0)))
     laid = put_tree(state, state_shardings(state, mesh_of(*saved_on)))
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.save(1, laid, {})
     expected = jax.tree.leaves(state)
     for shape in MESHES:
         wanted = abstract_on(state, mesh_of(*shape))
-        found = jax.tree.leaves(checkpoints.restore(wanted).state)
-        assert all(leaf.sharding == own.sharding for leaf, own in zip(found, jax.tree.leaves(wanted), strict=True))
-        for leaf, same in zip(jax.tree.leaves(host_copy(found)), expected, strict=True):
+        result = jax.tree.leaves(checkpoints.restore(wanted).state)
+        assert all(leaf.sharding == local.sharding for leaf, local in zip(result, jax.tree.leaves(wanted), strict=True))
+        for leaf, same in zip(jax.tree.leaves(host_copy(result)), expected, strict=True):
             assert leaf.dtype == same.dtype and leaf.tobytes() == same.tobytes()
     checkpoints.close()
 
@@ -66,14 +66,14 @@ def test_hosts_read_every_row_once_and_only_their_own(
     """P19: the rows of all hosts together are the batch; where `tensor` spans hosts, they share theirs."""
     mesh, rows = mesh_of(*shape), np.arange(16)
     parts = np.split(mesh.devices.ravel(), hosts)
-    seen = [rows[local_sequences(16, mesh, part.tolist())].tolist() for part in parts]
-    assert sorted({row for each in seen for row in each}) == rows.tolist()
+    recorded = [rows[local_sequences(16, mesh, part.tolist())].tolist() for part in parts]
+    assert sorted({row for each in recorded for row in each}) == rows.tolist()
     per_host = max(16 // hosts, 16 // (shape[0] * shape[1]))
-    assert [len(each) for each in seen] == [per_host] * hosts
+    assert [len(each) for each in recorded] == [per_host] * hosts
     placed = put_batch({"row": rows}, mesh)["row"]
-    for part, own in zip(parts, seen, strict=True):
+    for part, local in zip(parts, recorded, strict=True):
         held = {int(row) for shard in placed.addressable_shards if shard.device in part for row in shard.data}
-        assert held == set(own)
+        assert held == set(local)
 
 
 def test_rows_need_not_follow_each_other() -> None:

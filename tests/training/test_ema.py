@@ -36,11 +36,11 @@ def test_the_average_is_that_of_the_weights_after_each_update(decay: float) -> N
     for step, grads in enumerate(gradients(), start=1):
         updates, state = update(nested(grads), state, params)
         params = optax.apply_updates(params, updates)
-        kept = min(decay, (1 + step) / (10 + step))
-        expected = jax.tree.map(lambda old, new, d=kept: d * old + (1 - d) * np.float64(new), expected, params)
-    found = ema_params(state)
-    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6), found, expected)
-    assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {np.dtype("float32")}
+        stored = min(decay, (1 + step) / (10 + step))
+        expected = jax.tree.map(lambda old, new, d=stored: d * old + (1 - d) * np.float64(new), expected, params)
+    result = ema_params(state)
+    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6), result, expected)
+    assert {leaf.dtype for leaf in jax.tree.leaves(result)} == {np.dtype("float32")}
 
 
 def test_a_run_without_it_has_the_state_that_it_always_had() -> None:
@@ -54,8 +54,8 @@ def test_a_run_without_it_has_the_state_that_it_always_had() -> None:
         optax.EmptyState,
         optax.ScaleByScheduleState,
     ]
-    kept = optimizer(0.9).init(nested(start()))
-    assert jax.tree.structure(kept[:-1]) == jax.tree.structure(state)
+    stored = optimizer(0.9).init(nested(start()))
+    assert jax.tree.structure(stored[:-1]) == jax.tree.structure(state)
     assert ema_params({}) is None and ema_params(()) is None
 
 
@@ -109,11 +109,11 @@ def test_a_fresh_average_has_buffers_of_its_own(objective: object, tiny_params: 
         given = jax.tree.map(lambda leaf: np.asarray(leaf) + 1.0, state.params)
         begun = reset_ema(state.opt_state, given)
 
-    def places(tree: Params) -> set[int]:
+    def indices(tree: Params) -> set[int]:
         return {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(tree)}
 
-    assert not places(state.params) & places(ema_params(state.opt_state))
-    assert not places(state.params) & places(ema_params(made.init(state.params)))
+    assert not indices(state.params) & indices(ema_params(state.opt_state))
+    assert not indices(state.params) & indices(ema_params(made.init(state.params)))
     jax.tree.map(np.testing.assert_array_equal, state.params, ema_params(state.opt_state))
     jax.tree.map(np.testing.assert_array_equal, given, ema_params(begun))
     assert jax.tree.structure(begun) == jax.tree.structure(state.opt_state)

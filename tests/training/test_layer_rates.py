@@ -30,8 +30,8 @@ def tree(shapes: dict[str, tuple[int, ...]]) -> Params:
 def factors(shapes: dict[str, tuple[int, ...]], **settings: object) -> dict[str, list[float]]:
     params = tree(shapes)
     rules = lr_rules(OptimizerConfig(**settings), params)
-    found = flatten_tree(resolve_multipliers(rules, params, "rates")).items()
-    return {path: pytest.approx(np.ravel(numbers).tolist(), rel=1e-6) for path, numbers in found}
+    result = flatten_tree(resolve_multipliers(rules, params, "rates")).items()
+    return {path: pytest.approx(np.ravel(numbers).tolist(), rel=1e-6) for path, numbers in result}
 
 
 BERT = {
@@ -45,29 +45,29 @@ BERT = {
 
 def test_finberts_rates() -> None:
     """finbert/finbert.py: layer i gets lr / 1.2^(12 - i), the embeddings lr / 1.2^13, pooler and classifier lr."""
-    found = factors(BERT, layerwise_lr_decay=1 / 1.2)
+    result = factors(BERT, layerwise_lr_decay=1 / 1.2)
     expected = [1.2 ** -(12 - layer) for layer in range(12)]
-    assert found["encoder/layers/attention/query/kernel"] == expected
-    assert found["encoder/layers/feed_forward/norm/bias"] == expected
-    assert found["encoder/embeddings/word_embeddings/embedding"] == [1.2**-13]
-    assert found["encoder/embeddings/norm/scale"] == [1.2**-13]
-    assert found["pooler/dense/kernel"] == [1.0]
+    assert result["encoder/layers/attention/query/kernel"] == expected
+    assert result["encoder/layers/feed_forward/norm/bias"] == expected
+    assert result["encoder/embeddings/word_embeddings/embedding"] == [1.2**-13]
+    assert result["encoder/embeddings/norm/scale"] == [1.2**-13]
+    assert result["pooler/dense/kernel"] == [1.0]
 
 
 def test_electras_top_layer_has_the_square() -> None:
     """electra#51: lr d^(L + 2 - depth), embeddings at depth 0, layer i at depth i + 1."""
-    found = factors(BERT, layerwise_lr_decay=0.8, layerwise_lr_decay_top=2)
-    assert found["encoder/layers/attention/query/kernel"] == [0.8 ** (14 - (i + 1)) for i in range(12)]
-    assert found["encoder/embeddings/word_embeddings/embedding"] == [0.8**14]
+    result = factors(BERT, layerwise_lr_decay=0.8, layerwise_lr_decay_top=2)
+    assert result["encoder/layers/attention/query/kernel"] == [0.8 ** (14 - (i + 1)) for i in range(12)]
+    assert result["encoder/embeddings/word_embeddings/embedding"] == [0.8**14]
 
 
 def test_ulmfit_leaves_the_last_layer_alone() -> None:
-    found = factors(BERT, layerwise_lr_decay=1 / 2.6, layerwise_lr_decay_top=0)
-    assert found["encoder/layers/attention/query/kernel"] == [2.6 ** -(11 - layer) for layer in range(12)]
+    result = factors(BERT, layerwise_lr_decay=1 / 2.6, layerwise_lr_decay_top=0)
+    assert result["encoder/layers/attention/query/kernel"] == [2.6 ** -(11 - layer) for layer in range(12)]
 
 
 def test_stacks_without_the_first_layer_groups_and_towers() -> None:
-    found = factors(
+    result = factors(
         {
             "encoder/attention_norms/layers/scale": (3, 4),
             "encoder/layers/attention/key/kernel": (4, 4, 4),
@@ -81,21 +81,21 @@ def test_stacks_without_the_first_layer_groups_and_towers() -> None:
         },
         layerwise_lr_decay=0.5,
     )
-    assert found["encoder/layers/attention/key/kernel"] == [0.0625, 0.125, 0.25, 0.5]
-    assert found["encoder/attention_norms/layers/scale"] == [0.125, 0.25, 0.5]
-    assert found["encoder/norm/scale"] == [1.0]
-    assert found["encoder/relative/embedding"] == [0.03125]
-    assert found["encoder/convolution/kernel"] == [0.0625]
-    assert found["generator/encoder/layers/attention/key/kernel"] == [0.25, 0.5]
-    assert found["generator/encoder/embeddings/word_embeddings/embedding"] == [0.125]
-    assert found["shared/groups/layers/kernel"] == [0.0625, 0.125, 0.25, 0.5]
-    assert found["embeddings/embedding"] == [0.03125]
+    assert result["encoder/layers/attention/key/kernel"] == [0.0625, 0.125, 0.25, 0.5]
+    assert result["encoder/attention_norms/layers/scale"] == [0.125, 0.25, 0.5]
+    assert result["encoder/norm/scale"] == [1.0]
+    assert result["encoder/relative/embedding"] == [0.03125]
+    assert result["encoder/convolution/kernel"] == [0.0625]
+    assert result["generator/encoder/layers/attention/key/kernel"] == [0.25, 0.5]
+    assert result["generator/encoder/embeddings/word_embeddings/embedding"] == [0.125]
+    assert result["shared/groups/layers/kernel"] == [0.0625, 0.125, 0.25, 0.5]
+    assert result["embeddings/embedding"] == [0.03125]
 
 
 def test_named_rates_come_first() -> None:
-    found = factors(BERT, layerwise_lr_decay=0.5, lr_mults=(r"encoder/layers/11/.*=3", r"pooler/.*=0"))
-    assert found["encoder/layers/attention/query/kernel"] == [*(0.5 ** (12 - layer) for layer in range(11)), 3.0]
-    assert found["pooler/dense/kernel"] == [0.0]
+    result = factors(BERT, layerwise_lr_decay=0.5, lr_mults=(r"encoder/layers/11/.*=3", r"pooler/.*=0"))
+    assert result["encoder/layers/attention/query/kernel"] == [*(0.5 ** (12 - layer) for layer in range(11)), 3.0]
+    assert result["pooler/dense/kernel"] == [0.0]
 
 
 def test_without_decay_there_is_one_rule() -> None:

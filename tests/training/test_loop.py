@@ -300,8 +300,10 @@ def test_a_profile_covers_the_steps_asked_for(
     if dispatched:
         first, last = events.index(f"start {tmp_path / 'profile'}"), events.index("stop")
         assert steps_of(events[first:last], "dispatch") == list(dispatched)
-        said = f"a trace of updates {dispatched[0]} to {dispatched[-1]} lies in {tmp_path}/profile/plugins/profile/now"
-        assert said in capsys.readouterr().out
+        message = (
+            f"a trace of updates {dispatched[0]} to {dispatched[-1]} lies in {tmp_path}/profile/plugins/profile/now"
+        )
+        assert message in capsys.readouterr().out
 
 
 def test_a_trace_that_fails_does_not_end_the_run(
@@ -331,12 +333,12 @@ def test_steps_go_in_pieces_and_their_figures_are_their_own(make_run: Callable, 
         one = run.programs[0].train_step
 
         def train_steps(state: TrainState, frozen: Any, batches: list[dict]) -> tuple[TrainState, dict]:
-            found = []
+            result = []
             for batch in batches:
                 state, metrics = one(state, frozen, batch)
-                found.append({**metrics, "loss": np.float32(metrics["loss"].value)})
+                result.append({**metrics, "loss": np.float32(metrics["loss"].value)})
             sent.append(len(batches))
-            return state, jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+            return state, jax.tree.map(lambda *leaves: np.stack(leaves), *result)
 
         config = dataclasses.replace(run.config, steps_per_dispatch=3)
         program = dataclasses.replace(run.programs[0], train_steps=train_steps)
@@ -412,6 +414,6 @@ def test_patience_needs_something_to_wait_for() -> None:
 
 
 def test_lookers_on_are_told_of_every_evaluation(make_run: Callable, events: Events) -> None:
-    seen: list[tuple] = []
-    train(make_run(num_steps=7, evaluate=3, on_evaluate=lambda *told: seen.append(told)), start())
-    assert [(step, sorted(figures)[:1]) for step, _, figures in seen] == [(n, ["eval/loss"]) for n in (3, 6, 7)]
+    recorded: list[tuple] = []
+    train(make_run(num_steps=7, evaluate=3, on_evaluate=lambda *calls: recorded.append(calls)), start())
+    assert [(step, sorted(figures)[:1]) for step, _, figures in recorded] == [(n, ["eval/loss"]) for n in (3, 6, 7)]

@@ -34,11 +34,11 @@ def curve(tried: np.ndarray, best: float, explodes: float) -> np.ndarray:
 
 def test_suggestions_of_a_curve_that_falls_and_explodes() -> None:
     tried = candidate_lrs(1e-7, 1.0, 200, linear=False)
-    found = suggest_lrs(tried, curve(tried, best=1e-3, explodes=3e-2).tolist())
-    assert found.valley is not None and found.steepest is not None and found.tenth is not None
-    assert 3e-5 < found.valley < 1e-2
-    assert 5e-4 < found.steepest < 1e-2  # smoothing comes late
-    assert 1e-3 < found.tenth < 1e-2
+    result = suggest_lrs(tried, curve(tried, best=1e-3, explodes=3e-2).tolist())
+    assert result.valley is not None and result.steepest is not None and result.tenth is not None
+    assert 3e-5 < result.valley < 1e-2
+    assert 5e-4 < result.steepest < 1e-2  # smoothing comes late
+    assert 1e-3 < result.tenth < 1e-2
 
 
 def test_losses_that_only_rise_suggest_nothing() -> None:
@@ -60,11 +60,11 @@ def test_diverged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "steps", "said"),
+    ("low", "high", "steps", "message"),
     [(1e-3, 1e-4, 100, "must rise"), (0.0, 1.0, 100, "must rise"), (1e-5, 1.0, 5, "--steps must be at least 20")],
 )
-def test_refused(low: float, high: float, steps: int, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_refused(low: float, high: float, steps: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         candidate_lrs(low, high, steps, linear=False)
 
 

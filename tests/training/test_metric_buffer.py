@@ -42,7 +42,7 @@ def noisy(count: int, level: float, seed: int = 0) -> list[float]:
 
 def spikes(book: AnomalyTracker, losses: list[float]) -> list[int]:
     """The places of those that are called spikes."""
-    return [place for place, loss in enumerate(losses) if book.detect_spike(loss)]
+    return [index for index, loss in enumerate(losses) if book.detect_spike(loss)]
 
 
 def test_noise_is_no_spike_and_a_planted_one_is_found() -> None:
@@ -67,17 +67,17 @@ def test_a_falling_loss_and_a_fall_are_no_spikes() -> None:
 
 def test_a_loss_that_stays_high_becomes_usual() -> None:
     """After half a window: then the median is among the new ones."""
-    found = spikes(tracker(), noisy(300, 4.0) + noisy(300, 7.0, seed=1))
-    assert found[0] == 300 and found[-1] < 300 + 70 and len(found) > 50
+    result = spikes(tracker(), noisy(300, 4.0) + noisy(300, 7.0, seed=1))
+    assert result[0] == 300 and result[-1] < 300 + 70 and len(result) > 50
 
 
 def test_spikes_do_not_hide_those_that_follow() -> None:
     """A mean and its deviation would: ten of them move the median by nothing to speak of."""
     losses = noisy(200, 4.0)
-    places = list(range(100, 120, 2))
-    for place in places:
-        losses[place] = 40.0
-    assert spikes(tracker(), losses) == places
+    indices = list(range(100, 120, 2))
+    for index in indices:
+        losses[index] = 40.0
+    assert spikes(tracker(), losses) == indices
 
 
 def test_nothing_is_a_spike_before_anything_is_usual_and_rounding_never_is() -> None:
@@ -112,7 +112,7 @@ def test_the_journal_is_read_back_up_to_a_step(tmp_path: Path) -> None:
         jumps,
     )
     book = AnomalyTracker(run_of(AnomalyConfig()), [], {}, [*jumps, BatchSkip(8, 11, 19, "again")])
-    assert [book.next_cursor(*place) for place in ((4, 4), (8, 11), (8, 12), (12, 19))] == [7, 19, 12, 19]
+    assert [book.next_cursor(*index) for index in ((4, 4), (8, 11), (8, 12), (12, 19))] == [7, 19, 12, 19]
     write_batch_skips(tmp_path, [])
     assert read_batch_skips(tmp_path, 100) == []
     (tmp_path / "anomalies" / "batch_skips.json").write_text("[{]")
@@ -122,8 +122,8 @@ def test_the_journal_is_read_back_up_to_a_step(tmp_path: Path) -> None:
 
 def test_a_batch_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "anomalies").write_text("a file where the folder should be")
-    fault = Anomaly(3, 2, "loss is nan", math.nan, math.inf, {"mlm": math.nan}, (), ())
-    assert write_batch(tmp_path, fault, {"input_ids": np.zeros((1, 1))}).startswith("its batch could not be written")
+    anomaly = Anomaly(3, 2, "loss is nan", math.nan, math.inf, {"mlm": math.nan}, (), ())
+    assert write_batch(tmp_path, anomaly, {"input_ids": np.zeros((1, 1))}).startswith("its batch could not be written")
 
 
 # -- when figures are read ------------------------------------------------------------------------------------------
@@ -132,11 +132,11 @@ def test_a_batch_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
 class Reading:
     """A number on the device: notes when somebody waits for it."""
 
-    def __init__(self, value: float, cursor: int, seen: list[int]):
-        self.value, self.cursor, self.seen = value, cursor, seen
+    def __init__(self, value: float, cursor: int, recorded: list[int]):
+        self.value, self.cursor, self.recorded = value, cursor, recorded
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        self.seen.append(self.cursor)
+        self.recorded.append(self.cursor)
         return np.asarray(self.value)
 
 
@@ -145,7 +145,7 @@ def window(tmp_path: Path) -> Callable[..., tuple[MetricBuffer, Callable[[int, f
     """`window(log=1000, on_nonfinite="skip")` -> the window, `step(cursor, loss)`, cursors read, what was written."""
 
     def build(log: int = 1000, **config: Any) -> tuple:
-        seen: list[int] = []
+        recorded: list[int] = []
         written: dict[int, dict] = {}
         stage = SimpleNamespace(objective=SimpleNamespace(loss_weights={"mlm": 1.0}), title="first")
         run = SimpleNamespace(
@@ -163,7 +163,7 @@ def window(tmp_path: Path) -> Callable[..., tuple[MetricBuffer, Callable[[int, f
         def step(cursor: int, loss: float = 2.0) -> None:
             window.write_if_due()
             metrics = {
-                "loss": Reading(loss, cursor, seen),
+                "loss": Reading(loss, cursor, recorded),
                 "sums": {"mlm": Sum(np.float32(loss), np.float32(1))},
                 "grad_norm": np.float32(1),
                 "grad_squares": np.ones(1),
@@ -174,7 +174,7 @@ def window(tmp_path: Path) -> Callable[..., tuple[MetricBuffer, Callable[[int, f
             }
             window.add([cursor], metrics)
 
-        return window, step, seen, written
+        return window, step, recorded, written
 
     return build
 
@@ -185,13 +185,13 @@ def iter_of(cursor: int) -> Any:
 
 def test_the_newest_steps_are_never_waited_for(window: Callable) -> None:
     """Between reports, too, old figures are read: neither faults nor buffers pile up (P21)."""
-    _, step, seen, written = window(log=1000)
+    _, step, recorded, written = window(log=1000)
     for cursor in range(500):
-        before = len(seen)
+        before = len(recorded)
         step(cursor)
-        assert seen[before:] in ([], list(range(before, before + MIN_UNREAD)))
-        assert all(cursor - each >= MIN_UNREAD for each in seen[before:])
-        assert cursor - len(seen) < 2 * MIN_UNREAD
+        assert recorded[before:] in ([], list(range(before, before + MIN_UNREAD)))
+        assert all(cursor - each >= MIN_UNREAD for each in recorded[before:])
+        assert cursor - len(recorded) < 2 * MIN_UNREAD
     assert not written
 
 

@@ -20,14 +20,14 @@ QUICK = {"xla_backend_optimization_level": 0}
 
 
 def sizes(config: LoopConfig, start: int = 0) -> list[int]:
-    found = []
-    while start + sum(found) < config.num_steps:
-        found.append(steps_per_dispatch(config, start + sum(found)))
-    return found
+    result = []
+    while start + sum(result) < config.num_steps:
+        result.append(steps_per_dispatch(config, start + sum(result)))
+    return result
 
 
 @pytest.mark.parametrize(
-    ("marks", "wanted"),
+    ("marks", "expected"),
     [
         ({}, [4, 4, 4, 4, 4]),
         ({"log_interval_steps": 8}, [4, 4, 4, 4, 4]),
@@ -40,13 +40,13 @@ def sizes(config: LoopConfig, start: int = 0) -> list[int]:
         ({"steps_per_dispatch": 1}, [1] * 20),
     ],
 )
-def test_a_piece_ends_where_something_is_due(marks: dict, wanted: list[int]) -> None:
+def test_a_piece_ends_where_something_is_due(marks: dict, expected: list[int]) -> None:
     settings = {"num_steps": 20, "log_interval_steps": 20, "eval_interval_steps": 0, "checkpoint_interval_steps": 0}
     config = LoopConfig(**{**settings, "checkpoint_interval_minutes": None, "steps_per_dispatch": 4, **marks})
-    assert sizes(config) == wanted
-    ends = np.cumsum(wanted).tolist()
+    assert sizes(config) == expected
+    ends = np.cumsum(expected).tolist()
     for number, end in enumerate(ends[:-1]):  # stopped there, and gone on with
-        assert sizes(config, end) == wanted[number + 1 :]
+        assert sizes(config, end) == expected[number + 1 :]
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 1), pytest.param((2, 2, 2), marks=pytest.mark.long)], ids=str)
@@ -60,22 +60,22 @@ def test_steps_at_once_are_the_steps_one_by_one(
         batches = [put_batch(batch_of(cursor), mesh) for cursor in range(3)]
         state = start_on(mesh, optimizer)
         step = compile_train_step(mesh, objective, optimizer, **settings).compile(state, {}, batches[0], QUICK)
-        wanted = []
+        expected = []
         for batch in batches:
             state, metrics = step(state, {}, batch)
-            wanted.append(jax.device_get(metrics))
+            expected.append(jax.device_get(metrics))
         other = start_on(mesh, optimizer)
         steps = compile_train_step(mesh, objective, optimizer, multi_step=True, **settings)
-        found_state, found = steps.compile(other, {}, batches, QUICK)(other, {}, batches)
+        found_state, result = steps.compile(other, {}, batches, QUICK)(other, {}, batches)
     assert (int(found_state.step), int(found_state.cursor)) == (3, 3)
-    for place, metrics in enumerate(wanted):
+    for index, metrics in enumerate(expected):
         jax.tree.map(
-            lambda own, alone, at=place: np.testing.assert_allclose(own[at], alone, rtol=1e-4, atol=1e-6),
-            jax.device_get(found),
+            lambda local, alone, at=index: np.testing.assert_allclose(local[at], alone, rtol=1e-4, atol=1e-6),
+            jax.device_get(result),
             metrics,
         )
-    for (path, own), (_, alone) in zip(
+    for (path, local), (_, alone) in zip(
         flatten_tree(found_state.params).items(), flatten_tree(state.params).items(), strict=True
     ):
-        np.testing.assert_allclose(own, alone, rtol=0, atol=2e-5, err_msg=path)
-        assert own.sharding == alone.sharding
+        np.testing.assert_allclose(local, alone, rtol=0, atol=2e-5, err_msg=path)
+        assert local.sharding == alone.sharding

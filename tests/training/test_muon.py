@@ -55,9 +55,9 @@ def test_embeddings_heads_norms_and_biases_are_left_to_adam(tiny_params: Params)
     orthogonal = set(flatten_tree(muon.inner_state[0].mu))
     others = set(flatten_tree(adam.inner_state.mu))
     assert orthogonal | others == set(flatten_tree(tiny_params)) and not orthogonal & others
-    places = ("attention/query", "attention/key", "attention/value", "attention/output")
-    places += ("feed_forward/intermediate", "feed_forward/output")
-    assert orthogonal == {f"encoder/layers/{place}/kernel" for place in places}
+    indices = ("attention/query", "attention/key", "attention/value", "attention/output")
+    indices += ("feed_forward/intermediate", "feed_forward/output")
+    assert orthogonal == {f"encoder/layers/{index}/kernel" for index in indices}
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def run(tiny_model: EncoderConfig, vocabulary: Vocabulary) -> Callable:
             sums, _ = objective.loss(params, StepInputs({}, {}), hidden, jax.random.key(2), train=True)
             return weighted_loss(sums, counts, objective.loss_weights), sums
 
-        (value, sums), slopes = jax.value_and_grad(loss, has_aux=True)(params)
-        return value, slopes, sums
+        (value, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        return value, grads, sums
 
     return run
 
@@ -51,21 +51,21 @@ def batch_of_rows(batch: dict[str, np.ndarray], tokens: list[int]) -> dict[str, 
     ids = np.zeros_like(batch["input_ids"])
     ids[:, : len(tokens)] = tokens
     real = (ids > 0).astype(np.int32)
-    places = {
+    indices = {
         "segment_ids": real,
         "position_ids": real * np.arange(ids.shape[1], dtype=np.int32),
         "token_type_ids": 0 * real,
     }
-    return {name: array for name, array in batch.items() if name != "pair_labels"} | {"input_ids": ids} | places
+    return {name: array for name, array in batch.items() if name != "pair_labels"} | {"input_ids": ids} | indices
 
 
 @pytest.mark.parametrize("name", BATCH_SIZE)
 def test_a_batch_with_nothing_to_predict_teaches_nothing(name: str, run: Callable, batch_of: Callable) -> None:
-    loss, slopes, sums = run(batch_of_rows(batch_of(0), BATCH_SIZE[name]))
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
+    loss, grads, sums = run(batch_of_rows(batch_of(0), BATCH_SIZE[name]))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
     if name == "one word":  # the test can tell
         assert sums["mlm"].count == 16 and loss > 1.0
         return
     assert loss == 0.0 and sums["mlm"].count == 0
-    assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(slopes))
+    assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(grads))
     assert all(np.isfinite(value) for value in mean_metrics(jax.device_get(sums), {"mlm": 1.0}).values())

@@ -50,8 +50,8 @@ def train(optimizer: optax.GradientTransformation) -> Params:
     return params
 
 
-def assert_same(found: Params, expected: Params) -> None:
-    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6), found, expected)
+def assert_same(result: Params, expected: Params) -> None:
+    jax.tree.map(lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6), result, expected)
 
 
 def authors(config: OptimizerConfig, rate_of: Callable[[str], np.ndarray | float]) -> Params:
@@ -76,16 +76,16 @@ def authors(config: OptimizerConfig, rate_of: Callable[[str], np.ndarray | float
 def test_adamw_is_that_of_the_authors(clip_norm: float) -> None:
     """No bias correction, epsilon outside the root, decay inside the product with the rate, none on bias and scale."""
     config = OptimizerConfig(weight_decay=0.3, eps=1e-2, clip_norm=clip_norm)
-    found = train(make_optimizer(config, make_schedule(SCHEDULE), nested(start())))
-    assert_same(found, authors(config, lambda path: 1.0))
+    result = train(make_optimizer(config, make_schedule(SCHEDULE), nested(start())))
+    assert_same(result, authors(config, lambda path: 1.0))
 
 
 def test_rates_scale_updates_and_decay_layer_by_layer() -> None:
     config = OptimizerConfig(weight_decay=0.3, lr_mults=(r"layers/1/.*=0.5", r"dense/bias=0"))
-    found = train(make_optimizer(config, make_schedule(SCHEDULE), nested(start())))
+    result = train(make_optimizer(config, make_schedule(SCHEDULE), nested(start())))
     layers = {"layers/kernel": np.reshape([1.0, 0.5], (2, 1, 1)), "layers/scale": np.reshape([1.0, 0.5], (2, 1))}
-    assert_same(found, authors(config, lambda path: layers.get(path, 0.0 if path == "dense/bias" else 1.0)))
-    np.testing.assert_array_equal(found["dense"]["bias"], nested(start())["dense"]["bias"])
+    assert_same(result, authors(config, lambda path: layers.get(path, 0.0 if path == "dense/bias" else 1.0)))
+    np.testing.assert_array_equal(result["dense"]["bias"], nested(start())["dense"]["bias"])
 
 
 def test_with_bias_correction_it_is_optax_adamw() -> None:
@@ -96,10 +96,10 @@ def test_with_bias_correction_it_is_optax_adamw() -> None:
         optax.clip_by_global_norm(1.0),
         optax.adamw(schedule, eps=1e-8, weight_decay=0.3, mask=jax.tree.map(bool, mask)),
     )
-    found = train(make_optimizer(config, schedule, nested(start())))
-    assert_same(found, train(reference))
+    result = train(make_optimizer(config, schedule, nested(start())))
+    assert_same(result, train(reference))
     uncorrected = authors(OptimizerConfig(weight_decay=0.3, eps=1e-8), lambda path: 1.0)
-    assert np.abs(found["dense"]["kernel"] - uncorrected["dense"]["kernel"]).max() > 0.01
+    assert np.abs(result["dense"]["kernel"] - uncorrected["dense"]["kernel"]).max() > 0.01
 
 
 def test_what_decays_can_be_chosen() -> None:

@@ -75,19 +75,19 @@ def test_a_batch_with_empty_rows_teaches_what_it_teaches_without_them(
             sums, carry = objective.loss(params, extra, hidden, jax.random.key(2), train=True)
             return weighted_loss(sums, counts, objective.loss_weights), (sums, carry)
 
-        (value, (sums, carry)), slopes = jax.value_and_grad(loss, has_aux=True)(params)
-        return value, slopes, sums, carry
+        (value, (sums, carry)), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        return value, grads, sums, carry
 
     params = jit(objective.init)(jax.random.key(0))
-    found, wanted = (jax.device_get(run(params, batch)) for batch in (padded, whole))
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
-    assert wanted[0] > 0
-    np.testing.assert_allclose(found[0], wanted[0], rtol=TOLERANCE[dtype])
-    assert {name: total.count for name, total in found[2].items()} == {
-        name: total.count for name, total in wanted[2].items()
+    result, expected = (jax.device_get(run(params, batch)) for batch in (padded, whole))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result))
+    assert expected[0] > 0
+    np.testing.assert_allclose(result[0], expected[0], rtol=TOLERANCE[dtype])
+    assert {name: total.count for name, total in result[2].items()} == {
+        name: total.count for name, total in expected[2].items()
     }
-    norm = np.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(wanted[1])))
-    for mine, plain in zip(jax.tree.leaves(found[1]), jax.tree.leaves(wanted[1]), strict=True):
+    norm = np.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(expected[1])))
+    for mine, plain in zip(jax.tree.leaves(result[1]), jax.tree.leaves(expected[1]), strict=True):
         assert np.abs(mine - plain).max() <= TOLERANCE[dtype] * norm
-    loss, slopes, *_ = run(params, {name: np.zeros_like(value) for name, value in whole.items()})
-    assert loss == 0.0 and all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(slopes))
+    loss, grads, *_ = run(params, {name: np.zeros_like(value) for name, value in whole.items()})
+    assert loss == 0.0 and all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(grads))

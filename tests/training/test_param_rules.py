@@ -39,30 +39,30 @@ def test_a_parameter_that_no_rule_matches_is_an_error() -> None:
 
 def test_a_rule_for_one_layer_gives_a_vector_along_the_layers(tiny_params: Params) -> None:
     rules = [(r"encoder/layers/1/.*", 0.5), (r"encoder/layers/.*", 0.25), (r".*", 1.0)]
-    found = flatten_tree(resolve_multipliers(rules, tiny_params, "rates"))
-    assert found.keys() == flatten_tree(tiny_params).keys()
+    result = flatten_tree(resolve_multipliers(rules, tiny_params, "rates"))
+    assert result.keys() == flatten_tree(tiny_params).keys()
     for path, leaf in flatten_tree(tiny_params).items():
         if num_stacked(path):
-            assert found[path].shape == (2, *[1] * (leaf.ndim - 1))
-            assert found[path].ravel().tolist() == [0.25, 0.5]
+            assert result[path].shape == (2, *[1] * (leaf.ndim - 1))
+            assert result[path].ravel().tolist() == [0.25, 0.5]
         else:
-            assert found[path].shape == () and found[path] == 1.0
-        assert found[path].dtype == np.float32
+            assert result[path].shape == () and result[path] == 1.0
+        assert result[path].dtype == np.float32
 
 
 def test_layers_that_agree_share_a_scalar(tiny_params: Params) -> None:
     rules = [(r".*/kernel", 2.0), (r".*", 1.0)]
-    found = flatten_tree(resolve_multipliers(rules, tiny_params, "rates"))
-    assert found[KERNEL].shape == () and found[KERNEL] == 2.0
+    result = flatten_tree(resolve_multipliers(rules, tiny_params, "rates"))
+    assert result[KERNEL].shape == () and result[KERNEL] == 2.0
 
 
 def test_no_bias_and_no_norm_decays_and_everything_else_does(tiny_params: Params) -> None:
-    found = flatten_tree(resolve_multipliers(OptimizerConfig().decay_rules, tiny_params, "weight decay"))
-    for path, factor in found.items():
+    result = flatten_tree(resolve_multipliers(OptimizerConfig().decay_rules, tiny_params, "weight decay"))
+    for path, factor in result.items():
         name = path.split("/")[-1]
         assert name in ("kernel", "embedding", "bias", "scale")
         assert factor == (0.0 if name in ("bias", "scale") else 1.0), path
-    assert found["mlm_head/bias"] == 0.0 and found["encoder/embeddings/word_embeddings/embedding"] == 1.0
+    assert result["mlm_head/bias"] == 0.0 and result["encoder/embeddings/word_embeddings/embedding"] == 1.0
 
 
 def test_a_description_counts_every_parameter_once(tiny_params: Params) -> None:

@@ -16,19 +16,19 @@ def rates(name: str, steps: list[int], peak: float = 1e-4, warmup: int = 10_000,
 
 
 def test_the_authors_decay_counts_from_step_zero() -> None:
-    found = rates("bert", [0, 1, 5_000, 9_999, 10_000, 505_000, 1_000_000, 1_000_001])
-    np.testing.assert_allclose(found, [0, 1e-8, 5e-5, 9.999e-5, 9.9e-5, 4.95e-5, 0, 0], rtol=1e-5, atol=1e-12)
+    result = rates("bert", [0, 1, 5_000, 9_999, 10_000, 505_000, 1_000_000, 1_000_001])
+    np.testing.assert_allclose(result, [0, 1e-8, 5e-5, 9.999e-5, 9.9e-5, 4.95e-5, 0, 0], rtol=1e-5, atol=1e-12)
 
 
 def test_linear_decay_starts_at_the_peak() -> None:
-    found = rates("linear", [0, 5_000, 10_000, 505_000, 1_000_000, 1_000_001])
-    np.testing.assert_allclose(found, [0, 5e-5, 1e-4, 5e-5, 0, 0], rtol=1e-5, atol=1e-12)
+    result = rates("linear", [0, 5_000, 10_000, 505_000, 1_000_000, 1_000_001])
+    np.testing.assert_allclose(result, [0, 5e-5, 1e-4, 5e-5, 0, 0], rtol=1e-5, atol=1e-12)
 
 
 def test_cosine_decay_is_half_way_at_half_time() -> None:
-    found = rates("cosine", [0, 10_000, 257_500, 505_000, 1_000_000, 2_000_000])
+    result = rates("cosine", [0, 10_000, 257_500, 505_000, 1_000_000, 2_000_000])
     quarter = 0.5e-4 * (1 + np.sqrt(0.5))
-    np.testing.assert_allclose(found, [0, 1e-4, quarter, 5e-5, 0, 0], rtol=1e-5, atol=1e-11)
+    np.testing.assert_allclose(result, [0, 1e-4, quarter, 5e-5, 0, 0], rtol=1e-5, atol=1e-11)
 
 
 def test_constant_stays() -> None:
@@ -59,15 +59,15 @@ def shares(name: str, steps: list[int], warmup: int, total: int, **settings: flo
 
 def test_electras_decay_and_warmup_both_act() -> None:
     """google-research/electra:model/optimization.py at 1 of 10: (1 - t / T) min(1, t / w); no fall after the warmup."""
-    found = shares("electra", [0, 5, 9, 10, 55, 100], 10, 100)
-    np.testing.assert_allclose(found, [0, 0.5 * 0.95, 0.9 * 0.91, 0.9, 0.45, 0], rtol=1e-6, atol=1e-7)
+    result = shares("electra", [0, 5, 9, 10, 55, 100], 10, 100)
+    np.testing.assert_allclose(result, [0, 0.5 * 0.95, 0.9 * 0.91, 0.9, 0.45, 0], rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(shares("electra", [0, 50], 0, 100, end_lr_ratio=0.2), [1.0, 0.6], rtol=1e-6)
 
 
 def test_polynomial_ends_at_its_share() -> None:
     """A line with 0.001 left is XLNet's pretraining (model_utils.py, min_lr_ratio)."""
-    found = shares("polynomial", [20, 40, 520, 1000, 2000], 40, 1000, end_lr_ratio=0.001)
-    np.testing.assert_allclose(found, [0.5, 1.0, 0.5005, 0.001, 0.001], rtol=1e-5)
+    result = shares("polynomial", [20, 40, 520, 1000, 2000], 40, 1000, end_lr_ratio=0.001)
+    np.testing.assert_allclose(result, [0.5, 1.0, 0.5005, 0.001, 0.001], rtol=1e-5)
     np.testing.assert_allclose(shares("polynomial", [0, 50, 75], 0, 100, power=2.0), [1, 0.25, 0.0625], rtol=1e-5)
 
 
@@ -79,9 +79,9 @@ def test_other_decays_end_at_their_share_too() -> None:
 
 def test_warmup_stable_decay_falls_by_the_root() -> None:
     """1 - sqrt of what has passed of the decay (ModernBERT's last 50B tokens, down to 0.001)."""
-    found = shares("wsd", [50, 100, 899, 900, 925, 964, 1000, 1001], 100, 1000, end_lr_ratio=0.001)
+    result = shares("wsd", [50, 100, 899, 900, 925, 964, 1000, 1001], 100, 1000, end_lr_ratio=0.001)
     expected = [0.5, 1, 1, 1, 0.001 + 0.999 * 0.5, 0.001 + 0.999 * 0.2, 0.001, 0.001]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
     np.testing.assert_allclose(shares("wsd", [0, 64, 100], 0, 100, decay_steps=100), [1, 0.2, 0], rtol=1e-5, atol=1e-7)
 
 
@@ -94,18 +94,18 @@ def test_inverse_sqrt_is_noams() -> None:
 
 
 def test_steps_fall_on_time() -> None:
-    found = shares("step", [9, 10, 39, 40, 69, 70, 100], 10, 100, period_steps=30)
-    np.testing.assert_allclose(found, [0.9, 1, 1, 0.1, 0.1, 0.01, 0.001], rtol=1e-5)
+    result = shares("step", [9, 10, 39, 40, 69, 70, 100], 10, 100, period_steps=30)
+    np.testing.assert_allclose(result, [0.9, 1, 1, 0.1, 0.1, 0.01, 0.001], rtol=1e-5)
     schedule = make_schedule(ScheduleConfig("step", 1.0, 0, 10**6, period_steps=997, factor=0.999))
     edges = np.arange(1, 900) * 997
-    found = np.asarray(jax.jit(jax.vmap(schedule))(np.stack([edges - 1, edges])))
-    np.testing.assert_allclose(found[1] / found[0], 0.999, rtol=1e-5)  # never one update early or late
+    result = np.asarray(jax.jit(jax.vmap(schedule))(np.stack([edges - 1, edges])))
+    np.testing.assert_allclose(result[1] / result[0], 0.999, rtol=1e-5)  # never one update early or late
     np.testing.assert_allclose(shares("step", [99], 0, 100, period_steps=10, end_lr_ratio=0.3), [0.3], rtol=1e-6)
 
 
 def test_exponential_falls_by_its_factor_a_period() -> None:
-    found = shares("exponential", [10, 25, 40, 70], 10, 100, period_steps=30, factor=0.5)
-    np.testing.assert_allclose(found, [1, 0.5**0.5, 0.5, 0.25], rtol=1e-5)
+    result = shares("exponential", [10, 25, 40, 70], 10, 100, period_steps=30, factor=0.5)
+    np.testing.assert_allclose(result, [1, 0.5**0.5, 0.5, 0.25], rtol=1e-5)
 
 
 def test_cycles_are_triangles() -> None:
@@ -134,8 +134,8 @@ def test_slanted_triangles_are_ulmfits() -> None:
         return 0.01 * (1 + p * (32 - 1)) / 32
 
     steps = [0, 50, 99, 100, 400, 999, 1000]
-    found = rates("slanted_triangular", steps, 0.01, 100, 1000)
-    np.testing.assert_allclose(found, [slanted(step, 1000) for step in steps], rtol=1e-5)
+    result = rates("slanted_triangular", steps, 0.01, 100, 1000)
+    np.testing.assert_allclose(result, [slanted(step, 1000) for step in steps], rtol=1e-5)
 
 
 ALL = [

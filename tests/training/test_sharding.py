@@ -29,19 +29,19 @@ def test_meshes_take_the_first_devices(mesh_of: Callable) -> None:
 
 
 def test_kernels_lie_over_fsdp_and_tensor(abstract: TrainState, mesh_of: Callable) -> None:
-    found = specs(abstract, mesh_of(2, 2, 2))
+    result = specs(abstract, mesh_of(2, 2, 2))
     layers = "encoder/layers"
     column, row = PartitionSpec(None, "fsdp", "tensor"), PartitionSpec(None, "tensor", "fsdp")
-    assert found[f"{layers}/attention/query/kernel"] == column
-    assert found[f"{layers}/attention/query/bias"] == PartitionSpec(None, "tensor")
-    assert found[f"{layers}/attention/output/kernel"] == row
-    assert found[f"{layers}/feed_forward/intermediate/kernel"] == column
-    assert found[f"{layers}/feed_forward/output/kernel"] == row
-    assert found["encoder/embeddings/word_embeddings/embedding"] == PartitionSpec(("tensor", "fsdp"), None)
-    assert found["pooler/dense/kernel"] == PartitionSpec("fsdp", None)
-    assert found["mlm_head/bias"] == PartitionSpec("tensor")
+    assert result[f"{layers}/attention/query/kernel"] == column
+    assert result[f"{layers}/attention/query/bias"] == PartitionSpec(None, "tensor")
+    assert result[f"{layers}/attention/output/kernel"] == row
+    assert result[f"{layers}/feed_forward/intermediate/kernel"] == column
+    assert result[f"{layers}/feed_forward/output/kernel"] == row
+    assert result["encoder/embeddings/word_embeddings/embedding"] == PartitionSpec(("tensor", "fsdp"), None)
+    assert result["pooler/dense/kernel"] == PartitionSpec("fsdp", None)
+    assert result["mlm_head/bias"] == PartitionSpec("tensor")
     for path in (f"{layers}/attention/norm/scale", "encoder/embeddings/position_embeddings/embedding"):
-        assert not any(found[path])
+        assert not any(result[path])
 
 
 def test_moments_lie_as_their_parameters(abstract: TrainState, mesh_of: Callable) -> None:

@@ -70,9 +70,9 @@ def test_a_second_signal_ends_the_process_at_once(first: signal.Signals, second:
     process.send_signal(first)
     assert process.stdout is not None and process.stdout.readline() == f"[{int(first)}]\n"
     process.send_signal(second)
-    _, said = process.communicate(timeout=10)
+    _, message = process.communicate(timeout=10)
     assert process.returncode == 128 + second
-    assert said.endswith("stopped at once by a second signal; the newest checkpoint is intact\n")
+    assert message.endswith("stopped at once by a second signal; the newest checkpoint is intact\n")
 
 
 def test_a_second_signal_ends_what_never_looks_at_signals() -> None:
@@ -88,16 +88,16 @@ def test_a_second_signal_ends_what_never_looks_at_signals() -> None:
 
 
 def test_another_thread_leaves_signals_to_the_caller() -> None:
-    before, found = signal.getsignal(signal.SIGTERM), []
+    before, result = signal.getsignal(signal.SIGTERM), []
 
     def work() -> None:
         with stop_signals() as received:
-            found.append((received, signal.getsignal(signal.SIGTERM)))
+            result.append((received, signal.getsignal(signal.SIGTERM)))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [([], before)]
+    assert result == [([], before)]
 
 
 def test_the_exit_code_is_that_of_a_shell() -> None:

@@ -61,11 +61,11 @@ def test_the_layer_whose_gradient_jumps_is_slowed_down_alone() -> None:
 def test_decay_follows_the_share_of_the_peak_and_not_the_rate() -> None:
     """With ten times the peak (and the decoupled decay the same), a weight without gradient shrinks as before."""
     params = {"dense": {"kernel": np.ones((2, 2), np.float32)}}
-    found = []
+    result = []
     for peak in (0.1, 1.0):
         config = dataclasses.replace(CONFIG, learning_rate=peak)
         optimizer = make_optimizer(config, lambda step, peak=peak: 0.5 * peak, params)
         updates, _ = optimizer.update(jax.tree.map(np.zeros_like, params), optimizer.init(params), params)
-        found.append(np.asarray(updates["dense"]["kernel"]))
-    np.testing.assert_allclose(found[0], -0.5 * 0.05, rtol=1e-6)
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+        result.append(np.asarray(updates["dense"]["kernel"]))
+    np.testing.assert_allclose(result[0], -0.5 * 0.05, rtol=1e-6)
+    np.testing.assert_allclose(result[1], result[0], rtol=1e-6)

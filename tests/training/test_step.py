@@ -60,8 +60,8 @@ def test_every_mesh_sees_the_same_losses(
     state, losses, _ = run_steps(mesh_of(*shape), adamw, steps=4)
     np.testing.assert_allclose(losses, one_device[1], rtol=0, atol=1e-5)
     query = state.params["encoder"]["layers"]["attention"]["query"]["kernel"]
-    own = {shard.data.shape for shard in query.addressable_shards}
-    assert own == {(2, 32 // shape[1], 32 // shape[2])}
+    local = {shard.data.shape for shard in query.addressable_shards}
+    assert local == {(2, 32 // shape[1], 32 // shape[2])}
     moments = state.opt_state[1].mu["encoder"]["layers"]["attention"]["query"]["kernel"]
     assert moments.sharding == query.sharding
 
@@ -81,20 +81,20 @@ def test_a_seed_that_is_an_input_draws_the_same_bits(
     seed: int, mesh_of: Callable, objective: MaskedLanguageModel
 ) -> None:
     step = compile_train_step(mesh_of(1), objective, optax.sgd(1.0), microbatches=1, seed=seed)
-    found = jit(lambda given: jax.random.key_data(purpose_key(given, "dropout")))(step.seed)
-    np.testing.assert_array_equal(found, jax.random.key_data(purpose_key(seed, "dropout")))
+    result = jit(lambda given: jax.random.key_data(purpose_key(given, "dropout")))(step.seed)
+    np.testing.assert_array_equal(result, jax.random.key_data(purpose_key(seed, "dropout")))
 
 
 def test_seeds_share_a_program(
     one_device: tuple, mesh_of: Callable, start_on: Callable, batch_of: Callable, adamw: optax.GradientTransformation
 ) -> None:
     mesh, losses, step = mesh_of(1), *one_device[1:]
-    found = {}
+    result = {}
     for seed in (0, 7):
         with jax.set_mesh(mesh):
-            own = dataclasses.replace(step, seed=np.int32(seed))
-            found[seed] = float(own(start_on(mesh, adamw), {}, put_batch(batch_of(0), mesh))[1]["loss"])
-    assert found[0] == losses[0] != found[7]
+            local = dataclasses.replace(step, seed=np.int32(seed))
+            result[seed] = float(local(start_on(mesh, adamw), {}, put_batch(batch_of(0), mesh))[1]["loss"])
+    assert result[0] == losses[0] != result[7]
     assert step.jitted._cache_size() == 1
 
 
@@ -111,7 +111,7 @@ def test_microbatches_on_any_mesh_add_up_to_the_gradient_of_the_whole_batch(
     state, losses, _ = run_steps(mesh_of(*shape), optax.sgd(1.0), microbatches=microbatches)
     np.testing.assert_allclose(losses, [reference[0]], rtol=1e-6)
     jax.tree.map(
-        lambda after, before, slope: np.testing.assert_allclose(after, before - slope, rtol=0, atol=3e-6),
+        lambda after, before, grad: np.testing.assert_allclose(after, before - grad, rtol=0, atol=3e-6),
         state.params,
         fresh_params,
         reference[1],
@@ -158,7 +158,7 @@ def test_the_cursor_decides_what_is_hidden_not_the_step(
     mesh_of: Callable, start_on: Callable, batch_of: Callable, one_device: tuple, adamw: optax.GradientTransformation
 ) -> None:
     mesh, step = mesh_of(1), one_device[2]
-    losses, seen = [], []
+    losses, recorded = [], []
     for label, cursor in ((0, 0), (7, 0), (0, 7)):
         with jax.set_mesh(mesh):
             state = start_on(mesh, adamw)
@@ -166,8 +166,8 @@ def test_the_cursor_decides_what_is_hidden_not_the_step(
             state = state._replace(step=label, cursor=cursor)
             after, metrics = step(state, {}, put_batch(batch_of(0), mesh))
         losses.append(float(metrics["loss"]))
-        seen.append((int(after.step), int(after.cursor)))
-    assert seen == [(1, 1), (8, 1), (1, 8)]
+        recorded.append((int(after.step), int(after.cursor)))
+    assert recorded == [(1, 1), (8, 1), (1, 8)]
     assert losses[0] == losses[1] != losses[2]
 
 
@@ -181,16 +181,16 @@ def test_evaluation_hides_the_same_tokens_every_time(
     objective: MaskedLanguageModel, mesh_of: Callable, batch_of: Callable, one_device: tuple
 ) -> None:
     """On another mesh too; and unlike those of any training step."""
-    params, found = jax.device_get(one_device[0].params), []
+    params, result = jax.device_get(one_device[0].params), []
     for shape in ((1, 1, 1), (2, 2, 2)):
         mesh = mesh_of(*shape)
         with jax.set_mesh(mesh):
             inputs = params, StepInputs({}, {}), put_batch(batch_of(0), mesh)
             evaluate = compile_eval_step(mesh, objective, seed=0).lower(*inputs).compile(QUICK)
-            found += [evaluate(*inputs)[0] for _ in range(2)]
-    assert set(found[0]) == {"mlm", "mlm_accuracy", "mlm_unigram_loss", "pair", "pair_accuracy"}
-    jax.tree.map(np.testing.assert_array_equal, found[0], found[1])
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), found[0], found[2])
+            result += [evaluate(*inputs)[0] for _ in range(2)]
+    assert set(result[0]) == {"mlm", "mlm_accuracy", "mlm_unigram_loss", "pair", "pair_accuracy"}
+    jax.tree.map(np.testing.assert_array_equal, result[0], result[1])
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), result[0], result[2])
 
 
 def test_purposes_and_seeds_have_keys_of_their_own() -> None:
@@ -262,16 +262,16 @@ def test_dropout_keys_follow_cursor_and_microbatch_and_carry_goes_through(mesh_o
 
 
 def test_eval_step_switches_dropout_off() -> None:
-    seen = []
+    recorded = []
 
     class Asked(Draws):
         def loss(
             self, params: Params, extra: StepInputs, batch: dict, key: jax.Array, train: bool
         ) -> tuple[dict, dict]:
-            seen.append(train)
+            recorded.append(train)
             return super().loss(params, extra, batch, key, train)
 
     objective = Asked()
     extra = StepInputs({}, objective.init_carry(2))
     eval_step(objective.init(jax.random.key(0)), extra, {"segment_ids": jnp.ones((2, 2))}, objective=objective, seed=0)
-    assert seen == [False]
+    assert recorded == [False]

@@ -43,33 +43,33 @@ def moved(before: Params, after: Params) -> list[str]:
     return names
 
 
-def course(updates: int, slopes: Any = None, **settings: Any) -> tuple[list[list[str]], Params, Any]:
+def course(updates: int, grads: Any = None, **settings: Any) -> tuple[list[list[str]], Params, Any]:
     """What moved at every update, the parameters after the last, and the optimizer's state."""
     params = params_of()
     config = OptimizerConfig(learning_rate=0.1, **settings)
     optimizer = make_optimizer(config, lambda step: 0.1, params)
-    step, state, found = jit(optimizer.update), optimizer.init(params), []
+    step, state, result = jit(optimizer.update), optimizer.init(params), []
     for number in range(updates):
-        given = params_of(number + 1) if slopes is None else slopes(number)
+        given = params_of(number + 1) if grads is None else grads(number)
         change, state = step(given, state, params)
         after = jax.tree.map(jnp.add, params, change)
-        found.append(moved(params, after))
+        result.append(moved(params, after))
         params = after
-    return found, params, state
+    return result, params, state
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb", "stable_adamw"])
 def test_one_group_more_every_two_updates(name: str) -> None:
     """ULMFiT's order: head, last layer, ..., first layer, embeddings; decay does not move what waits."""
-    found, _, _ = course(10, name=name, unfreeze_every=2, weight_decay=0.1)
+    result, _, _ = course(10, name=name, unfreeze_every=2, weight_decay=0.1)
     groups = ["head", *(f"layer {layer}" for layer in reversed(range(LAYERS))), "embeddings"]
-    assert [sorted(each) for each in found] == [sorted(groups[: 1 + number // 2]) for number in range(10)]
+    assert [sorted(each) for each in result] == [sorted(groups[: 1 + number // 2]) for number in range(10)]
 
 
 def test_by_name_before_by_depth() -> None:
     named = (r"encoder/layers/1/.*=1", r"encoder/embeddings/.*=1000000")
-    found, _, _ = course(8, unfreeze_every=2, unfreeze=named)
-    assert found[1] == ["layer 1", "head"] and found[7] == ["layer 0", "layer 1", "layer 2", "head"]
+    result, _, _ = course(8, unfreeze_every=2, unfreeze=named)
+    assert result[1] == ["layer 1", "head"] and result[7] == ["layer 0", "layer 1", "layer 2", "head"]
     alone, _, _ = course(2, unfreeze=(r"encoder/.*=1",))
     assert alone == [["head"], ["embeddings", "layer 0", "layer 1", "layer 2", "head"]]
 
@@ -77,15 +77,15 @@ def test_by_name_before_by_depth() -> None:
 def test_what_waits_counts_neither_for_clipping_nor_in_moments() -> None:
     """Huge slopes of frozen layers change nothing of what moves, then or later."""
 
-    def slopes(number: int, scale: float) -> Params:
+    def grads(number: int, scale: float) -> Params:
         given = params_of(number + 1)
         if number < 2:
             given["encoder"] = jax.tree.map(lambda leaf: leaf * scale, given["encoder"])
         return given
 
     settings: Any = {"unfreeze": (r"encoder/.*=2",), "clip_norm": 1.0}
-    _, plain, state = course(4, lambda number: slopes(number, 1.0), **settings)
-    _, huge, _ = course(4, lambda number: slopes(number, 1e6), **settings)
+    _, plain, state = course(4, lambda number: grads(number, 1.0), **settings)
+    _, huge, _ = course(4, lambda number: grads(number, 1e6), **settings)
     jax.tree.map(np.testing.assert_array_equal, plain, huge)
     assert int(state[0].step) == 4
 
@@ -112,20 +112,20 @@ def test_rates_rise_by_equal_factors_to_the_head() -> None:
     """fastai's slice(1e-5, 1e-1) over embeddings, three layers and head."""
     rules = lr_rules(OptimizerConfig(learning_rate=1e-1, bottom_lr=1e-5), params_of())
     paths = ["encoder/embeddings/word_embeddings/embedding", *(f"encoder/layers/{i}/query/kernel" for i in range(3))]
-    found = [1e-1 * match_rule(rules, path, "rates") for path in [*paths, "sequence_head/output/kernel"]]
-    np.testing.assert_allclose(found, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rtol=1e-6)
+    result = [1e-1 * match_rule(rules, path, "rates") for path in [*paths, "sequence_head/output/kernel"]]
+    np.testing.assert_allclose(result, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"unfreeze_every": 0}, "optimizer.unfreeze_every must be at least 1, not 0"),
         ({"bottom_lr": 2.0}, "optimizer.bottom_lr must lie between 0 and optimizer.learning_rate=1.0, not 2.0"),
         ({"bottom_lr": 0.1, "layerwise_lr_decay": 0.5}, "exclude each other"),
     ],
 )
-def test_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         OptimizerConfig(**settings)
 
 
