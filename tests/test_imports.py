@@ -37,7 +37,7 @@ ARROWS: dict[str, set[str]] = {
     "hf": {*BASE, "config", "models"},
     "runtime": {*BASE, "config", "models"},
     "objectives": {*BASE, "config", "models"},
-    "training": {*BASE, "config", "models", "objectives", "runtime"},
+    "training": {*BASE, "config", "models", "objectives", "runtime", "checkpoint"},
     "finetuning": {*BASE, "config", "models", "data", "objectives", "training"},
     "inference": {*CORE, "training", "finetuning"},
     "experiment": {*CORE, "objectives", "training", "finetuning", "inference"},

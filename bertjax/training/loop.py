@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.checkpoint.manager import RestoredCheckpoint
 from bertjax.config.training import LoopConfig
 from bertjax.errors import UserError
 from bertjax.training.anomalies import (
@@ -235,7 +236,7 @@ class TrainLoop:
         run.write(restored.step, self.buffer.tracker.metrics() | metrics)
         run.console.print(f"went back to step {restored.step}, on with batch {skip.to_batch}")
 
-    def _restore(self) -> Any:
+    def _restore(self) -> RestoredCheckpoint:
         """Restores the newest checkpoint at a multiple of the interval, else the newest one.
 
         The checkpoints in between, which a signal or the clock caused, would make the run depend on when they came.
@@ -248,11 +249,13 @@ class TrainLoop:
             leaf.delete()  # two states may not fit
         regular = [step for step in checkpoints.all_steps() if step == 0 or is_due(step, interval)]
         try:
-            if regular:
-                return checkpoints.restore(abstract, regular[-1], COUNTER_DEFAULTS)
+            if regular and (restored := checkpoints.restore(abstract, regular[-1], COUNTER_DEFAULTS)):
+                return restored
         except UserError as error:
             self.run.console.print(str(error))
-        return checkpoints.restore(abstract, None, COUNTER_DEFAULTS)
+        newest = checkpoints.restore(abstract, None, COUNTER_DEFAULTS)
+        assert newest is not None  # `train` saves one before the first step
+        return newest
 
 
 def _may_evaluate_or_save(config: LoopConfig, step: int) -> bool:

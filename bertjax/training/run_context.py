@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import optax
 from jax.sharding import Mesh
 
+from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config.phases import Phase
 from bertjax.config.training import LoopConfig
 from bertjax.errors import UserError
@@ -29,20 +30,6 @@ class Batches(Protocol):
     def rows_per_epoch(self) -> Mapping[str, int]: ...
 
     def prefetch(self, start_cursor: int, stop_cursor: int) -> Any: ...
-
-
-class Checkpoints(Protocol):
-    """The methods of a checkpoint manager that the loop calls; from `all_steps` on, for rollbacks alone."""
-
-    def save(self, step: int, state: Any, meta: dict, metrics: Mapping[str, float] | None = None) -> None: ...
-
-    def wait(self) -> None: ...
-
-    def all_steps(self) -> list[int]: ...
-
-    def restore(self, abstract_state: Any, step: int | None, absent: Mapping[str, Any]) -> Any: ...
-
-    def delete_after(self, step: int) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True)
