@@ -32,7 +32,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, int]]:
         self._stopping.set()
         raise Ended
 
-    monkeypatch.setattr(Heartbeat, "_end", end)
+    monkeypatch.setattr(Heartbeat, "_exit", end)
     monkeypatch.setattr(pulse_module, "MAX_PERIOD", 0.02)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     return recorded
