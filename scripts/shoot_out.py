@@ -97,7 +97,7 @@ def flops_of_a_step(objective: str, options: argparse.Namespace) -> float:
         for line in command(options, objective, "--config.dry_run=true").splitlines()
         if line.startswith("model FLOPs")
     )
-    return float(line.split(" a token, ")[1].split(" a step")[0])
+    return float(line.split(" per token, ")[1].split(" per step")[0])
 
 
 def eval_losses(workdir: Path) -> str:

@@ -1,4 +1,4 @@
-"""`--config.dry_run=true`: what a run would cost, from the compiled step, without a single update."""
+"""Estimates the cost of a run from its compiled step, without training (`--config.dry_run=true`)."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ def dry_run(cfg: ConfigDict) -> None:
     attach_teacher(exp, teacher)
     model = exp.model
     state = exp.abstract_state()
-    print(f"vocabulary        {model.vocab_size:,} pieces{'' if known else ' (as configured: not trained yet)'}")
+    print(f"vocabulary        {model.vocab_size:,} tokens{'' if known else ' (as configured: not trained yet)'}")
     for name, network in exp.objective.networks.items():
         print(f"{name:<17} {count_params(*network):,} parameters at the true vocabulary size")
     print(f"tokens            {amounts(cfg, cfg.train.num_steps)[1]:,} at most")
     print(f"epochs            {_epochs(cfg)}")
     _print_peak(exp, _print_flops(exp))
-    held = bytes_per_device(state, exp.mesh)
-    print(f"state             {_mib(held)} per device ({exp.mesh.size} devices: {dict(exp.mesh.shape)})")
+    state_bytes = bytes_per_device(state, exp.mesh)
+    print(f"state             {_mib(state_bytes)} per device ({exp.mesh.size} devices: {dict(exp.mesh.shape)})")
     if teacher is not None:
-        given = bytes_per_device(exp.frozen, exp.mesh)
-        held += given
-        print(f"teacher           {_mib(given)} per device")
+        teacher_bytes = bytes_per_device(exp.frozen, exp.mesh)
+        state_bytes += teacher_bytes
+        print(f"teacher           {_mib(teacher_bytes)} per device")
     memory = max(_compiled_memory(exp, program, state) for program in exp.programs)
     print(f"step              {_mib(memory)} of activations and buffers per device, from the compiled step")
-    print(f"memory            {_mib(held + memory)} per device")
+    print(f"memory            {_mib(state_bytes + memory)} per device")
     config = parse.optimizer_config(cfg)
     rates = lr_rules(config, state.params)
-    for rules, name in ((config.decay_rules, "weight decay"), (rates, "rate"), (RULES, "sharding")):
+    for rules, name in ((config.decay_rules, "weight decay"), (rates, "learning rate"), (RULES, "sharding")):
         for line in describe_rules(rules, state.params, name):
             print(f"  {line}")
 
 
 def _vocabulary(cfg: ConfigDict) -> tuple[Vocabulary, bool]:
-    """The real vocabulary if there is one, else a stand-in of the configured size."""
+    """Returns the vocabulary and True, or a placeholder of the configured size and False."""
     folder = from_config.tokenizer_folder(cfg)
     if folder is None or folder.exists():
         return from_config.load_or_train_tokenizer(cfg).vocabulary(), True
@@ -62,24 +62,24 @@ def _vocabulary(cfg: ConfigDict) -> tuple[Vocabulary, bool]:
 
 
 def _epochs(cfg: ConfigDict) -> str:
-    rows = from_config.sequences_if_prepared(cfg)
-    if rows is None:
+    sequences = from_config.sequences_if_prepared(cfg)
+    if sequences is None:
         return "unknown until the corpus is prepared (bertjax prepare)"
     seen, _ = amounts(cfg, cfg.train.num_steps)
-    return f"{seen / rows:.2f} of {rows:,} rows"
+    return f"{seen / sequences:.2f} of {sequences:,} sequences"
 
 
 def _print_flops(exp: build.Experiment) -> float:
-    """A line a stage of the run; returns the FLOPs of all of it, rows taken to be full."""
+    """Prints one line per phase; returns the model FLOPs of the run, for sequences without padding."""
     total = 0.0
     ends = [program.phase.start for program in exp.programs[1:]] + [exp.cfg.train.num_steps]
     for program, end in zip(exp.programs, ends, strict=True):
-        rows, length = program.phase.cfg.train.batch_size, program.phase.cfg.data.seq_len
+        batch_size, length = program.phase.cfg.train.batch_size, program.phase.cfg.data.seq_len
         flops = training_flops(program.objective, length)
-        step, steps = flops * rows * length, end - program.phase.start
+        step, steps = flops * batch_size * length, end - program.phase.start
         print(
-            f"model FLOPs       {flops:.3e} a token, {step:.3e} a step, {step * steps:.3e} in all "
-            f"({steps:,} steps x {rows} rows x {length})"
+            f"model FLOPs       {flops:.3e} per token, {step:.3e} per step, {step * steps:.3e} in total "
+            f"({steps:,} steps x {batch_size} sequences x {length} tokens)"
         )
         total += step * steps
     return total
@@ -94,12 +94,12 @@ def _print_peak(exp: build.Experiment, flops: float) -> None:
 
 
 def _compiled_memory(exp: build.Experiment, program: PhaseProgram, state: object) -> int:
-    """Bytes that one device needs beside the state while the step runs."""
+    """Returns the bytes of activations and buffers that the step needs per device."""
     with jax.set_mesh(exp.mesh):
         compiled = program.train_step.lower(state, exp.frozen, abstract_batch(exp, program)).compile()
     analysis = compiled.memory_analysis()
     if analysis is None:
-        raise UserError("this backend does not tell the memory of a compiled step")
+        raise UserError("this backend does not report the memory of a compiled step")
     return analysis.temp_size_in_bytes
 
 

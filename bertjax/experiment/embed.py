@@ -1,4 +1,4 @@
-"""`bertjax embed`: a vector for every text of a file."""
+"""Sentence vectors for the texts of a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WINDOW = 8192  # texts that are sorted by length together, and held
 
 
 class EmbedOptions(NamedTuple):
-    """What the command line says of the vectors; None: as the model was made to be read."""
+    """How vectors are computed; None takes the setting of the folder or run."""
 
     pooling: str | None = None
     normalize: bool | None = None
@@ -37,20 +37,28 @@ class EmbedOptions(NamedTuple):
 
 
 def embed(folder: Path, source: str, out: Path, field: str, options: EmbedOptions) -> None:
-    """Writes one vector for every line, or record with a `field`, of `source`, in its order.
+    """Writes one vector per text, in the order of the texts.
 
-    An .npz file holds them as `vectors` float32 [n, D], an .npy file alone, a .jsonl file beside their texts.
+    Args:
+        folder: a Hugging Face folder, an export or a work directory.
+        source: a file with one text per line, or .jsonl; "-" for standard input.
+        out: .npz (array `vectors`, float32 [n, D]), .npy, or .jsonl with the texts.
+        field: field of the text in .jsonl.
+        options: how vectors are computed.
+
+    Raises:
+        UserError: a file or the model cannot be read, or `out` cannot be written.
     """
     if out.suffix not in ENDINGS:
         raise UserError(f"--out {out} must end in one of {', '.join(ENDINGS)}")
     if not out.parent.is_dir():
         raise UserError(f"no folder {out.parent} for --out; make it first")
     if source.lower().removesuffix(".gz").endswith(_NO_LINES):
-        raise UserError(f"--in {source} is no file of lines: give one text a line, or .jsonl; plain or .gz")
+        raise UserError(f"--in {source} is not a file of lines: give one text per line, or .jsonl; plain or .gz")
     require_batch_tokens(options.batch_tokens)
     pooling = pooling_of(folder, options)
     windows = _windows(source, field)
-    first = next(windows, None)  # a broken file is told before the model is read
+    first = next(windows, None)  # reports a broken file before the model is loaded
     if first is None:
         raise UserError(f"{source} holds no text")
     model, tokenizer, _ = load_model(folder)
@@ -63,7 +71,7 @@ def embed(folder: Path, source: str, out: Path, field: str, options: EmbedOption
         f"{count:,} texts, {describe_pooling(pooling)}, {model.config.hidden_size} numbers each, in {took:.1f} s: {out}"
     )
     if embedder.num_truncated:
-        print(f"{embedder.num_truncated:,} of them were longer than {embedder.max_length:,} tokens, and cut")
+        print(f"{embedder.num_truncated:,} of them were longer than {embedder.max_length:,} tokens, and were truncated")
 
 
 class _Window(NamedTuple):
@@ -72,7 +80,7 @@ class _Window(NamedTuple):
 
 
 def _windows(source: str, field: str) -> Iterator[_Window]:
-    """The texts of a file, and what a line of the output holds beside the vector."""
+    """Yields texts with the other fields of their output records, in groups that are sorted by length together."""
     if is_jsonl(source):
         found: Iterator[tuple[str, dict[str, Any]]] = (
             (record.text(field, "--field"), record.values) for record in read_records(source)
@@ -84,22 +92,22 @@ def _windows(source: str, field: str) -> Iterator[_Window]:
 
 
 def pooling_of(folder: Path, options: EmbedOptions) -> Pooling:
-    """As the command line says, else a folder of sentence-transformers or a contrastive run, else the mean."""
-    own = Pooling(normalize=False)
+    """Returns the pooling of the options, of a sentence-transformers folder, of a contrastive run, or the mean."""
+    pooling = Pooling(normalize=False)
     if (folder / MODULES_FILE).is_file():
-        own = read_pooling(folder)
+        pooling = read_pooling(folder)
     elif (folder / "checkpoints").is_dir():
-        pooling = objective_config(read_config(folder)).embedding_pooling
-        if pooling is not None:
-            own = Pooling("cls" if pooling == "first" else "mean", normalize=False)
-    told = {name: value for name, value in options._asdict().items() if value is not None and name != "batch_tokens"}
-    if "pooling" in told:
-        told["mode"] = told.pop("pooling")
-    return dataclasses.replace(own, **told)
+        trained = objective_config(read_config(folder)).embedding_pooling
+        if trained is not None:
+            pooling = Pooling("cls" if trained == "first" else "mean", normalize=False)
+    given = {name: value for name, value in options._asdict().items() if value is not None and name != "batch_tokens"}
+    if "pooling" in given:
+        given["mode"] = given.pop("pooling")
+    return dataclasses.replace(pooling, **given)
 
 
 def _write(out: Path, embedder: Embedder, windows: Iterator[_Window], progress: ProgressBar) -> int:
-    """Writes a file that is never seen half-written; returns how many vectors it holds."""
+    """Writes a file, which appears when it is complete; returns the number of vectors."""
     count, vectors = 0, list[np.ndarray]()
     try:
         with atomic_file(out) as file:
@@ -122,7 +130,7 @@ def _write(out: Path, embedder: Embedder, windows: Iterator[_Window], progress: 
 
 def _write_lines(file: IO[bytes], records: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
     for record, vector in zip(records, vectors, strict=True):
-        numbers = [float(str(number)) for number in vector]  # the shortest that is this float32
+        numbers = [float(str(number)) for number in vector]  # the shortest text of this float32
         file.write(json.dumps({**record, "vector": numbers}, ensure_ascii=False).encode() + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""`bertjax eval-minimal-pairs`: does the model prefer the right one of two sentences that differ a little?"""
+"""Minimal pairs (BLiMP): how often a model prefers the correct one of two sentences."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from bertjax.io.progress_bar import ProgressBar
 GOOD, BAD = "sentence_good", "sentence_bad"
 GROUPS = ("phenomenon", "linguistics_term", "UID")
 _WORDS = {
-    "pll": "pseudo-log-likelihood, each token hidden in turn",
-    "within-word": "pseudo-log-likelihood, each token hidden with the rest of its word",
+    "pll": "pseudo-log-likelihood, each token masked in turn",
+    "within-word": "pseudo-log-likelihood, each token masked with the rest of its word",
     "likelihood": "log-likelihood",
 }
 
 
 class Pairs(NamedTuple):
-    """n pairs in the order of the files; `groups` None where the records name none, else the field `by` of each."""
+    """Pairs in the order of the files; `groups` holds field `by` of every record, None if there is none."""
 
     good: list[str]
     bad: list[str]
@@ -40,7 +40,19 @@ class Pairs(NamedTuple):
 def eval_minimal_pairs(
     folder: Path, files: Sequence[str], score: str | None, by: str | None, out: Path | None, tokens: int | None
 ) -> MinimalPairScores:
-    """Prints and returns how many pairs of BLiMP's form are got right, by group; `out` gets the scores of each pair."""
+    """Prints and returns the accuracy of every group of pairs.
+
+    Args:
+        folder: a Hugging Face folder, an export or a work directory.
+        files: .jsonl files with sentence_good and sentence_bad.
+        score: pll, within-word or likelihood; chosen by the model by default.
+        by: field to group by; the first of `GROUPS` in the records by default.
+        out: .jsonl file for the scores of every pair.
+        tokens: tokens per batch.
+
+    Raises:
+        UserError: a file or the model cannot be read.
+    """
     require_batch_tokens(tokens)
     if out is not None and not out.parent.is_dir():
         raise UserError(f"no folder {out.parent} for --out; make it first")
@@ -50,7 +62,7 @@ def eval_minimal_pairs(
     began = time.monotonic()
     with ProgressBar("rows") as progress:
         texts = [*pairs.good, *pairs.bad]
-        found = score_texts(
+        scored_texts = score_texts(
             model,
             tokenizer,
             texts,
@@ -59,10 +71,10 @@ def eval_minimal_pairs(
             tokens=batch_tokens(tokens),
             on_progress=progress.update,
         )
-    for record, *scored in zip(pairs.records, *np.split(found.tokens, 2), strict=True):
+    for record, *scored in zip(pairs.records, *np.split(scored_texts.tokens, 2), strict=True):
         if not all(scored):
             raise UserError(f"{record.location}: a sentence holds nothing that the tokenizer knows as text")
-    good, bad = np.split(found.totals, 2)
+    good, bad = np.split(scored_texts.totals, 2)
     scores = minimal_pair_scores(good, bad, pairs.groups)
     if out is not None:
         _write(out, pairs, good, bad)
@@ -72,7 +84,7 @@ def eval_minimal_pairs(
 
 
 def read_pairs(files: Sequence[str], by: str | None = None) -> Pairs:
-    """The pairs of JSON lines files; raises `UserError` naming file and line."""
+    """Reads pairs from .jsonl files; raises `UserError` with file and line of the first error."""
     pairs = Pairs([], [], [], None, None)
     groups: list[str] = []
     for path in files:
@@ -105,7 +117,7 @@ def _table(scores: MinimalPairScores, by: str | None) -> list[str]:
 
 
 def _write(out: Path, pairs: Pairs, good: np.ndarray, bad: np.ndarray) -> None:
-    """The records with what each sentence got."""
+    """Writes the records with the scores of both sentences."""
     both = zip(pairs.records, good.tolist(), bad.tolist(), strict=True)
     lines = [
         {**record.values, "score_good": round(right, 6), "score_bad": round(wrong, 6)} for record, right, wrong in both

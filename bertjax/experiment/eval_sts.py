@@ -1,4 +1,4 @@
-"""`bertjax eval-sts`: do near vectors belong to texts that people call alike (STS)?"""
+"""Semantic textual similarity: correlates cosines of sentence vectors with gold scores."""
 
 from __future__ import annotations
 
@@ -22,9 +22,17 @@ def eval_sts(
     header: bool,
     options: EmbedOptions,
 ) -> SimilarityScores:
-    """Prints and returns how cosines of pairs of texts agree with gold similarities, on whatever scale these are.
+    """Prints and returns the correlation of cosines with gold similarities.
 
-    `columns` are those of the two texts and of the similarity; None: as the readers of tasks name them.
+    Args:
+        folder: a Hugging Face folder, an export or a work directory.
+        sources: sources of sentence pairs, as in `task.train`.
+        columns: columns of the two texts and of the similarity; None takes the default of the reader.
+        header: whether .tsv and .csv files name their columns.
+        options: how vectors are computed.
+
+    Raises:
+        UserError: a source or the model cannot be read.
     """
     require_batch_tokens(options.batch_tokens)
     text, pair, label = columns
@@ -42,5 +50,5 @@ def eval_sts(
     print(f"{len(examples):,} pairs, cosines of {describe_pooling(pooling)}, in {time.monotonic() - began:.1f} s")
     print(f"spearman {scores.spearman:.4f}  pearson {scores.pearson:.4f}")
     if embedder.num_truncated:
-        print(f"{embedder.num_truncated:,} texts were longer than {embedder.max_length:,} tokens, and cut")
+        print(f"{embedder.num_truncated:,} texts were longer than {embedder.max_length:,} tokens, and were truncated")
     return scores

@@ -1,4 +1,4 @@
-"""`bertjax export`: a checkpoint as a folder that `transformers` loads, verified as it is written."""
+"""Exports a checkpoint as a folder that `transformers` loads, and verifies it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertjax.types import Params
 
 
 class Upload(NamedTuple):
-    """Where an export goes on the Hub; a repository that is new is private unless `public`."""
+    """Repository on the Hugging Face Hub; a new one is private unless `public`."""
 
     repo: str
     public: bool = False
@@ -32,16 +32,27 @@ class Upload(NamedTuple):
 def export(
     workdir: Path,
     out: Path,
-    step: int | None,
-    overwrite: bool,
+    step: int | None = None,
+    overwrite: bool = False,
     pooling: Pooling | None = None,
     upload: Upload | None = None,
     average_last: int = 1,
     network: str | None = None,
 ) -> None:
-    """Writes the newest checkpoint of a run, or that of `step`, to `out`, and uploads it if asked to.
+    """Exports a checkpoint of a run, and uploads it with `upload`.
 
-    `average_last` K writes the mean of the weights of the last K checkpoints instead; `network` names one of several.
+    Args:
+        workdir: work directory of the run.
+        out: folder to write.
+        step: step of the checkpoint; the newest by default.
+        overwrite: replaces an earlier export.
+        pooling: writes a folder of sentence-transformers with this pooling.
+        upload: repository to upload to.
+        average_last: averages the weights of so many checkpoints.
+        network: name of the network to export; the main one by default.
+
+    Raises:
+        UserError: there is no such checkpoint or network, or `out` or the repository exists already.
     """
     if upload is not None:
         check_repository(upload.repo, overwrite=overwrite)
@@ -80,19 +91,30 @@ def export_params(
     network: str | None = None,
     num_examples: Mapping[str, int] | None = None,
 ) -> None:
-    """Writes parameters (true vocabulary size, on the host) and tokenizer; says what is there when it is verified.
+    """Exports parameters and tokenizer, verifies the folder, and prints how to load it.
 
-    With `pooling` the folder is one of sentence-transformers; `averaged` names the steps of an average of several;
-    `num_examples` counts the labelled examples of a task, for the model card.
+    Args:
+        exp: experiment of the run.
+        tokenizer: its tokenizer.
+        params: host parameters without vocabulary padding.
+        step: their step.
+        tokens: number of training tokens, for the model card.
+        workdir: work directory, whose metrics the model card shows.
+        out: folder to write.
+        overwrite: replaces an earlier export.
+        pooling: writes a folder of sentence-transformers with this pooling.
+        averaged: steps of the checkpoints whose weights were averaged.
+        network: name of the network to export; the main one by default.
+        num_examples: labelled examples of every split of a task, for the model card.
     """
     name = next(iter(exp.objective.networks)) if network is None else network
     if name not in exp.objective.networks:
         raise UserError(f"this run has no network {name!r}; there is {' and '.join(exp.objective.networks)}")
     config, heads = exp.objective.networks[name]
     config, params = float32_config(config), exp.objective.network_params(params, name)
-    # what was measured at the last step was measured of other weights than an average over several
-    figures = {} if len(averaged) > 1 else metrics_at(workdir, step)
-    card = model_facts(exp.cfg, tokenizer, tokens, step, figures, labels=config.labels, num_examples=num_examples)
+    # The metrics of the last step are not those of averaged weights.
+    metrics = {} if len(averaged) > 1 else metrics_at(workdir, step)
+    card = model_facts(exp.cfg, tokenizer, tokens, step, metrics, labels=config.labels, num_examples=num_examples)
     origin = f"step {step}" if len(averaged) < 2 else f"the average of steps {', '.join(map(str, averaged))}"
     if len(averaged) > 1:
         card["steps"] = f"{step} ({origin})"

@@ -1,4 +1,4 @@
-"""`bertjax inspect-data`: what the model will see, to look at and as arrays."""
+"""Shows the batches of a config as the model sees them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,22 @@ from bertjax.io.atomic import atomic_file
 from bertjax.training.state import purpose_key
 
 _WEIGHTS = ("masked_weights", "next_weights")
-"""Where predictions are counted: masked words, or (causal) every token that has a next one."""
+"""Weights of predictions: masked tokens, or for causal models every token with a next one."""
 
 PAIR_NAMES = ("B follows A", "B does not follow A")
 
 
 def inspect_data(cfg: ConfigDict, num_batches: int, num_sequences: int, out: Path | None) -> None:
-    """Prints some rows of the first batches as training will see them; `out` gets all arrays of all of them.
+    """Prints sequences of the first batches of a run, with its masks.
 
-    The masks are those of the run itself: the same seed, the same cursors.
+    Args:
+        cfg: checked config.
+        num_batches: number of batches.
+        num_sequences: sequences to print per batch.
+        out: .npz file for all arrays of the batches.
+
+    Raises:
+        UserError: the text cannot be prepared, or `out` cannot be written.
     """
     if num_batches < 1:
         raise UserError(f"--batches must be at least 1, not {num_batches}")
@@ -55,7 +62,7 @@ def inspect_data(cfg: ConfigDict, num_batches: int, num_sequences: int, out: Pat
 
 
 def members(batch: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """The rows of every member of a mixture of objectives, by its name; else all rows, without a name."""
+    """Splits the batch of a mixture of objectives by member; other batches have one member without a name."""
     if "input_ids" in batch:
         return {"": batch}
     found: dict[str, dict[str, np.ndarray]] = {}
@@ -66,25 +73,29 @@ def members(batch: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
 
 
 def describe(batch: dict[str, np.ndarray]) -> str:
-    """Shares over a batch: examples of packed rows, padding, predictions, what they were replaced by, labels."""
+    """Describes a batch: sequences, packed examples, padding, predictions, labels."""
     real = batch["segment_ids"] > 0
-    parts = [f"{real.shape[0]} rows of {real.shape[1]}", f"padding {100 * (1 - real.mean()):.1f} %"]
+    parts = [f"{real.shape[0]} sequences of {real.shape[1]}", f"padding {100 * (1 - real.mean()):.1f} %"]
     examples = batch["example_weights"]
     if examples.shape[1] > 1:
-        parts.insert(1, f"{examples.sum() / len(examples):.2f} examples in a row")
+        parts.insert(1, f"{examples.sum() / len(examples):.2f} examples per sequence")
     weights = next((batch[name] for name in _WEIGHTS if name in batch), None)
     if weights is not None:
-        hidden = int(weights.sum())
-        parts.append(f"{hidden} predictions ({100 * hidden / max(real.sum(), 1):.1f} % of the tokens)")
+        predicted = int(weights.sum())
+        parts.append(f"{predicted} predictions ({100 * predicted / max(real.sum(), 1):.1f} % of the tokens)")
     if "pair_labels" in batch:
-        apart = float(batch["pair_labels"].sum() / max(examples.sum(), 1))
-        parts.append(f"{100 * apart:.1f} % of the pairs do not follow each other")
+        unrelated = float(batch["pair_labels"].sum() / max(examples.sum(), 1))
+        parts.append(f"{100 * unrelated:.1f} % of the pairs do not follow each other")
     return ", ".join(parts)
 
 
 def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
-    """One row in pieces: masked ones as `[original -> seen]`, segments in their own colours, every further example of a
-    packed row on a line of its own.
+    """Renders one sequence: masked tokens as `[original -> input]`, a color per segment, a line per packed example.
+
+    Args:
+        batch: the batch.
+        row: index of the sequence.
+        tokenizer: tokenizer of the run.
     """
     text = Text()
     latest = 0
@@ -96,16 +107,16 @@ def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
         if example != latest:
             text.append(_heading(batch, row, example), style="bold")
             latest = example
-        seen = tokenizer.tokens[batch["input_ids"][row, position]]
+        token = tokenizer.tokens[batch["input_ids"][row, position]]
         if position in predicted:
-            # a permutation hides nothing from the eye
+            # a permutation masks no input
             original = tokenizer.tokens[batch.get("original_ids", batch["input_ids"])[row, position]]
-            hidden = f" -> {'kept' if seen == original else seen}" if "original_ids" in batch else ""
-            text.append(f"[{original}{hidden}] ", style="bold red")
+            replaced = f" -> {'kept' if token == original else token}" if "original_ids" in batch else ""
+            text.append(f"[{original}{replaced}] ", style="bold red")
         elif batch["input_ids"][row, position] in tokenizer.special_ids:
-            text.append(f"{seen} ", style="dim")
+            text.append(f"{token} ", style="dim")
         else:
-            text.append(f"{seen} ", style="cyan" if batch["token_type_ids"][row, position] else "green")
+            text.append(f"{token} ", style="cyan" if batch["token_type_ids"][row, position] else "green")
     padding = int((batch["segment_ids"][row] == 0).sum())
     if padding:
         text.append(f"+ {padding} padding", style="dim")
@@ -113,14 +124,14 @@ def render_row(batch: dict[str, Any], row: int, tokenizer: Tokenizer) -> Text:
 
 
 def _heading(batch: dict[str, Any], row: int, example: int) -> str:
-    """What stands before an example of a row: where it is not the first a sign on a new line, and what its pair is."""
+    """Returns the text before an example: a new line unless it is the first, and the label of its pair."""
     sign = "\n  & " if example > 1 else ""
     label = f"  ({PAIR_NAMES[int(batch['pair_labels'][row, example - 1])]}) " if "pair_labels" in batch else ""
     return sign + (label.lstrip() if sign else label)
 
 
 def write_arrays(out: Path, batches: list[dict[str, np.ndarray]]) -> None:
-    """An npz with every array of the batches under the contract's names, rows behind each other."""
+    """Writes an npz with all arrays of the batches, concatenated."""
     arrays = {name: np.concatenate([np.asarray(batch[name]) for batch in batches]) for name in batches[0]}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

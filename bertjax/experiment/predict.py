@@ -1,4 +1,4 @@
-"""`bertjax predict`: what a finetuned model says of every example of some files, one JSON object a line."""
+"""Predictions of a finetuned model for the examples of files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bertjax.io.progress_bar import ProgressBar
 
 
 class PredictOptions(NamedTuple):
-    """What the command line says; None: as the model was finetuned, else as is usual."""
+    """How examples are read and predicted; None takes the setting of finetuning, otherwise the usual one."""
 
     kind: str | None = None
     text_column: str | None = None
@@ -43,27 +43,36 @@ class PredictOptions(NamedTuple):
 
 
 def predict(
-    folder: Path, files: Sequence[str], out: str, options: PredictOptions, scored: bool, with_input: bool
+    folder: Path, files: Sequence[str], out: str, options: PredictOptions, score: bool, with_input: bool
 ) -> None:
-    """Writes one record an example, in the order of the input; `scored` also prints the figures against its labels.
+    """Writes one JSON object per example, in the order of the input.
 
-    A file is written as the predictions come, under another name until it is whole; "-" is the standard output.
+    Args:
+        folder: a Hugging Face folder, an export or a work directory.
+        files: the examples.
+        out: a .jsonl file, which appears when it is complete, or "-" for standard output.
+        options: how examples are read.
+        score: also prints the metrics against the labels of the input.
+        with_input: also writes the texts.
+
+    Raises:
+        UserError: the model has no task, or an example cannot be read.
     """
     check_options(options)
     if out != STDIN and not Path(out).parent.is_dir():
         raise UserError(f"no folder {Path(out).parent} for --out; make it first")
     predictor = load_predictor(folder, options, files)
-    window = None if scored else WINDOW
+    window = None if score else WINDOW
     began, count = time.monotonic(), 0
     shown: IO[str] = sys.stderr if out == STDIN else sys.stdout
-    with ProgressBar("examples") as progress, _written(out) as write:
-        for asked in read_inputs(predictor.config, files, gold=scored, window=window):
-            found = predictor(asked)
-            for index, record in enumerate(found.records):
-                write(record | _input(asked, index) if with_input else record)
-            if scored:
-                figures = predictor.score(asked, found).metrics
-            count += len(found.records)
+    with ProgressBar("examples") as progress, _open_output(out) as write:
+        for inputs in read_inputs(predictor.config, files, gold=score, window=window):
+            predictions = predictor(inputs)
+            for index, record in enumerate(predictions.records):
+                write(record | _input(inputs, index) if with_input else record)
+            if score:
+                metrics = predictor.score(inputs, predictions).metrics
+            count += len(predictions.records)
             progress.update(count)
         if not count:
             raise UserError(f"--in {' '.join(files)} holds no example")
@@ -71,12 +80,12 @@ def predict(
     print(f"{count:,} examples, {predictor.config.kind}, in {took:.1f} s: {out}", file=shown)
     for note in predictor.notes:
         print(note, file=shown)
-    if scored:
-        print(", ".join(f"{name} {value:.4f}" for name, value in figures.items()), file=shown)
+    if score:
+        print(", ".join(f"{name} {value:.4f}" for name, value in metrics.items()), file=shown)
 
 
 def check_options(options: PredictOptions) -> None:
-    """Raises `UserError` for numbers that cannot be."""
+    """Raises `UserError` for numbers that are too small."""
     for flag, value, least in (("--top-k", options.top_k, 1), ("--batch-tokens", options.batch_tokens, 1)):
         if value is not None and value < least:
             raise UserError(f"{flag} must be at least {least}, not {value}")
@@ -85,7 +94,16 @@ def check_options(options: PredictOptions) -> None:
 
 
 def load_predictor(folder: Path, options: PredictOptions, files: Sequence[str]) -> Predictor:
-    """The model of a folder with how it reads; of a run that was finetuned, as it did then."""
+    """Loads a model with the settings of its finetuning.
+
+    Args:
+        folder: a Hugging Face folder, an export or a work directory.
+        options: settings that replace those of finetuning.
+        files: the examples, whose first record shows whether they are pairs.
+
+    Raises:
+        UserError: a file is missing, or the model has no task.
+    """
     require_files(files)
     trained = trained_task(folder)
     require_one_label(folder)
@@ -99,14 +117,14 @@ def load_predictor(folder: Path, options: PredictOptions, files: Sequence[str]) 
 
 
 def require_one_label(folder: Path) -> None:
-    """Raises `UserError` for a classifier that gives a text any number of labels: a softmax would be wrong."""
+    """Raises `UserError` for a multi-label classifier, for which a softmax would be wrong."""
     config = folder / CONFIG
     if config.is_file() and read_json(folder, CONFIG).get("problem_type") == "multi_label_classification":
         raise UserError(f"{config}: problem_type is multi_label_classification, which is not supported")
 
 
 def trained_task(folder: Path) -> TaskConfig | None:
-    """What a work folder of `bertjax finetune` was told of its task; None for other folders."""
+    """Returns the task of the work directory of a finetuned run; None for other folders."""
     if not (folder / "checkpoints").is_dir():
         return None
     cfg = read_config(folder)
@@ -114,14 +132,14 @@ def trained_task(folder: Path) -> TaskConfig | None:
 
 
 def require_files(files: Sequence[str], flag: str = "--in") -> None:
-    """Raises `UserError` where a file is not there, before a model is read."""
+    """Raises `UserError` for a missing file, before a model is loaded."""
     for file in files:
         if file != STDIN and ":" not in file and not glob.has_magic(file) and not Path(file).expanduser().is_file():
             raise UserError(f"{flag} {file}: no such file")
 
 
 def _pair_of(trained: TaskConfig | None, kind: str, files: Sequence[str]) -> str | None:
-    """ "pair" where the model is asked about pairs and nothing says so but the first object of a .jsonl file."""
+    """Returns "pair" if the first object of a .jsonl file has such a field and no setting names the column."""
     if not TASK_KINDS[kind].reads_texts or (trained is not None and trained.kind == kind):
         return None
     first = next(iter(files), STDIN)
@@ -131,21 +149,21 @@ def _pair_of(trained: TaskConfig | None, kind: str, files: Sequence[str]) -> str
     return "pair" if record is not None and "pair" in record.values else None
 
 
-def _input(asked: PredictInputs, index: int) -> dict[str, Any]:
-    """What was asked, beside what was said."""
-    examples = asked.examples
+def _input(inputs: PredictInputs, index: int) -> dict[str, Any]:
+    """Returns the texts of an example."""
+    examples = inputs.examples
     if isinstance(examples, TextExamples):
         pair = {} if examples.pairs is None else {"pair": examples.pairs[index]}
         return {"text": examples.texts[index], **pair}
     if isinstance(examples, QaExamples):
         return {"question": examples.questions[index], "context": examples.contexts[examples.context_of[index]]}
-    cut = asked.split_texts[index]
+    cut = inputs.split_texts[index]
     return {} if cut is None else {"text": cut[0]}
 
 
 @contextlib.contextmanager
-def _written(out: str) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """A function that writes a record; the file is never seen half-written."""
+def _open_output(out: str) -> Iterator[Callable[[dict[str, Any]], object]]:
+    """Yields a function that writes a record; a file appears when it is complete."""
     if out == STDIN:
         yield lambda record: sys.stdout.write(_line(record))
         return

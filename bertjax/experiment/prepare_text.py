@@ -1,4 +1,4 @@
-"""Text that one process prepares and all open: the tokenizer and the corpora, by the folders that they lie in."""
+"""Prepares tokenizer and corpora on the first process, and opens them on all others."""
 
 from __future__ import annotations
 
@@ -21,9 +21,14 @@ from bertjax.runtime.process_group import ProcessGroup
 
 
 def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepared:
-    """The tokenizer and corpora of a config, made by the first process alone; raises `UserError` where they are not.
+    """Returns tokenizer and corpora of a config; only the first process reads the sources.
 
-    The others do not look at the sources: the folders are named by what they hold.
+    Args:
+        cfg: checked config.
+        processes: processes that train together.
+
+    Raises:
+        UserError: the text cannot be prepared, or a process does not see the folders of the first one.
     """
     if processes.count == 1:
         return from_config.prepare(cfg)
@@ -33,18 +38,18 @@ def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepar
         made.append(from_config.prepare(cfg))
         return _description(cfg, made[0])
 
-    told = processes.run_on_first("the prepared text", describe)
+    described = processes.run_on_first("the prepared text", describe)
     if made:
         return made[0]
-    folders = [told["tokenizer"], *told["training"].values(), *told["held_out"].values()]
+    folders = [described["tokenizer"], *described["training"].values(), *described["held_out"].values()]
     for folder in folders:
         if not Path(folder).exists():
             raise UserError(
                 f"process {processes.index} does not see {folder}, which the first process has prepared; "
                 "data.cache_dir and data.tokenizer must be on a disk that all hosts share, under the same path"
             )
-    opened = _opened(cfg, told)
-    if opened.digests != told["digests"]:
+    opened = _opened(cfg, described)
+    if opened.digests != described["digests"]:
         raise UserError(
             f"process {processes.index} reads another tokenizer or corpus than the first one at the same paths "
             f"({', '.join(folders)}); they must be on a disk that all hosts share"
@@ -53,27 +58,27 @@ def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepar
 
 
 def _description(cfg: ConfigDict, prepared: Prepared) -> dict[str, Any]:
-    """Where everything lies."""
-    given = from_config.tokenizer_folder(cfg)
+    """Returns paths and digests of prepared text."""
+    folder = from_config.tokenizer_folder(cfg)
     return {
-        "tokenizer": str(cfg.data.tokenizer if given is None else given),
+        "tokenizer": str(cfg.data.tokenizer if folder is None else folder),
         "training": {name: str(corpus.folder) for name, corpus in prepared.training.items()},
         "held_out": {name: str(corpus.folder) for name, corpus in prepared.held_out.items()},
         "digests": prepared.digests,
     }
 
 
-def _opened(cfg: ConfigDict, told: Mapping[str, Any]) -> Prepared:
-    """What the first process has prepared."""
+def _opened(cfg: ConfigDict, described: Mapping[str, Any]) -> Prepared:
+    """Opens the text that the first process has prepared."""
     named = cfg.data.tokenizer not in TOKENIZER_MODELS
-    tokenizer = from_config.load_or_train_tokenizer(cfg) if named else load_tokenizer(told["tokenizer"])
-    training = {name: describe_corpus(Path(folder)) for name, folder in told["training"].items()}
+    tokenizer = from_config.load_or_train_tokenizer(cfg) if named else load_tokenizer(described["tokenizer"])
+    training = {name: describe_corpus(Path(folder)) for name, folder in described["training"].items()}
     counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in training.values()], axis=0)
     weights = zip(training, (source.weight for source in parse.sources(cfg)), strict=True)
     return Prepared(
         tokenizer=tokenizer,
         vocabulary=tokenizer.vocabulary(counts),
         training=training,
-        held_out={name: describe_corpus(Path(folder)) for name, folder in told["held_out"].items()},
+        held_out={name: describe_corpus(Path(folder)) for name, folder in described["held_out"].items()},
         weights=dict(weights),
     )

@@ -36,56 +36,74 @@ _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "header")
 
 
 class Selection(NamedTuple):
-    """Which labels are kept."""
+    """Which labels to keep."""
 
-    confidence: float | None = None
-    per_class: int | None = None
+    min_confidence: float | None = None
+    max_per_class: int | None = None
     balance: bool = False
 
 
 class LabelSource(NamedTuple):
-    """Where labels come from: a classifier, or the answers of a language model."""
+    """Source of labels: a classifier, or a file of labels of a language model."""
 
     model: Path | None = None
-    answers: str | None = None
+    labels_file: str | None = None
     labels: tuple[str, ...] = ()
 
 
 def pseudo_label(
-    source: LabelSource, files: Sequence[str], out: Path, gold: str | None, choice: Selection, options: PredictOptions
+    source: LabelSource,
+    files: Sequence[str],
+    out: Path,
+    gold: str | None,
+    selection: Selection,
+    options: PredictOptions,
 ) -> None:
-    """Writes the labels that are kept, as `task.train` reads them, and beside them what is known of them."""
-    _check(source, files, out, choice)
+    """Writes the selected labels as `task.train` reads them, with a summary in a JSON file next to them.
+
+    Args:
+        source: classifier or labels file.
+        files: texts to label.
+        out: .jsonl or .tsv file.
+        gold: labelled sample, to measure the agreement with people.
+        selection: which labels to keep.
+        options: how texts are read.
+
+    Raises:
+        UserError: an input cannot be read, or no label is left.
+    """
+    _check(source, files, out, selection)
     check_options(options)
     if source.model is not None:
         predictor = _classifier(source.model, options, files)
         config, labels = predictor.config, predictor.labels
         gold_labels = _gold(config, gold, labels)
-        said = list(_said_by_model(predictor, files, "texts"))
-        on_gold = list(_said_by_model(predictor, [gold], "gold examples")) if gold is not None else []
+        candidates = list(_model_labels(predictor, files, "texts"))
+        on_gold = list(_model_labels(predictor, [gold], "gold examples")) if gold is not None else []
     else:
         config = _read_as(options)
         gold_labels = _gold(config, gold, source.labels)
         labels = source.labels or tuple(sorted(set(gold_labels.values())))
         if len(labels) < 2:
             raise UserError("--labels is missing: name the labels, such as --labels negative,positive")
-        said = on_gold = list(_said_in_file(config, str(source.answers), files))
-    found = None
+        candidates = on_gold = list(_file_labels(config, str(source.labels_file), files))
+    agreement, threshold = None, selection.min_confidence
     if gold is not None:
-        found = compute_agreement(sort_candidates(on_gold, labels).candidates, gold_labels, labels, choice.confidence)
-    usable = sort_candidates(said, labels, gold_labels)
-    kept = select_candidates(usable.candidates, choice.confidence, choice.per_class, choice.balance)
+        agreement = compute_agreement(sort_candidates(on_gold, labels).candidates, gold_labels, labels, threshold)
+    usable = sort_candidates(candidates, labels, gold_labels)
+    kept = select_candidates(usable.candidates, threshold, selection.max_per_class, selection.balance)
     if not kept:
-        raise UserError(f"no label is left to keep: {_dropped(usable, choice, 0)}")
+        raise UserError(f"no label is left to keep: {_dropped(usable, selection, 0)}")
     _write(out, kept)
-    facts = summarize(out.name, str(source.model or source.answers), labels, usable, kept, choice.confidence, found)
+    origin = str(source.model or source.labels_file)
+    facts = summarize(out.name, origin, labels, usable, kept, threshold, agreement)
     atomic.write_json(summary_path(out), facts, ensure_ascii=False)
-    for line in _summary(out, facts, usable, choice, found):
+    for line in _summary(out, facts, usable, selection, agreement):
         print(line)
 
 
-def _check(source: LabelSource, files: Sequence[str], out: Path, choice: Selection) -> None:
-    if (source.model is None) == (source.answers is None):
+def _check(source: LabelSource, files: Sequence[str], out: Path, selection: Selection) -> None:
+    if (source.model is None) == (source.labels_file is None):
         raise UserError("give either --model FOLDER (a classifier) or --labels-file FILE.jsonl (of a language model)")
     if source.model is not None and not files:
         raise UserError("--in is missing: the texts to label")
@@ -95,10 +113,10 @@ def _check(source: LabelSource, files: Sequence[str], out: Path, choice: Selecti
         raise UserError(f"--out {out} must end in {' or '.join(ENDINGS)}")
     if not out.parent.is_dir():
         raise UserError(f"no folder {out.parent} for --out; make it first")
-    if choice.confidence is not None and not 0.0 <= choice.confidence <= 1.0:
-        raise UserError(f"--min-confidence must lie between 0 and 1, not {choice.confidence}")
-    if choice.per_class is not None and choice.per_class < 1:
-        raise UserError(f"--max-per-class must be at least 1, not {choice.per_class}")
+    if selection.min_confidence is not None and not 0.0 <= selection.min_confidence <= 1.0:
+        raise UserError(f"--min-confidence must lie between 0 and 1, not {selection.min_confidence}")
+    if selection.max_per_class is not None and selection.max_per_class < 1:
+        raise UserError(f"--max-per-class must be at least 1, not {selection.max_per_class}")
 
 
 def _classifier(folder: Path, options: PredictOptions, files: Sequence[str]) -> Predictor:
@@ -109,7 +127,7 @@ def _classifier(folder: Path, options: PredictOptions, files: Sequence[str]) -> 
 
 
 def _read_as(options: PredictOptions) -> TaskConfig:
-    """How files are read where no model says so."""
+    """Returns the settings of reading without a model."""
     names = {name: getattr(options, name) for name in _COLUMNS}
     try:
         return TaskConfig(
@@ -119,19 +137,19 @@ def _read_as(options: PredictOptions) -> TaskConfig:
         raise name_flags(error) from None
 
 
-def _texts(asked: PredictInputs) -> TextExamples:
-    assert isinstance(asked.examples, TextExamples)
-    return asked.examples
+def _texts(inputs: PredictInputs) -> TextExamples:
+    assert isinstance(inputs.examples, TextExamples)
+    return inputs.examples
 
 
-def _keys(asked: PredictInputs) -> list[Key]:
-    found = _texts(asked)
+def _keys(inputs: PredictInputs) -> list[Key]:
+    found = _texts(inputs)
     pairs: Sequence[str | None] = found.pairs if found.pairs is not None else [None] * len(found)
     return [text_key(text, pair) for text, pair in zip(found.texts, pairs, strict=True)]
 
 
 def _gold(config: TaskConfig, file: str | None, labels: Sequence[str]) -> dict[Key, str]:
-    """The gold label of every text of the sample; numbers stand for places in `labels`, where those are words.
+    """Returns the gold label of every text of the sample; numbers are indices into `labels` if those are words.
 
     Raises `UserError` where a text has two.
     """
@@ -140,9 +158,9 @@ def _gold(config: TaskConfig, file: str | None, labels: Sequence[str]) -> dict[K
         return found
     by_number = {} if any(each.isdecimal() for each in labels) else {str(i): name for i, name in enumerate(labels)}
     require_files([file], "--gold")
-    for asked in read_inputs(config, [file], gold=True):
-        examples = _texts(asked)
-        for key, name, location in zip(_keys(asked), examples.labels or [], examples.locations, strict=True):
+    for inputs in read_inputs(config, [file], gold=True):
+        examples = _texts(inputs)
+        for key, name, location in zip(_keys(inputs), examples.labels or [], examples.locations, strict=True):
             name = by_number.get(name, name)
             if found.setdefault(key, name) != name:
                 raise UserError(f"{location}: another gold label for the same text: {key[0][:60]!r}")
@@ -151,12 +169,12 @@ def _gold(config: TaskConfig, file: str | None, labels: Sequence[str]) -> dict[K
     return found
 
 
-def _said_by_model(predictor: Predictor, files: Sequence[str], what: str) -> Iterator[Candidate]:
+def _model_labels(predictor: Predictor, files: Sequence[str], what: str) -> Iterator[Candidate]:
     count = 0
     with ProgressBar(what) as progress:
-        for asked in read_inputs(predictor.config, files):
-            found = predictor(asked).records
-            for key, record in zip(_keys(asked), found, strict=True):
+        for inputs in read_inputs(predictor.config, files):
+            found = predictor(inputs).records
+            for key, record in zip(_keys(inputs), found, strict=True):
                 yield Candidate(key, record["label"], record["score"], record["id"])
             count += len(found)
             progress.update(count)
@@ -164,11 +182,11 @@ def _said_by_model(predictor: Predictor, files: Sequence[str], what: str) -> Ite
         raise UserError(f"--in {' '.join(files)} holds no example")
 
 
-def _said_in_file(config: TaskConfig, file: str, files: Sequence[str]) -> Iterator[Candidate]:
-    """The answers of a file of JSON lines; those without a text are told their text by `files`, by the id."""
+def _file_labels(config: TaskConfig, file: str, files: Sequence[str]) -> Iterator[Candidate]:
+    """Yields the labels of a .jsonl file; labels without a text get it from `files` by their id."""
     by_id: dict[str, Key] = {}
-    for asked in read_inputs(config, files):
-        for name, key in zip(asked.ids, _keys(asked), strict=True):
+    for inputs in read_inputs(config, files):
+        for name, key in zip(inputs.ids, _keys(inputs), strict=True):
             if by_id.setdefault(str(name), key) != key:
                 raise UserError(f"--in: two texts have the id {name!r}; answers could be to either")
     key_in = _finder(config, by_id)
@@ -229,7 +247,7 @@ def _write(out: Path, kept: Sequence[Candidate]) -> None:
     atomic.write_text(out, "".join("\t".join(row) + "\n" for row in [names, *rows]))
 
 
-def _dropped(usable: LabelBuckets, choice: Selection, kept: int) -> str:
+def _dropped(usable: LabelBuckets, selection: Selection, kept: int) -> str:
     names = {
         "duplicates": "the same text and label again",
         "conflicting": "several labels for one text",
@@ -241,18 +259,20 @@ def _dropped(usable: LabelBuckets, choice: Selection, kept: int) -> str:
     parts = [f"{count:,} {names[name]}" for name, count in usable.dropped().items()]
     left = len(usable.candidates) - kept
     if left:
-        why = "below the confidence, or beyond what is kept of a label" if choice.per_class or choice.balance else ""
+        limited = selection.max_per_class or selection.balance
+        why = "below the confidence, or above the limit of a label" if limited else ""
         parts.append(f"{left:,} {why or 'below the confidence'}")
     return "; ".join(parts) or "no answers"
 
 
 def _summary(
-    out: Path, facts: Mapping[str, Any], usable: LabelBuckets, choice: Selection, found: Agreement | None
+    out: Path, facts: Mapping[str, Any], usable: LabelBuckets, selection: Selection, found: Agreement | None
 ) -> list[str]:
-    asked = "" if choice.confidence is None else f", confidence at least {choice.confidence:g}"
-    lines = [f"{facts['kept']:,} of {facts['of']:,} labels kept{asked}: {out}, and {summary_path(out).name} beside it"]
+    threshold = "" if selection.min_confidence is None else f", confidence at least {selection.min_confidence:g}"
+    counts = f"{facts['kept']:,} of {facts['of']:,} labels kept{threshold}"
+    lines = [f"{counts}: {out}, with a summary in {summary_path(out).name}"]
     if facts["kept"] < facts["of"]:
-        lines.append(f"left out: {_dropped(usable, choice, facts['kept'])}")
+        lines.append(f"left out: {_dropped(usable, selection, facts['kept'])}")
     if usable.unknown_labels:
         lines.append("no labels: " + ", ".join(f"{text!r} ({count:,})" for text, count in usable.unknown_labels))
     lines.append(describe_trust(found))

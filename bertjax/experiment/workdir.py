@@ -1,4 +1,4 @@
-"""The work folder: what it holds, whose it is, and whether a config may go on with it. Needs no jax."""
+"""The work directory of a run: its config, and whether another config may resume it. Needs no jax."""
 
 from __future__ import annotations
 
@@ -14,55 +14,59 @@ from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
 from bertjax.io.jsonl import read_log
 
-_CLAIMING = ".config.json.*.tmp"
-"""All that is there of a run that was killed while it wrote its config.json."""
+_UNFINISHED = ".config.json.*.tmp"
+"""The only file of a run that was killed while it wrote its config.json."""
 
-# Where text lies: checkpoints hold the digests of what was read there.
 LOCATION_KEYS = {"data.sources", "data.eval_sources", "data.tokenizer"}
+"""Keys that name places; checkpoints hold digests of what is read there."""
 
 ChangedKey = tuple[str, Any, Any]
 
 
 def write_config(workdir: Path, cfg: ConfigDict) -> None:
-    """Makes the folder this run's own: from here on it has a config.json."""
+    """Writes config.json, which makes a directory the work directory of this run."""
     workdir.mkdir(parents=True, exist_ok=True)
-    for unfinished in workdir.glob(_CLAIMING):
+    for unfinished in workdir.glob(_UNFINISHED):
         unfinished.unlink()
     atomic.write_text(workdir / "config.json", to_json(cfg))
 
 
 def changed_keys(workdir: Path, cfg: ConfigDict) -> list[ChangedKey]:
-    """The keys that changed since the folder's checkpoints were made; touches nothing.
+    """Returns the keys that changed since the checkpoints of `workdir`, as (key, before, now); changes nothing.
 
-    Raises `UserError` when the folder holds another experiment or foreign files.
+    Raises:
+        UserError: the directory holds another run, or files that belong to no run.
     """
     if workdir.exists() and not workdir.is_dir():
-        raise UserError(f"--workdir {workdir} is a file; give a folder")
+        raise UserError(f"--workdir {workdir} is a file; give a directory")
     if (workdir / "config.json").exists():
         return _allowed_changes(workdir, read_config(workdir), cfg) if has_checkpoints(workdir) else []
-    if workdir.exists() and any(not entry.match(_CLAIMING) for entry in workdir.iterdir()):
-        raise UserError(f"--workdir {workdir} holds files but no run (no config.json); give a new or an empty folder")
+    if workdir.exists() and any(not entry.match(_UNFINISHED) for entry in workdir.iterdir()):
+        raise UserError(
+            f"--workdir {workdir} holds files but no run (no config.json); give a new or an empty directory"
+        )
     return []
 
 
 def read_config(workdir: Path) -> ConfigDict:
-    """The config of the run in a work folder; nothing is executed."""
+    """Returns the config of a run; executes nothing.
+
+    Raises:
+        UserError: there is no config.json, or it is broken.
+    """
     stored = workdir / "config.json"
     if not stored.is_file():
-        raise UserError(f"{workdir} is no work folder: it has no config.json")
+        raise UserError(f"{workdir} is not a work directory: it has no config.json")
     try:
         return from_json(stored.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
-        raise UserError(f"{stored}: invalid UTF-8 at byte {error.start}; bring back the file of this run") from None
+        raise UserError(f"{stored}: invalid UTF-8 at byte {error.start}; restore the file of this run") from None
     except UserError as error:
         raise UserError(f"{stored}: {error}") from None
 
 
 def metrics_at(workdir: Path, step: int) -> dict[str, float]:
-    """The `eval/` figures that metrics.jsonl has for a step, none if it was not evaluated.
-
-    A line that a killed process did not finish is passed over.
-    """
+    """Returns the `eval/` metrics of a step from metrics.jsonl; unfinished lines are skipped."""
     path = workdir / "metrics.jsonl"
     records = [record for record in read_log(path) if record["step"] == step]
     return {
@@ -71,16 +75,24 @@ def metrics_at(workdir: Path, step: int) -> dict[str, float]:
 
 
 def has_checkpoints(workdir: Path) -> bool:
-    """Whether there is anything to resume."""
+    """Returns whether there is a checkpoint to resume from."""
     folder = workdir / "checkpoints"
     return folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir())
 
 
 def require_same_run(workdir: Path, step: int, meta: Mapping[str, Any], cfg: ConfigDict) -> None:
-    """Raises `UserError` when the checkpoint of `step` was made by another experiment than `cfg`.
+    """Checks that a checkpoint belongs to the run of a config; it may have been copied into the work directory.
 
-    config.json speaks for a whole folder; a checkpoint that was copied into it is known by what it says of itself. A
-    key that is younger than the checkpoint had its default.
+    A key that was added after the checkpoint counts with its default.
+
+    Args:
+        workdir: the work directory, for messages.
+        step: step of the checkpoint.
+        meta: meta of the checkpoint.
+        cfg: config of the run.
+
+    Raises:
+        UserError: a key differs that may not change on resume.
     """
     defaults = flatten(base_config())
     saved, now = meta.get("config", {}), flatten(cfg)
@@ -88,7 +100,7 @@ def require_same_run(workdir: Path, step: int, meta: Mapping[str, Any], cfg: Con
     refused = [change for change in changes if change[1] != change[2] and not declared()[change[0]].resume]
     if saved and refused:
         raise UserError(
-            f"the checkpoint of step {step} in {workdir} belongs to another run ({_describe(refused)}); take it away, "
+            f"the checkpoint of step {step} in {workdir} belongs to another run ({_describe(refused)}); remove it, "
             "or give another --workdir"
         )
 

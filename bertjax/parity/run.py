@@ -1,4 +1,4 @@
-"""`bertjax parity`: compares the outputs of every family with those of `transformers`, in one table."""
+"""Compares the outputs of every family with those of `transformers`, in one table."""
 
 from __future__ import annotations
 

@@ -120,14 +120,14 @@ def write_lr_curve(workdir: Path, curve: LrCurve) -> Path:
 
 
 def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> ModelProbes:
-    """What the config wants to see of its networks, in float32."""
+    """Returns the probes that the config enables, for its networks in float32."""
     cfg = exp.cfg
     sentences = tuple(cfg.eval.fill_mask)
     # A model that predicts a token from the position before it would fill in the next one.
-    filled = sentences if exp.objective.config.predicts_in_place else ()
+    masked_sentences = sentences if exp.objective.config.predicts_in_place else ()
     shown = cfg.report.sentence if cfg.report.sentence is not None else next(iter(sentences), None)
-    wanted = ProbeConfig(
-        sentences=filled,
+    probe_config = ProbeConfig(
+        sentences=masked_sentences,
         sentence=shown or None,
         tokens=tuple(cfg.report.tokens),
         counts=counts,
@@ -136,22 +136,26 @@ def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> M
         two_streams=exp.objective.config.two_streams,
     )
     networks = {name: (float32_config(own), heads) for name, (own, heads) in exp.objective.networks.items()}
-    return ModelProbes(networks, exp.objective.network_params, tokenizer, wanted)
+    return ModelProbes(networks, exp.objective.network_params, tokenizer, probe_config)
 
 
 def run_facts(
-    exp: build.Experiment, tokens: int | None, rows: int | None, mean_rows: float | None = None
+    exp: build.Experiment, tokens: int | None, sequences: int | None, mean_batch_size: float | None = None
 ) -> dict[str, Any]:
-    """The `run` line of `probes.jsonl`; FLOPs are those of a step whose rows are full.
+    """Returns the `run` record of `probes.jsonl`; FLOPs are those of a step without padding.
 
-    `mean_rows` of a batch, where not all have as many as the config says.
+    Args:
+        exp: the experiment.
+        tokens: training tokens, if known.
+        sequences: sequences per epoch, if known.
+        mean_batch_size: mean sequences per batch, where it varies.
     """
     kind = exp.mesh.devices.flat[0].device_kind
-    stages = []
+    phases = []
     for program in exp.programs:
         length = program.phase.cfg.data.seq_len
-        slots = (mean_rows or program.phase.cfg.train.batch_size) * length
-        stages.append(
+        slots = (mean_batch_size or program.phase.cfg.train.batch_size) * length
+        phases.append(
             {"start": program.phase.start, "slots": slots, "flops": training_flops(program.objective, length) * slots}
         )
     model = exp.model
@@ -162,7 +166,7 @@ def run_facts(
         "objective": exp.objective.config.summary,
         "jax": jax.__version__,
         "tokens": tokens,
-        "rows": rows,
-        "phases": stages,
+        "rows": sequences,
+        "phases": phases,
     }
     return {name: value for name, value in facts.items() if value is not None}

@@ -1,4 +1,4 @@
-"""`bertjax report` and `bertjax compare`: pages of work folders, also of runs that were made before there were any."""
+"""Reports and comparisons of work directories, also for runs that were trained without a report."""
 
 from __future__ import annotations
 
@@ -15,20 +15,28 @@ from bertjax.report.render import render
 from bertjax.report.run_record import RunRecord, read_run
 
 
-def report(workdir: Path, probe: bool) -> Path:
-    """Writes `report.html` anew and says where it lies; `probe` looks into the newest checkpoint first."""
+def report(workdir: Path, with_probes: bool = False) -> Path:
+    """Rewrites `report.html` and prints its path.
+
+    Args:
+        workdir: work directory of a run.
+        with_probes: probes the newest checkpoint first.
+
+    Returns:
+        The path of the page.
+    """
     record = read_run(workdir)
-    if probe:
-        _look(workdir)
+    if with_probes:
+        _probe(workdir)
     elif not record.of_kind("run") and (facts := _facts(workdir)) is not None:
         ProbeLog(workdir, record.step).describe(facts)
     path = render(workdir)
-    print(f"{path} ({path.stat().st_size / 1024:.0f} KiB): update {record.step:,} of {record.num_steps or 0:,}")
+    print(f"{path} ({path.stat().st_size / 1024:.0f} KiB): step {record.step:,} of {record.num_steps or 0:,}")
     return path
 
 
-def _look(workdir: Path) -> None:
-    """What the newest checkpoint fills in, looks at and takes for alike, into the journal."""
+def _probe(workdir: Path) -> None:
+    """Writes the probes of the newest checkpoint into the probe log."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from bertjax.experiment.load import load_run
     from bertjax.report.training_callbacks import probes, run_facts
@@ -36,48 +44,55 @@ def _look(workdir: Path) -> None:
     run = load_run(workdir)
     exp = run.experiment
     record = read_run(workdir)
-    journal = ProbeLog(workdir, record.step)
-    told = {name: own[name] for own in record.of_kind("run")[-1:] for name in ("phases", "rows") if name in own}
-    journal.describe(
-        run_facts(exp, run.meta.get("tokens"), None) | told
-    )  # the run itself knew how full its batches are
-    wanted = probes(exp, run.tokenizer, run.tokenizer.vocabulary().counts)
-    found = wanted(run.step, run.params)
-    found += [] if any(kind == "neighbors" for kind, _ in found) else wanted.probe_internals(run.params)
-    journal.forget(run.step)
-    for kind, fields in found:
-        journal.write(run.step, kind, **fields)
+    log = ProbeLog(workdir, record.step)
+    # Only the run itself knew how full its batches were.
+    stored = {name: own[name] for own in record.of_kind("run")[-1:] for name in ("phases", "rows") if name in own}
+    log.describe(run_facts(exp, run.meta.get("tokens"), None) | stored)
+    model_probes = probes(exp, run.tokenizer, run.tokenizer.vocabulary().counts)
+    probed = model_probes(run.step, run.params)
+    probed += [] if any(kind == "neighbors" for kind, _ in probed) else model_probes.probe_internals(run.params)
+    log.forget(run.step)
+    for kind, fields in probed:
+        log.write(run.step, kind, **fields)
 
 
-def compare(folders: Sequence[Path], out: Path | None) -> None:
-    """Prints the table of the runs and writes the page, if it is asked for. What is no work folder is passed over."""
+def compare(folders: Sequence[Path], out: Path | None = None) -> None:
+    """Prints a table of runs.
+
+    Args:
+        folders: work directories; other directories are skipped.
+        out: page with charts to write.
+
+    Raises:
+        UserError: no folder is a work directory.
+    """
     workdirs = [folder for folder in folders if (folder / "config.json").is_file()]
     for folder in folders:
         if folder not in workdirs and folder.is_dir():
-            print(f"{folder} is passed over: it has no config.json")
+            print(f"skipping {folder}: it has no config.json")
     if not workdirs:
-        raise UserError(f"none of {', '.join(map(str, folders))} is a work folder: none has a config.json")
-    found = [
-        read_compared_run(workdir, name, _known(workdir))
+        raise UserError(f"none of {', '.join(map(str, folders))} is a work directory: none has a config.json")
+    runs = [
+        read_compared_run(workdir, name, _record_with_facts(workdir))
         for workdir, name in zip(workdirs, unique_names(workdirs), strict=True)
     ]
-    print(compare_runs(found, out))
+    print(compare_runs(runs, out))
     if out is not None:
         print(out)
 
 
-def _known(workdir: Path) -> RunRecord:
-    """The record of a run; where it does not tell what a step costs, that is worked out, and nothing is written."""
+def _record_with_facts(workdir: Path) -> RunRecord:
+    """Returns the record of a run, completed with the cost of its step; writes nothing."""
     record = read_run(workdir)
     if record.of_kind("run"):
         return record
     facts = _facts(workdir)
-    told: list[Record] = [] if facts is None else [{"step": 0, "kind": "run", **facts}]
-    return record._replace(probes=[*told, *record.probes])
+    completed: list[Record] = [] if facts is None else [{"step": 0, "kind": "run", **facts}]
+    return record._replace(probes=[*completed, *record.probes])
 
 
 def _facts(workdir: Path) -> dict[str, Any] | None:
-    """Parameters and FLOPs of a run that did not write them down; None where its folder does not suffice."""
+    """Returns parameters and FLOPs of a run without a record of them; None if its work directory is incomplete."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from bertjax.data.tokenizer_io import load_tokenizer
     from bertjax.experiment.load import stored_experiment
@@ -86,6 +101,6 @@ def _facts(workdir: Path) -> dict[str, Any] | None:
     try:
         facts = run_facts(stored_experiment(workdir, load_tokenizer(workdir / "tokenizer")), None, None)
     except UserError as error:
-        print(f"{workdir}: what a step costs is not known ({error})")
+        print(f"{workdir}: the cost of a step is unknown ({error})")
         return None
     return {name: value for name, value in facts.items() if name not in ("devices", "jax")}

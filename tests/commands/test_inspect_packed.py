@@ -25,7 +25,7 @@ def batch() -> dict[str, np.ndarray]:
 
 def test_shares_are_of_the_examples_that_are_there() -> None:
     assert describe(batch()) == (
-        "2 rows of 10, 1.50 examples in a row, padding 25.0 %, 66.7 % of the pairs do not follow each other"
+        "2 sequences of 10, 1.50 examples per sequence, padding 25.0 %, 66.7 % of the pairs do not follow each other"
     )
 
 

@@ -135,7 +135,7 @@ BAD = {
         ["eval-sts", "--model", "EXPORT", "--pairs", "jsonl:p.jsonl", "--text", "sentence_good"],
         "p.jsonl:1",
     ),
-    "csv": (["embed", "--model", "EXPORT", "--in", "t.csv", "--out", "v.npy"], "--in t.csv is no file of lines"),
+    "csv": (["embed", "--model", "EXPORT", "--in", "t.csv", "--out", "v.npy"], "--in t.csv is not a file of lines"),
     "out": (
         ["eval-minimal-pairs", "--model", "EXPORT", "--pairs", "p.jsonl", "--out", "none/s.jsonl"],
         "no folder none for",

@@ -118,5 +118,5 @@ def test_runs_side_by_side(finished: Finished, tmp_path: Path, capsys: pytest.Ca
     rows = [line.split() for line in printed.splitlines() if line.startswith(("finished", "old"))]
     assert [row[:2] for row in rows] == [["finished", "A"], ["old", "A"]]
     assert rows[0][2:] == rows[1][2:], "what an old run cost is worked out"
-    assert "notes is passed over" in printed and out.exists()
+    assert "skipping" in printed and "notes: it has no config.json" in printed and out.exists()
     assert not (tmp_path / "old" / "probes.jsonl").exists(), "comparing writes nothing into work folders"

@@ -63,11 +63,11 @@ def test_a_student_is_trained_and_exported(taught: Taught, finished: Finished) -
     model = load_pretrained(taught.workdir / "export")
     assert model.config.num_layers == 1 and model.heads == ("mlm",)
     assert set(load_run(taught.workdir).params) == {"encoder", "mlm_head"}  # nothing of the teacher is kept
-    stored_experiment = stored_teacher(taught.workdir)
+    description = stored_teacher(taught.workdir)
     assert (
-        stored_experiment is not None
-        and stored_experiment.config.num_layers == 2
-        and stored_experiment.heads == ("pooler", "mlm", "pair")
+        description is not None
+        and description.config.num_layers == 2
+        and description.heads == ("pooler", "mlm", "pair")
     )
 
 
