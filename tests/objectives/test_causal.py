@@ -53,7 +53,7 @@ def batch(pack: Callable, objective: CausalLanguageModel) -> dict[str, jax.Array
     ids = np.random.default_rng(1).integers(5, 200, 40)
     rows = pack([[ids[:5], ids[5:11]], [ids[11:24]], [ids[24:25]]], S, [[1, 2], [3], [4]])
     on_device = {name: jnp.asarray(value) for name, value in rows.items()}
-    return dict(objective.corrupt(on_device, jax.random.key(0), jnp.int32(0)))
+    return dict(jit(objective.corrupt)(on_device, jax.random.key(0), jnp.int32(0)))
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,8 @@ def test_sums_are_those_of_plain_arithmetic(
     sums = loss_of(objective)(params, batch)
     model = bind(MODEL, ("mlm",), params)
     inputs = {name: batch[name] for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
-    logits = np.asarray(model.mlm_logits(model.encode(**inputs).last_hidden_state), np.float64)[..., :200]
+    run = jit(lambda inputs: model.mlm_logits(model.encode(**inputs).last_hidden_state))
+    logits = np.asarray(run(inputs), np.float64)[..., :200]
     logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     chosen = np.take_along_axis(logs, np.asarray(batch["next_ids"])[..., None], axis=-1)[..., 0]
     weights = np.asarray(batch["next_weights"])
@@ -99,9 +100,9 @@ def test_chunks_change_neither_sums_nor_gradients(params: Params, batch: dict, m
         model = bind(MODEL, ("mlm",), params)
         return chunked_vocab_loss_sums("clm", model, hidden, batch["next_ids"], batch["next_weights"])["clm"].value
 
-    whole = jax.value_and_grad(value)(hidden)
+    whole = jit(jax.value_and_grad(value))(hidden)
     monkeypatch.setattr(objective_module, "_CHUNK_TOKENS", 12)
-    for one, other in zip(whole, jax.value_and_grad(value)(hidden), strict=True):
+    for one, other in zip(whole, jit(jax.value_and_grad(lambda x: value(x)))(hidden), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
@@ -136,5 +137,5 @@ def test_models_and_rows_that_do_not_fit_are_refused() -> None:
         match=r"needs data\.example_format to be one of block, doc_sentences, full_sentences, not 'nsp_pairs'",
     ):
         ClmConfig().check_example_format("nsp_pairs")
-    with pytest.raises(UserError, match=r"objective\.name=mlm hides words from both sides"):
+    with pytest.raises(UserError, match=r"objective\.name=mlm predicts from both sides"):
         MlmConfig(MaskingConfig()).check_model(EncoderConfig(causal=True))

@@ -189,7 +189,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     config = ContrastiveConfig(MaskingConfig())
     config.check_model(MODEL)
     config.check_model(dataclasses.replace(MODEL, hidden_dropout=0.0))  # attention drops
-    with pytest.raises(UserError, match=r"without any .* both are the same"):
+    with pytest.raises(UserError, match=r"without any .* both are equal"):
         config.check_model(dataclasses.replace(MODEL, hidden_dropout=0.0, attention_dropout=0.0))
     with pytest.raises(UserError, match="reads text from both sides"):
         config.check_model(dataclasses.replace(MODEL, causal=True))
@@ -198,8 +198,8 @@ def test_what_makes_no_sense_is_refused() -> None:
     for changes, said in (
         ({"pooling": "last"}, "pooling must be one of first, mean"),
         ({"temperature": 0.0}, "temperature must be above 0"),
-        ({"mlm_weight": -0.1}, "mlm_weight must not be negative"),
-        ({"microbatches": 2}, r"train\.microbatches=2 would tear apart"),
+        ({"mlm_weight": -0.1}, "mlm_weight must be at least 0"),
+        ({"microbatches": 2}, r"train\.microbatches=2 would split"),
     ):
         with pytest.raises(UserError, match=said):
             dataclasses.replace(config, **changes)

@@ -393,10 +393,13 @@ def test_the_cosine_of_nothing_is_finite() -> None:
 
 def test_costs_count_both_sides(objective: Distillation, narrow: Distillation) -> None:
     student, teacher = objective.flops_terms
-    assert (student.config, student.predicted, student.trained) == (STUDENT, 1.3, True)
-    assert (teacher.config, teacher.predicted, teacher.trained) == (TEACHER.config, 1.0, False)
+    assert (student.config, student.predictions, student.trained) == (STUDENT, 1.3, True)
+    assert (teacher.config, teacher.predictions, teacher.trained) == (TEACHER.config, 1.0, False)
     assert [each.predictions for each in narrow.flops_terms] == [0.0, 0.0]
-    assert narrow.alone() is None and objective.without_teacher().networks["model"] == objective.networks["model"]
+    assert (
+        narrow.without_teacher() is None
+        and objective.without_teacher().networks["model"] == objective.networks["model"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -408,12 +411,12 @@ def test_costs_count_both_sides(objective: Distillation, narrow: Distillation) -
         (
             {"attention_weight": 1.0},
             {"local_attention": 4, "global_attn_every_n_layers": 2},
-            r"one of them sees a window",
+            r"one of them is local",
         ),
         (
             {"relations_weight": 1.0, "relation_layer": 4},
             {},
-            r"relation_layer=4 is none of the teacher's layers, 0 to 3",
+            r"relation_layer=4 is not a layer of the teacher, 0 to 3",
         ),
         ({"relations_weight": 1.0}, {"hidden_size": 20, "num_heads": 4}, r"relation_heads=3 must divide.*student.*20"),
         ({}, {"causal": True}, r"model\.causal=True, but the teacher has causal=False"),
@@ -421,9 +424,9 @@ def test_costs_count_both_sides(objective: Distillation, narrow: Distillation) -
 )
 def test_pairs_that_do_not_fit_are_refused(changes: dict, student: dict, said: str) -> None:
     losses = {} if not changes else {"cosine_weight": 0.0}
-    config = DistillationConfig(MASKING, **losses, **changes)
+    config = DistillationConfig(MASKING, **losses, **changes, seq_len=S)
     with pytest.raises(UserError, match=said):
-        config.check_teacher(dataclasses.replace(STUDENT, **student), TEACHER.config, TEACHER.heads, S)
+        config.check_teacher(dataclasses.replace(STUDENT, **student), TEACHER.config, TEACHER.heads)
 
 
 def test_what_makes_no_sense_is_refused() -> None:
@@ -432,8 +435,8 @@ def test_what_makes_no_sense_is_refused() -> None:
         ({"kd_weight": -1.0}, "kd_weight must be at least 0"),
         ({"kd_temperature": 0.0}, "kd_temperature must be above 0"),
         ({"kd_positions": "some"}, "kd_positions must be one of all, masked"),
-        ({"relations": ("qq", "xy")}, "relations must be some of attention, qq"),
-        ({"mask_inputs": False}, "mask_inputs=false leaves no word"),
+        ({"relations": ("qq", "xy")}, "relations must be one of attention, qq"),
+        ({"mask_inputs": False}, "mask_inputs=false leaves no token"),
     ):
         with pytest.raises(UserError, match=said):
             DistillationConfig(MASKING, **changes)
@@ -443,6 +446,6 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(UserError, match=r"needs data\.example_format to be one of block"):
         config.check_example_format("stream")
     with pytest.raises(UserError, match="has 24 positions, fewer than"):
-        config.check_teacher(STUDENT, TEACHER.config, TEACHER.heads, S + 1)
-    with pytest.raises(UserError, match="needs a teacher with a masked-word head; this one has pooler"):
-        config.check_teacher(STUDENT, TEACHER.config, ("pooler",), S)
+        config.replace(seq_len=S + 1).check_teacher(STUDENT, TEACHER.config, TEACHER.heads)
+    with pytest.raises(UserError, match="needs a teacher with a masked-LM head; this one has pooler"):
+        config.check_teacher(STUDENT, TEACHER.config, ("pooler",))

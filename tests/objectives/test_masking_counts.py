@@ -65,7 +65,7 @@ def test_every_family_hides_as_its_authors(spec: str, most: int, expected: dict)
     check(cfg)
     config = MaskingConfig.from_config(cfg)
     assert {name: getattr(config, name) for name in expected} == expected
-    assert config.max_predictions == most
+    assert config.predictions_limit == most
 
 
 def test_room_is_what_a_run_never_misses() -> None:

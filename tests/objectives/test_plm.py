@@ -16,6 +16,8 @@ from plm_lab import CLS, CONFIG, MODEL, SEP, B, R, Rows, S, corrupted, drawn_row
 
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.plm import PlmConfig
+from bertjax.config.overrides import apply_overrides, load_config
+from bertjax.config.parse import check
 from bertjax.errors import UserError
 from bertjax.models.model import bind
 from bertjax.models.two_stream import run_two_streams
@@ -275,10 +277,6 @@ def test_models_that_do_not_fit_are_refused(changes: dict[str, Any], form: str, 
 
 
 def checked(*overrides: str) -> PlmConfig:
-    from bertjax.config.objectives.plm import PlmConfig
-    from bertjax.config.overrides import apply_overrides, load_config
-    from bertjax.config.parse import check
-
     cfg = load_config(f"{Path(__file__).parents[2]}/configs/xlnet.py:base")
     cfg = apply_overrides(cfg, [f"--config.{each}" for each in overrides])
     check(cfg)
@@ -288,12 +286,12 @@ def checked(*overrides: str) -> PlmConfig:
 def test_lengths_follow_the_row() -> None:
     """The published ones of 512 tokens, their shares of other rows, and what the config says."""
     published = checked()
-    assert (published.part_lengths, published.num_predict_by_part, published.perm_size) == ((256, 256), (43, 42), 256)
+    assert (published.part_lengths, published.num_predict_by_part, published.block_size) == ((256, 256), (43, 42), 256)
     assert (published.mem_len, published.max_ngram, published.mask_alpha, published.mask_beta) == (384, 5, 6, 1)
     short = checked("data.seq_len=64", "model.mem_len=20", "model.reuse_len=40", "objective.plm.perm_size=8")
-    assert (short.part_lengths, short.num_predict, short.mem_len) == ((40, 24), 10, 20)
+    assert (short.part_lengths, short.num_targets, short.mem_len) == ((40, 24), 10, 20)
     stream = checked("data.example_format=stream", "data.seq_len=64")
-    assert (stream.part_lengths, stream.mem_len, stream.perm_size) == ((64,), 64, 64)
+    assert (stream.part_lengths, stream.mem_len, stream.block_size) == ((64,), 64, 64)
     block = checked("data.example_format=block", "model.bi_data=false")
     assert (block.part_lengths, block.mem_len) == ((512,), 0)
 
@@ -305,7 +303,7 @@ def test_lengths_follow_the_row() -> None:
         (["train.batch_size=9"], r"train\.batch_size=9 must be even"),
         (["eval.batch_size=9"], r"eval\.batch_size=9 must be even"),
         (["data.example_format=stream", "model.reuse_len=100"], "continues after the whole sequence"),
-        (["data.example_format=nsp_pairs"], r"plm needs data\.example_format to be segments, stream, block"),
+        (["data.example_format=nsp_pairs"], r"plm needs data\.example_format to be one of segments, stream, block"),
         (["data.example_format=block"], r"model\.bi_data needs data\.example_format to be segments or stream"),
         (["model.preset=bert-base", "model.bi_data=None"], "attention_position must be relative"),
     ],

@@ -107,21 +107,18 @@ def test_sums_are_those_of_plain_arithmetic(
     (loss, sums), trained = gradient(params, hidden)
     model = bind(objective.model, objective.heads, params)
     names = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
-    states = model.encode(*(jnp.asarray(hidden[name]) for name in names)).last_hidden_state
-    total, right = 0.0, 0
-    for row, slot in zip(*np.nonzero(hidden["span_weights"]), strict=True):
-        left, after, place, _ = (hidden[name][row, slot] for name in ASKED)
-        logits = model.span_logits(
-            states[row, left][None, None], states[row, after][None, None], jnp.full((1, 1), place)
-        )
-        scores = np.asarray(jax.nn.log_softmax(logits[0, 0, :200]))
-        total -= scores[hidden["masked_ids"][row, slot]]
-        right += scores.argmax() == hidden["masked_ids"][row, slot]
+    states = jit(lambda *arrays: model.encode(*arrays).last_hidden_state)(*(hidden[name] for name in names))
+    rows, slots = np.nonzero(hidden["span_weights"])
+    left, after, position, _ = (hidden[name][rows, slots] for name in ASKED)
+    logits = jit(model.span_logits)(states[rows, left][None], states[rows, after][None], position[None])
+    scores = np.asarray(jax.nn.log_softmax(logits[0, :, :200]))
+    answers = hidden["masked_ids"][rows, slots]
+    total, right = -scores[np.arange(len(rows)), answers].sum(), (scores.argmax(-1) == answers).sum()
     count = hidden["span_weights"].sum()
-    np.testing.assert_allclose(sums["span"].value, total, rtol=1e-5)
-    assert (sums["span"].count, sums["span_accuracy"].value) == (count, right) and count > 5
-    assert objective.loss_weights == {"mlm": 1.0, "span": 0.5}
-    assert float(objective.counts(jax.tree.map(jnp.asarray, hidden))["span"]) == count
+    np.testing.assert_allclose(sums["span_boundary"].value, total, rtol=1e-5)
+    assert (sums["span_boundary"].count, sums["span_boundary_accuracy"].value) == (count, right) and count > 5
+    assert objective.loss_weights == {"mlm": 1.0, "span_boundary": 0.5}
+    assert float(objective.counts(jax.tree.map(jnp.asarray, hidden))["span_boundary"]) == count
     np.testing.assert_allclose(loss, sums["mlm"].value / sums["mlm"].count + 0.5 * total / count, rtol=1e-5)
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(trained))
 
@@ -142,12 +139,12 @@ def test_nothing_to_predict_is_finite_and_has_no_gradient(
     specials = np.array([CLS, SEP, SEP], np.int32)
     hidden = corrupt(pack([[specials, specials], [], [specials], []], S, [[1, 2], [], [3], []], 2), *KEY)
     (loss, sums), trained = gradient(params, hidden)
-    assert float(loss) == 0.0 and float(sums["mlm"].count) == 0.0 == float(sums["span"].count)
+    assert float(loss) == 0.0 and float(sums["mlm"].count) == 0.0 == float(sums["span_boundary"].count)
     assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(trained))
     edge = np.array([CLS, 9, 10, SEP], np.int32)
     hidden = corrupt(pack([[edge, edge], [], [], []], S, [[1, 2], [], [], []], 2), *KEY)
     (loss, sums), trained = gradient(params, hidden)
-    assert float(loss) > 0.0 and float(sums["mlm"].count) == 2.0 and float(sums["span"].count) == 0.0
+    assert float(loss) > 0.0 and float(sums["mlm"].count) == 2.0 and float(sums["span_boundary"].count) == 0.0
     assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(trained["span_head"]))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained))
 

@@ -46,19 +46,19 @@ def objective_class(name: str) -> type[ObjectiveConfig]:
             `ObjectiveConfig`.
 
     Raises:
-        UserError: there is no such objective.
+        UserError: the objective does not exist.
     """
     if ":" not in name:
         require_one_of("objective.name", name, tuple(OBJECTIVES))
         return OBJECTIVES[name]
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        config = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"objective.name={name} cannot be imported: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, ObjectiveConfig)):
+    if not (isinstance(config, type) and issubclass(config, ObjectiveConfig)):
         raise UserError(f"objective.name={name} must be a subclass of bertjax.config.objectives.base.ObjectiveConfig")
-    return found
+    return config
 
 
 def objective_config(cfg: ConfigDict) -> ObjectiveConfig:

@@ -25,7 +25,7 @@ STREAM_FORMATS = ("segments", "stream")
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveChoice(Settings, group="objective"):
-    """Which objective is trained."""
+    """The choice of the objective."""
 
     name: str = setting(
         "mlm",
@@ -94,8 +94,8 @@ class ObjectiveConfig(Settings):
         return None
 
     @property
-    def predicts_in_place(self) -> bool:
-        """Whether a masked token is predicted from its own position."""
+    def predicts_at_mask(self) -> bool:
+        """True if a masked token is predicted at its own position."""
         return True
 
     @property

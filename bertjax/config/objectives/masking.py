@@ -17,7 +17,7 @@ MASK_ROUNDINGS = ("round", "ceil", "random", "random_words", "bernoulli")
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig(Settings, group="objective.masking"):
-    """Which tokens are masked, how many, and what replaces them; the defaults are BERT's."""
+    """Selection, number and replacement of masked tokens; the defaults are BERT's."""
 
     mask_unit: str = setting(
         "token",

@@ -59,8 +59,8 @@ class MixtureConfig(ObjectiveConfig, group="objective.mixture"):
         return f"{' and '.join(member.config.title for member in self.objectives)} ({', '.join(self.members)})"
 
     @property
-    def predicts_in_place(self) -> bool:
-        return all(member.config.predicts_in_place for member in self.objectives)
+    def predicts_at_mask(self) -> bool:
+        return all(member.config.predicts_at_mask for member in self.objectives)
 
     def batch_sizes(self, batch_size: int) -> list[int]:
         """Returns the sequences of each member: its share of the batch, rounded, and at least one."""

@@ -68,7 +68,7 @@ class MlmConfig(ObjectiveConfig, group="objective.mlm"):
         return f"{' and '.join(parts)} ({self.masking.summary})"
 
     @property
-    def predicts_in_place(self) -> bool:
+    def predicts_at_mask(self) -> bool:
         return not self.masked_next_token
 
     @property

@@ -148,25 +148,25 @@ def generator_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> E
     Raises:
         UserError: the generator cannot share `objective.rtd.embedding_sharing` with the model, or cannot fill masks.
     """
-    model, own, sharing = encoder_config(cfg, vocabulary), cfg.generator, cfg.objective.rtd.embedding_sharing
-    given, has_preset = explicit_values(own), own.preset != "model"
+    model, group, sharing = encoder_config(cfg, vocabulary), cfg.generator, cfg.objective.rtd.embedding_sharing
+    explicit, has_preset = explicit_values(group), group.preset != "model"
     if not has_preset:
         values = {**vars(model), **_scaled(cfg, model)}
     else:
-        if (own.width_ratio, own.depth_ratio) != (1.0, 1.0):
+        if (group.width_ratio, group.depth_ratio) != (1.0, 1.0):
             raise UserError(
-                f"generator.preset={own.preset} has sizes of its own: set generator.width_ratio and "
+                f"generator.preset={group.preset} sets the sizes: set generator.width_ratio and "
                 "generator.depth_ratio to 1, or generator.preset to model"
             )
-        values = preset(own.preset)
+        values = preset(group.preset)
         values |= {name: getattr(model, name) for name in ("vocab_size", "padded_vocab_size", "pad_token_id")}
-    hidden = (values | given)["hidden_size"]
+    hidden = (values | explicit)["hidden_size"]
     if hidden != model.hidden_size or has_preset:
-        # Tables of its own are as wide as it is (google-research/electra:pretrain/run_pretraining.py), shared ones not.
-        same = sharing == "none" or hidden == model.embedding_dim
-        values["embedding_size"] = None if same else model.embedding_dim
+        # Its own tables have its width (google-research/electra:pretrain/run_pretraining.py), shared ones the model's.
+        is_same = sharing == "none" or hidden == model.embedding_dim
+        values["embedding_size"] = None if is_same else model.embedding_dim
     try:
-        generator = EncoderConfig(**values | given)
+        generator = EncoderConfig(**values | explicit)
     except UserError as error:
         raise UserError(f"the generator: {str(error).replace('model.', 'generator.')}") from None
     RtdNetworksConfig(generator, model, sharing)
@@ -186,12 +186,12 @@ def _scaled(cfg: ConfigDict, model: EncoderConfig) -> dict[str, int]:
 
     There heads are 64 wide and the feed-forward block is four times as wide as the layer; here both follow the model.
     """
-    own = cfg.generator
-    hidden = round(model.hidden_size * own.width_ratio) if own.hidden_size == PRESET else own.hidden_size
-    same = hidden == model.hidden_size
+    group = cfg.generator
+    hidden = round(model.hidden_size * group.width_ratio) if group.hidden_size == PRESET else group.hidden_size
+    is_same = hidden == model.hidden_size
     return {
         "hidden_size": hidden,
-        "num_layers": max(1, round(model.num_layers * own.depth_ratio)),
-        "num_heads": model.num_heads if same else max(1, hidden // model.head_dim),
+        "num_layers": max(1, round(model.num_layers * group.depth_ratio)),
+        "num_heads": model.num_heads if is_same else max(1, hidden // model.head_dim),
         "intermediate_size": round(model.intermediate_size * hidden / model.hidden_size),
     }

@@ -1,4 +1,4 @@
-"""How many tokens of an example are masked."""
+"""The number of masked tokens of an example."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ GENERATOR_HEADS, DISCRIMINATOR_HEADS = ("mlm",), ("rtd",)
 def init_networks(config: RtdNetworksConfig, key: Key) -> Params:
     """Returns freshly drawn `generator` and `discriminator`, each without the arrays that the other owns.
 
-    "embeddings" and "all": the discriminator owns what is shared. "gdes": the generator owns the tables, and in their
-    place the discriminator has `delta`, which it adds to them and which starts at zero.
+    "embeddings" and "all": the discriminator owns what is shared. "gdes": the generator owns the tables, and the
+    discriminator has `delta` instead, which it adds to them and which starts at zero.
     """
     first, second = jax.random.split(key)
     generator = init_params(config.generator, GENERATOR_HEADS, first)
