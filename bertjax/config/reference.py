@@ -9,7 +9,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.config.fields import Setting
-from bertjax.config.objectives import OBJECTIVES, objective_class
+from bertjax.config.objectives import GROUPS as OBJECTIVE_GROUPS
+from bertjax.config.objectives import objective_class
+from bertjax.config.objectives.base import ObjectiveChoice
 from bertjax.config.overrides import declared, flatten, unknown_key
 from bertjax.errors import UserError
 
@@ -73,8 +75,6 @@ def _limits(each: Setting) -> str:
 def _other_groups(cfg: ConfigDict) -> tuple[str, ...]:
     """Prefixes of the keys that the chosen objective does not read."""
     chosen = objective_class(cfg.objective.name)
-    groups = {each.group for each in OBJECTIVES.values() if each is not chosen}
-    shown = {group for group, _ in chosen.read_encoders(cfg).items()}
-    groups |= {"generator"} - shown
-    groups -= {"objective.mlm", "objective.clm"} if chosen is OBJECTIVES["mixture"] else set()
+    read = {ObjectiveChoice.group, chosen.group, *(each.group for each in chosen.uses), *chosen.read_encoders(cfg)}
+    groups = {*(each.group for each in OBJECTIVE_GROUPS), "generator"} - read
     return tuple(f"{group}." for group in sorted(groups))

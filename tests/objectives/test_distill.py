@@ -440,7 +440,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     ):
         with pytest.raises(UserError, match=said):
             DistillationConfig(MASKING, **changes)
-    config = DistillationConfig(MASKING, teacher_layers=(0, 1, 2))
+    config = DistillationConfig(MASKING, teacher_layers=(0, 1, 2), seq_len=S)
     with pytest.raises(UserError, match=r"names 3 layers, but the student has model\.num_layers=2"):
         config.check_model(STUDENT)
     with pytest.raises(UserError, match=r"needs data\.example_format to be one of block"):

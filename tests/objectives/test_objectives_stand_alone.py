@@ -87,7 +87,7 @@ def test_an_objective_of_another_package(monkeypatch: pytest.MonkeyPatch, vocabu
     monkeypatch.setitem(sys.modules, "elsewhere", module)
     cfg = base_config()
     keys = ["objective.name=elsewhere:OtherConfig", "data.example_format=block", "model.causal=true"]
-    apply_overrides(cfg, keys)
+    apply_overrides(cfg, [f"--config.{key}" for key in keys])
     parse.check(cfg)
     assert objective_config(cfg).summary == "next tokens, elsewhere"
     made: Objective = build.make_objective(cfg, vocabulary)

@@ -305,7 +305,7 @@ def test_lengths_follow_the_row() -> None:
         (["data.example_format=stream", "model.reuse_len=100"], "continues after the whole sequence"),
         (["data.example_format=nsp_pairs"], r"plm needs data\.example_format to be one of segments, stream, block"),
         (["data.example_format=block"], r"model\.bi_data needs data\.example_format to be segments or stream"),
-        (["model.preset=bert-base", "model.bi_data=None"], "attention_position must be relative"),
+        (["model.preset=bert-base", "model.bi_data=false"], "attention_position must be relative"),
     ],
 )
 def test_configs_that_do_not_fit_are_refused(overrides: list[str], words: str) -> None:

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.fields import Settings, read_group, setting
 from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.parse_objective import encoder_config
 from bertjax.errors import UserError
 from bertjax.types import Vocabulary
@@ -48,6 +49,7 @@ class ObjectiveConfig(Settings):
         objective_class: `"package.module:Class"` of the `bertjax.Objective`, imported only when it is built.
         example_formats: values of `data.example_format` that it reads.
         loss_titles: headings of its losses in reports, by name.
+        uses: the other configs that it reads.
         needs_mask_token: the tokenizer must have a mask token.
         can_pack: several examples may share a sequence.
         two_streams: it predicts by two-stream attention, so that a network fills masks in the same way.
@@ -59,6 +61,7 @@ class ObjectiveConfig(Settings):
     objective_class: ClassVar[str] = ""
     example_formats: ClassVar[tuple[str, ...]] = (*TEXT_FORMATS, *PAIR_FORMATS)
     loss_titles: ClassVar[dict[str, str]] = {}
+    uses: ClassVar[tuple[type[Settings], ...]] = (MaskingConfig,)
     needs_mask_token: ClassVar[bool] = True
     can_pack: ClassVar[bool] = True
     two_streams: ClassVar[bool] = False

@@ -18,6 +18,7 @@ class ClmConfig(ObjectiveConfig, group="objective.clm"):
 
     title = "causal language modelling"
     objective_class = "bertjax.objectives.clm:CausalLanguageModel"
+    uses = ()
     example_formats = TEXT_FORMATS
     loss_titles: ClassVar[dict[str, str]] = {"clm": "Next tokens"}
     needs_mask_token = False

@@ -12,6 +12,7 @@ from bertjax.config.fields import read_group, setting
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.config.objectives.clm import ClmConfig
+from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.errors import UserError
 
@@ -32,6 +33,7 @@ class MixtureConfig(ObjectiveConfig, group="objective.mixture"):
 
     title = "a mixture of objectives"
     objective_class = "bertjax.objectives.mixture:MixtureOfObjectives"
+    uses = (MaskingConfig, MlmConfig, ClmConfig)
 
     objectives: tuple[Member, ...]
     members: tuple[str, ...] = setting(

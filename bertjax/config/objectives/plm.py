@@ -31,6 +31,7 @@ class PlmConfig(ObjectiveConfig, group="objective.plm"):
 
     title = "permutation language modelling"
     objective_class = "bertjax.objectives.plm.objective:PermutationLanguageModel"
+    uses = ()
     example_formats = (*STREAM_FORMATS, *TEXT_FORMATS)
     loss_titles: ClassVar[dict[str, str]] = {"plm": "Tokens of a permutation"}
     can_pack = False

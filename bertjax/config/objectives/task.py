@@ -23,6 +23,7 @@ class TaskObjectiveConfig(ObjectiveConfig, group="task"):
 
     title = "finetuning"
     objective_class = "bertjax.finetuning.objective:TaskObjective"
+    uses = ()
     is_finetuning = True
 
     kind: str
