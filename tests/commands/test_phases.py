@@ -29,9 +29,9 @@ def test_a_run_of_two_lengths_resumes_in_either(
         assert lab.run("pretrain", "--workdir", whole, *PHASES) == 0
         printed = capsys.readouterr().out
         for line in (
-            "until update 2: 4 rows of 16 tokens",
-            "until update 4: 8 rows of 16 tokens",
-            "from update 4 on: 8 rows of 32 tokens",
+            "until step 2: batches of 4 sequences of 16 tokens",
+            "until step 4: batches of 8 sequences of 16 tokens",
+            "from step 4 on: batches of 8 sequences of 32 tokens",
         ):
             assert line in printed
     with monkeypatch.context() as patch, pytest.raises(Crash):

@@ -27,7 +27,7 @@ def test_a_trace_has_the_operations_of_its_updates_and_of_no_others(
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *options) == 0
     said = capsys.readouterr().out
     folder = next((tmp_path / "run" / "profile" / "plugins" / "profile").iterdir())
-    assert f"a trace of updates 5 to 6 lies in {folder}" in said
+    assert f"a trace of steps 5 to 6 is in {folder}" in said
     assert f"--logdir {tmp_path / 'run' / 'profile'}" in said
 
     (binary,) = folder.glob("*.xplane.pb")

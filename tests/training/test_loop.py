@@ -300,9 +300,7 @@ def test_a_profile_covers_the_steps_asked_for(
     if dispatched:
         first, last = events.index(f"start {tmp_path / 'profile'}"), events.index("stop")
         assert steps_of(events[first:last], "dispatch") == list(dispatched)
-        message = (
-            f"a trace of updates {dispatched[0]} to {dispatched[-1]} lies in {tmp_path}/profile/plugins/profile/now"
-        )
+        message = f"a trace of steps {dispatched[0]} to {dispatched[-1]} is in {tmp_path}/profile/plugins/profile/now"
         assert message in capsys.readouterr().out
 
 
