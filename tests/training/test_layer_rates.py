@@ -118,6 +118,6 @@ def test_every_optimizer_heeds_them(name: str) -> None:
 
 
 def test_a_decay_is_a_share() -> None:
-    with pytest.raises(UserError, match="layerwise_lr_decay must lie between 0 and 1"):
+    with pytest.raises(UserError, match=r"layerwise_lr_decay must lie in \(0, 1\)"):
         OptimizerConfig(layerwise_lr_decay=1.5)
     assert match_rule(lr_rules(OptimizerConfig(layerwise_lr_decay=0.5), tree(BERT)), "mlm_head/bias", "rates") == 1.0
