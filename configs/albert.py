@@ -8,11 +8,11 @@ shows two groups of two inner layers.
 Hardware and time: not measured here. Result: by google-research/albert's README, average of five tasks 80.1 (base) and
 91.0 (xxlarge) for the first versions, 82.3 and 90.9 for the second, which saw more data and 3 to 10 million steps.
 
-As in the released code, up to three words are hidden together, 20 tokens a row at most, and a piece of text that is a
-single sentence is paired with a random one, which counts as swapped
-(`data.sop_drop_single_sentences=true` drops such chunks).
+As in the released code, up to three words are masked together, at most 20 tokens per sequence, and a chunk of text of a
+single sentence is paired with a random one, which counts as swapped (`data.sop_drop_single_sentences=true` drops such
+chunks).
 
-Where this differs: `smoke` learns with AdamW, not with LAMB.
+Where this differs: `smoke` trains with AdamW, not with LAMB.
 """
 
 from ml_collections import ConfigDict
@@ -41,7 +41,7 @@ def get_config(size: str = "base-v2") -> ConfigDict:
     config.objective.masking.dynamic = False
     config.objective.masking.mask_unit = "ngram"
     config.objective.masking.max_predictions = (
-        20  # 4 % of a full row; the authors confirm it (google-research/albert#51)
+        20  # 4 % of a full sequence; the authors confirm it (google-research/albert#51)
     )
 
     config.train.num_steps = 125_000

@@ -8,13 +8,13 @@ smoke smoke-v1 smoke-v2 (two layers, minutes on a CPU).
 Hardware and time: not measured here. Result: by the README of microsoft/DeBERTa, MNLI 88.8 (v1 base), 91.7 (v2 xlarge),
 90.6 (v3 base).
 
-As in the released code, v1 and v2 hide up to three words in a row, v3 single pieces and always behind [MASK]. v3 learns
-to find the words that a generator of half the depth put in their place; exported is the discriminator, as the published
-models are (`bertjax export --network generator` writes the other one). Its loss counts ten times as there, where the
-paper is said to have 50: as the towers share no weight that both teach, Adam makes little of the factor.
+As in the released code, v1 and v2 mask up to three consecutive words, v3 single tokens, always with [MASK]. v3 learns to
+find the tokens that a generator of half the depth replaced; the discriminator is exported, as in the published models
+(`bertjax export --network generator` writes the other one). The weight of its loss is 10 as in the code (50 in reports
+of the paper): the networks share no weight that both train, so Adam makes the factor almost irrelevant.
 
-Where this differs: rows do not cross documents. v3's towers learn in one step and are clipped together; the released
-code updates the generator first, so that its tables are one update newer when the discriminator reads them.
+Where this differs: sequences do not cross documents. v3's networks train in one step and are clipped together; the
+released code trains the generator first, so its tables are one step newer when the discriminator reads them.
 """
 
 from ml_collections import ConfigDict
@@ -65,9 +65,7 @@ def get_config(size: str = "v3-base") -> ConfigDict:
     if size.startswith("smoke"):
         make_smoke(config)
         config.model.max_relative_positions = 64
-        config.generator.num_layers = (
-            2  # the decoder of masked words runs the last layer on what the one before it made
-        )
+        config.generator.num_layers = 2  # the decoder of masked tokens runs the last layer again
         if not first:
             config.model.head_size = 32
             config.model.position_buckets = 32

@@ -4,7 +4,7 @@
         --config.objective.distillation.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/ \
         --config.data.sources='text:corpus/*.txt'
 
-The teacher is any folder that Hugging Face or we wrote, with the same pieces: base and base-cased start as layers 0, 2,
+The teacher is any folder that Hugging Face or we wrote, with the same tokens: base and base-cased start as layers 0, 2,
 4, 7, 9 and 11 of BERT-base. `smoke` (minutes on a CPU) is taught by the run of configs/quickstart.py:
 
     bertjax pretrain --config configs/distilbert.py:smoke --workdir runs/distil \
@@ -13,12 +13,12 @@ The teacher is any folder that Hugging Face or we wrote, with the same pieces: b
 Hardware and time: by the paper, 90 hours on 8 V100 GPUs; not measured here. Result: by its authors, GLUE dev average
 77.0 (uncased).
 
-As with the authors: 5 x soft targets at temperature 2, at all tokens, + 2 x masked words + 1 x cosine of the last
-states; rare tokens are hidden more often than frequent ones.
+As with the authors: 5 x soft targets at temperature 2, at all tokens, + 2 x masked tokens + 1 x cosine of the last
+states; rare tokens are masked more often than frequent ones.
 
-Where this differs: every row hides its own 15 % (the authors draw 15 % of all tokens of a batch at once, so that rows
+Where this differs: 15 % of every sequence is masked (the authors draw 15 % of all tokens of a batch at once, so sequences
 with many rare words lose more); the student also starts with the teacher's dense layer before the scores (an option of
-theirs); positions are trained on; norms are not decayed.
+theirs); positions are trained; norms are not decayed.
 """
 
 from ml_collections import ConfigDict

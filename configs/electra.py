@@ -1,15 +1,15 @@
-"""ELECTRA: a generator fills masks, and the model finds the words that it got wrong (arXiv:2003.10555).
+"""ELECTRA: a generator fills masks, and the model finds the tokens that it got wrong (arXiv:2003.10555).
 
     bertjax pretrain --config configs/electra.py:small --workdir runs/electra --config.data.sources='text:corpus/*.txt'
 
 Sizes: small base large, and smoke (two layers, minutes on a CPU). `--config.objective.name=mlm` trains the same encoder
-to fill masks. What is exported is the discriminator; `bertjax export --network generator` writes the other one.
+to fill masks. The discriminator is exported; `bertjax export --network generator` writes the other one.
 
 Hardware and time: not measured here. Result: by the README of google-research/electra, GLUE dev MNLI 78.9 (small, this
 recipe on OpenWebText), 81.3 (small, four times as long and with `--config.generator.width_ratio=1`), 88.8 (base), 90.9
 (large), the last two trained longer than here, too.
 
-Where this differs: rows are one piece of text, where the authors cut most of them into two segments; a token that is
+Where this differs: sequences are one segment, where the authors split most of them into two; a token that is
 drawn twice gets one decision between [MASK] and itself, not two; the score's weights are drawn like all others.
 """
 

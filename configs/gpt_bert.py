@@ -1,16 +1,16 @@
-"""GPT-BERT: every row is read either from both sides, with words hidden, or from left to right (arXiv:2410.24159).
+"""GPT-BERT: every sequence is read either in both directions, masked, or from left to right (arXiv:2410.24159).
 
     bertjax pretrain --config configs/gpt_bert.py:base --workdir runs/gptbert --config.data.sources='text:corpus/*.txt'
 
-Sizes: base (for 100M words) and small (for 10M), and smoke (two layers, minutes on a CPU). 15 rows of 16 are masked,
-one is causal; both predict from the token before. The export is the bidirectional encoder.
+Sizes: base (for 100M words) and small (for 10M), and smoke (two layers, minutes on a CPU). 15 of 16 sequences are
+masked, one is causal; both predict from the previous token. The export is the bidirectional encoder.
 
 Hardware and time: not measured here. Result: by its authors, BLiMP 86.1 (base) and 81.2 (small).
 
 Where this differs from the authors' code (ltgoslo/gpt-bert:pretraining/train_multi_gpu.py): the encoder has norms
 before its blocks, gated feed-forward blocks and DeBERTa's positions like theirs, but not the gates of attention, norms
-inside the blocks and weights of earlier layers; spans are of one to three words, not pieces, and do not prefer what
-was hidden least so far; there is no z-loss and no cool-down at the very end; batches grow in seven steps, not every
+inside the blocks and weights of earlier layers; spans are of one to three words, not tokens, and do not prefer what
+was masked least so far; z-loss is missing, as is the cool-down at the very end; batches grow in seven steps, not every
 epoch.
 """
 
@@ -21,7 +21,7 @@ from bertjax.errors import UserError
 
 SIZES = ("base", "small", "smoke")
 
-# The tokens of a batch grow in a straight line from a quarter to 4.2M; rows are 128 tokens long until 70 % of the run,
+# The tokens of a batch grow in a straight line from a quarter to 4.2M; sequences have 128 tokens until 70 % of the run,
 # 256 until 90 %, 512 in the rest, which the config itself describes.
 PHASES = (
     "14%:data.seq_len=128,train.batch_size=10240",

@@ -12,7 +12,7 @@ configs/quickstart.py:
     bertjax pretrain --config configs/minilm.py:smoke --workdir runs/minilm \
         --config.objective.distillation.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
 
-Nothing asks for words: there is no masked-word head, and no masked text.
+No tokens are predicted: the model has neither a masked-token head nor masked text.
 
 Hardware and time: not measured here. Result: by its authors, 6x768 SQuAD 2.0 F1 76.4 and MNLI 84.0.
 

@@ -1,4 +1,4 @@
-"""ModernBERT: rotary positions, gated feed-forward blocks, two local layers behind every global one (arXiv:2412.13663).
+"""ModernBERT: rotary positions, gated feed-forward blocks, two local layers after every global one (arXiv:2412.13663).
 
     bertjax pretrain --config configs/modernbert.py:base --workdir runs/modern --config.data.sources='text:corpus/*.txt'
 
@@ -9,9 +9,9 @@ Hardware and time: not measured here. Result: by the paper, GLUE 88.4 (base) aft
 
 Where this differs from the authors': StableAdamW slows down each matrix by itself, where theirs holds query, key and
 value in one and both inner matrices of the feed-forward block in another; the extension starts with new moments and a
-short warm-up; the large model is not rolled back to a tenth of its rate for the last 800B tokens; long documents go on
-in a new row, where theirs are cut off; rows are packed out of a million pieces of documents, theirs out of five batches
-on each device; and held-out text is hidden at 30 %, too (theirs at 15 %). `smoke` learns with AdamW.
+short warmup; the large model is not rolled back to a tenth of its rate for the last 800B tokens; long documents
+continue in a new sequence, where theirs are cut off; sequences are packed from a million chunks of documents, theirs
+from five batches per device; and held-out text is masked at 30 % as well (theirs at 15 %). `smoke` trains with AdamW.
 """
 
 from ml_collections import ConfigDict
@@ -46,9 +46,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.objective.masking.allow_mask_special = True
 
     config.train.batch_size = (616 if large else 576) if extended else (4928 if large else 4608)
-    if (
-        not extended
-    ):  # rows at the beginning, and the share of the run until all of them are there (50G, large 10G tokens)
+    if not extended:  # initial batch size, and the share of the run in which it grows (50G, large 10G tokens)
         config.train.initial_batch_size = 448 if large else 768
         config.train.batch_ramp_steps = config.train.get_ref("num_steps") // (86 if large else 18)
     tokens = 300e9 if extended else 1.719e12  # the extension with the 50G of its decay; the first phase
@@ -58,7 +56,7 @@ def get_config(size: str = "base") -> ConfigDict:
     config.optimizer.b2 = 0.98
     config.optimizer.bias_correction = True
     config.optimizer.weight_decay = 1e-6 if large and extended else 1e-5  # times the share of the peak rate
-    config.optimizer.clip_norm = 0.0  # what StableAdamW makes needless
+    config.optimizer.clip_norm = 0.0  # StableAdamW needs no clipping
     config.schedule.name = "constant"
     if extended:
         config.schedule.name = "wsd"

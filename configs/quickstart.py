@@ -18,17 +18,17 @@ def get_config() -> ConfigDict:
     config.model.num_layers = 3
     config.model.num_heads = 4
     # Too narrow a model for BERT's 0.02: its first attention scores would all be alike, and it would learn for
-    # thousands of steps to tell neighbours apart.
+    # thousands of steps to distinguish neighbours.
     config.model.initializer_range = 0.05
-    config.model.hidden_dropout = 0.0  # too short a run to learn anything by heart
+    config.model.hidden_dropout = 0.0  # the run is too short to overfit
     config.model.attention_dropout = 0.0
 
     config.data.sources = ("builtin:python-docs",)
     config.data.eval_fraction = 0.05
     config.data.vocab_size = 4096
-    # Short rows: few positions, each of them seen often. Neighbours are what there is to learn from so little text.
+    # Short sequences: few positions, each read often. So little text teaches mostly neighbours.
     config.data.seq_len = 32
-    config.model.max_position_embeddings = config.data.get_ref("seq_len")  # none that is never trained
+    config.model.max_position_embeddings = config.data.get_ref("seq_len")  # every position is trained
 
     config.train.num_steps = 3000
     config.train.batch_size = 64

@@ -1,17 +1,17 @@
-"""RoBERTa: BERT without pairs, byte-level pieces, long rows, large batches (arXiv:1907.11692, table 9).
+"""RoBERTa: BERT without pairs, byte-level tokens, long sequences, large batches (arXiv:1907.11692, table 9).
 
     bertjax pretrain --config configs/roberta.py:base --workdir runs/roberta --config.data.sources='text:corpus/*.txt'
 
 Sizes: base large distilroberta, and smoke (two layers, minutes on a CPU).
 
 Hardware and time: not measured here. Result: by fairseq's README, GLUE dev MNLI 87.6 for base and 90.2 for large after
-500,000 steps of 8,192 rows on 160 GB of text.
+500,000 steps of 8,192 sequences on 160 GB of text.
 
-As in fairseq, rows are as many whole sentences as fit, over the ends of documents (form `full_sentences`); special
-pieces may be hidden and predicted, too, and a row's number of predictions is random.
+As in fairseq, sequences are as many whole sentences as fit, across documents (format `full_sentences`); special
+tokens may be masked and predicted as well, and the number of predictions is random.
 
-Where this differs from fairseq: `</s>` stands behind every document of a row and at its end, not behind every sentence;
-a sentence that is longer than a row is cut.
+Where this differs from fairseq: `</s>` follows every document of a sequence and ends it, but does not follow every
+sentence; a sentence that is longer than a sequence is cut.
 """
 
 from ml_collections import ConfigDict

@@ -9,12 +9,12 @@ Sizes: base and large of BERT, and smoke, which goes on from the run of configs/
     bertjax pretrain --config configs/simcse.py:smoke --workdir runs/simcse --config.init_from=runs/quickstart \
         --config.data.tokenizer=runs/quickstart/tokenizer
 
-`lines:` takes every line as a text of its own, as the authors' file of a million sentences has them. An export embeds
+`lines:` reads every line as one text, as in the authors' file of a million sentences. An export embeds
 by the first token, without the dense layer that it was trained with: what the authors found best.
 
 Hardware and time: not measured here. Result: by its authors, an average of 76.3 on seven STS tasks (base).
 
-Where this differs: nowhere that is known; the authors keep the best of a run by STS-B's development set, this the last.
+No difference is known, except that the authors keep the best of a run by STS-B's development set, this the last.
 """
 
 from ml_collections import ConfigDict

@@ -5,7 +5,7 @@
 Sizes: base large, and smoke (two layers, minutes on a CPU).
 
 Hardware and time: by the authors, 15 days on 32 V100 GPUs; not measured here. Result: by their README, SQuAD 1.1 F1
-92.4 for base and 94.6 for large after 2.4M steps of about 256 rows.
+92.4 for base and 94.6 for large after 2.4M steps of about 256 sequences.
 
 Where this differs: blocks are cut at any token, not between sentences, and sentences longer than a block are kept. The
 two losses are means over their tokens; the authors' trainer divides the gradient by the number of masked tokens once

@@ -9,13 +9,13 @@ CPU), taught by the run of configs/quickstart.py:
     bertjax pretrain --config configs/tinybert.py:smoke --workdir runs/tiny \
         --config.objective.distillation.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
 
-Nothing asks for words: there is no masked-word head. The text is not masked, as for the authors' second release.
+No tokens are predicted: the model has no masked-token head. The text is not masked, as for the authors' second release.
 
 Hardware and time: not measured here.
 
-Where this differs: rows are blocks of text (the authors' are pairs of segments); a student as wide as its teacher has
-no projection of its states (theirs always has one); means leave out padding; the stage on a task, with its augmented
-data, is not part of it.
+Where this differs: sequences are blocks of text (the authors' are pairs of segments); a student as wide as its teacher has
+no projection of its states (theirs always has one); means leave out padding; the phase on a task, with its augmented
+data, is not included.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-"""The plain Transformer encoder, to mix parts in: positions, norms, feed-forward blocks (arXiv:1706.03762).
+"""The plain Transformer encoder, a base for mixtures: positions, norms, feed-forward blocks (arXiv:1706.03762).
 
     bertjax pretrain --config configs/transformer.py:base --workdir runs/plain --config.data.sources='text:corpus/*.txt'
         --config.model.attention_position=rotary --config.model.position_embedding=none
@@ -6,7 +6,7 @@
 
 Sizes: base big (the encoder halves of table 3), and smoke (two layers, minutes on a CPU).
 
-Hardware and time: not measured here. Result: there is no published encoder-only result. Models that no Hugging Face
+Hardware and time: not measured here. Result: none is published for the encoder alone. Models that no Hugging Face
 class can hold are exported in bertjax's own format.
 """
 
@@ -30,5 +30,5 @@ def get_config(size: str = "base") -> ConfigDict:
     config.schedule.name = "linear"
     if size == "smoke":
         make_smoke(config)
-        config.model.embedding_scale = False  # positions of size 1 would drown beside words of size 0.05 * sqrt(128)
+        config.model.embedding_scale = False  # positions of size 1 would drown next to words of size 0.05 * sqrt(128)
     return config

@@ -8,8 +8,8 @@ Hardware and time: not measured here. Result: by the README of zihangdai/xlnet, 
 (large).
 
 Where this differs from the paper and its code: a corpus is read in one order in every epoch, where the authors shuffled
-files; targets are drawn anew whenever a row comes, not once with the data; half of the whole batch reads backwards, not
-half of each chip's.
+files; targets are drawn again whenever a sequence is read, not once with the data; half of the whole batch is reversed, not half
+of each chip's.
 """
 
 from ml_collections import ConfigDict
@@ -26,7 +26,7 @@ def get_config(size: str = "base") -> ConfigDict:
         raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
     config = base_config()
     config.model.preset = "xlnet-large" if size == "large" else "xlnet-base"
-    config.model.bi_data = True  # memory and reuse stay 3/4 and 1/2 of a row: 384 and 256
+    config.model.bi_data = True  # memory and reuse stay 3/4 and 1/2 of a sequence: 384 and 256
 
     config.data.example_format = "segments"
     config.data.tokenizer = "unigram"

@@ -14,7 +14,7 @@ EXAMPLE_FORMATS = ("nsp_pairs", "sop_pairs", "block", "doc_sentences", "full_sen
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(Settings, group="data"):
-    """What is read and how sequences are made of it; `FilterConfig` has the keys that drop documents."""
+    """Sources, tokenizer and example format; `FilterConfig` has the keys that drop documents."""
 
     sources: tuple[str, ...] = setting(
         ("builtin:python-docs",),

@@ -230,10 +230,10 @@ def settings_of(cls: type[Settings]) -> Mapping[str, Setting]:
     """Returns the declared fields of a dataclass by name, in their order, each with its type."""
     if cls not in _cache:
         hints = typing.get_type_hints(cls)
-        found = {field.name: field.metadata[_TAG] for field in dataclasses.fields(cls) if _TAG in field.metadata}
+        tagged = {field.name: field.metadata[_TAG] for field in dataclasses.fields(cls) if _TAG in field.metadata}
         _cache[cls] = {
             name: dataclasses.replace(each, resume=each.resume or cls.resume, **_kind_of(hints[name]))
-            for name, each in found.items()
+            for name, each in tagged.items()
         }
     return _cache[cls]
 
@@ -254,10 +254,10 @@ def read_group(cfg: ConfigDict, cls: type[Group], **others: Any) -> Group:
     Raises:
         UserError: A value is not allowed.
     """
-    place = cfg
+    node = cfg
     for name in filter(None, cls.group.split(".")):
-        place = place[name]
-    return cls(**{name: place[name] for name, each in settings_of(cls).items() if each.key} | others)
+        node = node[name]
+    return cls(**{name: node[name] for name, each in settings_of(cls).items() if each.key} | others)
 
 
 class CheckedReference(FieldReference):
@@ -316,13 +316,13 @@ def new_config(declared: Mapping[str, Setting]) -> ConfigDict:
     config = ConfigDict()
     for key in sorted(declared, key=lambda key: declared[key].follows is not None):  # what they follow comes first
         *path, leaf = key.split(".")
-        place, each = config, declared[key]
+        node, each = config, declared[key]
         for name in path:
-            if name not in place:
-                place[name] = ConfigDict()
-            place = place[name]
+            if name not in node:
+                node[name] = ConfigDict()
+            node = node[name]
         default = derived(config, *each.follows) if each.follows else each.default
-        place[leaf] = CheckedReference(key, each, default)
+        node[leaf] = CheckedReference(key, each, default)
     return config
 
 
@@ -370,12 +370,12 @@ def _split(text: str, kind: type) -> tuple[Any, ...]:
     return tuple(map(_READERS[kind], items))
 
 
-def declared_settings(config: ConfigDict, prefix: str = "") -> dict[str, Setting]:
+def declared_settings(config: ConfigDict) -> dict[str, Setting]:
     """Returns the declaration of every key of a base config."""
-    found: dict[str, Setting] = {}
-    for name, field in config.items(preserve_field_references=True):
+    settings: dict[str, Setting] = {}
+    for field in config.values(preserve_field_references=True):
         if isinstance(field, ConfigDict):
-            found |= declared_settings(field, f"{prefix}{name}.")
+            settings |= declared_settings(field)
         elif isinstance(field, CheckedReference):
-            found[field.key] = field.setting
-    return found
+            settings[field.key] = field.setting
+    return settings

@@ -18,7 +18,7 @@ SCRIPTS = (
 
 @dataclasses.dataclass(frozen=True)
 class FilterConfig(Settings, group="data"):
-    """Which documents are dropped, before tokenizers are trained; `bertjax prepare` prints how many each rule drops."""
+    """Rules that drop documents before tokenizers are trained; `bertjax prepare` prints how many each rule drops."""
 
     deduplicate: bool = setting(False, help="Drop all but the first of the documents with the same text in a source.")
     min_chars: int = setting(0, at_least=0, help="Drop shorter documents.")

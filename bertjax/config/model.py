@@ -310,7 +310,7 @@ class HeadsConfig(Settings, group="model"):
 
 @dataclasses.dataclass(frozen=True)
 class ComputeConfig(Settings, group="model"):
-    """How a model is computed and held, never what it computes; the defaults are those of a model that is loaded.
+    """Types, kernels and layout of a computation, never its result; the defaults are those of a model that is loaded.
 
     Matrix multiplications read `compute_dtype` and write `result_dtype`, the type of the activations between them;
     statistics (softmax, norms, losses) are float32 always.
@@ -348,7 +348,7 @@ class ComputeConfig(Settings, group="model"):
 
 @dataclasses.dataclass(frozen=True)
 class PresetConfig(Settings, group="model"):
-    """Where the model's values come from; every other key of `model` is one of `EncoderConfig`."""
+    """The preset that the model's values come from; every other key of `model` is one of `EncoderConfig`."""
 
     preset: str = setting(
         "bert-base",
@@ -422,7 +422,7 @@ class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
         return self.max_position_embeddings if self.max_relative_positions is None else self.max_relative_positions
 
     def is_local(self, layer: int) -> bool:
-        """Whether this layer has local attention."""
+        """Returns whether this layer has local attention."""
         return self.local_attention > 0 and layer % self.global_attn_every_n_layers != 0
 
     def group_of(self, layer: int) -> int:

@@ -34,7 +34,7 @@ def load_config(spec: str) -> ConfigDict:
     The file is Python and is executed: `get_config()` or `get_config(ARGUMENT)` is called. Run no file you don't trust.
 
     Raises:
-        UserError: There is no such file, it fails, or it sets a key or a value that is not allowed.
+        UserError: The file is missing or fails, or it sets a key or a value that is not allowed.
     """
     path, argument = _split_spec(spec)
     get_config = _execute(path).get("get_config")
@@ -83,10 +83,10 @@ def check_keys(config: ConfigDict) -> None:
 
 def copy_config(config: ConfigDict) -> ConfigDict:
     """Returns a copy whose values no longer follow each other, and are checked when they are set."""
-    found = base_config()
+    copied = base_config()
     for key, value in _leaves(config):
-        _assign(found, key, value)
-    return found
+        _assign(copied, key, value)
+    return copied
 
 
 def flatten(config: ConfigDict) -> dict[str, Any]:
@@ -99,10 +99,10 @@ def to_json(config: ConfigDict) -> str:
     nested: dict[str, Any] = {}
     for key, value in flatten(config).items():
         *groups, leaf = key.split(".")
-        place = nested
+        node = nested
         for group in groups:
-            place = place.setdefault(group, {})
-        place[leaf] = value
+            node = node.setdefault(group, {})
+        node[leaf] = value
     return json.dumps(nested, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -127,14 +127,19 @@ def from_json(text: str) -> ConfigDict:
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[tuple[str, Any, Any]]:
-    """(key, old value, new value) of every key that differs; a key that one of them lacks is None there."""
+    """Returns (key, old value, new value) of every key that differs; a missing key counts as None."""
     before, after = flatten(old), flatten(new)
     keys = sorted({*before, *after})
     return [(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
 
 
 def unknown_key(key: str, declared: Mapping[str, Any]) -> str:
-    """One line that names the declared key which was most likely meant."""
+    """Returns a message that names the declared key that was most likely meant.
+
+    Args:
+        key: The unknown key, or a group.
+        declared: The declared keys.
+    """
     if any(known.startswith(f"{key}.") for known in declared):
         return f"{key} is a group of keys: set one of {_members(key, declared)}"
     nearest = _nearest(key, declared)
@@ -216,17 +221,17 @@ def _split_spec(spec: str) -> tuple[str, str | None]:
         return spec, None
     path, separator, argument = spec.partition(".py:")
     if not separator:
-        raise UserError(f"{spec} is no config: give PATH.py or PATH.py:ARGUMENT, such as configs/bert.py:base")
+        raise UserError(f"{spec} is not a config: give PATH.py or PATH.py:ARGUMENT, such as configs/bert.py:base")
     return f"{path}.py", argument
 
 
 def _execute(path: str) -> dict[str, Any]:
-    """Run a config file afresh (no bytecode is read or left behind) and return its names."""
+    """Runs a config file, without reading or writing bytecode, and returns its names."""
     try:
         source = Path(path).read_bytes()
     except OSError as error:
-        beside = ", ".join(sorted(map(str, Path(path).parent.glob("*.py"))))
-        hint = f"; there are {beside}" if beside else ""
+        others = ", ".join(sorted(map(str, Path(path).parent.glob("*.py"))))
+        hint = f"; there are {others}" if others else ""
         raise UserError(f"cannot read config {path}: {error.strerror}{hint}") from None
     names: dict[str, Any] = {"__name__": "bertjax_config", "__file__": path}
     try:
@@ -268,8 +273,8 @@ def _line_number(path: str, error: Exception) -> int | None:
 
 def _dotted(leaf: str, line: str) -> str:
     """The full name of `leaf` as far as the source line shows it: `config.train.num_step = 5` -> train.num_step."""
-    found = re.search(rf"((?:\w+\.)*){leaf}\b", line)
-    groups = found[1].split(".")[:-1] if found else []
+    match = re.search(rf"((?:\w+\.)*){leaf}\b", line)
+    groups = match[1].split(".")[:-1] if match else []
     for start in range(len(groups)):
         prefix = ".".join(groups[start:])
         if any(known.startswith(f"{prefix}.") for known in declared()):

@@ -22,7 +22,7 @@ def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> Enc
         vocabulary: The tokenizer's, which knows the true size, the padded size and the id of padding.
 
     Raises:
-        UserError: There is no such preset, or the model cannot be built.
+        UserError: The preset is unknown, or the model cannot be built.
     """
     values = preset(cfg.model.preset) | explicit_values(cfg.model) | {"vocab_size": cfg.data.vocab_size}
     if vocabulary is not None:
@@ -41,9 +41,9 @@ def explicit_values(group: ConfigDict) -> dict[str, Any]:
 
 
 def reuse_len(cfg: ConfigDict) -> int:
-    """Tokens after which the next row of form segments begins: half a row where the model does not say."""
-    given = encoder_config(cfg).reuse_len
-    return cfg.data.seq_len // 2 if given is None else given
+    """Returns the tokens that the next sequence of the format segments starts after: by default half a sequence."""
+    length = encoder_config(cfg).reuse_len
+    return cfg.data.seq_len // 2 if length is None else length
 
 
 def task_config(cfg: ConfigDict) -> TaskConfig:

@@ -1,7 +1,4 @@
-"""What changes while a run goes on: phases (short rows first) and the ramp of the batch, as closed forms of the cursor.
-
-Needs no jax.
-"""
+"""Phases of a run (short sequences first, for example) and the ramp of the batch size, as functions of the cursor."""
 
 from __future__ import annotations
 
@@ -13,42 +10,42 @@ from ml_collections import ConfigDict
 from bertjax.config.overrides import apply_overrides, copy_config, declared
 from bertjax.errors import UserError
 
-MOST_SIZES = 32
-"""Sizes of a ramp: each compiles a step of its own."""
+MAX_SIZES = 32
+"""Upper limit of batch sizes in a ramp: each is compiled."""
 
 _PHASE = re.compile(r"(\d+(?:\.\d+)?)(%?):(.+)", re.DOTALL)
 
 
 class Phase(NamedTuple):
-    """The batches from `start` on, until the next stage begins, and the config that is theirs."""
+    """A part of the run: its first batch and its config."""
 
     start: int
     cfg: ConfigDict
 
 
 def list_phases(cfg: ConfigDict) -> list[Phase]:
-    """The stages of a run, the first from batch 0; raises `UserError` for phases and ramps that make no sense."""
-    phases = _phases(cfg)
-    target = _config_at(cfg, phases[0][1] if phases else [], None).train.batch_size
+    """Returns the phases of a run, the first from batch 0; raises `UserError` for phases and ramps that cannot be."""
+    settings_from = _phases(cfg)
+    target = _config_at(cfg, settings_from[0][1] if settings_from else [], None).train.batch_size
     ramp = _ramp(cfg, target)
-    found = []
-    for start in sorted({0, *(start for start, _ in [*phases, *ramp])}):
-        settings = next((each for begin, each in reversed(phases) if begin <= start), [])
-        rows = next((size for begin, size in reversed(ramp) if begin <= start), None)
-        own = _config_at(cfg, settings, None)
-        if rows is not None and own.train.batch_size != target:
+    phases = []
+    for start in sorted({0, *(start for start, _ in [*settings_from, *ramp])}):
+        settings = next((each for first, each in reversed(settings_from) if first <= start), [])
+        batch_size = next((size for first, size in reversed(ramp) if first <= start), None)
+        config = _config_at(cfg, settings, None)
+        if batch_size is not None and config.train.batch_size != target:
             raise UserError(
-                f"train.batch_ramp_steps: the batch still grows at update {start}, where a phase sets train.batch_size"
+                f"train.batch_ramp_steps: the batch still grows at step {start}, where a phase sets train.batch_size"
             )
-        found.append(Phase(start, own if rows is None else _config_at(cfg, settings, rows)))
-    return found
+        phases.append(Phase(start, config if batch_size is None else _config_at(cfg, settings, batch_size)))
+    return phases
 
 
-def _config_at(cfg: ConfigDict, settings: list[str], rows: int | None) -> ConfigDict:
-    if not settings and rows is None:
+def _config_at(cfg: ConfigDict, settings: list[str], batch_size: int | None) -> ConfigDict:
+    if not settings and batch_size is None:
         return cfg
     arguments = [f"--config.{setting}" for setting in settings]
-    arguments += [] if rows is None else [f"--config.train.batch_size={rows}"]
+    arguments += [] if batch_size is None else [f"--config.train.batch_size={batch_size}"]
     try:
         return apply_overrides(copy_config(cfg), arguments)
     except UserError as error:
@@ -56,8 +53,8 @@ def _config_at(cfg: ConfigDict, settings: list[str], rows: int | None) -> Config
 
 
 def _phases(cfg: ConfigDict) -> list[tuple[int, list[str]]]:
-    """(first batch, settings) of every phase; the last one has none: it is the config itself."""
-    found: list[tuple[int, list[str]]] = []
+    """(first batch, settings) of every phase; the last one, the config itself, has no settings."""
+    phases: list[tuple[int, list[str]]] = []
     start = 0
     for text in _joined(cfg.train.phases):
         match = _PHASE.fullmatch(text)
@@ -68,21 +65,21 @@ def _phases(cfg: ConfigDict) -> list[tuple[int, list[str]]]:
             key = setting.partition("=")[0]
             if key in declared() and not declared()[key].phase:
                 raise UserError(f"train.phases: {key} cannot change during a run")
-        found.append((start, settings))
+        phases.append((start, settings))
         steps = float(match[1]) / 100 * cfg.train.num_steps if match[2] else float(match[1])
         if round(steps) < 1:
-            raise UserError(f"train.phases: {text!r} lasts for less than one of the {cfg.train.num_steps} updates")
+            raise UserError(f"train.phases: {text!r} lasts for less than one of the {cfg.train.num_steps} steps")
         start += round(steps)
     if start > cfg.train.num_steps:
         raise UserError(
-            f"train.phases last for {start} updates, more than train.num_steps={cfg.train.num_steps}; shares such as "
+            f"train.phases last for {start} steps, more than train.num_steps={cfg.train.num_steps}; shares such as "
             "90%:data.seq_len=128 follow the length of the run"
         )
-    return [*found, (start, [])] if found and start < cfg.train.num_steps else found
+    return [*phases, (start, [])] if phases and start < cfg.train.num_steps else phases
 
 
 def _joined(texts: tuple[str, ...]) -> list[str]:
-    """On the command line a comma separates phases and settings alike: what has no length belongs to the one before."""
+    """Joins settings that a comma of the command line separated from their phase: those without a length."""
     joined: list[str] = []
     for text in texts:
         if joined and not _PHASE.fullmatch(text):
@@ -105,10 +102,10 @@ def _ramp(cfg: ConfigDict, target: int) -> list[tuple[int, int | None]]:
             f"train.initial_batch_size={train.initial_batch_size} must divide train.batch_size={target}, its increment"
         )
     smaller = target // train.initial_batch_size - 1
-    if smaller >= MOST_SIZES:
+    if smaller >= MAX_SIZES:
         raise UserError(
             f"train.initial_batch_size={train.initial_batch_size} makes {smaller + 1} batch sizes, each compiled; at "
-            f"most {MOST_SIZES}: raise it"
+            f"most {MAX_SIZES}: raise it"
         )
     if not smaller <= steps <= train.num_steps:
         raise UserError(
@@ -120,11 +117,11 @@ def _ramp(cfg: ConfigDict, target: int) -> list[tuple[int, int | None]]:
 
 
 def amounts(cfg: ConfigDict, steps: int) -> tuple[int, int]:
-    """(rows, tokens with padding) of the first `steps` batches of a run."""
-    found = list_phases(cfg)
-    ends = [min(stage.start, steps) for stage in found[1:]] + [steps]
-    rows = tokens = 0
-    for stage, end in zip(found, ends, strict=True):
-        seen = max(end - stage.start, 0) * stage.cfg.train.batch_size
-        rows, tokens = rows + seen, tokens + seen * stage.cfg.data.seq_len
-    return rows, tokens
+    """Returns (sequences, token slots) of the first `steps` batches of a run."""
+    phases = list_phases(cfg)
+    ends = [min(phase.start, steps) for phase in phases[1:]] + [steps]
+    sequences = slots = 0
+    for phase, end in zip(phases, ends, strict=True):
+        count = max(end - phase.start, 0) * phase.cfg.train.batch_size
+        sequences, slots = sequences + count, slots + count * phase.cfg.data.seq_len
+    return sequences, slots

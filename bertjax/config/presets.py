@@ -69,7 +69,7 @@ _ALBERT_SIZES = {
     "xxlarge": _sizes(12, 4096),
 }
 
-# huggingface/transformers:models/distilbert/modeling_distilbert.py; no dropout behind the attention's output.
+# huggingface/transformers:models/distilbert/modeling_distilbert.py; no dropout after the attention's output.
 _DISTILBERT = {
     "family": "distilbert",
     "type_vocab_size": 0,
@@ -245,7 +245,7 @@ PRESETS: dict[str, Values] = {
 
 
 def preset(name: str) -> Values:
-    """The values of a published model, none of "none"; an unknown name lists those there are."""
+    """Returns the values of a published model, {} for "none"; raises `UserError` for an unknown name."""
     if name == "none":
         return {}
     if name not in PRESETS:

@@ -11,7 +11,13 @@ from bertjax.config.fields import Settings, derived, setting
 
 
 def interval(steps: int, times: int, at_least: int) -> int:
-    """Returns the steps between two of `times` events in a run of `steps` steps, `at_least` so many."""
+    """Returns the number of steps between two events.
+
+    Args:
+        steps: Length of the run in steps.
+        times: Number of events per run.
+        at_least: Smallest interval.
+    """
     return max(-(-steps // times), at_least)
 
 
@@ -118,7 +124,7 @@ class EvalConfig(Settings, group="eval", resume=True):
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig(Settings, group="checkpoint", resume=True):
-    """When checkpoints are written and which are kept; one is always written at the end."""
+    """Checkpoints: intervals and retention; one is always written at the end."""
 
     interval_steps: int = setting(
         50_000,
@@ -150,7 +156,7 @@ class ExportConfig(Settings, group="export", resume=True):
 
 @dataclasses.dataclass(frozen=True)
 class LoggingConfig(Settings, group="logging", resume=True):
-    """Where metrics go besides metrics.jsonl, which is always written."""
+    """Writers of metrics besides metrics.jsonl, which is always written."""
 
     tensorboard: bool = setting(True, help="Write TensorBoard events into the workdir.")
     wandb_project: str | None = setting(

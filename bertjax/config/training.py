@@ -88,7 +88,7 @@ class TrainConfig(Settings, group="train"):
 
 @dataclasses.dataclass(frozen=True)
 class AnomalyConfig(Settings, group="train", resume=True):
-    """What happens at a loss, gradient or weight that is not finite, and at a loss far above those before it."""
+    """Policy for losses, gradients and weights that are not finite, and for losses far above those before them."""
 
     on_nonfinite: str = setting(
         "raise",
@@ -212,7 +212,7 @@ class OptimizerConfig(Settings, group="optimizer"):
     muon_rms: float | None = setting(
         None,
         at_least=0.0,
-        help="muon: root mean square of its updates; None: 0.2, like Adam's, so that both can share a learning rate "
+        help="muon: root mean square of its steps; None: 0.2, like Adam's, so that both can share a learning rate "
         "(arXiv:2502.16982). 0: an orthogonal matrix times sqrt(max(1, out / in)), as first published, with learning "
         "rates about 0.02.",
     )
@@ -491,7 +491,7 @@ def check_batch_size(key: str, batch_size: int, microbatches: int, shards: int) 
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
-    """When the loop does what, in steps (for checkpoints also in minutes).
+    """Intervals and limits of the training loop, in steps (for checkpoints also in minutes).
 
     It stops early when `best_metric` has not improved for `patience` evaluations; None: never.
     """

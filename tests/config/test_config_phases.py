@@ -77,15 +77,15 @@ def test_a_ramp_leads_to_the_rows_of_the_first_phase(cfg: ConfigDict) -> None:
         ({"phases": ("10:data.sources=x",)}, "data.sources cannot change during a run"),
         ({"phases": ("10:objective.name=clm",)}, "objective.name cannot change"),
         ({"phases": ("10:data.seq_len=short",)}, "train.phases: .*seq_len"),
-        ({"phases": ("1001:data.seq_len=128",)}, "1001 updates, more than train.num_steps=1000"),
-        ({"phases": ("0.01%:data.seq_len=128",)}, "less than one of the 1000 updates"),
+        ({"phases": ("1001:data.seq_len=128",)}, "1001 steps, more than train.num_steps=1000"),
+        ({"phases": ("0.01%:data.seq_len=128",)}, "less than one of the 1000 steps"),
         ({"initial_batch_size": 48}, "must divide train.batch_size=64"),
         ({"initial_batch_size": 1}, "makes 64 batch sizes"),
         ({"initial_batch_size": 16, "batch_ramp_steps": 2}, "must lie between 3"),
         ({"batch_ramp_steps": 10}, "needs train.initial_batch_size"),
         (
             {"initial_batch_size": 16, "phases": ("60:data.seq_len=64", "10:train.batch_size=32")},
-            "still grows at update 60",
+            "still grows at step 60",
         ),
     ],
 )

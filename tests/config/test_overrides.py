@@ -203,7 +203,7 @@ def test_files_that_are_no_configs(tmp_path: Path) -> None:
     assert file_refusal(f"{spec}:base") == f"{spec} takes no argument, but was given 'base': use --config {spec}"
     missing = str(tmp_path / "absent.py")
     assert file_refusal(missing) == f"cannot read config {missing}: No such file or directory; there are {spec}"
-    assert "is no config: give PATH.py" in file_refusal(str(tmp_path / "config.yaml"))
+    assert "is not a config: give PATH.py" in file_refusal(str(tmp_path / "config.yaml"))
     Path(spec).write_text("get_config = 3\n")
     assert file_refusal(spec) == f"{spec} defines no function get_config()"
     Path(spec).write_text("import nothing_of_this_name\n")

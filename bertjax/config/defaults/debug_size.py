@@ -8,7 +8,7 @@ from bertjax.config.run import every
 
 
 def make_smoke(config: ConfigDict) -> None:
-    """Turns a recipe into one for a look at a family: two layers of 128, minutes on two CPU cores, then exported.
+    """Turns a recipe into a small one of the same family: two layers of 128, minutes on two CPU cores, then exported.
 
     The maths stays that of the family; sizes, data and optimizer become much like those of configs/quickstart.py.
     """

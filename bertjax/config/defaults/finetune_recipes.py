@@ -1,4 +1,4 @@
-"""How the authors of every family finetune, for configs of `configs/finetune/`; where they say nothing, BERT's way."""
+"""Finetuning recipes of the authors of every family, for configs of `configs/finetune/`; else BERT's."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ RECIPES: dict[str, dict[str, Values]] = {
             "task.epochs": 2.0,
         },
     },
-    # google-research/albert: SST-2 1e-5 x 32, 20,935 updates of which 1,256 warm up; SQuAD 1.1 5e-5 x 48, 3,649 updates
+    # google-research/albert: SST-2 1e-5 x 32, 20,935 steps, 1,256 of them warmup; SQuAD 1.1 5e-5 x 48, 3,649 steps
     "albert": {
         "all": {
             **_CORRECTED,
@@ -66,7 +66,7 @@ RECIPES: dict[str, dict[str, Values]] = {
             "warmup": 0.1,
         },
     },
-    # zihangdai/xlnet: scripts/tpu_squad_large.sh, 3e-5 x 48, 8,000 updates of which 1,000 warm up, to 0
+    # zihangdai/xlnet: scripts/tpu_squad_large.sh, 3e-5 x 48, 8,000 steps, 1,000 of them warmup, to 0
     "xlnet": {
         "all": {
             **_CORRECTED,
@@ -94,7 +94,7 @@ RECIPES: dict[str, dict[str, Values]] = {
         "qa": {**_QA, "task.max_length": 512, "task.epochs": 2.0},
     },
     "electra-large": {"all": {"optimizer.learning_rate": 5e-5, "optimizer.layerwise_lr_decay": 0.9}},
-    # microsoft/DeBERTa, MNLI: v3-base 1.5e-5 x 64, 3 epochs, 1,000 updates of warm-up; v3-large 7e-6, 2 epochs
+    # microsoft/DeBERTa, MNLI: v3-base 1.5e-5 x 64, 3 epochs, 1,000 steps of warmup; v3-large 7e-6, 2 epochs
     "deberta": {
         "all": {
             **_CORRECTED,
@@ -150,7 +150,19 @@ _AFTER = {"electra-large": "electra", "deberta-large": "deberta", "finbert-code"
 
 
 def make_task(config: ConfigDict, kind: str, family: str = "bert") -> ConfigDict:
-    """Makes a base config one for a task of this kind, by the recipe of a family."""
+    """Turns a base config into one for a task.
+
+    Args:
+        config: The base config, which is changed.
+        kind: Value of `task.kind`.
+        family: Name of `RECIPES`.
+
+    Returns:
+        The same config.
+
+    Raises:
+        UserError: The kind or the recipe is unknown.
+    """
     require_one_of("the kind of a task", kind, tuple(TASK_KINDS))
     require_one_of("the recipe", family, tuple(RECIPES))
     values: Values = dict(_OF_KIND.get(kind, {}))
