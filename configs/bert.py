@@ -6,9 +6,10 @@ Sizes: tiny mini small medium base large (uncased), base-cased large-cased, and 
 as 6x512 (table "Smaller BERT Models" of google-research/bert:README.md); and smoke (two layers, minutes on a CPU).
 
 Hardware and time: by the paper (A.2), base took 4 days on 16 TPU chips and large 4 days on 64; not measured here.
-Result: by the paper (table 1), GLUE 79.6 for base and 82.1 for large, after 1M steps of 256 sequences on 3.3G words (books
-and Wikipedia), 128 tokens per sequence until 90 % of the steps are done, and 512 in the rest. Without `data.sources` it
-trains on the text embedded in Python, which is far too little for these sizes and only shows that everything runs.
+Result: by the paper (table 1), GLUE 79.6 for base and 82.1 for large, after 1M steps of 256 sequences on 3.3G words
+(books and Wikipedia), 128 tokens per sequence until 90 % of the steps are done, and 512 in the rest. Without
+`data.sources` it trains on the text embedded in Python, which is far too little for these sizes and only shows that
+everything runs.
 """
 
 from ml_collections import ConfigDict

@@ -8,10 +8,10 @@ smoke smoke-v1 smoke-v2 (two layers, minutes on a CPU).
 Hardware and time: not measured here. Result: by the README of microsoft/DeBERTa, MNLI 88.8 (v1 base), 91.7 (v2 xlarge),
 90.6 (v3 base).
 
-As in the released code, v1 and v2 mask up to three consecutive words, v3 single tokens, always with [MASK]. v3 learns to
-find the tokens that a generator of half the depth replaced; the discriminator is exported, as in the published models
-(`bertjax export --network generator` writes the other one). The weight of its loss is 10 as in the code (50 in reports
-of the paper): the networks share no weight that both train, so Adam makes the factor almost irrelevant.
+As in the released code, v1 and v2 mask up to three consecutive words, v3 single tokens, always with [MASK]. v3 learns
+to find the tokens that a generator of half the depth replaced; the discriminator is exported, as in the published
+models (`bertjax export --network generator` writes the other one). The weight of its loss is 10 as in the code (50 in
+reports of the paper): the networks share no weight that both train, so Adam makes the factor almost irrelevant.
 
 Where this differs: sequences do not cross documents. v3's networks train in one step and are clipped together; the
 released code trains the generator first, so its tables are one step newer when the discriminator reads them.

@@ -16,9 +16,9 @@ Hardware and time: by the paper, 90 hours on 8 V100 GPUs; not measured here. Res
 As with the authors: 5 x soft targets at temperature 2, at all tokens, + 2 x masked tokens + 1 x cosine of the last
 states; rare tokens are masked more often than frequent ones.
 
-Where this differs: 15 % of every sequence is masked (the authors draw 15 % of all tokens of a batch at once, so sequences
-with many rare words lose more); the student also starts with the teacher's dense layer before the scores (an option of
-theirs); positions are trained; norms are not decayed.
+Where this differs: 15 % of every sequence is masked (the authors draw 15 % of all tokens of a batch at once, so
+sequences with many rare words lose more); the student also starts with the teacher's dense layer before the scores (an
+option of theirs); positions are trained; norms are not decayed.
 """
 
 from ml_collections import ConfigDict

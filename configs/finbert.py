@@ -11,8 +11,8 @@ or, for BERT's weights with a new vocabulary, whose embeddings start as the mean
 
     --config.init_from=bert-base-uncased/ --config.init_embeddings=remap --config.data.vocab_size=30873
 
-`init_from` is a Hugging Face folder, an export, or the work directory of a run (its tokenizer is FOLDER/tokenizer). With
-`--config.optimizer.layerwise_lr_decay=0.9` lower layers change more slowly, the embeddings slowest.
+`init_from` is a Hugging Face folder, an export, or the work directory of a run (its tokenizer is FOLDER/tokenizer).
+With `--config.optimizer.layerwise_lr_decay=0.9` lower layers change more slowly, the embeddings slowest.
 
 Hardware and time: not measured here. Result: by the authors, accuracy on the Financial PhraseBank 0.872 with FinVocab,
 0.870 continued, 0.835 for BERT (all uncased); in Araci's experiments continued pretraining on 29M words of Reuters gave

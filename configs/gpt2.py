@@ -7,8 +7,8 @@ Sizes: small medium large xl (124, 355, 774 and 1,558 million parameters), and s
 Hardware and time: not measured here. Result: by its report, perplexity 29.41 (small) on WikiText-2 without training on
 it.
 
-Where this differs from the report: sequences are cut from single documents, with <|endoftext|> at both ends; the optimizer
-and its rate were not published, the values here are common choices.
+Where this differs from the report: sequences are cut from single documents, with <|endoftext|> at both ends; the
+optimizer and its rate were not published, the values here are common choices.
 """
 
 from ml_collections import ConfigDict

@@ -6,8 +6,8 @@ Objectives: mlm, whole_word, span (SpanBERT's, with the span-boundary loss), sop
 (ELECTRA's), plm (XLNet's, without memory), causal, hybrid (GPT-BERT's).
 
 All share the encoder (four layers of 128 with rotary positions, norms before the blocks and gated feed-forward blocks:
-it learns from context early), tokenizer, sequences, optimizer and schedule; only plm has relative positions, which its two
-streams need. Learning rates are not tuned. Hardware and time: minutes on two CPU cores. Result: docs/results.md.
+it learns from context early), tokenizer, sequences, optimizer and schedule; only plm has relative positions, which its
+two streams need. Learning rates are not tuned. Hardware and time: minutes on two CPU cores. Result: docs/results.md.
 """
 
 from ml_collections import ConfigDict

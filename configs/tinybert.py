@@ -13,9 +13,9 @@ No tokens are predicted: the model has no masked-token head. The text is not mas
 
 Hardware and time: not measured here.
 
-Where this differs: sequences are blocks of text (the authors' are pairs of segments); a student as wide as its teacher has
-no projection of its states (theirs always has one); means leave out padding; the phase on a task, with its augmented
-data, is not included.
+Where this differs: sequences are blocks of text (the authors' are pairs of segments); a student as wide as its teacher
+has no projection of its states (theirs always has one); means leave out padding; the phase on a task, with its
+augmented data, is not included.
 """
 
 from ml_collections import ConfigDict

@@ -8,8 +8,8 @@ Hardware and time: not measured here. Result: by the README of zihangdai/xlnet, 
 (large).
 
 Where this differs from the paper and its code: a corpus is read in one order in every epoch, where the authors shuffled
-files; targets are drawn again whenever a sequence is read, not once with the data; half of the whole batch is reversed, not half
-of each chip's.
+files; targets are drawn again whenever a sequence is read, not once with the data; half of the whole batch is reversed,
+not half of each chip's.
 """
 
 from ml_collections import ConfigDict

@@ -126,7 +126,7 @@ def check_source(source: Source) -> None:
     elif source.kind != "hub":
         path = next(_matches(source), None)
         if path is None:
-            raise _nothing_found(source)
+            raise _missing_file(source)
         _check_file(source, path)
 
 
@@ -136,7 +136,7 @@ def source_files(source: Source) -> list[str]:
         return []
     files = sorted(set(_matches(source)))
     if not files:
-        raise _nothing_found(source)
+        raise _missing_file(source)
     for path in files:
         _check_file(source, path)
     return files
@@ -178,7 +178,7 @@ def _hint(text: str, kinds: Mapping[str, str]) -> str:
     return f"; for this path write {kind}:{text}" if kind and is_path else ""
 
 
-def _nothing_found(source: Source) -> UserError:
+def _missing_file(source: Source) -> UserError:
     if glob.has_magic(source.where):
         return source.error(f"no file matches {source.where}; ** searches subdirectories")
     hint = ""

@@ -95,7 +95,7 @@ class AnomalyConfig(Settings, group="train", resume=True):
         choices=("raise", "skip", "rollback"),
         help="At a loss, gradient or weight that is not finite: raise stops the run with a report, skip leaves the "
         "step out and counts it, rollback resumes from the newest checkpoint after the batch in question. The batch is "
-        "saved in `faults/` of the workdir.",
+        "saved in the workdir.",
     )
     max_nonfinite: int = setting(
         5,
