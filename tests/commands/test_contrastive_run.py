@@ -46,4 +46,4 @@ def test_what_would_make_twins_equal_or_batches_small_is_refused(lab: Lab, capsy
     assert lab.run("pretrain", "--workdir", lab.folder / "z", *ARGUMENTS, *still) == 2
     assert "makes two views of a text by dropout" in capsys.readouterr().err
     assert lab.run("pretrain", "--workdir", lab.folder / "z", *ARGUMENTS, "--config.train.microbatches=2") == 2
-    assert "train.microbatches=2 would tear apart" in capsys.readouterr().err
+    assert "train.microbatches=2 would split" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from bertjax.experiment.workdir import changed_keys, require_same_run, write_con
 # class of changes that need a flag.
 MAY_CHANGE = {
     "": "platform deterministic compile_cache dry_run init_from init_embeddings init_positions",
-    "objective": "teacher",
+    "objective.distillation": "teacher",
     "train": "num_steps log_interval_steps microbatches steps_per_dispatch on_nonfinite max_nonfinite spike_factor"
     " skip_batches",
     "schedule": "name warmup_steps end_lr_ratio power decay_steps period_steps factor",
@@ -67,8 +67,7 @@ def changed(key: str) -> ConfigDict:
     cfg = apply_overrides(base_config(), [f"--config.{key}={another(key)}"])
     for other, value in flatten(cfg).items():
         if value != KEYS[other] and other != key:
-            group, leaf = other.split(".")
-            cfg[group][leaf] = KEYS[other]
+            cfg.update_from_flattened_dict({other: KEYS[other]})
     return cfg
 
 
