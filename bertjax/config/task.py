@@ -108,7 +108,7 @@ TASK_KINDS: dict[str, type[TaskKind]] = {
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig(Settings, group="task"):
-    """What `bertjax finetune` reads, learns and scores (objective.name=task)."""
+    """Settings of `bertjax finetune`: data, training and scoring (objective.name=task)."""
 
     kind: str = setting(
         "classification",
@@ -190,7 +190,7 @@ class TaskConfig(Settings, group="task"):
 
     @property
     def is_pair(self) -> bool:
-        """Whether a window holds two texts."""
+        """True if a window holds two texts."""
         return self.spec is QaConfig or self.pair_column is not None
 
     def sources(self, split: str) -> tuple[Source, ...]:
@@ -241,7 +241,7 @@ class TaskConfig(Settings, group="task"):
             raise UserError("task.swap_pairs=true needs two texts: set task.pair_column")
         if self.truncation == "only_second" and not self.is_pair:
             raise UserError(
-                "task.truncation=only_second: there is no second text; set task.pair_column, or "
+                "task.truncation=only_second: a second text is missing; set task.pair_column, or "
                 "task.truncation=longest_first"
             )
 

@@ -19,7 +19,7 @@ _PER_TOKEN, _POSITIONS = "token_labels", ("start_labels", "end_labels")
 
 
 def pack_batches(lengths: np.ndarray, seq_len: int) -> np.ndarray:
-    """Packs the windows of every batch: longest first, into the fullest sequence with enough room left.
+    """Packs the windows of every batch: longest first, into the fullest sequence that can still hold it.
 
     Args:
         lengths: int32 [batches, k], tokens of the windows, 0: no window.
@@ -45,9 +45,9 @@ def pack_batches(lengths: np.ndarray, seq_len: int) -> np.ndarray:
             free = np.concatenate([free, more], axis=1)
         free[batches, sequence] -= length
         packed[:, index] = sequence
-    found = np.empty_like(packed)
-    np.put_along_axis(found, order, packed, axis=1)
-    return found
+    sequences = np.empty_like(packed)
+    np.put_along_axis(sequences, order, packed, axis=1)
+    return sequences
 
 
 def _fullest(free: np.ndarray, used: np.ndarray, length: np.ndarray) -> np.ndarray:
@@ -173,7 +173,13 @@ def scatter_token_values(features: Features, batch: Batch, values: np.ndarray, o
 
 
 def scatter_window_values(batch: Batch, values: np.ndarray, out: np.ndarray) -> None:
-    """Writes the outputs [B, E, ...] for the windows of a batch to `out` [n, ...], one row per window."""
+    """Writes the outputs for the windows of a batch to the windows of the features.
+
+    Args:
+        batch: a batch.
+        values: [B, E, ...].
+        out: written to, [n, ...].
+    """
     numbers = np.asarray(batch["example_numbers"])
     is_window = numbers >= 0
     out[numbers[is_window]] = np.asarray(values)[is_window]

@@ -95,7 +95,7 @@ def make_evaluator(
         outputs = forward(params, batches)
         result = compute_metrics(config, examples, data, outputs.scores, objective.model.labels)
         on_result(result)
-        found = mean_metrics(outputs.sums, objective.loss_weights) | result.metrics
-        return {f"eval/{name}": value for name, value in found.items() if name not in redundant}
+        metrics = mean_metrics(outputs.sums, objective.loss_weights) | result.metrics
+        return {f"eval/{name}": value for name, value in metrics.items() if name not in redundant}
 
     return evaluate

@@ -77,8 +77,8 @@ def text_data(
     if examples.pairs is not None:
         texts.append(encode_texts(tokenizer, examples.pairs))
     limit = config.max_length - template.num_special
-    kept, num_truncated = _truncate(config, examples, [lengths for lengths, _ in texts], limit)
-    parts = [TokenRanges.of(*encoded).truncate(lengths) for encoded, lengths in zip(texts, kept, strict=True)]
+    new_lengths, num_truncated = _truncate(config, examples, [lengths for lengths, _ in texts], limit)
+    parts = [TokenRanges.of(*encoded).truncate(lengths) for encoded, lengths in zip(texts, new_lengths, strict=True)]
     example = np.arange(len(examples), dtype=np.int32)
     if training and config.swap_pairs:
         first, second = parts
@@ -114,7 +114,14 @@ def require_tokens(offsets: np.ndarray, example: np.ndarray, locations: Sequence
 
 
 def truncation_note(count: int, total: int, reason: str, what: str = "examples") -> list[str]:
-    """Returns the remark that `count` of `total` items were truncated; [] if there are none."""
+    """Returns the remark that items were truncated; [] if none were.
+
+    Args:
+        count: number of truncated items.
+        total: number of all items.
+        reason: the settings that limit the length.
+        what: name of the items.
+    """
     return (
         [f"{count:,} of {total:,} {what} ({count / total:.1%}) are too long and were cut ({reason})"] if count else []
     )
@@ -124,8 +131,8 @@ def _truncate(
     config: TaskConfig, examples: TextExamples, lengths: Sequence[IntArray], limit: int
 ) -> tuple[list[IntArray], int]:
     """Returns the kept tokens of every text, and how many examples are truncated."""
-    kept = truncated_lengths(lengths, limit, config.truncation)
-    for of_text in kept:
+    new_lengths = truncated_lengths(lengths, limit, config.truncation)
+    for of_text in new_lengths:
         if len(of_text) and of_text.min() < 0:
             raise UserError(
                 f"{examples.locations[int(of_text.argmin())]}: task.truncation={config.truncation} cannot make this "
@@ -133,9 +140,9 @@ def _truncate(
                 "task.truncation=longest_first, or a greater task.max_length"
             )
     is_truncated = np.zeros(len(examples), bool)
-    for of_text, full in zip(kept, lengths, strict=True):
+    for of_text, full in zip(new_lengths, lengths, strict=True):
         is_truncated |= of_text < full
-    return kept, int(is_truncated.sum())
+    return new_lengths, int(is_truncated.sum())
 
 
 def truncated_lengths(lengths: Sequence[IntArray], limit: int, strategy: str) -> list[IntArray]:

@@ -15,7 +15,7 @@ _WINDOWS_PER_PASS = 512  # limits the memory of n_best_size squared pairs per wi
 
 
 class AnswerSpan(NamedTuple):
-    """A candidate answer: the characters [begin, end) of the context; (0, 0) is no answer.
+    """A candidate answer: the characters [begin, end) of the context; (0, 0) stands for no answer.
 
     `probability` is the softmax over the scores of the candidates that are kept.
     """
@@ -33,7 +33,7 @@ class PredictedAnswer:
 
     Attributes:
         id: Id of the question.
-        text: The answer; "" is no answer.
+        text: The answer; "" stands for no answer.
         spans: The candidates, highest score first.
         null_score_diff: Score of no answer minus that of the best span; None if every question has an answer.
     """
@@ -70,7 +70,7 @@ def select_answers(
         end_scores: the same for ends.
 
     Returns:
-        One prediction per question, in order, without blanks around its text; "" if there is no candidate.
+        One prediction per question, in order, without blanks around its text; "" without a candidate.
     """
     features = data.features
     windows = np.arange(len(features))
@@ -105,9 +105,9 @@ def _window_pairs(
     start, end = starts[:, :, None], ends[:, None, :]
     allowed = (start >= first) & (end < first + count) & (start <= end) & (end - start < qa.max_answer_length)
     score = np.where(allowed, start_best[:, :, None] + end_best[:, None, :], -np.inf).reshape(len(windows), -1)
-    kept = np.argsort(-score, axis=1, kind="stable")[:, : qa.n_best_size]
-    row, column = np.nonzero(np.take_along_axis(score, kept, axis=1) > -np.inf)
-    pair = kept[row, column]
+    top = np.argsort(-score, axis=1, kind="stable")[:, : qa.n_best_size]
+    row, column = np.nonzero(np.take_along_axis(score, top, axis=1) > -np.inf)
+    pair = top[row, column]
     window = windows[row]
     to_token = data.first_token[window] - data.context_position[window]
     start_token = starts[row, pair // ends.shape[1]] + to_token
@@ -137,14 +137,14 @@ def _highest(scores: np.ndarray, begins: IntArray, lengths: IntArray, count: int
 def _answer(config: TaskConfig, data: QaData, question: int, pairs: _Pairs, null: float) -> PredictedAnswer:
     examples, qa = data.examples, config.qa
     context = examples.contexts[examples.context_of[question]]
-    found = list(zip(pairs.begin.tolist(), pairs.end.tolist(), pairs.score.tolist(), strict=True))
+    candidates = list(zip(pairs.begin.tolist(), pairs.end.tolist(), pairs.score.tolist(), strict=True))
     if qa.allow_no_answer:
-        found = _insert_null(found, null, qa.n_best_size)
-    scores = np.array([score for _, _, score in found])
+        candidates = _insert_null(candidates, null, qa.n_best_size)
+    scores = np.array([score for _, _, score in candidates])
     weights = np.exp(scores - scores.max()) if len(scores) else scores
     spans = [
         AnswerSpan(context[begin:end].strip(), begin, end, score, float(weight))
-        for (begin, end, score), weight in zip(found, weights / weights.sum() if len(weights) else [], strict=True)
+        for (begin, end, score), weight in zip(candidates, weights / weights.sum() if len(weights) else [], strict=True)
     ]
     name = examples.ids[question]
     best = next((span for span in spans if span.text), None)
@@ -156,8 +156,10 @@ def _answer(config: TaskConfig, data: QaData, question: int, pairs: _Pairs, null
     return PredictedAnswer(name, "" if difference > qa.null_score_diff_threshold else best.text, spans, difference)
 
 
-def _insert_null(found: list[tuple[int, int, float]], null: float, n_best_size: int) -> list[tuple[int, int, float]]:
+def _insert_null(
+    candidates: list[tuple[int, int, float]], null: float, n_best_size: int
+) -> list[tuple[int, int, float]]:
     """Inserts no answer among the candidates by its score; it is kept as the last one if the score is too low."""
-    rank = sum(score >= null for _, _, score in found)
-    kept = [*found[:rank], (0, 0, null), *found[rank:]]
-    return kept[:n_best_size] if rank < n_best_size else [*kept[:n_best_size], (0, 0, null)]
+    rank = sum(score >= null for _, _, score in candidates)
+    top = [*candidates[:rank], (0, 0, null), *candidates[rank:]]
+    return top[:n_best_size] if rank < n_best_size else [*top[:n_best_size], (0, 0, null)]

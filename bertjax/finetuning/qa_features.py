@@ -121,11 +121,11 @@ def tokenize_contexts(tokenizer: Tokenizer, contexts: Sequence[str]) -> Tokenize
     for first in range(0, len(contexts), _CONTEXTS_PER_CALL):
         group = list(contexts[first : first + _CONTEXTS_PER_CALL])
         encodings = tokenizer.engine.encode_batch(group, add_special_tokens=False)
-        counts, found = flatten_ids([encoding.ids for encoding in encodings])
+        counts, result = flatten_ids([encoding.ids for encoding in encodings])
         numbers = itertools.chain.from_iterable(itertools.chain.from_iterable(each.offsets for each in encodings))
         lengths.append(counts)
-        ids.append(found)
-        spans.append(np.fromiter(numbers, np.int64, 2 * len(found)).reshape(-1, 2))
+        ids.append(result)
+        spans.append(np.fromiter(numbers, np.int64, 2 * len(result)).reshape(-1, 2))
     begins, ends = np.concatenate(spans).T if spans else np.zeros((2, 0), np.int64)
     return TokenizedContexts(
         np.concatenate(lengths), np.concatenate(ids), np.ascontiguousarray(begins), np.ascontiguousarray(ends)
@@ -147,13 +147,13 @@ def _windows(lengths: IntArray, limits: IntArray, stride: int) -> tuple[IntArray
 def _is_at_offset(examples: QaExamples) -> np.ndarray:
     """Returns bool [questions]: whether the first answer is at its offset, apart from blanks; True without answer."""
     assert examples.answers is not None
-    found = np.ones(len(examples), bool)
+    result = np.ones(len(examples), bool)
     for index, (answers, context) in enumerate(zip(examples.answers, examples.context_of, strict=True)):
         if answers.texts:
             text, start = answers.texts[0], answers.starts[0]
             at_offset = examples.contexts[context][start : start + len(text)]
-            found[index] = bool(text.strip()) and (at_offset == text or at_offset.split() == text.split())
-    return found
+            result[index] = bool(text.strip()) and (at_offset == text or at_offset.split() == text.split())
+    return result
 
 
 def _answer_tokens(examples: QaExamples, chosen: IntArray, contexts: TokenizedContexts) -> IntArray:
@@ -190,12 +190,12 @@ def _labels(
     inside = (spans[:, 0] >= 0) & (lengths > 0)
     inside[inside] = contexts.begins[first_token[inside]] <= spans[inside, 0]
     inside[inside] = contexts.ends[last_token[inside]] >= spans[inside, 1]
-    found = {}
+    result = {}
     for name, token in (("start_labels", spans[:, 2]), ("end_labels", spans[:, 3])):
         # Unlike here, run_qa's own loop leaves the context if the answer begins in the last token of a window.
         in_window = np.clip(token, first_token, last_token) - first_token + position
-        found[name] = np.where(inside, in_window, summary).astype(np.int32)
-    return found
+        result[name] = np.where(inside, in_window, summary).astype(np.int32)
+    return result
 
 
 def _window_note(config: TaskConfig, questions: int, values: dict[str, np.ndarray], summary: np.ndarray) -> str:

@@ -71,7 +71,7 @@ def read_examples(
         sources: other sources than those of the split.
 
     Raises:
-        UserError: something cannot be read, or there is no example; names file and line.
+        UserError: something cannot be read, or the files hold nothing; names file and line.
     """
     if sources is None:
         parsed = config.sources(split)
@@ -140,8 +140,8 @@ def _score_classes(
     config: TaskConfig, examples: Examples, data: TextData, scores: np.ndarray, labels: tuple[str, ...]
 ) -> EvalResult:
     gold = data.features.labels["class_labels"]
-    found = classification_scores(gold, scores.argmax(axis=1), labels, softmax(scores))
-    return EvalResult(found.metrics(), found.per_class, labels, found.confusion)
+    result = classification_scores(gold, scores.argmax(axis=1), labels, softmax(scores))
+    return EvalResult(result.metrics(), result.per_class, labels, result.confusion)
 
 
 def _score_words(
@@ -152,8 +152,8 @@ def _score_words(
     if are_entity_tags(data.labels):
         entities = entity_scores(examples.tags, predicted)
         return EvalResult(entities.metrics(), entities.per_type)
-    gold, found = ([tag for sentence in tags for tag in sentence] for tags in (examples.tags, predicted))
-    plain = classification_scores(gold, found, data.labels)
+    gold, result = ([tag for sentence in tags for tag in sentence] for tags in (examples.tags, predicted))
+    plain = classification_scores(gold, result, data.labels)
     metrics = {"accuracy": plain.accuracy, "f1": plain.micro_f1, "macro_f1": plain.macro_f1}
     return EvalResult(metrics, plain.per_class, data.labels, plain.confusion)
 
@@ -164,11 +164,11 @@ def _score_answers(
     assert data.examples.answers is not None
     predictions = select_answers(config, data, scores[:, 0], scores[:, 1])
     gold = {name: list(answer.texts) for name, answer in zip(data.examples.ids, data.examples.answers, strict=True)}
-    found = {each.id: each.text for each in predictions}
+    result = {each.id: each.text for each in predictions}
     if not config.qa.allow_no_answer:
-        return EvalResult(squad_scores(gold, found).metrics())
+        return EvalResult(squad_scores(gold, result).metrics())
     differences = {each.id: each.null_score_diff or 0.0 for each in predictions}
-    return EvalResult(squad_scores(gold, found, differences, version="2.0").metrics())
+    return EvalResult(squad_scores(gold, result, differences, version="2.0").metrics())
 
 
 TASKS: dict[str, TaskFunctions] = {

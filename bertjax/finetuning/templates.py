@@ -98,23 +98,23 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> FlatTokens:
     """
     special = re.compile("|".join(re.escape(tokenizer.tokens[index]) for index in tokenizer.special_ids))
     drops_blanks = tokenizer.engine.encode(" a ").ids == tokenizer.engine.encode("a").ids
-    found = []
+    groups = []
     for begin in range(0, len(texts), TEXTS_PER_CALL):
         group = list(texts[begin : begin + TEXTS_PER_CALL])
         if any(map(special.search, group)):
             encodings = tokenizer.engine.encode_batch_fast(group, add_special_tokens=False)
-            found.append(flatten_ids([encoding.ids for encoding in encodings]))
+            groups.append(flatten_ids([encoding.ids for encoding in encodings]))
         else:
             # Blanks at the ends (all of SST-2) would keep the word cache from being used.
-            found.append(tokenizer.encode_flat([text.strip(" ") for text in group] if drops_blanks else group))
-    return concatenate(found)
+            groups.append(tokenizer.encode_flat([text.strip(" ") for text in group] if drops_blanks else group))
+    return concatenate(groups)
 
 
-def concatenate(found: Sequence[FlatTokens]) -> FlatTokens:
+def concatenate(groups: Sequence[FlatTokens]) -> FlatTokens:
     """Concatenates encoded groups of texts."""
-    if not found:
+    if not groups:
         return np.zeros(0, np.int64), np.zeros(0, np.int32)
-    return np.concatenate([lengths for lengths, _ in found]), np.concatenate([ids for _, ids in found])
+    return np.concatenate([lengths for lengths, _ in groups]), np.concatenate([ids for _, ids in groups])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,7 +172,13 @@ def assemble_windows(
 
 
 def range_begins(template: WindowTemplate, parts: Sequence[TokenRanges], index: int) -> IntArray:
-    """Returns the position in every window at which text `index` begins."""
+    """Returns the position in every window at which a text begins.
+
+    Args:
+        template: the arrangement.
+        parts: the texts of all windows.
+        index: index of the text.
+    """
     position = np.full(len(parts[0].lengths), sum(map(len, template.gaps[: index + 1])), np.int64)
     return sum((part.lengths for part in parts[:index]), position)
 

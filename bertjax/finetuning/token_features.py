@@ -55,7 +55,7 @@ class TokenData:
     def predicted_tags(self, predictions: np.ndarray) -> list[list[str]]:
         """Returns the tag of every word, from the label ids int [total] predicted for `features.tokens`.
 
-        Words that the model did not read are O, or the first label if there is no O.
+        Words that the model did not read are O, or the first label if O is not a label.
         """
         default = self.labels.index(OUTSIDE) if OUTSIDE in self.labels else 0
         is_read = self.first_token_of_word >= 0
@@ -127,13 +127,13 @@ def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> FlatTokens:
     index: dict[str, int] = {}
     which = np.fromiter((index.setdefault(word, len(index)) for word in words), np.int64, len(words))
     blank = " " if _needs_blank(tokenizer) else ""
-    found = []
+    groups = []
     distinct = list(index)
     for begin in range(0, len(distinct), TEXTS_PER_CALL):
         group = [[blank + word] for word in distinct[begin : begin + TEXTS_PER_CALL]]
         encodings = tokenizer.engine.encode_batch_fast(group, is_pretokenized=True, add_special_tokens=False)
-        found.append(flatten_ids([encoding.ids for encoding in encodings]))
-    lengths, ids = concatenate(found)
+        groups.append(flatten_ids([encoding.ids for encoding in encodings]))
+    lengths, ids = concatenate(groups)
     begins = ends_of(lengths)[:-1]
     return lengths[which], ids[runs(begins[which], lengths[which])]
 

@@ -64,8 +64,8 @@ class Embedder:
         self.num_truncated += encoded.num_truncated
         vectors = np.zeros((len(encoded), self._model.config.hidden_size), np.float32)
         for batch in batch_by_length(encoded.lengths, self.max_length, self._tokens):
-            found = self._embed(encoded, batch.members, batch.length)
-            vectors[batch.members[: batch.num_real]] = found[: batch.num_real]
+            batch_vectors = self._embed(encoded, batch.members, batch.length)
+            vectors[batch.members[: batch.num_real]] = batch_vectors[: batch.num_real]
         return vectors
 
     def _embed(self, texts: TokenizedTexts, members: np.ndarray, length: int) -> np.ndarray:

@@ -42,7 +42,11 @@ def fill_mask(
     top_k: int = 5,
     two_streams: bool | None = None,
 ) -> list[list[MaskPrediction]]:
-    """Returns the `top_k` most likely tokens for the first mask of every sentence; see `fill_masks`."""
+    """Returns the `top_k` most likely tokens for the first mask of every sentence.
+
+    Args:
+        model, tokenizer, sentences, top_k, two_streams: see `fill_masks`.
+    """
     return [masks[0] for masks in fill_masks(model, tokenizer, sentences, top_k, two_streams)]
 
 
@@ -71,14 +75,23 @@ def fill_masks(
     mode = choose_mask_mode(model, tokenizer.mask_id, two_streams)
     encode_sentences(tokenizer, sentences, model.config.max_position_embeddings)
     return [
-        found
+        predictions
         for start in range(0, len(sentences), _BATCH_SIZE)
-        for found in _fill_batch(model, tokenizer, sentences[start : start + _BATCH_SIZE], top_k, mode)
+        for predictions in _fill_batch(model, tokenizer, sentences[start : start + _BATCH_SIZE], top_k, mode)
     ]
 
 
 def encode_sentences(tokenizer: DecodingTokenizer, sentences: Sequence[str], limit: int) -> list[list[int]]:
-    """Returns the ids of every sentence; raises `UserError` for one without a mask or of more than `limit` tokens."""
+    """Returns the ids of every sentence.
+
+    Args:
+        tokenizer: the tokenizer.
+        sentences: sentences with masks.
+        limit: most tokens of a sentence.
+
+    Raises:
+        UserError: a sentence has no mask, or is too long.
+    """
     encoded = [tokenizer.encode_with_specials(_with_mask_token(tokenizer, sentence)) for sentence in sentences]
     for sentence, ids in zip(sentences, encoded, strict=True):
         if tokenizer.mask_id not in ids:

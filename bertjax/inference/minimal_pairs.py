@@ -40,7 +40,7 @@ def minimal_pair_scores(
         groups: group of each pair; None: no groups.
 
     Raises:
-        UserError: there are no pairs, the lengths differ, or a likelihood is nan.
+        UserError: there is nothing to score, the lengths differ, or a likelihood is nan.
     """
     require_same_length(len(good), len(bad), "sentences")
     right, wrong = np.asarray(good, np.float64), np.asarray(bad, np.float64)
@@ -51,9 +51,9 @@ def minimal_pair_scores(
     require_same_length(len(right), len(names), "pairs")
     index = {name: number for number, name in enumerate(dict.fromkeys(names))}
     member = np.array([index[name] for name in names])
-    found = {name: _score(right[member == number], wrong[member == number]) for name, number in index.items()}
-    macro = float(np.mean([score.accuracy for score in found.values()]))
-    return MinimalPairScores(_score(right, wrong), macro, {} if groups is None else found)
+    scores = {name: _score(right[member == number], wrong[member == number]) for name, number in index.items()}
+    macro = float(np.mean([score.accuracy for score in scores.values()]))
+    return MinimalPairScores(_score(right, wrong), macro, {} if groups is None else scores)
 
 
 def _score(good: np.ndarray, bad: np.ndarray) -> PairScore:

@@ -28,7 +28,7 @@ class TokenBatch(NamedTuple):
 
 
 class MaskMode(NamedTuple):
-    """How a token is masked: `mask_id` replaces it or, with two streams, no position may attend to it."""
+    """Manner of masking: `mask_id` replaces a token or, with two streams, no position may attend to it."""
 
     mask_id: int
     two_streams: bool

@@ -165,12 +165,12 @@ class Predictor:
     @property
     def notes(self) -> list[str]:
         """Remarks on truncated examples."""
-        found, limit = [], f"{self.config.max_length:,} tokens"
+        result, limit = [], f"{self.config.max_length:,} tokens"
         if self.num_truncated:
-            found.append(f"{self.num_truncated:,} were longer than {limit}, and cut (--max-length)")
+            result.append(f"{self.num_truncated:,} were longer than {limit}, and cut (--max-length)")
         if self.num_truncated_words:
-            found.append(f"{self.num_truncated_words:,} words are beyond {limit} of their sentence: O")
-        return found
+            result.append(f"{self.num_truncated_words:,} words are beyond {limit} of their sentence: O")
+        return result
 
     def __call__(self, inputs: PredictInputs) -> Predictions:
         """Returns the records of examples; raises `UserError` if one has no token or its label is unknown."""
@@ -180,12 +180,12 @@ class Predictor:
             raise name_flags(error) from None
         scores = self._scores(data)
         if isinstance(data, TokenData):
-            found = self._tag_records(inputs, data, scores)
+            result = self._tag_records(inputs, data, scores)
         elif isinstance(data, QaData):
-            found = self._answer_records(data, scores)
+            result = self._answer_records(data, scores)
         else:
-            found = self._label_records(scores)
-        records = [{"id": name, **record} for name, record in zip(inputs.ids, found, strict=True)]
+            result = self._label_records(scores)
+        records = [{"id": name, **record} for name, record in zip(inputs.ids, result, strict=True)]
         return Predictions(records, scores, data)
 
     def score(self, inputs: PredictInputs, predictions: Predictions) -> EvalResult:
@@ -203,9 +203,9 @@ class Predictor:
         if not self.config.qa.allow_no_answer and any(not each.texts for each in examples.answers or ()):
             raise UserError("a question has no gold answer; give --no-answer, if the model knows such questions")
         unlabelled = dataclasses.replace(examples, answers=None)  # gold answers need no offsets here
-        found = make_features(self.config, unlabelled, self._tokenizer)
-        assert isinstance(found, QaData)
-        return dataclasses.replace(found, examples=examples)
+        result = make_features(self.config, unlabelled, self._tokenizer)
+        assert isinstance(result, QaData)
+        return dataclasses.replace(result, examples=examples)
 
     def _scores(self, data: TaskData) -> np.ndarray:
         features = data.features

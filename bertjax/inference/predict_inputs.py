@@ -59,8 +59,8 @@ class PredictInputs:
 
 def split_words(text: str) -> WordSpans:
     """Splits a text at blanks and punctuation; every Chinese or Japanese character is a word."""
-    found = [match.span() for match in _WORD.finditer(text)]
-    return WordSpans([text[begin:end] for begin, end in found], found)
+    items = [match.span() for match in _WORD.finditer(text)]
+    return WordSpans([text[begin:end] for begin, end in items], items)
 
 
 def name_flags(error: UserError) -> UserError:
@@ -216,51 +216,51 @@ def _read_source(config: TaskConfig, text: str, gold: bool) -> Iterator[_Example
             f"--in {source.where}: a {source.kind} file holds nothing for a model of kind {config.kind}; give one of "
             f"{', '.join(config.spec.source_kinds)}"
         )
-    found = read_examples(config, sources=[text], labelled=gold)
-    has_ids = config.id_column is not None or isinstance(found, QaExamples)
-    for index in range(len(found)):
-        yield _take(found, index, found.ids[index] if has_ids else None)
+    items = read_examples(config, sources=[text], labelled=gold)
+    has_ids = config.id_column is not None or isinstance(items, QaExamples)
+    for index in range(len(items)):
+        yield _take(items, index, items.ids[index] if has_ids else None)
 
 
-def _take(found: Examples, index: int, name: str | None) -> _Example:
-    location = found.locations[index]
-    if isinstance(found, QaExamples):
-        context = found.contexts[found.context_of[index]]
-        return _Example(location, name, found.questions[index], context, gold=_at(found.answers, index))
-    if isinstance(found, WordExamples):
-        return _Example(location, name, "", words=found.words[index], gold=_at(found.tags, index))
-    gold = _at(found.labels if found.scores is None else found.scores, index)
-    return _Example(location, name, found.texts[index], _at(found.pairs, index), gold=gold)
+def _take(items: Examples, index: int, name: str | None) -> _Example:
+    location = items.locations[index]
+    if isinstance(items, QaExamples):
+        context = items.contexts[items.context_of[index]]
+        return _Example(location, name, items.questions[index], context, gold=_at(items.answers, index))
+    if isinstance(items, WordExamples):
+        return _Example(location, name, "", words=items.words[index], gold=_at(items.tags, index))
+    gold = _at(items.labels if items.scores is None else items.scores, index)
+    return _Example(location, name, items.texts[index], _at(items.pairs, index), gold=gold)
 
 
 def _at(values: Sequence[Any] | None, index: int) -> Any:
     return None if values is None else values[index]
 
 
-def _collect(config: TaskConfig, found: Sequence[_Example], first: int, gold: bool) -> PredictInputs:
+def _collect(config: TaskConfig, items: Sequence[_Example], first: int, gold: bool) -> PredictInputs:
     """Makes the examples of their kind; they are numbered, because the ids of an input need not be distinct."""
-    locations = [each.location for each in found]
-    numbers = [str(first + index) for index in range(len(found))]
-    ids = [number if each.id is None else each.id for number, each in enumerate(found, first)]
-    split: list[tuple[str, WordSpans] | None] = [None] * len(found)
+    locations = [each.location for each in items]
+    numbers = [str(first + index) for index in range(len(items))]
+    ids = [number if each.id is None else each.id for number, each in enumerate(items, first)]
+    split: list[tuple[str, WordSpans] | None] = [None] * len(items)
     examples: Examples
     if config.spec is QaConfig:
         contexts: dict[str, int] = {}
-        context_of = [contexts.setdefault(each.second or "", len(contexts)) for each in found]
-        answers = [_answers(each) for each in found] if gold else None
-        examples = QaExamples([each.first for each in found], list(contexts), context_of, answers, numbers, locations)
+        context_of = [contexts.setdefault(each.second or "", len(contexts)) for each in items]
+        answers = [_answers(each) for each in items] if gold else None
+        examples = QaExamples([each.first for each in items], list(contexts), context_of, answers, numbers, locations)
     elif config.spec is TokensConfig:
-        split = [(each.first, split_words(each.first)) if each.words is None else None for each in found]
-        words = [each.words if parts is None else parts[1].words for each, parts in zip(found, split, strict=True)]
-        tags = [[str(tag) for tag in each.gold] for each in found] if gold else None
+        split = [(each.first, split_words(each.first)) if each.words is None else None for each in items]
+        words = [each.words if parts is None else parts[1].words for each, parts in zip(items, split, strict=True)]
+        tags = [[str(tag) for tag in each.gold] for each in items] if gold else None
         examples = WordExamples([list(each or []) for each in words], tags, numbers, locations)
     else:
-        pairs = [each.second or "" for each in found] if config.pair_column is not None else None
-        examples = TextExamples([each.first for each in found], pairs, None, None, numbers, locations)
+        pairs = [each.second or "" for each in items] if config.pair_column is not None else None
+        examples = TextExamples([each.first for each in items], pairs, None, None, numbers, locations)
         if gold and config.spec.has_classes:
-            examples.labels = [_label(each) for each in found]
+            examples.labels = [_label(each) for each in items]
         elif gold:
-            examples.scores = [_number(each) for each in found]
+            examples.scores = [_number(each) for each in items]
     return PredictInputs(examples, ids, split)
 
 

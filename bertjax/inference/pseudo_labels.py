@@ -100,10 +100,10 @@ def parse_label(output: Any, spellings: Mapping[str, str]) -> str | None:
 
 def label_spellings(labels: Sequence[str]) -> dict[str, str]:
     """Returns the labels by their lower-case form; raises `UserError` if two differ in capitals alone."""
-    found = {label.casefold(): label for label in labels}
-    if len(found) < len(labels):
+    spellings = {label.casefold(): label for label in labels}
+    if len(spellings) < len(labels):
         raise UserError(f"two labels differ in capitals alone ({', '.join(labels)}); an answer could be either")
-    return found
+    return spellings
 
 
 def sort_candidates(
@@ -321,9 +321,9 @@ def summarize(
         threshold: least confidence; None: any.
         agreement: agreement with the gold sample; None: there is none.
     """
-    total, kept = (Counter(each.label for each in group) for group in (buckets.candidates, selected))
+    total, selected_counts = (Counter(each.label for each in group) for group in (buckets.candidates, selected))
     rows: list[dict[str, Any]] = [
-        {"label": label, "kept": kept[label], "of": total[label], "agreement": None} for label in labels
+        {"label": label, "kept": selected_counts[label], "of": total[label], "agreement": None} for label in labels
     ]
     if agreement is not None:
         for row in rows:
@@ -359,14 +359,14 @@ def summary_path(path: str | Path) -> Path:
 
 def read_label_summaries(config: TaskConfig) -> list[dict[str, Any]]:
     """Returns what reports show of the training files that `bertjax pseudo-label` has written."""
-    found = []
+    summaries = []
     for source in config.sources("train"):
         for path in source_files(source):
             summary = _read_summary(summary_path(path), Path(path).name)
             if summary is not None:
                 names = ("kept", "of", "threshold", "agreement", "rows")
-                found.append({name: summary.get(name) for name in names})
-    return found
+                summaries.append({name: summary.get(name) for name in names})
+    return summaries
 
 
 def _read_summary(path: Path, name: str) -> dict[str, Any] | None:
@@ -374,7 +374,7 @@ def _read_summary(path: Path, name: str) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and found.get("file") == name else None
+    return content if isinstance(content, dict) and content.get("file") == name else None

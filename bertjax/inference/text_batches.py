@@ -77,7 +77,13 @@ class TokenizedTexts:
         return np.where(inside, values[index], np.int32(fill))
 
     def token_batch(self, members: np.ndarray, length: int, pad_id: int) -> TokenBatch:
-        """Returns some texts, padded to `length`, as the input of a model."""
+        """Returns some texts as the input of a model.
+
+        Args:
+            members: indices of B texts.
+            length: length S to which they are padded.
+            pad_id: id of padding.
+        """
         is_token = np.arange(length) < self.lengths[members][:, None]
         ids, types = self.padded(self.ids, members, length, pad_id), self.padded(self.types, members, length, 0)
         return TokenBatch(ids, is_token.astype(np.int32), types)
@@ -118,15 +124,15 @@ class TextEncoder:
         )
 
     def _encode(self, texts: Sequence[str]) -> TokenizedTexts:
-        found = self._engine.encode_batch(list(texts))
-        words = [[-1 if word is None else word for word in each.word_ids] for each in found]
-        is_special = _concatenate([each.special_tokens_mask for each in found]) > 0
+        encodings = self._engine.encode_batch(list(texts))
+        words = [[-1 if word is None else word for word in each.word_ids] for each in encodings]
+        is_special = _concatenate([each.special_tokens_mask for each in encodings]) > 0
         return TokenizedTexts(
-            ids=_concatenate([each.ids for each in found]),
-            types=_concatenate([each.type_ids for each in found]),
+            ids=_concatenate([each.ids for each in encodings]),
+            types=_concatenate([each.type_ids for each in encodings]),
             words=np.where(is_special, np.int32(-1), _concatenate(words)),
-            offsets=np.cumsum([0, *map(len, found)], dtype=np.int64),
-            num_truncated=sum(bool(each.overflowing) for each in found),
+            offsets=np.cumsum([0, *map(len, encodings)], dtype=np.int64),
+            num_truncated=sum(bool(each.overflowing) for each in encodings),
         )
 
 

@@ -75,18 +75,18 @@ def classification_scores(
     """
     require_same_length(len(gold), len(predicted), "labels")
     labels = tuple(labels)
-    expected, found = _indices(gold, labels, "gold label"), _indices(predicted, labels, "prediction")
+    expected, predicted_ids = _indices(gold, labels, "gold label"), _indices(predicted, labels, "prediction")
     metrics, classes = sklearn_metrics(), list(range(len(labels)))
     with warnings_ignored():
-        confusion = metrics.confusion_matrix(expected, found, labels=classes)
-        columns = metrics.precision_recall_fscore_support(expected, found, labels=classes, zero_division=0)
-        matthews = float(metrics.matthews_corrcoef(expected, found))
+        confusion = metrics.confusion_matrix(expected, predicted_ids, labels=classes)
+        columns = metrics.precision_recall_fscore_support(expected, predicted_ids, labels=classes, zero_division=0)
+        matthews = float(metrics.matthews_corrcoef(expected, predicted_ids))
     per_class = {
         label: ClassScore(float(row[0]), float(row[1]), float(row[2]), int(row[3]))
         for label, row in zip(labels, zip(*columns, strict=True), strict=True)
     }
     occurs = confusion.sum(0) + confusion.sum(1) > 0
-    accuracy = float((expected == found).mean())
+    accuracy = float((expected == predicted_ids).mean())
     return ClassificationScores(
         labels=labels,
         accuracy=accuracy,

@@ -71,9 +71,9 @@ def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[st
         UserError: there is nothing to score, sentences differ in number or length, or a tag is invalid.
     """
     require_same_length(len(gold), len(predicted), "sentences")
-    for number, (expected, found) in enumerate(zip(gold, predicted, strict=True), 1):
-        if len(expected) != len(found):
-            raise UserError(f"sentence {number} has {len(expected)} gold tags, but {len(found)} predicted ones")
+    for number, (expected, predictions) in enumerate(zip(gold, predicted, strict=True), 1):
+        if len(expected) != len(predictions):
+            raise UserError(f"sentence {number} has {len(expected)} gold tags, but {len(predictions)} predicted ones")
     num_words = sum(map(len, gold))
     require_same_length(num_words, num_words, "words")
     table = _TagTable()
@@ -129,15 +129,17 @@ class _TagTable:
 def _scores(gold: np.ndarray, predicted: np.ndarray, kinds: list[str], accuracy: float) -> EntityScores:
     _, in_gold, in_predicted = np.intersect1d(gold[:, 0], predicted[:, 0], return_indices=True)
     hits = gold[in_gold][(gold[in_gold] == predicted[in_predicted]).all(axis=1)]
-    right, support, found = (np.bincount(spans[:, 2], minlength=len(kinds)) for spans in (hits, gold, predicted))
-    occurring = sorted((kind, index) for index, kind in enumerate(kinds) if support[index] + found[index])
-    per_type = {kind: _class_score(int(right[i]), int(found[i]), int(support[i])) for kind, i in occurring}
+    right, support, num_predicted = (
+        np.bincount(spans[:, 2], minlength=len(kinds)) for spans in (hits, gold, predicted)
+    )
+    occurring = sorted((kind, index) for index, kind in enumerate(kinds) if support[index] + num_predicted[index])
+    per_type = {kind: _class_score(int(right[i]), int(num_predicted[i]), int(support[i])) for kind, i in occurring}
     total = _class_score(len(hits), len(predicted), len(gold))
     macro = float(np.mean([score.f1 for score in per_type.values()])) if per_type else 0.0
     return EntityScores(total.precision, total.recall, total.f1, macro, accuracy, per_type)
 
 
-def _class_score(right: int, found: int, support: int) -> ClassScore:
-    precision, recall = right / found if found else 0.0, right / support if support else 0.0
+def _class_score(right: int, num_predicted: int, support: int) -> ClassScore:
+    precision, recall = right / num_predicted if num_predicted else 0.0, right / support if support else 0.0
     both = precision + recall
     return ClassScore(precision, recall, 2 * precision * recall / both if both else 0.0, support)

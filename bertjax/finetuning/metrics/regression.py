@@ -38,12 +38,12 @@ def regression_scores(gold: Sequence[float] | np.ndarray, predicted: Sequence[fl
         UserError: there is nothing to score, the lengths differ, or a gold number is not finite.
     """
     require_same_length(len(gold), len(predicted), "scores")
-    expected, found = _column(gold, "gold scores"), _column(predicted, "predictions")
+    expected, predictions = _column(gold, "gold scores"), _column(predicted, "predictions")
     if not np.isfinite(expected).all():
         raise UserError(f"gold score {int(np.flatnonzero(~np.isfinite(expected))[0]) + 1} is not a finite number")
-    if not np.isfinite(found).all():
+    if not np.isfinite(predictions).all():
         return RegressionScores(float("nan"), float("nan"), float("nan"))
-    return RegressionScores(*correlations(expected, found), float(np.square(expected - found).mean()))
+    return RegressionScores(*correlations(expected, predictions), float(np.square(expected - predictions).mean()))
 
 
 def correlations(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:

@@ -52,13 +52,13 @@ class SquadScores:
 
     def metrics(self) -> dict[str, float]:
         """Returns `exact_match`, `f1`; with both kinds of questions also `has_answer_f1`, ...; `best_f1`, ..."""
-        found = {"exact_match": self.overall.exact_match, "f1": self.overall.f1}
+        scores_by_name = {"exact_match": self.overall.exact_match, "f1": self.overall.f1}
         if self.has_answer is not None and self.no_answer is not None:
             for kind, scores in (("has_answer", self.has_answer), ("no_answer", self.no_answer)):
-                found |= {f"{kind}_exact_match": scores.exact_match, f"{kind}_f1": scores.f1}
+                scores_by_name |= {f"{kind}_exact_match": scores.exact_match, f"{kind}_f1": scores.f1}
         if self.best is not None:
-            found |= {f"best_{name}": value for name, value in dataclasses.asdict(self.best).items()}
-        return found
+            scores_by_name |= {f"best_{name}": value for name, value in dataclasses.asdict(self.best).items()}
+        return scores_by_name
 
 
 def squad_scores(
@@ -72,7 +72,7 @@ def squad_scores(
 
     Args:
         gold: gold answers per question; none: the question has no answer (2.0).
-        predicted: predicted answers; "" is no answer.
+        predicted: predicted answers; "" stands for no answer.
         no_answer_scores: probabilities of no answer, or differences of scores.
         threshold: "" replaces an answer whose score of no answer is above it; None: never.
         version: "1.1" or "2.0". They differ for texts that are empty after normalisation ("the"): in 1.1 their F1 is
@@ -111,16 +111,18 @@ def normalized(text: str) -> str:
 
 def _question_scores(golds: Sequence[str], answer: str, version: str) -> tuple[float, float]:
     """Returns (exact match, F1) with the gold answer that fits best."""
-    found = normalized(answer)
+    prediction = normalized(answer)
     expected = [normalized(text) for text in golds]
     if version == "2.0":
         expected = [text for text in expected if text] or [""]
-    return max(float(text == found) for text in expected), max(_overlap(text, found, version) for text in expected)
+    return max(float(text == prediction) for text in expected), max(
+        _overlap(text, prediction, version) for text in expected
+    )
 
 
-def _overlap(gold: str, found: str, version: str) -> float:
+def _overlap(gold: str, prediction: str, version: str) -> float:
     """Returns the F1 of two bags of words."""
-    expected, words = Counter(gold.split()), Counter(found.split())
+    expected, words = Counter(gold.split()), Counter(prediction.split())
     if not expected or not words:
         return float(version == "2.0" and expected == words)
     common = (expected & words).total()

@@ -18,8 +18,8 @@ _ADVICE = "set task.tokens.tag_scheme=iob1 to convert them to IOB2, or task.toke
 
 def are_iob_tags(tags: Iterable[str]) -> bool:
     """Returns whether these distinct tags may be IOB1 or IOB2: O, B-TYPE, I-TYPE, and at least one of the last two."""
-    found = set(tags)
-    return any(tag != "O" for tag in found) and all(_IOB.fullmatch(tag) for tag in found)
+    result = set(tags)
+    return any(tag != "O" for tag in result) and all(_IOB.fullmatch(tag) for tag in result)
 
 
 def normalize_tags(tags: list[list[str]], scheme: str, locations: list[str]) -> tuple[list[list[str]], list[str]]:
@@ -50,25 +50,27 @@ def normalize_tags(tags: list[list[str]], scheme: str, locations: list[str]) -> 
     if not count:
         return tags, []
     if scheme == "iob2":
-        first = next(i for i, found in enumerate(opened) if found)
+        first = next(i for i, result in enumerate(opened) if result)
         word = opened[first][0]
         raise UserError(
             f"{locations[first]}: word {word + 1} of this sentence opens an entity with {tags[first][word]!r}, which "
             f"is not IOB2 ({count:,} such words in all); {_ADVICE}"
         )
-    converted = [_to_iob2(sentence, found) if found else sentence for sentence, found in zip(tags, opened, strict=True)]
+    converted = [
+        _to_iob2(sentence, result) if result else sentence for sentence, result in zip(tags, opened, strict=True)
+    ]
     return converted, [f"tags were IOB1: {count:,} entities that I- opened now begin with B- (IOB2)"]
 
 
 def _opened_by_inside(sentence: list[str]) -> list[int]:
     """Returns the words of a sentence whose I- opens an entity."""
-    found, before = [], ""
+    result, before = [], ""
     for index, tag in enumerate(sentence):
         kind = tag[2:]
         if tag[0] == "I" and kind != before:
-            found.append(index)
+            result.append(index)
         before = kind
-    return found
+    return result
 
 
 def _to_iob2(sentence: list[str], opened: list[int]) -> list[str]:

@@ -32,16 +32,16 @@ def collect_labels(config: TaskConfig, examples: Examples) -> tuple[str, ...]:
     if config.labels:
         return config.labels
     if isinstance(examples, TextExamples):
-        found = set(examples.labels or [])
+        values = set(examples.labels or [])
     else:
-        found = set(itertools.chain.from_iterable(examples.tags or []))
-    if all(_is_whole(name) for name in found):
-        names = sorted(found, key=int)
+        values = set(itertools.chain.from_iterable(examples.tags or []))
+    if all(_is_whole(name) for name in values):
+        names = sorted(values, key=int)
     else:
-        names = sorted(found)
-        if isinstance(examples, TextExamples) and all(map(_is_number, found)):
+        names = sorted(values)
+        if isinstance(examples, TextExamples) and all(map(_is_number, values)):
             raise UserError(
-                f"task.label_column holds numbers such as {names[0]}, {len(found):,} different ones: set "
+                f"task.label_column holds numbers such as {names[0]}, {len(values):,} different ones: set "
                 "task.kind=regression, or task.labels if they are names"
             )
     if len(names) < 2:
@@ -69,15 +69,15 @@ def encode_labels(
     ids = {name: index for index, name in enumerate(names)}
     if not any(_is_whole(name) for name in names):
         ids |= {str(index): index for index in range(len(names))}
-    found = list(labels)
+    values = list(labels)
     try:
-        return np.fromiter(map(ids.__getitem__, found), np.int32, len(found))
+        return np.fromiter(map(ids.__getitem__, values), np.int32, len(values))
     except KeyError:
-        index = next(index for index, label in enumerate(found) if label not in ids)
+        index = next(index for index, label in enumerate(values) if label not in ids)
         known = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         location = locations[index if example is None else example[index]]
         raise UserError(
-            f"{location}: unknown label {found[index]!r}; known are {known} (task.labels, or those of task.train)"
+            f"{location}: unknown label {values[index]!r}; known are {known} (task.labels, or those of task.train)"
         ) from None
 
 

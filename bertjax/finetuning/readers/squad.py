@@ -53,7 +53,16 @@ def read_questions(config: TaskConfig, sources: Sequence[Source], labelled: bool
 
 
 def gold_answers(texts: Any, starts: Any, where: str) -> GoldAnswers:
-    """Returns checked answers; raises `UserError` unless they are texts, each with its first character."""
+    """Returns checked answers.
+
+    Args:
+        texts: the answers.
+        starts: the characters of the context at which they begin.
+        where: location, for messages.
+
+    Raises:
+        UserError: they are not texts, each with its first character.
+    """
     is_list = isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts)
     if not is_list or not all(isinstance(text, str) for text in texts):
         raise UserError(f"{where}: answers must be texts, each with its answer_start")
@@ -104,17 +113,17 @@ def _get(record: Any, key: str, where: str) -> Any:
 
 
 def _get_list(record: Any, key: str, where: str) -> list[Any]:
-    found = _get(record, key, where)
-    if not isinstance(found, list):
+    value = _get(record, key, where)
+    if not isinstance(value, list):
         raise UserError(f"{where}: {key!r} is not a list; squad: reads {_FORMAT}")
-    return found
+    return value
 
 
 def _answers(entry: dict[str, Any], where: str) -> GoldAnswers:
     if entry.get("is_impossible") is True:
         return GoldAnswers((), ())
-    found = _get_list(entry, "answers", where)
-    texts, starts = ([_get(each, key, where) for each in found] for key in ("text", "answer_start"))
+    value = _get_list(entry, "answers", where)
+    texts, starts = ([_get(each, key, where) for each in value] for key in ("text", "answer_start"))
     return gold_answers(texts, starts, where)
 
 
@@ -128,8 +137,8 @@ def _read_records(source: Source, labelled: bool, errors: str) -> Iterator[_Ques
         yield where, name, question, context, _record_answers(values[3], where) if labelled else None
 
 
-def _record_answers(found: Any, where: str) -> GoldAnswers:
+def _record_answers(value: Any, where: str) -> GoldAnswers:
     """Reads {"text": [...], "answer_start": [...]} as on the hub, or a list of objects as in SQuAD's files."""
-    if isinstance(found, list):
-        return _answers({"answers": found}, where)
-    return gold_answers(_get(found, "text", where), _get(found, "answer_start", where), where)
+    if isinstance(value, list):
+        return _answers({"answers": value}, where)
+    return gold_answers(_get(value, "text", where), _get(value, "answer_start", where), where)

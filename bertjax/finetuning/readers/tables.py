@@ -53,7 +53,7 @@ def find_column(name: str, header: list[str], key: str, where: str) -> int:
         where: location of the header, for messages.
 
     Raises:
-        UserError: there is no such column, or two columns have this name.
+        UserError: the column is missing, or two columns have this name.
     """
     if name in header:
         if header.count(name) > 1:
@@ -69,7 +69,17 @@ def find_column(name: str, header: list[str], key: str, where: str) -> int:
 
 
 def get_field(record: Mapping[str, Any], name: str, key: str, where: str) -> Any:
-    """Returns a field of a JSON object or of a hub row; raises `UserError` if it is missing (cf. `find_column`)."""
+    """Returns a field of a JSON object or of a hub row.
+
+    Args:
+        record: the object or row.
+        name: name of the field.
+        key: config key of the column, for messages.
+        where: location of the record, for messages.
+
+    Raises:
+        UserError: the field is missing.
+    """
     if name not in record:
         raise UserError(f"{where}: no field {name!r} (it has {_names(record)}); set {key} to one")
     return record[name]

@@ -36,8 +36,8 @@ def read_texts(config: TaskConfig, sources: Sequence[Source], labelled: bool, er
             for key, value in zip(values, row, strict=True):
                 values[key].append(value)
     texts, pairs = (
-        [_text(value, str(names[key]), where, errors) for value, where in zip(found, locations, strict=True)]
-        if (found := values.get(f"task.{key}")) is not None
+        [_text(value, str(names[key]), where, errors) for value, where in zip(column, locations, strict=True)]
+        if (column := values.get(f"task.{key}")) is not None
         else None
         for key in ("text_column", "pair_column")
     )
