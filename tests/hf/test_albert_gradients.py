@@ -20,10 +20,10 @@ from gradients_lab import (
 transformers = pytest.importorskip("transformers")
 
 SHARING = {
-    "five layers in two groups of two inner layers": dict(
-        num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2, embedding_size=13
+    "three layers in two groups of two inner layers": dict(
+        num_hidden_layers=3, num_hidden_groups=2, inner_group_num=2, embedding_size=13
     ),
-    "one group for all": dict(num_hidden_layers=4, embedding_size=36),
+    "one group for all": dict(num_hidden_layers=2, embedding_size=36),
 }
 
 

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from bertjax.config.model import EncoderConfig  # noqa: E402
+from bertjax.hf import save as save_module  # noqa: E402
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained  # noqa: E402
 from bertjax.hf.save import save_pretrained  # noqa: E402
 from bertjax.parity.cases import TOLERANCE, Arrays, draw_batch  # noqa: E402
@@ -21,6 +22,12 @@ from bertjax.parity.families.bert import CASES  # noqa: E402
 
 CASE = CASES[0]
 SIZES = CASE.config
+
+
+@pytest.fixture(autouse=True)
+def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports are compared with transformers here, and with memory in test_save.py."""
+    monkeypatch.setattr(save_module, "_compare_outputs", lambda *_: None)
 
 
 def batch() -> Arrays:

@@ -79,7 +79,7 @@ def test_loss_and_gradients_are_torchs(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["deberta", "deberta-v2"])
-def test_the_decoder_comes_back_and_transformers_does_without(tmp_path: Path, family: str) -> None:
+def test_the_decoder_comes_back_and_transformers_does_without(tmp_path: Path, unverified: None, family: str) -> None:
     values = FAMILIES[family].parse_config(SIZES | ({} if family == "deberta" else V2))
     config = dataclasses.replace(values, enhanced_decoder=True)
     params = random_params(config, ("mlm", "rtd"))

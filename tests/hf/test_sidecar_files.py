@@ -31,7 +31,7 @@ CONFIG = EncoderConfig(**SIZES, padded_vocab_size=64, span_positions=7, span_pos
 SPAN_HEADS = ("mlm", "span_boundary")
 # No class of transformers: rotary positions, pre-norm and shared groups in a "bert".
 MIXTURE = EncoderConfig(
-    **{**SIZES, "num_layers": 4},
+    **{**SIZES, "num_layers": 2},
     padded_vocab_size=64,
     attention_position="rotary",
     norm_placement="pre",
@@ -287,7 +287,7 @@ def test_an_unknown_family_is_named(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"num_layers": 10**12, "num_groups": None, "inner_layers": 1}, "claims 1000000000000 layers"),
-        ({"num_groups": 4}, "missing: encoder.groups.2"),
+        ({"num_groups": 4, "num_layers": 4}, "missing: encoder.groups.2"),
         ({"inner_layers": 10**12}, "claims [0-9]+ layers"),
         ({"vocab_size": 10**15}, "misshapen"),
         ({"vocab_size": 10**30}, "expects a whole number|no model has these sizes|misshapen"),
