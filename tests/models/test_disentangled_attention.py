@@ -130,9 +130,11 @@ def test_scores_by_distance_are_the_definition(length: int) -> None:
     index = length - 1 - (np.arange(length)[:, None] - np.arange(length)[None, :])  # of distance i - j
     expected = np.einsum("binh,ijnh->bnij", x, rows[index]), np.einsum("bjnh,ijnh->bnij", x, rows[index])
     terms = (content_to_position, position_to_content)
-    run = jit(
-        lambda inputs, positions: [term(x, rows, positions, CONFIG) for term, x in zip(terms, inputs, strict=True)]
-    )
+
+    @jit
+    def run(inputs: tuple[jax.Array, ...], positions: jax.Array | None) -> list[jax.Array]:
+        return [term(x, jnp.asarray(rows), positions, CONFIG) for term, x in zip(terms, inputs, strict=True)]
+
     for found, wanted in zip(run((x, x), None), expected, strict=True):
         np.testing.assert_allclose(found, wanted, atol=1e-5)
     places = jnp.asarray(rng.integers(0, length, (2, 5)), jnp.int32)

@@ -129,5 +129,6 @@ def test_rotations_make_scores_of_distances() -> None:
         rotated = [rotate(x, rotation(jnp.asarray([[position]]), 10, 50.0)) for x, position in pairs]
         return (rotated[0] * rotated[1]).sum()
 
-    assert score(7, 3) == pytest.approx(score(104, 100), abs=1e-5) != pytest.approx(score(3, 7), abs=1e-3)
+    near, shifted, swapped = (float(score(*positions)) for positions in ((7, 3), (104, 100), (3, 7)))
+    assert near == pytest.approx(shifted, abs=1e-5) != pytest.approx(swapped, abs=1e-3)
     np.testing.assert_array_equal(rotate(q, rotation(jnp.asarray([[0]]), 10, 50.0)), q)
