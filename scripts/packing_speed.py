@@ -58,12 +58,12 @@ def measure(corpus: Corpus, vocabulary: Vocabulary, name: str, length: int, opti
         max_examples=most,
     )
     assert isinstance(form, PackedFormat)
-    lengths = form.form.lengths(0)
+    lengths = form.unpacked.lengths(0)
     rows = form.num_sequences(0)
     bare = 1.0 - lengths.sum() / (len(lengths) * length)
     many = np.tile(lengths, options.copies)
-    plan = plan_packing(many, seq_len=length, most=most, window=window, seed=0, epoch=0)
-    planning = seconds(lambda: plan_packing(many, seq_len=length, most=most, window=window, seed=0, epoch=1))
+    plan = plan_packing(many, seq_len=length, max_examples=most, window=window, seed=0, epoch=0)
+    planning = seconds(lambda: plan_packing(many, seq_len=length, max_examples=most, window=window, seed=0, epoch=1))
     least = 1.0 - lengths.sum() / (fewest_rows(lengths, length) * length)
     return (
         f"{name:15} {length:5} {len(lengths):9,} {rows:9,} {len(lengths) / rows:5.2f} {100 * bare:7.2f} "

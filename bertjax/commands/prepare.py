@@ -22,11 +22,11 @@ def run(options: argparse.Namespace) -> None:
         size = corpus.splits["train"]
         print(
             f"{name}: {size.documents:,} documents, {size.sentences:,} sentences, {size.tokens:,} tokens, "
-            f"{pipeline.rows_per_epoch[name]:,} sequences per epoch; {corpus.folder}"
+            f"{pipeline.sequences_per_epoch[name]:,} sequences per epoch; {corpus.folder}"
         )
         for line in from_config.losses(corpus) if corpus.reused else ():  # `prepare` has printed them for a new corpus
             print(f"  {line}")
-    for line in from_config.few_rows_warning(cfg, prepared, sum(pipeline.rows_per_epoch.values())):
+    for line in from_config.few_rows_warning(cfg, prepared, sum(pipeline.sequences_per_epoch.values())):
         print(line)
     for name, corpus in prepared.held_out.items():
         size = corpus.splits["eval"]

@@ -1,4 +1,4 @@
-"""Which documents of a source are left out: copies, short and long ones, those in other scripts; all are counted."""
+"""Document filters: duplicates, short and long documents, and other scripts; every dropped document is counted."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import numpy as np
 
 from bertjax.config.filters import SCRIPTS, FilterConfig
 
-_NAMES = {"han": "CJK"}  # what the Unicode names of its letters begin with, where that is not the script's own name
-_RUNS = 8
+_NAMES = {"han": "CJK"}  # first word of the Unicode names of its letters, where it is not the name of the script
+_MAX_RUNS = 8
 
 
 class DocumentFilter:
-    """Lets documents through, in order. `left_out` counts the others by the first reason that held."""
+    """Filters documents in order; `num_dropped` counts the others by the first reason that applied."""
 
     def __init__(self, config: FilterConfig) -> None:
         self._config = config
-        self._seen = DuplicateFilter()
-        self.left_out = {"too_short": 0, "too_long": 0, "other_script": 0, "duplicates": 0}
+        self._duplicates = DuplicateFilter()
+        self.num_dropped = {"too_short": 0, "too_long": 0, "other_script": 0, "duplicates": 0}
 
-    def keep(self, documents: list[str]) -> list[str]:
-        """Those of a batch that stay; batches must come in order, because of duplicates the first stays."""
+    def filter(self, documents: list[str]) -> list[str]:
+        """Returns the documents of a batch that pass; batches must come in order: the first duplicate passes."""
         if not self._config.fingerprint:
             return documents
-        kept = [document for document in documents if self._fits(document)]
+        passed = [document for document in documents if self._passes(document)]
         if not self._config.deduplicate:
-            return kept
-        first = self._seen.add(kept)
-        self.left_out["duplicates"] += len(kept) - int(first.sum())
-        return [document for document, is_first in zip(kept, first, strict=True) if is_first]
+            return passed
+        is_new = self._duplicates.add(passed)
+        self.num_dropped["duplicates"] += len(passed) - int(is_new.sum())
+        return [document for document, new in zip(passed, is_new, strict=True) if new]
 
-    def each(self, documents: Iterable[str]) -> Iterator[str]:
-        """The same one by one."""
+    def filter_each(self, documents: Iterable[str]) -> Iterator[str]:
+        """Yields the documents that pass."""
         for document in documents:
-            yield from self.keep([document])
+            yield from self.filter([document])
 
-    def _fits(self, document: str) -> bool:
+    def _passes(self, document: str) -> bool:
         config = self._config
         if len(document) < config.min_chars:
             reason = "too_short"
@@ -49,38 +49,39 @@ class DocumentFilter:
             reason = "other_script"
         else:
             return True
-        self.left_out[reason] += 1
+        self.num_dropped[reason] += 1
         return False
 
 
 class DuplicateFilter:
-    """The texts that came so far, as 64-bit hashes: 8 bytes a document. That any two of n different texts share one has
-    the probability n^2 / 2^65: 0.03 for a billion of them.
+    """Set of the texts so far, as 64-bit hashes: 8 bytes per document.
+
+    Any two of n different texts share a hash with probability n^2 / 2^65: 0.03 for a billion texts.
     """
 
     def __init__(self) -> None:
-        self._runs: list[np.ndarray] = []  # sorted, each longer than the one behind it
+        self._runs: list[np.ndarray] = []  # sorted, each longer than the next
 
     def add(self, texts: Sequence[str]) -> np.ndarray:
-        """bool [n]: which of these texts come for the first time."""
+        """Adds texts; returns bool [n], whether a text is new."""
         raw = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
         hashes = np.frombuffer(raw, "<u8")
-        new = np.zeros(len(hashes), bool)
-        new[np.unique(hashes, return_index=True)[1]] = True
+        is_new = np.zeros(len(hashes), bool)
+        is_new[np.unique(hashes, return_index=True)[1]] = True
         for run in self._runs:
-            places = np.minimum(np.searchsorted(run, hashes), len(run) - 1)
-            new &= run[places] != hashes
-        self._insert(np.sort(hashes[new]))
-        return new
+            nearest = np.minimum(np.searchsorted(run, hashes), len(run) - 1)
+            is_new &= run[nearest] != hashes
+        self._insert(np.sort(hashes[is_new]))
+        return is_new
 
     def _insert(self, run: np.ndarray) -> None:
-        while run.size and self._runs and (len(self._runs[-1]) <= len(run) or len(self._runs) >= _RUNS):
+        while run.size and self._runs and (len(self._runs[-1]) <= len(run) or len(self._runs) >= _MAX_RUNS):
             run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
         self._runs += [run] if run.size else []
 
 
 def script_share(document: str, scripts: Sequence[str]) -> float:
-    """The share of the letters of a document that belong to these scripts; 0 where it has no letter."""
+    """Returns the share of the letters of a document in these scripts; 0 if it has no letter."""
     kinds = _letter_kinds()[np.frombuffer(document.encode("utf-32-le"), "<u4")]
     counts = np.bincount(kinds, minlength=len(SCRIPTS) + 2)[1:]
     letters = int(counts.sum())
@@ -89,7 +90,7 @@ def script_share(document: str, scripts: Sequence[str]) -> float:
 
 @functools.cache
 def _letter_kinds() -> np.ndarray:
-    """uint8 [code points]: 0 = no letter, 1 = a letter, 2.. = one of `SCRIPTS`, told by its Unicode name."""
+    """Returns uint8 [code points]: 0 = not a letter, 1 = other letter, 2.. = letter of one of `SCRIPTS`."""
     named = {_NAMES.get(script, script.upper()): 2 + number for number, script in enumerate(SCRIPTS)}
     kinds = np.zeros(0x110000, np.uint8)
     for code in range(0x110000):

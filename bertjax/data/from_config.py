@@ -219,7 +219,7 @@ def _training_documents(cfg: ConfigDict) -> Iterator[str]:
     """What a tokenizer learns from: the training split alone, so that held-out text stays unseen."""
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
     for source in parse.sources(cfg):
-        kept = DocumentFilter(parse.filter_config(cfg)).each(iter_documents(source, cfg.data.encoding_errors))
+        kept = DocumentFilter(parse.filter_config(cfg)).filter_each(iter_documents(source, cfg.data.encoding_errors))
         yield from (document for document in kept if not (fraction and is_held_out(document, fraction)))
 
 
@@ -262,7 +262,7 @@ def sequences_if_prepared(cfg: ConfigDict) -> int | None:
     ]
     if not all(found.exists() for found in folders):
         return None
-    return sum(training_pipeline(cfg, prepare(cfg)).rows_per_epoch.values())
+    return sum(training_pipeline(cfg, prepare(cfg)).sequences_per_epoch.values())
 
 
 def _prepare_one(

@@ -1,4 +1,4 @@
-"""Endless streams in closed form: which source a row comes from, and which epoch a source's row lies in."""
+"""Endless streams in closed form: the source of every sequence, and the epoch that it belongs to."""
 
 from __future__ import annotations
 
@@ -11,50 +11,51 @@ from bertjax.data.corpus import offsets
 from bertjax.data.counter_rng import IntArray, permutation
 from bertjax.data.formats import ExampleFormat
 
-PERIOD = 4096  # rows after which the pattern of sources repeats; part of what a seed means
+PERIOD = 4096
+"""Sequences after which the pattern of sources repeats; changing it changes the batches of a seed."""
 
 
 class Mixture:
-    """Rows of several sources in fixed proportions: one shuffled pattern, repeated for ever.
+    """Sequences of several sources in fixed proportions: one shuffled pattern, repeated endlessly.
 
-    A source with share p of the sum of `weights` (all > 0) has round(p * PERIOD) places in the pattern, at least one.
+    A source with share p of the sum of `weights` (all > 0) occurs max(1, round(p * PERIOD)) times in the pattern.
     """
 
     def __init__(self, weights: Sequence[float], seed: int) -> None:
         shares = np.asarray(weights, np.float64) / np.sum(weights)
-        self.places = np.maximum(np.rint(shares * PERIOD).astype(np.int64), 1)
-        self.period = int(self.places.sum())
-        pattern = np.repeat(np.arange(len(weights)), self.places)
+        self.occurrences = np.maximum(np.rint(shares * PERIOD).astype(np.int64), 1)
+        self.period = int(self.occurrences.sum())
+        pattern = np.repeat(np.arange(len(weights)), self.occurrences)
         self._pattern = pattern[permutation(self.period, "mixture", seed)]
         by_source = np.argsort(self._pattern, kind="stable")
-        self._rank = np.empty(self.period, np.int64)  # how many places before this one have the same source
-        self._rank[by_source] = np.arange(self.period) - offsets(self.places)[pattern]
+        self._rank = np.empty(self.period, np.int64)  # how many earlier entries have the same source
+        self._rank[by_source] = np.arange(self.period) - offsets(self.occurrences)[pattern]
 
-    def locate(self, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """For rows of the mixed stream int64 [n]: their sources, and their indices in the streams of the sources."""
-        block, offset = np.divmod(rows, self.period)
+    def locate(self, indices: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the sources int64 [n] of sequences of the mixed stream, and their indices in the source streams."""
+        block, offset = np.divmod(indices, self.period)
         source = self._pattern[offset]
-        return source, block * self.places[source] + self._rank[offset]
+        return source, block * self.occurrences[source] + self._rank[offset]
 
-    def used(self, row: int) -> list[int]:
-        """How many rows of each source lie before this row."""
-        block, offset = divmod(row, self.period)
-        begun = np.bincount(self._pattern[:offset], minlength=len(self.places))
-        return (block * self.places + begun).tolist()
+    def num_used(self, index: int) -> list[int]:
+        """Returns the number of sequences of each source before this index of the mixed stream."""
+        block, offset = divmod(index, self.period)
+        begun = np.bincount(self._pattern[:offset], minlength=len(self.occurrences))
+        return (block * self.occurrences + begun).tolist()
 
 
 class EpochStream:
-    """The epochs of a form end to end; their lengths repeat with `dupe_factor` and are asked for when needed."""
+    """Epochs of a format end to end. Their lengths repeat after `dupe_factor` epochs and are computed on demand."""
 
-    def __init__(self, form: ExampleFormat) -> None:
-        self._form = form
-        self._begins = offsets([form.num_sequences(0)])
+    def __init__(self, example_format: ExampleFormat) -> None:
+        self._format = example_format
+        self._begins = offsets([example_format.num_sequences(0)])
         self._lock = threading.Lock()
 
     def locate(self, indices: IntArray) -> tuple[IntArray, IntArray]:
-        """For indices in the endless stream int64 [n]: their epochs, and their indices in those epochs."""
-        cycle = self._form.settings.dupe_factor
-        begins = self._reach(int(indices.max()), cycle)
+        """Returns the epochs int64 [n] of indices in the endless stream, and the indices in those epochs."""
+        cycle = self._format.settings.dupe_factor
+        begins = self._extend(int(indices.max()), cycle)
         cycles = np.zeros_like(indices)
         if len(begins) > cycle:
             cycles, indices = np.divmod(indices, begins[cycle])
@@ -62,14 +63,14 @@ class EpochStream:
         return cycles * cycle + epochs, indices - begins[epochs]
 
     def progress(self, index: int) -> float:
-        """Epochs passed before this index, with the fraction of the one that it lies in."""
+        """Returns the number of epochs before this index, including the fraction of the current one."""
         epoch, within = self.locate(np.array([index]))
-        return float(epoch[0] + within[0] / self._form.num_sequences(int(epoch[0])))
+        return float(epoch[0] + within[0] / self._format.num_sequences(int(epoch[0])))
 
-    def _reach(self, index: int, cycle: int) -> IntArray:
-        """Where the epochs begin, up to the one of `index` or to the end of the cycle."""
+    def _extend(self, index: int, cycle: int) -> IntArray:
+        """Returns the beginnings of the epochs up to the one of `index`, or to the end of the cycle."""
         with self._lock:
             while len(self._begins) <= cycle and self._begins[-1] <= index:
-                rows = self._form.num_sequences(len(self._begins) - 1)
-                self._begins = np.append(self._begins, self._begins[-1] + rows)
+                length = self._format.num_sequences(len(self._begins) - 1)
+                self._begins = np.append(self._begins, self._begins[-1] + length)
             return self._begins

@@ -1,4 +1,4 @@
-"""Pipelines that follow each other: rows of another length, or more of them in a batch, from some cursor on."""
+"""Pipelines of consecutive training phases, with another sequence length or batch size from some cursor on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bertjax.types import Batch
 
 
 class PhaseBatches(NamedTuple):
-    """The batches from cursor `start` on: the rows of `pipeline`'s stream from `first_row` on."""
+    """Batches from cursor `start` on: the stream of `pipeline` from `first_sequence` on."""
 
     start: int
     first_sequence: int
@@ -18,34 +18,38 @@ class PhaseBatches(NamedTuple):
 
 
 class PhasedPipeline:
-    """One sequence of batches over several legs, the first of which starts at 0; any batch can be asked for.
+    """One stream of batches over several phases, with random access.
 
-    What is prefetched is the `share` of this process: each reads only its own rows of the global batches.
+    Args:
+        phases: by increasing `start`; the first starts at 0.
+        share: which sequences of the global batches this process prefetches.
     """
 
     def __init__(self, phases: Sequence[PhaseBatches], share: ProcessShare = all_sequences) -> None:
         self.phases, self.share = tuple(phases), share
 
     @property
-    def rows_per_epoch(self) -> dict[str, int]:
-        """Rows of each source's first epoch, as the last leg reads it."""
-        return self.phases[-1].pipeline.rows_per_epoch
+    def sequences_per_epoch(self) -> dict[str, int]:
+        """Sequences of the first epoch of each source, in the last phase."""
+        return self.phases[-1].pipeline.sequences_per_epoch
 
-    def batch(self, cursor: int, rows: SequenceIndex = ALL_SEQUENCES) -> Batch:
-        """Batch number `cursor` >= 0, or only some of its rows."""
-        leg = self._leg(cursor)
-        return leg.pipeline.batch(cursor - leg.start, rows, leg.first_sequence)
+    def batch(self, cursor: int, sequences: SequenceIndex = ALL_SEQUENCES) -> Batch:
+        """Returns batch number `cursor` >= 0, or some of its sequences."""
+        phase = self._phase_at(cursor)
+        return phase.pipeline.batch(cursor - phase.start, sequences, phase.first_sequence)
 
     def prefetch(self, start_cursor: int, stop_cursor: int, depth: int = 2) -> Prefetcher:
-        """Iterate over (cursor, this process's share of the batch) for the cursors [start, stop).
+        """Returns an iterator over (cursor, this process's share of the batch) for the cursors [start, stop).
 
-        Up to `depth` of them are made ahead by a thread.
+        Args:
+            start_cursor, stop_cursor: range of batches.
+            depth: batches that a thread makes ahead.
         """
 
-        def own(cursor: int) -> Batch:
-            return self.batch(cursor, self.share(self._leg(cursor).pipeline.batch_size))
+        def local_batch(cursor: int) -> Batch:
+            return self.batch(cursor, self.share(self._phase_at(cursor).pipeline.batch_size))
 
-        return Prefetcher(own, start_cursor, stop_cursor, depth)
+        return Prefetcher(local_batch, start_cursor, stop_cursor, depth)
 
-    def _leg(self, cursor: int) -> PhaseBatches:
-        return next(leg for leg in reversed(self.phases) if leg.start <= cursor)
+    def _phase_at(self, cursor: int) -> PhaseBatches:
+        return next(phase for phase in reversed(self.phases) if phase.start <= cursor)

@@ -1,4 +1,4 @@
-"""Batches as a pure function of (seed, cursor), and the thread that makes them ahead of time."""
+"""Batches as a pure function of (seed, cursor), and a thread that makes them ahead of time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -21,129 +20,164 @@ from bertjax.errors import UserError
 from bertjax.types import Batch
 
 SequenceIndex = slice | IntArray
-"""Some rows of a batch, in ascending order."""
+"""Selection of sequences of a batch, in ascending order."""
 ALL_SEQUENCES = slice(None)
 ProcessShare = Callable[[int], SequenceIndex]
-"""Of a global batch of so many rows, those that this process needs."""
+"""Maps a global batch size to the sequences that this process reads."""
 
 
 def all_sequences(_: int) -> SequenceIndex:
+    """Returns the share of a process that reads everything."""
     return ALL_SEQUENCES
 
 
 class MixtureSource(NamedTuple):
-    """One source of a mixture; without weights sources are mixed in proportion to their rows: all have one, or none.
+    """Source of a mixture.
 
-    `corpus` is what the form reads; messages about wrong ids name the document then.
+    Attributes:
+        name: for messages and metrics.
+        format: the format that makes its sequences.
+        weight: share of the mixture; without weights sources are mixed in proportion to their sequences per epoch.
+        corpus: text that the format reads; error messages name the document if it is set.
     """
 
     name: str
-    form: ExampleFormat
+    format: ExampleFormat
     weight: float | None = None
     corpus: Corpus | None = None
 
 
 class Pipeline:
-    """The endless sequence of global batches of one or several sources.
+    """Endless stream of global batches of one or several sources, with random access.
 
-    Row r of the stream is row r % batch_size of batch r // batch_size; epochs follow each other without a gap. Any
-    batch can be asked for, at any time and by any thread. Raises `UserError` for weights that cannot be mixed, sources
-    without rows, and for ids outside a vocabulary of `vocab_size` pieces: special ones at once, others when a batch
-    with them is made.
+    Sequence i of the stream is sequence i % batch_size of batch i // batch_size; epochs follow each other without a
+    gap. Any batch can be read at any time and by any thread.
     """
 
     def __init__(self, sources: Sequence[MixtureSource], *, batch_size: int, seed: int, vocab_size: int) -> None:
+        """Checks the sources.
+
+        Args:
+            sources: what is mixed; all or none have a weight.
+            batch_size: sequences per global batch.
+            seed: of the order of sources.
+            vocab_size: number of token ids; special ids are checked now, others when a batch is made.
+
+        Raises:
+            UserError: the weights cannot be mixed, a source is empty, or an id lies outside the vocabulary.
+        """
         if batch_size < 1:
             raise UserError(f"the batch size must be at least 1, not {batch_size}")
         self.sources = tuple(sources)
         self.batch_size = batch_size
         weights = _weights(self.sources)
-        _require_same_rows(self.sources)
-        settings = self.sources[0].form.settings
+        _require_same_format(self.sources)
+        settings = self.sources[0].format.settings
         require_special_tokens(settings, vocab_size)
         self._limits = id_limits(settings, vocab_size)
         self._mixture = Mixture(weights, seed)
-        self._epochs = [EpochStream(source.form) for source in self.sources]
+        self._epochs = [EpochStream(source.format) for source in self.sources]
 
     @property
-    def rows_per_epoch(self) -> dict[str, int]:
-        """Rows of each source's first epoch (redrawn pairs change it by a few in the later ones)."""
-        return {source.name: source.form.num_sequences(0) for source in self.sources}
+    def sequences_per_epoch(self) -> dict[str, int]:
+        """Sequences of the first epoch of each source; redrawn pairs change it slightly in later epochs."""
+        return {source.name: source.format.num_sequences(0) for source in self.sources}
 
     def epochs_at(self, cursor: int) -> dict[str, float]:
-        """How often each source has been passed through before batch `cursor`."""
-        used = self._mixture.used(cursor * self.batch_size)
-        places = zip(self.sources, self._epochs, used, strict=True)
-        return {source.name: epochs.progress(index) for source, epochs, index in places}
+        """Returns the number of epochs of each source before batch `cursor`."""
+        used = self._mixture.num_used(cursor * self.batch_size)
+        streams = zip(self.sources, self._epochs, used, strict=True)
+        return {source.name: epochs.progress(index) for source, epochs, index in streams}
 
-    def batch(self, cursor: int, rows: SequenceIndex = ALL_SEQUENCES, first_sequence: int = 0) -> Batch:
-        """Batch number `cursor` >= 0 of the stream from `first_sequence` on, or some of its sequences (one host's)."""
-        source, index = self._mixture.locate(first_sequence + self._stream_rows(cursor)[rows])
+    def batch(self, cursor: int, sequences: SequenceIndex = ALL_SEQUENCES, first_sequence: int = 0) -> Batch:
+        """Returns a batch, or some of its sequences.
+
+        Args:
+            cursor: number of the batch, >= 0.
+            sequences: which sequences of the batch, such as those of one host.
+            first_sequence: where in the stream batch 0 begins.
+
+        Raises:
+            UserError: a token id lies outside the vocabulary.
+        """
+        source, index = self._mixture.locate(first_sequence + self._stream_indices(cursor)[sequences])
         epoch = np.zeros_like(index)
         for number in np.unique(source):
             here = source == number
             epoch[here], index[here] = self._epochs[number].locate(index[here])
             latest = epoch[here].max()  # a batch may end one epoch and begin the next
-            self._plan_ahead(self.sources[number].form, int(latest), int(index[here & (epoch == latest)].max()))
+            self._plan_ahead(self.sources[number].format, int(latest), int(index[here & (epoch == latest)].max()))
         return self._fetch(source, epoch, index)
 
-    def eval_batches(self, num_batches: int, rows: SequenceIndex = ALL_SEQUENCES) -> Iterator[Batch]:
-        """At most `num_batches` batches in which every row of epoch 0 occurs at most once, or some rows of each.
+    def eval_batches(self, num_batches: int, sequences: SequenceIndex = ALL_SEQUENCES) -> Iterator[Batch]:
+        """Yields at most `num_batches` batches, or some sequences of each; none of epoch 0 occurs twice.
 
-        Shapes are those of training; where the sources have no more rows, empty ones (all padding, weight 0) stand.
+        The shapes are those of training; missing sequences at the end are padding with weight 0.
         """
-        num_sequences = np.array([source.form.num_sequences(0) for source in self.sources])
-        shapes = self._fetch(*np.zeros((3, 1), np.int64))  # a share may have no row of its own in the last batch
+        num_sequences = np.array([source.format.num_sequences(0) for source in self.sources])
+        shapes = self._fetch(*np.zeros((3, 1), np.int64))  # a share may have no sequence in the last batch
         for cursor in range(num_batches):
-            source, index = self._mixture.locate(self._stream_rows(cursor))
+            source, index = self._mixture.locate(self._stream_indices(cursor))
             if not (index < num_sequences[source]).any():
                 return
-            source, index = source[rows], index[rows]
+            source, index = source[sequences], index[sequences]
             first_time = index < num_sequences[source]
-            found = self._fetch(source[first_time], np.zeros(first_time.sum(), np.int64), index[first_time])
+            filled = self._fetch(source[first_time], np.zeros(first_time.sum(), np.int64), index[first_time])
             batch = {name: np.zeros((len(source), *array.shape[1:]), array.dtype) for name, array in shapes.items()}
-            batch["input_ids"][:] = self.sources[0].form.settings.pad_id
-            for name, array in found.items():
+            batch["input_ids"][:] = self.sources[0].format.settings.pad_id
+            for name, array in filled.items():
                 batch[name][first_time] = array
             yield batch
 
     def prefetch(
-        self, start_cursor: int, stop_cursor: int, depth: int = 2, rows: SequenceIndex = ALL_SEQUENCES
+        self, start_cursor: int, stop_cursor: int, depth: int = 2, sequences: SequenceIndex = ALL_SEQUENCES
     ) -> Prefetcher:
-        """Iterate over (cursor, batch) for the cursors [start, stop), up to `depth` batches made ahead by a thread."""
-        return Prefetcher(lambda cursor: self.batch(cursor, rows), start_cursor, stop_cursor, depth)
+        """Returns an iterator over (cursor, batch) for the cursors [start, stop).
 
-    def _stream_rows(self, cursor: int) -> IntArray:
+        Args:
+            start_cursor, stop_cursor: range of batches.
+            depth: batches that a thread makes ahead.
+            sequences: which sequences of each batch.
+        """
+        return Prefetcher(lambda cursor: self.batch(cursor, sequences), start_cursor, stop_cursor, depth)
+
+    def _stream_indices(self, cursor: int) -> IntArray:
         if cursor < 0:
             raise ValueError(f"a cursor cannot be negative: {cursor}")
         return np.arange(cursor * self.batch_size, (cursor + 1) * self.batch_size)
 
     def _fetch(self, source: IntArray, epoch: IntArray, index: IntArray) -> dict[str, np.ndarray]:
-        """The rows with these sources, epochs and indices, all int64 [n], in this order."""
+        """Returns the sequences with these sources, epochs and indices, all int64 [n], in this order."""
         batch: dict[str, np.ndarray] = {}
         for number, number_epoch in sorted(set(zip(source.tolist(), epoch.tolist(), strict=True))):
             here = (source == number) & (epoch == number_epoch)
-            found = self.sources[number].form.sequences(number_epoch, index[here])
-            for name, array in found.items():
+            part = self.sources[number].format.sequences(number_epoch, index[here])
+            for name, array in part.items():
                 if name not in batch:
                     batch[name] = np.empty((len(source), *array.shape[1:]), array.dtype)
                 batch[name][here] = array
         require_ids_in_range(batch, self._limits, self.sources, source)
         return batch
 
-    def _plan_ahead(self, form: ExampleFormat, epoch: int, index: int) -> None:
-        if 2 * index > form.num_sequences(epoch):  # earlier it would compete with the start of a run that may be short
-            form.prepare(epoch + 1)
+    def _plan_ahead(self, example_format: ExampleFormat, epoch: int, index: int) -> None:
+        if 2 * index > example_format.num_sequences(epoch):  # earlier it would slow down the start of a short run
+            example_format.plan_ahead(epoch + 1)
 
 
 class Prefetcher(Iterator[tuple[int, Batch]]):
-    """Makes batches in one background thread, in order, at most `depth` ahead; close it, or use it in a `with`.
+    """Makes batches in a background thread, in order; close it, or use it in a `with` block.
 
-    An error of the thread is raised where its batch would have come. `waited_seconds` is how long the consumer has
-    stood still for want of a batch.
+    An error of the thread is raised in place of its batch. `waited_seconds` is the time for which the consumer waited.
     """
 
     def __init__(self, make: Callable[[int], Batch], start: int, stop: int, depth: int) -> None:
+        """Starts the thread.
+
+        Args:
+            make: returns the batch of a cursor.
+            start, stop: range of cursors.
+            depth: most batches that are ready at a time.
+        """
         if depth < 1:
             raise ValueError(f"depth must be at least 1, not {depth}")
         self.waited_seconds = 0.0
@@ -171,19 +205,17 @@ class Prefetcher(Iterator[tuple[int, Batch]]):
             raise StopIteration
 
     def close(self) -> None:
-        """Stop the thread after the batch in its hands, and forget what is ready."""
+        """Stops the thread after its current batch, and drops the batches that are ready."""
         with self._changed:
             self._is_closed = True
             self._ready.clear()
             self._changed.notify_all()
-        self._thread.join(timeout=1.0)  # a whole epoch's plan may be in its hands; being a daemon it holds up nothing
+        self._thread.join(timeout=1.0)  # it may be planning a whole epoch; a daemon thread does not delay the exit
 
     def __enter__(self) -> Prefetcher:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self) -> None:
@@ -199,7 +231,7 @@ class Prefetcher(Iterator[tuple[int, Batch]]):
                         return
                     self._ready.append((cursor, batch))
                     self._changed.notify_all()
-        except BaseException as error:  # the consumer's to handle, whatever it is
+        except BaseException as error:  # raised in the consumer's thread, whatever it is
             self._error = error
         finally:
             with self._changed:
@@ -208,22 +240,22 @@ class Prefetcher(Iterator[tuple[int, Batch]]):
 
 
 def _weights(sources: Sequence[MixtureSource]) -> list[float]:
-    """The weights as they are, or rows per epoch where none is given; raises `UserError`."""
+    """Returns the weights, or sequences per epoch where there are none; raises `UserError`."""
     if not sources:
-        raise UserError("there is no source to read; name one in data.sources")
+        raise UserError("data.sources is empty; name at least one source")
     for source in sources:
-        if not source.form.num_sequences(0):
-            raise UserError(f"source {source.name} has no rows: too little text for rows of this length, or none")
+        if not source.format.num_sequences(0):
+            raise UserError(f"source {source.name} has no sequences: too little text for sequences of this length")
         if source.weight is not None and not (math.isfinite(source.weight) and source.weight > 0):
             raise UserError(f"the weight of source {source.name} must be a positive number, not {source.weight}")
     without = [source.name for source in sources if source.weight is None]
     if without and len(without) < len(sources):
         raise UserError(f"give every source a weight or none: {', '.join(without)} lacks one")
-    return [source.form.num_sequences(0) if source.weight is None else source.weight for source in sources]
+    return [source.format.num_sequences(0) if source.weight is None else source.weight for source in sources]
 
 
-def _require_same_rows(sources: Sequence[MixtureSource]) -> None:
-    first = sources[0].form
+def _require_same_format(sources: Sequence[MixtureSource]) -> None:
+    first = sources[0].format
     for source in sources[1:]:
-        if type(source.form) is not type(first) or source.form.settings.seq_len != first.settings.seq_len:
-            raise UserError(f"sources {sources[0].name} and {source.name} must have the same form and row length")
+        if type(source.format) is not type(first) or source.format.settings.seq_len != first.settings.seq_len:
+            raise UserError(f"sources {sources[0].name} and {source.name} must have the same format and seq_len")

@@ -137,7 +137,7 @@ def prepare_corpus(
             raise UserError(f"the text of {source_name} changed while it was being tokenised; start again")
         with atomic_folder(folder, replace=False) as temporary:
             splits, counts = _write(temporary, parts, tokenizer, digest)
-            facts = {**read_facts(), **filter_.left_out, "kept": parts.documents}
+            facts = {**read_facts(), **filter_.num_dropped, "kept": parts.documents}
             if not splits["eval" if recipe.eval_fraction >= 1 else "train"].tokens:
                 place.remove()
                 raise UserError(_why_empty(source_name, facts))
@@ -182,7 +182,7 @@ def _fill(
     def todo() -> Iterator[_Batch]:
         nonlocal size, first
         for group in batches(documents, DOCUMENTS_PER_BATCH):
-            kept = filter_.keep(group)
+            kept = filter_.filter(group)
             if kept and first >= done:
                 held = np.fromiter(map(held_out, kept), bool, len(kept))
                 yield _Batch(first, kept, held, sum(map(len, kept)), _utf8(kept))

@@ -1,7 +1,6 @@
-"""Whether every number of a batch lies where a table has room for it.
+"""Range checks of the integers of a batch.
 
-JAX does not say so itself: a read outside a table gives its last row, NaN or zeros, as the case may be, and training
-goes on.
+JAX does not raise for an index outside a table: the result is the last row, NaN or zeros, and training goes on.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from bertjax.data.formats.base import FormatSettings, example_ids
 from bertjax.errors import UserError
 from bertjax.types import Batch
 
-TOKEN_TYPES = 3  # of `segments`; other forms have fewer
+TOKEN_TYPES = 3  # of XLNet's segments; other formats have fewer
 
 
 class NamedSource(Protocol):
-    """A source as messages tell of it."""
+    """Source as named in messages."""
 
     @property
     def name(self) -> str: ...
@@ -29,7 +28,7 @@ class NamedSource(Protocol):
 
 
 def id_limits(settings: FormatSettings, vocab_size: int) -> dict[str, int]:
-    """The first number that each field of a batch must not hold; none of them may hold one below 0."""
+    """Returns the exclusive upper limit of each integer field of a batch; the lower limit is 0."""
     return {
         "input_ids": vocab_size,
         "segment_ids": settings.max_examples + 1,
@@ -41,66 +40,76 @@ def id_limits(settings: FormatSettings, vocab_size: int) -> dict[str, int]:
 
 
 def require_special_tokens(settings: FormatSettings, vocab_size: int) -> None:
-    """Raises `UserError` when a piece that rows are made with lies outside the vocabulary."""
+    """Raises `UserError` if a special token that formats insert lies outside the vocabulary."""
     for name in ("pad_id", "cls_id", "sep_id", "end_id"):
         if (value := getattr(settings, name)) >= vocab_size:
             raise UserError(
-                f"the tokenizer's {name} is {value}, but the vocabulary has only {vocab_size} pieces; take tokenizer "
-                "and vocabulary of one model"
+                f"the tokenizer's {name} is {value}, but the vocabulary has only {vocab_size} tokens; use the "
+                "tokenizer and the vocabulary of one model"
             )
 
 
 def require_ids_in_range(
-    batch: Batch, limits: Mapping[str, int], sources: Sequence[NamedSource], of_row: np.ndarray
+    batch: Batch, limits: Mapping[str, int], sources: Sequence[NamedSource], source_of: np.ndarray
 ) -> None:
-    """Raises `UserError` naming the number, its example and its document; `of_row` int [B] is the source of each row.
+    """Checks every integer field in one pass, without allocation.
 
-    One pass over each field, nothing allocated, where all is well.
+    Args:
+        batch: arrays by name.
+        limits: result of `id_limits`.
+        sources: the sources of the mixture.
+        source_of: int [B], the source of each sequence.
+
+    Raises:
+        UserError: a value is out of range; names the value, its example and its document.
     """
     for name, limit in limits.items():
-        # Without a sign, negative numbers are huge.
+        # As unsigned numbers, negative values are large.
         if name in batch and batch[name].size and batch[name].view(np.uint32).max() >= limit:
-            raise _fault(batch, name, limit, sources, of_row)
+            raise _out_of_range(batch, name, limit, sources, source_of)
 
 
-def _fault(batch: Batch, name: str, limit: int, sources: Sequence[NamedSource], of_row: np.ndarray) -> UserError:
+def _out_of_range(
+    batch: Batch, name: str, limit: int, sources: Sequence[NamedSource], source_of: np.ndarray
+) -> UserError:
     array = batch[name]
-    row, column = (int(each[0]) for each in np.nonzero((array < 0) | (array >= limit)))
-    value, source = int(array[row, column]), sources[of_row[row]]
-    example = int(batch["example_ids"][row, _example(batch, name, row, column)])
+    sequence, column = (int(each[0]) for each in np.nonzero((array < 0) | (array >= limit)))
+    value, source = int(array[sequence, column]), sources[source_of[sequence]]
+    example = int(batch["example_ids"][sequence, _example_at(batch, name, sequence, column)])
     if name != "input_ids":
         return UserError(
-            f"source {source.name}: {name} holds {value} (example {example}), outside 0 to {limit - 1}"
-            f"{_beginning(source.corpus, example)}; please report it: the text is not at fault"
+            f"source {source.name}: {name} contains {value} (example {example}), outside 0 to {limit - 1}"
+            f"{_document_of_example(source.corpus, example)}; please report this bug: the text is not the cause"
         )
     return UserError(
-        f"source {source.name} holds token id {value} (example {example}), but the vocabulary has {limit} pieces, ids "
-        f"0 to {limit - 1}{_holding(source.corpus, value)}; prepare the corpus with the tokenizer of this model"
+        f"source {source.name} contains token id {value} (example {example}), but the vocabulary has {limit} tokens, "
+        f"ids 0 to {limit - 1}{_document_of_token(source.corpus, value)}; prepare the corpus with the tokenizer of "
+        "this model"
     )
 
 
-def _example(batch: Batch, name: str, row: int, column: int) -> int:
-    """Which example of its row a place belongs to; padding is taken for a part of the first."""
+def _example_at(batch: Batch, name: str, sequence: int, column: int) -> int:
+    """Returns the index of the example at a position; padding counts as part of the first."""
     if batch[name].shape != batch["segment_ids"].shape:
         return column
-    most = batch["example_ids"].shape[1]
-    return min(max(int(batch["segment_ids"][row, column]), 1), most) - 1
+    max_examples = batch["example_ids"].shape[1]
+    return min(max(int(batch["segment_ids"][sequence, column]), 1), max_examples) - 1
 
 
-def _holding(corpus: Corpus | None, value: int) -> str:
-    """Where the corpus holds an id, in words. Reads it from its beginning, once, in a run that ends."""
-    if corpus is None or (place := corpus.find(value)) is None:
+def _document_of_token(corpus: Corpus | None, value: int) -> str:
+    """Returns words for the first document with a token id; reads the corpus from the beginning."""
+    if corpus is None or (position := corpus.find(value)) is None:
         return ""
-    document = int(np.searchsorted(corpus.document_tokens, place, side="right")) - 1
-    token = place - int(corpus.document_tokens[document])
+    document = int(np.searchsorted(corpus.document_tokens, position, side="right")) - 1
+    token = position - int(corpus.document_tokens[document])
     return f"; token {token + 1:,} of document {document + 1:,} of {corpus.folder or 'the corpus'}"
 
 
-def _beginning(corpus: Corpus | None, example: int) -> str:
-    """In which document an example begins, in words."""
+def _document_of_example(corpus: Corpus | None, example: int) -> str:
+    """Returns words for the document in which an example begins."""
     if corpus is None:
         return ""
-    first = int(example_ids(corpus, np.zeros(1, np.int64))[0])  # the identity of one that begins with the corpus
+    first = int(example_ids(corpus, np.zeros(1, np.int64))[0])  # identity of an example at the first token
     begin = (example - first) & 0xFFFFFFFF
     document = int(np.searchsorted(corpus.document_tokens, begin, side="right"))
     return f"; it begins in document {document:,} of {corpus.folder or 'the corpus'}"

@@ -115,7 +115,7 @@ def _train(
     from_config.require_held_out(prepared)
     feed = build.corpus_feed(exp, prepared)
     run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), restored_meta, processes)
-    for line in summary(exp, prepared, sum(run.batches.rows_per_epoch.values())):
+    for line in summary(exp, prepared, sum(run.batches.sequences_per_epoch.values())):
         run.console.print(line)
     callback.on_train_begin(TrainingStart(exp, run, int(state.step), prepared.tokenizer, prepared.vocabulary.counts))
     return train(run, state, callback)[0]

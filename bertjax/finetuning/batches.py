@@ -120,19 +120,19 @@ class TaskBatches:
         return self.sizes[int(np.searchsorted(self.sizes, self._used[epoch % len(self._used)][step]))]
 
     @property
-    def rows_per_epoch(self) -> dict[str, int]:
+    def sequences_per_epoch(self) -> dict[str, int]:
         """Sequences in the first epoch."""
         return {self.name: int(np.array(self.sizes)[np.searchsorted(self.sizes, self._used[0])].sum())}
 
     @property
     def mean_sequences(self) -> float:
         """Sequences per batch, mean over the first epoch."""
-        return self.rows_per_epoch[self.name] / self.steps_per_epoch
+        return self.sequences_per_epoch[self.name] / self.steps_per_epoch
 
     @property
     def padding(self) -> float:
         """Share of the token slots of the first epoch that hold padding."""
-        return 1.0 - len(self.features.tokens) / (self.rows_per_epoch[self.name] * self.seq_len)
+        return 1.0 - len(self.features.tokens) / (self.sequences_per_epoch[self.name] * self.seq_len)
 
     def window_numbers(self, cursor: int) -> np.ndarray:
         """Returns int32, the indices of the windows of batch `cursor`, in order."""

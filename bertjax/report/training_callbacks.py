@@ -49,7 +49,7 @@ class ReportWriter(Callback):
         model_probes = functools.cache(lambda: probes(exp, start.tokenizer, start.token_counts))
 
         def facts() -> dict[str, Any]:
-            sequences = sum(run.batches.rows_per_epoch.values())
+            sequences = sum(run.batches.sequences_per_epoch.values())
             return run_facts(exp, run.meta["tokens"], sequences, start.mean_batch_size)
 
         def probe(step: int, params: Params) -> list[Probe]:

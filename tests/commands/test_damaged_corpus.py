@@ -36,6 +36,6 @@ def test_a_run_on_a_damaged_corpus_ends_with_the_document(
     assert lab.run("pretrain", "--workdir", tmp_path / "run", cache) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert f"holds token id {value} (example " in said and f"the vocabulary has {size} pieces" in said
+    assert f"contains token id {value} (example " in said and f"the vocabulary has {size} tokens" in said
     assert f"token 1 of document 1 of {folder}/train; prepare the corpus" in said
     assert not list((tmp_path / "run").glob("checkpoints/[0-9]*"))

@@ -1,24 +1,24 @@
 import numpy as np
 
-from bertjax.data.counter_rng import CounterRng, binomial_half, permutation, scale
+from bertjax.data.counter_rng import CounterRng, binomial_half, bits_to_integers, permutation
 
 
 def test_a_stream_is_named():
-    first = CounterRng("pairs", 1, 2).words(100)
-    assert np.array_equal(first, CounterRng("pairs", 1, 2).words(100))
-    assert not np.array_equal(first, CounterRng("pairs", 1, 3).words(100))
-    assert not np.array_equal(first, CounterRng("pairs", 12).words(100))
+    first = CounterRng("pairs", 1, 2).random_bits(100)
+    assert np.array_equal(first, CounterRng("pairs", 1, 2).random_bits(100))
+    assert not np.array_equal(first, CounterRng("pairs", 1, 3).random_bits(100))
+    assert not np.array_equal(first, CounterRng("pairs", 12).random_bits(100))
 
 
 def test_a_stream_does_not_depend_on_how_it_is_read():
-    draws = CounterRng("x")
-    parts = np.concatenate([draws.words(3), draws.words(1), draws.words(6)])
-    assert np.array_equal(parts, CounterRng("x").words(10))
+    rng = CounterRng("x")
+    parts = np.concatenate([rng.random_bits(3), rng.random_bits(1), rng.random_bits(6)])
+    assert np.array_equal(parts, CounterRng("x").random_bits(10))
 
 
 def test_numbers_are_the_same_for_ever():
     """A run resumed under another numpy must see the same batches."""
-    assert CounterRng("golden", 7).words(2).tolist() == [13534796880091058135, 16918955881845620649]
+    assert CounterRng("golden", 7).random_bits(2).tolist() == [13534796880091058135, 16918955881845620649]
     assert permutation(8, "golden", 7).tolist() == [2, 5, 7, 4, 3, 0, 6, 1]
 
 
@@ -27,8 +27,8 @@ def test_integers_are_uniform_below_their_limits():
     assert np.bincount(values, minlength=7).max() < 10_000 + 5 * 100
     assert (values >= 0).all() and (values < 7).all()
     top = np.full(1, 2**64 - 1, np.uint64)
-    assert scale(top, np.array([2**40])).tolist() == [2**40 - 1]
-    assert scale(top, np.array([0])).tolist() == [0]
+    assert bits_to_integers(top, np.array([2**40])).tolist() == [2**40 - 1]
+    assert bits_to_integers(top, np.array([0])).tolist() == [0]
 
 
 def test_permutation_is_one():

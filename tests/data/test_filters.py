@@ -22,16 +22,16 @@ from bertjax.errors import UserError
 
 def kept(texts: list[str], batch: int = 1000, **settings: object) -> tuple[list[str], dict[str, int]]:
     filter_ = DocumentFilter(FilterConfig(**settings))  # type: ignore[arg-type]
-    out = [text for start in range(0, len(texts), batch) for text in filter_.keep(texts[start : start + batch])]
-    return out, {name: count for name, count in filter_.left_out.items() if count}
+    out = [text for start in range(0, len(texts), batch) for text in filter_.filter(texts[start : start + batch])]
+    return out, {name: count for name, count in filter_.num_dropped.items() if count}
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(1, 7))
 def test_the_first_of_equal_texts_stays(numbers: list[int], batch: int) -> None:
     texts = [f"text {number}" for number in numbers]
-    found, left_out = kept(texts, batch, deduplicate=True)
+    found, num_dropped = kept(texts, batch, deduplicate=True)
     assert found == list(dict.fromkeys(texts))
-    assert left_out.get("duplicates", 0) == len(texts) - len(found)
+    assert num_dropped.get("duplicates", 0) == len(texts) - len(found)
 
 
 def test_many_texts_are_remembered_in_few_sorted_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,9 +39,9 @@ def test_many_texts_are_remembered_in_few_sorted_runs(monkeypatch: pytest.Monkey
     random.Random(0).shuffle(texts)
     filter_ = DocumentFilter(FilterConfig(deduplicate=True))
     for start in range(0, 5000, 13):
-        assert len(filter_.keep(texts[start : start + 13])) == min(13, 5000 - start)
-    assert filter_.keep(texts) == []
-    runs = filter_._seen._runs
+        assert len(filter_.filter(texts[start : start + 13])) == min(13, 5000 - start)
+    assert filter_.filter(texts) == []
+    runs = filter_._duplicates._runs
     assert len(runs) <= filters_module._RUNS and sum(map(len, runs)) == 5000
 
 

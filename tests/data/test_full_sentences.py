@@ -108,8 +108,8 @@ def test_no_token_is_lost_but_those_that_are_counted(name):
     form = form_of(documents, name, 9)
     ids = np.concatenate([row[row >= FIRST_ID] for row in all_rows(form)["input_ids"]])
     assert len(ids) == len(set(ids.tolist()))
-    assert len(ids) + form.dropped_rows == sum(map(sum, documents))
-    assert form.dropped_rows > 0 or name == "full_sentences"
+    assert len(ids) + form.dropped_examples == sum(map(sum, documents))
+    assert form.dropped_examples > 0 or name == "full_sentences"
 
 
 @pytest.mark.parametrize("name", FORMATS)

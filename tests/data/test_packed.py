@@ -85,9 +85,9 @@ def test_a_batch_costs_its_rows(name, monkeypatch):
     """Any rows are those of the whole epoch, made without the others."""
     form = form_of(name)
     whole, some = all_rows(form), np.random.default_rng(0).permutation(form.num_sequences(0))[:6]
-    sizes, examples = [], form.form.examples
+    sizes, examples = [], form.unpacked.examples
     monkeypatch.setattr(
-        form.form,
+        form.unpacked,
         "examples",
         lambda epoch, numbers, counts: sizes.append(len(numbers)) or examples(epoch, numbers, counts),
     )
@@ -288,7 +288,7 @@ def test_resuming_late_takes_no_longer(num_documents, name):
 @pytest.mark.parametrize("name", ["segments", "stream"])
 def test_rows_that_go_on_are_refused(name):
     with pytest.raises(
-        UserError, match=rf"packing=best_fit packs block, .*, sop_pairs: rows of {name} are full, set none"
+        UserError, match=rf"packing=best_fit packs block, .*, sop_pairs; sequences of {name} are full: set none"
     ):
         form_of(name)
 
@@ -309,5 +309,5 @@ def test_impossible_settings_are_refused(settings, words):
 def test_examples_that_do_not_fit_are_refused():
     settings = FormatSettings(8, 0, PAD, CLS, SEP, 0.1, 1, False, max_examples=2)
     parts = [(np.array([0, 4]), np.array([4, 1]))]
-    with pytest.raises(ValueError, match="a row of 8 tokens was given 9"):
+    with pytest.raises(ValueError, match="a sequence of 8 tokens cannot hold 9"):
         assemble_sequences(corpus_of(), parts, settings, np.zeros(2, np.uint32), 0, np.array([2]))

@@ -46,7 +46,7 @@ KINDS = ["any", "articles", "short", "two", "equal", "long"]
 @pytest.mark.parametrize(("seq_len", "most"), [(64, 64), (64, 3), (17, 2), (32, 1)])
 def test_rows_are_those_of_best_fit_one_by_one(kind, seq_len, most):
     lengths = lengths_of(kind, 300, seq_len)
-    rows = members(plan_packing(lengths, seq_len=seq_len, most=most, seed=1, epoch=0))
+    rows = members(plan_packing(lengths, seq_len=seq_len, max_examples=most, seed=1, epoch=0))
     wanted = [(sum(row), len(row)) for row in one_by_one(lengths, seq_len, most)]  # alike rows are interchangeable
     assert sorted((int(lengths[row].sum()), len(row)) for row in rows) == sorted(wanted)
 
@@ -56,18 +56,20 @@ def test_rows_are_those_of_best_fit_one_by_one(kind, seq_len, most):
 def test_every_example_stands_once_in_rows_that_have_room(kind, window):
     lengths = lengths_of(kind, 900, 50)
     for epoch in range(2):
-        plan = plan_packing(lengths, seq_len=50, most=4, window=window, seed=3, epoch=epoch)
+        plan = plan_packing(lengths, seq_len=50, max_examples=4, window=window, seed=3, epoch=epoch)
         rows = members(plan)
         assert sorted(np.concatenate(rows).tolist()) == list(range(900))
         assert max(lengths[row].sum() for row in rows) <= 50
         assert min(map(len, rows)) >= 1 and max(map(len, rows)) <= 4
         assert all(len(set((row // window).tolist())) == 1 for row in rows)  # windows are packed by themselves
-        assert plan.num_sequences == count_packed_sequences(lengths, seq_len=50, most=4, window=window)
+        assert plan.num_sequences == count_packed_sequences(lengths, seq_len=50, max_examples=4, window=window)
 
 
 def test_larger_windows_need_fewer_rows():
     lengths = lengths_of("any", 4000, 128)
-    rows = [count_packed_sequences(lengths, seq_len=128, most=16, window=window) for window in (1, 10, 100, 4000)]
+    rows = [
+        count_packed_sequences(lengths, seq_len=128, max_examples=16, window=window) for window in (1, 10, 100, 4000)
+    ]
     assert rows == sorted(rows, reverse=True)
     assert 1 - lengths.sum() / (rows[-1] * 128) < 0.01
 
@@ -77,7 +79,7 @@ def test_a_plan_is_a_function_of_seed_and_epoch():
     lengths = lengths_of("any", 2000, 128)
 
     def plan(**names):
-        return plan_packing(lengths, seq_len=128, most=8, window=700, **({"seed": 1, "epoch": 0} | names))
+        return plan_packing(lengths, seq_len=128, max_examples=8, window=700, **({"seed": 1, "epoch": 0} | names))
 
     one, again = plan(), plan()
     assert np.array_equal(one.members, again.members)
@@ -93,7 +95,9 @@ def test_who_shares_a_row_and_where_rows_stand_is_random():
     lengths = np.repeat([30, 70], 500).astype(np.int32)  # every row has one of each
     partners, places = np.zeros((2, 500)), np.zeros((2, 500))
     for epoch in range(2):
-        rows = np.sort(np.stack(members(plan_packing(lengths, seq_len=100, most=9, seed=0, epoch=epoch))), axis=1)
+        rows = np.sort(
+            np.stack(members(plan_packing(lengths, seq_len=100, max_examples=9, seed=0, epoch=epoch))), axis=1
+        )
         order = np.argsort(rows[:, 0])
         partners[epoch], places[epoch] = rows[order, 1], order
     for found in (partners, places):
@@ -102,7 +106,7 @@ def test_who_shares_a_row_and_where_rows_stand_is_random():
 
 
 def test_some_rows_are_found_without_the_others():
-    plan = plan_packing(lengths_of("any", 500, 64), seq_len=64, most=8, seed=0, epoch=0)
+    plan = plan_packing(lengths_of("any", 500, 64), seq_len=64, max_examples=8, seed=0, epoch=0)
     whole = members(plan)
     some = np.random.default_rng(0).integers(0, plan.num_sequences, 40)
     for found, row in zip(members(plan, some), some.tolist(), strict=True):
@@ -112,14 +116,14 @@ def test_some_rows_are_found_without_the_others():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plan_is_small(kind):
     lengths = lengths_of(kind, 20_000, 512)
-    plan = plan_packing(lengths, seq_len=512, most=64, window=1 << 12, seed=0, epoch=0)
+    plan = plan_packing(lengths, seq_len=512, max_examples=64, window=1 << 12, seed=0, epoch=0)
     assert plan.num_bytes <= 8 * len(lengths) + 8
 
 
 def test_planning_needs_little_beside_the_plan():
     lengths = lengths_of("articles", 1 << 18, 512)
     tracemalloc.start()
-    plan_packing(lengths, seq_len=512, most=16, window=1 << 12, seed=0, epoch=0)
+    plan_packing(lengths, seq_len=512, max_examples=16, window=1 << 12, seed=0, epoch=0)
     assert tracemalloc.get_traced_memory()[1] < 44 * len(lengths)
     tracemalloc.stop()
 
@@ -139,5 +143,5 @@ def test_steps_are_as_many_as_lengths_and_not_as_examples(monkeypatch):
 
 
 def test_nothing_to_pack():
-    plan = plan_packing(np.zeros(0, np.int32), seq_len=8, most=2, seed=0, epoch=0)
-    assert plan.num_sequences == count_packed_sequences(np.zeros(0, np.int32), seq_len=8, most=2) == 0
+    plan = plan_packing(np.zeros(0, np.int32), seq_len=8, max_examples=2, seed=0, epoch=0)
+    assert plan.num_sequences == count_packed_sequences(np.zeros(0, np.int32), seq_len=8, max_examples=2) == 0

@@ -201,7 +201,7 @@ def test_chunks_follow_each_other(documents, seq_len, seed):
     """Each chunk is the fewest sentences that reach the target; the next begins where this one, or its A, ended."""
     corpus, given_ = corpus_of(documents), form_of(documents, seq_len=seq_len, short_seq_prob=0.5, seed=seed).settings
     group = range(corpus.num_documents)
-    chunks = pairs_module._cut_chunks(corpus, given_, group, CounterRng("test", seed))
+    chunks = pairs_module._cut_chunks(corpus, given_, group, CounterRng("test", seed), "nsp")
     tokens = corpus.sentence_tokens
     for document in group:
         here = np.flatnonzero(chunks.document == document)
@@ -222,7 +222,7 @@ def test_chunks_follow_each_other(documents, seq_len, seed):
 
 def test_short_targets_are_uniform_from_two_to_the_longest():
     corpus, given_ = corpus_of([[1]] * 11_000), form_of([[1]], seq_len=14, short_seq_prob=1.0).settings
-    targets = pairs_module._cut_chunks(corpus, given_, range(11_000), CounterRng("test")).target
+    targets = pairs_module._cut_chunks(corpus, given_, range(11_000), CounterRng("test"), "nsp").target
     shares = np.bincount(targets, minlength=12)
     assert shares[:2].tolist() == [0, 0] and len(shares) == 12
     assert np.abs(shares[2:] - 1100).max() < 5 * np.sqrt(1100)
@@ -254,7 +254,7 @@ def test_random_b_comes_from_another_document():
 def test_truncation_takes_turns_and_both_ends():
     many = np.full(40_000, 0)
     a, b = many + 30, many + 22
-    plan = pairs_module._truncate(many + 100, a, many + 500, b, many == 1, 41, CounterRng("test"))
+    plan = pairs_module._truncate(PairPlan(many + 100, a, many + 500, b, many == 1), 41, CounterRng("test"))
     assert set(plan.a_length.tolist()) == {21} and set(plan.b_length.tolist()) == {20}  # 8 of A, then B, A, B
     for dropped, total in ((plan.a_start - 100, 9), (plan.b_start - 500, 2)):
         shares = np.bincount(dropped, minlength=total + 1) / len(many)

@@ -16,11 +16,11 @@ class Rows:
 
     def __init__(self, rows: int, kind: int) -> None:
         self.rows, self.kind, self.batch_size = rows, kind, rows
-        self.rows_per_epoch = {"all": 100 * kind}
+        self.sequences_per_epoch = {"all": 100 * kind}
 
-    def batch(self, cursor: int, rows: slice = ALL_SEQUENCES, first_sequence: int = 0) -> dict[str, np.ndarray]:
+    def batch(self, cursor: int, sequences: slice = ALL_SEQUENCES, first_sequence: int = 0) -> dict[str, np.ndarray]:
         numbers = 1000 * self.kind + first_sequence + cursor * self.rows + np.arange(self.rows)
-        return {"input_ids": numbers[rows, None]}
+        return {"input_ids": numbers[sequences, None]}
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_larger_batch_goes_on_behind_the_smaller_ones(staged: PhasedPipeline) 
     seen = [staged.batch(cursor)["input_ids"][:, 0].tolist() for cursor in range(7)]
     assert list(itertools.chain(*seen[:5])) == list(range(14))
     assert seen[5:] == [[1000, 1001, 1002], [1003, 1004, 1005]]
-    assert staged.rows_per_epoch == {"all": 100}
+    assert staged.sequences_per_epoch == {"all": 100}
 
 
 def test_any_batch_and_any_rows_of_it_can_be_asked_for(staged: PhasedPipeline) -> None:
@@ -50,7 +50,7 @@ def test_any_batch_and_any_rows_of_it_can_be_asked_for(staged: PhasedPipeline) -
 
 def test_every_host_reads_its_share_whatever_the_size_of_the_batch() -> None:
     """P19: four hosts, then two from cursor 4 on; every row once, and every batch as one host would have it."""
-    phases = [PhaseBatches(0, 0, Rows(4, 0)), PhaseBatches(3, 12, SequenceIndex(8, 0))]
+    phases = [PhaseBatches(0, 0, Rows(4, 0)), PhaseBatches(3, 12, Rows(8, 0))]
     whole = {cursor: PhasedPipeline(phases).batch(cursor)["input_ids"][:, 0] for cursor in range(8)}
     found: dict[int, list[int]] = {cursor: [] for cursor in whole}
     for hosts, start, stop in ((4, 0, 4), (2, 4, 8)):

@@ -105,30 +105,30 @@ def test_threads_do_not_disturb_each_other():
 def test_each_epoch_holds_every_row_once_and_runs_into_the_next(form):
     source = source_of(form=form)
     pipeline = pipeline_of(source, batch_size=7)
-    lengths = [source.form.num_sequences(epoch) for epoch in range(5)]
+    lengths = [source.format.num_sequences(epoch) for epoch in range(5)]
     batches = [pipeline.batch(cursor) for cursor in range(sum(lengths) // 7)]
     rows = np.concatenate([batch["input_ids"] for batch in batches])
     draws = np.concatenate([batch["example_draws"] for batch in batches])
     begins = offsets(lengths)
     for epoch in range(4):
         here = slice(begins[epoch], begins[epoch + 1])
-        whole = source.form.sequences(epoch, np.arange(lengths[epoch]))["input_ids"]
+        whole = source.format.sequences(epoch, np.arange(lengths[epoch]))["input_ids"]
         assert sorted(rows[here].tolist()) == sorted(whole.tolist())
         assert (draws[here] == epoch % 3).all()
-    assert pipeline.rows_per_epoch == {"a": lengths[0]}
+    assert pipeline.sequences_per_epoch == {"a": lengths[0]}
 
 
 @pytest.mark.parametrize("form", ["block", "nsp_pairs"])
 def test_the_next_epoch_is_planned_in_the_second_half_of_this_one(form, monkeypatch):
     source = source_of(form=form)
     pipeline = pipeline_of(source, batch_size=1)
-    asked, prepare, rows = [], source.form.prepare, source.form.num_sequences(0)
-    monkeypatch.setattr(source.form, "prepare", lambda epoch: asked.append(epoch) or prepare(epoch))
+    asked, prepare, rows = [], source.format.plan_ahead, source.format.num_sequences(0)
+    monkeypatch.setattr(source.format, "plan_ahead", lambda epoch: asked.append(epoch) or prepare(epoch))
     pipeline.batch(rows // 2 - 2)
     assert asked == []
     pipeline.batch(rows // 2 + 2)
     assert asked == [1]
-    wait_until(lambda: 1 in source.form._orders._futures and source.form._orders._futures[1].done())
+    wait_until(lambda: 1 in source.format._orders._futures and source.format._orders._futures[1].done())
     assert_equal(pipeline.batch(rows), pipeline_of(source_of(form=form), batch_size=1).batch(rows))
 
 
@@ -137,7 +137,7 @@ def test_sources_are_mixed_by_weight():
     batches = [pipeline.batch(cursor) for cursor in range(256)]  # one period of the pattern
     is_second = np.concatenate([batch["input_ids"][:, 1] for batch in batches]) >= 50_000
     assert is_second.mean() == 0.25
-    one_epoch = pipeline.sources[0].form.num_sequences(0)
+    one_epoch = pipeline.sources[0].format.num_sequences(0)
     firsts = np.concatenate([batch["example_ids"][:, 0] for batch in batches])[~is_second][:one_epoch]
     assert len(np.unique(firsts)) == one_epoch
 
@@ -145,7 +145,7 @@ def test_sources_are_mixed_by_weight():
 def test_without_weights_sources_are_mixed_by_size():
     sources = source_of("a", 300), source_of("bb", 100, first_id=50_000)
     pipeline = pipeline_of(*sources)
-    rows = [source.form.num_sequences(0) for source in sources]
+    rows = [source.format.num_sequences(0) for source in sources]
     ids = np.concatenate([pipeline.batch(cursor)["input_ids"][:, 1] for cursor in range(256)])
     assert abs((ids >= 50_000).mean() - rows[1] / sum(rows)) < 0.001
 
@@ -154,10 +154,10 @@ def test_epochs_at():
     pipeline = mixed()
     assert pipeline.epochs_at(0) == {"a": 0.0, "bb": 0.0}
     for source, rows in zip(pipeline.sources, (3072, 1024), strict=True):
-        mean = np.mean([source.form.num_sequences(draw) for draw in range(3)])
+        mean = np.mean([source.format.num_sequences(draw) for draw in range(3)])
         assert pipeline.epochs_at(256)[source.name] == pytest.approx(rows / mean, abs=1)
     single = pipeline_of(source_of(form="block"), batch_size=1)
-    assert single.epochs_at(single.rows_per_epoch["a"]) == {"a": 1.0}
+    assert single.epochs_at(single.sequences_per_epoch["a"]) == {"a": 1.0}
 
 
 def test_seeds_give_other_batches():
@@ -179,11 +179,11 @@ def test_weights_that_cannot_be_mixed(weights, message):
 
 
 def test_sources_must_agree_and_hold_something():
-    with pytest.raises(UserError, match="no source"):
+    with pytest.raises(UserError, match=r"data\.sources is empty"):
         pipeline_of()
-    with pytest.raises(UserError, match="source none has no rows"):
+    with pytest.raises(UserError, match="source none has no sequences"):
         pipeline_of(source_of("none", 0))
-    with pytest.raises(UserError, match="same form and row length"):
+    with pytest.raises(UserError, match="same format and seq_len"):
         pipeline_of(source_of("a"), source_of("bb", seq_len=32))
     with pytest.raises(UserError, match="batch size"):
         pipeline_of(source_of(), batch_size=0)
@@ -191,7 +191,7 @@ def test_sources_must_agree_and_hold_something():
 
 def test_ids_outside_the_vocabulary_are_named():
     pipeline = pipeline_of(source_of("a"), source_of("bb", first_id=50_000), vocab_size=50_000)
-    with pytest.raises(UserError, match=r"source bb holds token id 5\d+ \(example \d+\).* 50000 pieces"):
+    with pytest.raises(UserError, match=r"source bb contains token id 5\d+ \(example \d+\).* 50000 tokens"):
         for cursor in range(20):
             pipeline.batch(cursor)
     largest = max(pipeline_of(source_of("a")).batch(cursor)["input_ids"].max() for cursor in range(20))
@@ -210,17 +210,17 @@ def test_evaluation_counts_every_row_once(make):
     shapes = {name: array.shape for name, array in pipeline.batch(0).items()}
     assert all({name: array.shape for name, array in batch.items()} == shapes for batch in batches)
     for source in pipeline.sources:
-        rows = source.form.sequences(0, np.arange(source.form.num_sequences(0)))
+        rows = source.format.sequences(0, np.arange(source.format.num_sequences(0)))
         found = np.concatenate([batch["input_ids"][batch["example_weights"][:, 0] > 0] for batch in batches])
         mine = [row for row in found.tolist() if row in rows["input_ids"].tolist()]
         assert sorted(mine) == sorted(rows["input_ids"].tolist())
-    assert sum(batch["example_weights"].sum() for batch in batches) == sum(pipeline.rows_per_epoch.values())
+    assert sum(batch["example_weights"].sum() for batch in batches) == sum(pipeline.sequences_per_epoch.values())
 
 
 def test_a_host_without_a_row_of_its_own_has_an_empty_batch_all_the_same():
     """P19: the others wait for it."""
     pipeline = pipeline_of(source_of(num_documents=1), batch_size=64)
-    assert pipeline.rows_per_epoch["a"] < 48
+    assert pipeline.sequences_per_epoch["a"] < 48
     (whole,) = pipeline.eval_batches(5)
     (last,) = pipeline.eval_batches(5, slice(48, 64))
     assert_equal(last, {name: array[48:] for name, array in whole.items()})
@@ -229,7 +229,7 @@ def test_a_host_without_a_row_of_its_own_has_an_empty_batch_all_the_same():
 def test_empty_rows_are_all_padding():
     pipeline = pipeline_of(source_of(num_documents=1), batch_size=64)
     (batch,) = pipeline.eval_batches(5)
-    used = pipeline.rows_per_epoch["a"]
+    used = pipeline.sequences_per_epoch["a"]
     assert 0 < used < 64
     assert (batch["input_ids"][used:] == SPECIAL_IDS.pad_id).all()
     for name, array in batch.items():
@@ -257,7 +257,7 @@ def test_prefetching_changes_nothing():
             assert cursor == expected
             assert_equal(batch, pipeline.batch(cursor))
         assert next(ahead, None) is None
-    (_, half), *_ = pipeline.prefetch(0, 1, rows=slice(0, 8))
+    (_, half), *_ = pipeline.prefetch(0, 1, sequences=slice(0, 8))
     assert_equal(half, pipeline.batch(0, slice(0, 8)))
 
 

@@ -27,7 +27,7 @@ def test_every_source_is_read_without_gaps(weights, seed):
     source, index = mixture.locate(np.arange(rows))
     for number in range(len(weights)):
         assert np.array_equal(index[source == number], np.arange((source == number).sum()))
-    assert mixture.used(rows) == np.bincount(source, minlength=len(weights)).tolist()
+    assert mixture.num_used(rows) == np.bincount(source, minlength=len(weights)).tolist()
 
 
 def test_shares_are_the_weights():
@@ -48,7 +48,7 @@ def test_any_row_can_be_located_alone():
     source, index = mixture.locate(rows)
     for i in range(0, 1000, 100):
         assert [x.tolist() for x in mixture.locate(rows[i : i + 1])] == [[source[i]], [index[i]]]
-    assert mixture.used(int(rows[0]))[source[0]] == index[0]
+    assert mixture.num_used(int(rows[0]))[source[0]] == index[0]
 
 
 def test_the_seed_shuffles():

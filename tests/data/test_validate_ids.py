@@ -43,7 +43,7 @@ def pipeline_of(corpus: Corpus, form: str = "block", **settings: object) -> Pipe
 
 
 def an_epoch(pipeline: Pipeline) -> list[Batch]:
-    return [pipeline.batch(cursor) for cursor in range(-(-sum(pipeline.rows_per_epoch.values()) // 4))]
+    return [pipeline.batch(cursor) for cursor in range(-(-sum(pipeline.sequences_per_epoch.values()) // 4))]
 
 
 @pytest.mark.parametrize("value", [V, V + 1, -1, -100])
@@ -54,7 +54,7 @@ def test_an_id_outside_the_vocabulary_names_its_document(form: str, value: int) 
         for epoch in range(3):  # pairs leave some text out
             an_epoch(pipeline_of(corpus_of(21 * 33 + 5, value), form, seed=epoch, **more))
     said = str(caught.value)
-    assert f"source toys holds token id {value} (example " in said and "500 pieces, ids 0 to 499" in said
+    assert f"source toys contains token id {value} (example " in said and "500 tokens, ids 0 to 499" in said
     assert f"token 6 of document 34 of {Path('cache/toy/train')}" in said and "prepare the corpus" in said
 
 
@@ -93,7 +93,9 @@ def test_a_label_outside_its_classes_names_the_document(batch: Batch, value: int
     labels = batch["pair_labels"].copy()
     labels[2, 1] = value
     corpus = corpus_of()
-    settings = pipeline_of(corpus, "nsp_pairs", packing="best_fit", max_examples=4, seq_len=48).sources[0].form.settings
+    settings = (
+        pipeline_of(corpus, "nsp_pairs", packing="best_fit", max_examples=4, seq_len=48).sources[0].format.settings
+    )
     sources = [MixtureSource("toys", None, None, corpus)]  # type: ignore[arg-type]
     with pytest.raises(UserError) as caught:
         require_ids_in_range(batch | {"pair_labels": labels}, id_limits(settings, V), sources, np.zeros(4, int))
@@ -108,15 +110,15 @@ def test_a_label_outside_its_classes_names_the_document(batch: Batch, value: int
 def test_every_field_that_is_an_index_is_looked_at(batch: Batch, field: str, value: int) -> None:
     broken = batch[field].copy()
     broken[1, 1] = value
-    settings = pipeline_of(corpus_of(), packing="best_fit", max_examples=4, seq_len=48).sources[0].form.settings
+    settings = pipeline_of(corpus_of(), packing="best_fit", max_examples=4, seq_len=48).sources[0].format.settings
     sources = [MixtureSource("toys", None, None, None)]  # type: ignore[arg-type]
     require_ids_in_range(batch, id_limits(settings, V), sources, np.zeros(4, int))
-    with pytest.raises(UserError, match=f"{field} holds {value} "):
+    with pytest.raises(UserError, match=f"{field} contains {value} "):
         require_ids_in_range(batch | {field: broken}, id_limits(settings, V), sources, np.zeros(4, int))
 
 
 def test_every_integer_of_a_batch_has_a_limit_or_is_an_identity(batch: Batch) -> None:
-    settings = pipeline_of(corpus_of()).sources[0].form.settings
+    settings = pipeline_of(corpus_of()).sources[0].format.settings
     free = {"example_ids", "example_draws"}
     assert {name for name, array in batch.items() if array.dtype.kind in "iu"} == {*id_limits(settings, V), *free}
 
@@ -125,7 +127,7 @@ def test_every_integer_of_a_batch_has_a_limit_or_is_an_identity(batch: Batch) ->
 @pytest.mark.parametrize("value", [V, V + 1])
 def test_special_pieces_are_looked_at_before_anything_is_read(role: str, value: int) -> None:
     special = types.SimpleNamespace(**(vars(IDS) | {role: value}))
-    with pytest.raises(UserError, match=rf"the tokenizer's {role} is {value}, but the vocabulary has only 500 pieces"):
+    with pytest.raises(UserError, match=rf"the tokenizer's {role} is {value}, but the vocabulary has only 500 tokens"):
         pipeline_of(corpus_of(), special_ids=special)
 
 

@@ -221,8 +221,8 @@ def test_a_tokenizer_without_an_end_piece_ends_documents_by_sep() -> None:
     [
         ("stream", {"batch_size": 5, "bi_data": True}, "must be even, not 5"),
         ("stream", {"batch_size": 0}, "at least 1, not 0"),
-        ("stream", {"batch_size": 500}, "too few for 500 streams with rows of 27: give more text, or lower"),
-        ("segments", {"reuse_len": 23}, r"model\.reuse_len=23 must leave data\.seq_len=27 room for two segments"),
+        ("stream", {"batch_size": 500}, "too few for 500 streams with sequences of 27: give more text, or lower"),
+        ("segments", {"reuse_len": 23}, r"model\.reuse_len=23 must leave space in data\.seq_len=27 for two segments"),
         ("segments", {"reuse_len": 0}, r"model\.reuse_len=0"),
     ],
 )

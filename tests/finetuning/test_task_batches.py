@@ -98,7 +98,7 @@ def test_every_window_once_an_epoch(packing: bool) -> None:
         assert sorted(seen) == list(range(45))
     assert found.seq_len == 32 and found.num_sequences == (found.num_sequences if packing else 8)
     assert found.max_examples == (found.max_examples if packing else 1)
-    assert found.rows_per_epoch == {"train": found.num_sequences * 6}
+    assert found.sequences_per_epoch == {"train": found.num_sequences * 6}
     assert found.padding == pytest.approx(1 - len(features.tokens) / (found.num_sequences * 32 * 6))
 
 
@@ -171,9 +171,9 @@ def test_batches_of_several_sizes() -> None:
             == min(size for size in some.sizes if size >= least)
         )
         assert sorted(check_batch(features, batch)) == sorted(one.window_numbers(cursor).tolist())
-    assert some.rows_per_epoch["train"] == sum(some.num_sequences_at(c) for c in range(some.steps_per_epoch))
+    assert some.sequences_per_epoch["train"] == sum(some.num_sequences_at(c) for c in range(some.steps_per_epoch))
     assert some.padding < one.padding
-    assert batches(features, sizes=some.sizes, sequence_multiple=2).rows_per_epoch == some.rows_per_epoch
+    assert batches(features, sizes=some.sizes, sequence_multiple=2).sequences_per_epoch == some.sequences_per_epoch
     with pytest.raises(ValueError, match="do not suffice"):
         batches(features, sizes=(one.num_sequences - 1,))
     with some.prefetch(0, 5) as made:

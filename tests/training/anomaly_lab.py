@@ -92,7 +92,7 @@ class Poisonable:
 class Rows:
     """Batches by cursor; `poison` names what is wrong with some of them."""
 
-    rows_per_epoch: Mapping[str, int] = {"rows": 100}
+    sequences_per_epoch: Mapping[str, int] = {"rows": 100}
 
     def __init__(self, poison: Mapping[int, str]):
         self.poison = dict(poison)

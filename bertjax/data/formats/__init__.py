@@ -1,4 +1,4 @@
-"""Forms: how text becomes rows. The host knows forms, never losses."""
+"""Example formats: how the text of a corpus becomes sequences. Formats know nothing of objectives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKABLE: dict[str, Callable[[Corpus, FormatSettings], PackableFormat]] = {
     "nsp_pairs": functools.partial(PairFormat, rule="nsp"),
     "sop_pairs": functools.partial(PairFormat, rule="sop"),
 }
-"""Forms of single examples, which can be packed."""
+"""Formats with one example per sequence, which can be packed."""
 
 FORMATS: dict[str, Callable[[Corpus, FormatSettings], ExampleFormat]] = {
     **PACKABLE,
@@ -29,7 +29,7 @@ FORMATS: dict[str, Callable[[Corpus, FormatSettings], ExampleFormat]] = {
     "stream": StreamFormat,
 }
 
-__all__ = ["FORMS", "Form", "FormSettings", "SpecialIds", "make_form"]
+__all__ = ["FORMATS", "ExampleFormat", "FormatSettings", "SpecialIds", "make_format"]
 
 
 def make_format(
@@ -50,15 +50,26 @@ def make_format(
     pack_window: int = WINDOW,
     max_examples: int = 1,
 ) -> ExampleFormat:
-    """The form `name` over a corpus; `special_ids` is a tokenizer or `Vocabulary`; raises `UserError`.
+    """Makes a format over a corpus.
 
-    With `packing` "best_fit" rows hold up to `max_examples` examples, out of `pack_window` that are packed together.
+    Args:
+        name: a key of `FORMATS`.
+        corpus: the tokenized text.
+        seq_len, seed, short_seq_prob, dupe_factor, sop_drop_single_sentences, batch_size, reuse_len, bi_data, end_id:
+            those of `FormatSettings`.
+        special_ids: a tokenizer or `Vocabulary`.
+        packing: "none", or "best_fit" for several examples per sequence.
+        pack_window: examples that are packed together.
+        max_examples: most examples per packed sequence (E).
+
+    Raises:
+        UserError: the name is unknown, a setting is out of range, or the tokenizer lacks a special token.
     """
     if name not in FORMATS:
         raise UserError(f"data.example_format {name!r} is unknown; known are {', '.join(sorted(FORMATS))}")
     for role in ("pad_id", "cls_id", "sep_id"):
         if getattr(special_ids, role) < 0:
-            raise UserError(f"data.example_format {name} needs a tokenizer with a {role[:3]} piece; this one has none")
+            raise UserError(f"data.example_format {name} needs a tokenizer with a {role[:3]} token; this one has none")
     if dupe_factor < 1:
         raise UserError(f"dupe_factor must be at least 1, not {dupe_factor}")
     if not 0 <= short_seq_prob <= 1:
@@ -83,7 +94,7 @@ def make_format(
     if packing != "best_fit":
         raise UserError(f"data.packing must be none or best_fit, not {packing!r}")
     if name not in PACKABLE:
-        raise UserError(f"data.packing=best_fit packs {', '.join(PACKABLE)}: rows of {name} are full, set none")
+        raise UserError(f"data.packing=best_fit packs {', '.join(PACKABLE)}; sequences of {name} are full: set none")
     if min(max_examples, pack_window) < 1:
         raise UserError(f"data.pack_examples and data.pack_window must be at least 1: {max_examples}, {pack_window}")
     return PackedFormat(PACKABLE[name](corpus, settings), pack_window)

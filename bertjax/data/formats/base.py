@@ -1,4 +1,4 @@
-"""What all forms share: the protocol, the row layout [CLS] A [SEP] (B [SEP]), and plans kept for two epochs."""
+"""Shared parts of the example formats: the protocol, the layout [CLS] A [SEP] (B [SEP]), and cached epoch plans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 class SpecialIds(Protocol):
-    """The part of a tokenizer or of `Vocabulary` that rows need."""
+    """Special token ids of a tokenizer or `Vocabulary`."""
 
     @property
     def pad_id(self) -> int: ...
@@ -32,11 +32,20 @@ class SpecialIds(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class FormatSettings:
-    """`seq_len` tokens of a row, specials included; draws repeat after `dupe_factor` epochs.
+    """Settings of all formats.
 
-    Four matter to rows that go on from batch to batch: rows of a batch, tokens after which XLNet's next
-    row begins, whether half of the rows are read backwards, the piece behind every document (-1 = [SEP]).
-    `max_examples` is how many a row has room for, E.
+    Attributes:
+        seq_len: tokens per sequence (S), special tokens included.
+        seed: of the random choices and of the order.
+        pad_id, cls_id, sep_id: special token ids.
+        short_seq_prob: probability of a shorter pair.
+        dupe_factor: epochs after which random choices repeat.
+        sop_drop_single_sentences: leave out pairs that would be made of a single sentence.
+        batch_size: sequences per batch, for streams that continue from batch to batch.
+        reuse_len: tokens after which the next sequence of XLNet begins.
+        bi_data: half of the streams are read backwards.
+        end_id: token after every document of a stream; -1 stands for [SEP].
+        max_examples: most examples per sequence (E).
     """
 
     seq_len: int
@@ -55,42 +64,42 @@ class FormatSettings:
 
 
 class ExampleFormat(Protocol):
-    """A corpus seen as epochs of rows; both methods are pure functions of their arguments."""
+    """Corpus seen as epochs of sequences; the methods are pure functions of their arguments."""
 
     settings: FormatSettings
 
     def num_sequences(self, epoch: int) -> int:
-        """Rows of an epoch; epochs that are equal modulo `dupe_factor` have the same examples in another order."""
+        """Returns the sequences of an epoch; epochs equal modulo `dupe_factor` have the same, in another order."""
         ...
 
     def sequences(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
-        """The rows `indices` of an epoch's order, in the layout of `bertjax.types.Batch`."""
+        """Returns the sequences `indices` int64 [n] of an epoch, in the layout of `bertjax.types.Batch`."""
         ...
 
-    def prepare(self, epoch: int) -> None:
-        """Begin planning an epoch in the background."""
+    def plan_ahead(self, epoch: int) -> None:
+        """Starts planning an epoch in the background."""
         ...
 
 
 class PackableFormat(ExampleFormat, Protocol):
-    """A form whose rows can be told apart from their order, and so be packed: one example each, numbered from 0."""
+    """Format with one example per sequence, numbered from 0."""
 
     @property
     def num_draws(self) -> int:
-        """After how many epochs the examples come again."""
+        """Epochs after which the same examples occur again."""
         ...
 
     def lengths(self, epoch: int) -> np.ndarray:
-        """int [examples]: tokens of every example of an epoch, specials included."""
+        """Returns the tokens of every example of an epoch, int [examples], special tokens included."""
         ...
 
     def examples(self, epoch: int, numbers: IntArray, counts: IntArray) -> dict[str, np.ndarray]:
-        """Returns sequences of these examples, `counts[b]` of them in sequence b, as `assemble_sequences`."""
+        """Returns sequences of the examples `numbers`, the next `counts[b]` of them in sequence b."""
         ...
 
 
 class EpochPlanCache(Generic[Key, Value]):
-    """The values of the two keys used last; each is made once, also when several threads want it at a time."""
+    """Values of the two keys used last; each is made once, even if several threads request it at a time."""
 
     SIZE = 2  # the current epoch and the next
 
@@ -100,13 +109,14 @@ class EpochPlanCache(Generic[Key, Value]):
         self._lock = threading.Lock()
 
     def get(self, key: Key) -> Value:
+        """Returns the value of a key, and makes it if needed."""
         future, is_new = self._claim(key)
         if is_new:
             self._fulfil(key, future)
         return future.result()
 
     def start(self, key: Key) -> None:
-        """Make a value in a background thread, unless it is there or being made."""
+        """Makes a value in a background thread, unless it exists or is being made."""
         future, is_new = self._claim(key)
         if is_new:
             threading.Thread(target=self._fulfil, args=(key, future), daemon=True, name="epoch plan").start()
@@ -128,58 +138,70 @@ class EpochPlanCache(Generic[Key, Value]):
         except BaseException as error:
             with self._lock:
                 if self._futures.get(key) is future:
-                    del self._futures[key]  # the next to ask tries again
+                    del self._futures[key]  # the next request tries again
             future.set_exception(error)
 
 
 class TokenSource(Protocol):
-    """What slices of ids are read from: a corpus, or its documents end to end."""
+    """Text from which slices of ids are copied: a corpus, or its documents end to end."""
 
     def gather(
         self, starts: IntArray, lengths: IntArray, out: np.ndarray, columns: IntArray, rows: IntArray | None = None
     ) -> None:
-        """Write slice i into row `rows[i]` (None: row i) of `out` int32 [B, S], from column `columns[i]` on."""
+        """Copies slice i into `out[rows[i]]`, as `Corpus.gather` does."""
         ...
 
 
 def assemble_sequences(
     text: TokenSource,
-    parts: Sequence[tuple[IntArray, IntArray]],
+    segments: Sequence[tuple[IntArray, IntArray]],
     settings: FormatSettings,
     identities: np.ndarray,
     epoch: int,
     counts: IntArray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Rows of examples [CLS] part [SEP] part [SEP] ...: `parts` holds the (starts, lengths) of every example's first
-    part, then of its second; token types count the parts.
+    """Assembles sequences of examples [CLS] segment [SEP] segment [SEP] ...
 
-    `counts[r]` examples stand one behind the other in row r (None: one in each), which has room for
-    `settings.max_examples` (E); their segment ids count from 1 and their positions from 0. Raises `ValueError` for
-    examples that do not fit.
+    Token types number the segments of an example. Segment ids count the examples of a sequence from 1, and positions
+    restart with every example.
+
+    Args:
+        text: where the tokens are copied from.
+        segments: (starts, lengths) int64 [n] of the first segment of every example, then of the second.
+        settings: of the format.
+        identities: uint32 [n], ids of the examples.
+        epoch: number of the epoch.
+        counts: int64 [B], examples of each sequence; None: one.
+
+    Returns:
+        A batch, in the layout of `bertjax.types.Batch`.
+
+    Raises:
+        ValueError: the examples of a sequence have more than `seq_len` tokens.
     """
     counts = np.ones(len(identities), np.int64) if counts is None else counts
     rows = np.repeat(np.arange(len(counts)), counts)
     sizes = np.ones(len(identities), np.int64)
-    for _, lengths in parts:
+    for _, lengths in segments:
         sizes += lengths + 1
     first = _first_columns(sizes, counts, rows)
-    size = (len(counts), settings.seq_len)
-    input_ids = np.full(size, settings.pad_id, np.int32)
-    type_steps = np.zeros((size[0], size[1] + 1), np.int32)
+    shape = (len(counts), settings.seq_len)
+    input_ids = np.full(shape, settings.pad_id, np.int32)
+    type_steps = np.zeros((shape[0], shape[1] + 1), np.int32)
     input_ids[rows, first] = settings.cls_id
     end = first + 1
-    for number, (starts, lengths) in enumerate(parts):
+    for number, (starts, lengths) in enumerate(segments):
         if number:
             type_steps[rows, end] = 1
         text.gather(starts, lengths, input_ids, end, rows)
         end = end + lengths + 1
-        if len(end) and end.max() > size[1]:
-            raise ValueError(f"a row of {size[1]} tokens was given {end.max()}")
+        if len(end) and end.max() > shape[1]:
+            raise ValueError(f"a sequence of {shape[1]} tokens cannot hold {end.max()}")
         input_ids[rows, end - 1] = settings.sep_id
-    type_steps[rows, end] = 1 - len(parts)
+    type_steps[rows, end] = 1 - len(segments)
     return {
         "input_ids": input_ids,
-        **_places(first, end, rows, size),
+        **_segments_and_positions(first, end, rows, shape),
         "token_type_ids": np.cumsum(type_steps[:, :-1], axis=1, dtype=np.int32),
         "example_positions": pad_examples(first.astype(np.int32), counts, settings),
         "example_weights": pad_examples(np.ones(len(rows), np.float32), counts, settings),
@@ -189,35 +211,46 @@ def assemble_sequences(
 
 
 def pad_examples(values: np.ndarray, counts: IntArray, settings: FormatSettings) -> np.ndarray:
-    """[rows, E]: something of every example, row by row; 0 where there is no example."""
+    """Arranges values of examples [n] by sequence.
+
+    Args:
+        values: [n], one value per example.
+        counts: int64 [B], examples of each sequence.
+        settings: of the format; `max_examples` is E.
+
+    Returns:
+        [B, E], 0 where there is no example.
+    """
     out = np.zeros((len(counts), settings.max_examples), values.dtype)
     out[np.arange(settings.max_examples) < counts[:, None]] = values
     return out
 
 
 def _first_columns(sizes: IntArray, counts: IntArray, rows: IntArray) -> IntArray:
-    """Where the examples of these sizes begin in their rows."""
+    """Returns the column at which each example of these sizes begins."""
     before = np.cumsum(sizes) - sizes
     return before - before[(np.cumsum(counts) - counts)[rows]]
 
 
-def _places(first: IntArray, end: IntArray, rows: IntArray, size: tuple[int, int]) -> dict[str, np.ndarray]:
-    """Which example every token belongs to, and its position there; both are 0 on padding."""
-    begins, row_end = np.zeros(size, np.int32), np.zeros(size[0], np.int32)
+def _segments_and_positions(
+    first: IntArray, end: IntArray, rows: IntArray, shape: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    """Returns the example number and the position of every token; both are 0 on padding."""
+    begins, last = np.zeros(shape, np.int32), np.zeros(shape[0], np.int32)
     begins[rows, first] = 1
-    np.maximum.at(row_end, rows, end.astype(np.int32))
-    columns = np.arange(size[1], dtype=np.int32)
-    visible = (columns < row_end[:, None]).astype(np.int32)
+    np.maximum.at(last, rows, end.astype(np.int32))
+    columns = np.arange(shape[1], dtype=np.int32)
+    is_token = (columns < last[:, None]).astype(np.int32)
     latest = np.maximum.accumulate(begins * columns, axis=1)
     segments = np.cumsum(begins, axis=1, dtype=np.int32)
-    return {"segment_ids": segments * visible, "position_ids": (columns - latest) * visible}
+    return {"segment_ids": segments * is_token, "position_ids": (columns - latest) * is_token}
 
 
 def example_ids(corpus: Corpus, starts: IntArray) -> np.ndarray:
-    """uint32 [n]: the identity of the examples that begin at these tokens, the same in every epoch.
+    """Returns the ids uint32 [n] of the examples that begin at these tokens, the same in every epoch.
 
-    Distinct within a corpus of up to 2**32 tokens; shifted by the corpus's digest, so that the sources of a mixture,
-    which all begin at token 0, do not share identities.
+    They are distinct within a corpus of up to 2**32 tokens, and shifted by the digest of the corpus, so that the
+    sources of a mixture, which all begin at token 0, have different ids.
     """
     shift = int.from_bytes(hashlib.sha256(corpus.digest.encode()).digest()[:4], "little")
     return ((starts + shift) & 0xFFFFFFFF).astype(np.uint32)

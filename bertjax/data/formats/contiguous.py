@@ -1,4 +1,9 @@
-"""What forms share whose examples are the same slices of a text in every epoch, each time in another order."""
+"""Formats of contiguous text, [CLS] slice [SEP]: `block`, `full_sentences` and `doc_sentences`.
+
+The examples are the same in every epoch, in another order. Sentences are packed as in RoBERTa (arXiv:1907.11692,
+section 4.2): as many as fit, and where a sequence crosses documents, a [SEP] separates them. Sequences of SpanBERT come
+from single documents. A sentence longer than a sequence is cut.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +18,34 @@ from bertjax.data.formats.xlnet_segments import DocumentStream
 from bertjax.errors import UserError
 
 SPECIALS = 2  # [CLS] and the last [SEP]
-SHORTEST = 2  # a row of one token has no context to predict it from
-STEP = 1 << 20
+MIN_TOKENS = 2  # a sequence of one token has no context to predict it from
+WALK_WINDOW = 1 << 20
 """Sentences that are walked through together: bounds memory, and changes nothing."""
 
 
 class ContiguousFormat(abc.ABC):
-    """Examples [CLS] slice [SEP]; a subclass says where in its `text` they lie, and how many there are.
+    """Examples [CLS] slice [SEP]; a subclass defines the slices of `text`.
 
-    `name` is of the form: it goes into messages and into the draw of the order.
+    `name` goes into messages and into the random order.
     """
 
     def __init__(self, corpus: Corpus, text: TokenSource, settings: FormatSettings, name: str) -> None:
-        if settings.seq_len < SPECIALS + SHORTEST:
-            raise UserError(f"data.seq_len must be at least {SPECIALS + SHORTEST} for {name}, not {settings.seq_len}")
+        least = SPECIALS + MIN_TOKENS
+        if settings.seq_len < least:
+            raise UserError(f"data.seq_len must be at least {least} for {name}, not {settings.seq_len}")
         self.settings = settings
         self._corpus, self._text, self._name = corpus, text, name
         self._orders: EpochPlanCache[int, IntArray] = EpochPlanCache(self._order)
 
     @abc.abstractmethod
     def num_sequences(self, epoch: int) -> int:
-        """Examples of an epoch, one in each row."""
+        """Returns the examples of an epoch."""
 
     @abc.abstractmethod
     def slices(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
-        """Where examples begin in the text, and their tokens without specials."""
+        """Returns the starts of examples in the text, and their lengths without special tokens."""
 
-    def prepare(self, epoch: int) -> None:
+    def plan_ahead(self, epoch: int) -> None:
         self._orders.start(epoch)
 
     def sequences(self, epoch: int, indices: IntArray) -> dict[str, np.ndarray]:
@@ -59,49 +65,47 @@ class ContiguousFormat(abc.ABC):
 
 
 class BlockFormat(ContiguousFormat):
-    """Consecutive pieces of seq_len - 2 tokens; a document's last piece is shorter and no piece crosses documents.
+    """Consecutive slices of seq_len - 2 tokens; the last one of a document is shorter, and none crosses documents.
 
-    Pieces of a single token are left out and counted in `dropped_pieces`.
+    Slices of a single token are left out and counted in `dropped_examples`.
     """
 
     def __init__(self, corpus: Corpus, settings: FormatSettings) -> None:
         super().__init__(corpus, corpus, settings, "blocks")
-        self._piece = settings.seq_len - SPECIALS
+        self._size = settings.seq_len - SPECIALS
         self._begins = corpus.document_tokens
         lengths = np.diff(self._begins)
-        has_tail = lengths % self._piece >= SHORTEST
-        self._pieces = offsets(lengths // self._piece + has_tail)  # of each document, in the order of the corpus
-        self.dropped_pieces = int(((lengths % self._piece > 0) & ~has_tail).sum())
+        has_tail = lengths % self._size >= MIN_TOKENS
+        self._slices = offsets(lengths // self._size + has_tail)  # of each document, in the order of the corpus
+        self.dropped_examples = int(((lengths % self._size > 0) & ~has_tail).sum())
 
     def num_sequences(self, epoch: int) -> int:
-        return int(self._pieces[-1])
+        return int(self._slices[-1])
 
     def lengths(self, epoch: int) -> np.ndarray:
         lengths = np.full(self.num_sequences(epoch), self.settings.seq_len, np.int32)
-        has_pieces = np.diff(self._pieces) > 0
-        last = self._pieces[1:][has_pieces] - 1
+        last = self._slices[1:][np.diff(self._slices) > 0] - 1
         lengths[last] = self.slices(last)[1] + SPECIALS
         return lengths
 
     def slices(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
-        document = np.searchsorted(self._pieces, numbers, side="right") - 1
-        starts = self._begins[document] + (numbers - self._pieces[document]) * self._piece
-        return starts, np.minimum(self._piece, self._begins[document + 1] - starts)
+        document = np.searchsorted(self._slices, numbers, side="right") - 1
+        starts = self._begins[document] + (numbers - self._slices[document]) * self._size
+        return starts, np.minimum(self._size, self._begins[document + 1] - starts)
 
 
 class SentenceFormat(ContiguousFormat):
-    """[CLS] sentences [SEP], as many as fit; the same rows in every epoch, in another order.
+    """As many whole sentences as fit. With `crossing` a sequence continues in the next document, after a [SEP].
 
-    Where `crossing`, rows run over the ends of documents, with a [SEP] for each. Rows of a single token are left out
-    and counted in `dropped_rows`.
+    Sequences of a single token are left out and counted in `dropped_examples`.
     """
 
     def __init__(self, corpus: Corpus, settings: FormatSettings, crossing: bool) -> None:
         super().__init__(corpus, DocumentStream(corpus, settings.sep_id), settings, "sentences")
         begins, ends = _fill(corpus, settings.seq_len - SPECIALS, crossing)
-        keep = ends - begins >= SHORTEST
-        self.dropped_rows = int((~keep).sum())
-        self._starts, self._lengths = begins[keep], (ends - begins)[keep].astype(np.int32)
+        is_long_enough = ends - begins >= MIN_TOKENS
+        self.dropped_examples = int((~is_long_enough).sum())
+        self._starts, self._lengths = begins[is_long_enough], (ends - begins)[is_long_enough].astype(np.int32)
 
     def num_sequences(self, epoch: int) -> int:
         return len(self._starts)
@@ -113,43 +117,43 @@ class SentenceFormat(ContiguousFormat):
         return self._starts[numbers], self._lengths[numbers].astype(np.int64)
 
 
-def _fill(corpus: Corpus, longest: int, crossing: bool) -> tuple[IntArray, IntArray]:
-    """Where the rows begin and end in the text that has a piece behind every document; that piece is not in the end."""
-    begins, ends, document = _sentences(corpus, longest)
+def _fill(corpus: Corpus, max_tokens: int, crossing: bool) -> tuple[IntArray, IntArray]:
+    """Returns begins and ends of sequences in the `DocumentStream`; the token after a document is not in the end."""
+    begins, ends, document = _sentences(corpus, max_tokens)
     if not len(begins):
         return begins, ends
-    after = np.searchsorted(ends, begins + longest, side="right")  # the first sentence that does not fit
+    after = np.searchsorted(ends, begins + max_tokens, side="right")  # the first sentence that does not fit
     if not crossing:
         after = np.minimum(after, np.searchsorted(document, document, side="right"))
     first = _walk(after)
     return begins[first], ends[after[first] - 1]
 
 
-def _sentences(corpus: Corpus, longest: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Where the sentences of that text begin and end, and their documents; too long ones are cut."""
+def _sentences(corpus: Corpus, max_tokens: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Returns begins, ends and documents of the sentences of the `DocumentStream`; too long ones are cut."""
     lengths = np.diff(corpus.sentence_tokens)
     document = np.repeat(np.arange(corpus.num_documents), np.diff(corpus.document_sentences))
-    pieces = -(-lengths // longest)
-    sentence = np.repeat(np.arange(len(lengths)), pieces)
-    offset = (np.arange(len(sentence)) - (np.cumsum(pieces) - pieces)[sentence]) * longest
+    cuts = -(-lengths // max_tokens)
+    sentence = np.repeat(np.arange(len(lengths)), cuts)
+    offset = (np.arange(len(sentence)) - (np.cumsum(cuts) - cuts)[sentence]) * max_tokens
     begins = corpus.sentence_tokens[sentence] + document[sentence] + offset
-    return begins, begins + np.minimum(longest, lengths[sentence] - offset), document[sentence]
+    return begins, begins + np.minimum(max_tokens, lengths[sentence] - offset), document[sentence]
 
 
-def _walk(after: IntArray, step: int = STEP) -> IntArray:
-    """The numbers 0, after[0], after[after[0]] ... below len(after), where after[i] > i.
+def _walk(after: IntArray, window: int = WALK_WINDOW) -> IntArray:
+    """Returns the numbers 0, after[0], after[after[0]] ... below len(after), where after[i] > i.
 
-    Found by doubling: with the first 2**k of them and where 2**k steps lead from anywhere, the next 2**k are known.
+    Uses doubling: from the first 2**k numbers and the targets of 2**k steps follow the next 2**k numbers.
     """
-    found, begin = [], 0
+    numbers, begin = [], 0
     while begin < len(after):
-        own = after[begin : begin + step]
-        leap = np.append(np.minimum(own - begin, len(own)), len(own))  # what leaves the window stays at its end
+        targets = after[begin : begin + window]
+        leap = np.append(np.minimum(targets - begin, len(targets)), len(targets))  # targets outside stay at the end
         visited = np.zeros(1, np.int64)
-        while visited[-1] < len(own):
+        while visited[-1] < len(targets):
             visited = np.concatenate([visited, leap[visited]])
             leap = leap[leap]
-        visited = visited[visited < len(own)]
-        found.append(begin + visited)
-        begin = int(own[visited[-1]])
-    return np.concatenate(found)
+        visited = visited[visited < len(targets)]
+        numbers.append(begin + visited)
+        begin = int(targets[visited[-1]])
+    return np.concatenate(numbers)
