@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,8 @@ def train_task(
     workdir: Path,
     processes: ProcessGroup = SINGLE_PROCESS,
     callback: Callback | None = None,
-    **batch_shapes: Any,
+    sizes: Sequence[int] = (),
+    min_examples: int = 0,
 ) -> dict[str, float]:
     """Finetunes on a task that is read already.
 
@@ -73,12 +74,13 @@ def train_task(
         workdir: work directory of the run.
         processes: processes that train together.
         callback: called while the run trains.
-        batch_shapes: `sizes` and `min_examples` of `task_batches`.
+        sizes: batch sizes in sequences, as in `task_batches`.
+        min_examples: least number of examples per sequence, as in `task_batches`.
 
     Returns:
         The held-out metrics of the exported weights.
     """
-    batches = task_batches(cfg, task, **batch_shapes)
+    batches = task_batches(cfg, task, sizes=sizes, min_examples=min_examples)
     cfg = resolve_config(cfg, task, batches)
     parse.check(cfg)
     changes, resumes = processes.run_on_first(

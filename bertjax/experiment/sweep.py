@@ -146,7 +146,7 @@ def _batch_shapes(cfg: ConfigDict, task: Task, seeds: Sequence[int]) -> dict[str
         "sizes": choose_batch_sizes(
             np.concatenate([each.needed_sequences for each in batches]), batches[0].num_batch_shapes
         ),
-        "least_examples": max(each.max_examples for each in batches),
+        "min_examples": max(each.max_examples for each in batches),
     }
 
 
