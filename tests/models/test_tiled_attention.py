@@ -101,6 +101,6 @@ def test_devices_tile_their_own_rows_and_heads(monkeypatch: pytest.MonkeyPatch, 
 def test_a_tile_fits_the_cache_and_divides_the_heads() -> None:
     """BERT-base at 512 tokens: three heads of a row; BERT-mini at 128: twelve rows do not divide 32, eight do."""
     base, mini = Tiles((4, 512, 12, 64), 512), Tiles((32, 128, 4, 64), 128)
-    assert (base.rows, base.heads) == (1, 3) and (mini.rows, mini.heads) == (8, 4)
+    assert (base.sequences, base.heads) == (1, 3) and (mini.sequences, mini.heads) == (8, 4)
     for tiles, scores in ((base, 512 * 512), (mini, 128 * 128)):
         assert tiles.sequences * tiles.heads * scores <= MAX_TILE_SCORES
