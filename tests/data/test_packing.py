@@ -133,8 +133,8 @@ def test_steps_are_as_many_as_lengths_and_not_as_examples(monkeypatch):
     from bertjax.data import packing
 
     steps = []
-    put = packing._Packing.put
-    monkeypatch.setattr(packing._Packing, "put", lambda self, *given: steps.append(1) or put(self, *given))
+    put = packing._Packer.put
+    monkeypatch.setattr(packing._Packer, "put", lambda self, *given: steps.append(1) or put(self, *given))
     counts = np.bincount(lengths_of("any", 1000, 128), minlength=129)
     best_fit(counts, 128, 8)
     few = len(steps)

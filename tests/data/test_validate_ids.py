@@ -101,7 +101,7 @@ def test_a_label_outside_its_classes_names_the_document(batch: Batch, value: int
         require_ids_in_range(batch | {"pair_labels": labels}, id_limits(settings, V), sources, np.zeros(4, int))
     example = int(batch["example_ids"][2, 1])
     document = begin_of(corpus, example) // 21 + 1
-    expected = f"pair_labels holds {value} (example {example}), outside 0 to 1; it begins in document {document} of"
+    expected = f"pair_labels contains {value} (example {example}), outside 0 to 1; it begins in document {document} of"
     assert expected in str(caught.value)
 
 
