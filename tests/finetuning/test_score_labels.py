@@ -184,7 +184,7 @@ def test_minimal_pairs_need_a_preference() -> None:
     found = minimal_pair_scores(good, bad, ["b", "a", "b", "b", "a"])
     assert found.overall == PairScore(2 / 5, 5, 2)
     assert list(found.groups.items()) == [("b", PairScore(2 / 3, 3, 0)), ("a", PairScore(0.0, 2, 2))]
-    assert found.macro_accuracy == pytest.approx(1 / 3) and found.metrics()["accuracy"] == 2 / 5
+    assert found.macro_accuracy == pytest.approx(1 / 3) and found.overall.accuracy == 2 / 5
     assert minimal_pair_scores(good, bad).groups == {}
 
 

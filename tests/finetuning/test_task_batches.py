@@ -174,7 +174,7 @@ def test_batches_of_several_sizes() -> None:
     assert some.sequences_per_epoch["train"] == sum(some.num_sequences_at(c) for c in range(some.steps_per_epoch))
     assert some.padding < one.padding
     assert batches(features, sizes=some.sizes, sequence_multiple=2).sequences_per_epoch == some.sequences_per_epoch
-    with pytest.raises(ValueError, match="do not suffice"):
+    with pytest.raises(ValueError, match="must reach"):
         batches(features, sizes=(one.num_sequences - 1,))
     with some.prefetch(0, 5) as made:
         assert [len(batch["input_ids"]) for _, batch in made] == [some.num_sequences_at(c) for c in range(5)]
@@ -247,7 +247,7 @@ def test_faults() -> None:
     features = windows(45)
     features.tokens[features.offsets[3] + 1] = VOCAB
     for make in (batches, lambda f: EvalBatches(f, batch_size=4, pad_id=7, vocab_size=VOCAB)):
-        with pytest.raises(UserError, match=r"example 3 holds token id 1000, but the model has 1000 pieces"):
+        with pytest.raises(UserError, match=r"example 3 holds token id 1000, but the model has 1000 tokens"):
             make(features)
     features.tokens[features.offsets[3] + 1] = -1
     with pytest.raises(UserError, match=r"example 3 holds token id -1"):

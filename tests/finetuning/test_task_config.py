@@ -28,7 +28,7 @@ WRONG = [
     (CLASSES | {"text_column": "a", "pair_column": "a"}, r"must be different columns"),
     (CLASSES | {"label_column": " "}, r"task.label_column is blank"),
     (CLASSES | {"swap_pairs": True}, r"task.swap_pairs=true needs two texts"),
-    (CLASSES | {"truncation": "only_second"}, r"task.truncation=only_second: there is no second text"),
+    (CLASSES | {"truncation": "only_second"}, r"task.truncation=only_second: a second text is missing"),
     (CLASSES | {"truncation": "longest"}, r"task.truncation .* did you mean 'longest_first'"),
     (CLASSES | {"labels": ("a", "b", "a")}, r"task.labels names a label twice"),
     (CLASSES | {"labels": ("a",)}, r"task.labels has one label"),

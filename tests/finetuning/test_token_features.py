@@ -80,7 +80,7 @@ def test_a_blank_goes_before_words_of_byte_level_pieces() -> None:
 
 def test_predictions_come_back_as_words() -> None:
     tags = tags_of(SENTENCES)
-    found = data("bert", SENTENCES, tags, max_length=128)
+    found = data("bert", SENTENCES, tags, max_len=128)
     labels = found.features.labels["token_labels"]
     assert found.predicted_tags(np.where(labels < 0, 0, labels)) == tags
     assert found.notes == ()
@@ -88,7 +88,7 @@ def test_predictions_come_back_as_words() -> None:
 
 
 def test_words_that_are_not_seen() -> None:
-    found = data("bert", LONG, tags_of(LONG), max_length=12)
+    found = data("bert", LONG, tags_of(LONG), max_len=12)
     kept = len(theirs("bert").tokenize("unbelievably"))
     num_seen = -(-10 // kept)
     predicted = found.predicted_tags(np.zeros(len(found.features.tokens), np.int32))

@@ -76,7 +76,7 @@ def test_refused(tmp_path: Path) -> None:
 def test_batches_hold_every_text_once_in_few_shapes() -> None:
     lengths = np.random.default_rng(0).integers(1, 301, 2000)
     found = list(batch_by_length(lengths, 300, 2048))
-    members = np.concatenate([batch.members[: batch.real] for batch in found])
+    members = np.concatenate([batch.members[: batch.num_real] for batch in found])
     assert sorted(members.tolist()) == list(range(2000))
     assert all((lengths[batch.members] <= batch.length).all() for batch in found)
     assert all(len(batch.members) * batch.length <= 2048 for batch in found)
@@ -88,4 +88,4 @@ def test_batches_hold_every_text_once_in_few_shapes() -> None:
     assert all(rows.bit_count() == 1 for rows, _ in shapes), "rows of few numbers, too"
     alone = list(batch_by_length(np.array([5000]), None, 2048))
     assert [(len(batch.members), batch.length) for batch in alone] == [(1, 6144)]
-    assert [len(batch.members) for batch in batch_by_length(np.full(5, 10), None, 2048, most_rows=3)] == [2, 2, 1]
+    assert [len(batch.members) for batch in batch_by_length(np.full(5, 10), None, 2048, max_batch_size=3)] == [2, 2, 1]

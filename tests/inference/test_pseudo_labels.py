@@ -93,7 +93,7 @@ def test_what_is_kept() -> None:
     answers = [answer(str(i), "negative" if i % 3 else "positive", (i * 7 % 10) / 10) for i in range(20)]
     sure = select_candidates(answers, 0.5)
     assert sure == [each for each in answers if each.confidence is not None and each.confidence >= 0.5]
-    capped = select_candidates(answers, 0.5, most=2)
+    capped = select_candidates(answers, 0.5, max_per_class=2)
     assert Counter(each.label for each in capped) == {"negative": 2, "positive": 2}
     assert capped == [each for each in answers if each in capped], "the order of the input"
     for label in ("negative", "positive"):
