@@ -37,7 +37,13 @@ class Callback:
         """Called before the first step; not called for a finished run."""
 
     def on_evaluate(self, step: int, params: Params, metrics: Mapping[str, float]) -> None:
-        """Called after every evaluation, when `metrics` are in metrics.jsonl."""
+        """Called after every evaluation.
+
+        Args:
+            step: step that was evaluated.
+            params: parameters that were evaluated.
+            metrics: their metrics, which metrics.jsonl holds already.
+        """
 
     def on_task_scores(self, scores: EvalResult) -> None:
         """Called with the detailed scores of a task, just before the `on_evaluate` of the same evaluation."""
@@ -46,7 +52,13 @@ class Callback:
         """Called after the last step, also when training fails."""
 
     def on_best_params(self, workdir: Path, step: int, best_step: int) -> None:
-        """Called after a finished run of `step` steps has scored the parameters of `best_step` to export them."""
+        """Called when the parameters to export, which are not the last ones, have been scored.
+
+        Args:
+            workdir: work directory of the run.
+            step: last step of the run.
+            best_step: step of the parameters to export.
+        """
 
 
 def train(run: RunContext, state: TrainState, callback: Callback) -> tuple[TrainState, dict[str, float]]:

@@ -65,8 +65,8 @@ def _epochs(cfg: ConfigDict) -> str:
     sequences = from_config.sequences_if_prepared(cfg)
     if sequences is None:
         return "unknown until the corpus is prepared (bertjax prepare)"
-    seen, _ = amounts(cfg, cfg.train.num_steps)
-    return f"{seen / sequences:.2f} of {sequences:,} sequences"
+    sequences_read, _ = amounts(cfg, cfg.train.num_steps)
+    return f"{sequences_read / sequences:.2f} of {sequences:,} sequences"
 
 
 def _print_flops(exp: build.Experiment) -> float:

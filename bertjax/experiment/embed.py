@@ -28,7 +28,7 @@ _WINDOW = 8192  # texts that are sorted by length together, and held
 
 
 class EmbedOptions(NamedTuple):
-    """How vectors are computed; None takes the setting of the folder or run."""
+    """Settings of sentence vectors; None takes the setting of the folder or run."""
 
     pooling: str | None = None
     normalize: bool | None = None
@@ -82,12 +82,12 @@ class _Window(NamedTuple):
 def _windows(source: str, field: str) -> Iterator[_Window]:
     """Yields texts with the other fields of their output records, in groups that are sorted by length together."""
     if is_jsonl(source):
-        found: Iterator[tuple[str, dict[str, Any]]] = (
+        results: Iterator[tuple[str, dict[str, Any]]] = (
             (record.text(field, "--field"), record.values) for record in read_records(source)
         )
     else:
-        found = ((line, {"text": line}) for _, line in read_texts(source))
-    while part := list(itertools.islice(found, _WINDOW)):
+        results = ((line, {"text": line}) for _, line in read_texts(source))
+    while part := list(itertools.islice(results, _WINDOW)):
         yield _Window([text for text, _ in part], [record for _, record in part])
 
 
@@ -100,10 +100,12 @@ def pooling_of(folder: Path, options: EmbedOptions) -> Pooling:
         trained = objective_config(read_config(folder)).embedding_pooling
         if trained is not None:
             pooling = Pooling("cls" if trained == "first" else "mean", normalize=False)
-    given = {name: value for name, value in options._asdict().items() if value is not None and name != "batch_tokens"}
-    if "pooling" in given:
-        given["mode"] = given.pop("pooling")
-    return dataclasses.replace(pooling, **given)
+    set_options = {
+        name: value for name, value in options._asdict().items() if value is not None and name != "batch_tokens"
+    }
+    if "pooling" in set_options:
+        set_options["mode"] = set_options.pop("pooling")
+    return dataclasses.replace(pooling, **set_options)
 
 
 def _write(out: Path, embedder: Embedder, windows: Iterator[_Window], progress: ProgressBar) -> int:
@@ -112,12 +114,12 @@ def _write(out: Path, embedder: Embedder, windows: Iterator[_Window], progress: 
     try:
         with atomic_file(out) as file:
             for window in windows:
-                found = embedder(window.texts)
+                results = embedder(window.texts)
                 if out.suffix == ".jsonl":
-                    _write_lines(file, window.records, found)
+                    _write_lines(file, window.records, results)
                 else:
-                    vectors.append(found)
-                count += len(found)
+                    vectors.append(results)
+                count += len(results)
                 progress.update(count)
             if out.suffix == ".npz":
                 np.savez(file, vectors=np.concatenate(vectors))

@@ -23,7 +23,7 @@ def evaluate(workdir: Path, step: int | None = None) -> dict[str, float]:
         step: step of the checkpoint; the newest by default.
 
     Raises:
-        UserError: there is no such checkpoint, or the text of the run is gone.
+        UserError: the checkpoint is missing, or the text of the run is gone.
     """
     run = load_run(workdir, step)
     platform.enable_compile_cache(run.experiment.cfg)

@@ -52,7 +52,7 @@ def export(
         network: name of the network to export; the main one by default.
 
     Raises:
-        UserError: there is no such checkpoint or network, or `out` or the repository exists already.
+        UserError: checkpoint or network are missing, or `out` or the repository exists already.
     """
     if upload is not None:
         check_repository(upload.repo, overwrite=overwrite)

@@ -25,7 +25,7 @@ def fill_mask(folder: Path, sentences: Sequence[str], top_k: int, jsonl: bool) -
         jsonl: prints JSON objects.
 
     Raises:
-        UserError: there is no sentence, a sentence has no mask, or the model has no masked language modeling head.
+        UserError: no sentence is given, a sentence has no mask, or the model has no masked language modeling head.
     """
     if top_k < 1:
         raise UserError(f"--top-k must be at least 1, not {top_k}")
@@ -41,10 +41,10 @@ def fill_mask(folder: Path, sentences: Sequence[str], top_k: int, jsonl: bool) -
 def _sentences(inputs: Sequence[str]) -> list[str]:
     if not inputs and sys.stdin.isatty():
         print("reading sentences, one per line; end with Ctrl-D", file=sys.stderr)
-    found = []
+    lines = []
     for sentence in inputs or [STDIN]:
-        found += [line for _, line in read_texts(STDIN) if line.strip()] if sentence == STDIN else [sentence]
-    return found
+        lines += [line for _, line in read_texts(STDIN) if line.strip()] if sentence == STDIN else [sentence]
+    return lines
 
 
 def _format(sentence: str, masks: Sequence[Sequence[MaskPrediction]]) -> str:

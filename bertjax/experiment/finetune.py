@@ -167,7 +167,13 @@ def _write_settings(workdir: Path, cfg: ConfigDict, task: Task) -> None:
 
 
 def summary(exp: build.Experiment, task: Task, batches: TaskBatches) -> list[str]:
-    """Returns the lines that describe a run before its first step."""
+    """Returns the lines that describe a run before its first step.
+
+    Args:
+        exp: the experiment.
+        task: its task.
+        batches: its training batches.
+    """
     labels = ""
     if task.labels:
         labels = f", labels {', '.join(task.labels[:_PRINTED_LABELS])}"

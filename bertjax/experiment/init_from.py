@@ -188,17 +188,17 @@ def fill_network(objective: Objective, params: Params, name: str, source: Params
     merged = merge_params(network, source)
     paths_by_id = {id(leaf): path for path, leaf in flatten_tree(params).items()}
     shapes = {path: leaf.shape for path, leaf in flatten_tree(params).items()}
-    given, target = flatten_tree(source), flatten_tree(merged)
+    source_leaves, target = flatten_tree(source), flatten_tree(merged)
     filled: dict[str, Any] = {}
     for path, leaf in flatten_tree(network).items():
         ends = [other for other in shapes if other.endswith(f"/{path}") and shapes[other] == leaf.shape]
-        if path in given and (where := paths_by_id.get(id(leaf)) or next(iter(ends), None)):
+        if path in source_leaves and (where := paths_by_id.get(id(leaf)) or next(iter(ends), None)):
             filled[where] = target[path]
     built = replace_leaves(params, filled)
     lacking = [
         path
         for path, leaf in flatten_tree(objective.network_params(built, name)).items()
-        if path in given and not np.array_equal(leaf, target[path])
+        if path in source_leaves and not np.array_equal(leaf, target[path])
     ]
     if lacking:
         raise UserError(f"init_from: objective {type(objective).__name__} cannot use {', '.join(lacking)}")

@@ -65,11 +65,11 @@ def members(batch: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
     """Splits the batch of a mixture of objectives by member; other batches have one member without a name."""
     if "input_ids" in batch:
         return {"": batch}
-    found: dict[str, dict[str, np.ndarray]] = {}
+    by_member: dict[str, dict[str, np.ndarray]] = {}
     for label, value in batch.items():
-        name, _, own = label.partition("/")
-        found.setdefault(name, {})[own] = value
-    return found
+        name, _, array_name = label.partition("/")
+        by_member.setdefault(name, {})[array_name] = value
+    return by_member
 
 
 def describe(batch: dict[str, np.ndarray]) -> str:

@@ -47,13 +47,13 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
         average_last: averages the weights of so many checkpoints, the last of which is that of `step`.
 
     Raises:
-        UserError: there is no such checkpoint, or it is damaged or belongs to another run.
+        UserError: the checkpoint is missing or damaged, or belongs to another run.
     """
     tokenizer = load_tokenizer(workdir / "tokenizer")
     experiment = stored_experiment(workdir, tokenizer)
     cfg = experiment.cfg
     checkpoints = build.open_checkpoints(cfg, workdir, read_only=True)
-    seen: list[RestoredCheckpoint] = []
+    loaded: list[RestoredCheckpoint] = []
 
     def weights(each: int | None) -> Params:
         """Returns the host weights of one checkpoint, and drops the rest of its state."""
@@ -61,7 +61,7 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
         if restored is None:
             raise UserError(f"{workdir} holds no checkpoint yet")
         require_same_run(workdir, restored.step, restored.meta, cfg)
-        seen.append(restored._replace(state=None))
+        loaded.append(restored._replace(state=None))
         return build.unpadded_params(experiment.eval_params(restored.state), experiment.model)
 
     try:
@@ -70,7 +70,12 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
     finally:
         checkpoints.close()
     return StoredRun(
-        experiment, tokenizer, params, seen[-1].step, seen[-1].meta, tuple(restored.step for restored in seen)
+        experiment,
+        tokenizer,
+        params,
+        loaded[-1].step,
+        loaded[-1].meta,
+        tuple(each.step for each in loaded),
     )
 
 
@@ -80,16 +85,16 @@ def stored_experiment(workdir: Path, tokenizer: Tokenizer) -> build.Experiment:
     cfg.platform = "any"
     cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor = 1, 1, 1
     platform.use_platform(cfg.platform)
-    own = jax.local_devices()[:1]  # every process reads initial weights and teachers for itself
-    return build.make_experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir), own)
+    devices = jax.local_devices()[:1]  # every process reads initial weights and teachers for itself
+    return build.make_experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir), devices)
 
 
 def _last_steps(checkpoints: Checkpoints, step: int | None, count: int) -> list[int]:
     """Returns the last `count` steps up to `step`, oldest first; raises `UserError` if there are fewer."""
-    kept = checkpoints.all_steps()
-    if step is not None and step not in kept:
-        raise UserError(f"no checkpoint of step {step} in {checkpoints.directory}; there are: {comma_list(kept)}")
-    reached = [each for each in kept if step is None or each <= step]
+    steps = checkpoints.all_steps()
+    if step is not None and step not in steps:
+        raise UserError(f"no checkpoint of step {step} in {checkpoints.directory}; there are: {comma_list(steps)}")
+    reached = [each for each in steps if step is None or each <= step]
     if len(reached) < count:
         raise UserError(
             f"--average-last {count} needs {count} checkpoints{'' if step is None else f' up to step {step}'}, but "
@@ -119,14 +124,14 @@ def load_source_model(folder: str | Path, head: str | None = None) -> SourceMode
         head: of a run with several networks, takes the first one with this head; the main network by default.
 
     Raises:
-        UserError: there is no model, a file is broken, or the tokenizer belongs to another model.
+        UserError: the model is missing, a file is broken, or the tokenizer belongs to another model.
     """
     folder = Path(folder).expanduser()
     require_model(folder)
     source = _of_run(folder, head) if (folder / "checkpoints").is_dir() else _of_folder(folder)
     if source.tokenizer.size > source.config.vocab_size:
         raise UserError(
-            f"{folder}: its tokenizer has {source.tokenizer.size} pieces, its model only {source.config.vocab_size}; "
+            f"{folder}: its tokenizer has {source.tokenizer.size} tokens, its model only {source.config.vocab_size}; "
             "copy the tokenizer that belongs to the model"
         )
     return source

@@ -28,7 +28,7 @@ from bertjax.io.progress_bar import ProgressBar
 
 
 class PredictOptions(NamedTuple):
-    """How examples are read and predicted; None takes the setting of finetuning, otherwise the usual one."""
+    """Settings of reading and prediction; None takes the setting of finetuning, otherwise the usual one."""
 
     kind: str | None = None
     text_column: str | None = None

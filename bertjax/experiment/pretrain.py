@@ -208,16 +208,22 @@ def _finish(exp: build.Experiment, prepared: Prepared, workdir: Path, step: int,
 
 
 def print_mask_predictions(exp: build.Experiment, prepared: Prepared, params: Params) -> None:
-    """Prints the most likely tokens for the masks of `eval.fill_mask`."""
+    """Prints the most likely tokens for the masks of `eval.fill_mask`.
+
+    Args:
+        exp: the experiment.
+        prepared: its text and tokenizer.
+        params: host parameters without vocabulary padding.
+    """
     sentences = list(exp.cfg.eval.fill_mask)
     if not sentences:
         return
     networks = exp.objective.networks.items()
     name, network = next((each for each in networks if "mlm" in each[1].heads), next(iter(networks)))
-    own = exp.objective.network_params(params, name)
-    model = PretrainedModel(float32_config(network.config), own, network.heads)
-    two_streams = exp.objective.config.two_streams  # only then do they know what they are for
-    found = fill_mask(model, prepared.tokenizer, sentences, two_streams=two_streams)
-    for sentence, fillings in zip(sentences, found, strict=True):
+    network_params = exp.objective.network_params(params, name)
+    model = PretrainedModel(float32_config(network.config), network_params, network.heads)
+    two_streams = exp.objective.config.two_streams
+    predictions = fill_mask(model, prepared.tokenizer, sentences, two_streams=two_streams)
+    for sentence, fillings in zip(sentences, predictions, strict=True):
         print(sentence)
         print("    " + "  ".join(f"{filling.token} {filling.probability:.2f}" for filling in fillings))

@@ -36,7 +36,7 @@ _COLUMNS = ("text_column", "pair_column", "label_column", "id_column", "header")
 
 
 class Selection(NamedTuple):
-    """Which labels to keep."""
+    """Limits on the labels to keep."""
 
     min_confidence: float | None = None
     max_per_class: int | None = None
@@ -91,12 +91,12 @@ def pseudo_label(
     if gold is not None:
         agreement = compute_agreement(sort_candidates(on_gold, labels).candidates, gold_labels, labels, threshold)
     usable = sort_candidates(candidates, labels, gold_labels)
-    kept = select_candidates(usable.candidates, threshold, selection.max_per_class, selection.balance)
-    if not kept:
+    selected = select_candidates(usable.candidates, threshold, selection.max_per_class, selection.balance)
+    if not selected:
         raise UserError(f"no label is left to keep: {_dropped(usable, selection, 0)}")
-    _write(out, kept)
+    _write(out, selected)
     origin = str(source.model or source.labels_file)
-    facts = summarize(out.name, origin, labels, usable, kept, threshold, agreement)
+    facts = summarize(out.name, origin, labels, usable, selected, threshold, agreement)
     atomic.write_json(summary_path(out), facts, ensure_ascii=False)
     for line in _summary(out, facts, usable, selection, agreement):
         print(line)
@@ -153,30 +153,30 @@ def _gold(config: TaskConfig, file: str | None, labels: Sequence[str]) -> dict[K
 
     Raises `UserError` where a text has two.
     """
-    found: dict[Key, str] = {}
+    gold: dict[Key, str] = {}
     if file is None:
-        return found
+        return gold
     by_number = {} if any(each.isdecimal() for each in labels) else {str(i): name for i, name in enumerate(labels)}
     require_files([file], "--gold")
     for inputs in read_inputs(config, [file], gold=True):
         examples = _texts(inputs)
         for key, name, location in zip(_keys(inputs), examples.labels or [], examples.locations, strict=True):
             name = by_number.get(name, name)
-            if found.setdefault(key, name) != name:
+            if gold.setdefault(key, name) != name:
                 raise UserError(f"{location}: another gold label for the same text: {key[0][:60]!r}")
-    if not found:
+    if not gold:
         raise UserError(f"--gold {file} holds no example")
-    return found
+    return gold
 
 
 def _model_labels(predictor: Predictor, files: Sequence[str], what: str) -> Iterator[Candidate]:
     count = 0
     with ProgressBar(what) as progress:
         for inputs in read_inputs(predictor.config, files):
-            found = predictor(inputs).records
-            for key, record in zip(_keys(inputs), found, strict=True):
+            records = predictor(inputs).records
+            for key, record in zip(_keys(inputs), records, strict=True):
                 yield Candidate(key, record["label"], record["score"], record["id"])
-            count += len(found)
+            count += len(records)
             progress.update(count)
     if not count:
         raise UserError(f"--in {' '.join(files)} holds no example")

@@ -185,7 +185,13 @@ def _seq_len(task: Task) -> int:
 
 
 def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigDict:
-    """Returns the config with all values that follow from model and data: sizes, labels, steps, class weights."""
+    """Returns the config with all values that follow from model and data: sizes, labels, steps, class weights.
+
+    Args:
+        cfg: config of the user.
+        task: the task.
+        batches: its training batches.
+    """
     cfg, default, kind = copy.deepcopy(cfg), base_config(), task.config.kind
     labels = {"regression": ("LABEL_0",), "qa": task.model.labels}.get(kind, task.labels)
     model = dataclasses.replace(task.model, labels=labels, padded_vocab_size=None)

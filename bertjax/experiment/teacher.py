@@ -60,7 +60,7 @@ def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:
     """Loads the teacher of a config; None if the objective needs none.
 
     Raises:
-        UserError: there is no teacher, or its vocabulary is not the student's.
+        UserError: the teacher is missing, or its vocabulary is not the student's.
     """
     if not objective_class(cfg.objective.name).uses_teacher:
         return None
@@ -94,7 +94,16 @@ def attach_teacher(exp: build.Experiment, teacher: Teacher | None) -> None:
 
 
 def init_student_layers(exp: build.Experiment, teacher: Teacher | None, state: TrainState) -> TrainState:
-    """Returns the fresh state with the layers of `objective.distillation.teacher_layers`, unchanged where None."""
+    """Copies layers of the teacher into a fresh state.
+
+    Args:
+        exp: experiment of the student.
+        teacher: the teacher; None leaves the state as it is.
+        state: the fresh state.
+
+    Returns:
+        The state with the layers that `objective.distillation.teacher_layers` names.
+    """
     if teacher is None:
         return state
     config, student = _distillation(exp.objective).config, exp.model

@@ -18,7 +18,7 @@ _UNFINISHED = ".config.json.*.tmp"
 """The only file of a run that was killed while it wrote its config.json."""
 
 LOCATION_KEYS = {"data.sources", "data.eval_sources", "data.tokenizer"}
-"""Keys that name places; checkpoints hold digests of what is read there."""
+"""Keys that name files; checkpoints hold digests of what is read there."""
 
 ChangedKey = tuple[str, Any, Any]
 
@@ -52,7 +52,7 @@ def read_config(workdir: Path) -> ConfigDict:
     """Returns the config of a run; executes nothing.
 
     Raises:
-        UserError: there is no config.json, or it is broken.
+        UserError: config.json is missing or broken.
     """
     stored = workdir / "config.json"
     if not stored.is_file():

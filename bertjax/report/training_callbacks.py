@@ -53,15 +53,21 @@ class ReportWriter(Callback):
             return run_facts(exp, run.meta["tokens"], sequences, start.mean_batch_size)
 
         def probe(step: int, params: Params) -> list[Probe]:
-            found = [probe_memory(), *self._labels, *self.task_probes()]
+            records = [probe_memory(), *self._labels, *self.task_probes()]
             if run.processes.count > 1:
-                return [*found, *(("note", {"about": each, "text": SEVERAL_PROCESSES}) for each in MODEL_PROBES)]
-            return [*found, *model_probes()(step, build.unpadded_params(params, exp.model))]
+                return [*records, *(("note", {"about": each, "text": SEVERAL_PROCESSES}) for each in MODEL_PROBES)]
+            return [*records, *model_probes()(step, build.unpadded_params(params, exp.model))]
 
         self._callback = ReportCallback(run.workdir, start.step, facts, probe, run.console.print)
 
     def on_evaluate(self, step: int, params: Params, metrics: Mapping[str, float]) -> None:
-        """Probes the model and rewrites the page."""
+        """Probes the model and rewrites the page.
+
+        Args:
+            step: step that was evaluated.
+            params: parameters that were evaluated.
+            metrics: their metrics.
+        """
         if self._callback is not None:
             self._callback(step, params, metrics)
 
@@ -75,7 +81,13 @@ class ReportWriter(Callback):
             self._callback.render()
 
     def on_best_params(self, workdir: Path, step: int, best_step: int) -> None:
-        """Writes the scores of the best parameters next to those of the last ones, unless they are there already."""
+        """Writes the scores of the best parameters next to those of the last ones, unless they are there already.
+
+        Args:
+            workdir: work directory of the run.
+            step: last step of the run.
+            best_step: step of the best parameters.
+        """
         if any(record.get("set") == BEST_PARAMS for record in read_run(workdir).newest("confusion")):
             return
         log = ProbeLog(workdir, step)
@@ -85,13 +97,13 @@ class ReportWriter(Callback):
 
     def task_probes(self) -> list[Probe]:
         """Returns the confusion matrix and the scores per class of the last evaluation, where the task has them."""
-        scores, found = self._scores, []
+        scores, records = self._scores, []
         if scores is not None and scores.confusion is not None:
-            found.append(("confusion", {"labels": list(scores.labels), "counts": scores.confusion.tolist()}))
+            records.append(("confusion", {"labels": list(scores.labels), "counts": scores.confusion.tolist()}))
         if scores is not None and scores.per_class:
             rows = [{"label": label, **score._asdict()} for label, score in scores.per_class.items()]
-            found.append(("classes", {"rows": rows}))
-        return found
+            records.append(("classes", {"rows": rows}))
+        return records
 
 
 def write_seed_scores(workdirs: Mapping[int, Path], metrics: Mapping[int, Mapping[str, float]]) -> None:
@@ -120,7 +132,13 @@ def write_lr_curve(workdir: Path, curve: LrCurve) -> Path:
 
 
 def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> ModelProbes:
-    """Returns the probes that the config enables, for its networks in float32."""
+    """Returns the probes that the config enables, for its networks in float32.
+
+    Args:
+        exp: the experiment.
+        tokenizer: its tokenizer.
+        counts: int [V], occurrences of every token in the training text.
+    """
     cfg = exp.cfg
     sentences = tuple(cfg.eval.fill_mask)
     # A model that predicts a token from the position before it would fill in the next one.
@@ -135,7 +153,7 @@ def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> M
         interval=cfg.eval.interval_steps,
         two_streams=exp.objective.config.two_streams,
     )
-    networks = {name: (float32_config(own), heads) for name, (own, heads) in exp.objective.networks.items()}
+    networks = {name: (float32_config(config), heads) for name, (config, heads) in exp.objective.networks.items()}
     return ModelProbes(networks, exp.objective.network_params, tokenizer, probe_config)
 
 
@@ -160,7 +178,7 @@ def run_facts(
         )
     model = exp.model
     facts = {
-        "parameters": {name: count_params(own, heads) for name, (own, heads) in exp.objective.networks.items()},
+        "parameters": {name: count_params(config, heads) for name, (config, heads) in exp.objective.networks.items()},
         "sizes": {"num_layers": model.num_layers, "hidden_size": model.hidden_size, "num_heads": model.num_heads},
         "devices": f"{exp.mesh.size} x {kind}",
         "objective": exp.objective.config.summary,

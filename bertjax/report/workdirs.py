@@ -46,7 +46,9 @@ def _probe(workdir: Path) -> None:
     record = read_run(workdir)
     log = ProbeLog(workdir, record.step)
     # Only the run itself knew how full its batches were.
-    stored = {name: own[name] for own in record.of_kind("run")[-1:] for name in ("phases", "rows") if name in own}
+    stored = {
+        name: fields[name] for fields in record.of_kind("run")[-1:] for name in ("phases", "rows") if name in fields
+    }
     log.describe(run_facts(exp, run.meta.get("tokens"), None) | stored)
     model_probes = probes(exp, run.tokenizer, run.tokenizer.vocabulary().counts)
     probed = model_probes(run.step, run.params)
