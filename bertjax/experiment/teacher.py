@@ -51,9 +51,7 @@ def require_teacher(cfg: ConfigDict) -> None:
         )
     require_model(Path(cfg.objective.distillation.teacher).expanduser())
     if cfg.init_from is not None and cfg.objective.distillation.teacher_layers is not None:
-        raise UserError(
-            "init_from and objective.distillation.teacher_layers both set the student's initial weights: use one"
-        )
+        raise UserError("init_from and objective.distillation.teacher_layers both set initial weights: use one of them")
 
 
 def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:

@@ -257,7 +257,7 @@ def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
         (["--config.task.class_weights=much"], "task.class_weights must be one of balanced, sqrt, or a number"),
         (
             ["--config.task.num_batch_shapes=2", "--config.train.steps_per_dispatch=2"],
-            "task.num_batch_shapes=2: batches that go to the devices together are of one size",
+            "task.num_batch_shapes=2: with train.steps_per_dispatch > 1 all batches have one shape",
         ),
         (
             ["--config.task.export_checkpoint=bets"],

@@ -262,7 +262,7 @@ def test_a_folder_without_a_model_is_refused_at_once(
     def never(*arguments: object) -> None:
         raise AssertionError("the corpus was prepared first")
 
-    monkeypatch.setattr(pretraining.corpora, "prepare", never)
+    monkeypatch.setattr(pretraining, "prepare_on_first_process", never)
     assert lab.run("pretrain", "--workdir", tmp_path / "run", f"--config.init_from={tmp_path}") == 2
     message = capsys.readouterr().err
     assert "holds no model" in message and message.count("\n") == 1 and not (tmp_path / "run").exists()

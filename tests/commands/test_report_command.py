@@ -76,7 +76,7 @@ def test_a_broken_report_stops_no_run(
     def broken(*_: Any) -> Any:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(training_callbacks, "memory", broken)
+    monkeypatch.setattr(training_callbacks, "probe_memory", broken)
     assert lab.run("pretrain", "--workdir", tmp_path / "run") == 0
     printed = capsys.readouterr().out
     assert printed.count("warning: looking into the model failed (RuntimeError: out of memory)") == 1
