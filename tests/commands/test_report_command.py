@@ -79,7 +79,7 @@ def test_a_broken_report_stops_no_run(
     monkeypatch.setattr(training_callbacks, "probe_memory", broken)
     assert lab.run("pretrain", "--workdir", tmp_path / "run") == 0
     printed = capsys.readouterr().out
-    assert printed.count("warning: looking into the model failed (RuntimeError: out of memory)") == 1
+    assert printed.count("warning: probing the model failed (RuntimeError: out of memory)") == 1
     assert "Step 8 of 8, done" in (tmp_path / "run" / "report.html").read_text()
 
 
