@@ -102,7 +102,7 @@ def test_unknown_forms_are_refused():
 
 def test_tokenizers_without_the_pieces_of_a_row_are_refused():
     special_ids = types.SimpleNamespace(pad_id=PAD, cls_id=CLS, sep_id=-1)
-    with pytest.raises(UserError, match="block needs a tokenizer with a sep piece"):
+    with pytest.raises(UserError, match="block needs a tokenizer with a sep token"):
         make_format("block", corpus_of([9]), seq_len=8, seed=1, special_ids=special_ids)
 
 
