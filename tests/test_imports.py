@@ -1,4 +1,7 @@
-"""The drawing of the rooms stays true: who may import whom, who may import flax, and what must stay light."""
+"""The layout of the package: allowed imports, levels, cycles, light modules.
+
+`python tests/test_imports.py` rewrites the table of packages in `docs/design.md`, which a test compares.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,18 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+DESIGN = ROOT / "docs" / "design.md"
+BEGIN, END = "<!-- packages: python tests/test_imports.py -->", "<!-- end of packages -->"
+TABLE = re.compile(f"{BEGIN}.*?{END}", re.DOTALL)
 FILES = sorted((ROOT / "bertjax").rglob("*.py"))
-ROOMS = {path.stem for path in (ROOT / "bertjax").iterdir() if path.is_dir() or path.suffix == ".py"}
+PACKAGES = {path.stem for path in (ROOT / "bertjax").iterdir() if path.is_dir() or path.suffix == ".py"}
 
 BASE = {"errors", "types", "metrics", "io"}
 CORE = {*BASE, "config", "models", "data", "checkpoint", "hf", "runtime"}
@@ -51,7 +58,7 @@ ARROWS["cli"] = {*ARROWS["commands"], "commands", "bertjax"}
 ARROWS["__main__"] = {"cli"}
 ARROWS["bertjax"] = {"hf"}
 
-FLAX_ROOMS = {"models", "objectives", "finetuning"}
+FLAX_PACKAGES = {"models", "objectives", "finetuning"}
 
 # importing these, in this order, loads none of the heavy packages
 LIGHT = [
@@ -80,44 +87,107 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def room_of(module: str) -> str:
-    """`bertjax.data.sources` -> data; a module beside the rooms is one of its own, and so is the root."""
+def package_of(module: str) -> str:
+    """Returns `data` for `bertjax.data.sources`; a top-level module counts as a package, and so does the root."""
     return module.split(".")[1] if "." in module else module
 
 
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and absolute name of everything imported, inside functions and under TYPE_CHECKING too."""
+    """Yields line and absolute name of every import, also inside functions and under TYPE_CHECKING."""
     package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             source = resolve_name("." * node.level + (node.module or ""), package)
-            for alias in node.names:  # `from bertjax import check` imports a room, `__version__` is of the root
-                is_room = source == "bertjax" and alias.name in ROOMS
-                yield node.lineno, f"bertjax.{alias.name}" if is_room else source
+            for alias in node.names:  # `from bertjax import check` imports a package, `__version__` is of the root
+                is_package = source == "bertjax" and alias.name in PACKAGES
+                yield node.lineno, f"bertjax.{alias.name}" if is_package else source
 
 
-def crossings(path: Path) -> list[str]:
-    """Imports of `path` that no arrow allows."""
-    room = room_of(module_name(path))
-    faults = []
+def violations(path: Path) -> list[str]:
+    """Returns the imports of a file that `ARROWS` does not allow."""
+    package = package_of(module_name(path))
+    refused = []
     for line, name in imports_of(path):
         top = name.split(".")[0]
-        if top == "bertjax" and room_of(name) not in {*ARROWS.get(room, ()), room}:
-            faults.append(f"{path.relative_to(ROOT)}:{line}: {room} must not import {name}")
-        if top == "flax" and room not in FLAX_ROOMS:
-            faults.append(f"{path.relative_to(ROOT)}:{line}: only {', '.join(sorted(FLAX_ROOMS))} may import flax")
-    return faults
+        if top == "bertjax" and package_of(name) not in {*ARROWS.get(package, ()), package}:
+            refused.append(f"{path.relative_to(ROOT)}:{line}: {package} must not import {name}")
+        if top == "flax" and package not in FLAX_PACKAGES:
+            refused.append(f"{path.relative_to(ROOT)}:{line}: only {', '.join(sorted(FLAX_PACKAGES))} may import flax")
+        if name.startswith("jax._src"):
+            refused.append(f"{path.relative_to(ROOT)}:{line}: {name} is private")
+    return refused
 
 
-def test_every_module_lives_in_a_known_room() -> None:
-    unknown = {room_of(module_name(path)) for path in FILES} - set(ARROWS)
-    assert not unknown, f"say in ARROWS and in docs/design.md what {unknown} may import"
+def package_imports() -> dict[str, set[str]]:
+    """Returns which packages every package really imports."""
+    graph: dict[str, set[str]] = {}
+    for path in FILES:
+        package = package_of(module_name(path))
+        names = {package_of(name) for _, name in imports_of(path) if name.split(".")[0] == "bertjax"}
+        graph.setdefault(package, set()).update(names - {package})
+    return graph
+
+
+def levels() -> dict[str, int]:
+    """Returns the level of every package: one more than the highest that it imports. Raises CycleError."""
+    graph, found = package_imports(), {}
+    for package in TopologicalSorter(graph).static_order():
+        found[package] = 1 + max((found[each] for each in graph[package]), default=-1)
+    return found
+
+
+def module_imports() -> dict[str, set[str]]:
+    """Returns which modules of ours every module imports."""
+    modules = {module_name(path): path for path in FILES}
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        graph[module] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                graph[module] |= {alias.name for alias in node.names} & set(modules)
+            elif isinstance(node, ast.ImportFrom):
+                source = resolve_name("." * node.level + (node.module or ""), package)
+                names = {f"{source}.{alias.name}" for alias in node.names} & set(modules)
+                graph[module] |= names or ({source} & set(modules))
+        graph[module].discard(module)
+    return graph
+
+
+def table() -> str:
+    """Returns the table of packages for `docs/design.md`."""
+    graph = package_imports()
+    lines = ["| level | package | holds | imports |", "| --- | --- | --- | --- |"]
+    for package, level in sorted(levels().items(), key=lambda item: (item[1], item[0])):
+        path = ROOT / "bertjax" / package
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if file.is_file() and package != "__main__":
+            holds = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").splitlines()[0]
+            name = f"`{package}/`" if path.is_dir() else f"`{package}.py`"
+            lines.append(f"| {level} | {name} | {holds} | {', '.join(sorted(graph[package] - {'bertjax'})) or '-'} |")
+    return "\n".join(lines)
+
+
+def test_every_module_lives_in_a_known_package() -> None:
+    unknown = {package_of(module_name(path)) for path in FILES} - set(ARROWS)
+    assert not unknown, f"say in ARROWS what {unknown} may import"
 
 
 def test_imports_follow_the_arrows() -> None:
-    assert [fault for path in FILES for fault in crossings(path)] == []
+    assert [violation for path in FILES for violation in violations(path)] == []
+
+
+def test_the_package_has_at_most_ten_levels_and_no_cycle() -> None:
+    found = levels()
+    assert 1 + max(level for package, level in found.items() if package != "__main__") <= 10, found
+    list(TopologicalSorter(module_imports()).static_order())  # raises CycleError
+
+
+def test_the_table_of_the_design_page_is_generated() -> None:
+    text = DESIGN.read_text(encoding="utf-8")
+    assert text == TABLE.sub(lambda _: f"{BEGIN}\n{table()}\n{END}", text), "run python tests/test_imports.py"
 
 
 def module_graph() -> dict[str, set[str]]:
@@ -201,3 +271,9 @@ def test_the_front_door_is_light() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {module: [] for module in present}
+
+
+if __name__ == "__main__":
+    DESIGN.write_text(
+        TABLE.sub(lambda _: f"{BEGIN}\n{table()}\n{END}", DESIGN.read_text(encoding="utf-8")), encoding="utf-8"
+    )

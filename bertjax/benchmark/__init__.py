@@ -1,0 +1,1 @@
+"""Speed of the training step, and the same step in PyTorch for comparison."""

@@ -1,0 +1,1 @@
+"""Checkpoints: saving, verification by digests, retention, and surgery on parameter trees."""

@@ -1,0 +1,1 @@
+"""Corpora: sources, tokenizers, prepared corpora, example formats, packing, batches by cursor."""

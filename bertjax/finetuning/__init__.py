@@ -1,1 +1,1 @@
-"""Tasks: labelled data, objectives, scorers and what is made of predictions, on the same loop."""
+"""Tasks: labelled data, features, objective, batches and metrics."""

@@ -1,0 +1,1 @@
+"""Hugging Face folders: loading, saving, keymaps, model cards."""

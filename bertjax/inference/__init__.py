@@ -1,0 +1,1 @@
+"""Uses of a trained model: predictions, embeddings, mask filling, pseudo-likelihood, pseudo-labels."""

@@ -1,0 +1,1 @@
+"""Files and trees: atomic writes, JSON lines, progress bars, paths of nested dicts."""

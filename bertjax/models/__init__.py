@@ -1,0 +1,1 @@
+"""Networks: the encoder, its attention classes, heads and kernels."""

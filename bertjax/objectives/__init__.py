@@ -1,0 +1,1 @@
+"""Pretraining objectives: networks, masking and losses."""

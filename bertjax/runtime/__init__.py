@@ -1,1 +1,1 @@
-"""Several processes that train one model: who they are, what the first tells the others, what if one dies."""
+"""Platform, processes of one run, heartbeats and signals."""

@@ -1,0 +1,167 @@
+"""The package speaks the words of its field: private words, docstring openings and missing `Args` sections are refused.
+
+`docs/design.md` has the table of words. `ALLOWED` names every legitimate use of a refused word with its reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CODE = sorted(path for folder in ("bertjax", "configs", "scripts") for path in (ROOT / folder).rglob("*.py"))
+PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+
+_UNIT = "token|line|example|step|epoch|parameter|file|text|batch|device|document|word|sequence|layer|second|process"
+REFUSED = {
+    r"slopes?": "gradient(s)",
+    r"places?": "position(s), slot(s), location, directory",
+    r"figures?": "metric(s)",
+    r"pieces?": "token(s)",
+    r"hid|hides?|hiding|hidden (?:tokens?|words?|positions?)|how hidden": "mask, masked",
+    r"behind": "after",
+    r"beside": "next to, compared with, in addition to",
+    r"anew": "again",
+    r"for ever": "always",
+    r"work folders?": "work directory",
+    r"rooms?|house": "package, layer, architecture",
+    r"stages?|legs?|portions?": "phase",
+    r"faults?": "error, mismatch, non-finite loss, anomaly",
+    r"(?:is|are|was) no (?!longer|more)\w+": "is not a ...",
+    r"(?:is|are) told": "receives",
+    r"an update|updates": "step(s)",
+    rf"(?:bytes?|numbers?|loss(?:es)?|tokens?|seconds?|ms|[KMG]i?B|vectors?) an? (?:{_UNIT})": "per",
+    r"rows? (?:of|in) (?:a|the|one|each|every) (?:global )?batch(?:es)?": "sequences",
+}
+PATTERNS = [(re.compile(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])", re.IGNORECASE), use) for word, use in REFUSED.items()]
+
+ALLOWED = {
+    r"SentencePiece|WordPiece|piece_to_id|id_to_piece|\.piece\b|_pieces?\b|Piece\b": "names of the field and of sentencepiece",
+    r"in[- ]place|takes? place|placeholder": "idioms of English and of ml_collections",
+    r"</?figure|<figcaption|\bfigure\b(?=\.|\[|,)": "an element of HTML",
+    r"(?:optax|parameter|weight|the optimizer's) updates?|`updates`": "optax's name of what is added to parameters",
+    r"updates (?:the|its|a|every|all|each|it)\b": "the verb",
+}
+ALLOWED_PATTERN = re.compile("|".join(f"(?:{pattern})" for pattern in ALLOWED))
+
+NAMES = {
+    *("slope", "slopes", "place", "places", "figure", "figures", "piece", "pieces", "told", "asked", "given", "said"),
+    *(
+        "wanted",
+        "own",
+        "kept",
+        "seen",
+        "found",
+        "behind",
+        "beside",
+        "fault",
+        "faults",
+        "stage",
+        "stages",
+        "leg",
+        "legs",
+    ),
+    *("portion", "portions", "room", "house", "judged", "hide", "hid"),
+}
+ALLOWED_NAMES: dict[str, str] = {}
+"""Names that hold a refused word, with the reason."""
+
+OPENING = re.compile(r"(What|How|Where|Whether|Which|Of|Who|Whose|Why|When|By|Those|The same|As|If|Is|Are)\b")
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields line and text of every comment and string of a Python file, or the whole of a page."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        yield 1, source
+        return
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)):
+            yield token.start[0], token.string
+
+
+def defined_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def parts_of(name: str) -> set[str]:
+    """Returns the words of a snake_case or CamelCase name."""
+    return {word.lower() for word in re.split(r"_+|(?<=[a-z0-9])(?=[A-Z])", name)}
+
+
+def public_functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield node
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from public_functions(node.body)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", [*CODE, *PAGES], ids=name_of)
+def test_text_uses_the_words_of_the_field(path: Path) -> None:
+    refused = []
+    for line, text in texts(path):
+        visible = ALLOWED_PATTERN.sub(lambda match: " " * len(match[0]), text)
+        for pattern, use in PATTERNS:
+            for match in pattern.finditer(visible):
+                refused.append(f"{name_of(path)}:{line + text.count(chr(10), 0, match.start())}: {match[0]!r}: {use}")
+    assert not refused, "\n".join(refused)
+
+
+@pytest.mark.parametrize("path", CODE, ids=name_of)
+def test_names_use_the_words_of_the_field(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    refused = [
+        f"{name_of(path)}:{line}: {name}"
+        for line, name in defined_names(tree)
+        if parts_of(name) & NAMES and name not in ALLOWED_NAMES
+    ]
+    assert not refused, "\n".join(refused)
+
+
+@pytest.mark.parametrize("path", CODE, ids=name_of)
+def test_docstrings_begin_with_a_verb_or_a_noun(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documented = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module)]
+    openings = [(getattr(node, "lineno", 1), ast.get_docstring(node) or "") for node in documented]
+    refused = [f"{name_of(path)}:{line}: {text[:60]}" for line, text in openings if OPENING.match(text)]
+    assert not refused, "\n".join(refused)
+
+
+@pytest.mark.parametrize("path", [path for path in CODE if path.parts[-2] != "scripts"], ids=name_of)
+def test_public_functions_of_more_than_two_parameters_document_them(path: Path) -> None:
+    missing = []
+    for function in public_functions(ast.parse(path.read_text(encoding="utf-8")).body):
+        arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+        named = [argument.arg for argument in arguments if argument.arg not in ("self", "cls")]
+        if len(named) > 2 and "Args:" not in (ast.get_docstring(function) or ""):
+            missing.append(f"{name_of(path)}:{function.lineno}: {function.name} documents no Args")
+    assert not missing, "\n".join(missing)
+
+
+def test_no_two_classes_have_one_name() -> None:
+    classes: dict[str, list[str]] = {}
+    for path in CODE:
+        if path.is_relative_to(ROOT / "bertjax"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    classes.setdefault(node.name, []).append(name_of(path))
+    assert {name: paths for name, paths in classes.items() if len(paths) > 1} == {}
