@@ -33,7 +33,7 @@ class ContrastiveConfig(ObjectiveConfig, group="objective.contrastive"):
     )
     temperature: float = setting(0.05, help="Divides the cosine similarities.", above=0.0, phase=True)
     mlm_weight: float = setting(
-        0.0, help="Factor of the loss of masked tokens in a third view; 0 = no such head.", at_least=0.0, phase=True
+        1.0, help="Factor of the loss of masked tokens in a third view; 0 = no such head.", at_least=0.0, phase=True
     )
     microbatches: int = setting(1, help="Microbatches of the run.", key=False)
 

@@ -60,7 +60,7 @@ class DistillationConfig(ObjectiveConfig, group="objective.distillation"):
         choices=("all", "masked"),
         phase=True,
     )
-    mlm_weight: float = setting(2.0, help="Factor of the loss of masked tokens.", at_least=0.0, phase=True)
+    mlm_weight: float = setting(1.0, help="Factor of the loss of masked tokens.", at_least=0.0, phase=True)
     cosine_weight: float = setting(1.0, help="Factor of the angle between the last states.", at_least=0.0, phase=True)
     relations_weight: float = setting(0.0, help="Factor of the relations below (MiniLM).", at_least=0.0, phase=True)
     relations: tuple[str, ...] = setting(

@@ -51,7 +51,7 @@ class PlmConfig(ObjectiveConfig, group="objective.plm"):
     )
     mem_len: int = setting(0, help="Tokens of earlier sequences that every layer remembers.", key=False)
     max_ngram: int = setting(
-        5,
+        3,
         help="Longest span of targets; the probability of n is proportional to 1 / n.",
         at_least=1,
         at_most=16,
