@@ -58,6 +58,11 @@ ARROWS["cli"] = {*ARROWS["commands"], "commands", "bertjax"}
 ARROWS["__main__"] = {"cli"}
 ARROWS["bertjax"] = {"hf"}
 
+PRIVATE = {
+    "process_group.py": "jax has no public name for the client of the coordination service (key-value store, barriers)"
+}
+"""Files that may import `jax._src`, with the reason."""
+
 FLAX_PACKAGES = {"models", "objectives", "finetuning"}
 
 # importing these, in this order, loads none of the heavy packages
@@ -115,7 +120,7 @@ def violations(path: Path) -> list[str]:
             refused.append(f"{path.relative_to(ROOT)}:{line}: {package} must not import {name}")
         if top == "flax" and package not in FLAX_PACKAGES:
             refused.append(f"{path.relative_to(ROOT)}:{line}: only {', '.join(sorted(FLAX_PACKAGES))} may import flax")
-        if name.startswith("jax._src"):
+        if name.startswith("jax._src") and path.name not in PRIVATE:
             refused.append(f"{path.relative_to(ROOT)}:{line}: {name} is private")
     return refused
 
