@@ -15,7 +15,7 @@ __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    """Fetch a public name from the room that it lives in, on first use (PEP 562)."""
+    """Imports a public name on first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'bertjax' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -14,7 +14,16 @@ class UserError(Exception):
 
 
 def require_one_of(key: str, value: str, allowed: Collection[str]) -> None:
-    """Raises `UserError`, which names the nearest, when `value` is none of the values that `key` may have."""
+    """Checks that a value is one of several.
+
+    Args:
+        key: Name of the setting, for the message.
+        value: Its value.
+        allowed: Values that it may have.
+
+    Raises:
+        UserError: The value is not allowed; the message names the nearest.
+    """
     if value not in allowed:
         near = difflib.get_close_matches(str(value), allowed, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -34,6 +43,6 @@ def comma_list(items: Iterable[object], limit: int | None = None) -> str:
 
 
 def one_line(error: object) -> str:
-    """What an error says, on one line of bounded length."""
+    """Returns the message of an error on one line of at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else text[:200] + "…"

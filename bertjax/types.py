@@ -1,8 +1,8 @@
-"""What the rooms hand to each other. Imports nothing of ours, and neither jax nor flax.
+"""Types that packages exchange. Imports neither our packages nor jax and flax.
 
 Axis letters, the same in every signature of the project:
 
-    B  rows of a batch            S  tokens of a row          E  most examples packed in a row
+    B  sequences of a batch       S  tokens of a sequence     E  most examples packed in a sequence
     D  hidden size                N  attention heads          H  head size (D = N * H)
     F  feed-forward size          L  layers                   V  vocabulary (padded inside training)
     M  masked positions of a row

@@ -33,7 +33,7 @@ REFUSED = {
     r"rooms?|house": "package, layer, architecture",
     r"stages?|legs?|portions?": "phase",
     r"faults?": "error, mismatch, non-finite loss, anomaly",
-    r"(?:is|are|was) no (?!longer|more)\w+": "is not a ...",
+    r"(?<!there )(?:is|are|was) no (?!longer|more)\w+": "is not a ...",
     r"(?:is|are) told": "receives",
     r"an update|updates": "step(s)",
     rf"(?:bytes?|numbers?|loss(?:es)?|tokens?|seconds?|ms|[KMG]i?B|vectors?) an? (?:{_UNIT})": "per",

@@ -70,7 +70,7 @@ def find_collectives(text: str, mesh: Mapping[str, int] | None = None) -> list[C
     counts = execution_counts(program)
     scattering = _reduce_scatter_computations(program.instructions())
     collectives: list[Collective] = []
-    seen: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     for computation, instructions in program.computations.items():
         for each in instructions:
             kind = each.opcode.removesuffix("-start")
@@ -78,9 +78,9 @@ def find_collectives(text: str, mesh: Mapping[str, int] | None = None) -> list[C
                 continue
             channel = _CHANNEL.search(each.line)
             if "chain_id=" in each.line and channel:  # parts of one collective, in several fusions
-                if (kind, channel[1]) in seen:
+                if (kind, channel[1]) in visited:
                     continue
-                seen.add((kind, channel[1]))
+                visited.add((kind, channel[1]))
             kind = "reduce-scatter" if kind == "all-reduce" and computation in scattering else kind
             groups = _groups(each.line)
             if groups is None or any(len(group) > 1 for group in groups):

@@ -1,7 +1,7 @@
-"""The embedded corpus: English prose that every CPython carries, so that a first run needs no network and no download.
+"""Embedded corpus: English prose that every CPython contains, so that a first run needs neither network nor download.
 
-It consists of the reference topics behind `help()` and of the docstrings and block comments of the standard library.
-The library is read with `ast` and never imported. Equal Python releases give equal text, another one gives other text.
+It consists of the reference topics of `help()` and of the docstrings and block comments of the standard library.
+The library is parsed with `ast` and never imported. Equal Python releases give equal text, others give other text.
 """
 # ruff: noqa: SIM905, RUF001 - word lists read better as words, and the topics hold typographic quotes
 
@@ -58,13 +58,13 @@ def python_docs() -> tuple[str, ...]:
 
     Takes about 3 s once per process. Raises `UserError` when this Python carries neither topics nor library sources.
     """
-    seen: set[str] = set()
+    visited: set[str] = set()
     documents = []
     for texts in (*_topics(), *_modules(sysconfig.get_paths()["stdlib"])):
         fresh = []
         for paragraph in (paragraph for text in texts for paragraph in clean_paragraphs(text)):
-            if paragraph.lower() not in seen:
-                seen.add(paragraph.lower())
+            if paragraph.lower() not in visited:
+                visited.add(paragraph.lower())
                 fresh.append(paragraph)
         if fresh:
             documents.append("\n".join(fresh))
@@ -98,25 +98,25 @@ def _modules(root: str) -> Iterator[list[str]]:
 def module_texts(source: str) -> list[str]:
     """Docstrings and block comments of Python source, in order; nothing is executed."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # old escapes in the library's own strings are no concern of the user
+        warnings.simplefilter("ignore")  # old escapes in the library's own strings do not concern the user
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError):
             return []
-    found: list[tuple[int, str]] = []
+    results: list[tuple[int, str]] = []
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
-                found.append((node.body[0].lineno, text))
+                results.append((node.body[0].lineno, text))
         # definitions stand in statements only, and most nodes of a tree are expressions
         pending.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt | ast.excepthandler))
     for comment in _COMMENT.finditer(source):
         line = source.count("\n", 0, comment.start()) + 1
-        found.append((line, _COMMENT_MARK.sub("", comment[0])))
-    return [text for _, text in sorted(found)]
+        results.append((line, _COMMENT_MARK.sub("", comment[0])))
+    return [text for _, text in sorted(results)]
 
 
 def clean_paragraphs(text: str) -> list[str]:
@@ -166,7 +166,7 @@ def _closed(lines: list[str]) -> Iterator[list[str]]:
 
 
 def is_prose(paragraph: str) -> bool:
-    """Whether text reads as English: words enough, letters mostly, common words among them, no signs of code."""
+    """Returns whether text reads as English: enough words, mostly letters, common words, no signs of code."""
     words = _WORD.findall(paragraph)
     if len(words) < 4 or len(paragraph) > 4000 or not (paragraph[0].isalnum() or paragraph[0] in "\"'("):
         return False

@@ -87,12 +87,12 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
         tokenizer = load_tokenizer(data.tokenizer, lowercase=data.lowercase if bare else None)
         if tokenizer.size > data.vocab_size:
             raise UserError(
-                f"the tokenizer {data.tokenizer} has {tokenizer.size} pieces, more than the model's "
+                f"the tokenizer {data.tokenizer} has {tokenizer.size} tokens, more than the model's "
                 f"data.vocab_size={data.vocab_size}; set --config.data.vocab_size={tokenizer.size}"
             )
-        return _with_pieces(tokenizer, cfg)
+        return _require_special_tokens(tokenizer, cfg)
     if not folder.exists():
-        say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} pieces")
+        say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} tokens")
         tokenizer = train_tokenizer(
             _training_documents(cfg),
             model=data.tokenizer,
@@ -101,26 +101,31 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
             lowercase=data.lowercase,
         )
         if tokenizer.size < data.vocab_size:
-            say(f"the corpus gives only {tokenizer.size:,} of {data.vocab_size:,} pieces")
+            say(f"the corpus gives only {tokenizer.size:,} of {data.vocab_size:,} tokens")
         save_tokenizer(tokenizer, folder)
-    return _with_pieces(load_tokenizer(folder), cfg)
+    return _require_special_tokens(load_tokenizer(folder), cfg)
 
 
-def _with_pieces(tokenizer: Tokenizer, cfg: ConfigDict) -> Tokenizer:
-    """The tokenizer, if it has the special pieces that rows and objective need; causal models hide nothing."""
+def _require_special_tokens(tokenizer: Tokenizer, cfg: ConfigDict) -> Tokenizer:
+    """Checks that the tokenizer has the special tokens that format and objective need; causal models mask nothing."""
     needed = ("pad", "cls", "sep", *(("mask",) if objective_class(cfg.objective.name).needs_mask_token else ()))
     absent = [role for role in needed if getattr(tokenizer, f"{role}_id") < 0]
     if absent:
         raise UserError(
-            f"the tokenizer has no {', '.join(absent)} piece; objective.name={cfg.objective.name} needs them"
+            f"the tokenizer has no {', '.join(absent)} token; objective.name={cfg.objective.name} needs them"
         )
     return tokenizer
 
 
 def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare | None = None) -> PhasedPipeline:
-    """The endless batches of the training split; a stage whose rows are like those before it goes on behind them.
+    """Returns the endless batches of the training split, over all phases.
 
-    `share` tells which rows of them are read ahead here; None = all.
+    A phase whose sequences are like those before it continues after them.
+
+    Args:
+        cfg: Config of the run.
+        prepared: Its corpora and tokenizer.
+        share: Selects the sequences of a batch that this process reads; None = all.
     """
     from bertjax.data.phased_pipeline import PhaseBatches, PhasedPipeline
     from bertjax.data.pipeline import all_sequences
@@ -128,19 +133,22 @@ def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare |
     phases: list[PhaseBatches] = []
     used: dict[str, int] = {}  # rows that every kind of row has given so far
     kind, rows = "", 0
-    for start, own in list_phases(cfg):
+    for start, current in list_phases(cfg):
         if phases:
             used[kind] += (start - phases[-1].start) * rows
-        kind, rows = str(own.data), own.train.batch_size
-        pipeline = _pipeline(own, prepared, prepared.training, "train", prepared.weights, rows, cfg.seed)
+        kind, rows = str(current.data), current.train.batch_size
+        pipeline = _pipeline(current, prepared, prepared.training, "train", prepared.weights, rows, cfg.seed)
         phases.append(PhaseBatches(start, used.setdefault(kind, 0), pipeline))
     return PhasedPipeline(phases, share or all_sequences)
 
 
 def eval_sets(cfg: ConfigDict, prepared: Prepared, share: ProcessShare | None = None) -> dict[str, list[Batch]]:
-    """Held-out batches of every source that has any: the same rows for every seed, so that runs compare.
+    """Returns held-out batches of every source: the same examples for every seed, so that runs are comparable.
 
-    `share` tells which rows of each; None = all.
+    Args:
+        cfg: Config of the run or phase.
+        prepared: Its corpora and tokenizer.
+        share: Selects the sequences of a batch that this process reads; None = all.
     """
     require_held_out(prepared)
     sets = {}
@@ -199,13 +207,13 @@ def _pipeline(
 
 
 def _document_end(tokenizer: Tokenizer) -> int:
-    """The piece behind every document of a stream, -1 where the tokenizer has none (XLNet's has)."""
-    found = [index for index in tokenizer.special_ids if tokenizer.tokens[index] == "<eod>"]
-    return found[0] if found else -1
+    """Returns the id that ends every document of a stream, -1 if the tokenizer has none (XLNet's has one)."""
+    results = [index for index in tokenizer.special_ids if tokenizer.tokens[index] == "<eod>"]
+    return results[0] if results else -1
 
 
 def source_names(sources: Sequence[Source]) -> list[str]:
-    """A short name for every source, for figures: `text:data/enwiki/train.txt.gz` is `enwiki-train`; made unique."""
+    """Returns a short unique name per source for metrics: `enwiki-train` for `text:data/enwiki/train.txt.gz`."""
     names: list[str] = []
     for source in sources:
         parts = [part for part in Path(source.where).parts[-2:] if part not in ("/", ".", "..")]
@@ -216,15 +224,15 @@ def source_names(sources: Sequence[Source]) -> list[str]:
 
 
 def _training_documents(cfg: ConfigDict) -> Iterator[str]:
-    """What a tokenizer learns from: the training split alone, so that held-out text stays unseen."""
+    """Yields the training split only, so that held-out text does not enter the tokenizer."""
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
     for source in parse.sources(cfg):
-        kept = DocumentFilter(parse.filter_config(cfg)).filter_each(iter_documents(source, cfg.data.encoding_errors))
-        yield from (document for document in kept if not (fraction and is_held_out(document, fraction)))
+        saved = DocumentFilter(parse.filter_config(cfg)).filter_each(iter_documents(source, cfg.data.encoding_errors))
+        yield from (document for document in saved if not (fraction and is_held_out(document, fraction)))
 
 
 def tokenizer_folder(cfg: ConfigDict) -> Path | None:
-    """Where the trained tokenizer of a config is cached; None when the config gives one."""
+    """Returns the cache directory of a config's trained tokenizer; None if the config names a tokenizer."""
     from importlib.metadata import version
 
     data = cfg.data
@@ -251,16 +259,16 @@ def sequences_if_prepared(cfg: ConfigDict) -> int | None:
         return None
     tokenizer = load_or_train_tokenizer(cfg)
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
-    wanted = [(source, fraction) for source in parse.sources(cfg)] + [
+    selected = [(source, fraction) for source in parse.sources(cfg)] + [
         (source, 1.0) for source in parse.eval_sources(cfg)
     ]
     folders = [
         parse.cache_folder(cfg)
         / "corpora"
         / corpus_digest(content_digest(source, cfg), tokenizer.digest, _recipe(cfg, share))
-        for source, share in wanted
+        for source, share in selected
     ]
-    if not all(found.exists() for found in folders):
+    if not all(results.exists() for results in folders):
         return None
     return sum(training_pipeline(cfg, prepare(cfg)).sequences_per_epoch.values())
 
@@ -324,7 +332,7 @@ DROPPED_DOCUMENTS = {
 
 
 def losses(corpus: PreparedCorpus) -> list[str]:
-    """What of its source a prepared corpus does not hold as it was, a line each."""
+    """Returns one line per kind of document that a prepared corpus dropped or changed."""
     lines = [f"{corpus.facts[name]:,} {text}" for name, text in DROPPED_DOCUMENTS.items() if corpus.facts.get(name)]
     dropped = sum(size.dropped_documents for size in corpus.splits.values())
     return lines + ([f"{dropped:,} documents left out, without a token"] if dropped else [])
@@ -363,11 +371,17 @@ def total_tokens(prepared: Prepared) -> int:
 
 
 def few_rows_warning(cfg: ConfigDict, prepared: Prepared, rows: int) -> list[str]:
-    """A line where most of the text finds no place in any row of an epoch."""
+    """Returns a warning if most of the text is in no sequence of an epoch.
+
+    Args:
+        cfg: Config of the run.
+        prepared: Its corpora.
+        rows: Sequences per epoch by source.
+    """
     reached = rows * cfg.data.seq_len / total_tokens(prepared)
     if reached >= 0.5:
         return []
     return [
-        f"warning: the rows of an epoch have room for only {100 * reached:.0f} % of the tokens. Sentence pairs need "
+        f"warning: the sequences of an epoch hold only {100 * reached:.0f} % of the tokens. Sentence pairs need "
         "documents of several sentences: is every sentence a document of its own (text: splits at blank lines)?"
     ]

@@ -59,10 +59,10 @@ class PreparedCorpus(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CorpusRecipe:
-    """What is made of a source, beside its text and its tokenizer; the digest of a corpus covers it.
+    """Settings that determine a corpus besides its text and tokenizer; its digest covers them.
 
     `eval_fraction` 0 sends all documents to train, 1 all to eval, else `is_held_out(document, eval_fraction)` decides.
-    A document of more than `max_document_tokens` tokens is cut at sentence ends into several.
+    A document of more than `max_document_tokens` tokens is split at sentence ends.
     """
 
     eval_fraction: float
@@ -75,7 +75,13 @@ class CorpusRecipe:
 
 
 def corpus_digest(source_digest: str, tokenizer_digest: str, recipe: CorpusRecipe) -> str:
-    """The content address of a corpus: equal inputs give equal folders, whatever libraries write them."""
+    """Returns the content address of a corpus: equal inputs give equal digests.
+
+    Args:
+        source_digest: Digest of the documents.
+        tokenizer_digest: Digest of the tokenizer.
+        recipe: Settings of the corpus.
+    """
     parts: list[Any] = [FORMAT_VERSION, source_digest, tokenizer_digest, repr(float(recipe.eval_fraction))]
     parts += [recipe.max_document_tokens, *recipe.filters.fingerprint]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -96,14 +102,26 @@ def prepare_corpus(
     progress: Callable[[int, int], None] | None = None,
     read_facts: Callable[[], Mapping[str, int]] = dict,
 ) -> PreparedCorpus:
-    """Tokenise `documents` into `<cache_dir>/<digest>` unless that is there; read once, in bounded memory.
+    """Tokenizes documents into `<cache_dir>/<digest>` unless it exists, in one pass and bounded memory.
 
-    `source_digest` must change whenever the documents or `split_sentences` do; `confirm` tells it again at the end, for
-    a source that changes while it is read. More than one of `workers` are processes of their own, which split sentences
-    by `bertjax.data.sentence_splitter`, whatever `split_sentences` is. `progress` is told
-    (documents, UTF-8 bytes) done so far.
-    `read_facts` gives counts of the reader for the facts. A damaged folder is made again with a warning. Raises
-    `UserError` for an empty corpus, a document that cannot be tokenised and a process that died.
+    A damaged directory is rebuilt with a warning.
+
+    Args:
+        documents: Documents in order.
+        source_name: Name of the source, for messages.
+        source_digest: Digest that changes whenever the documents or `split_sentences` do.
+        tokenizer: Tokenizer of the corpus.
+        split_sentences: Splits a document; worker processes always use `bertjax.data.sentence_splitter`.
+        recipe: Settings of the corpus.
+        is_held_out: Decides the split of a document.
+        cache_dir: Directory of all corpora.
+        workers: Number of processes; more than one are separate programs.
+        confirm: Returns the source digest again at the end, to detect a source that changed while it was read.
+        progress: Receives (documents, UTF-8 bytes) done.
+        read_facts: Returns counts of the reader for `meta.json`.
+
+    Raises:
+        UserError: The corpus is empty, a document cannot be tokenized, or a process died.
     """
     digest = corpus_digest(source_digest, tokenizer.digest, recipe)
     cache_dir = Path(cache_dir)
@@ -123,35 +141,35 @@ def prepare_corpus(
     cache_dir.mkdir(parents=True, exist_ok=True)
     _sweep(cache_dir)
     private = cache_dir / f".{digest}.{uuid.uuid4().hex}.parts.tmp"
-    with LockedWorkdir(cache_dir / f".{digest}.parts", private) as place:
-        if _is_there(folder):  # another process had the place until now
-            place.remove()
+    with LockedWorkdir(cache_dir / f".{digest}.parts", private) as position:
+        if _is_there(folder):  # another process held the lock until now
+            position.remove()
             return describe_corpus(folder)
-        parts = ShardStore(place.folder, recipe.max_document_tokens)
+        parts = ShardStore(position.folder, recipe.max_document_tokens)
         filter_ = DocumentFilter(recipe.filters)
         encoder = _Encoder(tokenizer, split_sentences, workers, source_name)
         held_out = _held_out_rule(recipe, is_held_out)
         _fill(parts, documents, filter_, encoder, held_out, progress)
         if confirm is not None and confirm() != source_digest:
-            place.remove()
+            position.remove()
             raise UserError(f"the text of {source_name} changed while it was being tokenised; start again")
         with atomic_folder(folder, replace=False) as temporary:
             splits, counts = _write(temporary, parts, tokenizer, digest)
             facts = {**read_facts(), **filter_.num_dropped, "kept": parts.documents}
             if not splits["eval" if recipe.eval_fraction >= 1 else "train"].tokens:
-                place.remove()
+                position.remove()
                 raise UserError(_why_empty(source_name, facts))
             np.save(temporary / "counts.npy", counts)
             sizes = {name: size._asdict() for name, size in splits.items()}
             _write_meta(temporary, made_of | {"splits": sizes, "facts": facts})
             if folder.exists() and find_damage(folder) is not None:
                 shutil.rmtree(folder)
-        place.remove()
+        position.remove()
     return describe_corpus(folder, reused=False)
 
 
 def _is_there(folder: Path) -> bool:
-    """Whether the corpus is complete already; a damaged one is warned about."""
+    """Returns whether the corpus is complete; warns about a damaged one."""
     damage = find_damage(folder) if folder.exists() else "it is not there"
     if damage is not None and folder.exists():
         warnings.warn(f"the prepared corpus {folder} is damaged ({damage}) and is made again", stacklevel=3)
@@ -182,14 +200,14 @@ def _fill(
     def todo() -> Iterator[_Batch]:
         nonlocal size, first
         for group in batches(documents, DOCUMENTS_PER_BATCH):
-            kept = filter_.filter(group)
-            if kept and first >= done:
-                held = np.fromiter(map(held_out, kept), bool, len(kept))
-                yield _Batch(first, kept, held, sum(map(len, kept)), _utf8(kept))
+            saved = filter_.filter(group)
+            if saved and first >= done:
+                held = np.fromiter(map(held_out, saved), bool, len(saved))
+                yield _Batch(first, saved, held, sum(map(len, saved)), _utf8(saved))
             elif progress is not None:
-                size += _utf8(kept)
-                progress(first + len(kept), size)
-            first += len(kept)
+                size += _utf8(saved)
+                progress(first + len(saved), size)
+            first += len(saved)
 
     for batch, encoded in encoder.map(todo()):
         parts.add(encoded, batch.held_out, batch.characters)
@@ -213,26 +231,26 @@ class _Encoder:
         self._workers, self._source_name = workers, source_name
         self._oldest = self._newest = 0  # documents that are being worked on
 
-    def map(self, found: Iterator[_Batch]) -> Iterator[tuple[_Batch, TokenizedDocuments]]:
+    def map(self, results: Iterator[_Batch]) -> Iterator[tuple[_Batch, TokenizedDocuments]]:
         """The batches in order, each with its tokens."""
         characters = 0
-        for batch in found:
+        for batch in results:
             if self._workers > 1 and characters >= CHARACTERS_BEFORE_WORKERS:
-                yield from self._by_workers(itertools.chain([batch], found))
+                yield from self._by_workers(itertools.chain([batch], results))
                 return
             characters += batch.characters
             try:
                 yield batch, tokenize_documents(batch.documents, self._tokenizer, self._split_sentences)
-            except DocumentError as fault:
-                raise self._fault(batch, fault) from fault
+            except DocumentError as error_text:
+                raise self._explain(batch, error_text) from error_text
 
-    def _by_workers(self, found: Iterator[_Batch]) -> Iterator[tuple[_Batch, TokenizedDocuments]]:
+    def _by_workers(self, results: Iterator[_Batch]) -> Iterator[tuple[_Batch, TokenizedDocuments]]:
         from bertjax.data.workers import WorkerDiedError, WorkerPool
 
         waiting: list[_Batch] = []
 
         def texts() -> Iterator[list[str]]:
-            for batch in found:
+            for batch in results:
                 waiting.append(batch)
                 yield batch.documents
 
@@ -241,8 +259,8 @@ class _Encoder:
             while True:
                 try:
                     encoded = next(answers, None)
-                except DocumentError as fault:
-                    raise self._fault(waiting[0], fault) from fault
+                except DocumentError as error_text:
+                    raise self._explain(waiting[0], error_text) from error_text
                 except WorkerDiedError as died:
                     begin, end = waiting[0].first + 1, waiting[-1].first + len(waiting[-1].documents)
                     raise UserError(
@@ -253,18 +271,18 @@ class _Encoder:
                     return
                 yield waiting.pop(0), encoded
 
-    def _fault(self, batch: _Batch, fault: DocumentError) -> UserError:
-        text = " ".join(batch.documents[fault.index][:200].split())[:60]
+    def _explain(self, batch: _Batch, error: DocumentError) -> UserError:
+        text = " ".join(batch.documents[error.index][:200].split())[:60]
         return UserError(
-            f"document {batch.first + fault.index + 1:,} of source {self._source_name}, which begins {text!r}, cannot "
-            f"be tokenised: {fault.reason}"
+            f"document {batch.first + error.index + 1:,} of source {self._source_name}, which begins {text!r}, cannot "
+            f"be tokenised: {error.reason}"
         )
 
 
 def _write(
     folder: Path, parts: ShardStore, tokenizer: CorpusTokenizer, digest: str
 ) -> tuple[dict[str, SplitSize], np.ndarray]:
-    """Both splits as datasets, from the parts; and how often each piece occurs in train."""
+    """Writes both splits as datasets from the shards, and the counts of tokens in train."""
     writers = {name: SplitWriter(folder, name, id_type(tokenizer.size), f"{digest}-{name}") for name in SPLITS}
     counts = np.zeros(tokenizer.size, dtype=np.int64)
     for part in parts:
@@ -291,7 +309,7 @@ def _held_out_rule(recipe: CorpusRecipe, is_held_out: Callable[[str, float], boo
 
 
 def _sweep(cache_dir: Path) -> None:
-    """Remove what killed processes left behind: folders that nobody has written to for a day, parts for a week."""
+    """Removes leftovers of killed processes: directories without writes for a day, shards for a week."""
     for pattern, seconds in ((".*.tmp", SECONDS_TO_ABANDON), (".*.parts", SECONDS_TO_ABANDON_PARTS)):
         for folder in cache_dir.glob(pattern):
             written = [path.stat().st_mtime for path in (folder, *folder.rglob("*")) if path.exists()]
@@ -305,7 +323,7 @@ def _write_meta(folder: Path, meta: dict[str, Any]) -> None:
 
 
 def describe_corpus(folder: Path, *, reused: bool = True) -> PreparedCorpus:
-    """What a complete folder holds, as its meta data say."""
+    """Returns the description of a complete corpus from its metadata."""
     meta = read_meta(folder)
     splits = {name: SplitSize(**meta["splits"][name]) for name in SPLITS}
     return PreparedCorpus(folder, folder.name, splits, reused, meta.get("facts", {}))

@@ -23,7 +23,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
 
 @dataclasses.dataclass
 class DocumentStats(jsonl.ReadStats):
-    """What reading a source has come upon so far; `bytes` are those of its files, as they lie on the disk."""
+    """Counts of what reading a source encountered; `bytes` are those of its files on disk."""
 
     documents: int = 0
     empty: int = 0
@@ -31,19 +31,19 @@ class DocumentStats(jsonl.ReadStats):
     control_characters: int = 0
 
     def facts(self) -> dict[str, int]:
-        """What is worth telling when all is read."""
+        """Returns the counts to store when everything is read."""
         return {name: value for name, value in vars(self).items() if name != "bytes"}
 
 
 Reader = Callable[[str, str | None, str, DocumentStats], Iterator[str]]
 
 
-def clean_documents(found: Iterator[str], reading: DocumentStats) -> Iterator[str]:
+def clean_documents(results: Iterator[str], reading: DocumentStats) -> Iterator[str]:
     """The documents without trailing whitespace on any line and without control characters; none empty, none gigantic.
 
     Newlines stay: a line is a paragraph or a sentence.
     """
-    for document in found:
+    for document in results:
         if _CONTROLS.search(document):
             document, count = _CONTROLS.subn("", document)
             reading.control_characters += count
@@ -106,11 +106,11 @@ def read_whole(path: str, field: str | None, errors: str, reading: DocumentStats
 
 def read_jsonl(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
     for number, record in jsonl.read_jsonl(path, errors, reading, advice=REPLACE_ERRORS):
-        place = f"{path}:{number}"
+        position = f"{path}:{number}"
         if field not in record:
             keys = one_line(", ".join(map(str, list(record)[:8])))
-            raise UserError(f"{place}: no field {field!r} (it has {keys}); name yours with #FIELD")
-        yield checked(record[field], place, field, errors, reading)
+            raise UserError(f"{position}: no field {field!r} (it has {keys}); name yours with #FIELD")
+        yield checked(record[field], position, field, errors, reading)
 
 
 def read_parquet(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
@@ -144,18 +144,29 @@ READERS: dict[str, Reader] = {
 }
 
 
-def checked(value: Any, place: str, field: str | None, errors: str, reading: DocumentStats) -> str:
-    """The document as valid text: JSON can carry half a surrogate pair, which no tokenizer accepts."""
+def checked(value: Any, position: str, field: str | None, errors: str, reading: DocumentStats) -> str:
+    """Returns a document as valid text: JSON may contain half a surrogate pair, which no tokenizer accepts.
+
+    Args:
+        value: Value of the field.
+        position: File and line or row, for messages.
+        field: Name of the field.
+        errors: `strict` or `replace`.
+        reading: Counts, updated.
+
+    Raises:
+        UserError: The value is not text or not valid.
+    """
     if not isinstance(value, str):
         kind = "nothing" if value is None else type(value).__name__
-        raise UserError(f"{place}: field {field!r} holds {kind} where text is expected; name another with #FIELD")
+        raise UserError(f"{position}: field {field!r} holds {kind} where text is expected; name another with #FIELD")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
             if errors == "strict":
                 advice = "mend the file, or set data.encoding_errors='replace'"
-                raise UserError(f"{place}: half a surrogate pair (invalid Unicode); {advice}") from error
+                raise UserError(f"{position}: half a surrogate pair (invalid Unicode); {advice}") from error
             reading.invalid_lines += 1
             return value.encode(errors="replace").decode()
     return value

@@ -33,7 +33,7 @@ _SHORTENED = frozenset(
 # Chinese and Japanese stops end a sentence at once, Western ones only before whitespace (so 3.14, URLs and names stay
 # whole) or, for ! and ?, before a Chinese character. The pattern begins with a plain set of characters, not with the
 # alternatives: `re` then runs through the text at ten times the speed. The empty group is matched by the usual end,
-# which needs no further look: a full stop before a capital, and behind four digits, a closed quotation or four small
+# which needs no further check: a full stop before a capital, and after four digits, a closed quotation or four small
 # letters that no short form and no Roman number ends with.
 _DOUBTFUL = "|".join(sorted({word[-4:] for word in _TITLES | _SHORTENED if word[-4:].isalpha() and len(word) >= 4}))
 _STOP = re.compile(
@@ -82,9 +82,9 @@ def _ends_sentence(line: str, start: int, stop: re.Match[str], small_letters: bo
 
 
 def _full_stop_ends(before: str, following: str) -> bool:
-    """Whether a single full stop after `before` ends its sentence when `following` is the next word."""
-    found = _LAST_WORD.search(before)
-    last = found[0] if found else ""
+    """Returns whether a full stop after `before` ends its sentence if `following` is the next word."""
+    results = _LAST_WORD.search(before)
+    last = results[0] if results else ""
     lower = last.lower()
     if lower in _TITLES:
         return False

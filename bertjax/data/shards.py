@@ -1,8 +1,7 @@
-"""What is done of a corpus while it is being prepared: finished parts on the disk, so that a killed process goes on.
+"""Shards of a corpus in preparation, so that a killed process can resume.
 
-A part is one file, written under a temporary name and renamed; its checksums (those of a zip archive) are looked at
-before anything is built on it. Which documents make a part depends on the documents alone, so a corpus that was
-interrupted ends as the same files as one that was not.
+A shard is one file, written atomically; its checksums (those of a zip archive) are verified before it is used. Which
+documents form a shard depends on the documents alone, so an interrupted corpus ends as the same files as another.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class ShardStore:
         while (documents := _documents_of(self._path(self._count))) is not None:
             self.documents += documents
             self._count += 1
-        for path in folder.glob("*.npz"):  # broken, or behind a broken one
+        for path in folder.glob("*.npz"):  # broken, or after a broken one
             if int(path.stem) >= self._count:
                 path.unlink()
 
@@ -58,7 +57,13 @@ class ShardStore:
         return self._count
 
     def add(self, encoded: TokenizedDocuments, held_out: np.ndarray, characters: int) -> None:
-        """Take in a batch; `held_out` bool [documents] sends each to eval or train."""
+        """Adds a batch.
+
+        Args:
+            encoded: Token ids of the batch.
+            held_out: bool [documents], true sends a document to eval.
+            characters: Characters of the batch.
+        """
         self._waiting.append((encoded, held_out))
         self._characters += characters
         if self._characters >= CHARACTERS_PER_PART:
@@ -102,7 +107,7 @@ class ShardStore:
 
 
 def _documents_of(path: Path) -> int | None:
-    """How many documents went into a part; None for one that is not there or not whole."""
+    """Returns the number of documents of a shard; None if it is missing or incomplete."""
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:
@@ -119,17 +124,17 @@ def _chosen(encoded: TokenizedDocuments, chosen: np.ndarray, max_document_tokens
     here = chosen[document]
     lengths = encoded.sentence_lengths[here]
     ids = encoded.ids[np.repeat(here, encoded.sentence_lengths)]
-    pieces = _pieces(document[here], lengths, max_document_tokens)
-    sentences = np.bincount(pieces)[1:] if len(pieces) else np.zeros(0, np.int64)
+    tokens = _split_arrays(document[here], lengths, max_document_tokens)
+    sentences = np.bincount(tokens)[1:] if len(tokens) else np.zeros(0, np.int64)
     return SplitShard(ids, lengths, sentences, int((chosen & (encoded.document_sentences == 0)).sum()))
 
 
-def _pieces(document: IntArray, lengths: np.ndarray, max_document_tokens: int) -> IntArray:
+def _split_arrays(document: IntArray, lengths: np.ndarray, max_document_tokens: int) -> IntArray:
     """Numbers the stored document of each sentence from 1."""
     begins = offsets(lengths)[:-1]
     first = np.searchsorted(document, document)  # the document's first sentence
-    piece = (begins - begins[first]) // max_document_tokens if len(document) else begins
-    new = (np.diff(document, prepend=-1) != 0) | (np.diff(piece, prepend=-1) != 0)
+    token = (begins - begins[first]) // max_document_tokens if len(document) else begins
+    new = (np.diff(document, prepend=-1) != 0) | (np.diff(token, prepend=-1) != 0)
     return np.cumsum(new)
 
 

@@ -1,4 +1,4 @@
-"""Where text comes from: `KIND:WHERE[#FIELD][@WEIGHT]` strings become streams of documents.
+"""Streams of documents from sources `KIND:WHERE[#FIELD][@WEIGHT]`.
 
 Hub data sets stream through `datasets`; files have their readers in `readers.py`.
 """
@@ -16,28 +16,35 @@ _BLOCK_BYTES = 1 << 20
 
 
 def iter_documents(source: Source, errors: str = "strict", reading: DocumentStats | None = None) -> Iterator[str]:
-    """Stream the non-empty documents of a source, in order, holding one document at a time.
+    """Yields the non-empty documents of a source in order, one at a time.
 
-    Trailing whitespace of every line and control characters are dropped; newlines stay, because a line is a paragraph
-    or a sentence. `errors` is "strict" (invalid UTF-8 raises) or "replace"; `reading` is told what was come upon.
-    Raises `UserError` naming file and line.
+    Trailing whitespace of every line and control characters are removed; newlines stay, because a line is a paragraph
+    or a sentence.
+
+    Args:
+        source: Parsed source.
+        errors: `strict` (invalid UTF-8 raises) or `replace`.
+        reading: Counts, updated while reading.
+
+    Raises:
+        UserError: A file cannot be read or is invalid; the message names file and line.
     """
     if errors not in ("strict", "replace"):
         raise UserError(f"data.encoding_errors must be strict or replace, not {errors!r}")
     reading = DocumentStats() if reading is None else reading
     if source.kind in READERS:
         read = READERS[source.kind]
-        found: Iterator[str] = (
+        results: Iterator[str] = (
             text for path in source_files(source) for text in read(path, source.field, errors, reading)
         )
     elif source.kind == "hub":
-        found = _read_hub(source, errors, reading)
+        results = _read_hub(source, errors, reading)
     else:
         check_source(source)
         from bertjax.data.builtin import python_docs
 
-        found = iter(python_docs())
-    yield from clean_documents(found, reading)
+        results = iter(python_docs())
+    yield from clean_documents(results, reading)
 
 
 def _read_hub(source: Source, errors: str, reading: DocumentStats) -> Iterator[str]:
@@ -47,19 +54,19 @@ def _read_hub(source: Source, errors: str, reading: DocumentStats) -> Iterator[s
     row = 0
     try:
         for row, record in enumerate(datasets.load_dataset(name, config, split=split, streaming=True), 1):
-            place = f"hub data set {name}, row {row}"
+            position = f"hub data set {name}, row {row}"
             if source.field not in record:
                 raise UserError(
-                    f"{place}: no field {source.field!r} (it has {', '.join(list(record)[:8])}); use #FIELD"
+                    f"{position}: no field {source.field!r} (it has {', '.join(list(record)[:8])}); use #FIELD"
                 )
-            yield checked(record[source.field], place, source.field, errors, reading)
+            yield checked(record[source.field], position, source.field, errors, reading)
     except (UserError, GeneratorExit):
         raise
     except Exception as error:  # every layer below has its own errors: network, unknown name, broken file
-        raise UserError(_hub_fault(name, config, split, row, error)) from error
+        raise UserError(_explain_hub_error(name, config, split, row, error)) from error
 
 
-def _hub_fault(name: str, config: str | None, split: str, row: int, error: Exception) -> str:
+def _explain_hub_error(name: str, config: str | None, split: str, row: int, error: Exception) -> str:
     what = f"hub data set {name!r} (config {config or 'default'}, split {split})"
     when = f"after row {row}" if row else "at the start"
     advice = "check the name, the config, the split and the network, or give local files"
@@ -67,9 +74,9 @@ def _hub_fault(name: str, config: str | None, split: str, row: int, error: Excep
 
 
 def source_digest(source: Source) -> str:
-    """SHA-256 (hex) of what a source holds: equal for equal bytes wherever they lie, whatever they are called.
+    """Returns the SHA-256 (hex) of a source's content: equal for equal bytes under any path.
 
-    Hub data sets are told apart by name, config, split and the revision that the hub reports, without loading them.
+    Hub data sets are identified by name, config, split and the revision that the hub reports, without loading them.
     """
     total = hashlib.sha256(f"{source.kind}\0{source.field or ''}\0".encode())
     if source.kind == "builtin":
@@ -100,11 +107,11 @@ def _hub_revision(source: Source) -> tuple[str, str]:
     try:
         builder = datasets.load_dataset_builder(name, config)
     except Exception as error:
-        raise UserError(_hub_fault(name, config, split, 0, error)) from error
+        raise UserError(_explain_hub_error(name, config, split, 0, error)) from error
     return str(builder.base_path), str(builder.hash)
 
 
 def is_held_out(document: str, fraction: float) -> bool:
-    """Whether a document belongs to the validation split: a property of its text, not of its place."""
+    """Returns whether a document belongs to the validation split, a function of its text alone."""
     digest = hashlib.blake2b(document.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64

@@ -1,4 +1,4 @@
-"""The special pieces of every model family: which, in which order, and what they are for.
+"""Special tokens of every model family: their order and roles.
 
 Sources: the released vocabularies and tokenizer classes of BERT, RoBERTa, ALBERT, XLNet, DeBERTa and ModernBERT.
 """
@@ -15,10 +15,10 @@ ROLES = ("pad", "unk", "cls", "sep", "mask")
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerFamily:
-    """One family. `first` pieces take ids 0, 1, …; `last` pieces take the highest ids.
+    """Special tokens of a family. `first` tokens take ids 0, 1, ...; `last` tokens take the highest ids.
 
-    `roles` gives pad, unk, cls, sep, mask (and bos, eos where Hugging Face expects them); `single` and `pair` are the
-    layout of one and of two texts as `PIECE:TYPE` words.
+    `roles` maps pad, unk, cls, sep, mask (and bos, eos where Hugging Face expects them); `single` and `pair` are the
+    layouts of one and of two texts as `TOKEN:TYPE` words.
     """
 
     model: str  # what the family trains: wordpiece, bpe or unigram
@@ -70,7 +70,7 @@ _MODERNBERT = TokenizerFamily(
     last=("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"),
     token_types=False,
 )
-# GPT-2 has one special piece for everything and nothing to hide tokens with: its mask id is -1
+# GPT-2 has one special token for everything and no mask token: its mask id is -1
 _GPT2 = TokenizerFamily(
     "bpe",
     (),
@@ -123,13 +123,22 @@ def family_of(name: str) -> TokenizerFamily:
     return FAMILIES[name]
 
 
-def guess_family(pieces: Sequence[str], kind: str, where: str) -> str:
-    """The family that a vocabulary of that kind belongs to, by its special pieces; raises `UserError` if none fits."""
-    held = set(pieces)
+def guess_family(tokens: Sequence[str], kind: str, where: str) -> str:
+    """Returns the family of a vocabulary by its special tokens.
+
+    Args:
+        tokens: Tokens of the vocabulary.
+        kind: wordpiece, bpe or unigram.
+        where: Path, for the message.
+
+    Raises:
+        UserError: No family fits.
+    """
+    held = set(tokens)
     order = {"wordpiece": ["bert"], "unigram": ["xlnet", "albert", "deberta-v2"], "bpe": ["roberta", "modernbert"]}[
         kind
     ]
-    if kind == "bpe" and pieces[0] == "[PAD]":
+    if kind == "bpe" and tokens[0] == "[PAD]":
         order = ["deberta"]
     for name in [*order, *FAMILIES]:
         roles = FAMILIES[name].roles
@@ -137,6 +146,6 @@ def guess_family(pieces: Sequence[str], kind: str, where: str) -> str:
         if needed <= held:
             return name
     raise UserError(
-        f"{where} holds the special pieces of no known family (for BERT: {', '.join(_BERT.first)}); "
+        f"{where} does not have the special tokens of a known family (for BERT: {', '.join(_BERT.first)}); "
         "add them, or train a tokenizer with `bertjax tokenizer`"
     )

@@ -18,9 +18,9 @@ Splitter = Callable[[str], list[str]]
 
 
 class CorpusTokenizer(Protocol):
-    """What preparation asks of a tokenizer; `encode_flat` adds no special pieces.
+    """Interface of the tokenizer that preparation needs; `encode_flat` adds no special tokens.
 
-    It gives the token counts of the texts int64 [n], and all their ids end to end. With `save` other processes help.
+    It returns the token counts of the texts, int64 [n], and all ids concatenated. `save` enables worker processes.
     """
 
     @property
@@ -56,7 +56,16 @@ def id_type(vocab_size: int) -> np.dtype:
 def tokenize_documents(
     documents: Sequence[str], tokenizer: CorpusTokenizer, split_sentences: Splitter
 ) -> TokenizedDocuments:
-    """The documents of a batch; raises `DocumentError` naming the one that cannot be done."""
+    """Tokenizes a batch of documents.
+
+    Args:
+        documents: Texts.
+        tokenizer: Tokenizer of the corpus.
+        split_sentences: Splits a document into sentences.
+
+    Raises:
+        DocumentError: A document cannot be tokenized; the error has its index.
+    """
     try:
         return _encode(documents, tokenizer, split_sentences)
     except Exception:
@@ -85,21 +94,27 @@ def _encode(documents: Sequence[str], tokenizer: CorpusTokenizer, split_sentence
 def _flat(sentences: list[str], tokenizer: CorpusTokenizer) -> tuple[IntArray, np.ndarray]:
     """The token counts of the sentences, and all their ids end to end, none outside the vocabulary."""
     parts = batches(sentences, len(sentences), CHARACTERS_PER_CALL)
-    found = [tokenizer.encode_flat(part) for part in parts]
-    if not found:
+    results = [tokenizer.encode_flat(part) for part in parts]
+    if not results:
         return np.zeros(0, np.int64), np.zeros(0, np.int32)
-    ids = np.concatenate([ids for _, ids in found])
+    ids = np.concatenate([ids for _, ids in results])
     if ids.size and not 0 <= ids.min() <= ids.max() < tokenizer.size:
         wrong = int(ids.min()) if ids.min() < 0 else int(ids.max())
         raise UserError(
-            f"the tokenizer gave id {wrong}, outside its own vocabulary of {tokenizer.size} pieces; its files do not "
+            f"the tokenizer gave id {wrong}, outside its own vocabulary of {tokenizer.size} tokens; its files do not "
             "belong together"
         )
-    return np.concatenate([lengths for lengths, _ in found]), ids
+    return np.concatenate([lengths for lengths, _ in results]), ids
 
 
 def batches(texts: Iterable[str], most: int, most_characters: int | None = None) -> Iterator[list[str]]:
-    """Groups of at most `most` texts and, unless a single text is longer, `most_characters`; None = a million."""
+    """Yields groups of texts.
+
+    Args:
+        texts: Texts in order.
+        most: Maximum number of texts per group.
+        most_characters: Maximum characters per group unless a single text is longer; None = a million.
+    """
     most_characters = CHARACTERS_PER_BATCH if most_characters is None else most_characters
     group: list[str] = []
     characters = 0

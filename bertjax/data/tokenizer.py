@@ -1,4 +1,4 @@
-"""Text to ids and back, for every family: WordPiece and byte-level BPE (`tokenizers`), unigram (`sentencepiece`)."""
+"""Tokenizers of every family: WordPiece and byte-level BPE (`tokenizers`), unigram (`sentencepiece`)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ from bertjax.data.word_cache import FlatTokens
 from bertjax.errors import UserError
 from bertjax.types import Vocabulary, padded_vocab_size
 
-OWN_FILE = "bertjax_tokenizer.json"
+SETTINGS_FILE = "bertjax_tokenizer.json"
 FAMILY_KEY = "bertjax_family"  # in tokenizer_config.json; transformers keeps it and makes nothing of it
 
 
 class Tokenizer:
-    """A vocabulary with its rules. Special pieces never arise from raw text: `[MASK]` in a document is only text.
+    """A vocabulary with its rules. Raw text never yields special tokens: `[MASK]` in a document is only text.
 
-    kind: wordpiece, bpe or unigram · family: a key of `FAMILIES` · pieces: the piece of every id · size: their number ·
-    pad_id, unk_id, cls_id, sep_id, mask_id: -1 where the family has none · special_ids: sorted · digest: SHA-256 (hex).
+    Attributes:
+        kind: wordpiece, bpe or unigram.
+        family: A key of the table of families.
+        pieces: Token of every id.
+        size: Number of tokens.
+        pad_id, unk_id, cls_id, sep_id, mask_id: -1 if the family lacks the token.
+        special_ids: Sorted ids of special tokens.
+        digest: SHA-256 (hex).
     """
 
     def __init__(self, backend: Backend, family: str, lowercase: bool) -> None:
@@ -34,31 +40,31 @@ class Tokenizer:
         self.kind = backend.kind
         self.tokens: list[str] = backend.tokens
         self.size = len(self.tokens)
-        ids = {piece: index for index, piece in enumerate(self.tokens)}
+        ids = {token: index for index, token in enumerate(self.tokens)}
         if len(ids) != self.size:
-            raise UserError(f"tokenizer: {self.size - len(ids)} pieces occur twice; every id needs a piece of its own")
+            raise UserError(f"tokenizer: {self.size - len(ids)} tokens occur twice; every id needs its own token")
         spec = family_of(family)
-        absent = sorted({piece for piece in spec.roles.values() if piece not in ids})
+        absent = sorted({token for token in spec.roles.values() if token not in ids})
         if absent:
-            raise UserError(f"tokenizer: the family {family} needs the special pieces {', '.join(absent)}; add them")
-        by_role = {role: ids[piece] for role, piece in spec.roles.items()}
+            raise UserError(f"tokenizer: the family {family} needs the special tokens {', '.join(absent)}; add them")
+        by_role = {role: ids[token] for role, token in spec.roles.items()}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (by_role.get(role, -1) for role in ROLES)
-        self.special_ids = tuple(sorted({ids[piece] for piece in spec.special if piece in ids}))
+        self.special_ids = tuple(sorted({ids[token] for token in spec.special if token in ids}))
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of every text, int32, without special pieces; on all cores, in order."""
+        """Returns the ids of every text, int32, without special tokens; uses all cores, keeps the order."""
         return self._backend.encode(texts)
 
     def encode_flat(self, texts: Sequence[str]) -> FlatTokens:
-        """The same ids end to end: the token counts of the texts int64 [n], and int32; faster, from one thread only."""
+        """Returns the same ids concatenated: token counts int64 [n], and int32 ids; faster, from one thread only."""
         return self._backend.encode_flat(texts)
 
     def encode_with_specials(self, text: str) -> list[int]:
-        """The ids of one text as a model reads it: special pieces in it are recognised, the family's are added."""
+        """Returns the ids of one text as a model reads it: special tokens are recognized, the family's are added."""
         return list(self._backend.marked.encode(text).ids)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Readable text, special pieces included."""
+        """Returns readable text, special tokens included."""
         return self._backend.marked.decode([int(i) for i in ids], skip_special_tokens=False)
 
     @functools.cached_property
@@ -69,32 +75,32 @@ class Tokenizer:
         return total.hexdigest()
 
     def starts_word(self) -> np.ndarray:
-        """bool [size]: where a piece opens a word. Special pieces and Chinese characters are words of their own.
+        """Returns bool [size]: whether a token starts a word. Special tokens and Chinese characters are words.
 
-        Punctuation opens a word in WordPiece and ALBERT (and whatever has no English letter in ALBERT), as in the
-        authors' code; in byte-level BPE and the other unigram families it belongs to the word before it.
+        Punctuation starts a word in WordPiece and ALBERT (and tokens without an English letter in ALBERT), as in the
+        authors' code; in byte-level BPE and the other unigram families it belongs to the preceding word.
         """
-        starts = np.fromiter((opens_word(piece, self) for piece in self.tokens), bool, self.size)
+        starts = np.fromiter((opens_word(token, self) for token in self.tokens), bool, self.size)
         starts[list(self.special_ids)] = True
         return starts
 
     @property
     def continuation_prefix(self) -> str:
-        """What WordPiece writes in front of a piece inside a word."""
+        """Prefix of WordPiece tokens inside a word."""
         return self._backend.prefix
 
     @property
     def library(self) -> Any:
-        """What encodes raw text: a `tokenizers.Tokenizer` or a `SentencePieceProcessor`."""
+        """Encoder of raw text: a `tokenizers.Tokenizer` or a `SentencePieceProcessor`."""
         return self._backend.library
 
     @property
     def engine(self) -> Any:
-        """The `tokenizers.Tokenizer` behind `encode_with_specials`, to ask its normalizer, its words and its model."""
+        """The `tokenizers.Tokenizer` of `encode_with_specials`, for its normalizer, words and model."""
         return self._backend.marked
 
     def vocabulary(self, counts: np.ndarray | None = None, multiple: int = 64) -> Vocabulary:
-        """What objectives need; `counts` int64 [size] are the frequencies in the training corpus, else zeros."""
+        """Returns the `Vocabulary` for objectives; `counts` int64 [size] are those of the corpus, else zeros."""
         if counts is None:
             counts = np.zeros(self.size, np.int64)
         return Vocabulary(
@@ -115,13 +121,13 @@ class Tokenizer:
         about = {"family": self.family, "format": 1, "kind": self.kind, "lowercase": self.lowercase}
         return {
             **self._backend.files(family_of(self.family)),
-            OWN_FILE: json.dumps(about, sort_keys=True).encode(),
+            SETTINGS_FILE: json.dumps(about, sort_keys=True).encode(),
         }
 
     def huggingface_files(self, max_length: int) -> dict[str, bytes]:
-        """What `AutoTokenizer.from_pretrained` needs, for transformers 5 and, with special_tokens_map.json, for 4."""
+        """Returns the files of `AutoTokenizer.from_pretrained` for transformers 5 and 4 (special_tokens_map.json)."""
         spec = family_of(self.family)
-        roles = {f"{role}_token": piece for role, piece in spec.roles.items()}
+        roles = {f"{role}_token": token for role, token in spec.roles.items()}
         config: dict[str, Any] = {
             # the generic class takes tokenizer.json as it stands; the classes of most families rebuild parts of it
             "tokenizer_class": spec.huggingface_class if self.kind == "wordpiece" else "PreTrainedTokenizerFast",
@@ -141,7 +147,7 @@ class Tokenizer:
             "special_tokens_map.json": _pretty(roles),
         }
         if self.kind == "wordpiece":
-            files["vocab.txt"] = "".join(piece + "\n" for piece in self.tokens).encode()
+            files["vocab.txt"] = "".join(token + "\n" for token in self.tokens).encode()
         if isinstance(self._backend, SentencePieceBackend):
             files[spec.sentencepiece_file] = self._backend.model
         return files

@@ -1,7 +1,7 @@
-"""The two engines behind `Tokenizer`: Hugging Face `tokenizers` and Google's `sentencepiece`.
+"""The engines of `Tokenizer`: Hugging Face `tokenizers` and Google's `sentencepiece`.
 
-Both give plain ids for raw text, in which a literal "[MASK]" is only text, and a marked `tokenizers` twin, in which it
-is the special piece.
+Both return plain ids for raw text, in which a literal "[MASK]" is only text, and a `tokenizers` twin that recognizes
+special tokens.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from bertjax.data.word_cache import FlatTokens, WordCache, flatten_ids, has_inde
 from bertjax.errors import UserError
 
 _SPACE = "▁"
-_CONTROL = 3  # the piece type of sentencepiece that never matches text
+_CONTROL = 3  # sentencepiece's type of tokens that never match text
 
 
 class HuggingFaceBackend:
-    """WordPiece, byte-level BPE, or any `tokenizer.json`; works on all cores."""
+    """WordPiece, byte-level BPE, or any `tokenizer.json`; uses all cores."""
 
     def __init__(self, text: str) -> None:
         from tokenizers import Tokenizer
@@ -33,7 +33,7 @@ class HuggingFaceBackend:
         self.library = Tokenizer.from_str(text)
         self.library.no_truncation()
         self.library.no_padding()
-        self.library.encode_special_tokens = True  # special pieces in raw text are split like any text
+        self.library.encode_special_tokens = True  # special tokens in raw text are split like any text
         content = json.loads(text)
         model = content["model"]
         splitter = content.get("pre_tokenizer") or {}
@@ -45,14 +45,16 @@ class HuggingFaceBackend:
 
     @functools.cached_property
     def tokens(self) -> list[str]:
-        """The piece of every id; raises `UserError` where an id is missing."""
+        """Returns the token of every id; raises `UserError` if an id is missing."""
         vocabulary = self.library.get_vocab(with_added_tokens=True)
-        pieces = [""] * len(vocabulary)
-        for piece, index in vocabulary.items():
-            if index >= len(pieces):
-                raise UserError(f"tokenizer: piece {piece!r} has id {index}, but there are only {len(pieces)} pieces")
-            pieces[index] = piece
-        return pieces
+        token_list = [""] * len(vocabulary)
+        for token, index in vocabulary.items():
+            if index >= len(token_list):
+                raise UserError(
+                    f"tokenizer: token {token!r} has id {index}, but there are only {len(token_list)} tokens"
+                )
+            token_list[index] = token
+        return token_list
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [np.array(ids, np.int32) for ids in self.lists(texts)]
@@ -64,11 +66,13 @@ class HuggingFaceBackend:
         return [encoding.ids for encoding in self.library.encode_batch_fast(texts, add_special_tokens=False)]
 
     def located(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        return [(found.ids, found.offsets) for found in self.library.encode_batch(texts, add_special_tokens=False)]
+        return [
+            (results.ids, results.offsets) for results in self.library.encode_batch(texts, add_special_tokens=False)
+        ]
 
     @functools.cached_property
     def marked(self) -> Any:
-        """The `tokenizers.Tokenizer` that recognises special pieces in text and adds the family's own."""
+        """Returns the `tokenizers.Tokenizer` that recognizes special tokens in text and adds the family's."""
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_str(self._text)
@@ -83,7 +87,7 @@ class HuggingFaceBackend:
 
 
 class SentencePieceBackend:
-    """A unigram model as sentencepiece trains it. `fold` lower-cases and strips accents before the model sees text."""
+    """A sentencepiece unigram model. `fold` lower-cases and strips accents before the model sees text."""
 
     def __init__(self, model: bytes, family: TokenizerFamily, fold: bool) -> None:
         import sentencepiece
@@ -104,21 +108,21 @@ class SentencePieceBackend:
         as_arrays = getattr(self.library, "encode_as_numpy", None)  # sentencepiece 0.2.1 gives lists only
         if as_arrays is not None:
             return as_arrays(list(texts), num_threads=_threads())
-        found = self.library.encode(list(texts), out_type=int, num_threads=_threads())
-        return [np.array(ids, np.int32) for ids in found]
+        results = self.library.encode(list(texts), out_type=int, num_threads=_threads())
+        return [np.array(ids, np.int32) for ids in results]
 
     def encode_flat(self, texts: Sequence[str]) -> FlatTokens:
-        found = self.encode(texts)
-        lengths = np.fromiter(map(len, found), np.int64, len(found))
-        return lengths, np.concatenate(found) if found else np.zeros(0, np.int32)
+        results = self.encode(texts)
+        lengths = np.fromiter(map(len, results), np.int64, len(results))
+        return lengths, np.concatenate(results) if results else np.zeros(0, np.int32)
 
     @functools.cached_property
     def marked(self) -> Any:
-        """The same model as a `tokenizers.Tokenizer`: sentencepiece's own character table, then its scores."""
+        """Returns the model as a `tokenizers.Tokenizer`: sentencepiece's own character table, then its scores."""
         from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
         score = self.library.get_score
-        vocabulary = [(piece, score(i)) for i, piece in enumerate(self.tokens)]
+        vocabulary = [(token, score(i)) for i, token in enumerate(self.tokens)]
         tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=self.library.unk_id(), byte_fallback=False))
         steps: list[Any] = [_folding()] if self.fold else []
         table = character_table(self.model)
@@ -138,7 +142,7 @@ Backend = HuggingFaceBackend | SentencePieceBackend
 
 
 def _threads() -> int:
-    """Threads for sentencepiece; one where `tokenizers` is told the same, in the processes that prepare a corpus."""
+    """Returns the threads for sentencepiece; one if `tokenizers` is limited to one, as in worker processes."""
     alone = os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("0", "false", "off", "no")
     return 1 if alone else os.cpu_count() or 1
 
@@ -150,28 +154,34 @@ def _folding() -> Any:
 
 
 def add_special_tokens(tokenizer: Any, family: TokenizerFamily) -> None:
-    """Declare the family's special pieces and its layout of one and of two texts, in place."""
+    """Declares the family's special tokens and its layouts of one and of two texts, in place."""
     from tokenizers import AddedToken, models, processors
 
     eats_space = not isinstance(tokenizer.model, models.WordPiece)  # "is <mask>": it stands for " word", with the space
     tokenizer.add_special_tokens(
         [
-            AddedToken(piece, lstrip=eats_space and piece == family.roles.get("mask"), normalized=False, special=True)
-            for piece in family.special
+            AddedToken(token, lstrip=eats_space and token == family.roles.get("mask"), normalized=False, special=True)
+            for token in family.special
         ]
     )
-    if any(piece in family.single for piece in family.special):
-        used = [(piece, tokenizer.token_to_id(piece)) for piece in family.special]
+    if any(token in family.single for token in family.special):
+        used = [(token, tokenizer.token_to_id(token)) for token in family.special]
         tokenizer.post_processor = processors.TemplateProcessing(
             single=family.single, pair=family.pair, special_tokens=used
         )
 
 
-def wordpiece_backend(pieces: list[str], family: TokenizerFamily, lowercase: bool) -> HuggingFaceBackend:
-    """A BERT tokenizer over that vocabulary, ids in order."""
+def wordpiece_backend(token_list: list[str], family: TokenizerFamily, lowercase: bool) -> HuggingFaceBackend:
+    """Returns a BERT tokenizer of a vocabulary.
+
+    Args:
+        token_list: Tokens in the order of their ids.
+        family: Family of the special tokens.
+        lowercase: Lower-case and strip accents.
+    """
     from tokenizers import Tokenizer, decoders, models
 
-    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    vocabulary = {token: index for index, token in enumerate(token_list)}
     model = models.WordPiece(vocabulary, unk_token=family.roles["unk"], max_input_chars_per_word=100)
     tokenizer = Tokenizer(model)
     bert_pipeline(tokenizer, lowercase)
@@ -189,20 +199,20 @@ def bert_pipeline(tokenizer: Any, lowercase: bool) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
 
-def append_control_tokens(model: bytes, pieces: Sequence[str]) -> bytes:
-    """A sentencepiece model with control pieces behind the last id (DeBERTa's [MASK]).
+def append_control_tokens(model: bytes, token_list: Sequence[str]) -> bytes:
+    """Returns a sentencepiece model with control tokens after the last id (DeBERTa's [MASK]).
 
-    Pieces are a repeated field of the message, and protocol buffers read a repetition further on as an appendix.
+    Tokens are a repeated field of the message, and protocol buffers append later repetitions.
     """
-    for piece in pieces:
-        name = piece.encode()
+    for token in token_list:
+        name = token.encode()
         message = b"\x0a" + bytes([len(name)]) + name + b"\x15" + struct.pack("<f", 0.0) + b"\x18" + bytes([_CONTROL])
         model += b"\x0a" + bytes([len(message)]) + message
     return model
 
 
 def character_table(model: bytes) -> bytes:
-    """The compiled normalisation rules of a sentencepiece model: field 2 of its `normalizer_spec`, field 3."""
+    """Returns the compiled normalization rules of a sentencepiece model: field 2 of its `normalizer_spec`, field 3."""
     for number, value in _fields(model):
         if number == 3 and isinstance(value, bytes):
             return next((inner for n, inner in _fields(value) if n == 2 and isinstance(inner, bytes)), b"")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.special_tokens import FAMILIES, family_of, guess_family
-from bertjax.data.tokenizer import FAMILY_KEY, OWN_FILE, Tokenizer
+from bertjax.data.tokenizer import FAMILY_KEY, SETTINGS_FILE, Tokenizer
 from bertjax.data.tokenizer_backends import (
     Backend,
     HuggingFaceBackend,
@@ -22,8 +22,8 @@ from bertjax.data.tokenizer_backends import (
 from bertjax.errors import UserError
 from bertjax.io.atomic import atomic_file, atomic_folder
 
-_READABLE = (OWN_FILE, "tokenizer.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "vocab.txt")
-_Found = tuple[Backend, str, bool]
+_READABLE = (SETTINGS_FILE, "tokenizer.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "vocab.txt")
+_TokenizerFiles = tuple[Backend, str, bool]
 
 
 def load_tokenizer(path: str | os.PathLike[str], family: str | None = None, lowercase: bool | None = None) -> Tokenizer:
@@ -42,7 +42,7 @@ def load_tokenizer(path: str | os.PathLike[str], family: str | None = None, lowe
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: str | os.PathLike[str]) -> None:
-    """Writes the canonical files, which `load_tokenizer` reads; all are written before any is replaced."""
+    """Writes the canonical files, which `load_tokenizer` reads; all are complete before any is replaced."""
     _write_files(Path(folder), tokenizer.files())
 
 
@@ -57,7 +57,7 @@ def save_huggingface_tokenizer(tokenizer: Tokenizer, folder: str | os.PathLike[s
     _write_files(Path(folder), tokenizer.huggingface_files(max_length))
 
 
-def _read_backend(path: Path, family: str | None, lowercase: bool | None) -> _Found:
+def _read_backend(path: Path, family: str | None, lowercase: bool | None) -> _TokenizerFiles:
     """(engine, family, lowercase) of a tokenizer file or folder."""
     if family is not None:
         family_of(family)
@@ -65,7 +65,7 @@ def _read_backend(path: Path, family: str | None, lowercase: bool | None) -> _Fo
         names = [name for name in _READABLE if (path / name).is_file()]
         if not names:
             raise UserError(f"{path} holds no tokenizer; one of {', '.join(_READABLE[1:])} is expected in it")
-        if names[0] == OWN_FILE:
+        if names[0] == SETTINGS_FILE:
             return _read_ours(path, family)
         declared = _json_object(config) if (config := path / "tokenizer_config.json").is_file() else {}
         if lowercase is None and isinstance(declared.get("do_lower_case"), bool):
@@ -75,24 +75,24 @@ def _read_backend(path: Path, family: str | None, lowercase: bool | None) -> _Fo
         path = path / names[0]
     if not path.is_file():
         raise UserError(f"no such tokenizer: {path}; give a folder, a tokenizer.json, a vocab.txt or a spiece.model")
-    readers: dict[str, Callable[[Path, str | None, bool | None], _Found]] = {
+    readers: dict[str, Callable[[Path, str | None, bool | None], _TokenizerFiles]] = {
         ".json": _read_json,
         ".txt": _read_vocab,
         ".model": _read_sentencepiece,
     }
-    if path.name == OWN_FILE:
+    if path.name == SETTINGS_FILE:
         return _read_ours(path.parent, family)
     if path.suffix not in readers:
         raise UserError(f"{path}: a tokenizer file ends with .json, .txt (vocab.txt) or .model (sentencepiece)")
     return readers[path.suffix](path, family, lowercase)
 
 
-def _read_ours(folder: Path, family: str | None) -> _Found:
-    about = _json_object(folder / OWN_FILE)
+def _read_ours(folder: Path, family: str | None) -> _TokenizerFiles:
+    about = _json_object(folder / SETTINGS_FILE)
     name, kind, lowercase = about.get("family"), about.get("kind"), about.get("lowercase")
     if about.get("format") != 1 or not isinstance(name, str) or not isinstance(lowercase, bool):
         raise UserError(
-            f"{folder / OWN_FILE} is not of this version; write the tokenizer again with `bertjax tokenizer`"
+            f"{folder / SETTINGS_FILE} is not of this version; write the tokenizer again with `bertjax tokenizer`"
         )
     spec = family_of(name)
     if kind == "unigram" and (folder / spec.sentencepiece_file).is_file():
@@ -106,7 +106,7 @@ def _read_ours(folder: Path, family: str | None) -> _Found:
     return backend, family or name, lowercase
 
 
-def _read_json(path: Path, family: str | None, lowercase: bool | None) -> _Found:
+def _read_json(path: Path, family: str | None, lowercase: bool | None) -> _TokenizerFiles:
     content = _json_object(path)
     model = content.get("model")
     if not isinstance(model, dict) or model.get("type") not in ("WordPiece", "BPE", "Unigram"):
@@ -121,32 +121,32 @@ def _read_json(path: Path, family: str | None, lowercase: bool | None) -> _Found
     return backend, family, lowercase
 
 
-def _read_vocab(path: Path, family: str | None, lowercase: bool | None) -> _Found:
+def _read_vocab(path: Path, family: str | None, lowercase: bool | None) -> _TokenizerFiles:
     lines = _text(path).removeprefix("\ufeff").split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
-    pieces: dict[str, int] = {}
+    tokens: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
-        piece = line.strip()
-        if not piece:
-            raise UserError(f"{path}:{number}: an empty line; every line of a vocabulary is one piece")
-        if piece in pieces:
-            raise UserError(f"{path}:{number}: piece {piece!r} again, it is on line {pieces[piece]} already")
-        pieces[piece] = number
-    names = list(pieces)
+        token = line.strip()
+        if not token:
+            raise UserError(f"{path}:{number}: an empty line; every line of a vocabulary is one token")
+        if token in tokens:
+            raise UserError(f"{path}:{number}: token {token!r} again, it is on line {tokens[token]} already")
+        tokens[token] = number
+    names = list(tokens)
     if not names:
-        raise UserError(f"{path} is empty; every line of a vocabulary is one piece")
+        raise UserError(f"{path} is empty; every line of a vocabulary is one token")
     family = family or guess_family(names, "wordpiece", str(path))
     spec = family_of(family)
-    absent = sorted(set(spec.roles.values()) - pieces.keys())
+    absent = sorted(set(spec.roles.values()) - tokens.keys())
     if absent:
-        raise UserError(f"{path}: the family {family} needs the special pieces {', '.join(absent)}; add them")
+        raise UserError(f"{path}: the family {family} needs the special tokens {', '.join(absent)}; add them")
     if lowercase is None:  # a cased vocabulary holds capital letters
         lowercase = not any(re.search(r"[A-Z]", name) for name in names if not re.fullmatch(r"[\[<].*[\]>]", name))
     return wordpiece_backend(names, spec, lowercase), family, lowercase
 
 
-def _read_sentencepiece(path: Path, family: str | None, lowercase: bool | None) -> _Found:
+def _read_sentencepiece(path: Path, family: str | None, lowercase: bool | None) -> _TokenizerFiles:
     import sentencepiece
 
     model = path.read_bytes()
@@ -157,10 +157,10 @@ def _read_sentencepiece(path: Path, family: str | None, lowercase: bool | None) 
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError as error:
         raise UserError(broken) from error
-    pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
-    family = family or guess_family(pieces, "unigram", str(path))
+    tokens = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+    family = family or guess_family(tokens, "unigram", str(path))
     spec = family_of(family)
-    absent = [piece for piece in spec.last if piece not in pieces]  # released DeBERTa models leave out [MASK]
+    absent = [token for token in spec.last if token not in tokens]  # released DeBERTa models leave out [MASK]
     lowercase = spec.lowercase if lowercase is None else lowercase
     folds_itself = processor.normalize("A").endswith("a")
     backend = SentencePieceBackend(append_control_tokens(model, absent), spec, fold=lowercase and not folds_itself)

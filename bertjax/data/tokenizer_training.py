@@ -1,4 +1,4 @@
-"""Training of WordPiece, byte-level BPE and unigram vocabularies, the same bytes on any number of threads."""
+"""Training of WordPiece, byte-level BPE and unigram vocabularies, with the same bytes on any number of threads."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from bertjax.data.tokenizer_backends import (
 )
 from bertjax.errors import UserError, require_one_of
 
-_COVERAGE = 0.9999  # share of the characters of a corpus that get pieces of their own; rarer ones are [UNK]
-_MIN_FREQUENCY = 2  # a merge that was seen once is no regularity
+_COVERAGE = 0.9999  # share of the characters of a corpus that get their own tokens; rarer ones are [UNK]
+_MIN_FREQUENCY = 2  # single occurrences are not merged
 _LINE_CHARS = 4000
 # sentencepiece adds up float scores per thread, so another number of threads gives another vocabulary: it is fixed
 _UNIGRAM_THREADS = 8
@@ -46,11 +46,21 @@ def train_tokenizer(
     seed: int = 0,
     max_chars: int = 200_000_000,
 ) -> Tokenizer:
-    """Train a vocabulary; equal documents give equal bytes on any number of threads.
+    """Trains a vocabulary; equal documents give equal bytes on any number of threads.
 
-    `model` is wordpiece, bpe or unigram; `lowercase` None is the family's habit. A corpus beyond `max_chars` characters
-    is sampled by document hash and `seed`; that sample is held in memory. A small corpus gives fewer pieces than
-    `vocab_size`: `size` tells the truth. Raises `UserError` for no text or no room for single characters.
+    A small corpus gives fewer tokens than requested; `size` is the true number.
+
+    Args:
+        documents: Texts.
+        model: wordpiece, bpe or unigram.
+        family: Family of the special tokens.
+        vocab_size: Tokens, special ones included.
+        lowercase: Lower-case and strip accents; None = the family's default.
+        seed: Seed of the sample.
+        max_chars: A longer corpus is sampled by document hash; the sample is held in memory.
+
+    Raises:
+        UserError: There is no text, or `vocab_size` cannot hold the single characters.
     """
     trainers: dict[str, Callable[[list[str], TokenizerFamily, int, bool], Backend]] = {
         "wordpiece": train_wordpiece,
@@ -67,22 +77,27 @@ def train_tokenizer(
 
 
 def sample_documents(documents: Iterable[str], max_chars: int, seed: int) -> list[str]:
-    """At most about `max_chars` of text: all documents, or those whose hash lies below a falling bound.
+    """Returns about `max_chars` of text: all documents, or those whose hash is below a falling bound.
 
-    Which documents are kept depends on their text and the seed, never on their order.
+    The selection depends on texts and seed, never on their order.
+
+    Args:
+        documents: Texts.
+        max_chars: Maximum characters.
+        seed: Seed of the hash.
     """
-    kept = list[str]()
+    saved = list[str]()
     share, chars = 1.0, 0
     for document in documents:
         if share == 1.0 or _fraction(document, seed) < share:
-            kept.append(document)
+            saved.append(document)
             chars += len(document)
-        while chars > max_chars and len(kept) > 1:
+        while chars > max_chars and len(saved) > 1:
             share /= 2
-            least = min(kept, key=lambda text: _fraction(text, seed))
-            kept = [text for text in kept if _fraction(text, seed) < share] or [least]
-            chars = sum(map(len, kept))
-    return kept
+            least = min(saved, key=lambda text: _fraction(text, seed))
+            saved = [text for text in saved if _fraction(text, seed) < share] or [least]
+            chars = sum(map(len, saved))
+    return saved
 
 
 def _fraction(document: str, seed: int) -> float:
@@ -93,52 +108,59 @@ def _fraction(document: str, seed: int) -> float:
 def train_wordpiece(
     documents: list[str], family: TokenizerFamily, vocab_size: int, lowercase: bool
 ) -> HuggingFaceBackend:
-    """BERT's recipe. The trainer numbers characters in hash order and breaks ties by number, so they are given."""
+    """Trains BERT's WordPiece. The trainer breaks ties by character numbers in hash order, so these are fixed here.
+
+    Args:
+        documents: Texts.
+        family: Family of the special tokens.
+        vocab_size: Tokens, special ones included.
+        lowercase: Lower-case and strip accents.
+    """
     import tokenizers
     from tokenizers import models, trainers
 
     scratch = tokenizers.Tokenizer(models.WordPiece(unk_token=family.roles["unk"]))
     bert_pipeline(scratch, lowercase)
-    given = [*family.first, *_alphabet(documents, scratch.normalizer, vocab_size, len(family.special))]
+    inputs = [*family.first, *_alphabet(documents, scratch.normalizer, vocab_size, len(family.special))]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size - len(family.last),
         min_frequency=_MIN_FREQUENCY,
-        special_tokens=given,
+        special_tokens=inputs,
         limit_alphabet=0,  # no others than the given ones
         show_progress=False,
     )
     scratch.train_from_iterator(documents, trainer, length=len(documents))
-    pieces = sorted(scratch.get_vocab().items(), key=lambda item: item[1])
-    names = [name for name, _ in pieces] + list(family.last)
+    tokens = sorted(scratch.get_vocab().items(), key=lambda item: item[1])
+    names = [name for name, _ in tokens] + list(family.last)
     return wordpiece_backend(names, family, lowercase)
 
 
 def _alphabet(documents: list[str], normalizer: Any, vocab_size: int, num_special: int) -> list[str]:
-    """The single-character pieces, by code point: word openers, then "##" continuations of those that can continue.
+    """Returns the single-character tokens by code point: word starts, then "##" continuations where possible.
 
-    Takes the most frequent characters up to `_COVERAGE`, but never more than half of the vocabulary.
-    Raises `UserError` where that would leave more than half of the text unknown.
+    Takes the most frequent characters up to `_COVERAGE`, but never more than half of the vocabulary. Raises `UserError`
+    if that would leave more than half of the text unknown.
     """
     counts: Counter[str] = Counter()
     for document in documents:
         counts.update(normalizer.normalize_str(document))
     letters = {c: n for c, n in counts.items() if not c.isspace() and c != "\ufffd"}
-    wanted, covered, used = _COVERAGE * sum(letters.values()), 0, 0
+    selected, covered, used = _COVERAGE * sum(letters.values()), 0, 0
     chosen: list[str] = []
     for letter in sorted(letters, key=lambda c: (-letters[c], c)):
         used += 1 + _continues(letter)
-        if covered >= wanted or used > (vocab_size - num_special) // 2:
+        if covered >= selected or used > (vocab_size - num_special) // 2:
             break
         chosen.append(letter)
         covered += letters[letter]
-    if covered < wanted / 2:
+    if covered < selected / 2:
         raise _too_small(vocab_size, num_special + 2 * sum(1 + _continues(letter) for letter in letters))
     chosen.sort()
     return chosen + ["##" + c for c in chosen if _continues(c)]
 
 
 def _continues(letter: str) -> bool:
-    """Whether a character can stand inside a word: punctuation and Chinese characters are words of their own."""
+    """Returns whether a character can be inside a word: punctuation and Chinese characters are words."""
     code = ord(letter)
     if code < 128:
         return letter.isalnum()
@@ -148,7 +170,14 @@ def _continues(letter: str) -> bool:
 def train_byte_bpe(
     documents: list[str], family: TokenizerFamily, vocab_size: int, lowercase: bool
 ) -> HuggingFaceBackend:
-    """GPT-2's byte-level BPE. Texts get a leading space: a word is the same piece at the start of a sentence."""
+    """Trains GPT-2's byte-level BPE. Texts get a leading space: a word is the same token at the start of a sentence.
+
+    Args:
+        documents: Texts.
+        family: Family of the special tokens.
+        vocab_size: Tokens, special ones included.
+        lowercase: Lower-case and strip accents.
+    """
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -173,9 +202,9 @@ def train_byte_bpe(
     content = json.loads(tokenizer.to_str())
     vocabulary = content["model"]["vocab"]
     for (
-        piece
+        token
     ) in family.last:  # inside the model as in the released vocabularies: `vocab_size` of transformers counts them
-        vocabulary.setdefault(piece, len(vocabulary))
+        vocabulary.setdefault(token, len(vocabulary))
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
     add_special_tokens(tokenizer, family)
     return HuggingFaceBackend(tokenizer.to_str())
@@ -184,11 +213,18 @@ def train_byte_bpe(
 def train_unigram(
     documents: list[str], family: TokenizerFamily, vocab_size: int, lowercase: bool
 ) -> SentencePieceBackend:
-    """Sentencepiece's unigram model with the family's special pieces inside, `last` ones behind the trained pieces."""
+    """Trains sentencepiece's unigram model with the family's special tokens, `last` ones after the trained tokens.
+
+    Args:
+        documents: Texts.
+        family: Family of the special tokens.
+        vocab_size: Tokens, special ones included.
+        lowercase: Lower-case and strip accents.
+    """
     import sentencepiece
 
     roles = family.roles
-    index = {piece: number for number, piece in enumerate(family.first)}
+    index = {token: number for number, token in enumerate(family.first)}
     named = (roles["unk"], roles["pad"], "<s>", "</s>")
     settings: dict[str, Any] = {
         "model_type": "unigram",
@@ -199,7 +235,7 @@ def train_unigram(
         "pad_piece": roles["pad"],
         "bos_id": index.get("<s>", -1),
         "eos_id": index.get("</s>", -1),
-        "control_symbols": [piece for piece in family.first if piece not in named],
+        "control_symbols": [token for token in family.first if token not in named],
         "normalization_rule_name": "nmt_nfkc_cf" if lowercase else "nmt_nfkc",
         "num_threads": _UNIGRAM_THREADS,
         "required_chars": "▁",  # opens every text; so rare in text without spaces that it would be unknown
@@ -211,7 +247,7 @@ def train_unigram(
 
 
 def _run_sentencepiece(sentencepiece: Any, documents: list[str], settings: dict[str, Any], vocab_size: int) -> bytes:
-    """Train, and once more with all the pieces that a small corpus has when it has fewer than were asked for."""
+    """Trains, and again with the largest possible size if a small corpus has fewer tokens than requested."""
     for extra in ({}, {"hard_vocab_limit": False}):
         written = io.BytesIO()
         try:
@@ -230,7 +266,7 @@ def _run_sentencepiece(sentencepiece: Any, documents: list[str], settings: dict[
 
 
 def _lines(documents: list[str]) -> Iterator[str]:
-    """Lines, and long ones in parts: sentencepiece leaves out what is longer than its limit."""
+    """Yields lines, long ones split: sentencepiece drops lines above its limit."""
     for document in documents:
         for line in document.split("\n"):
             line = line.replace("\0", " ")
@@ -240,6 +276,6 @@ def _lines(documents: list[str]) -> Iterator[str]:
 
 def _too_small(vocab_size: int, least: int) -> UserError:
     return UserError(
-        f"data.vocab_size {vocab_size} is too small: single characters and special pieces alone need about {least}; "
+        f"data.vocab_size {vocab_size} is too small: single characters and special tokens alone need about {least}; "
         f"set data.vocab_size to {least} or more"
     )

@@ -1,4 +1,4 @@
-"""Which pieces open a word, read off their spelling."""
+"""Determines which tokens start a word, from their spelling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALBERT_MARKS = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
 _ALBERT_INNER = _ALBERT_MARKS | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
-class _Pieces(Protocol):
+class _TokenVocabulary(Protocol):
     @property
     def kind(self) -> str: ...
     @property
@@ -25,28 +25,28 @@ class _Pieces(Protocol):
     def continuation_prefix(self) -> str: ...
 
 
-def opens_word(piece: str, tokenizer: _Pieces) -> bool:
-    """Whether a piece of this tokenizer opens a word."""
+def opens_word(token: str, tokenizer: _TokenVocabulary) -> bool:
+    """Returns whether a token of this tokenizer starts a word."""
     if tokenizer.kind == "wordpiece":
-        return not (tokenizer.continuation_prefix and piece.startswith(tokenizer.continuation_prefix))
-    if piece.startswith(_SPACES):
+        return not (tokenizer.continuation_prefix and token.startswith(tokenizer.continuation_prefix))
+    if token.startswith(_SPACES):
         return True
     if tokenizer.kind == "bpe":
-        return bool(_CJK.match(_text_of_bytes(piece)))
+        return bool(_CJK.match(_text_of_bytes(token)))
     if tokenizer.family == "albert":
-        return piece in _ALBERT_MARKS or not _ALBERT_INNER.issuperset(piece)
-    if tokenizer.family == "xlnet" and (piece in _ALBERT_MARKS or piece.startswith("<")):
+        return token in _ALBERT_MARKS or not _ALBERT_INNER.issuperset(token)
+    if tokenizer.family == "xlnet" and (token in _ALBERT_MARKS or token.startswith("<")):
         return True  # zihangdai/xlnet:data_utils.py, _is_start_piece
-    return bool(_CJK.match(piece))
+    return bool(_CJK.match(token))
 
 
-def _text_of_bytes(piece: str) -> str:
-    """The text of a byte-level piece; empty where it is only part of a character."""
+def _text_of_bytes(token: str) -> str:
+    """Returns the text of a byte-level token; empty if it is only part of a character."""
     table = byte_table()
     try:
-        return bytes(table[c] for c in piece).decode("utf-8", "ignore")
+        return bytes(table[c] for c in token).decode("utf-8", "ignore")
     except KeyError:
-        return piece
+        return token
 
 
 @functools.lru_cache(maxsize=1)

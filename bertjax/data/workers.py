@@ -1,8 +1,7 @@
-"""Processes that tokenise batches of documents, fed through pipes.
+"""Processes that tokenize batches of documents, fed through pipes.
 
-Each is a fresh Python (`exec`, never a fork of a process with threads), and nothing but text and numbers goes through
-the pipes: no shared memory stays behind whoever dies, and a process whose parent is gone reads the end of its input and
-ends.
+Each is a fresh Python (`exec`, never a fork of a threaded process), and only text and numbers go through the pipes: no
+shared memory remains if a process dies, and a process whose parent is gone reads the end of its input and ends.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _PACKAGES = str(Path(__file__).resolve().parents[2])
 _COMMAND = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from bertjax.data.workers import serve; serve()"
 _PREFIX = "bertjax-tokenizer-"
 _HEADER = struct.Struct("<qq")
-_FAULT = -1
+_FAILURE = -1
 
 
 class WorkerDiedError(Exception):
@@ -62,9 +61,9 @@ class WorkerPool:
         return [process.pid for process in self._all]
 
     def map(self, lists: Iterable[list[str]]) -> Iterator[TokenizedDocuments]:
-        """What `tokenize_documents` gives for every batch, in order, a few of them ahead.
+        """Yields the result of `tokenize_documents` for every batch, in order, a few batches ahead.
 
-        Raises `DocumentError` or `WorkerDiedError` where the batch would have come.
+        Raises `DocumentError` or `WorkerDiedError` at the position of the batch.
         """
         pending: deque[Future[TokenizedDocuments]] = deque()
         for documents in lists:
@@ -134,7 +133,7 @@ def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
 
 
 def serve() -> None:
-    """What a process does: answers the batches on its standard input until that ends."""
+    """Answers the batches on the standard input until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not come between the answers
@@ -148,8 +147,8 @@ def serve() -> None:
         while (documents := _receive_texts(questions)) is not None:
             try:
                 _send(answers, tokenize_documents(documents, tokenizer, split_sentences))
-            except DocumentError as fault:
-                _send_fault(answers, fault)
+            except DocumentError as error_text:
+                _send_failure(answers, error_text)
     except BrokenPipeError:
         pass
     # The parent was killed, or it would have ended this process: it cannot clean up any more.
@@ -176,16 +175,16 @@ def _receive_texts(pipe: IO[bytes]) -> list[str] | None:
     return [raw[begin:end].decode() for begin, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)]
 
 
-def _send(pipe: IO[bytes], found: TokenizedDocuments) -> None:
-    for array in found:
+def _send(pipe: IO[bytes], results: TokenizedDocuments) -> None:
+    for array in results:
         pipe.write(_HEADER.pack(array.size, array.itemsize))
         pipe.write(array.tobytes())
     pipe.flush()
 
 
-def _send_fault(pipe: IO[bytes], fault: DocumentError) -> None:
-    text = json.dumps([fault.index, fault.reason]).encode()
-    pipe.write(_HEADER.pack(_FAULT, len(text)) + text)
+def _send_failure(pipe: IO[bytes], error_text: DocumentError) -> None:
+    text = json.dumps([error_text.index, error_text.reason]).encode()
+    pipe.write(_HEADER.pack(_FAILURE, len(text)) + text)
     pipe.flush()
 
 
@@ -193,7 +192,7 @@ def _receive(pipe: IO[bytes]) -> TokenizedDocuments:
     arrays: list[np.ndarray] = []
     while len(arrays) < len(TokenizedDocuments._fields):
         size, width = _HEADER.unpack(_read(pipe, _HEADER.size))
-        if size == _FAULT:
+        if size == _FAILURE:
             index, reason = json.loads(_read(pipe, width))
             raise DocumentError(index, reason)
         kind = np.dtype(np.int32) if len(arrays) < 2 or width == 4 else id_type(0)
@@ -202,7 +201,7 @@ def _receive(pipe: IO[bytes]) -> TokenizedDocuments:
 
 
 def _read(pipe: Any, size: int) -> bytes:
-    found = pipe.read(size)
-    if len(found) < size:
+    results = pipe.read(size)
+    if len(results) < size:
         raise EOFError
-    return found
+    return results

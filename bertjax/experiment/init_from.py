@@ -208,9 +208,9 @@ def fill_network(objective: Objective, params: Params, name: str, source: Params
 def _tables(old: EncoderConfig, new: EncoderConfig, match: TokenMatch, how: str) -> list[str]:
     """Describes how the tables of tokens and positions changed."""
     lines = []
-    if match.kept < len(match.parts):
+    if match.matched < len(match.parts):
         lines.append(
-            f"tokens: {match.kept:,} of {len(match.parts):,} kept, {match.composed:,} composed of old ones, "
+            f"tokens: {match.matched:,} of {len(match.parts):,} kept, {match.composed:,} composed of old ones, "
             f"{match.fresh:,} fresh"
         )
     lengths = old.max_position_embeddings, new.max_position_embeddings

@@ -143,9 +143,9 @@ def _texts(inputs: PredictInputs) -> TextExamples:
 
 
 def _keys(inputs: PredictInputs) -> list[Key]:
-    found = _texts(inputs)
-    pairs: Sequence[str | None] = found.pairs if found.pairs is not None else [None] * len(found)
-    return [text_key(text, pair) for text, pair in zip(found.texts, pairs, strict=True)]
+    results = _texts(inputs)
+    pairs: Sequence[str | None] = results.pairs if results.pairs is not None else [None] * len(results)
+    return [text_key(text, pair) for text, pair in zip(results.texts, pairs, strict=True)]
 
 
 def _gold(config: TaskConfig, file: str | None, labels: Sequence[str]) -> dict[Key, str]:
@@ -229,17 +229,17 @@ def _confidence(record: JsonRecord) -> float | None:
     return number
 
 
-def _write(out: Path, kept: Sequence[Candidate]) -> None:
+def _write(out: Path, saved: Sequence[Candidate]) -> None:
     """.jsonl, or .tsv with a header; raises `UserError` for a text that a .tsv file cannot hold."""
     records = []
-    for each in kept:
+    for each in saved:
         pair = {} if each.key[1] is None else {"pair": each.key[1]}
         sure = {} if each.confidence is None else {"confidence": each.confidence}
         records.append({"id": each.id, "text": each.key[0], **pair, "label": each.label, **sure})
     if out.suffix == ".jsonl":
         atomic.write_text(out, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
         return
-    names = ["text", *(["pair"] if kept[0].key[1] is not None else []), "label"]
+    names = ["text", *(["pair"] if saved[0].key[1] is not None else []), "label"]
     rows = [[str(record[name]) for name in names] for record in records]
     broken = next((row for row in rows if any(sign in cell for cell in row for sign in "\t\r\n")), None)
     if broken is not None:
@@ -247,7 +247,7 @@ def _write(out: Path, kept: Sequence[Candidate]) -> None:
     atomic.write_text(out, "".join("\t".join(row) + "\n" for row in [names, *rows]))
 
 
-def _dropped(usable: LabelBuckets, selection: Selection, kept: int) -> str:
+def _dropped(usable: LabelBuckets, selection: Selection, saved: int) -> str:
     names = {
         "duplicates": "the same text and label again",
         "conflicting": "several labels for one text",
@@ -257,7 +257,7 @@ def _dropped(usable: LabelBuckets, selection: Selection, kept: int) -> str:
         "gold": "texts of the gold sample",
     }
     parts = [f"{count:,} {names[name]}" for name, count in usable.dropped().items()]
-    left = len(usable.candidates) - kept
+    left = len(usable.candidates) - saved
     if left:
         limited = selection.max_per_class or selection.balance
         why = "below the confidence, or above the limit of a label" if limited else ""
@@ -266,7 +266,7 @@ def _dropped(usable: LabelBuckets, selection: Selection, kept: int) -> str:
 
 
 def _summary(
-    out: Path, facts: Mapping[str, Any], usable: LabelBuckets, selection: Selection, found: Agreement | None
+    out: Path, facts: Mapping[str, Any], usable: LabelBuckets, selection: Selection, results: Agreement | None
 ) -> list[str]:
     threshold = "" if selection.min_confidence is None else f", confidence at least {selection.min_confidence:g}"
     counts = f"{facts['kept']:,} of {facts['of']:,} labels kept{threshold}"
@@ -275,25 +275,25 @@ def _summary(
         lines.append(f"left out: {_dropped(usable, selection, facts['kept'])}")
     if usable.unknown_labels:
         lines.append("no labels: " + ", ".join(f"{text!r} ({count:,})" for text, count in usable.unknown_labels))
-    lines.append(describe_trust(found))
-    if found is not None:
-        kappa = "" if found.kappa is None else f"Cohen's kappa {found.kappa:.3f}"
-        missing = f"{found.unanswered:,} of {found.total:,} gold texts have no answer" if found.unanswered else ""
+    lines.append(describe_trust(results))
+    if results is not None:
+        kappa = "" if results.kappa is None else f"Cohen's kappa {results.kappa:.3f}"
+        missing = f"{results.unanswered:,} of {results.total:,} gold texts have no answer" if results.unanswered else ""
         lines += ["; ".join(each for each in (kappa, missing) if each)] if kappa or missing else []
     alone = {row["label"] for row in facts["rows"] if row["kept"]}
     if len(alone) == 1:
         lines.append(f"every label kept is {alone.pop()!r}: a task needs two; lower --min-confidence, or add texts")
     width = max(len("label"), *(len(row["label"]) for row in facts["rows"]))
-    lines.append(f"{'label':{width}}     kept       of" + (" agreement  examples" if found is not None else ""))
+    lines.append(f"{'label':{width}}     kept       of" + (" agreement  examples" if results is not None else ""))
     for row in facts["rows"]:
         line = f"{row['label']:{width}} {row['kept']:8,} {row['of']:8,}"
-        if found is not None:
+        if results is not None:
             share = "-" if row["agreement"] is None else f"{row['agreement']:.1%}"
             line += f" {share:>9} {row['gold_predicted']:9,}"
         lines.append(line)
-    if found is not None and found.thresholds:
+    if results is not None and results.thresholds:
         lines.append("confidence  gold examples  agreement")
-        for level in found.thresholds:
+        for level in results.thresholds:
             share = "-" if level.agreement is None else f"{level.agreement:.1%}"
             lines.append(f"{level.confidence:10g} {level.examples:14,} {share:>10}")
     return lines

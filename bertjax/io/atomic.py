@@ -74,7 +74,7 @@ def atomic_folder(folder: Path, *, replace: bool = True) -> Iterator[Path]:
 
     Args:
         folder: where the content is to appear; parent folders are made.
-        replace: put the new content in the place of a folder that is not empty; otherwise the folder stays as it is and
+        replace: replace a folder that is not empty; otherwise the folder stays as it is and
             the new content is dropped.
 
     Raises:

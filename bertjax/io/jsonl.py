@@ -47,7 +47,7 @@ def read_lines(
 
     Args:
         path: the file.
-        errors: "strict", or "replace" to put U+FFFD in the place of invalid bytes.
+        errors: "strict", or "replace" to write U+FFFD for invalid bytes.
         stats: updated while reading.
         max_bytes: longest line that is read as a whole; `MAX_LINE_BYTES` by default.
         split_long: yield a longer line in parts with the same number, instead of raising an error.

@@ -91,9 +91,9 @@ class ContrastiveLearning(Objective):
         if self.config.pooling == "first":
             return gather_positions(states, batch["example_positions"])
         examples = jnp.arange(1, batch["example_positions"].shape[1] + 1)
-        own = (batch["segment_ids"][:, None, :] == examples[None, :, None]).astype(jnp.float32)
-        total = jnp.einsum("bes,bsd->bed", own, states.astype(jnp.float32))
-        return total / jnp.maximum(own.sum(-1, keepdims=True), 1.0)
+        current = (batch["segment_ids"][:, None, :] == examples[None, :, None]).astype(jnp.float32)
+        total = jnp.einsum("bes,bsd->bed", current, states.astype(jnp.float32))
+        return total / jnp.maximum(current.sum(-1, keepdims=True), 1.0)
 
     def _project(self, projection: Params, embeddings: Float[Array, "B E D"]) -> Float[Array, "B E D"]:
         dense = dot(embeddings, projection["kernel"], self.model.compute_dtype, "float32")

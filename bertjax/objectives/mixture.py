@@ -56,8 +56,8 @@ class MixtureOfObjectives(Objective):
         ends = np.cumsum([0, *self.config.batch_sizes(len(batch["input_ids"]))])
         corrupted: dict[str, Array] = {}
         for (name, member), start, end in zip(self.members.items(), ends[:-1], ends[1:], strict=True):
-            own = {array: value[start:end] for array, value in batch.items()}
-            corrupted |= {f"{name}/{array}": value for array, value in member.corrupt(own, key, cursor).items()}
+            current = {array: value[start:end] for array, value in batch.items()}
+            corrupted |= {f"{name}/{array}": value for array, value in member.corrupt(current, key, cursor).items()}
         return corrupted
 
     def counts(self, batch: Batch) -> dict[str, Array]:
@@ -69,9 +69,9 @@ class MixtureOfObjectives(Objective):
     def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         sums: dict[str, Sum] = {}
         for index, (name, member) in enumerate(self.members.items()):
-            own = {part: params[part] for part in jax.eval_shape(member.init, jax.random.key(0))}
+            current = {part: params[part] for part in jax.eval_shape(member.init, jax.random.key(0))}
             member_key = jax.random.fold_in(key, index)
-            sums |= member.loss(own, inputs, member_batch(batch, name), member_key, train)[0]
+            sums |= member.loss(current, inputs, member_batch(batch, name), member_key, train)[0]
         return sums, inputs.carry
 
 

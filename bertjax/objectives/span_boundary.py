@@ -35,8 +35,8 @@ def add_span_boundaries(batch: Batch, vocabulary: Vocabulary, max_positions: int
     first, last = (jnp.take_along_axis(end, positions, axis=1) for end in find_runs(mask, segments))
     # Padded on both sides: a span at the end of a sequence has no neighbour there.
     text_segments = jnp.pad(jnp.where(is_text(ids, segments, vocabulary), segments, 0), ((0, 0), (1, 1)))
-    own = jnp.take_along_axis(segments, positions, axis=1)
-    has_left, has_right = (jnp.take_along_axis(text_segments, end, axis=1) == own for end in (first, last + 2))
+    current = jnp.take_along_axis(segments, positions, axis=1)
+    has_left, has_right = (jnp.take_along_axis(text_segments, end, axis=1) == current for end in (first, last + 2))
     offset = positions - first
     is_target = is_masked & has_left & has_right & (offset < max_positions)
     return {

@@ -220,6 +220,6 @@ def exit_immediately(message: str, code: int) -> None:
     flush = threading.Thread(target=sys.stdout.flush, daemon=True)
     flush.start()
     flush.join(timeout=1.0)
-    show_cursor = b"\x1b[?25h" if os.isatty(2) else b""  # a progress bar hides it
+    show_cursor = b"\x1b[?25h" if os.isatty(2) else b""  # a progress bar disables it
     os.write(2, show_cursor + f"bertjax: {message}\n".encode())
     os._exit(code)

@@ -151,14 +151,14 @@ def _shape(text: str) -> tuple[int, ...]:
 def _callers_first(program: Program) -> list[str]:
     """Returns the computations that the entry reaches, each after all of its callers."""
     finished: list[str] = []
-    seen: set[str] = set()
+    visited: set[str] = set()
     stack = [(program.entry, False)]
     while stack:
         name, done = stack.pop()
         if done:
             finished.append(name)
-        elif name in program.computations and name not in seen:
-            seen.add(name)
+        elif name in program.computations and name not in visited:
+            visited.add(name)
             stack.append((name, True))
             stack += [(callee, False) for each in program.computations[name] for _, callee in each.called]
     return finished[::-1]

@@ -24,7 +24,7 @@ def use_huge_pages() -> None:
     kernel = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     try:
         offered = kernel.read_text()
-    except OSError:  # not Linux, or a container that hides it
+    except OSError:  # not Linux, or a container without it
         return
     environment = huge_page_environment(os.environ, offered, platform.libc_ver())
     if environment is not None and not any(map(os.path.exists, ACCELERATORS)):

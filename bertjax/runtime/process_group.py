@@ -3,8 +3,8 @@
 All of it goes through the key-value store of jax's coordination service, which runs in the first process. It needs no
 device, and so it works while the devices wait for a lost process.
 
-jax (0.10 to 0.12) has no public name for the client of that store: `_coordination_service` is the only place that
-reaches into `jax._src`.
+jax (0.10 to 0.12) has no public name for the client of that store: `_coordination_service` is the only function that
+uses `jax._src`.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def _debiased(beta: float, step: Array) -> Array:
 
 
 def scale_by_trust_ratio(included: Params) -> optax.GradientTransformation:
-    """Scales updates by LAMB's |parameter| / |update| per layer; by 1 where either is 0, or `included` is.
+    """Scales parameter updates by LAMB's |parameter| / |update| per layer; by 1 where either is 0, or `included` is.
 
     The ratio is not clamped (google-research/albert:lamb_optimizer.py). optax.scale_by_trust_ratio takes one ratio over
     a whole leaf, which ties the layers of a stack together, and has no exclusions.

@@ -45,7 +45,7 @@ def train_step(
         frozen: Weights that the objective reads and the optimizer does not update.
         batch: Global batch [B, ...] before masking.
         objective: Masks the batch, counts its targets, and computes the loss.
-        optimizer: Turns gradients into updates.
+        optimizer: Turns gradients into parameter updates.
         microbatches: Parts of the batch whose gradients are added up, to save memory.
         seed: Seed of the run.
         dropout_impl: jax's random bit generator for dropout; None = threefry.

@@ -218,7 +218,7 @@ def test_an_empty_corpus_is_named(tmp_path, texts):
 
 @pytest.mark.parametrize("wrong", ["1000", "-1"])
 def test_ids_outside_the_vocabulary_are_refused(tmp_path, wrong):
-    with pytest.raises(UserError, match=f"document 2 of source toys.*id {wrong}, .* 1000 pieces"):
+    with pytest.raises(UserError, match=f"document 2 of source toys.*id {wrong}, .* 1000 tokens"):
         prepare(tmp_path, ["1 2", f"3 {wrong}"])
     assert list(tmp_path.iterdir()) == []
 

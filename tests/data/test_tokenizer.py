@@ -355,8 +355,8 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
     holes = {piece: index + (index > 50) for piece, index in vocabulary.items()}
     cases: dict[str, tuple[bytes, str]] = {
         "a/vocab.txt": (vocab([*names[:9], "", *names[9:]]), r"vocab\.txt:10: an empty line"),
-        "b/vocab.txt": (vocab([*names, names[7]]), rf"vocab\.txt:{len(names) + 1}: piece .* on line 8 already"),
-        "c/vocab.txt": (vocab(names[5:]), "special pieces of no known family"),
+        "b/vocab.txt": (vocab([*names, names[7]]), rf"vocab\.txt:{len(names) + 1}: token .* on line 8 already"),
+        "c/vocab.txt": (vocab(names[5:]), "the special tokens of a known family"),
         "d/vocab.txt": (b"", "is empty"),
         "e/vocab.txt": (b"[PAD]\n\xff", "invalid UTF-8 at byte 6"),
         "f/tokenizer.json": (b'{"model": ', "broken JSON"),
@@ -381,7 +381,7 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "nowhere")
     with pytest.raises(UserError, match="must be one of bert"):
         load_tokenizer(tmp_path / "good", family="bart")
-    with pytest.raises(UserError, match="the family roberta needs the special pieces </s>, <mask>"):
+    with pytest.raises(UserError, match="the family roberta needs the special tokens </s>, <mask>"):
         load_tokenizer(tmp_path / "good", family="roberta")
     with pytest.raises(UserError, match="is a file; name a folder"):
         save_tokenizer(good, tmp_path / "good/vocab.txt")

@@ -51,7 +51,7 @@ def test_another_vocabulary_of_the_same_kind(tmp_path: Path) -> None:
         ["d", "##e"],  # accents are stripped, as it strips them
         ["##f", ",", "e"],  # a mark ends the word
     ]
-    assert (found.kept, found.composed, found.fresh) == (9, 5, 1)
+    assert (found.matched, found.composed, found.fresh) == (9, 5, 1)
 
 
 def test_equal_pieces_match_themselves(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_parts_spell_the_piece(old: tuple[str, str], new: tuple[str, str]) -> No
     """Whatever is composed writes the text of the piece."""
     before, after = trained(*old), trained(*new)
     found = match_tokens(before, after)
-    assert found.kept + found.composed + found.fresh == after.size and found.kept > 20
+    assert found.matched + found.composed + found.fresh == after.size and found.matched > 20
     for piece, parts in zip(after.tokens, found.parts, strict=True):
         if len(parts) > 1 and piece.isascii():
             written = "".join(before.tokens[part].removeprefix("##").strip("Ġ▁") for part in parts)

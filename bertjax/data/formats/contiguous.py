@@ -95,7 +95,7 @@ class BlockFormat(ContiguousFormat):
 
 
 class SentenceFormat(ContiguousFormat):
-    """As many whole sentences as fit. With `crossing` a sequence continues in the next document, after a [SEP].
+    """Formats of as many whole sentences as fit. With `crossing` a sequence continues in the next document, after a [SEP].
 
     Sequences of a single token are left out and counted in `dropped_examples`.
     """

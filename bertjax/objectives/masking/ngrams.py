@@ -60,10 +60,10 @@ def select_random_ngrams(
     num_examples = budget.shape[1]
     rank, budget_left = order.rank, lookup_by_example(budget, words.example)
     offsets = range(max_ngram)
-    own = [(shift_left(words.example, k) == words.example) & (shift_left(words.size, k) > 0) for k in offsets]
+    current = [(shift_left(words.example, k) == words.example) & (shift_left(words.size, k) > 0) for k in offsets]
     # sizes[n - 1][w]: tokens of the n words from w on
-    sizes = jnp.cumsum(jnp.stack([jnp.where(own[k], shift_left(words.size, k), 0) for k in offsets]), axis=0)
-    inside = jnp.stack(own)  # [max_ngram, B, S]
+    sizes = jnp.cumsum(jnp.stack([jnp.where(current[k], shift_left(words.size, k), 0) for k in offsets]), axis=0)
+    inside = jnp.stack(current)  # [max_ngram, B, S]
     step = jnp.arange(max_ngram, dtype=jnp.int32)[:, None, None]
     cost = jnp.take_along_axis(sizes, (lengths - 1)[None], axis=0)[0]
     is_open, covered = words.size > 0, jnp.zeros(words.size.shape, bool)
@@ -72,8 +72,8 @@ def select_random_ngrams(
         is_open &= ~covered & (words.size <= budget_left)
         used = order.unsort(order.cumulative(order.sort(jnp.where(is_open, cost, 0))))
         fits = is_open & (used <= budget_left)
-        place = order.unsort(order.cumulative(order.sort(is_open.astype(jnp.int32))))
-        is_head = is_open & (place == 1)
+        location = order.unsort(order.cumulative(order.sort(is_open.astype(jnp.int32))))
+        is_head = is_open & (location == 1)
         fitting = ((sizes <= budget_left[None]) & (step < lengths[None])).sum(axis=0, dtype=jnp.int32)
         length = jnp.where(fits, lengths, fitting)
         claimed = inside & (step < length[None])

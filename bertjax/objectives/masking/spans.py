@@ -51,8 +51,10 @@ def select_spans(
     rank, last = order.rank, noise.shape[1]
     is_word = words.size > 0
     # reach[k][w]: a span from w on contains the word k positions further, in the same example
-    own = [(shift_left(words.example, k) == words.example) & (shift_left(words.size, k) > 0) for k in range(max_span)]
-    reach = jnp.stack([own[k] & (lengths > k) for k in range(max_span)])
+    current = [
+        (shift_left(words.example, k) == words.example) & (shift_left(words.size, k) > 0) for k in range(max_span)
+    ]
+    reach = jnp.stack([current[k] & (lengths > k) for k in range(max_span)])
 
     def settle(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         is_span, is_open = state

@@ -153,5 +153,5 @@ def draw_uniforms(keys: Array, purpose: int, count: int) -> Float[Array, "B M K"
 def sum_by_example(values: Array, tokens: Tokens) -> Int[Array, "B E"]:
     """Sums values [B, S] over the tokens of every example."""
     examples = jnp.arange(tokens.keys.shape[1])[None, None, :]
-    own = (tokens.example[:, :, None] == examples) & (tokens.segments > 0)[:, :, None]
-    return jnp.where(own, values.astype(jnp.int32)[:, :, None], 0).sum(axis=1)
+    current = (tokens.example[:, :, None] == examples) & (tokens.segments > 0)[:, :, None]
+    return jnp.where(current, values.astype(jnp.int32)[:, :, None], 0).sum(axis=1)

@@ -132,11 +132,11 @@ class PermutationLanguageModel(Objective):
         share, and always leaves a token to predict from.
         """
         length, vocabulary = bits.shape[2], self.vocabulary
-        own = slice(start, start + length)
+        current = slice(start, start + length)
         table = jnp.asarray(np.pad(vocabulary.starts_word, (0, vocabulary.padded_size - vocabulary.size)))
-        is_real = batch["segment_ids"][:, own] > 0
-        starts = table[batch["input_ids"][:, own]] & is_real
-        num_text = (is_real & ~self._is_functional(batch)[:, own]).sum(axis=1)
+        is_real = batch["segment_ids"][:, current] > 0
+        starts = table[batch["input_ids"][:, current]] & is_real
+        num_text = (is_real & ~self._is_functional(batch)[:, current]).sum(axis=1)
         lengths = is_real.sum(axis=1)
         goals = jnp.clip(num_predict * lengths // length, 0, jnp.maximum(num_text - 1, 0))
         if "backward" not in batch:

@@ -30,8 +30,8 @@ def init_networks(config: RtdNetworksConfig, key: Key) -> Params:
         generator = {name: part for name, part in generator.items() if name != "encoder"}
     if config.embedding_sharing == "embeddings":
         parts = generator["encoder"]["embeddings"]
-        own = {name: part for name, part in parts.items() if name not in config.shared_embeddings}
-        generator = _with_embeddings(generator, own)
+        current = {name: part for name, part in parts.items() if name not in config.shared_embeddings}
+        generator = _with_embeddings(generator, current)
     if config.embedding_sharing == "gdes":
         parts = discriminator["encoder"]["embeddings"]
         deltas = {name: {"delta": jnp.zeros_like(parts[name]["embedding"])} for name in config.shared_embeddings}
