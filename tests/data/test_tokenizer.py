@@ -365,7 +365,7 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
         "i/tokenizer.json": (b'{"model": {"type": "BPE"}}', "broken tokenizer"),
         "j/tokenizer.json": (
             json.dumps({**content, "model": {**content["model"], "vocab": holes}}).encode(),
-            r"has id 400, but there are only 400 pieces",
+            r"has id 400, but there are only 400 tokens",
         ),
         "k/spiece.model": (b"nonsense", "not a sentencepiece model"),
         "l/bertjax_tokenizer.json": (b"{}", "not of this version"),

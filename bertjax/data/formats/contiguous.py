@@ -95,7 +95,7 @@ class BlockFormat(ContiguousFormat):
 
 
 class SentenceFormat(ContiguousFormat):
-    """Formats of as many whole sentences as fit. With `crossing` a sequence continues in the next document, after a [SEP].
+    """Format of whole sentences, as many as fit. `crossing` continues in the next document, after a [SEP].
 
     Sequences of a single token are left out and counted in `dropped_examples`.
     """
