@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0, 2 for an error that the user can correct (one line on stderr), 130 or 143 after a signal.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    _silence_libraries(own_process=arguments is None)
+    _silence_libraries(is_main_process=arguments is None)
     options, rest = _parser().parse_known_args(arguments)
     if arguments is None and options.module in (pretrain, finetune, benchmark):
         use_huge_pages()
@@ -155,11 +155,11 @@ def _exit_interrupted() -> NoReturn:
     os._exit(130)
 
 
-def _silence_libraries(own_process: bool) -> None:
+def _silence_libraries(is_main_process: bool) -> None:
     """Keeps orbax's background writers from printing tracebacks of errors that are raised here anyway."""
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    if own_process:
+    if is_main_process:
         warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
         sys.unraisablehook = _unraisable
 

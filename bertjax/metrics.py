@@ -16,7 +16,13 @@ HIGHER_IS_BETTER = re.compile(
 
 
 def is_better(name: str, value: float, than: float) -> bool:
-    """Returns whether `value` of the metric `name` is better than `than`: higher for scores, lower for losses."""
+    """Returns whether a value of a metric is better: higher for scores, lower for losses.
+
+    Args:
+        name: Name of the metric.
+        value: New value.
+        than: Value to compare with.
+    """
     return value > than if HIGHER_IS_BETTER.fullmatch(name) else value < than
 
 

@@ -27,10 +27,10 @@ Batch = Mapping[str, Any]
     example_weights   float32 [B, E]   0 = no example
     example_ids       uint32  [B, E]   stable identity in the corpus, the same in every epoch
     example_draws     uint32  [B, E]   epoch modulo dupe_factor: which of the repeated draws this is
-    pair_labels       int32   [B, E]   forms with two segments only; 0 = B follows A, 1 = it does not (or precedes A)
-    backward          bool    [B]      streams with model.bi_data only: the row's text is reversed
+    pair_labels       int32   [B, E]   sentence pairs only; 0 = B follows A, 1 = it does not (or precedes A)
+    backward          bool    [B]      streams with model.bi_data only: the text is reversed
 
-Objectives add what they hide: `original_ids`, `masked_positions`, `masked_ids`, `masked_weights` (and, for SpanBERT's
+Objectives add masking: `original_ids`, `masked_positions`, `masked_ids`, `masked_weights` (and, for SpanBERT's
 span-boundary loss, `span_left_positions`, `span_right_positions`, `span_position_ids`, `span_weights`; for XLNet's
 permutations, `order` [B, S]).
 """
@@ -48,11 +48,11 @@ class Sum(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What an objective must know of a tokenizer.
+    """Facts of a tokenizer for objectives.
 
-    `size` is the true number of pieces; `padded_size` exists only inside training (masked logits, aligned
-    matrices). `starts_word[id]` is True where a piece opens a word (special pieces are words of their own).
-    `counts[id]` is how often the piece occurs in the training corpus, the unigram baseline.
+    `size` is the true number of tokens; `padded_size` exists only inside training (masked logits, aligned
+    matrices). `starts_word[id]` is True where a token starts a word (special tokens are words). `counts[id]` is the
+    number of occurrences of the token in the training corpus, for the unigram baseline.
     """
 
     size: int

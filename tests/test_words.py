@@ -43,6 +43,7 @@ PATTERNS = [(re.compile(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])", re.IGNORECASE),
 
 ALLOWED = {
     r"SentencePiece|WordPiece|piece_to_id|id_to_piece|\.pieces?\b|_pieces?\b|Piece\b": "names of sentencepiece",
+    r"`pieces`|latency.hiding": "the attribute of tokenizers; a flag of XLA",
     r"in[- ]place|takes? place|placeholder": "idioms of English and of ml_collections",
     r"</?figure|<figcaption|\bfigure\b(?=\.|\[|,)": "an element of HTML",
     r"(?:optax|parameter|weight|the optimizer's) updates?|`updates`": "optax's name of what is added to parameters",
@@ -69,8 +70,11 @@ NAMES = {
     ),
     *("portion", "portions", "room", "house", "judged", "hide", "hid"),
 }
-ALLOWED_NAMES: dict[str, str] = {}
+ALLOWED_NAMES = {"SentencePieceBackend": "a name of the field"}
 """Names that hold a refused word, with the reason."""
+
+PROTOCOL = {"build", "corrupt", "loss", "examples", "apply"}
+"""Methods of `Objective` and `ExampleFormat`, documented in their base modules."""
 
 OPENING = re.compile(r"(What|How|Where|Whether|Which|Of|Who|Whose|Why|When|By|Those|The same|As|If|Is|Are)\b")
 

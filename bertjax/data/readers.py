@@ -68,6 +68,14 @@ def _text_lines(path: str, errors: str, reading: DocumentStats) -> Iterator[tupl
 
 
 def read_blocks(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
+    """Yields documents separated by blank lines.
+
+    Args:
+        path: File to read.
+        field: Field of the document; None for plain text.
+        errors: `strict` or `replace`.
+        reading: Counts, updated.
+    """
     block: list[str] = []
     size = 0
     for _, line in _text_lines(path, errors, reading):
@@ -84,6 +92,14 @@ def read_blocks(path: str, field: str | None, errors: str, reading: DocumentStat
 
 
 def read_lines(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
+    """Yields one document per line.
+
+    Args:
+        path: File to read.
+        field: Field of the document; None for plain text.
+        errors: `strict` or `replace`.
+        reading: Counts, updated.
+    """
     last = 0
     for number, line in _text_lines(path, errors, reading):
         reading.cut += number == last
@@ -92,6 +108,14 @@ def read_lines(path: str, field: str | None, errors: str, reading: DocumentStats
 
 
 def read_whole(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
+    """Yields one document per file, split if it is too long.
+
+    Args:
+        path: File to read.
+        field: Field of the document; None for plain text.
+        errors: `strict` or `replace`.
+        reading: Counts, updated.
+    """
     lines: list[str] = []
     size = 0
     for _, line in _text_lines(path, errors, reading):
@@ -105,6 +129,14 @@ def read_whole(path: str, field: str | None, errors: str, reading: DocumentStats
 
 
 def read_jsonl(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
+    """Yields a field of every JSON object.
+
+    Args:
+        path: File to read.
+        field: Field of the document; None for plain text.
+        errors: `strict` or `replace`.
+        reading: Counts, updated.
+    """
     for number, record in jsonl.read_jsonl(path, errors, reading, advice=REPLACE_ERRORS):
         position = f"{path}:{number}"
         if field not in record:
@@ -114,6 +146,14 @@ def read_jsonl(path: str, field: str | None, errors: str, reading: DocumentStats
 
 
 def read_parquet(path: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
+    """Yields a column of every row.
+
+    Args:
+        path: File to read.
+        field: Field of the document; None for plain text.
+        errors: `strict` or `replace`.
+        reading: Counts, updated.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -50,7 +50,13 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str, *, errors: str | None = None) -> None:
-    """Writes or replaces a UTF-8 file atomically; `errors` is that of `open`."""
+    """Writes or replaces a UTF-8 file atomically.
+
+    Args:
+        path: File.
+        text: Its new content.
+        errors: Handling of invalid characters, as in `open`.
+    """
     with atomic_file(path, "w", errors=errors) as file:
         file.write(text)
 

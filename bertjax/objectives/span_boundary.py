@@ -49,7 +49,13 @@ def add_span_boundaries(batch: Batch, vocabulary: Vocabulary, max_positions: int
 
 
 def span_boundary_sums(model: Model, hidden_states: Float[Array, "B S D"], batch: Batch) -> dict[str, Sum]:
-    """Returns `span_boundary` and its accuracy, over the masked tokens that have both boundaries."""
+    """Returns `span_boundary` and its accuracy, over the masked tokens that have both boundaries.
+
+    Args:
+        model: Model with a span-boundary head.
+        hidden_states: Last hidden states.
+        batch: Batch with span boundaries.
+    """
     left, right = (gather_positions(hidden_states, batch[f"span_{side}_positions"]) for side in ("left", "right"))
     logits = model.span_logits(left, right, batch["span_position_ids"])
     return vocab_loss_sums("span_boundary", logits, batch["masked_ids"], batch["span_weights"])

@@ -193,13 +193,34 @@ class SeededStep:
         return self.jitted(state, frozen, batch, self.seed)
 
     def lower(self, state: Any, frozen: Any, batch: Any) -> Any:
+        """Lowers the step.
+
+        Args:
+            state: State or its shapes.
+            frozen: What is read and never trained.
+            batch: Batch or its shapes.
+        """
         return self.jitted.lower(state, frozen, batch, self.seed)
 
     def trace(self, state: Any, frozen: Any, batch: Any) -> Any:
+        """Traces the step.
+
+        Args:
+            state: State or its shapes.
+            frozen: What is read and never trained.
+            batch: Batch or its shapes.
+        """
         return self.jitted.trace(state, frozen, batch, self.seed)
 
     def compile(self, state: Any, frozen: Any, batch: Any, options: dict[str, Any] | None = None) -> SeededStep:
-        """Returns the step compiled for inputs like these."""
+        """Returns the compiled step.
+
+        Args:
+            state: State or its shapes.
+            frozen: What is read and never trained.
+            batch: Batch or its shapes.
+            options: Options of the compiler.
+        """
         return dataclasses.replace(self, jitted=self.lower(state, frozen, batch).compile(options))
 
 

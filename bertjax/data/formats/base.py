@@ -94,7 +94,13 @@ class PackableFormat(ExampleFormat, Protocol):
         ...
 
     def examples(self, epoch: int, numbers: IntArray, counts: IntArray) -> dict[str, np.ndarray]:
-        """Returns sequences of the examples `numbers`, the next `counts[b]` of them in sequence b."""
+        """Returns sequences of several examples.
+
+        Args:
+            epoch: Epoch of the examples.
+            numbers: Examples, in order.
+            counts: Number of examples per sequence.
+        """
         ...
 
 
@@ -148,7 +154,15 @@ class TokenSource(Protocol):
     def gather(
         self, starts: IntArray, lengths: IntArray, out: np.ndarray, columns: IntArray, rows: IntArray | None = None
     ) -> None:
-        """Copies slice i into `out[rows[i]]`, as `Corpus.gather` does."""
+        """Copies slices of ids, as `Corpus.gather` does.
+
+        Args:
+            starts: First token of every slice.
+            lengths: Tokens of every slice.
+            out: int32 [B, S], filled.
+            columns: First column of every slice in `out`.
+            rows: Index into the first axis of `out` per slice; None = slice i goes to index i.
+        """
         ...
 
 

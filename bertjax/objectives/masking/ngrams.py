@@ -33,7 +33,13 @@ def shift_left(values: Array, steps: int) -> Array:
 
 
 def shift_right(values: Array, steps: int, fill: int) -> Array:
-    """Returns values[:, w - steps], `fill` before the beginning."""
+    """Returns values[:, w - steps].
+
+    Args:
+        values: [B, W].
+        steps: Distance.
+        fill: Value before the beginning.
+    """
     return jnp.pad(values[:, : values.shape[1] - steps], ((0, 0), (steps, 0)), constant_values=fill)
 
 

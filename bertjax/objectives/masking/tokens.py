@@ -79,7 +79,13 @@ def locate_tokens(
 
 
 def is_text(ids: Int[Array, "B S"], segments: Int[Array, "B S"], vocabulary: Vocabulary) -> Bool[Array, "B S"]:
-    """Returns True for tokens that are neither padding nor [CLS] nor [SEP]."""
+    """Returns True for tokens that are neither padding nor [CLS] nor [SEP].
+
+    Args:
+        ids: Token ids.
+        segments: Segment ids; 0 = padding.
+        vocabulary: Ids of the special tokens.
+    """
     specials = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id)
     return (segments > 0) & jnp.stack([ids != special for special in specials]).all(axis=0)
 
@@ -146,7 +152,13 @@ def draw_uniform(keys: Array, purpose: int) -> Float[Array, "B M"]:
 
 
 def draw_uniforms(keys: Array, purpose: int, count: int) -> Float[Array, "B M K"]:
-    """Returns `count` numbers in [0, 1) per key."""
+    """Returns uniform numbers in [0, 1) per key.
+
+    Args:
+        keys: Keys [B, M].
+        purpose: Folded into the keys.
+        count: Numbers per key, K.
+    """
     return jax.vmap(jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, purpose), (count,))))(keys)
 
 

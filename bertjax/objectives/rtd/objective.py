@@ -183,12 +183,12 @@ def rtd_loss_sums(logits: Float[Array, "B S"], is_replaced: Array, segment_ids: 
     is_real = (segment_ids > 0).astype(jnp.float32)
     losses = optax.sigmoid_binary_cross_entropy(logits, is_replaced.astype(jnp.float32))
     predicted, actual = (logits > 0.0) * is_real, is_replaced * is_real
-    count, num_found = is_real.sum(), (predicted * actual).sum()
+    count, num_detected = is_real.sum(), (predicted * actual).sum()
     return {
         "rtd": Sum((losses * is_real).sum(), count),
         "rtd_accuracy": Sum(((predicted == actual) * is_real).sum(), count),
-        "rtd_precision": Sum(num_found, predicted.sum()),
-        "rtd_recall": Sum(num_found, actual.sum()),
+        "rtd_precision": Sum(num_detected, predicted.sum()),
+        "rtd_recall": Sum(num_detected, actual.sum()),
         "replaced_share": Sum(actual.sum(), count),
     }
 
