@@ -119,10 +119,7 @@ def public_functions(body: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef]:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
             yield node
         elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            documented = [each for each in node.body if isinstance(each, ast.FunctionDef) and ast.get_docstring(each)]
-            yield from public_functions(
-                documented if node.bases else node.body
-            )  # overrides inherit their documentation
+            yield from (each for each in public_functions(node.body) if each.name not in PROTOCOL)
 
 
 def name_of(path: Path) -> str:
