@@ -73,8 +73,8 @@ NAMES = {
 ALLOWED_NAMES = {"SentencePieceBackend": "a name of the field"}
 """Names that hold a refused word, with the reason."""
 
-PROTOCOL = {"build", "corrupt", "loss", "examples", "apply"}
-"""Methods of `Objective` and `ExampleFormat`, documented in their base modules."""
+PROTOCOL = {"build", "corrupt", "loss", "examples", "apply", "create_repo", "upload_folder", "check_batch_size"}
+"""Methods of protocols and base classes, documented there, and of `huggingface_hub.HfApi`."""
 
 OPENING = re.compile(r"(What|How|Where|Whether|Which|Of|Who|Whose|Why|When|By|Those|The same|As|If|Is|Are)\b")
 
