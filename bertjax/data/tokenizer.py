@@ -27,7 +27,7 @@ class Tokenizer:
     Attributes:
         kind: wordpiece, bpe or unigram.
         family: A key of the table of families.
-        `pieces`: Token of every id.
+        tokens: Token of every id.
         size: Number of tokens.
         pad_id, unk_id, cls_id, sep_id, mask_id: -1 if the family lacks the token.
         special_ids: Sorted ids of special tokens.

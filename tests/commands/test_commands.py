@@ -169,7 +169,7 @@ def test_text_that_gives_few_rows_is_warned_about(lab: Lab, tmp_path: Path, caps
     endless = tmp_path / "endless.txt"  # one sentence of hundreds of words: pairs are cut out of its two ends
     endless.write_text(4 * " ".join(lab.corpus.read_text().split()).replace(".", ","))
     assert lab.run("prepare", f"--config.data.sources=text:{endless},text:{lab.corpus}", *arguments) == 0
-    assert "warning: the rows of an epoch hold only" in capsys.readouterr().out
+    assert "warning: the sequences of an epoch hold only" in capsys.readouterr().out
 
 
 def test_foreign_folders_are_left_alone(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

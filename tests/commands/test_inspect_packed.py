@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.experiment.inspect_data import describe, render_row
 
-TOKENIZER: Any = types.SimpleNamespace(pieces=["pad", "cls", "sep", "a", "b", "c"], special_ids=(0, 1, 2))
+TOKENIZER: Any = types.SimpleNamespace(tokens=["pad", "cls", "sep", "a", "b", "c"], special_ids=(0, 1, 2))
 
 
 def batch() -> dict[str, np.ndarray]:
@@ -41,5 +41,5 @@ def test_every_example_is_shown_with_its_label() -> None:
 def test_rows_of_one_example_are_shown_as_ever() -> None:
     alone = {name: value[1:] for name, value in batch().items() if name != "pair_labels"}
     alone["example_weights"] = np.ones((1, 1), np.float32)
-    assert describe(alone) == "1 rows of 10, padding 50.0 %"
+    assert describe(alone) == "1 sequences of 10, padding 50.0 %"
     assert render_row(alone, 0, TOKENIZER).plain == "cls a sep a sep + 5 padding"
