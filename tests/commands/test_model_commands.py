@@ -80,7 +80,7 @@ def test_fill_mask_shows_what_the_network_says(export: Path, capsys: Capture) ->
 BAD = {
     "no model": (["fill-mask", "a [MASK]", "--model", "nowhere"], "nowhere holds no model: give a Hugging Face folder"),
     "no mask": (["fill-mask", "nothing", "--model", "EXPORT"], "no [MASK] in 'nothing'"),
-    "too long": (["fill-mask", "[MASK]" + " a" * 80, "--model", "EXPORT"], "a sentence of 83 pieces is longer"),
+    "too long": (["fill-mask", "[MASK]" + " a" * 80, "--model", "EXPORT"], "a sentence of 83 tokens is longer"),
     "top": (["fill-mask", "a [MASK]", "--model", "EXPORT", "--top-k", "0"], "--top-k must be at least 1"),
     "option": (["fill-mask", "a [MASK]", "--model", "EXPORT", "--topp", "3"], "unknown argument --topp"),
     "ending": (["embed", "--model", "EXPORT", "--in", "t.txt", "--out", "v.csv"], "--out v.csv must end in one of"),
@@ -286,7 +286,7 @@ def test_minimal_pairs_by_group(finished: Finished, export: Path, tmp_path: Path
     files, out = ["--pairs", tmp_path / "0.jsonl", tmp_path / "1.jsonl"], tmp_path / "scores.jsonl"
     assert run("eval-minimal-pairs", "--model", export, *files, "--out", out) == 0
     told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("3 pairs, pseudo-log-likelihood, each token hidden in turn")
+    assert told[0].startswith("3 pairs, pseudo-log-likelihood, each token masked in turn")
     table = {line[:20].strip(): line[20:].split() for line in told[1:] if not line.startswith("ties")}
     assert table["UID"] == ["pairs", "accuracy"] and table["order"][0] == "2" and table["same"] == ["1", "0.000"]
     assert table["all"][0] == "3" and told[-1] == "ties, which count as wrong: 1"

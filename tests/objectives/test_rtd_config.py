@@ -73,7 +73,7 @@ def test_a_preset_is_fitted_to_the_tables_that_it_shares() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("generator.preset=bert-mini", "generator.width_ratio=0.5"), "bert-mini has sizes of its own"),
+        (("generator.preset=bert-mini", "generator.width_ratio=0.5"), "bert-mini sets the sizes"),
         (
             ("generator.preset=distilbert",),
             r"type_vocab_size is 0 and 2; make them equal \(generator.type_vocab_size, or",
