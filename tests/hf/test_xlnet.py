@@ -146,7 +146,7 @@ def test_half_of_an_odd_batch_is_refused(tmp_path: Path) -> None:
     [
         ({"same_length": True}, "sees as far back"),
         ({"attn_type": "sideways"}, "known are bi and uni"),
-        ({"summary_type": "mean"}, "the last token stands for a text"),
+        ({"summary_type": "mean"}, "the last token represents a text"),
         ({"summary_use_proj": False}, "the summary has a dense layer"),
         ({"summary_activation": None}, "known are tanh"),
         ({"d_head": 5}, "must be d_model / n_head"),
