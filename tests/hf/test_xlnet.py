@@ -144,7 +144,7 @@ def test_half_of_an_odd_batch_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"same_length": True}, "sees as far back"),
+        ({"same_length": True}, "attends as far back"),
         ({"attn_type": "sideways"}, "known are bi and uni"),
         ({"summary_type": "mean"}, "the last token represents a text"),
         ({"summary_use_proj": False}, "the summary has a dense layer"),

@@ -125,7 +125,7 @@ def test_lengths_of_spans_are_drawn_in_proportion_to_their_inverse() -> None:
     """The first span of rows in which every piece opens a word, where no top-up can touch it: no goal is missing."""
     rows = 4000
     part = drawn_part(rows, goal=5, share=1.1)
-    found = np.asarray(compiled(PlmConfig("block", (P,), 5, P), 5)(part))
+    found = np.asarray(compiled(PlmConfig("block", (P,), 5, P, max_ngram=5), 5)(part))
     lengths = np.array([last - first + 1 for row in found for first, last in runs_of(row)[:1]])
     shares = 1.0 / np.arange(1, 6)
     assert_distribution(np.bincount(lengths, minlength=6)[1:], shares / shares.sum())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -231,11 +232,11 @@ def test_probes_of_any_shape_make_a_page(probes: list[dict[str, Any]]) -> None:
 def test_the_page_is_replaced_in_one_go(usual: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = render(usual).read_text()
 
-    def fails(self: Path, *_: Any, **__: Any) -> int:
+    def fails(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(OSError):
-        patch.setattr(Path, "write_text", fails)
+        patch.setattr(os, "replace", fails)
         write_page(usual / "report.html", "half")
     assert (usual / "report.html").read_text() == old
     assert not [path for path in usual.iterdir() if path.name.endswith(".tmp")]
