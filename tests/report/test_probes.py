@@ -33,7 +33,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cats", "dogs", "bir
 class Words:
     """A tokenizer of eleven pieces, split at spaces."""
 
-    pieces = VOCABULARY
+    tokens = VOCABULARY
     mask_id = 4
     special_ids = (0, 1, 2, 3, 4)
 
