@@ -44,6 +44,7 @@ PATTERNS = [(re.compile(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])", re.IGNORECASE),
 ALLOWED = {
     r"SentencePiece|WordPiece|piece_to_id|id_to_piece|\.pieces?\b|_pieces?\b|Piece\b": "names of sentencepiece",
     r"latency.hiding": "a flag of XLA",
+    r"[Pp]age faults": "the counter of the operating system",
     r"in[- ]place|takes? place|placeholder": "idioms of English and of ml_collections",
     r"</?figure|<figcaption|\bfigure\b(?=\.|\[|,)": "an element of HTML",
     r"(?:optax|parameter|weight|the optimizer's) updates?|`updates`": "optax's name of what is added to parameters",
