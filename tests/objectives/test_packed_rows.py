@@ -103,13 +103,13 @@ def test_the_room_of_random_numbers_grows_with_the_examples_by_one_at_most(count
 @pytest.mark.parametrize(
     ("recipe", "form", "why"),
     [
-        ("xlnet", "segments", "rows of data.example_format=segments are full, and go on from batch to batch"),
-        ("xlnet", "stream", "rows of data.example_format=stream are full, and go on from batch to batch"),
-        ("xlnet", "block", "objective.name=plm permutes whole rows, so that examples would see each other"),
+        ("xlnet", "segments", "sequences of data.example_format=segments are full and continue in the next batch"),
+        ("xlnet", "stream", "sequences of data.example_format=stream are full and continue in the next batch"),
+        ("xlnet", "block", "objective.name=plm permutes whole sequences, across examples"),
     ],
 )
 def test_what_cannot_be_packed_is_refused_with_the_reason(recipe: str, form: str, why: str) -> None:
     cfg = load_config(f"{CONFIGS / recipe}.py:smoke")
-    cfg.data.packing, cfg.data.example_format = "best_fit", form
+    cfg.data.packing, cfg.data.example_format, cfg.model.bi_data = "best_fit", form, form != "block"
     with pytest.raises(UserError, match=re.escape(why)):
         parse.check(cfg)

@@ -111,7 +111,7 @@ def test_both_folders_hold_the_shared_tables(params: Params, tmp_path: Path) -> 
 def test_every_shared_part_has_one_owner() -> None:
     """ELECTRA's scope holds all tables and their norm; DeBERTa's hook knows the word and position tables alone."""
     assert TOWERS.shared_embeddings == SHARED
-    assert dataclasses.replace(TOWERS, sharing="gdes").shared_embeddings == SHARED[:2]
+    assert dataclasses.replace(TOWERS, embedding_sharing="gdes").shared_embeddings == SHARED[:2]
     plain = {"position_embedding": "none", "type_vocab_size": 0, "embedding_norm": "after"}
     bare = RtdNetworksConfig(*(dataclasses.replace(each, **plain) for each in (GENERATOR, DISCRIMINATOR)))
     assert bare.shared_embeddings == ("word_embeddings",)
@@ -123,7 +123,7 @@ def test_every_shared_part_has_one_owner() -> None:
 
 
 def test_gdes_adds_to_the_generators_tables() -> None:
-    towers = dataclasses.replace(TOWERS, sharing="gdes")
+    towers = dataclasses.replace(TOWERS, embedding_sharing="gdes")
     params = jit(lambda key: init_networks(towers, key))(jax.random.key(0))
     deltas = params["discriminator"]["encoder"]["embeddings"]
     assert all(not np.asarray(deltas[name]["delta"]).any() for name in SHARED[:2])
