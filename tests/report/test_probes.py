@@ -6,12 +6,12 @@ import base64
 import dataclasses
 import json
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
 from bertjax.config.model import EncoderConfig
 from bertjax.config.presets import preset
@@ -31,19 +31,23 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cats", "dogs", "bir
 
 
 class Words:
-    """A tokenizer of eleven pieces, split at spaces."""
+    """A tokenizer of eleven tokens, split at spaces."""
 
     tokens = VOCABULARY
     mask_id = 4
     special_ids = (0, 1, 2, 3, 4)
 
     @property
-    def engine(self) -> Any:
-        def encode_batch(texts: Sequence[str]) -> list[Any]:
-            ids = [self.encode_with_specials(text) for text in texts]
-            return [SimpleNamespace(ids=each, type_ids=[0] * len(each)) for each in ids]
-
-        return SimpleNamespace(encode_batch=encode_batch)
+    def engine(self) -> tokenizers.Tokenizer:
+        engine = tokenizers.Tokenizer(
+            tokenizers.models.WordLevel({word: index for index, word in enumerate(VOCABULARY)}, unk_token="[UNK]")
+        )
+        engine.add_special_tokens(VOCABULARY[:5])
+        engine.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        engine.post_processor = tokenizers.processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+        return engine
 
     def encode_with_specials(self, text: str) -> list[int]:
         return [2, *(self._id(word) for word in text.split()), 3]
@@ -55,7 +59,7 @@ class Words:
         return " ".join(VOCABULARY[each] for each in ids)
 
     def starts_word(self) -> np.ndarray:
-        return np.array([not piece.startswith("##") for piece in VOCABULARY])
+        return np.array([not token.startswith("##") for token in VOCABULARY])
 
     def _id(self, word: str) -> int:
         return VOCABULARY.index(word) if word in VOCABULARY else 1
