@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bertjax.config.model import encoder_config
 from bertjax.config.overrides import apply_overrides, load_config
-from bertjax.config.parse_objective import encoder_config
 from bertjax.errors import UserError
 
 ROOT = Path(__file__).parents[1]

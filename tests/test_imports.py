@@ -75,7 +75,7 @@ LIGHT = [
     "bertjax.data.sources",
 ]
 LIGHT += [
-    "bertjax.config.parse_objective",
+    "bertjax.config.model",
     "bertjax.config.parse",
     "bertjax.data.from_config",
     "bertjax.experiment.workdir",

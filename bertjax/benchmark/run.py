@@ -15,8 +15,7 @@ from bertjax.benchmark.interleaved_timing import TimedRun, interleave
 from bertjax.benchmark.report import bertjax_metrics, format_bertjax, format_scopes, format_torch, torch_metrics
 from bertjax.benchmark.torch_baseline import BaselineConfig
 from bertjax.benchmark.torch_subprocess import TorchProcess
-from bertjax.config import parse_objective
-from bertjax.config.model import float32_config
+from bertjax.config.model import encoder_config, float32_config
 from bertjax.config.objectives import objective_config
 from bertjax.config.objectives.clm import ClmConfig
 from bertjax.config.objectives.mlm import MlmConfig
@@ -108,7 +107,7 @@ def _bertjax_metrics(runner: BertjaxRunner, runs: Sequence[TimedRun]) -> dict[st
 
 def _baseline_class(cfg: ConfigDict) -> str:
     """Returns the class of `transformers` that trains the same model; raises `UserError` if there is none."""
-    objective, model = objective_config(cfg), parse_objective.encoder_config(cfg)
+    objective, model = objective_config(cfg), encoder_config(cfg)
     if isinstance(objective, MlmConfig):
         if objective.sentence_objective == "sop" or objective.span_boundary_weight or objective.masked_next_token:
             raise UserError(

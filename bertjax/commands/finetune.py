@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from bertjax.config.distributed import DistributedConfig
+from bertjax.config.fields import read_group
 from bertjax.errors import UserError
 
 REQUIRES_CONFIG = True
@@ -29,14 +31,13 @@ def run(options: argparse.Namespace) -> None:
     seeds = options.seeds.split(",") if options.seeds else []
     if not all(seed.strip().isdecimal() for seed in seeds):
         raise UserError(f"--seeds {options.seeds} is not a list of whole numbers such as 0,1,2")
-    from bertjax.config.parse import distributed_config
     from bertjax.experiment.finetune import finetune
     from bertjax.experiment.sweep import summarize, sweep
     from bertjax.report.training_callbacks import ReportWriter, write_seed_scores
     from bertjax.runtime.process_group import join_processes
 
     if not seeds and not options.grid:
-        with join_processes(distributed_config(cfg)) as processes:
+        with join_processes(read_group(cfg, DistributedConfig)) as processes:
             finetune(cfg, workdir, processes, ReportWriter())
         return
     results = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from bertjax.config.distributed import DistributedConfig
+from bertjax.config.fields import read_group
 from bertjax.errors import UserError
 
 REQUIRES_CONFIG = True
@@ -28,10 +30,9 @@ def run(options: argparse.Namespace) -> None:
     from bertjax.experiment.workdir import changed_keys
 
     changed_keys(workdir, cfg)  # refuses the directory of another run before jax is imported
-    from bertjax.config.parse import distributed_config
     from bertjax.experiment.pretrain import pretrain
     from bertjax.report.training_callbacks import ReportWriter
     from bertjax.runtime.process_group import join_processes
 
-    with join_processes(distributed_config(cfg)) as processes:
+    with join_processes(read_group(cfg, DistributedConfig)) as processes:
         pretrain(cfg, workdir, processes, ReportWriter())

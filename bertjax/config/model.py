@@ -1,311 +1,19 @@
-"""The description of an encoder: architecture, heads, and how both are computed."""
+"""Config of an encoder: the values of a preset, those that the config sets, and the mixtures that cannot be built."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+from ml_collections import ConfigDict
+
+from bertjax.config.architecture import ArchitectureConfig, HeadsConfig
 from bertjax.config.fields import PRESET, Setting, Settings, dotted, names_where, setting, settings_of
+from bertjax.config.presets import preset
 from bertjax.errors import UserError
+from bertjax.types import Vocabulary
 
-ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # Hugging Face's words: gelu = erf, gelu_new = tanh
-HEAD_ACTIVATIONS = ("tanh", *ACTIVATIONS)
 DTYPES = ("float32", "bfloat16")
-CLASSIFIERS = ("sequence_classification", "token_classification", "question_answering")
-
-
-def _rotary(config: ArchitectureConfig) -> bool:
-    return config.attention_position == "rotary"
-
-
-def _disentangled(config: ArchitectureConfig) -> bool:
-    return config.attention_position == "disentangled"
-
-
-def _relative(config: ArchitectureConfig) -> bool:
-    return config.attention_position == "relative"
-
-
-def _learned(config: ArchitectureConfig) -> bool:
-    return config.position_embedding == "learned"
-
-
-def _dropout(default: float | None, help: str) -> float:
-    return setting(default, at_least=0.0, below=1.0, phase=True, computes=False, help=help)
-
-
-@dataclasses.dataclass(frozen=True)
-class ArchitectureConfig(Settings, group="model"):
-    """The encoder itself: sizes, embeddings, positions, attention, feed-forward block, sharing, dropout, initial draw.
-
-    `vocab_size` is the tokenizer's true size.
-    """
-
-    family: str = setting(
-        "bert",
-        computes=False,
-        help="Hugging Face family whose classes an export gets if they can hold the model: bert roberta albert "
-        "distilbert electra deberta deberta-v2 xlnet modernbert gpt2; bertjax: our own format.",
-    )
-    vocab_size: int = setting(30522, at_least=1, key=False, transfer=True, help="Tokens of the tokenizer.")
-    hidden_size: int = setting(768, at_least=1, help="Width of the residual stream.")
-    num_layers: int = setting(12, at_least=1, help="Layers.")
-    num_heads: int = setting(12, at_least=1, help="Attention heads; must divide hidden_size unless head_size is set.")
-    head_size: int | None = setting(None, at_least=1, help="Width of a head; None: hidden_size / num_heads.")
-    intermediate_size: int = setting(3072, at_least=1, help="Width inside the feed-forward block.")
-
-    embedding_size: int | None = setting(
-        None,
-        at_least=1,
-        help="Width of the word table, which is projected to hidden_size (ALBERT's factorisation); None: hidden_size, "
-        "not factorised.",
-    )
-    embedding_projection_bias: bool = setting(
-        True, read_if=lambda config: config.embedding_size is not None, help="Bias of that projection."
-    )
-    embedding_norm: str = setting(
-        "before",
-        choices=("before", "after", "none"),
-        help="Norm of the embeddings: before the projection (ALBERT, ELECTRA), after it (DeBERTa), none (GPT-2).",
-    )
-    embedding_scale: bool = setting(
-        False, help="Multiply word embeddings by the root of their width (arXiv:1706.03762, section 3.4)."
-    )
-    zero_pad_embeddings: bool = setting(False, help="Padding embeds as zero (DeBERTa).")
-    position_embedding: str = setting(
-        "learned", choices=("learned", "sinusoidal", "none"), help="Absolute positions, added to the embeddings."
-    )
-    max_position_embeddings: int = setting(
-        512,
-        at_least=1,
-        transfer=True,
-        read_if=lambda config: _learned(config) or config.enhanced_decoder,
-        help="Longest example that the model can read, in tokens.",
-    )
-    position_offset: int = setting(
-        0,
-        at_least=0,
-        read_if=_learned,
-        help="Rows of the position table before the first position (RoBERTa: pad id + 1).",
-    )
-    type_vocab_size: int = setting(
-        2, at_least=0, transfer=True, help="Rows of the token type table: 2 for two segments; 0: no table."
-    )
-
-    attention_position: str = setting(
-        "none",
-        choices=("none", "rotary", "disentangled", "relative"),
-        help="Positions inside attention: none, rotary, disentangled (DeBERTa), relative (XLNet).",
-    )
-    global_rope_theta: float = setting(
-        10_000.0, transfer=True, phase=True, read_if=_rotary, help="Rotary: base of layers with global attention."
-    )
-    local_rope_theta: float = setting(
-        10_000.0,
-        transfer=True,
-        phase=True,
-        read_if=lambda config: _rotary(config) and config.local_attention > 0,
-        help="Rotary: base of layers with local attention.",
-    )
-    pos_att_type: tuple[str, ...] = setting(
-        ("c2p", "p2c"),
-        read_if=_disentangled,
-        help="Disentangled: terms of the score besides content to content: c2p (content to position), p2c.",
-    )
-    share_att_key: bool = setting(
-        False, read_if=_disentangled, help="Disentangled: the projections of content serve positions as well."
-    )
-    position_buckets: int = setting(
-        0,
-        at_least=0,
-        transfer=True,
-        read_if=_disentangled,
-        help="Disentangled: rows per side of a logarithmic table; 0: a row per distance.",
-    )
-    max_relative_positions: int | None = setting(
-        None,
-        at_least=1,
-        transfer=True,
-        read_if=_disentangled,
-        help="Disentangled: largest distance that is distinguished; None: max_position_embeddings.",
-    )
-    norm_relative_embeddings: bool = setting(
-        False, read_if=_disentangled, help="Disentangled: norm on the table of relative embeddings."
-    )
-    relative_segments: bool = setting(
-        False, read_if=_relative, help="Relative: scores depend on whether two tokens are of one segment (XLNet)."
-    )
-    clamp_len: int = setting(
-        -1, transfer=True, read_if=_relative, help="Relative: distances are clamped to this; -1: not clamped."
-    )
-    mem_len: int | None = setting(
-        None,
-        at_least=1,
-        transfer=True,
-        read_if=_relative,
-        help="Relative: upper limit of tokens of earlier sequences that a layer remembers; None: all it is passed, "
-        "with objective.name=plm 3/4 of a sequence.",
-    )
-    reuse_len: int | None = setting(
-        None,
-        at_least=1,
-        transfer=True,
-        read_if=_relative,
-        help="Relative: the first tokens of a sequence, which are remembered; None: all, in the format segments half.",
-    )
-    bi_data: bool = setting(
-        False,
-        transfer=True,
-        read_if=_relative,
-        help="Relative: the second half of a batch is text in reverse, with reversed distances (XLNet).",
-    )
-    conv_kernel_size: int = setting(
-        0,
-        at_least=0,
-        help="Width (odd) of a convolution of the embeddings, added after the first layer (DeBERTa v2 xlarge); "
-        "0: none.",
-    )
-    conv_act: str = setting(
-        "gelu",
-        choices=HEAD_ACTIVATIONS,
-        read_if=lambda config: config.conv_kernel_size > 0,
-        help="Activation of that convolution.",
-    )
-
-    causal: bool = setting(False, transfer=True, help="A token attends only to itself and those before it.")
-    local_attention: int = setting(
-        0,
-        at_least=0,
-        transfer=True,
-        phase=True,
-        help="Window of local layers: local_attention // 2 tokens on either side; 0: every layer is global.",
-    )
-    global_attn_every_n_layers: int = setting(
-        1,
-        at_least=1,
-        transfer=True,
-        read_if=lambda config: config.local_attention > 0,
-        help="With local_attention: layers 0, n, 2n, ... are global.",
-    )
-    attention_bias: str = setting(
-        "all", choices=("all", "query_value", "none"), help="Biases of attention: all, query_value (DeBERTa v1), none."
-    )
-    feed_forward: str = setting(
-        "dense", choices=("dense", "glu"), help="dense: two matrices; glu: gated, three matrices."
-    )
-    feed_forward_bias: bool = setting(True, help="Biases of the feed-forward block.")
-    hidden_act: str = setting(
-        "gelu_new",
-        choices=ACTIVATIONS,
-        help="Activation of the feed-forward block: gelu (erf), gelu_new (tanh, as in Google's code), relu, silu.",
-    )
-    norm_placement: str = setting(
-        "post", choices=("post", "pre"), help="post: norm of the residual sum; pre: before each block and at the end."
-    )
-    norm_bias: bool = setting(True, help="Biases of the norms.")
-    first_attention_norm: bool = setting(
-        True, help="false: the attention of the first layer reads its input without a norm (ModernBERT)."
-    )
-    layer_norm_eps: float = setting(1e-12, at_least=0.0, transfer=True, help="Added to the variance in norms.")
-
-    num_groups: int | None = setting(
-        None,
-        at_least=1,
-        help="Groups of layers that share parameters (ALBERT: 1); None: every layer has its own parameters.",
-    )
-    inner_layers: int = setting(
-        1,
-        at_least=1,
-        read_if=lambda config: config.num_groups is not None,
-        help="Layers per group, run one after the other.",
-    )
-
-    hidden_dropout: float = _dropout(0.1, "Dropout of every block's output.")
-    attention_dropout: float = _dropout(0.1, "Dropout of the attention probabilities.")
-    embedding_dropout: float | None = _dropout(None, "Dropout of the embeddings; None: hidden_dropout.")
-    attention_output_dropout: float | None = _dropout(None, "Dropout of attention's output; None: hidden_dropout.")
-    feed_forward_dropout: float | None = _dropout(
-        None, "Dropout of the feed-forward block's output; None: hidden_dropout."
-    )
-    activation_dropout: float = _dropout(0.0, "Dropout inside the feed-forward block, after the activation.")
-    output_dropout: float = _dropout(0.0, "Dropout of the last hidden state (XLNet).")
-
-    initializer: str = setting(
-        "truncated_normal",
-        choices=("truncated_normal", "normal"),
-        computes=False,
-        help="Initial weights: truncated_normal (cut at two sigma, not rescaled) or normal.",
-    )
-    initializer_range: float = setting(0.02, at_least=0.0, computes=False, help="Their standard deviation.")
-    scale_residual_init: bool = setting(
-        False, computes=False, help="Divide it by sqrt(2 num_layers) for the matrices that end a block."
-    )
-    pad_token_id: int = setting(
-        0,
-        key=False,
-        transfer=True,
-        read_if=lambda config: _learned(config) and config.position_offset > 0,
-        help="Id of the padding token.",
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class HeadsConfig(Settings, group="model"):
-    """The heads: those of pretraining and those of tasks."""
-
-    pooler_act: str = setting("tanh", choices=HEAD_ACTIVATIONS, heads=("pooler",), help="Activation of the pooler.")
-    mlm_head: str = setting(
-        "transform",
-        choices=("transform", "bias", "tied"),
-        heads=("mlm",),
-        help="transform: dense layer, activation, norm, scores, bias; bias: scores, bias; tied: scores.",
-    )
-    mlm_act: str | None = setting(
-        None, choices=HEAD_ACTIVATIONS, heads=("mlm",), help="Activation of the masked-token head; None: hidden_act."
-    )
-    head_dense_bias: bool = setting(
-        True, heads=("mlm", *CLASSIFIERS), help="Bias of the dense layers of masked-token head and classifiers."
-    )
-    mlm_bias: bool = setting(True, heads=("mlm",), help="Bias of the masked-token head's scores.")
-    enhanced_decoder: bool = setting(
-        False,
-        heads=("mlm",),
-        help="Masked tokens are predicted from the last layer run twice over absolute positions (DeBERTa).",
-    )
-    rtd_head: str = setting(
-        "dense",
-        choices=("dense", "summary"),
-        heads=("rtd",),
-        help="Replaced-token head: dense (ELECTRA), or summary: norm of summary + token first (DeBERTa v3).",
-    )
-    span_positions: int = setting(
-        20, at_least=1, heads=("span_boundary",), help="Span-boundary head: positions of a span that are distinguished."
-    )
-    span_position_size: int = setting(
-        200, at_least=1, heads=("span_boundary",), help="Span-boundary head: width of their embeddings."
-    )
-    pooling: str = setting(
-        "first",
-        choices=("first", "last", "mean"),
-        heads=("pooler", "pair", "sequence_classification"),
-        help="Vector of an example: its first token, its last, or the mean of all.",
-    )
-    classifier_dense: str = setting(
-        "pooler",
-        choices=("pooler", "own", "none"),
-        heads=("sequence_classification",),
-        help="Layer before a classifier: the model's pooler, a dense layer of its own, none.",
-    )
-    classifier_act: str = setting(
-        "tanh", choices=HEAD_ACTIVATIONS, heads=CLASSIFIERS, help="Activation of a classifier's own dense layer."
-    )
-    classifier_norm: bool = setting(False, heads=CLASSIFIERS, help="Norm after it.")
-    token_classifier_dense: bool = setting(
-        False,
-        heads=("token_classification", "question_answering"),
-        help="Heads on every token have that dense layer as well (ModernBERT).",
-    )
-    classifier_dropout: float | None = _dropout(None, "Dropout before a classifier; None: hidden_dropout.")
-    labels: tuple[str, ...] = setting(("LABEL_0", "LABEL_1"), computes=False, help="Names of a classifier's labels.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -438,6 +146,38 @@ class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
         """Returns a dropout rate, `hidden_dropout` if it is None."""
         value = getattr(self, name)
         return self.hidden_dropout if value is None else value
+
+
+def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> EncoderConfig:
+    """Returns the model: the values of the preset, and over them those that the config sets.
+
+    Args:
+        cfg: The whole config.
+        vocabulary: The tokenizer's, which knows the true size, the padded size and the id of padding.
+
+    Raises:
+        UserError: The preset is unknown, or the model cannot be built.
+    """
+    values = preset(cfg.model.preset) | explicit_values(cfg.model) | {"vocab_size": cfg.data.vocab_size}
+    if vocabulary is not None:
+        values |= {
+            "vocab_size": vocabulary.size,
+            "padded_vocab_size": vocabulary.padded_size,
+            "pad_token_id": vocabulary.pad_id,
+        }
+    return EncoderConfig(**values)
+
+
+def explicit_values(group: ConfigDict) -> dict[str, Any]:
+    """Returns the fields of `EncoderConfig` that `model` or `generator` sets, without those left to the preset."""
+    names = names_where(EncoderConfig, lambda each: each.key)
+    return {name: group[name] for name in names if group[name] != PRESET}
+
+
+def reuse_len(cfg: ConfigDict) -> int:
+    """Returns the tokens that the next sequence of the format segments starts after: by default half a sequence."""
+    length = encoder_config(cfg).reuse_len
+    return cfg.data.seq_len // 2 if length is None else length
 
 
 def network_keys(group: str) -> dict[str, Setting]:

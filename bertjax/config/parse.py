@@ -7,16 +7,17 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from bertjax.config.data import DataConfig
-from bertjax.config.distributed import DistributedConfig
+from bertjax.config.distributed import DistributedConfig, MeshConfig, check_batch_size
 from bertjax.config.fields import read_group
 from bertjax.config.filters import FilterConfig
+from bertjax.config.model import encoder_config
 from bertjax.config.objectives import objective_config
 from bertjax.config.objectives.base import STREAM_FORMATS
+from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.config.overrides import check_keys
-from bertjax.config.parse_objective import encoder_config, mesh_config
 from bertjax.config.phases import list_phases
 from bertjax.config.sources import Source, check_source, parse_source
-from bertjax.config.training import AnomalyConfig, LoopConfig, OptimizerConfig, ScheduleConfig, check_batch_size
+from bertjax.config.training import AnomalyConfig, LoopConfig
 from bertjax.errors import UserError
 
 
@@ -44,7 +45,7 @@ def check(cfg: ConfigDict) -> None:
 
 def _check_phase(cfg: ConfigDict) -> None:
     """Checks what phases may change."""
-    data, model, objective, mesh = cfg.data, encoder_config(cfg), objective_config(cfg), mesh_config(cfg)
+    data, model, objective, mesh = cfg.data, encoder_config(cfg), objective_config(cfg), read_group(cfg, MeshConfig)
     if data.seq_len > model.max_position_embeddings:
         raise UserError(
             f"data.seq_len={data.seq_len} is longer than the position table, "
@@ -89,29 +90,13 @@ def eval_sources(cfg: ConfigDict) -> list[Source]:
     return _sources(cfg.data.eval_sources, "data.eval_sources")
 
 
-def data_config(cfg: ConfigDict) -> DataConfig:
-    return read_group(cfg, DataConfig)
-
-
 def cache_folder(cfg: ConfigDict) -> Path:
     """Returns the absolute path of `data.cache_dir`."""
     return Path(cfg.data.cache_dir).expanduser().absolute()
 
 
-def filter_config(cfg: ConfigDict) -> FilterConfig:
-    return read_group(cfg, FilterConfig)
-
-
-def optimizer_config(cfg: ConfigDict) -> OptimizerConfig:
-    return read_group(cfg, OptimizerConfig)
-
-
 def schedule_config(cfg: ConfigDict) -> ScheduleConfig:
     return read_group(cfg, ScheduleConfig, learning_rate=cfg.optimizer.learning_rate, num_steps=cfg.train.num_steps)
-
-
-def distributed_config(cfg: ConfigDict) -> DistributedConfig:
-    return read_group(cfg, DistributedConfig)
 
 
 def loop_config(cfg: ConfigDict) -> LoopConfig:

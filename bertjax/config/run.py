@@ -174,8 +174,7 @@ class ReportConfig(Settings, group="report", resume=True):
         "attention and nearest tokens four times per run. false: `bertjax report` can still draw the metrics later.",
     )
     sentence: str | None = setting(
-        None,
-        help='Sentence whose attention is shown, up to 24 tokens; None: the first of `eval.fill_mask`, "": none.',
+        None, help='Sentence whose attention is shown, up to 24 tokens; None: the first of `eval.fill_mask`, "": none.'
     )
     tokens: tuple[str, ...] = setting(
         (), help="Tokens whose nearest neighbours in the embedding table are shown; (): eight frequent words."
@@ -191,3 +190,15 @@ class ProfileConfig(Settings, group="profile", resume=True):
         help='Record a trace of these steps, FIRST:LAST (inclusive, counted from 1), such as "10:15", into `profile/` '
         "of the workdir, for TensorBoard and Perfetto; the first few steps compile and warm up. None: no trace.",
     )
+
+
+GROUPS: tuple[type[Settings], ...] = (
+    RunConfig,
+    EvalConfig,
+    CheckpointConfig,
+    ExportConfig,
+    LoggingConfig,
+    ReportConfig,
+    ProfileConfig,
+)
+"""The dataclasses that declare these keys."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from bertjax.config.fields import Settings, setting
+from ml_collections import ConfigDict
+
+from bertjax.config.fields import Settings, read_group, setting
 from bertjax.config.sources import Source, parse_task_source
 from bertjax.errors import UserError
 
@@ -264,3 +266,8 @@ class TaskConfig(Settings, group="task"):
                 f"task.max_length={self.max_length} leaves no tokens for the context: it must exceed "
                 f"task.qa.max_question_length + task.qa.doc_stride + {MAX_SPECIAL_TOKENS} special tokens = {needed}"
             )
+
+
+def task_config(cfg: ConfigDict) -> TaskConfig:
+    """Returns the settings of `task`."""
+    return read_group(cfg, TaskConfig, tokens=read_group(cfg, TokensConfig), qa=read_group(cfg, QaConfig))

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.config import parse, parse_objective
-from bertjax.config.data import TOKENIZER_MODELS
+from bertjax.config import parse
+from bertjax.config.data import TOKENIZER_MODELS, DataConfig
+from bertjax.config.fields import read_group
+from bertjax.config.filters import FilterConfig
+from bertjax.config.model import encoder_config, reuse_len
 from bertjax.config.objectives import objective_class
 from bertjax.config.phases import list_phases
 from bertjax.config.sources import Source, source_files
@@ -181,7 +184,7 @@ def _pipeline(
     from bertjax.data.pipeline import MixtureSource, Pipeline
 
     data = cfg.data
-    model = parse_objective.encoder_config(cfg)
+    model = encoder_config(cfg)
     parts = []
     for name, prepared_corpus in corpora.items():
         corpus = open_corpus(prepared_corpus.folder)[split]
@@ -195,12 +198,12 @@ def _pipeline(
             dupe_factor=data.dupe_factor,
             sop_drop_single_sentences=data.sop_drop_single_sentences,
             batch_size=batch_size,
-            reuse_len=parse_objective.reuse_len(cfg),
+            reuse_len=reuse_len(cfg),
             bi_data=model.bi_data,
             end_id=_document_end(prepared.tokenizer),
             packing=data.packing,
             pack_window=data.pack_window,
-            max_examples=parse.data_config(cfg).max_examples,
+            max_examples=read_group(cfg, DataConfig).max_examples,
         )
         parts.append(MixtureSource(name, form, weights[name], corpus))
     return Pipeline(parts, batch_size=batch_size, seed=seed, vocab_size=prepared.vocabulary.size)
@@ -227,7 +230,9 @@ def _training_documents(cfg: ConfigDict) -> Iterator[str]:
     """Yields the training split only, so that held-out text does not enter the tokenizer."""
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
     for source in parse.sources(cfg):
-        saved = DocumentFilter(parse.filter_config(cfg)).filter_each(iter_documents(source, cfg.data.encoding_errors))
+        saved = DocumentFilter(read_group(cfg, FilterConfig)).filter_each(
+            iter_documents(source, cfg.data.encoding_errors)
+        )
         yield from (document for document in saved if not (fraction and is_held_out(document, fraction)))
 
 
@@ -245,7 +250,7 @@ def tokenizer_folder(cfg: ConfigDict) -> Path | None:
         0.0 if data.eval_sources else data.eval_fraction,
         [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase],
         [library, version(library)],
-        *parse.filter_config(cfg).fingerprint,
+        *read_group(cfg, FilterConfig).fingerprint,
     ]
     return parse.cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
@@ -316,7 +321,7 @@ def _cores() -> int:
 def _recipe(cfg: ConfigDict, eval_fraction: float) -> CorpusRecipe:
     from bertjax.data.prepare import CorpusRecipe
 
-    return CorpusRecipe(eval_fraction, parse.filter_config(cfg))
+    return CorpusRecipe(eval_fraction, read_group(cfg, FilterConfig))
 
 
 DROPPED_DOCUMENTS = {

@@ -9,7 +9,9 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from bertjax.config import parse, parse_objective
+from bertjax.config.data import DataConfig
+from bertjax.config.fields import read_group
+from bertjax.config.model import encoder_config
 from bertjax.config.objectives.base import STREAM_FORMATS
 from bertjax.experiment import build
 from bertjax.training.run_context import PhaseProgram
@@ -27,14 +29,14 @@ def abstract_batch(exp: build.Experiment, program: PhaseProgram | None = None) -
     """Returns shapes and dtypes of a global batch, in the last phase of the run if no other is given."""
     cfg = (program or exp.programs[-1]).phase.cfg
     batch, length = cfg.train.batch_size, cfg.data.seq_len
-    tokens, examples = (batch, length), (batch, parse.data_config(cfg).max_examples)
+    tokens, examples = (batch, length), (batch, read_group(cfg, DataConfig).max_examples)
     shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]]
     shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
     shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}
     shapes |= {"example_ids": (examples, np.uint32), "example_draws": (examples, np.uint32)}
     if cfg.data.example_format in ("nsp_pairs", "sop_pairs"):
         shapes["pair_labels"] = (examples, np.int32)
-    if cfg.data.example_format in STREAM_FORMATS and parse_objective.encoder_config(cfg).bi_data:
+    if cfg.data.example_format in STREAM_FORMATS and encoder_config(cfg).bi_data:
         shapes["backward"] = ((batch,), np.bool_)
     sharding = NamedSharding(exp.mesh, BATCH)
     return {name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for name, (shape, dtype) in shapes.items()}

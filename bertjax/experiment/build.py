@@ -16,9 +16,12 @@ import optax
 from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manager import Checkpoints
-from bertjax.config import parse, parse_objective
+from bertjax.config import parse
+from bertjax.config.distributed import MeshConfig
+from bertjax.config.fields import read_group
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives import objective_config
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.config.overrides import flatten
 from bertjax.config.phases import Phase, list_phases
 from bertjax.data import from_config
@@ -123,13 +126,13 @@ def make_experiment(
         UserError: the devices do not suffice, or phases or teacher do not fit the model.
     """
     check_devices(cfg, devices)
-    mesh = make_mesh(parse_objective.mesh_config(cfg), devices)
+    mesh = make_mesh(read_group(cfg, MeshConfig), devices)
     schedule = make_schedule(parse.schedule_config(cfg))
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # kernels are chosen for the platform of the mesh
         phases = [(phase, make_objective(phase.cfg, vocabulary, teacher)) for phase in list_phases(cfg)]
     _require_same_state(phases)
     params = jax.eval_shape(phases[-1][1].init, jax.random.key(0))
-    optimizer = make_optimizer(parse.optimizer_config(cfg), schedule, params, cfg.seed)
+    optimizer = make_optimizer(read_group(cfg, OptimizerConfig), schedule, params, cfg.seed)
     programs = [_program(phase, objective, optimizer, mesh) for phase, objective in phases]
     return Experiment(cfg, mesh, schedule, optimizer, programs)
 
@@ -224,7 +227,7 @@ def check_devices(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) 
     platform.use_platform(cfg.platform)
     platform.enable_compile_cache(cfg)
     platform.check_determinism(cfg)
-    mesh = make_mesh(parse_objective.mesh_config(cfg), devices)
+    mesh = make_mesh(read_group(cfg, MeshConfig), devices)
     parse.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax
 from ml_collections import ConfigDict
 
-from bertjax.config import parse
+from bertjax.config.fields import read_group
 from bertjax.config.objectives import objective_class
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.config.phases import amounts
 from bertjax.data import from_config
 from bertjax.errors import UserError
@@ -46,7 +47,7 @@ def dry_run(cfg: ConfigDict) -> None:
     memory = max(_compiled_memory(exp, program, state) for program in exp.programs)
     print(f"step              {_mib(memory)} of activations and buffers per device, from the compiled step")
     print(f"memory            {_mib(state_bytes + memory)} per device")
-    config = parse.optimizer_config(cfg)
+    config = read_group(cfg, OptimizerConfig)
     rates = lr_rules(config, state.params)
     for rules, name in ((config.decay_rules, "weight decay"), (rates, "learning rate"), (RULES, "sharding")):
         for line in describe_rules(rules, state.params, name):

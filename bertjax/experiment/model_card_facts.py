@@ -11,8 +11,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.config.objectives import objective_config
-from bertjax.config.parse_objective import task_config
 from bertjax.config.phases import amounts
+from bertjax.config.task import task_config
 from bertjax.data.tokenizer import Tokenizer
 
 _HUB_CACHE = re.compile(r"models--(.+)")

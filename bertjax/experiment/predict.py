@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from bertjax.config.objectives import objective_class
-from bertjax.config.parse_objective import task_config
-from bertjax.config.task import TASK_KINDS, TaskConfig
+from bertjax.config.task import TASK_KINDS, TaskConfig, task_config
 from bertjax.errors import UserError
 from bertjax.experiment.load import batch_tokens, load_model
 from bertjax.experiment.workdir import read_config

@@ -14,13 +14,14 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from bertjax.config import parse, parse_objective
+from bertjax.config import parse
 from bertjax.config.defaults import base_config
-from bertjax.config.fields import PRESET, settings_of
-from bertjax.config.model import ComputeConfig, EncoderConfig
+from bertjax.config.distributed import MeshConfig
+from bertjax.config.fields import PRESET, read_group, settings_of
+from bertjax.config.model import ComputeConfig, EncoderConfig, encoder_config
 from bertjax.config.objectives import objective_class
 from bertjax.config.objectives.task import TaskObjectiveConfig
-from bertjax.config.task import TaskConfig
+from bertjax.config.task import TaskConfig, task_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
@@ -102,12 +103,12 @@ def read_task(cfg: ConfigDict, workdir: Path) -> Task:
     Raises:
         UserError: model or examples cannot be read.
     """
-    config = parse_objective.task_config(cfg)
+    config = task_config(cfg)
     source = None
     if has_checkpoints(workdir):
         stored = read_config(workdir)
         tokenizer = load_tokenizer(workdir / "tokenizer")
-        model = parse_objective.encoder_config(stored, tokenizer.vocabulary())
+        model = encoder_config(stored, tokenizer.vocabulary())
     else:
         require_model(Path(cfg.init_from).expanduser())
         source = load_source_model(cfg.init_from)
@@ -134,7 +135,7 @@ def task_batches(
         sizes: batch sizes in sequences, to share compiled steps with other runs; chosen from the data by default.
         min_examples: least number of examples per sequence, for the same purpose.
     """
-    mesh = make_mesh(parse_objective.mesh_config(cfg)) if mesh is None else mesh
+    mesh = make_mesh(read_group(cfg, MeshConfig)) if mesh is None else mesh
     config, features = task.config, task.train.data.features
     return TaskBatches(
         features,

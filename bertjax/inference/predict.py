@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from bertjax.config.distributed import MeshConfig
 from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.task import TASK_KINDS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig
-from bertjax.config.training import MeshConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list
 from bertjax.finetuning.batches import EvalBatches

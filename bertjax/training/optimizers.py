@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from bertjax.config.training import OptimizerConfig, Rules
+from bertjax.config.optimizer import OptimizerConfig, Rules
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import map_with_path
 from bertjax.training.bf16_moments import with_bf16_moments

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config.training import Rules
+from bertjax.config.optimizer import Rules
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree, map_with_path
 from bertjax.models.layer_stack import STACKS

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from bertjax.config.training import ScheduleConfig
+from bertjax.config.optimizer import ScheduleConfig
 
 Share = Callable[[Array], Array]
 """float32 step -> share of the peak rate."""

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bertjax.config.training import AXES, MeshConfig
+from bertjax.config.distributed import AXES, MeshConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import map_with_path
 from bertjax.training.param_rules import match_rule, num_stacked

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from bertjax.config.model import encoder_config
 from bertjax.config.overrides import load_config
 from bertjax.config.parse import check
-from bertjax.config.parse_objective import encoder_config
 from bertjax.experiment import build
 from bertjax.experiment.dry_run import abstract_batch
 from bertjax.models.model import abstract_params, count_params

@@ -10,9 +10,8 @@ from ml_collections import FieldReference
 
 from bertjax.config.defaults import base_config
 from bertjax.config.fields import PRESET
-from bertjax.config.model import EncoderConfig
+from bertjax.config.model import EncoderConfig, encoder_config
 from bertjax.config.overrides import apply_overrides, declared, from_json, load_config, to_json
-from bertjax.config.parse_objective import encoder_config
 from bertjax.config.presets import preset
 
 CONFIGS = Path(__file__).parents[2] / "configs"

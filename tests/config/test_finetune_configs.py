@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from bertjax.config.defaults.finetune_recipes import RECIPES
+from bertjax.config.fields import read_group
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.config.overrides import load_config
-from bertjax.config.parse import check, optimizer_config, schedule_config
-from bertjax.config.parse_objective import task_config
-from bertjax.config.task import TASK_KINDS
+from bertjax.config.parse import check, schedule_config
+from bertjax.config.task import TASK_KINDS, task_config
 from bertjax.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "finetune"
@@ -51,7 +52,9 @@ def test_what_authors_say() -> None:
     finbert = load_config(f"{CONFIGS}/classification.py:finbert")
     finbert.train.num_steps = 100
     assert (finbert.schedule.warmup_steps, finbert.task.class_weights, finbert.task.max_length) == (20, ("sqrt",), 64)
-    assert optimizer_config(finbert).layerwise_lr_decay == 0.85 and finbert.task.unfreeze_epochs == pytest.approx(1 / 3)
+    assert read_group(
+        finbert, OptimizerConfig
+    ).layerwise_lr_decay == 0.85 and finbert.task.unfreeze_epochs == pytest.approx(1 / 3)
 
 
 def test_an_unknown_recipe_is_refused() -> None:

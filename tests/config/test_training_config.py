@@ -6,14 +6,9 @@ import re
 
 import pytest
 
-from bertjax.config.training import (
-    LoopConfig,
-    MeshConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-    check_batch_size,
-    parse_rules,
-)
+from bertjax.config.distributed import MeshConfig, check_batch_size
+from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig, parse_rules
+from bertjax.config.training import LoopConfig
 from bertjax.errors import UserError
 
 

@@ -12,8 +12,9 @@ import pytest
 from jax.sharding import Mesh
 from models_lab import quick_compilation
 
+from bertjax.config.distributed import MeshConfig
 from bertjax.config.objectives.task import TaskObjectiveConfig
-from bertjax.config.training import MeshConfig, OptimizerConfig, ScheduleConfig
+from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.finetuning.batches import TaskBatches
 from bertjax.finetuning.features import Features
 from bertjax.finetuning.objective import TaskObjective

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.config.distributed import MeshConfig
 from bertjax.config.model import EncoderConfig
-from bertjax.config.training import MeshConfig
 from bertjax.models import tiled_attention
 from bertjax.models.attention import dot_product_attention
 from bertjax.models.attention_context import make_context

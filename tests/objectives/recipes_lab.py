@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config import parse, parse_objective
+from bertjax.config import parse
+from bertjax.config.model import encoder_config
 from bertjax.config.overrides import load_config
 from bertjax.data.corpus import Corpus, offsets
 from bertjax.data.formats import make_format
@@ -70,6 +71,6 @@ def objective_of(
     if cfg.objective.name != "distillation":
         objective: Any = build.make_objective(cfg, vocabulary)
         return objective.members[member] if member else objective, cfg.data.example_format, {}
-    config = parse_objective.encoder_config(cfg, vocabulary)
+    config = encoder_config(cfg, vocabulary)
     objective = build.make_objective(cfg, vocabulary, Network(config, ("mlm",)))
     return objective, cfg.data.example_format, objective.frozen(init_params(config, ("mlm",), jax.random.key(7)))

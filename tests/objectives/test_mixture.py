@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.config.distributed import MeshConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.clm import ClmConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mixture import Member, MixtureConfig, parse_members
 from bertjax.config.objectives.mlm import MlmConfig
-from bertjax.config.training import MeshConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind
 from bertjax.objectives.base import StepInputs, encoder_inputs

@@ -16,7 +16,7 @@ import optax
 import pytest
 from recipes_lab import epoch_of, objective_of
 
-from bertjax.config.training import MeshConfig
+from bertjax.config.distributed import MeshConfig
 from bertjax.objectives.base import Objective, StepInputs
 from bertjax.training.sharding import make_mesh, put_batch, state_shardings
 from bertjax.training.step import compile_train_step, init_state

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from bertjax.config import parse, parse_objective
+from bertjax.config import parse
 from bertjax.config.defaults import base_config
-from bertjax.config.model import EncoderConfig, differences
+from bertjax.config.model import EncoderConfig, differences, encoder_config
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.rtd import RtdConfig, generator_config
 from bertjax.config.overrides import apply_overrides, load_config
@@ -45,7 +45,7 @@ def test_the_released_small_generator_is_as_wide_as_its_discriminator() -> None:
 def test_debertas_generators_are_half_as_deep(size: str, layers: int) -> None:
     """The four files rtd_*.json of microsoft/DeBERTa:experiments/language_model."""
     cfg = load_config(f"{CONFIGS}/deberta.py:v3-{size}")
-    found, model = generator_config(cfg), parse_objective.encoder_config(cfg)
+    found, model = generator_config(cfg), encoder_config(cfg)
     assert found.num_layers == layers and differences(found, model) == ["num_layers"]
     assert found.enhanced_decoder and model.rtd_head == "summary" and cfg.objective.rtd.embedding_sharing == "gdes"
 

@@ -16,8 +16,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manager import Checkpoints
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.config.phases import Phase
-from bertjax.config.training import AnomalyConfig, LoopConfig, OptimizerConfig
+from bertjax.config.training import AnomalyConfig, LoopConfig
 from bertjax.io.jsonl import JsonlLog
 from bertjax.objectives.base import StepInputs
 from bertjax.training.logging import Console

@@ -11,10 +11,10 @@ import optax
 import pytest
 from jax.sharding import Mesh
 
+from bertjax.config.distributed import MeshConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
-from bertjax.config.training import MeshConfig
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.training.sharding import make_mesh, put_batch, state_shardings
 from bertjax.training.state import TrainState, new_state, purpose_key

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import optax
 
-from bertjax.config.training import OptimizerConfig, ScheduleConfig
+from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.training.optimizers import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.types import Params

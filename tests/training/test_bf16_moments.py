@@ -16,7 +16,7 @@ from descent import SCHEDULE, gradients, jit, nested, start
 from jax.sharding import Mesh
 
 from bertjax.checkpoint.manager import Checkpoints
-from bertjax.config.training import OptimizerConfig
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.errors import UserError
 from bertjax.training.bf16_moments import stochastic_round, with_bf16_moments
 from bertjax.training.flops import bytes_per_device

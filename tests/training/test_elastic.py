@@ -14,10 +14,10 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from bertjax.checkpoint.manager import Checkpoints
+from bertjax.config.distributed import AXES
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
-from bertjax.config.training import AXES
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.training.sharding import host_copy, local_sequences, put_batch, put_tree, state_shardings
 from bertjax.training.state import TrainState, new_state

@@ -11,7 +11,7 @@ import pytest
 from descent import SCHEDULE, gradients, jit, nested, start
 from jax.sharding import Mesh, PartitionSpec
 
-from bertjax.config.training import OptimizerConfig
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.ema import ema_params, reset_ema
 from bertjax.training.optimizers import UncorrectedAdamState, make_optimizer

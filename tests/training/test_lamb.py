@@ -9,7 +9,7 @@ import optax
 import pytest
 from descent import SCHEDULE, Flat, apart, assert_same, jit, nested, start, train, trained, written_down
 
-from bertjax.config.training import OptimizerConfig
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.training.optimizers import scale_by_trust_ratio
 from bertjax.training.schedules import make_schedule
 

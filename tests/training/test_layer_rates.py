@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from descent import jit
 
-from bertjax.config.training import OptimizerConfig
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.optimizers import lr_rules, make_optimizer

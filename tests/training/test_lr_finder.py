@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertjax.config.training import ScheduleConfig
+from bertjax.config.optimizer import ScheduleConfig
 from bertjax.errors import UserError
 from bertjax.training.lr_finder import candidate_lrs, has_diverged, smooth_losses, suggest_lrs
 from bertjax.training.schedules import make_schedule

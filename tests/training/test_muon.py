@@ -10,7 +10,7 @@ import optax
 import pytest
 from descent import SCHEDULE, Flat, apart, assert_same, gradients, jit, nested, start, trained
 
-from bertjax.config.training import OptimizerConfig
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.optimizers import make_optimizer

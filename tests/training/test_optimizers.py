@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.config.training import OptimizerConfig, ScheduleConfig
+from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.training.optimizers import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.types import Params

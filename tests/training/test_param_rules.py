@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertjax.config.training import OptimizerConfig
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.param_rules import describe_rules, match_rule, num_stacked, resolve_multipliers, virtual_paths

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.config.training import ScheduleConfig
+from bertjax.config.optimizer import ScheduleConfig
 from bertjax.training.schedules import make_schedule
 
 

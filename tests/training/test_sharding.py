@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from bertjax.config.training import MeshConfig
+from bertjax.config.distributed import MeshConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.sharding import make_mesh, put_batch, state_shardings

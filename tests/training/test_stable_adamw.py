@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from descent import SCHEDULE, Flat, assert_same, trained, written_down
 
-from bertjax.config.training import OptimizerConfig
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.training.optimizers import make_optimizer
 
 CONFIG = OptimizerConfig(

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.config.training import OptimizerConfig
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.objectives.base import StepInputs
 from bertjax.objectives.mlm import MaskedLanguageModel

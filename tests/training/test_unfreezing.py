@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from descent import jit
 
-from bertjax.config.training import OptimizerConfig
+from bertjax.config.optimizer import OptimizerConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.training.ema import ema_params

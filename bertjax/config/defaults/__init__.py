@@ -13,28 +13,21 @@ from ml_collections import ConfigDict
 from bertjax.config.data import DataConfig
 from bertjax.config.defaults.debug_size import make_smoke
 from bertjax.config.defaults.finetune_recipes import make_task
-from bertjax.config.distributed import DistributedConfig
+from bertjax.config.distributed import DistributedConfig, MeshConfig
 from bertjax.config.fields import Setting, Settings, declare, new_config
 from bertjax.config.filters import FilterConfig
 from bertjax.config.model import GeneratorConfig, PresetConfig, network_keys
 from bertjax.config.objectives import GROUPS as OBJECTIVE_GROUPS
-from bertjax.config.run import (
-    CheckpointConfig,
-    EvalConfig,
-    ExportConfig,
-    LoggingConfig,
-    ProfileConfig,
-    ReportConfig,
-    RunConfig,
-    every,
-)
+from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
+from bertjax.config.run import GROUPS as RUN_GROUPS
+from bertjax.config.run import every
 from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
-from bertjax.config.training import AnomalyConfig, MeshConfig, OptimizerConfig, ScheduleConfig, TrainConfig
+from bertjax.config.training import AnomalyConfig, TrainConfig
 
 __all__ = ["base_config", "every", "make_smoke", "make_task"]
 
 GROUPS: tuple[type[Settings], ...] = (
-    RunConfig,
+    *RUN_GROUPS,
     PresetConfig,
     GeneratorConfig,
     DataConfig,
@@ -43,14 +36,8 @@ GROUPS: tuple[type[Settings], ...] = (
     AnomalyConfig,
     OptimizerConfig,
     ScheduleConfig,
-    EvalConfig,
-    CheckpointConfig,
     MeshConfig,
     DistributedConfig,
-    ExportConfig,
-    LoggingConfig,
-    ReportConfig,
-    ProfileConfig,
     TaskConfig,
     TokensConfig,
     QaConfig,

@@ -58,13 +58,7 @@ RECIPES: dict[str, dict[str, Values]] = {
             "warmup": 0.06,
             "model.classifier_dropout": 0.1,
         },
-        "qa": {
-            **_QA,
-            "optimizer.learning_rate": 5e-5,
-            "task.batch_size": 48,
-            "task.epochs": 2.0,
-            "warmup": 0.1,
-        },
+        "qa": {**_QA, "optimizer.learning_rate": 5e-5, "task.batch_size": 48, "task.epochs": 2.0, "warmup": 0.1},
     },
     # zihangdai/xlnet: scripts/tpu_squad_large.sh, 3e-5 x 48, 8,000 steps, 1,000 of them warmup, to 0
     "xlnet": {

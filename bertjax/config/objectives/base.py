@@ -8,9 +8,8 @@ from typing import ClassVar, Self
 from ml_collections import ConfigDict
 
 from bertjax.config.fields import Settings, read_group, setting
-from bertjax.config.model import EncoderConfig
+from bertjax.config.model import EncoderConfig, encoder_config
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.parse_objective import encoder_config
 from bertjax.errors import UserError
 from bertjax.types import Vocabulary
 

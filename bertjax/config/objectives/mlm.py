@@ -13,11 +13,7 @@ from bertjax.config.objectives.base import PAIR_FORMATS, TEXT_FORMATS, Objective
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.errors import UserError
 
-SENTENCE_OBJECTIVE_FORMATS = {
-    "none": (*TEXT_FORMATS, *PAIR_FORMATS),
-    "nsp": ("nsp_pairs",),
-    "sop": ("sop_pairs",),
-}
+SENTENCE_OBJECTIVE_FORMATS = {"none": (*TEXT_FORMATS, *PAIR_FORMATS), "nsp": ("nsp_pairs",), "sop": ("sop_pairs",)}
 """The example formats that each sentence objective reads."""
 
 _SENTENCE_OBJECTIVES = {"nsp": "next-sentence prediction", "sop": "sentence-order prediction"}

@@ -9,9 +9,8 @@ from typing import ClassVar, Self
 from ml_collections import ConfigDict
 
 from bertjax.config.fields import read_group, setting
-from bertjax.config.model import EncoderConfig
+from bertjax.config.model import EncoderConfig, encoder_config, reuse_len
 from bertjax.config.objectives.base import STREAM_FORMATS, TEXT_FORMATS, ObjectiveConfig
-from bertjax.config.parse_objective import encoder_config, reuse_len
 from bertjax.errors import UserError
 
 _NUM_SPECIAL = 3  # tokens of a part that may be special and hence never targets

@@ -7,11 +7,11 @@ from typing import ClassVar, Self
 
 from ml_collections import ConfigDict
 
+from bertjax.config.distributed import MeshConfig
 from bertjax.config.fields import PRESET, read_group, setting
-from bertjax.config.model import EncoderConfig, differences
+from bertjax.config.model import EncoderConfig, differences, encoder_config, explicit_values
 from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
-from bertjax.config.parse_objective import encoder_config, explicit_values, mesh_config
 from bertjax.config.presets import preset
 from bertjax.errors import UserError, require_one_of
 from bertjax.types import Vocabulary
@@ -177,7 +177,7 @@ def generator_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> E
             f"data.seq_len={cfg.data.seq_len} is longer than the generator's position table, "
             f"generator.max_position_embeddings={generator.max_position_embeddings}"
         )
-    mesh_config(cfg).check_model(generator.num_heads, generator.intermediate_size)
+    read_group(cfg, MeshConfig).check_model(generator.num_heads, generator.intermediate_size)
     return generator
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertjax.config.model import ACTIVATIONS, EncoderConfig
+from bertjax.config.architecture import ACTIVATIONS
+from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap
 from bertjax.hf.keymaps.bert_names import classifier_entries, token_head_entries
