@@ -98,6 +98,8 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         rest = [word for word in rest if word.startswith("--")]
     if _requires_config(options.module):
         options.config = _checked_config(options.config, rest)
+        if options.config.dry_run and not getattr(options.module, "SUPPORTS_DRY_RUN", False):
+            raise UserError("dry_run=true estimates what pretrain and finetune cost; this command has no such estimate")
         if options.config.platform == "cpu":  # jax reads this on import; later, it has already opened an accelerator
             os.environ["JAX_PLATFORMS"] = "cpu"
     elif rest:

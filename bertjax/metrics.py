@@ -47,3 +47,8 @@ def mean_metrics(sums: Mapping[str, Sum], loss_weights: Mapping[str, float]) -> 
     means = {name: float(total.value) / max(float(total.count), 1.0) for name, total in sums.items()}
     named = {f"{name}_loss" if name in loss_weights else name: value for name, value in means.items()}
     return {"loss": sum(weight * means[name] for name, weight in loss_weights.items()), **named}
+
+
+def scores_line(metrics: Metrics) -> str:
+    """Returns held-out scores of a task in one line, without the prefix of their names."""
+    return ", ".join(f"{name.removeprefix('eval/')} {value:.4f}" for name, value in metrics.items())

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from bertjax.aot.collectives import Collective, find_collectives
 from bertjax.aot.topology import chip_spec
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives import objective_class
+from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.overrides import copy_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
@@ -63,6 +63,7 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> CompiledStep:
     Raises:
         UserError: the step does not fit the devices' memory, or the objective needs a model from the disk.
     """
+    require_pretraining(cfg)
     if objective_class(cfg.objective.name).uses_teacher:
         raise UserError(
             f"objective.name={cfg.objective.name} learns from a model on the disk, which bertjax compile does not "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 REQUIRES_CONFIG = True
+SUPPORTS_DRY_RUN = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

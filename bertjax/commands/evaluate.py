@@ -1,4 +1,4 @@
-"""Compute the held-out metrics of a checkpoint."""
+"""Compute the held-out metrics of a checkpoint: of pretraining, or of a task on its own or given examples."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the flags of the command."""
     parser.add_argument("--workdir", type=Path, required=True, help="work directory of a run")
     parser.add_argument("--step", type=int, help="step of the checkpoint (default: the newest)")
+    parser.add_argument(
+        "--in",
+        dest="sources",
+        nargs="+",
+        default=(),
+        metavar="KIND:PATH",
+        help="labelled examples to score a finetuned run on, as in task.eval (default: those of the run)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -19,4 +27,4 @@ def run(options: argparse.Namespace) -> None:
     read_config(options.workdir)  # reports a wrong directory before jax is imported
     from bertjax.experiment.evaluate import evaluate
 
-    evaluate(options.workdir, options.step)
+    evaluate(options.workdir, options.step, options.sources)

@@ -10,6 +10,7 @@ from bertjax.config.fields import read_group
 from bertjax.errors import UserError
 
 REQUIRES_CONFIG = True
+SUPPORTS_DRY_RUN = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Finetunes once, or once per seed and grid point."""
+    """Finetunes once, or once per seed and grid point, or estimates the cost with `--config.dry_run=true`."""
     cfg, workdir = options.config, options.workdir
+    if cfg.dry_run:
+        from bertjax.experiment.dry_run import dry_run_task
+
+        dry_run_task(cfg, workdir)
+        return
     seeds = options.seeds.split(",") if options.seeds else []
     if not all(seed.strip().isdecimal() for seed in seeds):
         raise UserError(f"--seeds {options.seeds} is not a list of whole numbers such as 0,1,2")

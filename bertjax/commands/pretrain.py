@@ -10,6 +10,7 @@ from bertjax.config.fields import read_group
 from bertjax.errors import UserError
 
 REQUIRES_CONFIG = True
+SUPPORTS_DRY_RUN = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

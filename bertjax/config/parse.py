@@ -46,7 +46,7 @@ def check(cfg: ConfigDict) -> None:
 def _check_phase(cfg: ConfigDict) -> None:
     """Checks what phases may change."""
     data, model, objective, mesh = cfg.data, encoder_config(cfg), objective_config(cfg), read_group(cfg, MeshConfig)
-    if data.seq_len > model.max_position_embeddings:
+    if data.seq_len > model.max_position_embeddings and not objective.is_finetuning:
         raise UserError(
             f"data.seq_len={data.seq_len} is longer than the position table, "
             f"model.max_position_embeddings={model.max_position_embeddings}"

@@ -19,7 +19,7 @@ from bertjax.config.data import TOKENIZER_MODELS, DataConfig
 from bertjax.config.fields import read_group
 from bertjax.config.filters import FilterConfig
 from bertjax.config.model import encoder_config, reuse_len
-from bertjax.config.objectives import objective_class
+from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.phases import list_phases
 from bertjax.config.sources import Source, source_files
 from bertjax.data import builtin
@@ -84,6 +84,7 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
     from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
     from bertjax.data.tokenizer_training import train_tokenizer
 
+    require_pretraining(cfg)
     data, folder = cfg.data, tokenizer_folder(cfg)
     if folder is None:
         bare = data.tokenizer.endswith((".txt", ".model"))  # such a file does not say whether it is lower-cased

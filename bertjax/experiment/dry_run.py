@@ -2,51 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import jax
+from jax.sharding import NamedSharding
 from ml_collections import ConfigDict
 
+from bertjax.config import parse
 from bertjax.config.fields import read_group
-from bertjax.config.objectives import objective_class
+from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.optimizer import OptimizerConfig
 from bertjax.config.phases import amounts
 from bertjax.data import from_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
+from bertjax.experiment.finetune import summary
+from bertjax.experiment.task import read_task, require_task, resolve_config, task_batches
 from bertjax.experiment.teacher import attach_teacher, read_teacher
+from bertjax.experiment.workdir import changed_keys
 from bertjax.models.model import count_params
 from bertjax.training.flops import bytes_per_device, peak_flops, training_flops
 from bertjax.training.optimizers import lr_rules
 from bertjax.training.param_rules import describe_rules
 from bertjax.training.run_context import PhaseProgram
-from bertjax.training.sharding import RULES
-from bertjax.types import Vocabulary
+from bertjax.training.sharding import BATCH, RULES
+from bertjax.types import Batch, Vocabulary
 
 
 def dry_run(cfg: ConfigDict) -> None:
-    """Prints parameters, FLOPs and memory per device, tokens and epochs; writes nothing."""
+    """Prints parameters, FLOPs and memory per device, tokens and epochs of pretraining; writes nothing."""
+    require_pretraining(cfg)
     vocabulary, known = _vocabulary(cfg)
     uses_teacher = objective_class(cfg.objective.name).uses_teacher
     teacher = read_teacher(cfg, from_config.load_or_train_tokenizer(cfg)) if uses_teacher else None
     exp = build.make_experiment(cfg, vocabulary, None if teacher is None else teacher.network)
     attach_teacher(exp, teacher)
-    model = exp.model
-    state = exp.abstract_state()
-    print(f"vocabulary        {model.vocab_size:,} tokens{'' if known else ' (as configured: not trained yet)'}")
+    print(f"vocabulary        {exp.model.vocab_size:,} tokens{'' if known else ' (as configured: not trained yet)'}")
+    print(f"epochs            {_epochs(cfg)}")
+    _print_costs(exp, max(_compiled_memory(exp, program, abstract_batch(exp, program)) for program in exp.programs))
+
+
+def dry_run_task(cfg: ConfigDict, workdir: Path) -> None:
+    """Reads a task and prints what its run would cost; writes nothing.
+
+    Raises:
+        UserError: config, model or data are unsuitable, or `workdir` holds another run.
+    """
+    require_task(cfg)
+    build.check_devices(cfg)
+    task = read_task(cfg, workdir)
+    batches = task_batches(cfg, task)
+    cfg = resolve_config(cfg, task, batches)
+    parse.check(cfg)
+    changed_keys(workdir, cfg)
+    exp = build.make_experiment(cfg, task.tokenizer.vocabulary())
+    for line in summary(exp, task, batches):
+        print(line)
+    largest = batches.batch(int(batches.needed_sequences.argmax()))
+    _print_costs(exp, _compiled_memory(exp, exp.programs[-1], _shapes(exp, largest)))
+
+
+def _shapes(exp: build.Experiment, batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
+    sharding = NamedSharding(exp.mesh, BATCH)
+    return {name: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding) for name, each in batch.items()}
+
+
+def _print_costs(exp: build.Experiment, memory: int) -> None:
+    """Prints the costs of an experiment whose step needs `memory` bytes of activations and buffers per device."""
+    cfg, state = exp.cfg, exp.abstract_state()
     for name, network in exp.objective.networks.items():
         print(f"{name:<17} {count_params(*network):,} parameters at the true vocabulary size")
     print(f"tokens            {amounts(cfg, cfg.train.num_steps)[1]:,} at most")
-    print(f"epochs            {_epochs(cfg)}")
     _print_peak(exp, _print_flops(exp))
     state_bytes = bytes_per_device(state, exp.mesh)
     print(f"state             {_mib(state_bytes)} per device ({exp.mesh.size} devices: {dict(exp.mesh.shape)})")
-    if teacher is not None:
-        teacher_bytes = bytes_per_device(exp.frozen, exp.mesh)
-        state_bytes += teacher_bytes
+    teacher_bytes = bytes_per_device(exp.frozen, exp.mesh)
+    if teacher_bytes:
         print(f"teacher           {_mib(teacher_bytes)} per device")
-    memory = max(_compiled_memory(exp, program, state) for program in exp.programs)
     print(f"step              {_mib(memory)} of activations and buffers per device, from the compiled step")
-    print(f"memory            {_mib(state_bytes + memory)} per device")
+    print(f"memory            {_mib(state_bytes + teacher_bytes + memory)} per device")
     config = read_group(cfg, OptimizerConfig)
     rates = lr_rules(config, state.params)
     for rules, name in ((config.decay_rules, "weight decay"), (rates, "learning rate"), (RULES, "sharding")):
@@ -94,10 +130,12 @@ def _print_peak(exp: build.Experiment, flops: float) -> None:
         print(f"time              {hours / 0.4:.2f} h at 40 % of the peak of {exp.mesh.size} x {kind} (an assumption)")
 
 
-def _compiled_memory(exp: build.Experiment, program: PhaseProgram, state: object) -> int:
+def _compiled_memory(
+    exp: build.Experiment, program: PhaseProgram, batch: Mapping[str, jax.ShapeDtypeStruct]
+) -> int:
     """Returns the bytes of activations and buffers that the step needs per device."""
     with jax.set_mesh(exp.mesh):
-        compiled = program.train_step.lower(state, exp.frozen, abstract_batch(exp, program)).compile()
+        compiled = program.train_step.lower(exp.abstract_state(), exp.frozen, batch).compile()
     analysis = compiled.memory_analysis()
     if analysis is None:
         raise UserError("this backend does not report the memory of a compiled step")

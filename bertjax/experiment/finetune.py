@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from bertjax.experiment.load import SourceModel
 from bertjax.experiment.task import Task, read_task, require_task, resolve_config, task_batches, task_feed
 from bertjax.experiment.workdir import changed_keys, has_checkpoints, require_same_run, write_config
 from bertjax.finetuning.batches import TaskBatches
+from bertjax.metrics import scores_line
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
@@ -112,7 +113,8 @@ def train_task(
                 metrics = dict(feed.evaluate(exp.programs[-1])(params, exp.frozen))
         if step != int(state.step) and cfg.report.enabled:
             processes.run_on_first("the report", lambda: callback.on_best_params(workdir, int(state.step), step))
-    _print_scores(step, metrics)
+    if metrics:
+        print(f"held out, step {step}: {scores_line(metrics)}")
     params = build.unpadded_params(params, exp.model)
     if cfg.export.at_end:
         out = workdir / "export"
@@ -197,9 +199,3 @@ def _params_to_export(exp: build.Experiment, checkpoints: Checkpoints, state: Tr
             assert restored is not None
             return best, exp.eval_params(restored.state)
     return step, exp.eval_params(state)
-
-
-def _print_scores(step: int, metrics: Mapping[str, float]) -> None:
-    if metrics:
-        scores = (f"{name.removeprefix('eval/')} {value:.4f}" for name, value in metrics.items())
-        print(f"held out, step {step}: {', '.join(scores)}")

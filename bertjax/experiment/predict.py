@@ -24,6 +24,7 @@ from bertjax.inference.text_files import is_jsonl, read_records
 from bertjax.io.atomic import atomic_file
 from bertjax.io.jsonl import STDIN
 from bertjax.io.progress_bar import ProgressBar
+from bertjax.metrics import scores_line
 
 
 class PredictOptions(NamedTuple):
@@ -80,7 +81,7 @@ def predict(
     for note in predictor.notes:
         print(note, file=shown)
     if score:
-        print(", ".join(f"{name} {value:.4f}" for name, value in metrics.items()), file=shown)
+        print(scores_line(metrics), file=shown)
 
 
 def check_options(options: PredictOptions) -> None:

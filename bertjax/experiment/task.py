@@ -34,6 +34,7 @@ from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.readers.examples import Examples
 from bertjax.finetuning.readers.labels import collect_labels
 from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, read_examples
+from bertjax.hf.inputs import max_input_length
 from bertjax.training.sharding import local_sequences, make_mesh
 from bertjax.types import Params
 
@@ -113,14 +114,37 @@ def read_task(cfg: ConfigDict, workdir: Path) -> Task:
         require_model(Path(cfg.init_from).expanduser())
         source = load_source_model(cfg.init_from)
         model, tokenizer = source.config, source.tokenizer
+    _require_positions(config, model)
     examples = read_examples(config, "train", errors=cfg.data.encoding_errors)
     labels = collect_labels(config, examples)
     training = Split(examples, make_features(config, examples, tokenizer, labels, training=True))
-    held_out = None
-    if config.eval:
-        examples = read_examples(config, "eval", errors=cfg.data.encoding_errors)
-        held_out = Split(examples, make_features(config, examples, tokenizer, labels))
+    held_out = read_held_out(cfg, config, tokenizer, labels) if config.eval else None
     return Task(config, tokenizer, model, labels, training, held_out, source)
+
+
+def read_held_out(cfg: ConfigDict, config: TaskConfig, tokenizer: Tokenizer, labels: Sequence[str]) -> Split:
+    """Reads the examples of `task.eval` with their labels.
+
+    Args:
+        cfg: config of the run.
+        config: settings of the task.
+        tokenizer: the tokenizer of the model.
+        labels: names of the labels of the model.
+
+    Raises:
+        UserError: an example cannot be read.
+    """
+    examples = read_examples(config, "eval", errors=cfg.data.encoding_errors)
+    return Split(examples, make_features(config, examples, tokenizer, labels))
+
+
+def _require_positions(config: TaskConfig, model: EncoderConfig) -> None:
+    limit = max_input_length(model)
+    if limit is not None and config.max_length > limit:
+        raise UserError(
+            f"task.max_length={config.max_length} is beyond the {limit} tokens that the model of init_from can read; "
+            f"set task.max_length to {limit} or less"
+        )
 
 
 def task_batches(
@@ -250,30 +274,48 @@ def task_feed(
         batches: its training batches.
         on_scores: called with the detailed scores of every evaluation.
     """
-    evaluate = _evaluator(exp, task, batches.seq_len, on_scores)
+    held_out = task.held_out
+    evaluate = held_out_evaluator(exp, task.config, task.tokenizer, held_out, on_scores) if held_out else _no_metrics
     digests = {"tokenizer": task.tokenizer.digest, "task": _digest(task)}
     counts = {name: len(split.examples) for name, split in task.splits.items()}
     return build.Feed(batches, lambda program: evaluate, digests, len(task.train.data.features.tokens), counts)
 
 
-def _evaluator(
-    exp: build.Experiment, task: Task, seq_len: int, on_scores: Callable[[EvalResult], None]
+def _no_metrics(params: Params, frozen: Any) -> Mapping[str, float]:
+    return {}
+
+
+def held_out_evaluator(
+    exp: build.Experiment,
+    config: TaskConfig,
+    tokenizer: Tokenizer,
+    split: Split,
+    on_scores: Callable[[EvalResult], None] = lambda scores: None,
 ) -> Callable[[Params, Any], Mapping[str, float]]:
-    """Returns a function of parameters and frozen weights that computes the held-out metrics."""
-    if task.held_out is None:
-        return lambda params, frozen: {}
+    """Returns a function of parameters and frozen weights that computes the metrics of held-out examples.
+
+    Args:
+        exp: experiment of the task.
+        config: settings of the task.
+        tokenizer: the tokenizer of the model.
+        split: the held-out examples.
+        on_scores: called with the detailed scores of every evaluation.
+    """
+    seq_len = exp.cfg.data.seq_len
+    if not config.packing:
+        seq_len = max(seq_len, sequence_length(split.data.features, None))
     batches = EvalBatches(
-        task.held_out.data.features,
+        split.data.features,
         batch_size=exp.cfg.eval.batch_size,
-        pad_id=task.tokenizer.pad_id,
-        vocab_size=task.model.vocab_size,
+        pad_id=tokenizer.pad_id,
+        vocab_size=exp.model.vocab_size,
         seq_len=seq_len,
-        packing=task.config.packing,
+        packing=config.packing,
         share=functools.partial(local_sequences, mesh=exp.mesh),
     )
-    objective, split = exp.objective, task.held_out
+    objective = exp.objective
     assert isinstance(objective, TaskObjective)
-    return make_evaluator(task.config, objective, exp.mesh, split.examples, split.data, batches, on_scores)
+    return make_evaluator(config, objective, exp.mesh, split.examples, split.data, batches, on_scores)
 
 
 def _digest(task: Task) -> str:

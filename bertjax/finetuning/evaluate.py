@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bertjax.config.model import float32_config
 from bertjax.config.task import TaskConfig
 from bertjax.finetuning.batch_layout import scatter_token_values, scatter_window_values
 from bertjax.finetuning.batches import EvalBatches
@@ -33,7 +35,7 @@ class HeadOutputs(NamedTuple):
 
 
 class ForwardPass:
-    """A compiled forward pass over windows.
+    """A compiled forward pass over windows in float32, as an export is read, whatever the dtype of training.
 
     Args:
         objective: the task.
@@ -42,6 +44,9 @@ class ForwardPass:
     """
 
     def __init__(self, objective: TaskObjective, mesh: Mesh, labelled: bool = True):
+        padded = objective.model.padded_vocab_size
+        exact = dataclasses.replace(float32_config(objective.model), padded_vocab_size=padded)
+        objective = TaskObjective(objective.config, exact, objective.vocabulary)
         self.objective, self.mesh = objective, mesh
 
         def step(params: Params, batch: Batch) -> tuple[Any, dict[str, Sum], dict[str, Any]]:
@@ -57,7 +62,8 @@ class ForwardPass:
         features, spec = batches.features, self.objective.config.spec
         num_rows = len(features.tokens) if spec.per_token else len(features)
         scores = np.zeros((num_rows, self.objective.num_outputs), np.float32)
-        pending = [self._step(params, put_batch(batch, self.mesh)) for batch in batches]
+        with jax.default_matmul_precision("float32"):
+            pending = [self._step(params, put_batch(batch, self.mesh)) for batch in batches]
         sums = []
         for outputs, batch_sums, positions in map(jax.device_get, pending):
             if spec.per_token:

@@ -219,7 +219,7 @@ class Predictor:
             num_lengths=_NUM_LENGTHS,
             name="in",
         )
-        with jax.set_mesh(self._mesh), jax.default_matmul_precision("float32"):
+        with jax.set_mesh(self._mesh):
             scores = self._forward(self._params, batches).scores
         if not np.isfinite(scores).all():
             raise UserError("the outputs of the model are not finite: its weights are broken, or its training diverged")

@@ -16,6 +16,7 @@ from bertjax.cli import main
 from bertjax.config.defaults import base_config
 from bertjax.config.task import TaskConfig
 from bertjax.experiment import task as task_module
+from bertjax.experiment.evaluate import evaluate
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.report.run_record import read_run
 from bertjax.training import loop
@@ -58,7 +59,7 @@ def write_texts(folder: Path, count: int, name: str) -> None:
 Task = Callable[..., int]
 # The pretrained weights of these tests have seen eight updates of a wild rate: they would never learn anything.
 LEARN = ("--config.task.from_scratch=true", "--config.task.epochs=32", "--config.task.evals_per_epoch=0.125")
-LEARN += ("--config.optimizer.learning_rate=2e-3",)
+LEARN += ("--config.optimizer.learning_rate=2e-3", "--config.train.compute_dtype=bfloat16")
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,7 @@ def task(lab: Lab, finished: Finished, tmp_path_factory: pytest.TempPathFactory)
     def run(*arguments: object) -> int:
         return main(["finetune", "--config", str(config), *map(str, arguments)])
 
+    run.config = config  # type: ignore[attr-defined]
     return run
 
 
@@ -108,6 +110,46 @@ def test_from_a_run_to_an_export(task: Task, tmp_path: Path, capsys: pytest.Capt
     pipe = transformers.pipeline("text-classification", model=str(tmp_path / "run" / "export"), device="cpu")
     said = pipe(["the dog sees it.", "the window likes it."])
     assert [each["label"] for each in said] == ["animal", "thing"]
+    check_evaluation(tmp_path / "run", found[160], capsys)
+
+
+def check_evaluation(workdir: Path, last: dict[str, float], capsys: pytest.CaptureFixture[str]) -> None:
+    """`bertjax evaluate` scores the task again, on its own and on given data, and the export has the same scores."""
+    scored = {name: value for name, value in last.items() if name.startswith("eval/")}
+    assert evaluate(workdir) == pytest.approx(scored, abs=1e-6)
+    dev = Path(json.loads((workdir / "config.json").read_text())["task"]["eval"][0].removeprefix("tsv:"))
+    other = dev.with_name("other.tsv")
+    other.write_text("".join(dev.read_text().splitlines(keepends=True)[:5]))
+    capsys.readouterr()
+    assert main(["evaluate", "--workdir", str(workdir), "--in", f"tsv:{other}"]) == 0
+    assert "other.tsv: 4 examples\n" in capsys.readouterr().out
+    out = workdir / "predictions.jsonl"
+    assert main(["predict", "--model", str(workdir / "export"), "--in", str(dev), "--out", str(out)]) == 0
+    gold = [line.split("\t")[1] for line in dev.read_text().splitlines()[1:]]
+    records = map(json.loads, out.read_text().splitlines())
+    losses = [-np.log(record["probabilities"][label]) for record, label in zip(records, gold, strict=True)]
+    assert np.mean(losses) == pytest.approx(last["eval/classification_loss"], abs=2e-5), "trained in bfloat16"
+
+
+def test_a_dry_run_trains_nothing(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert task("--workdir", tmp_path / "run", "--config.dry_run=true") == 0
+    out = capsys.readouterr().out
+    assert "task: classification, 80 examples" in out and "MiB of activations" in out
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_task_has_no_corpus(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The corpus of the defaults is not prepared in its place."""
+    config = task.config  # type: ignore[attr-defined]
+    for command in (["prepare"], ["pretrain", "--workdir", str(tmp_path / "run")], ["compile", "--devices", "1"]):
+        assert main([*command[:1], "--config", str(config), *command[1:]]) == 2
+        assert "use `bertjax finetune`" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_tokens_than_the_model_reads(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert task("--workdir", tmp_path / "run", "--config.task.max_length=65") == 2
+    assert "task.max_length=65 is beyond the 64 tokens" in capsys.readouterr().err
 
 
 class Killed(BaseException):

@@ -69,3 +69,12 @@ def objective_config(cfg: ConfigDict) -> ObjectiveConfig:
 def loss_titles() -> dict[str, str]:
     """Returns the headings of all losses by name."""
     return {loss: title for config in OBJECTIVES.values() for loss, title in config.loss_titles.items()}
+
+
+def require_pretraining(cfg: ConfigDict) -> None:
+    """Raises `UserError` for the config of a task: it has no corpus, and that of the defaults is not meant."""
+    if objective_class(cfg.objective.name).is_finetuning:
+        raise UserError(
+            f"objective.name={cfg.objective.name} is finetuning, which reads task.train and no corpus: use `bertjax "
+            "finetune`, or the config of an objective of pretraining"
+        )
