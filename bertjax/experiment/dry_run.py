@@ -130,9 +130,7 @@ def _print_peak(exp: build.Experiment, flops: float) -> None:
         print(f"time              {hours / 0.4:.2f} h at 40 % of the peak of {exp.mesh.size} x {kind} (an assumption)")
 
 
-def _compiled_memory(
-    exp: build.Experiment, program: PhaseProgram, batch: Mapping[str, jax.ShapeDtypeStruct]
-) -> int:
+def _compiled_memory(exp: build.Experiment, program: PhaseProgram, batch: Mapping[str, jax.ShapeDtypeStruct]) -> int:
     """Returns the bytes of activations and buffers that the step needs per device."""
     with jax.set_mesh(exp.mesh):
         compiled = program.train_step.lower(exp.abstract_state(), exp.frozen, batch).compile()

@@ -164,7 +164,9 @@ def test_a_batch_of_nothing_gives_no_gradient(params: Params, batch: dict, gradi
 
 def test_means_are_of_an_examples_own_tokens(vocabulary: Vocabulary, raw: dict) -> None:
     plain = dataclasses.replace(MODEL, hidden_dropout=0.0, attention_dropout=0.0)
-    objective = ContrastiveLearning(ContrastiveConfig(MaskingConfig(), pooling="mean", mlm_weight=0.0), plain, vocabulary)
+    objective = ContrastiveLearning(
+        ContrastiveConfig(MaskingConfig(), pooling="mean", mlm_weight=0.0), plain, vocabulary
+    )
     assert objective.loss_weights == {"contrastive": 1.0} and objective.heads == ()
     assert [(each.passes, each.predictions) for each in objective.flops_terms] == [(2.0, 0.0)]
     fresh = jit(objective.init)(jax.random.key(0))
