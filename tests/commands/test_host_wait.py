@@ -39,7 +39,7 @@ def test_a_loader_that_needs_three_times_as_long_as_a_step_is_waited_for(
 ) -> None:
     """Steps of 20 ms; two of three parts of the time are without a batch."""
     fake = SimpleNamespace(prepare=lambda cfg: None, training_pipeline=lambda cfg, prepared: Loader(making))
-    monkeypatch.setattr(script, "corpora", fake)
+    monkeypatch.setattr(script, "from_config", fake)
     monkeypatch.setattr(script, "parse", SimpleNamespace(check=lambda cfg: None))
     cfg = SimpleNamespace(train=SimpleNamespace(batch_size=4), data=SimpleNamespace(seq_len=100))
     found = script.measure(cfg, demand=400 / 0.02, seconds=0.4)
