@@ -51,4 +51,4 @@ def run(options: argparse.Namespace) -> None:
         results.append(result)
         if cfg.report.enabled and len(result.metrics) > 1:
             write_seed_scores(result.workdirs, result.metrics)
-    print("\n".join(summarize(results, cfg.task.kind)))
+    print("\n".join(summarize(results)))

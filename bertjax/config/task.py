@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ml_collections import ConfigDict
 
@@ -11,6 +11,7 @@ from bertjax.config.fields import Settings, read_group, setting
 from bertjax.config.sources import Source, parse_task_source
 from bertjax.errors import UserError
 
+PLAIN_TAGS = "plain"
 MAX_SPECIAL_TOKENS = 4  # <s> A </s></s> B </s>
 
 
@@ -22,7 +23,7 @@ class TaskKind(Settings):
         name: Value of `task.kind`.
         title: The kind in words.
         head: Head of the model.
-        main_metric: Metric that selects the best checkpoint unless `checkpoint.best_metric` is set.
+        main_metric: Metric of most tasks of the kind that selects the best checkpoint; see `metric`.
         label_array: Array of `Features.labels` that the loss reads.
         has_classes: Whether labels are named classes (`task.labels`, `task.class_weights`).
         per_token: Whether the head scores tokens instead of examples.
@@ -41,6 +42,14 @@ class TaskKind(Settings):
     reads_texts: ClassVar[bool] = False
     source_kinds: ClassVar[tuple[str, ...]] = ("tsv", "csv", "jsonl", "hub")
     example_source: ClassVar[str] = "tsv:train.tsv"
+
+    @classmethod
+    def metric(cls, task: Any) -> str:
+        """Returns the metric that selects the best checkpoint unless `checkpoint.best_metric` is set.
+
+        `task` holds the settings of the task, as a `TaskConfig` or as the group of a ConfigDict.
+        """
+        return cls.main_metric
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +81,14 @@ class TokensConfig(TaskKind, group="task.tokens"):
 
     tag_scheme: str = setting(
         "auto",
-        choices=("auto", "iob2", "iob1", "plain"),
-        help="Scheme of the labels. iob1 is converted to IOB2; plain: labels that mark no entities; auto: detected.",
+        choices=("auto", "iob2", "iob1", "bioes", "bilou", "bmes", PLAIN_TAGS),
+        help="Scheme of the labels. iob1 is converted to IOB2; plain: labels that mark no entities, scored word by "
+        "word; auto: recognised and printed.",
     )
+
+    @classmethod
+    def metric(cls, task: Any) -> str:
+        return "accuracy" if task.tokens.tag_scheme == PLAIN_TAGS else cls.main_metric
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,7 +79,7 @@ def _task_facts(cfg: ConfigDict, labels: tuple[str, ...], num_examples: Mapping[
         "epochs": task.epochs,
         "batch_size": task.batch_size,
         "max_length": task.max_length,
-        "main_metric": task.spec.main_metric if task.eval else None,
+        "main_metric": task.spec.metric(task) if task.eval else None,
     }
 
 

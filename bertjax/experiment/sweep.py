@@ -16,13 +16,12 @@ from ml_collections import ConfigDict
 
 from bertjax.config import parse
 from bertjax.config.overrides import apply_overrides
-from bertjax.config.task import TASK_KINDS
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback
 from bertjax.experiment.finetune import train_task
 from bertjax.experiment.task import Task, read_task, require_task, task_batches
-from bertjax.experiment.workdir import has_checkpoints
+from bertjax.experiment.workdir import has_checkpoints, read_config
 from bertjax.finetuning.batch_layout import choose_batch_sizes
 from bertjax.io import atomic
 from bertjax.metrics import is_better
@@ -150,19 +149,15 @@ def _batch_shapes(cfg: ConfigDict, task: Task, seeds: Sequence[int]) -> dict[str
     }
 
 
-def summarize(results: Sequence[SweepResult], kind: str) -> list[str]:
-    """Returns a table of means and standard deviations, with the best point marked.
-
-    Args:
-        results: Results of all points.
-        kind: Kind of the task (`task.kind`), whose main metric decides.
-    """
-    main = f"eval/{TASK_KINDS[kind].main_metric}"
+def summarize(results: Sequence[SweepResult]) -> list[str]:
+    """Returns a table of means and standard deviations, with the point of the best `checkpoint.best_metric` marked."""
+    best_metric = read_config(next(iter(results[0].workdirs.values()))).checkpoint.best_metric
+    assert best_metric is not None  # `sweep` requires held-out examples
     seeds = list(results[0].metrics)
     names = [name for name in results[0].metrics[seeds[0]] if not name.endswith("loss")]
     best = results[0]
     for result in results[1:]:
-        best = result if is_better(main, result.mean(main), best.mean(main)) else best
+        best = result if is_better(best_metric, result.mean(best_metric), best.mean(best_metric)) else best
     lines = [f"means of {len(seeds)} seeds, +- sample standard deviation" if len(seeds) > 1 else "one seed"]
     for result in results:
         cells = []

@@ -21,7 +21,7 @@ from bertjax.config.fields import PRESET, read_group, settings_of
 from bertjax.config.model import ComputeConfig, EncoderConfig, encoder_config
 from bertjax.config.objectives import objective_class
 from bertjax.config.objectives.task import TaskObjectiveConfig
-from bertjax.config.task import TaskConfig, task_config
+from bertjax.config.task import PLAIN_TAGS, TaskConfig, TokensConfig, task_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
@@ -33,6 +33,7 @@ from bertjax.finetuning.evaluate import make_evaluator
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.readers.examples import Examples
 from bertjax.finetuning.readers.labels import collect_labels
+from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, read_examples
 from bertjax.hf.inputs import max_input_length
 from bertjax.training.sharding import local_sequences, make_mesh
@@ -235,6 +236,9 @@ def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigD
             cfg[group].interval_steps = interval
     if cfg.train.log_interval_steps == default.train.log_interval_steps:
         cfg.train.log_interval_steps = -(-batches.num_steps // _LOGGED_LINES)
+    is_tagging = task.config.spec is TokensConfig
+    if is_tagging and recognize_scheme(task.labels, cfg.task.tokens.tag_scheme) == PLAIN_TAGS:
+        cfg.task.tokens.tag_scheme = PLAIN_TAGS
     cfg.checkpoint.best_metric = parse.best_metric(cfg)
     if cfg.task.unfreeze_epochs is not None:
         cfg.optimizer.unfreeze_every = max(1, round(cfg.task.unfreeze_epochs * batches.steps_per_epoch))

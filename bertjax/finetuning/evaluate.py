@@ -95,7 +95,7 @@ def make_evaluator(
         on_result: called with every result, for reports.
     """
     forward = ForwardPass(objective, mesh)
-    redundant = (f"{config.kind}_accuracy", "micro_f1", "log_loss")  # equal to the accuracy, twice, and to the loss
+    redundant = (f"{config.kind}_accuracy", "log_loss")  # equal to the accuracy and to the loss
 
     def evaluate(params: Params, frozen: Any) -> dict[str, float]:
         outputs = forward(params, batches)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.config.sources import parse_task_source, source_files
-from bertjax.config.task import ClassificationConfig, QaConfig, RegressionConfig, TaskConfig, TokensConfig
+from bertjax.config.task import PLAIN_TAGS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig, TokensConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.finetuning.features import TextData, text_data
 from bertjax.finetuning.metrics.classification import ClassScore, classification_scores
-from bertjax.finetuning.metrics.entities import are_entity_tags, entity_scores
+from bertjax.finetuning.metrics.entities import entity_scores
 from bertjax.finetuning.metrics.regression import regression_scores
 from bertjax.finetuning.metrics.squad import squad_scores
 from bertjax.finetuning.qa_answers import select_answers
@@ -23,6 +23,7 @@ from bertjax.finetuning.readers.examples import Examples, QaExamples, WordExampl
 from bertjax.finetuning.readers.squad import read_questions
 from bertjax.finetuning.readers.text_classification import read_texts
 from bertjax.finetuning.readers.token_classification import read_words
+from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.token_features import TokenData, token_data
 
 TaskData = TextData | TokenData | QaData
@@ -149,12 +150,12 @@ def _score_words(
 ) -> EvalResult:
     assert examples.tags is not None
     predicted = data.predicted_tags(scores.argmax(axis=1))
-    if are_entity_tags(data.labels):
+    if recognize_scheme(data.labels, config.tokens.tag_scheme) != PLAIN_TAGS:
         entities = entity_scores(examples.tags, predicted)
         return EvalResult(entities.metrics(), entities.per_type)
     gold, result = ([tag for sentence in tags for tag in sentence] for tags in (examples.tags, predicted))
     plain = classification_scores(gold, result, data.labels)
-    metrics = {"accuracy": plain.accuracy, "f1": plain.micro_f1, "macro_f1": plain.macro_f1}
+    metrics = {"accuracy": plain.accuracy, "macro_f1": plain.macro_f1}
     return EvalResult(metrics, plain.per_class, data.labels, plain.confusion)
 
 

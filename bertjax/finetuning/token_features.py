@@ -15,6 +15,7 @@ from bertjax.data.word_cache import FlatTokens, flatten_ids
 from bertjax.finetuning.features import Features, require_tokens, truncation_note
 from bertjax.finetuning.readers.examples import WordExamples
 from bertjax.finetuning.readers.labels import encode_labels
+from bertjax.finetuning.tag_schemes import describe_scheme, recognize_scheme
 from bertjax.finetuning.templates import (
     TEXTS_PER_CALL,
     TokenRanges,
@@ -75,7 +76,7 @@ def token_data(
         examples: the sentences.
         tokenizer: the tokenizer of the model.
         labels: names of the labels.
-        training: has no effect.
+        training: adds a remark on the scheme of the labels.
 
     Raises:
         UserError: a tag is unknown.
@@ -101,7 +102,8 @@ def token_data(
         label_ids = encode_labels(labels, tags, examples.locations, sentence.tolist())
         values["token_labels"] = np.full(len(tokens), -1, np.int32)
         values["token_labels"][first_token[is_read]] = label_ids[is_read]
-    notes = (*examples.notes, *_truncation_notes(config, whole, part, lengths, is_read))
+    about_labels = [describe_scheme(recognize_scheme(labels, config.tokens.tag_scheme))] if training else []
+    notes = (*about_labels, *examples.notes, *_truncation_notes(config, whole, part, lengths, is_read))
     features = Features(tokens, offsets, types, np.arange(len(examples), dtype=np.int32), summary, values)
     return TokenData(features, examples.words, word_offsets, first_token, tuple(labels), examples.ids, notes)
 

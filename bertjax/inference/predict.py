@@ -12,17 +12,18 @@ import numpy as np
 
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.objectives.task import TaskObjectiveConfig
-from bertjax.config.task import TASK_KINDS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig
+from bertjax.config.task import PLAIN_TAGS, TASK_KINDS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list
 from bertjax.finetuning.batches import EvalBatches
 from bertjax.finetuning.evaluate import ForwardPass
 from bertjax.finetuning.features import TextData
-from bertjax.finetuning.metrics.entities import are_entity_tags, find_entities
+from bertjax.finetuning.metrics.entities import find_entities
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer, select_answers
 from bertjax.finetuning.qa_features import QaData
 from bertjax.finetuning.readers.examples import Examples, QaExamples
+from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import EvalResult, TaskData, compute_metrics, make_features, softmax
 from bertjax.finetuning.token_features import TokenData
 from bertjax.hf.export_plan import HEAD_BY_MODULE
@@ -244,7 +245,7 @@ class Predictor:
         best = np.zeros(len(is_read))
         best[is_read] = softmax(scores[data.first_token_of_word[is_read]]).max(axis=1)
         begins = data.word_offsets
-        are_entities = are_entity_tags(data.labels)
+        are_entities = recognize_scheme(data.labels, self.config.tokens.tag_scheme) != PLAIN_TAGS
         for index, (words, of_words, split) in enumerate(zip(data.words, tags, inputs.split_texts, strict=True)):
             confidences = best[begins[index] : begins[index + 1]]
             record: Prediction = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bertjax.errors import UserError
 from bertjax.finetuning.metrics.classification import ClassScore
-from bertjax.finetuning.metrics.entities import Entity, are_entity_tags, entity_scores, find_entities
+from bertjax.finetuning.metrics.entities import Entity, entity_scores, find_entities
 
 TAGS = [
     "O",
@@ -78,6 +78,8 @@ READINGS = {
         [("PER", 0, 2), ("PER", 3, 3), ("PER", 4, 4), ("PER", 5, 5)],
     ),
     "BILOU": ("B-PER L-PER U-LOC U-LOC", [("PER", 0, 1), ("LOC", 2, 2), ("LOC", 3, 3)]),
+    "BMES": ("B-PER M-PER M-PER E-PER S-LOC S-LOC O", [("PER", 0, 3), ("LOC", 4, 4), ("LOC", 5, 5)]),
+    "segmentation": ("B E S B M E", [("_", 0, 1), ("_", 2, 2), ("_", 3, 5)]),
     "no types": ("B I O I", [("_", 0, 1), ("_", 3, 3)]),
     "a dash in the type": ("B-geo-loc I-geo-loc", [("geo-loc", 0, 1)]),
     "nothing": ("O O", []),
@@ -128,8 +130,3 @@ def test_without_entities_all_is_zero_but_accuracy() -> None:
 def test_refused(gold: list, found: list, message: str) -> None:
     with pytest.raises(UserError, match=message):
         entity_scores(gold, found)
-
-
-def test_tags_that_are_no_entities_are_known() -> None:
-    assert are_entity_tags(["O", "B-PER", "I-PER"]) and are_entity_tags(["O", "B", "I"])
-    assert not are_entity_tags(["NN", "VB", "IN"]) and not are_entity_tags(["O", "PER"])

@@ -53,7 +53,6 @@ def test_labels_as_scikit_learn(drawn: tuple[list[int], list[int], int], seed: i
         wanted = {
             "accuracy": metrics.accuracy_score(gold, predicted),
             "macro_f1": metrics.f1_score(average="macro", **options),
-            "micro_f1": metrics.f1_score(average="micro", **options),
             "matthews": metrics.matthews_corrcoef(gold, predicted),
             "log_loss": metrics.log_loss(gold, probabilities, labels=list(range(classes))),
         }
@@ -75,7 +74,7 @@ def test_labels_by_hand() -> None:
     assert found.confusion.tolist() == [[2, 1], [1, 2]]
     assert found.per_class["yes"] == ClassScore(2 / 3, 2 / 3, 2 / 3, 3) and found.f1 == 2 / 3
     assert found.matthews == pytest.approx((2 * 2 - 1 * 1) / 9, abs=1e-12) and found.log_loss is None
-    assert set(found.metrics()) == {"accuracy", "f1", "macro_f1", "micro_f1", "matthews"}
+    assert set(found.metrics()) == {"accuracy", "f1", "macro_f1", "matthews"}
 
 
 def test_constant_predictions_are_zero_not_undefined() -> None:

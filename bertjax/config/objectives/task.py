@@ -33,11 +33,14 @@ class TaskObjectiveConfig(ObjectiveConfig, group="task"):
         "examples; sqrt: the root of that (FinBERT's paper); or a number per label.",
     )
 
-    is_scored: bool = setting(False, key=False, help="Held-out examples are scored by the metric of the kind.")
+    metric: str | None = setting(None, key=False, help="Metric that compares checkpoints; None: nothing is held out.")
 
     @classmethod
     def from_config(cls, cfg: ConfigDict) -> Self:
-        return read_group(cfg, cls, kind=cfg.task.kind, is_scored=bool(cfg.task.eval))
+        spec = TASK_KINDS.get(cfg.task.kind)
+        return read_group(
+            cfg, cls, kind=cfg.task.kind, metric=spec.metric(cfg.task) if spec and cfg.task.eval else None
+        )
 
     @property
     def summary(self) -> str:
@@ -45,7 +48,7 @@ class TaskObjectiveConfig(ObjectiveConfig, group="task"):
 
     @property
     def main_metric(self) -> str | None:
-        return self.spec.main_metric if self.is_scored else None
+        return self.metric
 
     @property
     def spec(self) -> type[TaskKind]:

@@ -34,7 +34,6 @@ class ClassificationScores:
     Attributes:
         f1: F1 of class 1 if there are two classes (GLUE's F1), else None.
         macro_f1: Mean over the classes that occur in the gold labels or the predictions.
-        micro_f1: F1 over all decisions; equals the accuracy, because every example has one label.
         matthews: Matthews correlation; 0 if all gold labels or all predictions are equal.
         log_loss: Cross-entropy; None without probabilities.
         confusion: Counts, int64 [K, K]; rows are gold classes, columns predicted ones.
@@ -44,7 +43,6 @@ class ClassificationScores:
     accuracy: float
     f1: float | None
     macro_f1: float
-    micro_f1: float
     matthews: float
     log_loss: float | None
     per_class: dict[str, ClassScore]
@@ -52,7 +50,7 @@ class ClassificationScores:
 
     def metrics(self) -> dict[str, float]:
         """Returns the scalar scores by name, without those that are None."""
-        names = ("accuracy", "f1", "macro_f1", "micro_f1", "matthews", "log_loss")
+        names = ("accuracy", "f1", "macro_f1", "matthews", "log_loss")
         return {name: float(getattr(self, name)) for name in names if getattr(self, name) is not None}
 
 
@@ -86,13 +84,11 @@ def classification_scores(
         for label, row in zip(labels, zip(*columns, strict=True), strict=True)
     }
     occurs = confusion.sum(0) + confusion.sum(1) > 0
-    accuracy = float((expected == predicted_ids).mean())
     return ClassificationScores(
         labels=labels,
-        accuracy=accuracy,
+        accuracy=float((expected == predicted_ids).mean()),
         f1=per_class[labels[1]].f1 if len(labels) == 2 else None,
         macro_f1=float(columns[2][occurs].mean()),
-        micro_f1=accuracy,
         matthews=matthews,
         log_loss=None if probabilities is None else _log_loss(expected, np.asarray(probabilities, np.float64), labels),
         per_class=per_class,

@@ -1,15 +1,14 @@
 """Entity-level scores of tagged words, as conlleval and seqeval count them: type and both ends must be right.
 
 Tags are read leniently, as by conlleval: an entity also begins at I-X after O or after another type, so IOB1 and broken
-IOB2 are accepted. Ends and single words may be marked (E, S; L and U mean the same). seqeval's default mode counts the
+IOB2 are accepted. Marks are those of `tag_schemes`: M means I, L means E, U means S. seqeval's default mode counts the
 same, but its last release dates from 2020 and has to be built; only the tests use it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +16,11 @@ import numpy as np
 from bertjax.errors import UserError
 from bertjax.finetuning.metrics.classification import ClassScore
 from bertjax.finetuning.metrics.sklearn_compat import require_same_length
+from bertjax.finetuning.tag_schemes import TAG
 
-_TAG = re.compile(r"O|([BIESLU])(?:-(.*))?", re.DOTALL)
 _UNTYPED = "_"  # seqeval's name for the type of a bare B or I
 _OUTSIDE, _INSIDE, _BEGIN, _END, _SINGLE = range(5)
-_MARKS = {"B": _BEGIN, "I": _INSIDE, "E": _END, "L": _END, "S": _SINGLE, "U": _SINGLE}
+_MARKS = {"B": _BEGIN, "I": _INSIDE, "M": _INSIDE, "E": _END, "L": _END, "S": _SINGLE, "U": _SINGLE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +52,6 @@ class Entity(NamedTuple):
     kind: str
     first: int
     last: int
-
-
-def are_entity_tags(labels: Iterable[str]) -> bool:
-    """Returns whether all labels are O, B-X, I-X and the like, so that they mark entities."""
-    return all(_TAG.fullmatch(label) for label in labels)
 
 
 def entity_scores(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> EntityScores:
@@ -102,9 +96,9 @@ class _TagTable:
 
     def _id(self, tag: str) -> int:
         if tag not in self._ids:
-            match = _TAG.fullmatch(tag) if isinstance(tag, str) else None
+            match = TAG.fullmatch(tag) if isinstance(tag, str) else None
             if match is None:
-                raise UserError(f"{tag!r} is not the tag of an entity: O, B-TYPE or I-TYPE (or E-, S-, L-, U-)")
+                raise UserError(f"{tag!r} is not the tag of an entity: O, B-TYPE or I-TYPE (or M-, E-, S-, L-, U-)")
             kind = match[2] or _UNTYPED
             if kind not in self.kinds:
                 self.kinds.append(kind)

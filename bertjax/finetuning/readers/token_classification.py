@@ -9,9 +9,9 @@ from bertjax.config.sources import Source, source_files
 from bertjax.config.task import TaskConfig
 from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.bio_tags import normalize_tags
 from bertjax.finetuning.readers.examples import WordExamples
 from bertjax.finetuning.readers.tables import find_column, read_rows, require_distinct, require_text
+from bertjax.finetuning.tag_schemes import normalize_tags
 from bertjax.io.jsonl import read_lines
 
 _DOCUMENT = "-DOCSTART-"
