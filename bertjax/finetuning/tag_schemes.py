@@ -1,9 +1,9 @@
 """Schemes of tags that mark entities: how each is recognised, read, and what a model learns of it.
 
-A tag is O, outside of entities, or a mark with the type of the entity: B-PER. IOB2 (BIO) writes B- before the first word
-of every entity; IOB1 writes I-, and B- only where an entity touches another of its type. BIOES, BILOU and BMES (usual in
-Chinese) also mark the last word (E or L) and single words (S or U); BMES writes M inside. Tags without a type are those
-of segmentation: B M E S.
+A tag is O, outside of entities, or a mark with the type of the entity: B-PER. IOB2 (BIO) writes B- before the first
+word of every entity; IOB1 writes I-, and B- only where an entity touches another of its type. BIOES, BILOU and BMES
+(usual in Chinese) also mark the last word (E or L) and single words (S or U); BMES writes M inside. Tags without a type
+are those of segmentation: B M E S.
 
 Models learn IOB2, into which IOB1 is converted, and the other schemes as they are. As for the CoNLL-2000 scorer, an
 entity of IOB1 begins at B-, and at I- after another type, after O and at the beginning of a sentence.

@@ -1,4 +1,4 @@
-"""Every scheme of entity tags is recognised from the tags alone; a metric is called F1 only where entities are scored."""
+"""Every scheme of entity tags is recognised from the tags alone; F1 is reported only where entities are scored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMES = {
     "bmes": "B-PER M-PER E-PER S-LOC O B-LOC E-LOC",
     "plain": "DET ADJ NOUN NAME VERB DET NOUN",
 }
-WORDS = "The cat sat on a mat while".split()
+WORDS = ["The", "cat", "sat", "on", "a", "mat", "while"]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
