@@ -26,7 +26,13 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from bertjax.checkpoint.manifest import DamagedCheckpointError, read_manifest, verify_checkpoint, write_manifest
+from bertjax.checkpoint.manifest import (
+    DamagedCheckpointError,
+    body_digest,
+    read_manifest,
+    verify_checkpoint,
+    write_manifest,
+)
 from bertjax.checkpoint.retention import select_best_step, steps_to_keep
 from bertjax.errors import UserError, comma_list
 from bertjax.io.tree_paths import unflatten_tree
@@ -210,12 +216,12 @@ class Checkpoints:
         """
         if not self.read_only:
             self.wait()
-        chosen, problem = self._run_on_first("a valid checkpoint", lambda: self._choose(step))
+        chosen, digest, problem = self._run_on_first("a valid checkpoint", lambda: self._choose(step))
         if problem is not None:
             raise UserError(problem)
         if chosen is None:
             return None
-        body = self._read_chosen(chosen)
+        body = self._read_chosen(chosen, digest)
         targets = {path: _target(leaf) for path, leaf in _flatten(abstract_state).items()}
         new = {path: absent[path] for path in targets if path in absent and path not in body["state"]}
         saved = {path: target for path, target in targets.items() if path not in new}
@@ -288,28 +294,29 @@ class Checkpoints:
     def _missing(self, step: int) -> str:
         return f"no checkpoint of step {step} in {self.directory}; there are: {comma_list(self._manifests())}"
 
-    def _choose(self, step: int | None) -> tuple[int | None, str | None]:
-        """Returns the step to restore, or the reason why there is none; moves damaged steps away."""
+    def _choose(self, step: int | None) -> tuple[int | None, str | None, str | None]:
+        """Returns the step to restore and its digest, or the reason why there is none; moves damaged steps away."""
         steps = self._steps_on_disk()
         if step is not None and step not in steps:
-            return None, self._missing(step)
+            return None, None, self._missing(step)
         damaged: list[int] = []
         for candidate in [step] if step is not None else reversed(steps):
             try:
-                verify_checkpoint(self.directory / str(candidate))
+                digest = body_digest(verify_checkpoint(self.directory / str(candidate)))
             except DamagedCheckpointError as error:
                 log.warning("checkpoint of step %d in %s is damaged: %s", candidate, self.directory, error)
                 damaged.append(candidate)
             else:
                 self._set_aside(damaged, candidate)
-                return candidate, None
+                return candidate, digest, None
         if not damaged:
-            return None, None
+            return None, None, None
         which = f"step {step} is" if step is not None else f"steps {comma_list(steps)} are all"
-        return None, (
+        problem = (
             f"checkpoints in {self.directory}: {which} damaged (see the warnings above); nothing was changed. "
             "Restore them from a copy, or start in another work directory"
         )
+        return None, None, problem
 
     def _set_aside(self, damaged: list[int], used: int) -> None:
         for step in damaged if not self.read_only else []:
@@ -321,9 +328,13 @@ class Checkpoints:
         if damaged:
             log.warning("using the checkpoint of step %d instead of %s", used, comma_list(damaged))
 
-    def _read_chosen(self, step: int) -> dict[str, Any]:
+    def _read_chosen(self, step: int, digest: str) -> dict[str, Any]:
+        """Returns the manifest of the step that the first process has chosen, if this process sees the same one."""
         try:
-            return read_manifest(self.directory / str(step))
+            body = read_manifest(self.directory / str(step))
+            if body_digest(body) != digest:
+                raise DamagedCheckpointError("it is another checkpoint")
+            return body
         except DamagedCheckpointError as error:
             raise UserError(
                 f"process {jax.process_index()} cannot read the checkpoint of step {step} in {self.directory}, which "

@@ -36,7 +36,7 @@ def write_manifest(folder: Path, item: str, body: dict[str, Any]) -> None:
             for path, digest in zip(paths, pool.map(_digest_file, paths), strict=True)
         }
     body = {**body, "files": files}
-    write_json(folder / MANIFEST, {"sha256": _digest_body(body), "body": body}, fsync=True, sort_keys=True)
+    write_json(folder / MANIFEST, {"sha256": body_digest(body), "body": body}, fsync=True, sort_keys=True)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DamagedCheckpointError(f"{MANIFEST} is missing") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedCheckpointError(f"{MANIFEST} cannot be read ({error})") from None
-    if _digest_body(body) != digest:
+    if body_digest(body) != digest:
         raise DamagedCheckpointError(f"{MANIFEST} was changed after it was written")
     return body
 
@@ -93,5 +93,6 @@ def _digest_file(path: Path) -> str:
         raise DamagedCheckpointError(f"{path.name} cannot be read ({error})") from None
 
 
-def _digest_body(body: Any) -> str:
+def body_digest(body: Any) -> str:
+    """Returns the digest of a manifest's body, which names the digests of all files of its checkpoint."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -22,8 +22,17 @@ from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.export import export_params
 from bertjax.experiment.init_from import load_initial_weights
 from bertjax.experiment.load import SourceModel
-from bertjax.experiment.task import Task, read_task, require_task, resolve_config, task_batches, task_feed
-from bertjax.experiment.workdir import changed_keys, has_checkpoints, require_same_run, write_config
+from bertjax.experiment.same_on_all import require_same_inputs, require_same_start
+from bertjax.experiment.task import (
+    Task,
+    read_task,
+    require_task,
+    resolve_config,
+    task_batches,
+    task_digests,
+    task_feed,
+)
+from bertjax.experiment.workdir import changed_keys, has_checkpoints, hold_workdir, require_same_run, write_config
 from bertjax.finetuning.batches import TaskBatches
 from bertjax.metrics import scores_line
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
@@ -53,9 +62,11 @@ def finetune(
         UserError: config, model or data are unsuitable, or `workdir` holds another run.
         StoppedBySignal: after SIGTERM or SIGINT, when the state is saved.
     """
+    require_same_start(cfg, workdir, processes)
     require_task(cfg)
     build.check_devices(cfg)
-    return train_task(cfg, read_task(cfg, workdir), workdir, processes, callback)
+    with hold_workdir(workdir, processes):
+        return train_task(cfg, read_task(cfg, workdir), workdir, processes, callback)
 
 
 def train_task(
@@ -67,7 +78,7 @@ def train_task(
     sizes: Sequence[int] = (),
     min_examples: int = 0,
 ) -> dict[str, float]:
-    """Finetunes on a task that is read already.
+    """Finetunes on a task that is read already; the caller holds the lock on the work directory.
 
     Args:
         cfg: checked config of the task.
@@ -88,13 +99,14 @@ def train_task(
         "the work directory", lambda: (changed_keys(workdir, cfg), has_checkpoints(workdir))
     )
     exp = build.make_experiment(cfg, task.tokenizer.vocabulary())
+    require_same_inputs(exp, task_digests(task), processes)
     if not resumes:
         processes.run_on_first("the work directory", lambda: write_config(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
     callback = callback or Callback()
     feed = task_feed(exp, task, batches, callback.on_task_scores)
     with contextlib.closing(checkpoints), processes.abort_on_error():
-        state, restored_meta = _restore_or_init(exp, task, feed, checkpoints)
+        state, restored_meta = _restore_or_init(exp, task, feed, checkpoints, processes)
         for key, before, now in changes:
             print(f"  {key}: {before} -> {now}")
         processes.run_on_first("the work directory", lambda: _write_settings(workdir, cfg, task))
@@ -128,12 +140,12 @@ def train_task(
 
 
 def _restore_or_init(
-    exp: build.Experiment, task: Task, feed: build.Feed, checkpoints: Checkpoints
+    exp: build.Experiment, task: Task, feed: build.Feed, checkpoints: Checkpoints, processes: ProcessGroup
 ) -> tuple[TrainState, dict[str, Any] | None]:
     """Returns state and meta of the newest checkpoint, or the initial state and None."""
     restored = checkpoints.restore(exp.abstract_state(), absent=COUNTER_DEFAULTS)
     if restored is None:
-        return initial_state(exp, task), None
+        return initial_state(exp, task, processes), None
     require_same_run(checkpoints.directory.parent, restored.step, restored.meta, exp.cfg)
     if restored.meta["data"] != feed.digests:
         raise UserError(
@@ -144,14 +156,14 @@ def _restore_or_init(
     return restored.state, restored.meta
 
 
-def initial_state(exp: build.Experiment, task: Task) -> TrainState:
+def initial_state(exp: build.Experiment, task: Task, processes: ProcessGroup = SINGLE_PROCESS) -> TrainState:
     """Returns the weights of `init_from` with a fresh head; with `task.from_scratch` all weights are fresh."""
     state = exp.init_state()
     if exp.cfg.task.from_scratch:
         print(f"architecture of {exp.cfg.init_from} with fresh weights (task.from_scratch)")
         return state
     assert task.source is not None
-    return load_initial_weights(exp, task.tokenizer, state, _without_other_heads(task.source, exp))
+    return load_initial_weights(exp, task.tokenizer, state, _without_other_heads(task.source, exp), processes)
 
 
 def _without_other_heads(source: SourceModel, exp: build.Experiment) -> SourceModel:

@@ -27,10 +27,11 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import TokenMatch, match_tokens
 from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
-from bertjax.experiment.load import SourceModel, load_source_model, require_model
+from bertjax.experiment.load import SourceModel, load_source_model, model_digest, require_model
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.disentangled_attention import attention_span, distance_bucket
 from bertjax.objectives.base import Objective
+from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.ema import reset_ema
 from bertjax.training.sharding import host_copy, put_tree
 from bertjax.training.state import TrainState
@@ -46,7 +47,11 @@ def require_init_source(cfg: ConfigDict) -> None:
 
 
 def load_initial_weights(
-    exp: build.Experiment, tokenizer: Tokenizer, state: TrainState, source: SourceModel | None = None
+    exp: build.Experiment,
+    tokenizer: Tokenizer,
+    state: TrainState,
+    source: SourceModel | None = None,
+    processes: ProcessGroup = SINGLE_PROCESS,
 ) -> TrainState:
     """Returns the state with the weights of `init_from`, and prints which were used; all else stays fresh.
 
@@ -55,12 +60,21 @@ def load_initial_weights(
         tokenizer: its tokenizer.
         state: the fresh state.
         source: the model of `init_from`, if it is loaded already.
+        processes: processes that train together; each has read the weights by itself.
 
     Raises:
-        UserError: the weights do not fit the model or the tokenizer.
+        UserError: the weights do not fit the model or the tokenizer, or differ between processes.
     """
     cfg, folder = exp.cfg, Path(exp.cfg.init_from).expanduser()
     source = load_source_model(folder) if source is None else source
+    processes.require_same(
+        f"weights of init_from={folder}",
+        lambda: {
+            "weights": model_digest(source.config, source.heads, source.params),
+            "tokenizer": source.tokenizer.digest,
+        },
+        "Put them on a disk that all hosts share",
+    )
     name, network = next(iter(exp.objective.networks.items()))
     changed = architecture_changes(folder, source.config, network.config)
     match = _match_tokens(cfg, folder, source.tokenizer, tokenizer)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bertjax.checkpoint.manager import Checkpoints, RestoredCheckpoint
 from bertjax.checkpoint.surgery import average_params
@@ -21,6 +23,7 @@ from bertjax.experiment.workdir import read_config, require_same_run
 from bertjax.hf import native_format
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.io import atomic
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.objectives.base import Network
 from bertjax.runtime import platform
 from bertjax.training.state import COUNTER_DEFAULTS
@@ -135,6 +138,18 @@ def load_source_model(folder: str | Path, head: str | None = None) -> SourceMode
             "copy the tokenizer that belongs to the model"
         )
     return source
+
+
+def model_digest(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> str:
+    """Returns a digest of config, heads and parameters."""
+    digest = hashlib.blake2b(
+        json.dumps(native_format.render_fields(config, heads), sort_keys=True).encode(), digest_size=16
+    )
+    for path, leaf in sorted(flatten_tree(params).items(), key=lambda pair: pair[0]):
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{path} {array.dtype} {array.shape}".encode())
+        digest.update(array.data)
+    return digest.hexdigest()
 
 
 def require_model(folder: Path) -> None:

@@ -19,7 +19,7 @@ from bertjax.experiment import build
 from bertjax.experiment.finetune import initial_state
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
 from bertjax.experiment.task import read_task, require_task, resolve_config, task_batches
-from bertjax.experiment.workdir import has_checkpoints, write_config
+from bertjax.experiment.workdir import has_checkpoints, hold_workdir, write_config
 from bertjax.training.lr_finder import LrSuggestions, candidate_lrs, has_diverged, suggest_lrs
 from bertjax.training.run_context import Batches
 from bertjax.training.sharding import local_sequences, put_batch
@@ -77,12 +77,13 @@ def lr_find(cfg: ConfigDict, workdir: Path, lr_range: LrRange) -> LrCurve:
     learning_rates = candidate_lrs(*lr_range)
     build.check_devices(cfg)
     is_finetuning = objective_class(cfg.objective.name).is_finetuning
-    trial = _task_trial(cfg, workdir, lr_range) if is_finetuning else _pretraining_trial(cfg, lr_range)
-    losses = _losses(trial, len(learning_rates))
-    learning_rates = learning_rates[: len(losses)]
-    curve = LrCurve(learning_rates, np.array(losses), suggest_lrs(learning_rates, losses))
-    _print(curve)
-    write_config(workdir, trial.exp.cfg)
+    with hold_workdir(workdir):
+        trial = _task_trial(cfg, workdir, lr_range) if is_finetuning else _pretraining_trial(cfg, lr_range)
+        losses = _losses(trial, len(learning_rates))
+        learning_rates = learning_rates[: len(losses)]
+        curve = LrCurve(learning_rates, np.array(losses), suggest_lrs(learning_rates, losses))
+        _print(curve)
+        write_config(workdir, trial.exp.cfg)
     return curve
 
 

@@ -25,8 +25,16 @@ from bertjax.experiment.export import export_params
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
 from bertjax.experiment.load import write_teacher
 from bertjax.experiment.prepare_text import prepare_on_first_process
+from bertjax.experiment.same_on_all import require_same_inputs, require_same_start
 from bertjax.experiment.teacher import Teacher, attach_teacher, init_student_layers, read_teacher, require_teacher
-from bertjax.experiment.workdir import ChangedKey, changed_keys, has_checkpoints, require_same_run, write_config
+from bertjax.experiment.workdir import (
+    ChangedKey,
+    changed_keys,
+    has_checkpoints,
+    hold_workdir,
+    require_same_run,
+    write_config,
+)
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import encode_sentences, fill_mask
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
@@ -52,6 +60,12 @@ def pretrain(
         UserError: config or data are unsuitable, or `workdir` holds another run.
         StoppedBySignal: after SIGTERM or SIGINT, when the state is saved.
     """
+    require_same_start(cfg, workdir, processes)
+    with hold_workdir(workdir, processes):
+        _pretrain(cfg, workdir, processes, callback or Callback())
+
+
+def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback: Callback) -> None:
     build.check_devices(cfg)  # before tokenization, which may take hours
     changes, resumes = processes.run_on_first("the work directory", lambda: _changes(workdir, cfg))
     if not resumes:
@@ -61,20 +75,20 @@ def pretrain(
     teacher = read_teacher(cfg, prepared.tokenizer)
     exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     attach_teacher(exp, teacher)
-    _require_same_teacher(exp, processes)
+    require_same_inputs(exp, prepared.digests, processes)
     encode_sentences(prepared.tokenizer, cfg.eval.fill_mask, exp.model.max_position_embeddings)
     if not resumes:
         processes.run_on_first("the work directory", lambda: write_config(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)
     with contextlib.closing(checkpoints), processes.abort_on_error():
-        state, restored_meta = _restore_or_init(exp, prepared, teacher, checkpoints, changes)
+        state, restored_meta = _restore_or_init(exp, prepared, teacher, checkpoints, changes, processes)
         # A resumed run keeps its old config.json until its checkpoint is accepted.
         processes.run_on_first("the work directory", lambda: _write_settings(workdir, cfg, prepared, teacher))
         step = int(state.step)
         if step >= cfg.train.num_steps:
             print(f"step {step} of {cfg.train.num_steps} is reached: nothing is left to train")
         else:
-            state = _train(exp, prepared, workdir, checkpoints, state, restored_meta, processes, callback or Callback())
+            state = _train(exp, prepared, workdir, checkpoints, state, restored_meta, processes, callback)
     params = build.unpadded_params(exp.eval_params(state), exp.model)
     processes.run_on_first("the export", lambda: _finish(exp, prepared, workdir, int(state.step), params))
 
@@ -82,16 +96,6 @@ def pretrain(
 def _changes(workdir: Path, cfg: ConfigDict) -> tuple[list[ChangedKey], bool]:
     """Returns the keys that changed since the checkpoints in `workdir`, and whether there are any checkpoints."""
     return changed_keys(workdir, cfg), has_checkpoints(workdir)
-
-
-def _require_same_teacher(exp: build.Experiment, processes: ProcessGroup) -> None:
-    """Raises `UserError` if this process has read another teacher than the first process."""
-    digests = processes.run_on_first("the digests", lambda: exp.digests)
-    if digests != exp.digests:
-        raise UserError(
-            f"objective.distillation.teacher={exp.cfg.objective.distillation.teacher} is another model on this host "
-            "than on that of the first process; put it on a disk that all hosts share"
-        )
 
 
 def _write_settings(workdir: Path, cfg: ConfigDict, prepared: Prepared, teacher: Teacher | None) -> None:
@@ -156,6 +160,7 @@ def _restore_or_init(
     teacher: Teacher | None,
     checkpoints: Checkpoints,
     changes: list[ChangedKey],
+    processes: ProcessGroup,
 ) -> tuple[TrainState, dict[str, Any] | None]:
     """Returns state and meta of the newest checkpoint, or an initial state and None.
 
@@ -164,7 +169,9 @@ def _restore_or_init(
     restored = checkpoints.restore(exp.abstract_state(), absent=COUNTER_DEFAULTS)
     if restored is None:
         state = init_student_layers(exp, teacher, exp.init_state())
-        return (state if exp.cfg.init_from is None else load_initial_weights(exp, prepared.tokenizer, state)), None
+        if exp.cfg.init_from is not None:
+            state = load_initial_weights(exp, prepared.tokenizer, state, processes=processes)
+        return state, None
     require_same_run(checkpoints.directory.parent, restored.step, restored.meta, exp.cfg)
     _require_same_data(restored.meta["data"], prepared.digests | exp.digests)
     print(f"resuming at step {restored.step}")

@@ -21,7 +21,7 @@ from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback
 from bertjax.experiment.finetune import train_task
 from bertjax.experiment.task import Task, read_task, require_task, task_batches
-from bertjax.experiment.workdir import has_checkpoints, read_config
+from bertjax.experiment.workdir import has_checkpoints, hold_workdir, read_config
 from bertjax.finetuning.batch_layout import choose_batch_sizes
 from bertjax.io import atomic
 from bertjax.metrics import is_better
@@ -94,12 +94,13 @@ def sweep(
         parse.check(point_cfg)
     build.check_devices(cfg)
     results: list[SweepResult] = []
-    for point, point_cfg in configs.items():
-        folder = workdir / point.name if point.settings else workdir
-        workdirs = {seed: folder / f"seed-{seed}" for seed in seeds}
-        results.append(SweepResult(point, _train_seeds(point_cfg, point, workdirs, make_callback), workdirs))
-        atomic.write_json(workdir / "sweep.json", [_to_json(result) for result in results])
-        yield results[-1]
+    with hold_workdir(workdir):
+        for point, point_cfg in configs.items():
+            folder = workdir / point.name if point.settings else workdir
+            workdirs = {seed: folder / f"seed-{seed}" for seed in seeds}
+            results.append(SweepResult(point, _train_seeds(point_cfg, point, workdirs, make_callback), workdirs))
+            atomic.write_json(workdir / "sweep.json", [_to_json(result) for result in results])
+            yield results[-1]
 
 
 def _with_settings(cfg: ConfigDict, settings: Sequence[tuple[str, Any]]) -> ConfigDict:
@@ -134,7 +135,8 @@ def _train_seeds(
         # A task that was read for a resumed run has no initial weights.
         shared = seed == first_seed or first.source is not None or has_checkpoints(workdir)
         task = first if shared else read_task(seed_cfg, workdir)
-        metrics[seed] = train_task(seed_cfg, task, workdir, callback=make_callback(), **shapes)
+        with hold_workdir(workdir):
+            metrics[seed] = train_task(seed_cfg, task, workdir, callback=make_callback(), **shapes)
     return metrics
 
 

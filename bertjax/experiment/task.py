@@ -280,7 +280,7 @@ def task_feed(
     """
     held_out = task.held_out
     evaluate = held_out_evaluator(exp, task.config, task.tokenizer, held_out, on_scores) if held_out else _no_metrics
-    digests = {"tokenizer": task.tokenizer.digest, "task": _digest(task)}
+    digests = {"tokenizer": task.tokenizer.digest, "task": _digest(task.labels, task.train)}
     counts = {name: len(split.examples) for name, split in task.splits.items()}
     return build.Feed(batches, lambda program: evaluate, digests, len(task.train.data.features.tokens), counts)
 
@@ -322,10 +322,19 @@ def held_out_evaluator(
     return make_evaluator(config, objective, exp.mesh, split.examples, split.data, batches, on_scores)
 
 
-def _digest(task: Task) -> str:
-    """Returns a digest of the training data: windows, labels and label names."""
-    features = task.train.data.features
-    digest = hashlib.sha256(repr(task.labels).encode())
+def task_digests(task: Task) -> dict[str, str]:
+    """Returns digests of all that a process has read of a task, texts and answers included."""
+    digests = {"tokenizer": task.tokenizer.digest}
+    for name, split in task.splits.items():
+        examples = hashlib.sha256(repr(split.examples).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        digests |= {f"task.{name}": _digest(task.labels, split), f"examples of task.{name}": examples}
+    return digests
+
+
+def _digest(labels: tuple[str, ...], split: Split) -> str:
+    """Returns a digest of a split: its windows, their labels, and the names of labels."""
+    features = split.data.features
+    digest = hashlib.sha256(repr(labels).encode())
     for array in (features.tokens, features.offsets, *(features.labels[name] for name in sorted(features.labels))):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:32]

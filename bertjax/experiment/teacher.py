@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,13 +12,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.checkpoint.surgery import replace_leaves
-from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives import objective_class
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.load import StoredRun, load_source_model, require_model
-from bertjax.hf import native_format
+from bertjax.experiment.load import StoredRun, load_source_model, model_digest, require_model
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.objectives.base import Network, Objective
 from bertjax.objectives.distillation.init_student import start_from_teacher
@@ -77,7 +73,7 @@ def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:
         if build.HAS_VOCABULARY.fullmatch(path)
     }
     params = replace_leaves(source.params, rows)
-    return Teacher(Network(config, source.heads), params, _digest(config, source.heads, params))
+    return Teacher(Network(config, source.heads), params, model_digest(config, source.heads, params))
 
 
 def attach_teacher(exp: build.Experiment, teacher: Teacher | None) -> None:
@@ -156,15 +152,3 @@ def eval_setup(exp: build.Experiment, run: StoredRun) -> EvalSetup:
 def _distillation(objective: Objective) -> Distillation:
     assert isinstance(objective, Distillation)
     return objective
-
-
-def _digest(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> str:
-    """Returns a digest of config, heads and parameters."""
-    digest = hashlib.blake2b(
-        json.dumps(native_format.render_fields(config, heads), sort_keys=True).encode(), digest_size=16
-    )
-    for path, leaf in sorted(flatten_tree(params).items(), key=lambda pair: pair[0]):
-        array = np.ascontiguousarray(leaf)
-        digest.update(f"{path} {array.dtype} {array.shape}".encode())
-        digest.update(array.data)
-    return digest.hexdigest()

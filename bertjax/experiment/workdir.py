@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,52 @@ from bertjax.config.overrides import declared, differences, flatten, from_json, 
 from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
 from bertjax.io.jsonl import read_log
+from bertjax.io.run_lock import RunLock
+from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 
+_LOCK = ".lock"
 _UNFINISHED = ".config.json.*.tmp"
-"""The only file of a run that was killed while it wrote its config.json."""
+"""File of a run that was killed while it wrote its config.json."""
 
 LOCATION_KEYS = {"data.sources", "data.eval_sources", "data.tokenizer"}
 """Keys that name files; checkpoints hold digests of what is read there."""
 
 ChangedKey = tuple[str, Any, Any]
+
+
+@contextlib.contextmanager
+def hold_workdir(workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Iterator[None]:
+    """Makes the work directory and locks it against other runs; removes what it made if it is still empty.
+
+    Args:
+        workdir: the work directory.
+        processes: processes of this run, which hold the lock together.
+
+    Raises:
+        DirectoryInUseError: another run, or a process that is left of it, uses the directory.
+        UserError: the directory cannot be written, or a process sees another one.
+    """
+    lock = RunLock(workdir / _LOCK)
+    made: list[Path] = []
+
+    def acquire() -> str:
+        made.extend(folder for folder in (workdir, *workdir.parents) if not folder.exists())
+        workdir.mkdir(parents=True, exist_ok=True)
+        return lock.acquire()
+
+    try:
+        try:
+            first = processes.run_on_first("the lock on the work directory", acquire)
+            if processes.index:
+                lock.join(first)
+        except OSError as error:
+            raise UserError(f"--workdir {workdir} cannot be written: {error.strerror or error}") from error
+        yield
+    finally:
+        lock.release()
+        with contextlib.suppress(OSError):  # it holds a run now
+            for folder in made:
+                folder.rmdir()
 
 
 def write_config(workdir: Path, cfg: ConfigDict) -> None:
@@ -41,7 +80,7 @@ def changed_keys(workdir: Path, cfg: ConfigDict) -> list[ChangedKey]:
         raise UserError(f"--workdir {workdir} is a file; give a directory")
     if (workdir / "config.json").exists():
         return _allowed_changes(workdir, read_config(workdir), cfg) if has_checkpoints(workdir) else []
-    if workdir.exists() and any(not entry.match(_UNFINISHED) for entry in workdir.iterdir()):
+    if workdir.exists() and any(not (entry.match(_UNFINISHED) or entry.name == _LOCK) for entry in workdir.iterdir()):
         raise UserError(
             f"--workdir {workdir} holds files but no run (no config.json); give a new or an empty directory"
         )

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertjax.errors import UserError
+from bertjax.experiment.workdir import hold_workdir
+from bertjax.io.run_lock import DirectoryInUseError
 from bertjax.report.comparability import read_compared_run, unique_names
 from bertjax.report.compare import compare as compare_runs
 from bertjax.report.probe_log import ProbeLog, Record
 from bertjax.report.render import render
 from bertjax.report.run_record import RunRecord, read_run
+
+if TYPE_CHECKING:
+    from bertjax.experiment.load import StoredRun
 
 
 def report(workdir: Path, with_probes: bool = False) -> Path:
@@ -29,7 +35,8 @@ def report(workdir: Path, with_probes: bool = False) -> Path:
     if with_probes:
         _probe(workdir)
     elif not record.of_kind("run") and (facts := _facts(workdir)) is not None:
-        ProbeLog(workdir, record.step).describe(facts)
+        with contextlib.suppress(DirectoryInUseError), hold_workdir(workdir):  # a run in progress writes its own
+            ProbeLog(workdir, record.step).describe(facts)
     path = render(workdir)
     print(f"{path} ({path.stat().st_size / 1024:.0f} KiB): step {record.step:,} of {record.num_steps or 0:,}")
     return path
@@ -39,9 +46,14 @@ def _probe(workdir: Path) -> None:
     """Writes the probes of the newest checkpoint into the probe log."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     from bertjax.experiment.load import load_run
+
+    with hold_workdir(workdir):  # a run in progress probes by itself
+        _write_probes(workdir, load_run(workdir))
+
+
+def _write_probes(workdir: Path, run: StoredRun) -> None:
     from bertjax.report.training_callbacks import probes, run_facts
 
-    run = load_run(workdir)
     exp = run.experiment
     record = read_run(workdir)
     log = ProbeLog(workdir, record.step)

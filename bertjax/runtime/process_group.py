@@ -15,11 +15,11 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from bertjax.config.distributed import DistributedConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.runtime.cluster import ADVICE, ProcessInfo, find_process_info
 from bertjax.runtime.heartbeat import EXIT_PEER_LOST, Heartbeat, exit_immediately
 
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 NETWORK_ERRORS = ("Gloo", "NCCL", "RCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "Connection ", "barrier")
 """Words of the messages of collectives and barriers that fail when another process is lost."""
+
+_MAX_NAMED = 6
 
 
 class ProcessGroup:
@@ -47,6 +49,18 @@ class ProcessGroup:
             UserError: The result did not arrive within `distributed.wait_timeout`.
         """
         return make()
+
+    def require_same(self, what: str, describe: Callable[[], Mapping[str, Any]], advice: str) -> None:
+        """Checks that all processes have the same values; all must call this in the same order.
+
+        Args:
+            what: Name of the values, for messages.
+            describe: Gives this process's values by name, as JSON can hold them; a single process does not call it.
+            advice: What the user can do about a difference.
+
+        Raises:
+            UserError: Some process has another value; raised by all processes.
+        """
 
     def agree(self, stop: int, save: bool) -> tuple[int, bool]:
         """Returns what all processes do after this step; to be called once per step.
@@ -91,11 +105,32 @@ class MultiProcessGroup(ProcessGroup):
             text = json.dumps(make())
             self._client.key_value_set(key, text)
         else:
-            try:
-                text = self._client.blocking_key_value_get(key, 1000 * self.config.wait_timeout)
-            except Exception as error:
-                raise self._timeout_error(what, error) from error
+            text = self._wait_for(what, key)
         return json.loads(text)
+
+    def require_same(self, what: str, describe: Callable[[], Mapping[str, Any]], advice: str) -> None:
+        local = json.loads(json.dumps(describe()))
+        first = self.run_on_first(what, lambda: local)
+        differences = self._gather(what, comma_list(_differences(first, local), _MAX_NAMED) if first != local else "")
+        named = [f"process {index}: {text}" for index, text in differences.items() if text]
+        if named:
+            raise UserError(f"{what} differ from those of process 0 in {'; '.join(named)}. {advice}")
+
+    def _gather(self, what: str, text: str) -> dict[int, str]:
+        """Returns the texts of all processes but the first, to all."""
+        folder = f"bertjax/gather/{self._calls}/"
+        if self.index:
+            self._client.key_value_set(f"{folder}{self.index}", text)
+        return {int(index): each for index, each in self.run_on_first(what, lambda: self._texts(what, folder)).items()}
+
+    def _texts(self, what: str, folder: str) -> dict[int, str]:
+        return {index: self._wait_for(what, f"{folder}{index}") for index in range(1, self.count)}
+
+    def _wait_for(self, what: str, key: str) -> str:
+        try:
+            return str(self._client.blocking_key_value_get(key, 1000 * self.config.wait_timeout))
+        except Exception as error:
+            raise self._timeout_error(what, error) from error
 
     def barrier(self, what: str, seconds: int) -> None:
         """Waits for all processes.
@@ -152,6 +187,16 @@ class MultiProcessGroup(ProcessGroup):
                 code = 1
             message = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         self._heartbeat.fail(message, code)
+
+
+def _differences(first: Mapping[str, Any], local: Mapping[str, Any]) -> list[str]:
+    """Returns a text per value that differs from that of the first process."""
+    names = [*first, *(name for name in local if name not in first)]
+    return [
+        f"{name} {local.get(name, 'absent')} instead of {first.get(name, 'absent')}"
+        for name in names
+        if first.get(name) != local.get(name) or (name in first) != (name in local)
+    ]
 
 
 def is_network_error(error: BaseException) -> bool:

@@ -14,6 +14,8 @@ import pytest
 from lab import Finished, Lab, sentences
 
 import bertjax
+from bertjax.cli import main
+from bertjax.io.run_lock import RunLock
 from bertjax.training import logging
 
 
@@ -166,6 +168,21 @@ def test_another_experiment_is_refused_by_name(
     message = capsys.readouterr().err
     assert "model.num_layers: 2 there, 3 here" in message and "data.seq_len: 32 there, 24 here" in message
     assert {path: path.stat().st_mtime_ns for path in finished.workdir.rglob("*") if path.is_file()} == before
+
+
+def test_a_work_directory_in_use_is_refused_with_its_holder(
+    lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workdir = tmp_path / "run"
+    shutil.copytree(finished.workdir, workdir)
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
+    lock = RunLock(workdir / ".lock")
+    lock.acquire()
+    assert lab.run("pretrain", "--workdir", workdir, "--config.train.num_steps=16") == 2
+    assert main(["report", str(workdir), "--with-probes"]) == 2
+    assert capsys.readouterr().err.count(f"{workdir} is in use by process {os.getpid()} on ") == 2
+    lock.release()
+    assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()} == before
 
 
 def test_more_steps_are_allowed_and_the_schedule_is_told(

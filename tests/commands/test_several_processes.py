@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ def launch(lab: Lab, tmp_path: Path) -> Iterator[Launch]:
     """`launch(workdir, 2, 4)` starts two processes with four devices each; whatever still runs at the end is killed."""
     started: list[Member] = []
 
-    def start(workdir: Path, count: int, devices: int, *arguments: str) -> list[Member]:
+    def start(workdir: Path, count: int, devices: int, *arguments: str, last: Sequence[str] = ()) -> list[Member]:
         command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), "--workdir", str(workdir)]
         command += [*SETTINGS, *arguments]
         if count > 1:
@@ -82,6 +82,7 @@ def launch(lab: Lab, tmp_path: Path) -> Iterator[Launch]:
         for index in range(count):
             out, err = (tmp_path / f"{len(started)}.{kind}" for kind in ("out", "err"))
             own = [f"--config.distributed.process_id={index}"] if count > 1 else []
+            own += last if index == count - 1 else []
             process = subprocess.Popen(
                 [*command, *own],
                 stdout=out.open("w"),
@@ -209,6 +210,36 @@ def test_a_run_moves_between_one_and_two_processes(launch: Launch, tmp_path: Pat
     found = losses(moved)
     assert set(found) == set(seen) == set(range(1, 25))
     assert all(near(found[each], seen[each]) for each in seen)
+
+
+@pytest.mark.long
+def test_processes_that_differ_train_nothing_and_leave_nothing(launch: Launch, tmp_path: Path) -> None:
+    """Another learning rate on one of two: both say which, before the first step."""
+    pair = launch(tmp_path / "run", 2, 2, *QUICK, last=["--config.optimizer.learning_rate=0.5"])
+    assert [member.ended() for member in pair] == [2, 2]
+    assert all("process 1: config.optimizer.learning_rate 0.5 instead of 0.001" in each.said() for each in pair)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.long
+def test_a_second_run_in_a_work_directory_is_refused_while_any_process_of_the_first_lives(
+    lab: Lab, launch: Launch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workdir = tmp_path / "run"
+    pair = launch(workdir, 2, 4, *QUICK)
+    wait_for(pair, lambda: checkpoints(workdir))
+    arguments = [*SETTINGS, *QUICK]
+    assert lab.run("pretrain", "--workdir", workdir, *arguments) == 2
+    pair[1].process.send_signal(signal.SIGSTOP)
+    pair[0].process.kill()
+    pair[0].ended()
+    assert lab.run("pretrain", "--workdir", workdir, *arguments) == 2
+    said = capsys.readouterr().err
+    assert said.count("is in use by process") == 2 and f"process {pair[1].process.pid} on" in said
+    pair[1].process.kill()
+    pair[1].ended()
+    steps = max(checkpoints(workdir)) + 1
+    assert lab.run("pretrain", "--workdir", workdir, *arguments, f"--config.train.num_steps={steps}") == 0
 
 
 CARRY = ["--config.model.preset=xlnet-base", "--config.objective.name=plm", "--config.data.example_format=segments"]

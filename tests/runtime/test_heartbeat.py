@@ -107,6 +107,27 @@ def test_what_the_first_makes_reaches_all_as_json(group: Callable[..., list[Mult
     assert calls == [0]
 
 
+@pytest.mark.parametrize(
+    ("other", "message"), [({"lr": 0.1, "jax": "1", "b": None}, "lr 0.1 instead of 0.2, a absent"), ({}, "")]
+)
+def test_a_process_that_differs_is_named_to_all(
+    group: Callable[..., list[MultiProcessGroup]], other: dict, message: str
+) -> None:
+    trio = group(3)
+    values = {"lr": 0.2, "jax": "1", "a": 1}
+
+    def compare(local: MultiProcessGroup) -> str:
+        try:
+            local.require_same("settings", lambda: other if other and local.index == 2 else values, "Stop")
+        except UserError as error:
+            return str(error)
+        return ""
+
+    found = on_all(trio, compare)
+    assert found == [found[0]] * 3 and message in found[0]
+    assert not other or found[0].startswith("settings differ from those of process 0 in process 2: lr")
+
+
 def test_waiting_for_the_first_has_an_end(group: Callable[..., list[MultiProcessGroup]]) -> None:
     pair = group(2)
     with pytest.raises(UserError, match=r"process 1 waited 1 s for the text \(distributed.wait_timeout\)"):
