@@ -157,7 +157,13 @@ def _restore_or_init(
 
 
 def initial_state(exp: build.Experiment, task: Task, processes: ProcessGroup = SINGLE_PROCESS) -> TrainState:
-    """Returns the weights of `init_from` with a fresh head; with `task.from_scratch` all weights are fresh."""
+    """Returns the weights of `init_from` with a fresh head; with `task.from_scratch` all weights are fresh.
+
+    Args:
+        exp: the experiment.
+        task: its task, with the model of `init_from`.
+        processes: processes that train together.
+    """
     state = exp.init_state()
     if exp.cfg.task.from_scratch:
         print(f"architecture of {exp.cfg.init_from} with fresh weights (task.from_scratch)")

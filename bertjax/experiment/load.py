@@ -141,7 +141,13 @@ def load_source_model(folder: str | Path, head: str | None = None) -> SourceMode
 
 
 def model_digest(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> str:
-    """Returns a digest of config, heads and parameters."""
+    """Returns a digest of a network.
+
+    Args:
+        config: its architecture.
+        heads: its heads.
+        params: its host parameters.
+    """
     digest = hashlib.blake2b(
         json.dumps(native_format.render_fields(config, heads), sort_keys=True).encode(), digest_size=16
     )

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-import bertjax
 from bertjax.config.overrides import flatten
 from bertjax.experiment.build import Experiment
 from bertjax.runtime.process_group import ProcessGroup
@@ -82,15 +81,15 @@ def require_same_inputs(exp: Experiment, digests: Mapping[str, Any], processes: 
 
 
 def _versions() -> dict[str, str]:
-    found = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
     python = ".".join(platform.python_version_tuple()[:2])
     options = {name: str(jax.config.values[name]) for name in _JAX_OPTIONS}
-    return {"bertjax": bertjax.__version__, "python": python, **found, **options}
+    return {"python": python, **versions, **options}
 
 
 def _code() -> dict[str, str]:
-    """Returns digests of the files of this package."""
-    folder = Path(bertjax.__file__).parent
+    """Returns digests of the modules of bertjax, whose version says too little while it is developed."""
+    folder = Path(__file__).parents[1]
     return {
         path.relative_to(folder.parent).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         for path in sorted(folder.rglob("*.py"))

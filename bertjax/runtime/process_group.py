@@ -61,6 +61,18 @@ class ProcessGroup:
         Raises:
             UserError: Some process has another value; raised by all processes.
         """
+        if self.count == 1:
+            return
+        local = json.loads(json.dumps(describe()))
+        first = self.run_on_first(what, lambda: local)
+        differences = self._gather(what, comma_list(_differences(first, local), _MAX_NAMED) if first != local else "")
+        named = [f"process {index}: {text}" for index, text in differences.items() if text]
+        if named:
+            raise UserError(f"{what} differ from those of process 0 in {'; '.join(named)}. {advice}")
+
+    def _gather(self, what: str, text: str) -> dict[int, str]:
+        """Returns the texts of all processes but the first, to all."""
+        return {}
 
     def agree(self, stop: int, save: bool) -> tuple[int, bool]:
         """Returns what all processes do after this step; to be called once per step.
@@ -108,16 +120,7 @@ class MultiProcessGroup(ProcessGroup):
             text = self._wait_for(what, key)
         return json.loads(text)
 
-    def require_same(self, what: str, describe: Callable[[], Mapping[str, Any]], advice: str) -> None:
-        local = json.loads(json.dumps(describe()))
-        first = self.run_on_first(what, lambda: local)
-        differences = self._gather(what, comma_list(_differences(first, local), _MAX_NAMED) if first != local else "")
-        named = [f"process {index}: {text}" for index, text in differences.items() if text]
-        if named:
-            raise UserError(f"{what} differ from those of process 0 in {'; '.join(named)}. {advice}")
-
     def _gather(self, what: str, text: str) -> dict[int, str]:
-        """Returns the texts of all processes but the first, to all."""
         folder = f"bertjax/gather/{self._calls}/"
         if self.index:
             self._client.key_value_set(f"{folder}{self.index}", text)
