@@ -35,7 +35,7 @@ from bertjax.commands import (
     report,
     tokenizer,
 )
-from bertjax.errors import UserError
+from bertjax.errors import UserError, require_text
 from bertjax.runtime.huge_pages import use_huge_pages
 from bertjax.training.signals import StoppedBySignal
 
@@ -51,6 +51,7 @@ COMMANDS: tuple[ModuleType, ...] = (
 """The commands in the order of `bertjax --help`: training, runs, inference, measurement."""
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+NO_SUCH_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,6 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     _silence_libraries(is_main_process=arguments is None)
+    try:
+        for argument in sys.argv[1:] if arguments is None else arguments:
+            require_text("an argument", argument)
+    except UserError as error:
+        print(f"bertjax: {error}", file=sys.stderr)
+        return 2
     options, rest = _parser().parse_known_args(arguments)
     if arguments is None and options.module in (pretrain, finetune, benchmark):
         use_huge_pages()
@@ -83,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if advice is None:
             raise
         path = f" ({error.filename})" if error.filename else ""
-        print(f"bertjax {options.command}: {error.strerror}{path}; {advice}", file=sys.stderr)
+        print(f"bertjax {options.command}: {UserError(f'{error.strerror}{path}; {advice}')}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         if arguments is None:
@@ -144,6 +151,8 @@ def _advice(error: OSError) -> str | None:
     """Returns how the user can correct an error of the file system; None for other errors."""
     if error.errno in DISK_FULL:
         return "free some space; the same command continues"
+    if error.errno in NO_SUCH_PATH and error.filename:
+        return "choose another path"
     if error.errno in NO_PERMISSION and error.filename:
         return "grant this user read and write access, or choose another path"
     return None

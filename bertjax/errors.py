@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 from collections.abc import Collection, Iterable
+
+USER_CODE_ERRORS = (Exception, SystemExit, GeneratorExit)
+"""What code of the user's, such as a config file, may raise: all but Ctrl-C."""
+_LONGEST_MESSAGE = 2000
 
 
 class UserError(Exception):
     """Something the user can mend: the command line prints the message as one line and exits with 2."""
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().splitlines())  # it may quote text of the user's that holds newlines
+        """Returns one line: the message may quote text of the user's, which is cut where it is long."""
+        text = " ".join(super().__str__().splitlines())
+        if len(text) > _LONGEST_MESSAGE:
+            text = f"{text[: _LONGEST_MESSAGE // 2]} ... {text[-_LONGEST_MESSAGE // 2 :]}"
+        return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def require_one_of(key: str, value: str, allowed: Collection[str]) -> None:
@@ -28,6 +38,41 @@ def require_one_of(key: str, value: str, allowed: Collection[str]) -> None:
         near = difflib.get_close_matches(str(value), allowed, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UserError(f"{key} must be one of {', '.join(allowed)}, not {value!r}{hint}")
+
+
+def require_regular_file(path: str, where: str = "") -> None:
+    """Raises `UserError` for pipes and devices, which may block or never end; begins with `where`, by default the path.
+
+    What does not exist is left to the function that opens it.
+    """
+    try:
+        kind = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        raise UserError(f"{where or path}: {path} is a pipe, socket or device; give a file")
+
+
+def require_path(key: str, path: str) -> None:
+    """Raises `UserError` for a path that is longer than file systems allow."""
+    longest = max(len(name.encode()) for name in path.split("/"))
+    if longest > 255 or len(path.encode()) > 4095:
+        raise UserError(f"{key}={shortened(path)} is too long for a path: names have at most 255 bytes, paths 4095")
+
+
+def require_text(key: str, value: str) -> None:
+    """Raises `UserError` for text that neither files nor paths can hold: NUL, bytes that are not UTF-8."""
+    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise UserError(f"{key} holds a NUL character or bytes that are not UTF-8: {shortened(value)}")
+
+
+def shortened(value: object) -> str:
+    """Returns the `repr` of a value, cut after 200 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print whole numbers of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 200 else text[:200] + "..."
 
 
 def comma_list(items: Iterable[object], limit: int | None = None) -> str:

@@ -37,6 +37,10 @@ def run(options: argparse.Namespace) -> None:
     seeds = options.seeds.split(",") if options.seeds else []
     if not all(seed.strip().isdecimal() for seed in seeds):
         raise UserError(f"--seeds {options.seeds} is not a list of whole numbers such as 0,1,2")
+    from bertjax.experiment.workdir import check_start
+
+    if not seeds and not options.grid:
+        check_start(cfg, workdir)
     from bertjax.experiment.finetune import finetune
     from bertjax.experiment.sweep import summarize, sweep
     from bertjax.report.training_callbacks import ReportWriter, write_seed_scores

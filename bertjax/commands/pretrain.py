@@ -28,9 +28,10 @@ def run(options: argparse.Namespace) -> None:
         return
     if workdir is None:
         raise UserError("--workdir is missing: the directory for checkpoints, metrics and the export")
-    from bertjax.experiment.workdir import changed_keys
+    from bertjax.experiment.workdir import changed_keys, check_start
 
-    changed_keys(workdir, cfg)  # refuses the directory of another run before jax is imported
+    changed_keys(workdir, cfg)  # refuses the directory of another run before jax is imported and text is read
+    check_start(cfg, workdir)
     from bertjax.experiment.pretrain import pretrain
     from bertjax.report.training_callbacks import ReportWriter
     from bertjax.runtime.process_group import join_processes

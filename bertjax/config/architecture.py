@@ -31,6 +31,13 @@ def _dropout(default: float | None, help: str) -> float:
     return setting(default, at_least=0.0, below=1.0, phase=True, computes=False, help=help)
 
 
+FAMILIES = ["bert", "roberta", "roberta-prelayernorm", "albert", "distilbert", "electra"]
+FAMILIES += ["deberta", "deberta-v2", "modernbert", "gpt2", "xlnet", "bertjax"]
+"""Values of `model.family`: the names in `bertjax.hf.keymaps.FAMILIES`, and our own format."""
+MAX_WIDTH = 1_000_000
+MAX_LAYERS = 10_000
+
+
 @dataclasses.dataclass(frozen=True)
 class ArchitectureConfig(Settings, group="model"):
     """The encoder itself: sizes, embeddings, positions, attention, feed-forward block, sharing, dropout, initial draw.
@@ -40,20 +47,25 @@ class ArchitectureConfig(Settings, group="model"):
 
     family: str = setting(
         "bert",
+        choices=FAMILIES,
         computes=False,
-        help="Hugging Face family whose classes an export gets if they can hold the model: bert roberta albert "
-        "distilbert electra deberta deberta-v2 xlnet modernbert gpt2; bertjax: our own format.",
+        help="Hugging Face family whose classes an export gets if they can hold the model; bertjax: our own format.",
     )
     vocab_size: int = setting(30522, at_least=1, key=False, transfer=True, help="Tokens of the tokenizer.")
-    hidden_size: int = setting(768, at_least=1, help="Width of the residual stream.")
-    num_layers: int = setting(12, at_least=1, help="Layers.")
-    num_heads: int = setting(12, at_least=1, help="Attention heads; must divide hidden_size unless head_size is set.")
-    head_size: int | None = setting(None, at_least=1, help="Width of a head; None: hidden_size / num_heads.")
-    intermediate_size: int = setting(3072, at_least=1, help="Width inside the feed-forward block.")
+    hidden_size: int = setting(768, at_least=1, at_most=MAX_WIDTH, help="Width of the residual stream.")
+    num_layers: int = setting(12, at_least=1, at_most=MAX_LAYERS, help="Layers.")
+    num_heads: int = setting(
+        12, at_least=1, at_most=MAX_WIDTH, help="Attention heads; must divide hidden_size unless head_size is set."
+    )
+    head_size: int | None = setting(
+        None, at_least=1, at_most=MAX_WIDTH, help="Width of a head; None: hidden_size / num_heads."
+    )
+    intermediate_size: int = setting(3072, at_least=1, at_most=MAX_WIDTH, help="Width inside the feed-forward block.")
 
     embedding_size: int | None = setting(
         None,
         at_least=1,
+        at_most=MAX_WIDTH,
         help="Width of the word table, which is projected to hidden_size (ALBERT's factorisation); None: hidden_size, "
         "not factorised.",
     )
@@ -95,10 +107,16 @@ class ArchitectureConfig(Settings, group="model"):
         help="Positions inside attention: none, rotary, disentangled (DeBERTa), relative (XLNet).",
     )
     global_rope_theta: float = setting(
-        10_000.0, transfer=True, phase=True, read_if=_rotary, help="Rotary: base of layers with global attention."
+        10_000.0,
+        above=0.0,
+        transfer=True,
+        phase=True,
+        read_if=_rotary,
+        help="Rotary: base of layers with global attention.",
     )
     local_rope_theta: float = setting(
         10_000.0,
+        above=0.0,
         transfer=True,
         phase=True,
         read_if=lambda config: _rotary(config) and config.local_attention > 0,
@@ -106,6 +124,7 @@ class ArchitectureConfig(Settings, group="model"):
     )
     pos_att_type: tuple[str, ...] = setting(
         ("c2p", "p2c"),
+        choices=("c2p", "p2c"),
         read_if=_disentangled,
         help="Disentangled: terms of the score besides content to content: c2p (content to position), p2c.",
     )
@@ -133,7 +152,11 @@ class ArchitectureConfig(Settings, group="model"):
         False, read_if=_relative, help="Relative: scores depend on whether two tokens are of one segment (XLNet)."
     )
     clamp_len: int = setting(
-        -1, transfer=True, read_if=_relative, help="Relative: distances are clamped to this; -1: not clamped."
+        -1,
+        at_least=-1,
+        transfer=True,
+        read_if=_relative,
+        help="Relative: distances are clamped to this; -1: not clamped.",
     )
     mem_len: int | None = setting(
         None,
@@ -213,6 +236,7 @@ class ArchitectureConfig(Settings, group="model"):
     inner_layers: int = setting(
         1,
         at_least=1,
+        at_most=MAX_LAYERS,
         read_if=lambda config: config.num_groups is not None,
         help="Layers per group, run one after the other.",
     )
@@ -276,10 +300,18 @@ class HeadsConfig(Settings, group="model"):
         help="Replaced-token head: dense (ELECTRA), or summary: norm of summary + token first (DeBERTa v3).",
     )
     span_positions: int = setting(
-        20, at_least=1, heads=("span_boundary",), help="Span-boundary head: positions of a span that are distinguished."
+        20,
+        at_least=1,
+        at_most=MAX_WIDTH,
+        heads=("span_boundary",),
+        help="Span-boundary head: positions of a span that are distinguished.",
     )
     span_position_size: int = setting(
-        200, at_least=1, heads=("span_boundary",), help="Span-boundary head: width of their embeddings."
+        200,
+        at_least=1,
+        at_most=MAX_WIDTH,
+        heads=("span_boundary",),
+        help="Span-boundary head: width of their embeddings.",
     )
     pooling: str = setting(
         "first",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from bertjax.config.fields import Settings, setting
-from bertjax.errors import UserError
+from bertjax.errors import UserError, require_regular_file
 
 TOKENIZER_MODELS = ("wordpiece", "bpe", "unigram")
+TOKENIZER_FAMILIES = ["bert", "electra", "spanbert", "distilbert", "roberta", "modernbert", "gpt2", "albert"]
+TOKENIZER_FAMILIES += ["deberta", "deberta-v2", "deberta-v3", "xlnet"]
+"""Values of `data.tokenizer_family`: the names in `bertjax.data.special_tokens.FAMILIES`."""
 EXAMPLE_FORMATS = ("nsp_pairs", "sop_pairs", "block", "doc_sentences", "full_sentences", "segments", "stream")
 
 
@@ -28,13 +32,17 @@ class DataConfig(Settings, group="data"):
     eval_fraction: float = setting(0.01, help="Share of documents that is held out when `eval_sources` is ().")
     tokenizer: str = setting(
         "wordpiece",
+        path=True,
         help="wordpiece, bpe or unigram: trained on `sources`. Otherwise the path of a folder, tokenizer.json, "
         "vocab.txt or spiece.model.",
     )
-    tokenizer_family: str = setting("bert", help="Family whose special tokens and ids a trained tokenizer gets.")
+    tokenizer_family: str = setting(
+        "bert", choices=TOKENIZER_FAMILIES, help="Family whose special tokens and ids a trained tokenizer gets."
+    )
     vocab_size: int = setting(
         30522,
         at_least=8,
+        at_most=10_000_000,
         help="Tokens of a trained tokenizer, special tokens included; upper limit for a tokenizer that is loaded.",
     )
     lowercase: bool = setting(
@@ -60,7 +68,10 @@ class DataConfig(Settings, group="data"):
         "summary token; the model learns the same, without padding. none: one example per sequence.",
     )
     pack_examples: int | None = setting(
-        None, at_least=1, help="Upper limit of examples per packed sequence; None: seq_len // 32, at least 8."
+        None,
+        at_least=1,
+        at_most=10_000,
+        help="Upper limit of examples per packed sequence; None: seq_len // 32, at least 8.",
     )
     pack_window: int = setting(
         1 << 20,
@@ -89,11 +100,13 @@ class DataConfig(Settings, group="data"):
     workers: int | None = setting(
         None,
         at_least=1,
+        at_most=1024,
         resume=True,
         help="Processes that tokenize a corpus of more than a few MB; None: one per core. They change only the time.",
     )
     cache_dir: str = setting(
         "~/.cache/bertjax",
+        path=True,
         resume=True,
         help="Directory of tokenizers and tokenized corpora, named by their content and shared by all runs.",
     )
@@ -107,6 +120,7 @@ class DataConfig(Settings, group="data"):
             raise UserError(
                 f"data.eval_fraction must lie in (0, 1), not {self.eval_fraction}; or set data.eval_sources"
             )
+        require_regular_file(os.path.expanduser(self.tokenizer), "data.tokenizer")
         if self.tokenizer not in TOKENIZER_MODELS and not Path(self.tokenizer).expanduser().exists():
             raise UserError(
                 f"data.tokenizer={self.tokenizer!r} is neither one of {', '.join(TOKENIZER_MODELS)} (train one) nor a "

@@ -25,20 +25,24 @@ import dataclasses
 import difflib
 import math
 import re
+import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from ml_collections import ConfigDict, FieldReference
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, require_path, require_text, shortened
 
 PRESET = "preset"
 """The value of a key of `model` or `generator` that is taken from the preset."""
 
 _EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _TAG = "setting"
+_LARGEST = {int: 2.0**31 - 1, float: 1e37}
+"""Bounds of numbers whose declaration has none: devices count in 32 bits and compute in float32."""
+_SMALLEST = 1e-37
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,7 @@ class Setting:
 
     default: Any = None
     help: str = ""
-    choices: tuple[str, ...] = ()
+    choices: Sequence[str] = ()
     at_least: float | None = None
     above: float | None = None
     at_most: float | None = None
@@ -65,6 +69,7 @@ class Setting:
     computes: bool = True
     key: bool = True
     inherits: bool = False
+    path: bool = False
     heads: tuple[str, ...] = ()
     read_if: Callable[[Any], bool] | None = None
     transfer: bool = False
@@ -88,13 +93,14 @@ class Setting:
         lower = self.at_least if self.above is None else self.above
         upper = self.at_most if self.below is None else self.below
         if lower is not None and upper is not None:
-            return f"in {'[' if self.above is None else '('}{lower:g}, {upper:g}{']' if self.below is None else ')'}"
+            first, last = "[" if self.above is None else "(", "]" if self.below is None else ")"
+            return f"in {first}{lower:.15g}, {upper:.15g}{last}"
         if lower is not None:
-            return f"{'at least' if self.above is None else 'above'} {lower:g}"
-        return "" if upper is None else f"{'at most' if self.below is None else 'below'} {upper:g}"
+            return f"{'at least' if self.above is None else 'above'} {lower:.15g}"
+        return "" if upper is None else f"{'at most' if self.below is None else 'below'} {upper:.15g}"
 
     def check(self, key: str, value: Any) -> Any:
-        """Checks type, finiteness, choices and range.
+        """Checks type, finiteness, choices and range, and that text can be stored and passed to the system.
 
         Args:
             key: Dotted name of the key, for the message.
@@ -111,7 +117,7 @@ class Setting:
         if self.many and isinstance(value, (tuple, list)) and all(self._conforms(each) for each in value):
             value = tuple(map(self._cast, value))
         elif self.many or not self._conforms(value):
-            raise UserError(f"{key} expects {self.expected}, not {value!r}")
+            raise UserError(f"{key} expects {self.expected}, not {shortened(value)}")
         else:
             value = self._cast(value)
         for each in value if self.many else (value,):
@@ -133,24 +139,33 @@ class Setting:
         try:
             value = _split(text, self.kind) if self.many else _READERS[self.kind](text)
         except ValueError:
-            raise UserError(f"{key} expects {self.expected}, not {text!r}") from None
+            raise UserError(f"{key} expects {self.expected}, not {shortened(text)}") from None
         return self.check(key, value)
 
     def _conforms(self, value: Any) -> bool:
-        if self.kind is float:
-            return type(value) in (int, float) and math.isfinite(value)
-        if self.kind is int:  # nothing in arrays or files can hold more than 63 bits; True is not a number
-            return type(value) is int and abs(value) < 2**63
+        if self.kind is float:  # True is not a number, and an integer may be too large for a float
+            return type(value) in (int, float) and value == value and abs(value) <= sys.float_info.max
         return type(value) is self.kind
 
     def _cast(self, value: Any) -> Any:
         return float(value) if self.kind is float else value
 
     def _check_item(self, key: str, value: Any) -> None:
+        if self.kind is str:
+            self._check_text(key, value)
+        elif self.kind is not bool:
+            self._check_number(key, value)
+
+    def _check_text(self, key: str, value: str) -> None:
         if self.choices and value not in self.choices:
-            near = difflib.get_close_matches(value, self.choices, n=1)
+            near = difflib.get_close_matches(value[:100], self.choices, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UserError(f"{key} must be one of {', '.join(self.choices)}, not {value!r}{hint}")
+            raise UserError(f"{key} must be one of {', '.join(self.choices)}, not {shortened(value)}{hint}")
+        require_text(key, value)
+        if self.path:
+            require_path(key, value)
+
+    def _check_number(self, key: str, value: float) -> None:
         outside = (
             (self.at_least is not None and value < self.at_least)
             or (self.above is not None and value <= self.above)
@@ -158,7 +173,15 @@ class Setting:
             or (self.below is not None and value >= self.below)
         )
         if outside:
-            raise UserError(f"{key} must {'lie' if ', ' in self.bounds else 'be'} {self.bounds}, not {value}")
+            raise UserError(
+                f"{key} must {'lie' if ', ' in self.bounds else 'be'} {self.bounds}, not {shortened(value)}"
+            )
+        largest = _LARGEST[self.kind] if self.at_most is None else self.at_most
+        if abs(value) > largest:
+            bound = f"at most {largest:.15g}" if value > 0 else f"at least -{largest:.15g}"
+            raise UserError(f"{key} must be {bound}, not {shortened(value)}")
+        if self.kind is float and 0 < abs(value) < _SMALLEST:
+            raise UserError(f"{key} must be 0 or further from it than {_SMALLEST}, not {value}")
 
 
 def setting(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
@@ -176,6 +199,7 @@ def setting(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
             phase: A phase of `train.phases` may set it.
             computes: False: the field changes how something is computed, drawn or named, never the result.
             key: False: checked, but not a key of the config; other code sets it.
+            path: The value may be the path of a file or folder.
             inherits: The value may be `PRESET`.
             heads: Heads that read the field; () = the encoder.
             read_if: Function of the config: whether a model with these other values reads the field at all.

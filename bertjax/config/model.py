@@ -229,8 +229,8 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
             f"position_embedding=sinusoidal needs an even embedding width, not {config.embedding_dim}",
         ),
         (
-            disentangled and (len(set(terms)) != len(terms) or not set(terms) <= {"c2p", "p2c"}),
-            f"pos_att_type must be a subset of c2p, p2c, each once; not {', '.join(terms)}",
+            disentangled and len(set(terms)) != len(terms),
+            f"pos_att_type names a term twice: {', '.join(terms)}",
         ),
         (
             config.position_buckets > 0 and not disentangled,

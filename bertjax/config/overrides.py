@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
 from bertjax.config.fields import Setting, declared_settings
-from bertjax.errors import UserError
+from bertjax.errors import USER_CODE_ERRORS, UserError, one_line, require_regular_file
 
 _PREFIX = "--config."
 
@@ -185,7 +185,10 @@ def _ratio(one: str, other: str) -> float:
 
 def _leaves(config: ConfigDict | Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name in sorted(config.keys()):
-        value = config[name]
+        try:
+            value = config[name]
+        except (ArithmeticError, ValueError, TypeError) as error:
+            raise UserError(f"{prefix}{name} cannot be computed from the keys it follows: {one_line(error)}") from None
         if isinstance(value, (ConfigDict, dict)):
             yield from _leaves(value, f"{prefix}{name}.")
         else:
@@ -227,6 +230,7 @@ def _split_spec(spec: str) -> tuple[str, str | None]:
 
 def _execute(path: str) -> dict[str, Any]:
     """Runs a config file, without reading or writing bytecode, and returns its names."""
+    require_regular_file(path)
     try:
         source = Path(path).read_bytes()
     except OSError as error:
@@ -236,7 +240,7 @@ def _execute(path: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "bertjax_config", "__file__": path}
     try:
         exec(compile(source, path, "exec"), names)
-    except Exception as error:
+    except USER_CODE_ERRORS as error:
         raise UserError(_explain(path, error)) from error
     return names
 
@@ -244,11 +248,11 @@ def _execute(path: str) -> dict[str, Any]:
 def _call(path: str, function: Any, arguments: Sequence[str]) -> Any:
     try:
         return function(*arguments)
-    except Exception as error:
+    except USER_CODE_ERRORS as error:
         raise UserError(_explain(path, error)) from (None if isinstance(error, UserError) else error)
 
 
-def _explain(path: str, error: Exception) -> str:
+def _explain(path: str, error: BaseException) -> str:
     """One line for an exception out of a config file, with the line that raised it."""
     number = _line_number(path, error)
     where = f"{path}:{number}" if number else path
@@ -261,10 +265,12 @@ def _explain(path: str, error: Exception) -> str:
         return f"{where}: {unknown_key(_dotted(absent[1], line), declared())}"
     if isinstance(error, UserError):
         return f"{where}: {error}"
-    return f"{where}: {type(error).__name__}: {' '.join(message.split())}"
+    if isinstance(error, SystemExit):
+        return f"{where}: the file ends the program (SystemExit: {error.code}); it must return a config"
+    return f"{where}: {': '.join(filter(None, (type(error).__name__, ' '.join(message.split()))))}"
 
 
-def _line_number(path: str, error: Exception) -> int | None:
+def _line_number(path: str, error: BaseException) -> int | None:
     if isinstance(error, SyntaxError) and error.filename == path:
         return error.lineno
     numbers = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]

@@ -51,9 +51,12 @@ def eval_interval(steps: int) -> int:
 class RunConfig(Settings):
     """The keys without a group."""
 
-    seed: int = setting(0, help="Seeds everything random: weights, order of the data, pairs, masks, dropout.")
+    seed: int = setting(
+        0, at_least=0, at_most=2**32 - 1, help="Seeds everything random: weights, order of the data, masks, dropout."
+    )
     init_from: str | None = setting(
         None,
+        path=True,
         resume=True,
         help="Folder of a model (ours or Hugging Face's) whose weights a run without checkpoints starts from; None: "
         "random weights.",

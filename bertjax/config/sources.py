@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import fnmatch
 import glob
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, require_regular_file
 
 HUB = "a Hugging Face data set, NAME[:CONFIG[:SPLIT]]"
 CORPUS_SOURCES = {
@@ -134,12 +135,13 @@ def source_files(source: Source) -> list[str]:
     """Returns the files of a source, sorted, none of builtin and hub; raises `UserError` where none can be read."""
     if source.kind in ("builtin", "hub"):
         return []
-    files = sorted(set(_matches(source)))
+    files: dict[tuple[int, int], str] = {}
+    for path in sorted(set(_matches(source)), key=lambda path: (os.path.islink(path), path)):
+        _check_file(source, path)
+        files.setdefault(_identity(path), path)
     if not files:
         raise _missing_file(source)
-    for path in files:
-        _check_file(source, path)
-    return files
+    return sorted(files.values())
 
 
 def _matches(source: Source) -> Iterator[str]:
@@ -147,11 +149,61 @@ def _matches(source: Source) -> Iterator[str]:
     if os.path.exists(where):  # also a real name that looks like a pattern, such as a[1].txt
         yield where
     elif glob.has_magic(where):
-        yield from (path for path in glob.iglob(where, recursive=True) if os.path.isfile(path))
+        root = "/" if where.startswith("/") else ""
+        parts = [part for part in where.split("/") if part not in ("", ".")]
+        yield from (path for path in _expand(root, parts, {}) if os.path.isfile(path))
+
+
+def _expand(folder: str, parts: list[str], visited: dict[int, set[tuple[int, int]]]) -> Iterator[str]:
+    """Yields the paths that match a pattern, as `glob` does, but enters no folder twice by ** whatever links there are.
+
+    Args:
+        folder: folder to search, "" for the current one.
+        parts: the rest of the pattern between slashes.
+        visited: folders that every ** has entered, by the number of parts from there on.
+    """
+    if not parts:
+        yield folder
+        return
+    name, rest = parts[0], parts[1:]
+    if name == "**":
+        entered = visited.setdefault(len(parts), set())
+        if (identity := _identity(folder or ".")) in entered:
+            return
+        entered.add(identity)
+        yield from _expand(folder, rest, visited)
+        inside = [os.path.join(folder, each) for each in _names(folder) if not each.startswith(".")]
+        for path in inside:
+            if os.path.isdir(path):
+                yield from _expand(path, parts, visited)
+            elif not rest:
+                yield path
+    elif not glob.has_magic(name):
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            yield from _expand(path, rest, visited)
+    else:
+        for match in fnmatch.filter(_names(folder), name):
+            if name.startswith(".") or not match.startswith("."):
+                yield from _expand(os.path.join(folder, match), rest, visited)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder or "."))
+    except OSError:  # not a folder, or not readable
+        return []
+
+
+def _identity(path: str) -> tuple[int, int]:
+    """Returns what two names of one file or folder have in common."""
+    result = os.stat(path)
+    return result.st_dev, result.st_ino
 
 
 def _check_file(source: Source, path: str) -> None:
     name = path.lower()
+    require_regular_file(path, f"{source.key}: {source.text!r}")
     if os.path.isdir(path):
         ending = _ENDINGS.get(source.kind, source.kind)
         raise source.error(f"is a directory; name its files: {source.kind}:{path.rstrip('/')}/**/*.{ending}")

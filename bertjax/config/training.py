@@ -46,6 +46,7 @@ class TrainConfig(Settings, group="train"):
     steps_per_dispatch: int = setting(
         1,
         at_least=1,
+        at_most=10_000,
         resume=True,
         help="Steps sent to the devices at once, for models so small that a step ends before the next is sent. "
         "Intervals should be multiples of it: evaluations, checkpoints and lines of metrics end a group of steps, and "

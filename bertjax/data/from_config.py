@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 LogFunction = Callable[[str], None]
 
-_TEXT_VERSION = 2
+_TEXT_VERSION = 3
 """Raised when reading, sentence splitting or the extraction of the built-in text changes what comes out."""
 
 
@@ -62,6 +62,7 @@ def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
     """The tokenizer and corpora of a config, from the cache where they are there."""
     from bertjax.data.corpus import open_corpus
 
+    require_cache_dir(cfg)
     training, held_out = parse.sources(cfg), parse.eval_sources(cfg)
     tokenizer = load_or_train_tokenizer(cfg, say)
     fraction = 0.0 if held_out else cfg.data.eval_fraction
@@ -77,6 +78,13 @@ def prepare(cfg: ConfigDict, say: LogFunction = print) -> Prepared:
         held_out=held,
         weights={name: source.weight for name, source in named.items()},
     )
+
+
+def require_cache_dir(cfg: ConfigDict) -> None:
+    """Raises `UserError` if `data.cache_dir` neither exists nor can be made; if it can only be read, it may be full."""
+    folder = parse.cache_folder(cfg)
+    if not folder.is_dir():
+        atomic.require_writable("data.cache_dir", folder)
 
 
 def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokenizer:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
 from bertjax.config.overrides import declared, differences, flatten, from_json, to_json
+from bertjax.data import from_config
 from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
 from bertjax.io.jsonl import read_log
@@ -68,6 +71,15 @@ def write_config(workdir: Path, cfg: ConfigDict) -> None:
     for unfinished in workdir.glob(_UNFINISHED):
         unfinished.unlink()
     atomic.write_text(workdir / "config.json", to_json(cfg))
+
+
+def check_start(cfg: ConfigDict, workdir: Path) -> None:
+    """Raises `UserError` for folders and missing packages that would stop a run after its text is read."""
+    atomic.require_writable("--workdir", workdir)
+    from_config.require_cache_dir(cfg)
+    has_wandb = "wandb" in sys.modules or importlib.util.find_spec("wandb") is not None
+    if cfg.logging.wandb_project is not None and not has_wandb:
+        raise UserError("logging.wandb_project is set but wandb is missing; pip install 'bertjax[wandb]'")
 
 
 def changed_keys(workdir: Path, cfg: ConfigDict) -> list[ChangedKey]:

@@ -7,9 +7,12 @@ import json
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
+
+from bertjax.errors import UserError
 
 
 @contextlib.contextmanager
@@ -41,6 +44,18 @@ def atomic_file(path: Path, mode: str = "wb", *, errors: str | None = None, fsyn
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def require_writable(key: str, folder: Path) -> None:
+    """Raises `UserError`, which names a key or flag, if no file can be written to this folder, which need not exist."""
+    try:
+        nearest = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
+        os.rmdir(tempfile.mkdtemp(prefix=".bertjax-", dir=nearest))
+    except OSError as error:
+        raise UserError(
+            f"{key}={folder} cannot be written ({error.strerror}); grant this user write access, or choose another "
+            "folder"
+        ) from None
 
 
 def write_bytes(path: Path, content: bytes) -> None:

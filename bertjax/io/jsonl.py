@@ -43,7 +43,7 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line with its newline) of a UTF-8 file, plain or gzipped; `-` is standard input.
 
-    A byte order mark at the beginning is dropped.
+    Lines end in LF, CR LF or CR, and with LF here. A byte order mark at the beginning is dropped.
 
     Args:
         path: the file.
@@ -135,15 +135,24 @@ def to_line(record: Any) -> str:
 def read_log(path: Path) -> list[dict[str, Any]]:
     """Returns the records of a log that have an integer `step`, in order; none if there is no file.
 
-    Skips lines that cannot be parsed, such as one that a killed process left unfinished.
+    Skips lines that cannot be parsed, such as one that a killed process left unfinished. Numbers that are
+    not finite, or too large for a float, are None.
     """
     records = []
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else ():
         with contextlib.suppress(ValueError, RecursionError):
-            record = json.loads(line)
+            record = json.loads(line, parse_int=_int_or_none, parse_float=_float_or_none, parse_constant=_float_or_none)
             if isinstance(record, dict) and type(record.get("step")) is int:
                 records.append(record)
     return records
+
+
+def _float_or_none(text: str) -> float | None:
+    return number if math.isfinite(number := float(text)) else None
+
+
+def _int_or_none(text: str) -> int | None:
+    return int(text) if len(text) < 20 else None
 
 
 class JsonlLog:
@@ -179,12 +188,33 @@ class JsonlLog:
 def _open(path: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """The file as stored, and decompressed."""
     if path == STDIN:
-        yield sys.stdin.buffer, sys.stdin.buffer
+        yield sys.stdin.buffer, io.BufferedReader(_Newlines(sys.stdin.buffer))
         return
     with open(os.path.expanduser(path), "rb") as raw:
-        # The buffer around gzip has a `readline` in C.
-        is_gzip = path.lower().endswith(".gz")
-        yield raw, io.BufferedReader(gzip.GzipFile(fileobj=raw), 1 << 17) if is_gzip else raw
+        file = gzip.GzipFile(fileobj=raw) if path.lower().endswith(".gz") else raw
+        yield raw, io.BufferedReader(_Newlines(file), 1 << 17)  # its `readline` is in C
+
+
+class _Newlines(io.RawIOBase):
+    """Bytes with line ends of every system, CR and CR LF too, as LF: what Python's own text files read."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._after_cr = file, False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills the buffer; returns the number of bytes, 0 at the end of the file."""
+        block = b""
+        while not block and (block := self._file.read1(len(buffer))):
+            ends_in_cr = block.endswith(b"\r")
+            block = block[self._after_cr and block.startswith(b"\n") :]
+            self._after_cr = ends_in_cr
+        if b"\r" in block:
+            block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        buffer[: len(block)] = block
+        return len(block)
 
 
 def _split_line(line: bytes) -> tuple[bytes, bytes]:

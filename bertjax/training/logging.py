@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertjax.errors import UserError
 from bertjax.io.progress_bar import ProgressBar
 from bertjax.metrics import Metrics
 
@@ -68,10 +67,8 @@ class WandbWriter:
     """One W&B run per work directory, continued on resume."""
 
     def __init__(self, project: str, workdir: Path, config: dict[str, Any]):
-        try:
-            import wandb
-        except ImportError:
-            raise UserError("logging.wandb_project is set but wandb is missing; pip install 'bertjax[wandb]'") from None
+        import wandb
+
         identity = workdir / "wandb_id"
         if not identity.exists():
             identity.write_text(wandb.util.generate_id())

@@ -13,11 +13,11 @@ from bertjax.errors import UserError
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden_size": 0}, "model.hidden_size must be at least 1, not 0"),
+        ({"hidden_size": 0}, r"model.hidden_size must lie in \[1, 1000000\], not 0"),
         ({"vocab_size": -3}, "model.vocab_size must be at least 1, not -3"),
-        ({"num_layers": 0}, "model.num_layers must be at least 1, not 0"),
-        ({"num_heads": 0}, "model.num_heads must be at least 1, not 0"),
-        ({"intermediate_size": 0}, "model.intermediate_size must be at least 1, not 0"),
+        ({"num_layers": 0}, r"model.num_layers must lie in \[1, 10000\], not 0"),
+        ({"num_heads": 0}, r"model.num_heads must lie in \[1, 1000000\], not 0"),
+        ({"intermediate_size": 0}, r"model.intermediate_size must lie in \[1, 1000000\], not 0"),
         ({"max_position_embeddings": 0}, "model.max_position_embeddings must be at least 1"),
         ({"type_vocab_size": -1}, "model.type_vocab_size must be at least 0"),
         ({"unroll": 0}, "model.unroll must be at least 1"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import gzip
 import json
+import os
 import subprocess
 import sys
 import time
@@ -282,3 +284,57 @@ def test_held_out_share() -> None:
     assert all(is_held_out(text, 1.0) for text in texts[:100])
     smaller = {text for text in texts if is_held_out(text, 0.01)}
     assert smaller <= {text for text in texts if is_held_out(text, 0.05)}
+
+
+@pytest.mark.parametrize("kind", ["text", "jsonl", "files"])
+def test_pipes_and_devices_are_refused(kind: str, tmp_path: Path) -> None:
+    """Text is read more than once, and an endless device never ends."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), Path("/dev/stdin")):
+        with pytest.raises(UserError, match=rf"data.sources: '{kind}:.*is a pipe, socket or device"):
+            check_source(parse_source(f"{kind}:{path}"))
+
+
+def test_links_are_followed_once(tmp_path: Path) -> None:
+    """Links to folders above, of which a search could follow two at every level, and two names of one file."""
+    inside, outside = tmp_path / "corpus" / "en", tmp_path / "elsewhere"
+    inside.mkdir(parents=True)
+    outside.mkdir()
+    (inside / "b.txt").write_text("one\n")
+    (outside / "c.txt").write_text("two\n")
+    (inside / "a.txt").symlink_to("b.txt")
+    (inside / "up").symlink_to(tmp_path / "corpus")
+    (inside / "self").symlink_to(".")
+    (tmp_path / "corpus" / "other").symlink_to(outside)
+    (tmp_path / "corpus" / "broken.txt").symlink_to("nowhere")
+    found = source_files(parse_source(f"text:{tmp_path}/corpus/**/*.txt"))
+    assert [Path(path).resolve() for path in found] == [inside / "b.txt", outside / "c.txt"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["**/*.py", "*/[a-c]*.py", "**", "*/**/test_s*.py", "data/../i?/*.py", "*.md", ".*"]
+)
+def test_patterns_match_as_in_glob(pattern: str) -> None:
+    where = str(Path(__file__).parents[1] / pattern)
+    expected = sorted({path for path in glob.glob(where, recursive=True) if os.path.isfile(path)})
+    try:
+        assert source_files(parse_source(f"files:{where}")) == expected
+    except UserError:
+        assert not expected
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz"])
+def test_line_ends_of_every_system(end: str, suffix: str, tmp_path: Path) -> None:
+    path, text = tmp_path / f"a{suffix}", end.join(["one", "more", "", "two", "", "", "three", ""])
+    path.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
+    assert documents(f"text:{path}") == ["one\nmore", "two", "three"]
+    assert documents(f"lines:{path}") == ["one", "more", "two", "three"]
+    assert documents(f"files:{path}") == ["one\nmore\n\ntwo\n\n\nthree"]
+
+
+def test_a_line_end_between_two_blocks(tmp_path: Path) -> None:
+    """CR at the end of the first block of 128 KiB and LF at the beginning of the next are one end of a line."""
+    for size in range((1 << 17) - 3, (1 << 17) + 2):
+        (tmp_path / "a.txt").write_bytes(b"a" * size + b"\r\nb\r\n\r\nc\r\r\nd")
+        assert documents(f"text:{tmp_path / 'a.txt'}") == ["a" * size + "\nb", "c", "d"]

@@ -81,3 +81,10 @@ def test_a_log_is_rewound_to_a_step(tmp_path: Path) -> None:
     assert path.read_text() == '{"step": 1, "a": 0.1}\n{"step": 2, "a": null, "b": [null, 1.0]}\n'
     assert [json.loads(line) for line in path.read_text().splitlines()] == jsonl.read_log(path)
     assert jsonl.read_log(tmp_path / "none") == []
+
+
+def test_numbers_of_a_log_are_finite(tmp_path: Path) -> None:
+    """A damaged line may hold a number that no float can; whoever draws it would fail far away."""
+    huge = "9" * 400
+    (tmp_path / "a.jsonl").write_text(f'{{"step": 1, "a": {huge}, "b": 1e999, "c": NaN, "d": 2}}\n{{"step": {huge}}}\n')
+    assert jsonl.read_log(tmp_path / "a.jsonl") == [{"step": 1, "a": None, "b": None, "c": None, "d": 2}]

@@ -20,7 +20,7 @@ from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.config.objectives.plm import PlmConfig
 from bertjax.config.objectives.rtd import RtdConfig
 from bertjax.config.objectives.task import TaskObjectiveConfig
-from bertjax.errors import UserError, require_one_of
+from bertjax.errors import USER_CODE_ERRORS, UserError, require_one_of
 
 OBJECTIVES: dict[str, type[ObjectiveConfig]] = {
     "mlm": MlmConfig,
@@ -54,8 +54,8 @@ def objective_class(name: str) -> type[ObjectiveConfig]:
     module, _, attribute = name.partition(":")
     try:
         config = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"objective.name={name} cannot be imported: {error}") from error
+    except USER_CODE_ERRORS as error:
+        raise UserError(f"objective.name={name} cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(config, type) and issubclass(config, ObjectiveConfig)):
         raise UserError(f"objective.name={name} must be a subclass of bertjax.config.objectives.base.ObjectiveConfig")
     return config

@@ -36,6 +36,7 @@ class DistillationConfig(ObjectiveConfig, group="objective.distillation"):
     masking: MaskingConfig
     teacher: str | None = setting(
         None,
+        path=True,
         help="Folder of the teacher (ours or Hugging Face's), which must have the tokens of data.tokenizer.",
         resume=True,
     )
@@ -76,6 +77,7 @@ class DistillationConfig(ObjectiveConfig, group="objective.distillation"):
     relation_layer: int | None = setting(
         None,
         help="The teacher's layer (0 = the first) whose relations the student's last layer learns; None = its last.",
+        at_least=0,
         phase=True,
     )
     hidden_states_weight: float = setting(

@@ -57,7 +57,7 @@ class PlmConfig(ObjectiveConfig, group="objective.plm"):
         phase=True,
     )
     mask_alpha: int = setting(
-        6, help="A span of n lies in a context of n * mask_alpha // mask_beta tokens.", phase=True
+        6, at_least=1, help="A span of n lies in a context of n * mask_alpha // mask_beta tokens.", phase=True
     )
     mask_beta: int = setting(1, help="See mask_alpha.", at_least=1, phase=True)
     whole_words: bool = setting(

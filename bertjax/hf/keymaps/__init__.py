@@ -1,7 +1,8 @@
 """The families of models that can be loaded and saved.
 
-To add one: a module with a `FAMILY` here and its name in the list; from another package, before a model is loaded or
-saved, `FAMILIES[FAMILY.name] = FAMILY`.
+To add one: a module with a `FAMILY` here, its name in the list, and the family's name in
+`bertjax.config.architecture.FAMILIES`; from another package, before a config is read, `FAMILIES[FAMILY.name] = FAMILY`
+and `bertjax.config.architecture.FAMILIES.append(FAMILY.name)`.
 """
 
 from __future__ import annotations
