@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--in", dest="source", required=True, metavar="FILE", help="one text per line, or .jsonl; -: stdin")
     add("--out", type=Path, required=True, metavar="FILE", help="ends in .npz (holds `vectors`), .npy or .jsonl")
-    add("--field", default="text", metavar="NAME", help="field of the text in .jsonl (default text)")
+    add("--text-column", default="text", metavar="NAME", help="field of the text in .jsonl (default text)")
     add(
         "--normalize",
         action=argparse.BooleanOptionalAction,
@@ -28,4 +28,4 @@ def run(options: argparse.Namespace) -> None:
     from bertjax.experiment.embed import EmbedOptions, embed
 
     pooling = EmbedOptions(options.pooling, options.normalize, options.max_length, options.batch_tokens)
-    embed(options.model, options.source, options.out, options.field, pooling)
+    embed(options.model, options.source, options.out, options.text_column, pooling)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bertjax.commands.shared_flags import add_model, add_no_header, add_pooling
+from bertjax.commands.shared_flags import add_header, add_model, add_pooling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,10 +12,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add = parser.add_argument
     add("--pairs", nargs="+", required=True, metavar="SOURCE", help="tsv:, csv:, jsonl: or hub:, as in task.train")
-    add("--text", metavar="COLUMN", help="column of the first text (default: text)")
-    add("--pair", default="pair", metavar="COLUMN", help="column of the second text (default: pair)")
-    add("--label", metavar="COLUMN", help="column of the similarity, on any scale (default: label)")
-    add_no_header(parser)
+    add("--text-column", metavar="COLUMN", help="column of the first text (default: text)")
+    add("--pair-column", default="pair", metavar="COLUMN", help="column of the second text (default: pair)")
+    add("--label-column", metavar="COLUMN", help="column of the similarity, on any scale (default: label)")
+    add_header(parser)
     add_pooling(parser)
 
 
@@ -24,6 +24,6 @@ def run(options: argparse.Namespace) -> None:
     from bertjax.experiment.embed import EmbedOptions
     from bertjax.experiment.eval_sts import eval_sts
 
-    columns = options.text, options.pair, options.label
+    columns = options.text_column, options.pair_column, options.label_column
     pooling = EmbedOptions(options.pooling, None, options.max_length, options.batch_tokens)
-    eval_sts(options.model, options.pairs, columns, not options.no_header, pooling)
+    eval_sts(options.model, options.pairs, columns, options.header, pooling)

@@ -21,10 +21,12 @@ def add_batch_tokens(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-tokens", type=int, metavar="N", help="tokens per batch; fewer need less memory")
 
 
-def add_no_header(parser: argparse.ArgumentParser) -> None:
-    """Declares `--no-header`."""
+def add_header(parser: argparse.ArgumentParser) -> None:
+    """Declares `--header` and `--no-header`."""
     parser.add_argument(
-        "--no-header", action="store_true", help=".tsv and .csv name no columns: give numbers, 0 = first"
+        "--header",
+        action=argparse.BooleanOptionalAction,
+        help="the first line of .tsv and .csv names the columns (default: it does where a column is given by name)",
     )
 
 
@@ -32,9 +34,11 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
     """Declares how labelled and unlabelled examples are read: columns, header, length, batch."""
     for name, default in _COLUMNS:
         parser.add_argument(
-            f"--{name}", metavar="COLUMN", help=f"{name} column (default: as finetuned, else {default})"
+            f"--{name}-column",
+            metavar="COLUMN",
+            help=f"name or number (0 = first) of the {name} column (default: as finetuned, else {default})",
         )
-    add_no_header(parser)
+    add_header(parser)
     parser.add_argument("--max-length", type=int, metavar="N", help="tokens per example (default: as finetuned)")
     add_batch_tokens(parser)
 
@@ -42,8 +46,8 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
 def column_options(options: argparse.Namespace) -> dict[str, Any]:
     """Returns the values of `add_columns` as fields of `PredictOptions`."""
     return {
-        **{f"{name}_column": getattr(options, name) for name, _ in _COLUMNS},
-        "header": False if options.no_header else None,
+        **{f"{name}_column": getattr(options, f"{name}_column") for name, _ in _COLUMNS},
+        "header": options.header,
         "max_length": options.max_length,
         "batch_tokens": options.batch_tokens,
     }

@@ -153,7 +153,11 @@ class TaskConfig(Settings, group="task"):
     labels: tuple[str, ...] = setting(
         (), help="Names of the labels in the order of their ids; (): those of the training data, sorted."
     )
-    header: bool = setting(True, help="The first line of tsv and csv files names their columns.")
+    header: bool | None = setting(
+        None,
+        help="The first line of tsv and csv files names their columns. None: it does where a column is given by name; "
+        "where all are given by number it must be set.",
+    )
     swap_pairs: bool = setting(
         False, help="Train on every pair a second time with its texts swapped (ELECTRA on MRPC and STS-B)."
     )

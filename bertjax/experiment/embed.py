@@ -36,14 +36,14 @@ class EmbedOptions(NamedTuple):
     batch_tokens: int | None = None
 
 
-def embed(folder: Path, source: str, out: Path, field: str, options: EmbedOptions) -> None:
+def embed(folder: Path, source: str, out: Path, text_column: str, options: EmbedOptions) -> None:
     """Writes one vector per text, in the order of the texts.
 
     Args:
         folder: a Hugging Face folder, an export or a work directory.
         source: a file with one text per line, or .jsonl; "-" for standard input.
         out: .npz (array `vectors`, float32 [n, D]), .npy, or .jsonl with the texts.
-        field: field of the text in .jsonl.
+        text_column: field of the text in .jsonl.
         options: how vectors are computed.
 
     Raises:
@@ -57,7 +57,7 @@ def embed(folder: Path, source: str, out: Path, field: str, options: EmbedOption
         raise UserError(f"--in {source} is not a file of lines: give one text per line, or .jsonl; plain or .gz")
     require_batch_tokens(options.batch_tokens)
     pooling = pooling_of(folder, options)
-    windows = _windows(source, field)
+    windows = _windows(source, text_column)
     first = next(windows, None)  # reports a broken file before the model is loaded
     if first is None:
         raise UserError(f"{source} holds no text")
@@ -79,11 +79,11 @@ class _Window(NamedTuple):
     records: list[dict[str, Any]]
 
 
-def _windows(source: str, field: str) -> Iterator[_Window]:
+def _windows(source: str, text_column: str) -> Iterator[_Window]:
     """Yields texts with the other fields of their output records, in groups that are sorted by length together."""
     if is_jsonl(source):
         results: Iterator[tuple[str, dict[str, Any]]] = (
-            (record.text(field, "--field"), record.values) for record in read_records(source)
+            (record.text(text_column, "--text-column"), record.values) for record in read_records(source)
         )
     else:
         results = ((line, {"text": line}) for _, line in read_texts(source))

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertjax.config.task import TaskConfig
+from bertjax.errors import UserError
 from bertjax.experiment.embed import EmbedOptions, describe_pooling, pooling_of
 from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.finetuning.tasks import read_examples
 from bertjax.inference.embed import Embedder
+from bertjax.inference.predict_inputs import name_flags
 from bertjax.inference.similarity import SimilarityScores, similarity_scores
 
 
@@ -19,7 +21,7 @@ def eval_sts(
     folder: Path,
     sources: Sequence[str],
     columns: tuple[str | None, str, str | None],
-    header: bool,
+    header: bool | None,
     options: EmbedOptions,
 ) -> SimilarityScores:
     """Prints and returns the correlation of cosines with gold similarities.
@@ -28,7 +30,7 @@ def eval_sts(
         folder: a Hugging Face folder, an export or a work directory.
         sources: sources of sentence pairs, as in `task.train`.
         columns: columns of the two texts and of the similarity; None takes the default of the reader.
-        header: whether .tsv and .csv files name their columns.
+        header: whether .tsv and .csv files name their columns; None: they do if a column is given by name.
         options: how vectors are computed.
 
     Raises:
@@ -36,10 +38,13 @@ def eval_sts(
     """
     require_batch_tokens(options.batch_tokens)
     text, pair, label = columns
-    config = TaskConfig(
-        "regression", tuple(sources), text_column=text, pair_column=pair, label_column=label, header=header
-    )
-    examples = read_examples(config)
+    try:
+        config = TaskConfig(
+            "regression", tuple(sources), text_column=text, pair_column=pair, label_column=label, header=header
+        )
+        examples = read_examples(config)
+    except UserError as error:
+        raise name_flags(error) from None
     assert isinstance(examples, TextExamples) and examples.pairs is not None and examples.scores is not None
     pooling = pooling_of(folder, options)
     model, tokenizer, _ = load_model(folder)

@@ -50,8 +50,8 @@ def model_facts(
         "tokenizer": f"{tokenizer.kind}, {tokenizer.size:,} tokens",
         "seed": cfg.seed,
     }
-    if cfg.init_from is not None:
-        facts["base_model"] = name_base_model(cfg.init_from)
+    if base_model(cfg) is not None:
+        facts["base_model"] = base_model(cfg)
     if objective.is_finetuning:
         return facts | _task_facts(cfg, labels, num_examples or {}) | {"eval": measured}
     return facts | {
@@ -62,6 +62,19 @@ def model_facts(
         "tokens_seen": amounts(cfg, step)[1],
         "eval": {name: value for name, value in measured.items() if name.endswith(("_loss", "_accuracy"))},
     }
+
+
+def base_model(cfg: ConfigDict) -> str | None:
+    """Returns the name of the model whose weights a run starts from; None if it starts from random ones."""
+    is_random = objective_config(cfg).is_finetuning and cfg.task.from_scratch
+    return None if cfg.init_from is None or is_random else name_base_model(cfg.init_from)
+
+
+def data_sources(cfg: ConfigDict) -> dict[str, list[str]]:
+    """Returns the sources of training and held-out data; held-out text of the training sources is not listed."""
+    if objective_config(cfg).is_finetuning:
+        return {"train": list(cfg.task.train), "eval": list(cfg.task.eval)}
+    return {"train": list(cfg.data.sources), "eval": list(cfg.data.eval_sources)}
 
 
 def _task_facts(cfg: ConfigDict, labels: tuple[str, ...], num_examples: Mapping[str, int]) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def _file_labels(config: TaskConfig, file: str, files: Sequence[str]) -> Iterato
     for record in read_records(file):
         name = config.label_column or "label"
         if name not in record.values:
-            raise UserError(f"{record.location}: no field {name!r}; name the field of the answers with --label")
+            raise UserError(f"{record.location}: no field {name!r}; name the field of the answers with --label-column")
         yield Candidate(
             key_in(record), record.values[name], _confidence(record), record.values.get(config.id_column or "id")
         )
@@ -207,7 +207,8 @@ def _finder(config: TaskConfig, by_id: Mapping[str, Key]) -> Callable[[JsonRecor
             return text_key(record.text(text), None if pair is None else record.text(pair))
         if name not in record.values:
             raise UserError(
-                f"{record.location}: neither {text!r} nor {name!r} tells which text is answered (--text, --id)"
+                f"{record.location}: neither {text!r} nor {name!r} tells which text is answered (--text-column, "
+                "--id-column)"
             )
         if not by_id:
             raise UserError(f"{record.location}: an id without its text; give the texts with --in")

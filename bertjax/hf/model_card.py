@@ -113,13 +113,14 @@ def _introduction(plan: ExportPlan, num_params: int, card: Mapping[str, Any]) ->
         ("Attention heads", config.num_heads),
         ("Feed-forward size", config.intermediate_size),
         ("Vocabulary", f"{config.vocab_size:,}"),
-        ("Positions", config.max_position_embeddings),
+        ("Positions", max_input_length(config, plan.heads) or "computed, not limited by a table"),
         ("Activation", activation),
     ]
     origin = "pretrained with bertjax (JAX)"
     if card.get("task"):
-        base = f" from `{_line(card['base_model'])}`" if card.get("base_model") else ""
-        origin = f"finetuned{base} for {_line(card['task'])} with bertjax (JAX)"
+        base = card.get("base_model")
+        origin = f"finetuned from `{_line(base)}`" if base else "trained from random weights"
+        origin += f" for {_line(card['task'])} with bertjax (JAX)"
     return f"An encoder of class `{plan.architecture}`, {origin}.\n\n{_table('Size', rows)}"
 
 

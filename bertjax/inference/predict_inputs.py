@@ -27,7 +27,9 @@ _FLAG_OF_KEY = {
     "task.max_length": "--max-length",
     "task.qa.allow_no_answer=true": "--no-answer",
     "set task.kind=": "give --kind ",
-    **{f"task.{name}_column": f"--{name}" for name in ("text", "pair", "label", "id")},
+    "task.header=true": "--header",
+    "task.header=false": "--no-header",
+    **{f"task.{name}_column": f"--{name}-column" for name in ("text", "pair", "label", "id")},
 }
 # A CJK character; letters and digits joined by signs (state-of-the-art, U.S, 3.5); a suffix after an apostrophe
 # (Smith 's); or a single sign. Roughly how CoNLL's words are split.
@@ -154,7 +156,7 @@ def _read_records(config: TaskConfig, records: Iterator[JsonRecord], gold: bool)
     for record in records:
         name = record.values.get(config.id_column or "id")
         if config.id_column is not None and name is None:
-            raise UserError(f"{record.location}: no field {config.id_column!r}, which --id names")
+            raise UserError(f"{record.location}: no field {config.id_column!r}, which --id-column names")
         if isinstance(name, dict | list):
             raise UserError(f"{record.location}: an id must be text or a number")
         label = _gold_field(config, record) if gold else None
@@ -163,10 +165,10 @@ def _read_records(config: TaskConfig, records: Iterator[JsonRecord], gold: bool)
         elif config.spec is TokensConfig:
             yield _read_words(config, record, name, label)
         else:
-            text = record.text(_field(config.text_column, "text", record), "--text")
+            text = record.text(_field(config.text_column, "text", record), "--text-column")
             pair = None
             if config.pair_column is not None:
-                pair = record.text(_field(config.pair_column, "pair", record), "--pair")
+                pair = record.text(_field(config.pair_column, "pair", record), "--pair-column")
             yield _Example(record.location, name, text, pair, gold=label)
 
 
@@ -180,7 +182,7 @@ def _gold_field(config: TaskConfig, record: JsonRecord) -> Any:
     field = _field(config.label_column, default, record)
     if record.values.get(field) is None:
         raise UserError(
-            f"{record.location}: no field {field!r} to score against; leave --score out, or name it (--label)"
+            f"{record.location}: no field {field!r} to score against; leave --score out, or name it (--label-column)"
         )
     return record.values[field]
 
@@ -196,7 +198,7 @@ def _read_words(config: TaskConfig, record: JsonRecord, name: Any, tags: Any) ->
         return _Example(record.location, name, "", words=value, gold=tags)
     if field is None or not isinstance(value, str):
         raise UserError(
-            f"{record.location}: no field words or tokens (a list of words), nor text; name yours with --text"
+            f"{record.location}: no field words or tokens (a list of words), nor text; name yours with --text-column"
         )
     if tags is not None:
         raise UserError(f"{record.location}: --score needs words with their tags, not a text")

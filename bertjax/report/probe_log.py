@@ -2,8 +2,8 @@
 
 Every record has `step` and `kind`; the other fields depend on the kind:
 
-    run            parameters {network: n}, sizes, devices, jax, tokens, rows,
-                   phases [{start, slots, flops}]
+    run            parameters {network: n}, sizes, devices, jax, objective, base_model, sources {train, eval}, tokens,
+                   rows, phases [{start, slots, flops}]
     memory         host, peak_host and, if the device reports them, device, peak_device: bytes
     fill_mask      sentence, tokens [[token, probability], ...]
     attention      tokens [t], layers, heads, maps [layers][heads]: base64 of uint8 [t, t], rows = queries

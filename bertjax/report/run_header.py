@@ -52,6 +52,8 @@ def _facts(run: RunRecord) -> dict[str, str | tuple[str, str]]:
         cards["Parameters"] = (number(float(sum(counts.values())), "big"), shown)
     cards["Model"] = _model(run)
     cards["Objective"] = (str(run.setting("objective.name") or NO_VALUE), describe_objective(run))
+    if isinstance(record.get("base_model"), str):
+        cards["Base model"] = record["base_model"]
     cards["Data"] = _data(run, record)
     batch_size, length = run.setting("train.batch_size"), run.setting("data.seq_len")
     cards["Batch"] = (f"{batch_size} sequences", f"of {length} tokens")
@@ -88,10 +90,12 @@ def describe_objective(run: RunRecord) -> str:
 
 
 def _data(run: RunRecord, record: Mapping[str, Any]) -> tuple[str, str]:
-    sources = run.setting("data.sources") or []
-    named = ", ".join(map(str, sources)) if isinstance(sources, list) else str(sources)
+    recorded = record.get("sources")
+    by_split = recorded if isinstance(recorded, dict) else {"train": run.setting("data.sources")}
+    train, held_out = (each if isinstance(each := by_split.get(split), list) else [] for split in ("train", "eval"))
+    named = ", ".join(map(str, train)) + (f"; held out: {', '.join(map(str, held_out))}" if held_out else "")
     tokens = record.get("tokens")
-    large = f"{number(float(tokens), 'big')} tokens" if type(tokens) is int else f"{len(sources)} sources"
+    large = f"{number(float(tokens), 'big')} tokens" if type(tokens) is int else f"{len(train)} sources"
     return large, named
 
 

@@ -15,6 +15,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart
 from bertjax.experiment.lr_find import LrCurve
+from bertjax.experiment.model_card_facts import base_model, data_sources
 from bertjax.finetuning.tasks import EvalResult
 from bertjax.inference.pseudo_labels import read_label_summaries
 from bertjax.models.model import count_params
@@ -182,6 +183,8 @@ def run_facts(
         "sizes": {"num_layers": model.num_layers, "hidden_size": model.hidden_size, "num_heads": model.num_heads},
         "devices": f"{exp.mesh.size} x {kind}",
         "objective": exp.objective.config.summary,
+        "base_model": base_model(exp.cfg),
+        "sources": data_sources(exp.cfg),
         "jax": jax.__version__,
         "tokens": tokens,
         "rows": sequences,

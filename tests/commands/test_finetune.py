@@ -120,6 +120,11 @@ def check_evaluation(workdir: Path, last: dict[str, float], capsys: pytest.Captu
     dev = Path(json.loads((workdir / "config.json").read_text())["task"]["eval"][0].removeprefix("tsv:"))
     other = dev.with_name("other.tsv")
     other.write_text("".join(dev.read_text().splitlines(keepends=True)[:5]))
+    page = (workdir / "report.html").read_text()
+    assert f"tsv:{dev.with_name('train.tsv')}; held out: tsv:{dev}" in page and "Base model" not in page
+    card = (workdir / "export" / "README.md").read_text()
+    assert "trained from random weights for classification" in card and "| Positions | 64 |" in card
+    assert f"| accuracy | {last['eval/accuracy']:.4f} |" in card and "python-docs" not in card
     capsys.readouterr()
     assert main(["evaluate", "--workdir", str(workdir), "--in", f"tsv:{other}"]) == 0
     assert "other.tsv: 4 examples\n" in capsys.readouterr().out

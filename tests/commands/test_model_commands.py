@@ -132,7 +132,7 @@ BAD = {
         "odd.jsonl:1: a sentence holds nothing",
     ),
     "column": (
-        ["eval-sts", "--model", "EXPORT", "--pairs", "jsonl:p.jsonl", "--text", "sentence_good"],
+        ["eval-sts", "--model", "EXPORT", "--pairs", "jsonl:p.jsonl", "--text-column", "sentence_good"],
         "p.jsonl:1",
     ),
     "csv": (["embed", "--model", "EXPORT", "--in", "t.csv", "--out", "v.npy"], "--in t.csv is not a file of lines"),
@@ -206,7 +206,7 @@ def test_embed_writes_one_vector_a_text(export: Path, tmp_path: Path, capsys: Ca
         export,
         "--in",
         tmp_path / "t.jsonl.gz",
-        "--field",
+        "--text-column",
         "body",
         "--out",
         tmp_path / "v.jsonl",
@@ -232,7 +232,7 @@ def test_similarity_is_that_of_the_vectors_that_embed_writes(export: Path, tmp_p
         *(f"{one}\t{other}\t{score}" for (one, other), score in zip(pairs, gold, strict=True)),
     ]
     (tmp_path / "p.tsv").write_text("\n".join(lines) + "\n")
-    columns = ["--text", "left", "--pair", "right", "--label", "like", "--pooling", "cls"]
+    columns = ["--text-column", "left", "--pair-column", "right", "--label-column", "like", "--pooling", "cls"]
     assert run("eval-sts", "--model", export, "--pairs", f"tsv:{tmp_path}/p.tsv", *columns) == 0
     told = capsys.readouterr().out
     vectors = []

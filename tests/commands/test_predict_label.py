@@ -76,8 +76,8 @@ def test_all_forms_of_input_say_the_same(
     for name, more in {
         "t.txt": [],
         "t.jsonl.gz": [],
-        "t.tsv": ["--text", "body", "--id", "name"],
-        "t.csv": ["--no-header", "--text", "0"],
+        "t.tsv": ["--text-column", "body", "--id-column", "name"],
+        "t.csv": ["--no-header", "--text-column", "0"],
     }.items():
         assert run("predict", "--model", classifier, "--in", tmp_path / name, "--out", out, *more) == 0
         said[name] = records(out)
@@ -215,12 +215,12 @@ def test_several_labels_a_text_are_refused(classifier: Path, tmp_path: Path, cap
     ("words", "said"),
     [
         ("predict --model {model} --in nowhere.txt --out {out}", "--in nowhere.txt: no such file"),
-        ("predict --model {model} --in {jsonl} --out {out} --text body", "no field 'body' (it has id, words)"),
+        ("predict --model {model} --in {jsonl} --out {out} --text-column body", "no field 'body' (it has id, words)"),
         ("predict --model {model} --in {jsonl} --out {out} --kind qa", "--kind qa: the model has no such head"),
         ("predict --model {model} --in {txt} --out {out} --score", "lines of text hold no labels"),
         (
-            "predict --model {model} --in {tsv} --out {out} --text body",
-            "no column 'body' (it has text, label); set --text",
+            "predict --model {model} --in {tsv} --out {out} --text-column body",
+            "no column 'body' (it has text, label); set --text-column",
         ),
         ("predict --model {model} --in {tsv} --out {out} --score", "unknown label 'plant'; known are animal, thing"),
         ("predict --model {model} --in {parquet} --out {out}", ".parquet: give .jsonl, .txt"),

@@ -53,6 +53,17 @@ def test_columns_by_number_without_a_header(tmp_path: Path) -> None:
     assert (found.texts, found.labels, found.ids) == (["x", "y"], ["one", "two"], ["1", "2"])
 
 
+@pytest.mark.parametrize("first", ["0\tx", "label\tsentence"])
+def test_numbers_alone_do_not_tell_whether_there_is_a_header(tmp_path: Path, first: str) -> None:
+    """The first line would be lost where it is an example, or trained on where it is not."""
+    columns = {"text_column": "1", "label_column": "0"}
+    with pytest.raises(UserError, match=r"a:1: .*text_column=1, task.label_column=0.*set task.header=true or task."):
+        texts(tmp_path / "a", f"{first}\n1\ty\n", **columns)
+    assert len(texts(tmp_path / "a", f"{first}\n1\ty\n", header=False, **columns)) == 2
+    assert len(texts(tmp_path / "a", f"{first}\n1\ty\n", header=True, **columns)) == 1
+    assert texts(tmp_path / "a", "0\tsentence\n1\ty\n", text_column="sentence", label_column="0").labels == ["1"]
+
+
 def test_csv_is_quoted(tmp_path: Path) -> None:
     found = texts(tmp_path / "a", 'text,label\n"a, ""b""\nc",pos\nd,neg\n', "csv")
     assert found.texts == ['a, "b"\nc', "d"] and found.labels == ["pos", "neg"]

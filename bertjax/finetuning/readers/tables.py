@@ -18,13 +18,14 @@ Rows = Iterator[tuple[str, list[Any]]]
 _MAX_FIELD = 1 << 30
 
 
-def read_rows(source: Source, columns: Columns, header: bool = True, errors: str = "strict") -> Rows:
+def read_rows(source: Source, columns: Columns, header: bool | None = None, errors: str = "strict") -> Rows:
     """Yields location and values of every row of a tsv, csv, jsonl or hub source.
 
     Args:
         source: where the rows are.
         columns: the columns to read.
-        header: whether the first line of tsv and csv files names the columns.
+        header: whether the first line of tsv and csv files names the columns; None: it does where a column of
+            `columns` is not a number.
         errors: "strict", or "replace" for invalid UTF-8.
 
     Raises:
@@ -64,7 +65,10 @@ def find_column(name: str, header: list[str], key: str, where: str) -> int:
     except ValueError:
         number = len(header)
     if not -len(header) <= number < len(header):
-        raise UserError(f"{where}: no column {name!r} (it has {_names(header)}); set {key} to one of them")
+        raise UserError(
+            f"{where}: no column {name!r} (it has {_names(header)}); set {key} to one of them, or to a number (0 = the "
+            "first)"
+        )
     return number % len(header)
 
 
@@ -146,7 +150,18 @@ def _csv_fields(path: str, errors: str) -> Iterator[tuple[int, list[str]]]:
         yield number, fields or [""]
 
 
-def _separated_rows(path: str, lines: Iterator[tuple[int, list[str]]], columns: Columns, header: bool) -> Rows:
+def _has_header(columns: Columns, where: str) -> bool:
+    """Returns True if a column is given by name; raises `UserError` if all are numbers, which leaves it open."""
+    if all(name.removeprefix("-").isdecimal() for _, name in columns):
+        numbers = ", ".join(f"{key}={name}" for key, name in columns)
+        raise UserError(
+            f"{where}: columns are given by number ({numbers}), which does not tell whether this line names them: set "
+            "task.header=true or task.header=false"
+        )
+    return True
+
+
+def _separated_rows(path: str, lines: Iterator[tuple[int, list[str]]], columns: Columns, header: bool | None) -> Rows:
     names: list[str] | None = None
     chosen: list[int] = []
     for number, fields in lines:
@@ -154,6 +169,8 @@ def _separated_rows(path: str, lines: Iterator[tuple[int, list[str]]], columns: 
             continue  # an empty line, mostly the last
         where = f"{path}:{number}"
         if names is None:
+            if header is None:
+                header = _has_header(columns, where)
             names = [field.strip() for field in fields] if header else list(map(str, range(len(fields))))
             chosen = [find_column(name, names, key, where) for key, name in columns]
             if header:
