@@ -1,4 +1,4 @@
-"""Tokenizers of every family: WordPiece and byte-level BPE (`tokenizers`), unigram (`sentencepiece`)."""
+"""Tokenizers of every family: WordPiece and byte-level BPE (`tokenizers`), unigram and BPE of `sentencepiece`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.data.special_tokens import ROLES, family_of
-from bertjax.data.tokenizer_backends import Backend, SentencePieceBackend
+from bertjax.data.tokenizer_backends import Backend, SentencePieceBackend, wordpiece_backend
 from bertjax.data.word_boundaries import opens_word
 from bertjax.data.word_cache import FlatTokens
 from bertjax.errors import UserError
@@ -69,7 +69,7 @@ class Tokenizer:
 
     @functools.cached_property
     def digest(self) -> str:
-        total = hashlib.sha256()
+        total = hashlib.sha256(self._backend.rules_version)
         for name, content in sorted(self.files().items()):
             total.update(name.encode() + b"\0" + hashlib.sha256(content).digest())
         return total.hexdigest()
@@ -98,6 +98,17 @@ class Tokenizer:
     def engine(self) -> Any:
         """The `tokenizers.Tokenizer` of `encode_with_specials`, for its normalizer, words and model."""
         return self._backend.marked
+
+    @property
+    def _has_bert_rules(self) -> bool:
+        """Returns whether `BertTokenizer`, which makes its rules anew, reads text as this tokenizer does."""
+        if self.kind != "wordpiece":
+            return False
+        rules, berts = (
+            json.loads(engine.to_str())
+            for engine in (self.engine, wordpiece_backend(self.tokens, family_of(self.family), self.lowercase).marked)
+        )
+        return all(_explicit(rules[part]) == _explicit(berts[part]) for part in ("normalizer", "pre_tokenizer", "model"))
 
     def vocabulary(self, counts: np.ndarray | None = None, multiple: int = 64) -> Vocabulary:
         """Returns the `Vocabulary` for objectives; `counts` int64 [size] are those of the corpus, else zeros."""
@@ -130,7 +141,7 @@ class Tokenizer:
         roles = {f"{role}_token": token for role, token in spec.roles.items()}
         config: dict[str, Any] = {
             # the generic class takes tokenizer.json as it stands; the classes of most families rebuild parts of it
-            "tokenizer_class": spec.huggingface_class if self.kind == "wordpiece" else "PreTrainedTokenizerFast",
+            "tokenizer_class": spec.huggingface_class if self._has_bert_rules else "PreTrainedTokenizerFast",
             FAMILY_KEY: self.family,
             "model_max_length": max_length,
             "do_lower_case": self.lowercase,
@@ -139,7 +150,7 @@ class Tokenizer:
             "model_input_names": ["input_ids", *["token_type_ids"] * spec.token_types, "attention_mask"],
             **roles,
         }
-        if self.kind == "wordpiece":
+        if self._has_bert_rules:
             config |= {"strip_accents": self.lowercase, "tokenize_chinese_chars": True}
         files = {
             "tokenizer.json": self._backend.marked.to_str(pretty=True).encode(),
@@ -151,6 +162,14 @@ class Tokenizer:
         if isinstance(self._backend, SentencePieceBackend):
             files[spec.sentencepiece_file] = self._backend.model
         return files
+
+
+def _explicit(rules: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns rules of a `tokenizer.json` with strip_accents as what its default means."""
+    rules = dict(rules or {})
+    if rules.get("strip_accents", False) is None:
+        rules["strip_accents"] = rules["lowercase"]
+    return rules
 
 
 def _pretty(content: dict[str, Any]) -> bytes:

@@ -6,23 +6,28 @@ import contextlib
 import json
 import os
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bertjax.data.sentencepiece_model import append_control_tokens, read_spec
 from bertjax.data.special_tokens import FAMILIES, family_of, guess_family
 from bertjax.data.tokenizer import FAMILY_KEY, SETTINGS_FILE, Tokenizer
 from bertjax.data.tokenizer_backends import (
     Backend,
     HuggingFaceBackend,
     SentencePieceBackend,
-    append_control_tokens,
     wordpiece_backend,
 )
 from bertjax.errors import UserError
 from bertjax.io.atomic import atomic_file, atomic_folder
 
 _READABLE = (SETTINGS_FILE, "tokenizer.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "vocab.txt")
+_UNLIKE = (
+    "transformers cannot encode text as this sentencepiece model does ({reason}); train another model, or give the "
+    "tokenizer.json of transformers"
+)
 _TokenizerFiles = tuple[Backend, str, bool]
 
 
@@ -95,7 +100,7 @@ def _read_ours(folder: Path, family: str | None) -> _TokenizerFiles:
             f"{folder / SETTINGS_FILE} is not of this version; write the tokenizer again with `bertjax tokenizer`"
         )
     spec = family_of(name)
-    if kind == "unigram" and (folder / spec.sentencepiece_file).is_file():
+    if kind in ("unigram", "bpe") and (folder / spec.sentencepiece_file).is_file():
         backend, _, _ = _read_sentencepiece(folder / spec.sentencepiece_file, name, lowercase)
         return backend, family or name, lowercase
     if not (folder / "tokenizer.json").is_file():
@@ -155,15 +160,21 @@ def _read_sentencepiece(path: Path, family: str | None, lowercase: bool | None) 
         raise UserError(broken)
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-    except RuntimeError as error:
+        model_spec = read_spec(model)
+    except (RuntimeError, ValueError, LookupError, struct.error) as error:
         raise UserError(broken) from error
-    tokens = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+    if model_spec.reason_against:
+        raise UserError(f"{path}: {_UNLIKE.format(reason=model_spec.reason_against)}")
+    tokens = model_spec.tokens
     family = family or guess_family(tokens, "unigram", str(path))
     spec = family_of(family)
     absent = [token for token in spec.last if token not in tokens]  # released DeBERTa models leave out [MASK]
     lowercase = spec.lowercase if lowercase is None else lowercase
     folds_itself = processor.normalize("A").endswith("a")
     backend = SentencePieceBackend(append_control_tokens(model, absent), spec, fold=lowercase and not folds_itself)
+    differing = backend.find_mismatch()
+    if differing is not None:
+        raise UserError(f"{path}: {_UNLIKE.format(reason=f'{differing!r} becomes other tokens')}")
     return backend, family, lowercase
 
 

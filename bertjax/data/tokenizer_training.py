@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from bertjax.data.sentencepiece_model import append_control_tokens
 from bertjax.data.special_tokens import TokenizerFamily, family_of
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_backends import (
@@ -18,7 +19,6 @@ from bertjax.data.tokenizer_backends import (
     HuggingFaceBackend,
     SentencePieceBackend,
     add_special_tokens,
-    append_control_tokens,
     bert_pipeline,
     wordpiece_backend,
 )

@@ -76,6 +76,8 @@ class _Spelling:
         self.kind, self.prefix, self.engine = tokenizer.kind, tokenizer.continuation_prefix, tokenizer.engine
         self.bytewise = tokenizer.kind == "bpe" and "ByteLevel" in repr(self.engine.decoder)
         self.opener = "Ġ" if self.bytewise else "▁"
+        opens_alone = self.kind == "wordpiece" or self.words("a")[0].startswith(self.opener)
+        self.blank = "" if opens_alone else " "
 
     def read(self, subword: str) -> _Text:
         """Returns the text of a token."""
@@ -138,7 +140,7 @@ class _Cutter(_Spelling):
             text = selected.text.decode()
         except UnicodeDecodeError:  # a fragment of a character
             return self._cut_bytes(selected) if self.bytewise else []
-        words = self.words((" " * self.bytewise if selected.opens else _ANCHOR) + text)
+        words = self.words((self.blank if selected.opens else _ANCHOR) + text)
         ids: list[int] = []
         if not selected.opens and words and _ANCHORED.match(words[0]):
             ids += self._inside(_ANCHORED.sub("", words[0], count=1))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertjax.config.model import float32_config
+from bertjax.data import from_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
@@ -118,13 +119,25 @@ def export_params(
     origin = f"step {step}" if len(averaged) < 2 else f"the average of steps {', '.join(map(str, averaged))}"
     if len(averaged) > 1:
         card["steps"] = f"{step} ({origin})"
+    texts = [] if exp.objective.config.is_finetuning else from_config.sample_lines(exp.cfg)
     if pooling is None:
-        save_pretrained(out, params, config, heads=heads, tokenizer=tokenizer, card=card, overwrite=overwrite)
+        save_pretrained(
+            out,
+            params,
+            config,
+            heads=heads,
+            tokenizer=tokenizer,
+            card=card,
+            overwrite=overwrite,
+            sample_texts=texts,
+        )
         auto = auto_class_of(plan_export(config, heads))
         load = f"transformers.{auto}.from_pretrained" if auto else "bertjax.load_pretrained"
     else:
         model = PretrainedModel(config, params, heads)
-        save_sentence_transformers(out, model, pooling, tokenizer=tokenizer, card=card, overwrite=overwrite)
+        save_sentence_transformers(
+            out, model, pooling, tokenizer=tokenizer, card=card, overwrite=overwrite, sample_texts=texts
+        )
         load = "sentence_transformers.SentenceTransformer"
     print(f"exported {origin} to {out}, read back and compared; load it with")
     print(f"    {load}({str(out)!r})")

@@ -142,8 +142,9 @@ def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> FlatTokens:
 
 def _needs_blank(tokenizer: Tokenizer) -> bool:
     """Returns whether a word without a blank before it would be taken for the continuation of another word."""
-    splitter = tokenizer.engine.pre_tokenizer
+    splitter, normalizer = tokenizer.engine.pre_tokenizer, tokenizer.engine.normalizer
     if splitter is None:
         return False
-    bare, after_blank = (splitter.pre_tokenize_str(text)[0][0] for text in ("a", " a"))
+    texts = [text if normalizer is None else normalizer.normalize_str(text) for text in ("a", " a")]
+    bare, after_blank = (splitter.pre_tokenize_str(text)[0][0] for text in texts)
     return after_blank.startswith(_BLANKS) and not bare.startswith(_BLANKS)

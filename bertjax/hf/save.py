@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from bertjax.config.model import EncoderConfig, float32_config
-from bertjax.errors import UserError, comma_list
+from bertjax.errors import UserError, comma_list, one_line
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.forward import ModelOutput, run_model
 from bertjax.hf.inputs import check_inputs, max_input_length
@@ -42,6 +43,8 @@ class ExportableTokenizer(Protocol):
     def huggingface_files(self, max_length: int) -> dict[str, bytes]: ...
 
     def encode_with_specials(self, text: str) -> list[int]: ...
+
+    def encode_batch(self, texts: Sequence[str]) -> Sequence[Any]: ...
 
 
 TokenizerSource = ExportableTokenizer | Mapping[str, bytes] | str | os.PathLike[str]
@@ -72,6 +75,7 @@ def save_pretrained(
     max_shard_bytes: int = 5_000_000_000,
     extra_files: Mapping[str, str] | None = None,
     require_transformers: bool = False,
+    sample_texts: Sequence[str] = (),
 ) -> None:
     """Writes config.json, model.safetensors, the tokenizer's files and README.md.
 
@@ -90,6 +94,7 @@ def save_pretrained(
         max_shard_bytes: larger weights are split into files of this size, with an index.
         extra_files: texts by their path in the folder, for other libraries that read it.
         require_transformers: refuse a model that only bertjax could load.
+        sample_texts: training text, whose ids are compared with those of `transformers.AutoTokenizer`.
 
     Raises:
         UserError: the folder holds something else, the model cannot be written, or the disk refused.
@@ -123,7 +128,7 @@ def save_pretrained(
             for name, content in files.items():
                 (temporary / name).parent.mkdir(exist_ok=True)
                 (temporary / name).write_bytes(content)
-            verify_export(temporary, params, config, heads=heads, tokenizer=tokenizer)
+            verify_export(temporary, params, config, heads=heads, tokenizer=tokenizer, sample_texts=sample_texts)
     except OSError as error:
         raise UserError(f"cannot write the export to {folder}: {error.strerror or error}") from error
 
@@ -135,6 +140,7 @@ def verify_export(
     *,
     heads: tuple[str, ...],
     tokenizer: TokenizerSource | None = None,
+    sample_texts: Sequence[str] = (),
 ) -> None:
     """Reads a written folder and compares it with the model in memory.
 
@@ -146,6 +152,7 @@ def verify_export(
         config: architecture in memory.
         heads: heads that `params` holds.
         tokenizer: the tokenizer that was written, if any.
+        sample_texts: training text, for the comparison of tokenizers.
 
     Raises:
         ExportError: something differs.
@@ -169,7 +176,7 @@ def verify_export(
     if tokenizer is not None and _tokenizer_files(tokenizer, config) != dict(loaded.tokenizer_files):
         raise ExportError(f"{folder}: the tokenizer files read back differ from those that were written")
     if tokenizer is not None and not isinstance(tokenizer, Mapping | str | os.PathLike):
-        _compare_tokenizer(folder, tokenizer, config)
+        _compare_tokenizer(folder, tokenizer, config, sample_texts)
 
 
 def _write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int) -> None:
@@ -251,14 +258,35 @@ def _compare_outputs(memory: ModelWeights, loaded: ModelWeights) -> None:
             raise ExportError(f"the model read back differs from the one in memory: {name} by {difference:.2g}")
 
 
-def _compare_tokenizer(folder: Path, tokenizer: ExportableTokenizer, config: EncoderConfig) -> None:
-    """Compares the ids of a few sentences, by the file that was written and by the tokenizer in memory."""
-    from tokenizers import Tokenizer
-
-    written = Tokenizer.from_file(str(folder / "tokenizer.json"))
+def _compare_tokenizer(
+    folder: Path, tokenizer: ExportableTokenizer, config: EncoderConfig, sample_texts: Sequence[str]
+) -> None:
+    """Compares the ids of training with those of the file that was written, for a few sentences and training text."""
+    written = _read_tokenizer(folder, with_transformers=bool(sample_texts))
     for sentence in _SENTENCES:
         if written.encode(sentence).ids != list(tokenizer.encode_with_specials(sentence)):
             raise ExportError(f"{folder}: the tokenizer read back gives other ids for {sentence!r}")
+    special = [token.content for token in written.get_added_tokens_decoder().values() if token.special]
+    texts = [*_SENTENCES, *(text for text in sample_texts if not any(token in text for token in special))]
+    encodings = written.encode_batch(texts, add_special_tokens=False)
+    for text, encoding, ids in zip(texts, encodings, tokenizer.encode_batch(texts), strict=True):
+        if encoding.ids != list(ids):
+            raise ExportError(f"{folder}: the tokenizer read back gives other ids than training for {text[:80]!r}")
     size = written.get_vocab_size()
     if size > config.vocab_size:
         raise ExportError(f"{folder}: the tokenizer has {size} tokens, the model's vocabulary only {config.vocab_size}")
+
+
+def _read_tokenizer(folder: Path, with_transformers: bool) -> Any:
+    """Returns the `tokenizers.Tokenizer` of a folder: the one of `transformers.AutoTokenizer` if that is installed."""
+    from tokenizers import Tokenizer
+
+    if with_transformers:
+        with contextlib.suppress(ImportError):
+            from transformers import AutoTokenizer
+
+            try:
+                return AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+            except Exception as error:  # it raises errors of many kinds
+                raise ExportError(f"{folder}: transformers cannot read the tokenizer: {one_line(error)}") from error
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))

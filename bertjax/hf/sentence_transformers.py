@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,7 @@ def save_sentence_transformers(
     tokenizer: TokenizerSource | None = None,
     card: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    sample_texts: Sequence[str] = (),
 ) -> None:
     """Writes a folder that `SentenceTransformer(folder)` loads, verified as any export is.
 
@@ -109,6 +110,7 @@ def save_sentence_transformers(
         tokenizer: replaces the model's own tokenizer files.
         card: facts for README.md; see `render_model_card`.
         overwrite: replace an earlier export.
+        sample_texts: training text, to compare tokenizers.
 
     Raises:
         UserError: the tokenizer is missing, `max_length` exceeds the positions, the model represents a text by its last
@@ -135,6 +137,7 @@ def save_sentence_transformers(
         overwrite=overwrite,
         extra_files={name: json.dumps(value, indent=2) + "\n" for name, value in files.items()},
         require_transformers=True,
+        sample_texts=sample_texts,
     )
 
 

@@ -287,6 +287,22 @@ def test_transformers_agrees(tmp_path: Path, family: str, model: str) -> None:
     assert (tmp_path / "out" / "model.safetensors").read_text() == "stays"
 
 
+def test_wordpiece_with_other_rules_keeps_them(tmp_path: Path) -> None:
+    """`BertTokenizer` of transformers would put BERT's rules in their place."""
+    from transformers import AutoTokenizer
+
+    berts = trained("bert", "wordpiece")
+    content = json.loads(berts.engine.to_str())
+    content["normalizer"] = {"type": "NFC"}
+    content["pre_tokenizer"] = {"type": "WhitespaceSplit"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    save_huggingface_tokenizer(tokenizer, tmp_path / "out", 64)
+    ids = tokenizer.encode_batch(["THE class, is."])[0].tolist()
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")("THE class, is.", add_special_tokens=False)["input_ids"] == ids
+    assert ids != berts.encode_batch(["THE class, is."])[0].tolist()
+
+
 def test_pairs_have_bert_types(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 

@@ -64,10 +64,10 @@ def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
 class Words:
     """A tokenizer in memory, as the export sees one."""
 
-    def __init__(self, size: int = 30, shift: int = 0):
+    def __init__(self, size: int = 30, shift: int = 0, training_shift: int = 0):
         from tokenizers import Tokenizer, models, pre_tokenizers
 
-        self.shift = shift
+        self.shift, self.training_shift = shift, training_shift
         pieces = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz.!?"][:size]
         self.inner = Tokenizer(models.WordPiece({p: i for i, p in enumerate(pieces)}, unk_token="[UNK]"))
         self.inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -80,6 +80,9 @@ class Words:
 
     def encode_with_specials(self, text: str) -> list[int]:
         return [i + self.shift for i in self.inner.encode(text).ids]
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [[i + self.training_shift for i in self.inner.encode(text).ids] for text in texts]
 
 
 def test_round_trip_drops_the_padding_and_keeps_every_bit(tmp_path: Path) -> None:
@@ -272,6 +275,8 @@ def test_tokenizers_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(save_module, "_compare_outputs", lambda *_: None)
     with pytest.raises(ExportError, match="other ids for"):
         save_pretrained(tmp_path / "out", random_params(), CONFIG, heads=HEADS, tokenizer=Words(shift=1))
+    with pytest.raises(ExportError, match="other ids than training for 'The quick"):
+        save_pretrained(tmp_path / "out", random_params(), CONFIG, heads=HEADS, tokenizer=Words(training_shift=1))
     with pytest.raises(ExportError, match="35 tokens, the model's vocabulary only 30"):
         save_pretrained(tmp_path / "out", random_params(), CONFIG, heads=HEADS, tokenizer=Words(size=35))
     assert list(tmp_path.iterdir()) == []
