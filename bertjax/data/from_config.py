@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import itertools
 import json
 import os
 import sys
@@ -42,7 +40,6 @@ LogFunction = Callable[[str], None]
 
 _TEXT_VERSION = 3
 """Raised when reading, sentence splitting or the extraction of the built-in text changes what comes out."""
-_SAMPLED_LINES, _SAMPLED_CHARS = 200, 20_000  # of all text, of a document
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,16 +243,6 @@ def _training_documents(cfg: ConfigDict) -> Iterator[str]:
             iter_documents(source, cfg.data.encoding_errors)
         )
         yield from (document for document in saved if not (fraction and is_held_out(document, fraction)))
-
-
-def sample_lines(cfg: ConfigDict) -> list[str]:
-    """Returns the first lines of local training text, to compare tokenizers; none if the files are gone."""
-    with contextlib.suppress(UserError):
-        sources = [source for source in parse.sources(cfg) if source.kind != "hub"]
-        documents = (document for source in sources for document in iter_documents(source, cfg.data.encoding_errors))
-        lines = (line for document in documents for line in document[:_SAMPLED_CHARS].split("\n") if line.strip())
-        return list(itertools.islice(lines, _SAMPLED_LINES))
-    return []
 
 
 def tokenizer_folder(cfg: ConfigDict) -> Path | None:

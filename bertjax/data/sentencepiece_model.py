@@ -153,9 +153,7 @@ def _bpe(spec: ModelSpec) -> Any:
     """A BPE model: a token can be made of any two tokens, and the one with the highest score is made first."""
     from tokenizers import models
 
-    made_of_text = {
-        token for token, kind in zip(spec.tokens, spec.types, strict=True) if kind == _NORMAL and token
-    }
+    made_of_text = {token for token, kind in zip(spec.tokens, spec.types, strict=True) if kind == _NORMAL and token}
     order = sorted(range(len(spec.tokens)), key=lambda index: (-spec.scores[index], index))
     merges = [
         (token[:cut], token[cut:])
@@ -201,8 +199,8 @@ def _decoder(spec: ModelSpec) -> Any:
 def is_ambiguous(text: str) -> bool:
     """Returns whether sentencepiece may read a text differently than its translation.
 
-    `tokenizers` normalizes a character with its marks as one, keeps a space before a text that begins with one, takes
-    "▁" and the names of byte tokens at their word, and adds up scores in 64 bits, so that equally good ways to cut "*****" differ.
+    `tokenizers` normalizes a character with its marks as one, keeps a space before a text that begins with one, matches
+    byte tokens by their names, and adds up scores in 64 bits, so that equally good ways to cut "*****" differ.
     """
     if text[:1].isspace() or SPACE in text or "<0x" in text or "\r\n" in text or _REPEATS.search(text):
         return True

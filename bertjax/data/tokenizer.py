@@ -108,7 +108,9 @@ class Tokenizer:
             json.loads(engine.to_str())
             for engine in (self.engine, wordpiece_backend(self.tokens, family_of(self.family), self.lowercase).marked)
         )
-        return all(_explicit(rules[part]) == _explicit(berts[part]) for part in ("normalizer", "pre_tokenizer", "model"))
+        return all(
+            _explicit(rules[part]) == _explicit(berts[part]) for part in ("normalizer", "pre_tokenizer", "model")
+        )
 
     def vocabulary(self, counts: np.ndarray | None = None, multiple: int = 64) -> Vocabulary:
         """Returns the `Vocabulary` for objectives; `counts` int64 [size] are those of the corpus, else zeros."""

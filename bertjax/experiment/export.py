@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ml_collections import ConfigDict
+
+from bertjax.config import parse
 from bertjax.config.model import float32_config
-from bertjax.data import from_config
+from bertjax.data.sources import iter_documents
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
@@ -21,6 +26,8 @@ from bertjax.hf.push import check_repository, push_to_hub
 from bertjax.hf.save import save_pretrained
 from bertjax.hf.sentence_transformers import Pooling, save_sentence_transformers
 from bertjax.types import Params
+
+_SAMPLED_LINES, _SAMPLED_CHARS = 200, 20_000  # of all text, of a document
 
 
 class Upload(NamedTuple):
@@ -119,7 +126,7 @@ def export_params(
     origin = f"step {step}" if len(averaged) < 2 else f"the average of steps {', '.join(map(str, averaged))}"
     if len(averaged) > 1:
         card["steps"] = f"{step} ({origin})"
-    texts = [] if exp.objective.config.is_finetuning else from_config.sample_lines(exp.cfg)
+    texts = [] if exp.objective.config.is_finetuning else _sample_lines(exp.cfg)
     if pooling is None:
         save_pretrained(
             out,
@@ -141,3 +148,13 @@ def export_params(
         load = "sentence_transformers.SentenceTransformer"
     print(f"exported {origin} to {out}, read back and compared; load it with")
     print(f"    {load}({str(out)!r})")
+
+
+def _sample_lines(cfg: ConfigDict) -> list[str]:
+    """Returns the first lines of local training text, to compare tokenizers; none if the files are gone."""
+    with contextlib.suppress(UserError):
+        sources = [source for source in parse.sources(cfg) if source.kind != "hub"]
+        documents = (document for source in sources for document in iter_documents(source, cfg.data.encoding_errors))
+        lines = (line for document in documents for line in document[:_SAMPLED_CHARS].split("\n") if line.strip())
+        return list(itertools.islice(lines, _SAMPLED_LINES))
+    return []

@@ -299,7 +299,9 @@ def test_wordpiece_with_other_rules_keeps_them(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
     save_huggingface_tokenizer(tokenizer, tmp_path / "out", 64)
     ids = tokenizer.encode_batch(["THE class, is."])[0].tolist()
-    assert AutoTokenizer.from_pretrained(tmp_path / "out")("THE class, is.", add_special_tokens=False)["input_ids"] == ids
+    assert (
+        AutoTokenizer.from_pretrained(tmp_path / "out")("THE class, is.", add_special_tokens=False)["input_ids"] == ids
+    )
     assert ids != berts.encode_batch(["THE class, is."])[0].tolist()
 
 
