@@ -35,7 +35,7 @@ _SENTENCES = (
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-    """What a sentencepiece model declares.
+    """Declarations of a sentencepiece model.
 
     Attributes:
         kind: unigram, bpe, word or char.
@@ -209,7 +209,7 @@ def is_ambiguous(text: str) -> bool:
 
 @functools.cache
 def _marks() -> re.Pattern[str]:
-    """Returns a pattern of the characters that are no character of their own for the Unicode segmentation rules."""
+    """Returns a pattern of the characters that Unicode segmentation joins to others."""
     codes = itertools.chain(range(0x80, 0x20000), range(0xE0000, 0xE0200))  # between them are ideographs
     return re.compile(f"[{''.join(chr(code) for code in codes if _joins(code))}]")
 

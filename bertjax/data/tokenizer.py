@@ -101,7 +101,7 @@ class Tokenizer:
 
     @property
     def _has_bert_rules(self) -> bool:
-        """Returns whether `BertTokenizer`, which makes its rules anew, reads text as this tokenizer does."""
+        """Returns whether `BertTokenizer`, which always has the rules of BERT, reads text as this tokenizer does."""
         if self.kind != "wordpiece":
             return False
         rules, berts = (
