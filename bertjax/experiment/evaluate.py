@@ -15,7 +15,7 @@ from bertjax.experiment import build
 from bertjax.experiment.load import StoredRun, load_run, stored_teacher
 from bertjax.experiment.task import held_out_evaluator, read_held_out
 from bertjax.experiment.teacher import eval_setup
-from bertjax.experiment.workdir import read_config
+from bertjax.experiment.workdir import read_config, require_same_data
 from bertjax.metrics import Metrics, scores_line
 from bertjax.runtime import platform
 from bertjax.training.evaluate import evaluate as compute_metrics
@@ -61,6 +61,7 @@ def _evaluate_task(run: StoredRun, sources: Sequence[str]) -> Metrics:
 
 def _evaluate_pretraining(workdir: Path, run: StoredRun) -> Metrics:
     prepared = from_config.prepare(run.experiment.cfg)
+    require_same_data(run.meta, prepared.digests, "restore the text that it was trained and evaluated on")
     exp = build.make_experiment(run.experiment.cfg, prepared.vocabulary, stored_teacher(workdir))
     setup = eval_setup(exp, run)
     sets = from_config.eval_sets(exp.cfg, prepared)

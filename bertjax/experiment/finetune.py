@@ -16,7 +16,6 @@ from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import parse
 from bertjax.config.task import TASK_KINDS
 from bertjax.data.tokenizer_io import save_tokenizer
-from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.export import export_params
@@ -32,7 +31,14 @@ from bertjax.experiment.task import (
     task_digests,
     task_feed,
 )
-from bertjax.experiment.workdir import changed_keys, has_checkpoints, hold_workdir, require_same_run, write_config
+from bertjax.experiment.workdir import (
+    changed_keys,
+    has_checkpoints,
+    hold_workdir,
+    require_same_data,
+    require_same_run,
+    write_config,
+)
 from bertjax.finetuning.batches import TaskBatches
 from bertjax.metrics import scores_line
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
@@ -147,11 +153,7 @@ def _restore_or_init(
     if restored is None:
         return initial_state(exp, task, processes), None
     require_same_run(checkpoints.directory.parent, restored.step, restored.meta, exp.cfg)
-    if restored.meta["data"] != feed.digests:
-        raise UserError(
-            "the data of this run changed since its checkpoint; restore the data it was trained on, or give another "
-            "--workdir"
-        )
+    require_same_data(restored.meta, feed.digests, "restore the data it was trained on, or give another --workdir")
     print(f"resuming at step {restored.step}")
     return restored.state, restored.meta
 

@@ -19,7 +19,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
-from bertjax.experiment.workdir import read_config, require_same_run
+from bertjax.experiment.workdir import read_settings, require_same_run
 from bertjax.hf import native_format
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.io import atomic
@@ -52,8 +52,7 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
     Raises:
         UserError: the checkpoint is missing or damaged, or belongs to another run.
     """
-    tokenizer = load_tokenizer(workdir / "tokenizer")
-    experiment = stored_experiment(workdir, tokenizer)
+    experiment, tokenizer = stored_experiment(workdir)
     cfg = experiment.cfg
     checkpoints = build.open_checkpoints(cfg, workdir, read_only=True)
     loaded: list[RestoredCheckpoint] = []
@@ -82,14 +81,18 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
     )
 
 
-def stored_experiment(workdir: Path, tokenizer: Tokenizer) -> build.Experiment:
-    """Builds the experiment of a work directory on one device; restores nothing."""
-    cfg = read_config(workdir)
+def stored_experiment(workdir: Path) -> tuple[build.Experiment, Tokenizer]:
+    """Builds the experiment of a work directory on one device, and reads its tokenizer; restores no checkpoint.
+
+    Raises:
+        UserError: config or tokenizer are missing, broken or not those of the run.
+    """
+    cfg, tokenizer = read_settings(workdir)
     cfg.platform = "any"
     cfg.mesh.data, cfg.mesh.fsdp, cfg.mesh.tensor = 1, 1, 1
     platform.use_platform(cfg.platform)
     devices = jax.local_devices()[:1]  # every process reads initial weights and teachers for itself
-    return build.make_experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir), devices)
+    return build.make_experiment(cfg, tokenizer.vocabulary(), stored_teacher(workdir), devices), tokenizer
 
 
 def _last_steps(checkpoints: Checkpoints, step: int | None, count: int) -> list[int]:

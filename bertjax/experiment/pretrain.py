@@ -18,7 +18,6 @@ from bertjax.config.phases import amounts
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
 from bertjax.data.tokenizer_io import save_tokenizer
-from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.export import export_params
@@ -32,6 +31,7 @@ from bertjax.experiment.workdir import (
     changed_keys,
     has_checkpoints,
     hold_workdir,
+    require_same_data,
     require_same_run,
     write_config,
 )
@@ -173,7 +173,12 @@ def _restore_or_init(
             state = load_initial_weights(exp, prepared.tokenizer, state, processes=processes)
         return state, None
     require_same_run(checkpoints.directory.parent, restored.step, restored.meta, exp.cfg)
-    _require_same_data(restored.meta["data"], prepared.digests | exp.digests)
+    require_same_data(
+        restored.meta,
+        dict.fromkeys(restored.meta["data"], "") | prepared.digests | exp.digests,
+        "restore the text it was trained on, or give another --workdir and take the weights alone with "
+        "--config.init_from",
+    )
     print(f"resuming at step {restored.step}")
     for key, before, now in changes:
         print(f"  {key}: {before} -> {now}")
@@ -195,15 +200,6 @@ def _schedule_change(exp: build.Experiment, step: int, changes: list[ChangedKey]
         f"  learning rate of the next step: {float(was(step)):.3e} before, {float(exp.schedule(step)):.3e} now; "
         f"of the last one ({last}): {float(exp.schedule(last)):.3e}"
     )
-
-
-def _require_same_data(saved: dict[str, str], now: dict[str, str]) -> None:
-    changed = sorted(name for name in {*saved, *now} if saved.get(name) != now.get(name))
-    if changed:
-        raise UserError(
-            f"the data of this run changed since its checkpoint ({', '.join(changed)}); restore the text it was "
-            "trained on, or give another --workdir and take the weights alone with --config.init_from"
-        )
 
 
 def _finish(exp: build.Experiment, prepared: Prepared, workdir: Path, step: int, params: Params) -> None:

@@ -23,11 +23,10 @@ from bertjax.config.objectives import objective_class
 from bertjax.config.objectives.task import TaskObjectiveConfig
 from bertjax.config.task import PLAIN_TAGS, TaskConfig, TokensConfig, task_config
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.load import SourceModel, load_source_model, require_model
-from bertjax.experiment.workdir import has_checkpoints, read_config
+from bertjax.experiment.workdir import has_checkpoints, read_settings
 from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_length
 from bertjax.finetuning.evaluate import make_evaluator
 from bertjax.finetuning.objective import TaskObjective
@@ -108,8 +107,7 @@ def read_task(cfg: ConfigDict, workdir: Path) -> Task:
     config = task_config(cfg)
     source = None
     if has_checkpoints(workdir):
-        stored = read_config(workdir)
-        tokenizer = load_tokenizer(workdir / "tokenizer")
+        stored, tokenizer = read_settings(workdir)
         model = encoder_config(stored, tokenizer.vocabulary())
     else:
         require_model(Path(cfg.init_from).expanduser())

@@ -11,9 +11,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.checkpoint.manifest import DamagedCheckpointError, read_manifest
 from bertjax.config.defaults import base_config
 from bertjax.config.overrides import declared, differences, flatten, from_json, to_json
 from bertjax.data import from_config
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError, comma_list
 from bertjax.io import atomic
 from bertjax.io.jsonl import read_log
@@ -116,6 +119,32 @@ def read_config(workdir: Path) -> ConfigDict:
         raise UserError(f"{stored}: {error}") from None
 
 
+def read_settings(workdir: Path) -> tuple[ConfigDict, Tokenizer]:
+    """Returns config and tokenizer of a run, compared with its newest checkpoint, if it has one; executes nothing.
+
+    Raises:
+        UserError: a file is missing or broken, or is not the one that the run was trained with.
+    """
+    cfg, tokenizer = read_config(workdir), load_tokenizer(workdir / "tokenizer")
+    for step, meta in _newest_meta(workdir):
+        require_same_run(workdir, step, meta, cfg)
+        if meta.get("data", {}).get("tokenizer", tokenizer.digest) != tokenizer.digest:
+            raise UserError(
+                f"{workdir / 'tokenizer'} is not the tokenizer of this run, by its checkpoint of step {step}; restore "
+                "the files from a copy"
+            )
+    return cfg, tokenizer
+
+
+def _newest_meta(workdir: Path) -> list[tuple[int, Mapping[str, Any]]]:
+    """Returns step and meta of the newest checkpoint with a valid manifest; empty if there is none."""
+    steps = sorted(map(int, _checkpoint_names(workdir)), reverse=True)
+    for step in steps:
+        with contextlib.suppress(DamagedCheckpointError):
+            return [(step, read_manifest(workdir / "checkpoints" / str(step))["meta"])]
+    return []
+
+
 def metrics_at(workdir: Path, step: int) -> dict[str, float]:
     """Returns the `eval/` metrics of a step from metrics.jsonl; unfinished lines are skipped."""
     path = workdir / "metrics.jsonl"
@@ -127,8 +156,29 @@ def metrics_at(workdir: Path, step: int) -> dict[str, float]:
 
 def has_checkpoints(workdir: Path) -> bool:
     """Returns whether there is a checkpoint to resume from."""
+    return bool(_checkpoint_names(workdir))
+
+
+def _checkpoint_names(workdir: Path) -> list[str]:
     folder = workdir / "checkpoints"
-    return folder.is_dir() and any(entry.name.isdigit() for entry in folder.iterdir())
+    return [entry.name for entry in folder.iterdir() if entry.name.isdecimal()] if folder.is_dir() else []
+
+
+def require_same_data(meta: Mapping[str, Any], digests: Mapping[str, str], advice: str) -> None:
+    """Checks that data are those of a checkpoint.
+
+    Args:
+        meta: meta of the checkpoint.
+        digests: digests of the data; others of the checkpoint are not compared.
+        advice: what the user can do about a difference.
+
+    Raises:
+        UserError: a digest differs; names the data.
+    """
+    saved = meta["data"]
+    changed = sorted(name for name, digest in digests.items() if saved.get(name) != digest)
+    if changed:
+        raise UserError(f"the data of this run changed since its checkpoint ({', '.join(changed)}); {advice}")
 
 
 def require_same_run(workdir: Path, step: int, meta: Mapping[str, Any], cfg: ConfigDict) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertjax.errors import UserError
-from bertjax.experiment.workdir import hold_workdir
+from bertjax.experiment.workdir import has_checkpoints, hold_workdir, read_config, read_settings
 from bertjax.io.run_lock import DirectoryInUseError
 from bertjax.report.comparability import read_compared_run, unique_names
 from bertjax.report.compare import compare as compare_runs
@@ -31,6 +31,7 @@ def report(workdir: Path, with_probes: bool = False) -> Path:
     Returns:
         The path of the page.
     """
+    _verify(workdir)
     record = read_run(workdir)
     if with_probes:
         _probe(workdir)
@@ -40,6 +41,16 @@ def report(workdir: Path, with_probes: bool = False) -> Path:
     path = render(workdir)
     print(f"{path} ({path.stat().st_size / 1024:.0f} KiB): step {record.step:,} of {record.num_steps or 0:,}")
     return path
+
+
+def _verify(workdir: Path) -> None:
+    """Raises `UserError` if config or tokenizer are not those that the run was trained with."""
+    try:
+        read_config(workdir)
+    except UserError:
+        return  # not a run, as `read_run` reports, or one of another version, whose metrics can still be drawn
+    if has_checkpoints(workdir):
+        read_settings(workdir)
 
 
 def _probe(workdir: Path) -> None:
@@ -81,6 +92,8 @@ def compare(folders: Sequence[Path], out: Path | None = None) -> None:
         UserError: no folder is a work directory.
     """
     workdirs = [folder for folder in folders if (folder / "config.json").is_file()]
+    for workdir in workdirs:
+        _verify(workdir)
     for folder in folders:
         if folder not in workdirs and folder.is_dir():
             print(f"skipping {folder}: it has no config.json")
@@ -108,12 +121,11 @@ def _record_with_facts(workdir: Path) -> RunRecord:
 def _facts(workdir: Path) -> dict[str, Any] | None:
     """Returns parameters and FLOPs of a run without a record of them; None if its work directory is incomplete."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    from bertjax.data.tokenizer_io import load_tokenizer
     from bertjax.experiment.load import stored_experiment
     from bertjax.report.training_callbacks import run_facts
 
     try:
-        facts = run_facts(stored_experiment(workdir, load_tokenizer(workdir / "tokenizer")), None, None)
+        facts = run_facts(stored_experiment(workdir)[0], None, None)
     except UserError as error:
         print(f"{workdir}: the cost of a step is unknown ({error})")
         return None
