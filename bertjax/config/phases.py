@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
@@ -53,9 +54,13 @@ def _config_at(cfg: ConfigDict, settings: list[str], batch_size: int | None) -> 
 
 
 def _phases(cfg: ConfigDict) -> list[tuple[int, list[str]]]:
-    """(first batch, settings) of every phase; the last one, the config itself, has no settings."""
+    """(first batch, settings) of every phase; the last one, the config itself, has no settings.
+
+    Shares are added before they are rounded, so that they fit into runs of any length; in a short one, phases that come
+    out at less than a step are left out.
+    """
     phases: list[tuple[int, list[str]]] = []
-    start = 0
+    num_steps, end = cfg.train.num_steps, Fraction(0)
     for text in _joined(cfg.train.phases):
         match = _PHASE.fullmatch(text)
         if match is None:
@@ -65,17 +70,17 @@ def _phases(cfg: ConfigDict) -> list[tuple[int, list[str]]]:
             key = setting.partition("=")[0]
             if key in declared() and not declared()[key].phase:
                 raise UserError(f"train.phases: {key} cannot change during a run")
-        phases.append((start, settings))
-        steps = float(match[1]) / 100 * cfg.train.num_steps if match[2] else float(match[1])
-        if round(steps) < 1:
-            raise UserError(f"train.phases: {text!r} lasts for less than one of the {cfg.train.num_steps} steps")
-        start += round(steps)
-    if start > cfg.train.num_steps:
+        share = Fraction(match[1])
+        if round(share) < 1 and not (match[2] and share):
+            raise UserError(f"train.phases: {text!r} lasts for less than one of the {num_steps} steps")
+        start, end = round(end), end + (share / 100 * num_steps if match[2] else round(share))
+        phases += [(start, settings)] if round(end) > start else []
+    if end > num_steps:
         raise UserError(
-            f"train.phases last for {start} steps, more than train.num_steps={cfg.train.num_steps}; shares such as "
+            f"train.phases last for {round(end)} steps, more than train.num_steps={num_steps}; shares such as "
             "90%:data.seq_len=128 follow the length of the run"
         )
-    return [*phases, (start, [])] if phases and start < cfg.train.num_steps else phases
+    return [*phases, (round(end), [])] if phases and round(end) < num_steps else phases
 
 
 def _joined(texts: tuple[str, ...]) -> list[str]:
@@ -90,7 +95,10 @@ def _joined(texts: tuple[str, ...]) -> list[str]:
 
 
 def _ramp(cfg: ConfigDict, target: int) -> list[tuple[int, int | None]]:
-    """(first batch, batch size or None after it): multiples of `initial_batch_size`, each for equally many steps."""
+    """(first batch, batch size or None after it): multiples of `initial_batch_size`, each for equally many steps.
+
+    Where there are fewer steps than sizes, some sizes are left out.
+    """
     train = cfg.train
     if train.initial_batch_size is None:
         if train.batch_ramp_steps is not None:
@@ -107,11 +115,8 @@ def _ramp(cfg: ConfigDict, target: int) -> list[tuple[int, int | None]]:
             f"train.initial_batch_size={train.initial_batch_size} makes {smaller + 1} batch sizes, each compiled; at "
             f"most {MAX_SIZES}: raise it"
         )
-    if not smaller <= steps <= train.num_steps:
-        raise UserError(
-            f"train.batch_ramp_steps={steps} must lie between {smaller}, the sizes before the last one, and "
-            f"train.num_steps={train.num_steps}"
-        )
+    if steps > train.num_steps:
+        raise UserError(f"train.batch_ramp_steps={steps} must lie between 0 and train.num_steps={train.num_steps}")
     sizes = [(index * steps // smaller, (index + 1) * train.initial_batch_size) for index in range(smaller)]
     return [*sizes, (steps, None)]
 

@@ -39,6 +39,26 @@ def test_phases_follow_each_other_and_the_config_comes_last(cfg: ConfigDict) -> 
     assert table(cfg) == [(0, 64, 128), (90, 64, 512)]  # a share follows the length of the run
 
 
+def test_shares_fit_into_runs_of_any_length(cfg: ConfigDict) -> None:
+    """Six shares of one run, rounded one by one, would be 6 of 5 steps, and less than one step each of a single one."""
+    cfg.train.phases = (*(f"14%:data.seq_len={length}" for length in (64, 72, 80, 88, 96)), "20%:data.seq_len=256")
+    for steps in (1, 5, 11, 18, 100, 15_625):
+        cfg.train.num_steps = steps
+        phases = table(cfg)
+        ends = [start for start, *_ in phases[1:]] + [steps]
+        for (start, _, length), end in zip(phases, ends, strict=True):
+            share = {64: (0, 14), 72: (14, 28), 80: (28, 42), 88: (42, 56), 96: (56, 70), 256: (70, 90)}
+            low, high = share.get(length, (90, 100))
+            assert abs(start - low / 100 * steps) <= 0.5 and abs(end - high / 100 * steps) <= 0.5 and start < end
+
+
+def test_a_ramp_of_few_steps_leaves_sizes_out(cfg: ConfigDict) -> None:
+    cfg.train.initial_batch_size = 16
+    for steps, expected in ((0, [(0, 64)]), (1, [(0, 48), (1, 64)]), (2, [(0, 32), (1, 48), (2, 64)])):
+        cfg.train.batch_ramp_steps = steps
+        assert [(start, size) for start, size, _ in table(cfg)] == expected
+
+
 def test_a_comma_of_the_command_line_may_part_phases_or_settings(cfg: ConfigDict) -> None:
     cfg.train.phases = ("80%:data.seq_len=128", "objective.masking.max_predictions=20", "100:data.seq_len=256")
     assert table(cfg) == [(0, 64, 128), (800, 64, 256), (900, 64, 512)]
@@ -78,10 +98,12 @@ def test_a_ramp_leads_to_the_rows_of_the_first_phase(cfg: ConfigDict) -> None:
         ({"phases": ("10:objective.name=clm",)}, "objective.name cannot change"),
         ({"phases": ("10:data.seq_len=short",)}, "train.phases: .*seq_len"),
         ({"phases": ("1001:data.seq_len=128",)}, "1001 steps, more than train.num_steps=1000"),
-        ({"phases": ("0.01%:data.seq_len=128",)}, "less than one of the 1000 steps"),
+        ({"phases": ("0%:data.seq_len=128",)}, "less than one of the 1000 steps"),
+        ({"phases": ("0:data.seq_len=128",)}, "less than one of the 1000 steps"),
+        ({"phases": ("60%:data.seq_len=128", "40.1%:data.seq_len=64")}, "1001 steps, more than"),
         ({"initial_batch_size": 48}, "must divide train.batch_size=64"),
         ({"initial_batch_size": 1}, "makes 64 batch sizes"),
-        ({"initial_batch_size": 16, "batch_ramp_steps": 2}, "must lie between 3"),
+        ({"initial_batch_size": 16, "batch_ramp_steps": 1001}, "must lie between 0 and train.num_steps=1000"),
         ({"batch_ramp_steps": 10}, "needs train.initial_batch_size"),
         (
             {"initial_batch_size": 16, "phases": ("60:data.seq_len=64", "10:train.batch_size=32")},

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.model import encoder_config
 from bertjax.config.overrides import load_config
-from bertjax.config.parse import check
+from bertjax.config.parse import check, schedule_config
 from bertjax.experiment import build
 from bertjax.experiment.dry_run import abstract_batch
 from bertjax.models.model import abstract_params, count_params
@@ -56,6 +56,16 @@ def teacher_of(cfg: ConfigDict) -> Network | None:
         dataclasses.replace(encoder_config(load_config(f"{CONFIGS}/{name}")), vocab_size=cfg.data.vocab_size),
         ("pooler", "mlm", "pair"),
     )
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_length_of_a_run(spec: str) -> None:
+    cfg = load_config(f"{CONFIGS}/{spec}")
+    for steps in (1, 5, 11, 89):
+        cfg.train.num_steps = steps
+        check(cfg)
+        schedule = schedule_config(cfg)
+        assert 0 <= schedule.warmup_steps <= steps and schedule.decay >= 1
 
 
 # Sizes that differ from another of their family in little but width and depth

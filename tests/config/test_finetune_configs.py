@@ -26,6 +26,9 @@ def test_every_recipe_of_every_kind(kind: str, recipe: str) -> None:
     check(cfg)
     assert task_config(cfg).kind == kind and cfg.objective.name == "task"
     assert 0 < schedule_config(cfg).warmup_steps < 1000
+    for steps in (1, 4):
+        cfg.train.num_steps = steps
+        check(cfg)
 
 
 def test_what_authors_say() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config.fields import reference
+from bertjax.config.fields import derived, reference
 from bertjax.config.task import TASK_KINDS
 from bertjax.errors import require_one_of
 
@@ -167,7 +168,13 @@ def make_task(config: ConfigDict, kind: str, family: str = "bert") -> ConfigDict
     warmup = values.pop("warmup")
     for key, value in values.items():
         reference(config, key).set(value)
-    config.schedule.warmup_steps = (config.train.get_ref("num_steps") * warmup + 0.5).to_int()
+    at_least = 1 if config.schedule.name == "slanted_triangular" else 0  # which begins with a rise
+    warmup_steps = functools.partial(_share_of_run, share=warmup, at_least=at_least)
+    config.schedule.warmup_steps = derived(config, "train.num_steps", warmup_steps)
     config.checkpoint.keep = 1
     config.export.at_end = True
     return config
+
+
+def _share_of_run(steps: int, share: float, at_least: int) -> int:
+    return max(int(steps * share + 0.5), at_least)
