@@ -112,6 +112,11 @@ class QaConfig(TaskKind, group="task.qa"):
     allow_no_answer: bool = setting(
         False, help="Questions may have no answer (SQuAD 2.0; version_2_with_negative in transformers' run_qa)."
     )
+    skip_invalid: bool = setting(
+        False,
+        help="Leave out questions that cannot be read (no answer, an answer that is not text) and print how many; "
+        "false: the first one is an error.",
+    )
     null_score_diff_threshold: float = setting(
         0.0, help="Margin by which the score of no answer must exceed that of the best span to predict no answer."
     )

@@ -20,6 +20,7 @@ from bertjax.finetuning.readers.examples import QaExamples
 from bertjax.finetuning.templates import TokenRanges, assemble_windows, encode_texts, find_template, range_begins
 
 _CONTEXTS_PER_CALL = 1024
+_UNANSWERABLE, _MISPLACED = -1, -2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,11 +82,11 @@ def qa_data(
     """
     notes = list(examples.notes)
     chosen = np.arange(len(examples))
-    if training and examples.answers is not None:
-        chosen = np.flatnonzero(_is_at_offset(examples))
-        if len(chosen) < len(examples):
-            count = len(examples) - len(chosen)
-            notes.append(f"{count:,} of {len(examples):,} questions are left out: the answer is not at answer_start")
+    if examples.answers is not None:
+        answer = _answers_at_offset(examples)
+        notes += _misplaced_note(examples, np.flatnonzero(answer == _MISPLACED), training)
+        if training:
+            chosen = np.flatnonzero(answer != _MISPLACED)
         if not len(chosen):
             raise UserError("task.train: no answer stands at its answer_start; it counts characters, from 0")
     template = find_template(tokenizer, is_pair=True)
@@ -108,7 +109,7 @@ def qa_data(
     position = range_begins(template, parts, 0 if is_context_first else 1)
     values = {}
     if examples.answers is not None:
-        spans = _answer_tokens(examples, chosen, contexts)
+        spans = _answer_tokens(examples, chosen, answer[chosen], contexts)
         values = _labels(spans[which], contexts, first_token, lengths, position, summary)
     features = Features(tokens, offsets, types, chosen[which].astype(np.int32), summary, values)
     notes.append(_window_note(config, len(chosen), values, summary))
@@ -144,29 +145,53 @@ def _windows(lengths: IntArray, limits: IntArray, stride: int) -> tuple[IntArray
     return which, starts, np.minimum(limits[which], lengths[which] - starts)
 
 
-def _is_at_offset(examples: QaExamples) -> np.ndarray:
-    """Returns bool [questions]: whether the first answer is at its offset, apart from blanks; True without answer."""
+def _answers_at_offset(examples: QaExamples) -> IntArray:
+    """Returns int64 [questions]: the first answer that is at its offset, apart from blanks.
+
+    `_UNANSWERABLE` stands for a question without answers, `_MISPLACED` for one whose answers are all elsewhere.
+    """
     assert examples.answers is not None
-    result = np.ones(len(examples), bool)
-    for index, (answers, context) in enumerate(zip(examples.answers, examples.context_of, strict=True)):
+    result = np.full(len(examples), _UNANSWERABLE)
+    for index, (answers, context_of) in enumerate(zip(examples.answers, examples.context_of, strict=True)):
+        context, given = examples.contexts[context_of], enumerate(zip(*answers, strict=True))
         if answers.texts:
-            text, start = answers.texts[0], answers.starts[0]
-            at_offset = examples.contexts[context][start : start + len(text)]
-            result[index] = bool(text.strip()) and (at_offset == text or at_offset.split() == text.split())
+            result[index] = next((i for i, (text, start) in given if _is_at(text, start, context)), _MISPLACED)
     return result
 
 
-def _answer_tokens(examples: QaExamples, chosen: IntArray, contexts: TokenizedContexts) -> IntArray:
-    """Returns int64 [chosen, 4]: characters [begin, end) of the first answer, its first and last token.
+def _is_at(text: str, start: int, context: str) -> bool:
+    at_offset = context[start : start + len(text)] if start >= 0 else ""
+    return bool(text.strip()) and (at_offset == text or at_offset.split() == text.split())
+
+
+def _misplaced_note(examples: QaExamples, misplaced: IntArray, training: bool) -> list[str]:
+    """Returns the remark on questions none of whose answers is at its `answer_start`; names the first one."""
+    if not len(misplaced):
+        return []
+    first = int(misplaced[0])
+    effect = "left out" if training else "scored by their texts, without answer in the loss"
+    return [
+        f"{len(misplaced):,} of {len(examples):,} questions are {effect}: no answer is at its answer_start (first "
+        f"{examples.locations[first]}, {examples.ids[first]!r})"
+    ]
+
+
+def _answer_tokens(examples: QaExamples, chosen: IntArray, answer: IntArray, contexts: TokenizedContexts) -> IntArray:
+    """Returns int64 [chosen, 4]: characters [begin, end) of the chosen answer, its first and last token.
 
     Tokens are counted among those of all contexts; begin is -1 without answer.
+
+    Args:
+        examples: the questions.
+        chosen: int64 [chosen], indices of the questions.
+        answer: int64 [chosen], the answer of each, as of `_answers_at_offset`.
+        contexts: tokens of the contexts.
     """
     assert examples.answers is not None
     spans = np.full((len(chosen), 4), -1, np.int64)
-    for row, index in enumerate(chosen):
-        answers = examples.answers[index]
-        if answers.texts:
-            spans[row, :2] = answers.starts[0], answers.starts[0] + len(answers.texts[0])
+    for row in np.flatnonzero(answer >= 0):
+        texts, starts = examples.answers[chosen[row]]
+        spans[row, :2] = starts[answer[row]], starts[answer[row]] + len(texts[answer[row]])
     context = np.array(examples.context_of, np.int64)[chosen]
     # Characters of all contexts on one axis: a context begins after the end of the one before.
     widest = max(int(contexts.ends.max(initial=0)), int(spans[:, 1].max(initial=0))) + 2

@@ -203,10 +203,7 @@ class Predictor:
             return data
         if not self.config.qa.allow_no_answer and any(not each.texts for each in examples.answers or ()):
             raise UserError("a question has no gold answer; give --no-answer, if the model knows such questions")
-        unlabelled = dataclasses.replace(examples, answers=None)  # gold answers need no offsets here
-        result = make_features(self.config, unlabelled, self._tokenizer)
-        assert isinstance(result, QaData)
-        return dataclasses.replace(result, examples=examples)
+        return make_features(self.config, examples, self._tokenizer)
 
     def _scores(self, data: TaskData) -> np.ndarray:
         features = data.features

@@ -12,6 +12,7 @@ from bertjax.config.sources import TASK_SOURCES, parse_task_source
 from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
+from bertjax.finetuning.readers.squad import read_answers
 from bertjax.finetuning.readers.tables import read_rows
 from bertjax.finetuning.tasks import read_examples
 from bertjax.inference.text_files import JsonRecord, is_jsonl, parse_records, read_records, read_texts
@@ -249,7 +250,7 @@ def _collect(config: TaskConfig, items: Sequence[_Example], first: int, gold: bo
     if config.spec is QaConfig:
         contexts: dict[str, int] = {}
         context_of = [contexts.setdefault(each.second or "", len(contexts)) for each in items]
-        answers = [_answers(each) for each in items] if gold else None
+        answers = [_gold_answers(each) for each in items] if gold else None
         examples = QaExamples([each.first for each in items], list(contexts), context_of, answers, numbers, locations)
     elif config.spec is TokensConfig:
         split = [(each.first, split_words(each.first)) if each.words is None else None for each in items]
@@ -266,17 +267,9 @@ def _collect(config: TaskConfig, items: Sequence[_Example], first: int, gold: bo
     return PredictInputs(examples, ids, split)
 
 
-def _answers(example: _Example) -> GoldAnswers:
-    """Reads {"text": [...]} as on the hub, or [{"text": ...}] as in SQuAD's files; offsets are not needed."""
-    value = example.gold
-    if isinstance(value, GoldAnswers):
-        return value
-    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
-        value = {"text": [each.get("text") for each in value]}
-    texts = value.get("text") if isinstance(value, dict) else None
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise UserError(f"{example.location}: answers must be texts, as in SQuAD's files, to be scored against")
-    return GoldAnswers(tuple(texts), (0,) * len(texts))
+def _gold_answers(example: _Example) -> GoldAnswers:
+    is_read = isinstance(example.gold, GoldAnswers)
+    return example.gold if is_read else read_answers(example.gold, example.location)
 
 
 def _label(example: _Example) -> str:

@@ -128,8 +128,17 @@ def test_training_leaves_out_answers_that_are_not_there() -> None:
     examples.answers[8] = GoldAnswers((" ",), (examples.contexts[examples.context_of[8]].index(" "),))
     found = qa_data(config(), examples, trained("bert"), training=True)
     assert set(range(40)) - set(found.features.example.tolist()) == {4, 6, 8}
-    assert found.notes[0] == "3 of 40 questions are left out: the answer is not at answer_start"
-    assert set(qa_data(config(), examples, trained("bert")).features.example.tolist()) == set(range(40))
+    assert found.notes[0] == (
+        f"3 of 40 questions are left out: no answer is at its answer_start (first {examples.locations[4]}, "
+        f"{examples.ids[4]!r})"
+    )
+    scored = qa_data(config(), examples, trained("bert"))
+    assert set(scored.features.example.tolist()) == set(range(40)) and "scored by their texts" in scored.notes[0]
+    windows = np.isin(scored.features.example, [4, 6, 8])
+    assert (scored.features.labels["start_labels"] == scored.features.summary_position)[windows].all()
+    examples.answers[4] = GoldAnswers(("elsewhere", text), (-1, start))
+    found = qa_data(config(), examples, trained("bert"), training=True)
+    assert found.notes[0].startswith("2 of 40") and 4 in found.features.example, "the second answer is at its offset"
     examples.answers[:] = [GoldAnswers((text + "?",), (start,))] * 40
     with pytest.raises(UserError, match="no answer stands at its answer_start"):
         qa_data(config(), examples, trained("bert"), training=True)

@@ -293,7 +293,7 @@ def test_squad_as_json_lines(tmp_path: Path) -> None:
     assert found.answers == [GoldAnswers(("cat",), (2,))] * 2 and found.ids == ["5", "6"]
     for answers in ({"text": "cat", "answer_start": [2]}, {"text": ["cat", "a"], "answer_start": [2]}, [{"text": 1}]):
         with pytest.raises(
-            UserError, match=r"a:1: (answers must be texts, each with its answer_start|no 'answer_start')"
+            UserError, match=r"a:1 \('5'\): (answers must be texts|2 answers, but not as many answer_start)"
         ):
             squad(tmp_path / "a", json.dumps(row | {"answers": answers}), "jsonl")
 
@@ -303,7 +303,10 @@ BAD_SQUAD = [
     ({"paragraphs": []}, r"a: no 'data' where one is expected; squad: reads the JSON of SQuAD"),
     (file_of({"context": "c", "qas": [{"id": "1", "answers": []}]}), r"a: question 1: no 'question'"),
     (file_of({"context": "c", "qas": 3}), r"a: question 1: 'qas' is not a list"),
-    (file_of({"context": CONTEXT, "qas": [qas("q", ("cat", -1))]}), r"question 1: answer_start must be a number"),
+    (
+        file_of({"context": CONTEXT, "qas": [qas("q1", ("cat", 2)), qas("q2", (7, 0))]}),
+        r"question 2 \('q2'\): answers must be texts.*; task.qa.skip_invalid=true leaves such questions out",
+    ),
     (
         file_of({"context": CONTEXT, "qas": [qas("q")]}),
         r"question 1: question 'q' has no answer; set task.qa.allow_no_answer=true",
@@ -317,6 +320,19 @@ BAD_SQUAD = [
 def test_broken_squad(tmp_path: Path, content: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         squad(tmp_path / "a", content)
+
+
+def test_one_bad_answer_does_not_end_a_file(tmp_path: Path) -> None:
+    """Official CMRC 2018 has answers at -1: their texts are scored. Questions that cannot be read are left out."""
+    good, unplaced = qas("q1", ("cat", 2)), qas("q2", ("sat", -1))
+    bad = [qas("q3", (7, 0)), qas("q4"), {"id": "q5", "answers": []}]
+    unplaced["answers"].append({"text": "cat"})
+    content = file_of({"context": CONTEXT, "qas": [good, bad[0], unplaced, *bad[1:]]})
+    found = squad(tmp_path / "a", content, skip_invalid=True)
+    assert found.ids == ["q1", "q2"]
+    assert found.answers == [GoldAnswers(("cat",), (2,)), GoldAnswers(("sat", "cat"), (-1, -1))]
+    (note,) = found.notes
+    assert note.startswith("3 questions are left out (task.qa.skip_invalid), first ") and "question 2 ('q3')" in note
 
 
 def test_invalid_utf8_in_squad_and_replaced(tmp_path: Path) -> None:

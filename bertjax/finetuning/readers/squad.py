@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from bertjax.config.sources import Source, source_files
 from bertjax.config.task import TaskConfig
@@ -16,15 +17,27 @@ from bertjax.finetuning.readers.tables import read_rows, require_distinct, requi
 
 _COLUMNS = ("id", "question", "context")
 _FORMAT = "the JSON of SQuAD: data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}"
-_Question = tuple[str, str, str, str, GoldAnswers | None]
-"""Location, id, question, context, answers."""
+UNKNOWN_START = -1
+"""Start of an answer whose place in the context is not given: it can be scored, not trained on."""
+
+
+class _Question(NamedTuple):
+    id: str
+    question: str
+    context: str
+    answers: GoldAnswers | None
+
+
+_Questions = Iterator[tuple[str, Callable[[], _Question]]]
+"""Location of every question, and a function that reads it."""
 
 
 def read_questions(config: TaskConfig, sources: Sequence[Source], labelled: bool, errors: str) -> QaExamples:
     """Reads all questions of squad, jsonl or hub sources, in order; equal contexts are kept once.
 
     Args:
-        config: `task.qa.allow_no_answer` says whether questions may have no answer.
+        config: `task.qa.allow_no_answer` says whether questions may have no answer, `task.qa.skip_invalid` whether
+            those that cannot be read are left out.
         sources: where the questions are.
         labelled: whether to read answers.
         errors: "strict", or "replace" for invalid UTF-8.
@@ -34,56 +47,81 @@ def read_questions(config: TaskConfig, sources: Sequence[Source], labelled: bool
     """
     examples = QaExamples([], [], [], [] if labelled else None, [], [])
     index: dict[str, int] = {}
+    invalid: list[str] = []
     for source in sources:
-        read = _read_squad if source.kind == "squad" else _read_records
-        for location, name, question, context, answers in read(source, labelled, errors):
-            if answers is not None and not answers.texts and not config.qa.allow_no_answer:
-                raise UserError(f"{location}: question {name!r} has no answer; set task.qa.allow_no_answer=true")
+        for location, read in (_squad_questions if source.kind == "squad" else _record_questions)(
+            source, labelled, errors
+        ):
+            try:
+                question = read()
+                _require_answer(config, question, location)
+            except UserError as error:
+                if not config.qa.skip_invalid:
+                    raise UserError(f"{error}; task.qa.skip_invalid=true leaves such questions out") from None
+                invalid.append(str(error))
+                continue
             examples.locations.append(location)
-            examples.ids.append(name)
-            examples.questions.append(question)
-            if context not in index:
-                index[context] = len(index)
-                examples.contexts.append(context)
-            examples.context_of.append(index[context])
-            if examples.answers is not None and answers is not None:
-                examples.answers.append(answers)
+            examples.ids.append(question.id)
+            examples.questions.append(question.question)
+            if question.context not in index:
+                index[question.context] = len(index)
+                examples.contexts.append(question.context)
+            examples.context_of.append(index[question.context])
+            if examples.answers is not None and question.answers is not None:
+                examples.answers.append(question.answers)
+    if invalid:
+        examples.notes.append(f"{len(invalid):,} questions are left out (task.qa.skip_invalid), first {invalid[0]}")
     require_distinct(examples.ids, examples.locations)
     return examples
 
 
-def gold_answers(texts: Any, starts: Any, where: str) -> GoldAnswers:
-    """Returns checked answers.
+def _require_answer(config: TaskConfig, question: _Question, where: str) -> None:
+    if question.answers is not None and not question.answers.texts and not config.qa.allow_no_answer:
+        raise UserError(f"{where}: question {question.id!r} has no answer; set task.qa.allow_no_answer=true")
+
+
+def read_answers(value: Any, where: str) -> GoldAnswers:
+    """Reads {"text": [...], "answer_start": [...]} as on the hub, or a list of objects as in SQuAD's files.
+
+    A start that is absent or no whole number is `UNKNOWN_START`.
 
     Args:
-        texts: the answers.
-        starts: the characters of the context at which they begin.
-        where: location, for messages.
+        value: the answers.
+        where: their location, for messages.
 
     Raises:
-        UserError: they are not texts, each with its first character.
+        UserError: an answer is not text, or there are more or fewer starts than texts.
     """
-    is_list = isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts)
-    if not is_list or not all(isinstance(text, str) for text in texts):
-        raise UserError(f"{where}: answers must be texts, each with its answer_start")
-    if not all(type(start) is int and start >= 0 for start in starts):
-        raise UserError(f"{where}: answer_start must be a number of characters, at least 0")
-    return GoldAnswers(tuple(texts), tuple(starts))
+    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
+        names = ("text", "answer_start")
+        value = {name: [each.get(name) for each in value] for name in names}
+    texts = value.get("text") if isinstance(value, dict) else None
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise UserError(f"{where}: answers must be texts, as in SQuAD's files or on the hub")
+    starts = value.get("answer_start") or [UNKNOWN_START] * len(texts)
+    if not isinstance(starts, list) or len(starts) != len(texts):
+        raise UserError(f"{where}: {len(texts)} answers, but not as many answer_start")
+    return GoldAnswers(tuple(texts), tuple(start if type(start) is int else UNKNOWN_START for start in starts))
 
 
-def _read_squad(source: Source, labelled: bool, errors: str) -> Iterator[_Question]:
+def _squad_questions(source: Source, labelled: bool, errors: str) -> _Questions:
     for path in source_files(source):
         number = 0
         for paragraph in _paragraphs(_read_json(path, errors), path):
-            where = f"{path}: question {number + 1}"
-            context = require_text(_get(paragraph, "context", where), "context", where, errors)
-            for entry in _get_list(paragraph, "qas", where):
+            for entry in _get_list(paragraph, "qas", f"{path}: question {number + 1}"):
                 number += 1
                 where = f"{path}: question {number}"
-                name, question = (
-                    require_text(_get(entry, key, where), key, where, errors) for key in ("id", "question")
-                )
-                yield where, name, question, context, _answers(entry, where) if labelled else None
+                yield where, functools.partial(_squad_question, paragraph, entry, where, labelled, errors)
+
+
+def _squad_question(paragraph: Any, entry: Any, where: str, labelled: bool, errors: str) -> _Question:
+    context = require_text(_get(paragraph, "context", where), "context", where, errors)
+    name, question = (require_text(_get(entry, key, where), key, where, errors) for key in ("id", "question"))
+    answers = None
+    if labelled:
+        is_impossible = entry.get("is_impossible") is True
+        answers = read_answers([] if is_impossible else _get(entry, "answers", where), f"{where} ({name!r})")
+    return _Question(name, question, context, answers)
 
 
 def _read_json(path: str, errors: str) -> Any:
@@ -119,26 +157,16 @@ def _get_list(record: Any, key: str, where: str) -> list[Any]:
     return value
 
 
-def _answers(entry: dict[str, Any], where: str) -> GoldAnswers:
-    if entry.get("is_impossible") is True:
-        return GoldAnswers((), ())
-    value = _get_list(entry, "answers", where)
-    texts, starts = ([_get(each, key, where) for each in value] for key in ("text", "answer_start"))
-    return gold_answers(texts, starts, where)
-
-
-def _read_records(source: Source, labelled: bool, errors: str) -> Iterator[_Question]:
+def _record_questions(source: Source, labelled: bool, errors: str) -> _Questions:
     columns = [("task.train", name) for name in (*_COLUMNS, *["answers"] * labelled)]
     for where, values in read_rows(source, columns, errors=errors):
-        name, question, context = (
-            require_text(str(value) if key == "id" else value, key, where, errors)
-            for key, value in zip(_COLUMNS, values[:3], strict=True)
-        )
-        yield where, name, question, context, _record_answers(values[3], where) if labelled else None
+        yield where, functools.partial(_record_question, values, where, errors)
 
 
-def _record_answers(value: Any, where: str) -> GoldAnswers:
-    """Reads {"text": [...], "answer_start": [...]} as on the hub, or a list of objects as in SQuAD's files."""
-    if isinstance(value, list):
-        return _answers({"answers": value}, where)
-    return gold_answers(_get(value, "text", where), _get(value, "answer_start", where), where)
+def _record_question(values: list[Any], where: str, errors: str) -> _Question:
+    name, question, context = (
+        require_text(str(value) if key == "id" else value, key, where, errors)
+        for key, value in zip(_COLUMNS, values[:3], strict=True)
+    )
+    answers = read_answers(values[3], f"{where} ({name!r})") if len(values) > 3 else None
+    return _Question(name, question, context, answers)
