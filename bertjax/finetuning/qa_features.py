@@ -153,9 +153,9 @@ def _answers_at_offset(examples: QaExamples) -> IntArray:
     assert examples.answers is not None
     result = np.full(len(examples), _UNANSWERABLE)
     for index, (answers, context_of) in enumerate(zip(examples.answers, examples.context_of, strict=True)):
-        context, given = examples.contexts[context_of], enumerate(zip(*answers, strict=True))
         if answers.texts:
-            result[index] = next((i for i, (text, start) in given if _is_at(text, start, context)), _MISPLACED)
+            context, pairs = examples.contexts[context_of], enumerate(zip(*answers, strict=True))
+            result[index] = next((i for i, (text, start) in pairs if _is_at(text, start, context)), _MISPLACED)
     return result
 
 

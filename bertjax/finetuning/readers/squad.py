@@ -18,7 +18,7 @@ from bertjax.finetuning.readers.tables import read_rows, require_distinct, requi
 _COLUMNS = ("id", "question", "context")
 _FORMAT = "the JSON of SQuAD: data[].paragraphs[].{context, qas[].{id, question, answers[].{text, answer_start}}}"
 UNKNOWN_START = -1
-"""Start of an answer whose place in the context is not given: it can be scored, not trained on."""
+"""Start of an answer whose position in the context is unknown: it can be scored, not trained on."""
 
 
 class _Question(NamedTuple):
