@@ -22,6 +22,7 @@ from bertjax.experiment.finetune import summary
 from bertjax.experiment.task import read_task, require_task, resolve_config, task_batches
 from bertjax.experiment.teacher import attach_teacher, read_teacher
 from bertjax.experiment.workdir import changed_keys
+from bertjax.io.units import format_bytes
 from bertjax.models.model import count_params
 from bertjax.training.flops import bytes_per_device, peak_flops, training_flops
 from bertjax.training.optimizers import lr_rules
@@ -77,12 +78,12 @@ def _print_costs(exp: build.Experiment, memory: int) -> None:
     print(f"tokens            {amounts(cfg, cfg.train.num_steps)[1]:,} at most")
     _print_peak(exp, _print_flops(exp))
     state_bytes = bytes_per_device(state, exp.mesh)
-    print(f"state             {_mib(state_bytes)} per device ({exp.mesh.size} devices: {dict(exp.mesh.shape)})")
+    print(f"state             {format_bytes(state_bytes)} per device ({exp.mesh.size} devices: {dict(exp.mesh.shape)})")
     teacher_bytes = bytes_per_device(exp.frozen, exp.mesh)
     if teacher_bytes:
-        print(f"teacher           {_mib(teacher_bytes)} per device")
-    print(f"step              {_mib(memory)} of activations and buffers per device, from the compiled step")
-    print(f"memory            {_mib(state_bytes + teacher_bytes + memory)} per device")
+        print(f"teacher           {format_bytes(teacher_bytes)} per device")
+    print(f"step              {format_bytes(memory)} of activations and buffers per device, from the compiled step")
+    print(f"memory            {format_bytes(state_bytes + teacher_bytes + memory)} per device")
     config = read_group(cfg, OptimizerConfig)
     rates = lr_rules(config, state.params)
     for rules, name in ((config.decay_rules, "weight decay"), (rates, "learning rate"), (RULES, "sharding")):
@@ -138,7 +139,3 @@ def _compiled_memory(exp: build.Experiment, program: PhaseProgram, batch: Mappin
     if analysis is None:
         raise UserError("this backend does not report the memory of a compiled step")
     return analysis.temp_size_in_bytes
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:,.1f} MiB"
