@@ -18,12 +18,14 @@ from bertjax.config.task import TASK_KINDS
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
+from bertjax.experiment.eval_metric_names import require_metric
 from bertjax.experiment.export import export_params
 from bertjax.experiment.init_from import load_initial_weights
 from bertjax.experiment.load import SourceModel
 from bertjax.experiment.same_on_all import require_same_inputs, require_same_start
 from bertjax.experiment.task import (
     Task,
+    held_out_metric_names,
     read_task,
     require_task,
     resolve_config,
@@ -99,6 +101,7 @@ def train_task(
         The held-out metrics of the exported weights.
     """
     batches = task_batches(cfg, task, sizes=sizes, min_examples=min_examples)
+    best_metric = cfg.checkpoint.best_metric
     cfg = resolve_config(cfg, task, batches)
     parse.check(cfg)
     changes, resumes = processes.run_on_first(
@@ -106,6 +109,8 @@ def train_task(
     )
     exp = build.make_experiment(cfg, task.tokenizer.vocabulary())
     require_same_inputs(exp, task_digests(task), processes)
+    if best_metric is not None:
+        require_metric(best_metric, held_out_metric_names(exp, task))
     if not resumes:
         processes.run_on_first("the work directory", lambda: write_config(workdir, cfg))
     checkpoints = build.open_checkpoints(cfg, workdir, processes=processes)

@@ -20,6 +20,7 @@ from bertjax.data.from_config import Prepared
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
+from bertjax.experiment.eval_metric_names import require_best_metric
 from bertjax.experiment.export import export_params
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
 from bertjax.experiment.load import write_teacher
@@ -71,7 +72,9 @@ def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback:
     if not resumes:
         require_init_source(cfg)
     require_teacher(cfg)
+    require_best_metric(cfg)
     prepared = prepare_on_first_process(cfg, processes)
+    from_config.require_held_out(prepared)
     teacher = read_teacher(cfg, prepared.tokenizer)
     exp = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
     attach_teacher(exp, teacher)
@@ -116,7 +119,6 @@ def _train(
     processes: ProcessGroup,
     callback: Callback,
 ) -> TrainState:
-    from_config.require_held_out(prepared)
     feed = build.corpus_feed(exp, prepared)
     run = build.make_run(exp, feed, workdir, checkpoints, int(state.step), restored_meta, processes)
     for line in summary(exp, prepared, sum(run.batches.sequences_per_epoch.values())):

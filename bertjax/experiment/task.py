@@ -28,7 +28,7 @@ from bertjax.experiment import build
 from bertjax.experiment.load import SourceModel, load_source_model, require_model
 from bertjax.experiment.workdir import has_checkpoints, read_settings
 from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_length
-from bertjax.finetuning.evaluate import make_evaluator
+from bertjax.finetuning.evaluate import make_evaluator, metric_names
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.readers.examples import Examples
 from bertjax.finetuning.readers.labels import collect_labels
@@ -318,6 +318,14 @@ def held_out_evaluator(
     objective = exp.objective
     assert isinstance(objective, TaskObjective)
     return make_evaluator(config, objective, exp.mesh, split.examples, split.data, batches, on_scores)
+
+
+def held_out_metric_names(exp: build.Experiment, task: Task) -> list[str]:
+    """Returns the names of the metrics of `task.eval`, none without held-out examples; runs no model."""
+    if task.held_out is None:
+        return []
+    assert isinstance(exp.objective, TaskObjective)
+    return metric_names(task.config, exp.objective, task.held_out.examples, task.held_out.data)
 
 
 def task_digests(task: Task) -> dict[str, str]:

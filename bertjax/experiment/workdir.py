@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,7 +36,10 @@ ChangedKey = tuple[str, Any, Any]
 
 @contextlib.contextmanager
 def hold_workdir(workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Iterator[None]:
-    """Makes the work directory and locks it against other runs; removes what it made if it is still empty.
+    """Makes the work directory and locks it against other runs.
+
+    A directory that it made is removed again if it is empty at the end, or if a `UserError` ended the run before it
+    had any result.
 
     Args:
         workdir: the work directory.
@@ -61,11 +65,22 @@ def hold_workdir(workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Ite
         except OSError as error:
             raise UserError(f"--workdir {workdir} cannot be written: {error.strerror or error}") from error
         yield
+    except UserError:
+        if workdir in made and not _has_results(workdir):
+            for entry in workdir.iterdir():
+                if entry.name != _LOCK:
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        raise
     finally:
         lock.release()
         with contextlib.suppress(OSError):  # it holds a run now
             for folder in made:
                 folder.rmdir()
+
+
+def _has_results(workdir: Path) -> bool:
+    log = workdir / "metrics.jsonl"
+    return has_checkpoints(workdir) or (workdir / "anomalies").exists() or (log.exists() and log.stat().st_size > 0)
 
 
 def write_config(workdir: Path, cfg: ConfigDict) -> None:
@@ -80,7 +95,7 @@ def check_start(cfg: ConfigDict, workdir: Path) -> None:
     """Raises `UserError` for folders and missing packages that would stop a run after its text is read."""
     atomic.require_writable("--workdir", workdir)
     from_config.require_cache_dir(cfg)
-    has_wandb = "wandb" in sys.modules or importlib.util.find_spec("wandb") is not None
+    has_wandb = sys.modules.get("wandb") or importlib.util.find_spec("wandb")
     if cfg.logging.wandb_project is not None and not has_wandb:
         raise UserError("logging.wandb_project is set but wandb is missing; pip install 'bertjax[wandb]'")
 

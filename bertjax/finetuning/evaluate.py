@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -95,13 +95,34 @@ def make_evaluator(
         on_result: called with every result, for reports.
     """
     forward = ForwardPass(objective, mesh)
-    redundant = (f"{config.kind}_accuracy", "log_loss")  # equal to the accuracy and to the loss
 
     def evaluate(params: Params, frozen: Any) -> dict[str, float]:
         outputs = forward(params, batches)
         result = compute_metrics(config, examples, data, outputs.scores, objective.model.labels)
         on_result(result)
-        metrics = mean_metrics(outputs.sums, objective.loss_weights) | result.metrics
-        return {f"eval/{name}": value for name, value in metrics.items() if name not in redundant}
+        return _named_metrics(config, objective, outputs.sums, result)
 
     return evaluate
+
+
+def metric_names(config: TaskConfig, objective: TaskObjective, examples: Examples, data: TaskData) -> list[str]:
+    """Returns the names of the held-out metrics; runs no model.
+
+    Args:
+        config: settings of the task.
+        objective: the task as an objective.
+        examples: the held-out examples.
+        data: their features.
+    """
+    num_rows = len(data.features.tokens) if config.spec.per_token else len(data.features)
+    scores = np.zeros((num_rows, objective.num_outputs), np.float32)
+    result = compute_metrics(config, examples, data, scores, objective.model.labels)
+    return list(_named_metrics(config, objective, dict.fromkeys(objective.loss_weights, Sum(0.0, 1.0)), result))
+
+
+def _named_metrics(
+    config: TaskConfig, objective: TaskObjective, sums: Mapping[str, Sum], result: EvalResult
+) -> dict[str, float]:
+    redundant = (f"{config.kind}_accuracy", "log_loss")  # equal to the accuracy and to the loss
+    metrics = mean_metrics(sums, objective.loss_weights) | result.metrics
+    return {f"eval/{name}": value for name, value in metrics.items() if name not in redundant}

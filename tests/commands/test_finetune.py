@@ -311,6 +311,7 @@ def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
             "task.export_checkpoint must be one of last, best, not 'bets'; did you mean 'best'",
         ),
         (["--config.task.evals_per_epoch=0"], "task.evals_per_epoch must be above 0, not 0"),
+        (["--config.checkpoint.best_metric=eval/f2"], "best_metric=eval/f2 is none of the metrics of an evaluation: "),
         (["--seeds", "a"], "--seeds a is not a list of whole numbers"),
         (["--grid", "task.epochs"], "is not KEY=VALUE,VALUE"),
     ],

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,8 @@ from lab import Finished, Lab, sentences
 
 import bertjax
 from bertjax.cli import main
+from bertjax.errors import UserError
+from bertjax.experiment.workdir import hold_workdir
 from bertjax.io.run_lock import RunLock
 from bertjax.training import logging
 
@@ -196,13 +201,54 @@ def test_more_steps_are_allowed_and_the_schedule_is_told(
     assert records(workdir)[-1]["step"] == 10
 
 
-def test_nothing_held_out_is_said_before_the_first_update(
-    lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    workdir = tmp_path / "run"
+def test_nothing_held_out_leaves_no_folder(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workdir = tmp_path / "new" / "run"
     assert lab.run("pretrain", "--workdir", workdir, "--config.data.eval_fraction=0.0001") == 2
     assert "no document is held out: raise data.eval_fraction" in capsys.readouterr().err
-    assert not (workdir / "metrics.jsonl").exists() or not records(workdir)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("checkpoint.best_metric=eval/accuracy", "none of the metrics of an evaluation: eval/loss, eval/mlm_loss, "),
+        ("logging.wandb_project=x", "wandb is missing"),
+        ("data.cache_dir=/proc/x", "data.cache_dir=/proc/x cannot be written"),
+    ],
+)
+def test_what_is_known_before_text_is_read(
+    setting: str,
+    message: str,
+    lab: Lab,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def too_late(*_: Any) -> None:
+        raise AssertionError("text was read")
+
+    monkeypatch.setattr("bertjax.experiment.pretrain.prepare_on_first_process", too_late)
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == "wandb" else find(name, *more))
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    assert lab.run("pretrain", "--workdir", tmp_path / "run", f"--config.{setting}") == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_an_error_removes_only_folders_without_results(tmp_path: Path) -> None:
+    def fail(workdir: Path, name: str, text: str) -> None:
+        with pytest.raises(UserError), hold_workdir(workdir):
+            (workdir / "tokenizer").mkdir()
+            (workdir / name).write_text(text)
+            raise UserError("broken")
+
+    fail(tmp_path / "a", "metrics.jsonl", "")
+    fail(tmp_path / "b" / "c", "config.json", "{}")
+    fail(tmp_path / "d", "metrics.jsonl", '{"step": 1}\n')
+    (tmp_path / "mine").mkdir()
+    fail(tmp_path / "mine", "config.json", "{}")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["d", "mine"]
+    assert sorted(each.name for each in (tmp_path / "mine").iterdir()) == ["config.json", "tokenizer"]
 
 
 def test_changed_text_is_refused(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

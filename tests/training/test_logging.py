@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.io.jsonl import JsonlLog
 from bertjax.training.logging import (
     Console,
     TensorBoardWriter,
-    WandbWriter,
     duration,
     eval_line,
     train_line,
@@ -71,13 +68,6 @@ def test_tensorboard_writes_events(tmp_path: Path) -> None:
     writer.close()
     (events,) = tmp_path.glob("events.out.tfevents.*")
     assert b"train/loss" in events.read_bytes()
-
-
-def test_weights_and_biases_missing_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match=r"wandb is missing; pip install 'bertjax\[wandb\]'"):
-        WandbWriter("project", tmp_path, {})
-    assert not list(tmp_path.iterdir())
 
 
 def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture) -> None:
