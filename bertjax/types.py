@@ -26,6 +26,7 @@ Batch = Mapping[str, Any]
     example_positions int32   [B, E]   the summary token of each example
     example_weights   float32 [B, E]   0 = no example
     example_ids       uint32  [B, E]   stable identity in the corpus, the same in every epoch
+    example_epochs    uint32  [B, E]   number of the epoch: tells copies of an example in one batch apart
     example_draws     uint32  [B, E]   epoch modulo dupe_factor: which of the repeated draws this is
     pair_labels       int32   [B, E]   sentence pairs only; 0 = B follows A, 1 = it does not (or precedes A)
     backward          bool    [B]      streams with model.bi_data only: the text is reversed

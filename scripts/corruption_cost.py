@@ -61,6 +61,7 @@ def rows_of(rows: int, length: int) -> dict[str, np.ndarray]:
         "example_positions": (0 * one).astype(np.int32),
         "example_weights": one.astype(np.float32),
         "example_ids": np.arange(rows, dtype=np.uint32)[:, None],
+        "example_epochs": (0 * one).astype(np.uint32),
         "example_draws": (0 * one).astype(np.uint32),
         "pair_labels": (0 * one).astype(np.int32),
         "backward": np.zeros(rows, bool),

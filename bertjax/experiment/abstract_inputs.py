@@ -33,7 +33,7 @@ def abstract_batch(exp: build.Experiment, program: PhaseProgram | None = None) -
     shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]]
     shapes = {name: (tokens, np.int32) for name in ("input_ids", "segment_ids", "position_ids", "token_type_ids")}
     shapes |= {"example_positions": (examples, np.int32), "example_weights": (examples, np.float32)}
-    shapes |= {"example_ids": (examples, np.uint32), "example_draws": (examples, np.uint32)}
+    shapes |= {name: (examples, np.uint32) for name in ("example_ids", "example_epochs", "example_draws")}
     if cfg.data.example_format in ("nsp_pairs", "sop_pairs"):
         shapes["pair_labels"] = (examples, np.int32)
     if cfg.data.example_format in STREAM_FORMATS and encoder_config(cfg).bi_data:

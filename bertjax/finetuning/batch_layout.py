@@ -132,7 +132,7 @@ def make_batch(
         "example_positions": per_window((first + features.summary_position[numbers]).astype(np.int32)),
         "example_weights": per_window(np.ones(len(sequence), np.float32)),
         "example_ids": per_window(numbers.astype(np.uint32)),
-        "example_draws": per_window(np.zeros(len(sequence), np.uint32)),
+        **{name: per_window(np.zeros(len(sequence), np.uint32)) for name in ("example_epochs", "example_draws")},
         "example_numbers": per_window(numbers.astype(np.int32), -1),
     }
     for name, values in features.labels.items():

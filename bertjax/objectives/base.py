@@ -135,9 +135,17 @@ class Objective:
         raise NotImplementedError
 
 
-def example_keys(key: Key, batch: Batch) -> Array:
-    """Returns a key per example [B, E]: its identity folded into `key`, whatever its sequence or device."""
-    return jax.vmap(jax.vmap(lambda identity: jax.random.fold_in(key, identity)))(batch["example_ids"])
+def example_keys(key: Key, batch: Batch, copies: str = "example_epochs") -> Array:
+    """Returns a key per example [B, E], whatever its sequence or device.
+
+    Args:
+        key: the key of the batch, or for what repeats that of the run.
+        batch: a batch.
+        copies: `example_epochs`, so that copies of an example in one batch differ, or `example_draws`, so that it is
+            the same again in a later epoch.
+    """
+    fold = jax.vmap(jax.vmap(lambda identity, copy: jax.random.fold_in(jax.random.fold_in(key, identity), copy)))
+    return fold(batch["example_ids"], batch[copies])
 
 
 def encoder_inputs(batch: Batch) -> Batch:

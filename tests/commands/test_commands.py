@@ -28,6 +28,7 @@ CONTRACT = {
     "example_positions": np.int32,
     "example_weights": np.float32,
     "example_ids": np.uint32,
+    "example_epochs": np.uint32,
     "example_draws": np.uint32,
     "pair_labels": np.int32,
 }

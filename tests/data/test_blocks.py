@@ -54,6 +54,7 @@ def test_layout():
         "example_positions": ("int32", (2, 1)),
         "example_weights": ("float32", (2, 1)),
         "example_ids": ("uint32", (2, 1)),
+        "example_epochs": ("uint32", (2, 1)),
         "example_draws": ("uint32", (2, 1)),
     }
     assert (batch["example_weights"] == 1).all() and (batch["example_positions"] == 0).all()

@@ -119,7 +119,7 @@ def test_every_field_that_is_an_index_is_looked_at(batch: Batch, field: str, val
 
 def test_every_integer_of_a_batch_has_a_limit_or_is_an_identity(batch: Batch) -> None:
     settings = pipeline_of(corpus_of()).sources[0].format.settings
-    free = {"example_ids", "example_draws"}
+    free = {"example_ids", "example_epochs", "example_draws"}
     assert {name for name, array in batch.items() if array.dtype.kind in "iu"} == {*id_limits(settings, V), *free}
 
 

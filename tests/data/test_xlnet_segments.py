@@ -94,6 +94,7 @@ def test_layout_of_segments() -> None:
         "example_positions": ("int32", (1,)),
         "example_weights": ("float32", (1,)),
         "example_ids": ("uint32", (1,)),
+        "example_epochs": ("uint32", (1,)),
         "example_draws": ("uint32", (1,)),
     }
     assert (batch["example_positions"] == SIZE - 1).all()

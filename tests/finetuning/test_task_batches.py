@@ -114,6 +114,7 @@ def test_shapes_and_types_are_static() -> None:
         "example_weights": "float32",
         "score_labels": "float32",
         "example_ids": "uint32",
+        "example_epochs": "uint32",
         "example_draws": "uint32",
     }
     assert all(array.dtype == wanted.get(name, "int32") for name, array in first.items())

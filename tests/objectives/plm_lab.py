@@ -59,6 +59,7 @@ def drawn_rows(seed: int = 0, backward: bool = False, rows: int = B) -> Rows:
         "example_positions": np.full((rows, 1), S - 1, np.int32),
         "example_weights": np.ones((rows, 1), np.float32),
         "example_ids": rng.integers(0, 2**32, (rows, 1), dtype=np.uint64).astype(np.uint32),
+        "example_epochs": np.zeros((rows, 1), np.uint32),
         "example_draws": np.zeros((rows, 1), np.uint32),
     }
     if backward:

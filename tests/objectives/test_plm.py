@@ -102,6 +102,7 @@ def test_backward_rows_begin_their_spans_where_words_begin(vocabulary: Vocabular
         "input_ids": np.concatenate([forward, forward[:, ::-1]]),
         "segment_ids": np.ones((400, 255), np.int32),
         "example_ids": np.arange(400, dtype=np.uint32)[:, None],
+        "example_epochs": np.zeros((400, 1), np.uint32),
         "backward": np.arange(400) >= 200,
     }
     found = corrupted(objective, {name: jnp.asarray(value) for name, value in rows.items()})

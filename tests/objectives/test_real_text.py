@@ -51,6 +51,7 @@ def text() -> tuple[dict[str, jax.Array], Vocabulary]:
         "segment_ids": real.astype(np.int32),
         "position_ids": np.where(real, places, 0).astype(np.int32),
         "example_ids": np.arange(ROWS, dtype=np.uint32)[:, None],
+        "example_epochs": np.zeros((ROWS, 1), np.uint32),
         "example_draws": np.zeros((ROWS, 1), np.uint32),
     }
     counts = np.bincount(stream, minlength=tokenizer.size)

@@ -78,6 +78,7 @@ def batch_of() -> Callable[[int], dict[str, np.ndarray]]:
             "example_positions": (0 * one).astype(np.int32),
             "example_weights": one.astype(np.float32),
             "example_ids": (cursor * BATCH_SIZE + np.arange(BATCH_SIZE)[:, None]).astype(np.uint32),
+            "example_epochs": (0 * one).astype(np.uint32),
             "example_draws": (0 * one).astype(np.uint32),
             "pair_labels": rng.integers(0, 2, (BATCH_SIZE, 1)).astype(np.int32),
         }

@@ -220,6 +220,7 @@ def assemble_sequences(
         "example_positions": pad_examples(first.astype(np.int32), counts, settings),
         "example_weights": pad_examples(np.ones(len(rows), np.float32), counts, settings),
         "example_ids": pad_examples(identities, counts, settings),
+        "example_epochs": pad_examples(np.full(len(rows), epoch, np.uint32), counts, settings),
         "example_draws": pad_examples(np.full(len(rows), epoch % settings.dupe_factor, np.uint32), counts, settings),
     }
 

@@ -171,6 +171,7 @@ class StreamLayout:
             "example_positions": np.full(one, shape[1] - 1, np.int32),
             "example_weights": np.ones(one, np.float32),
             "example_ids": example_ids(self._corpus, begins)[:, None],
+            "example_epochs": np.full(one, epoch, np.uint32),
             "example_draws": np.full(one, epoch % self.settings.dupe_factor, np.uint32),
         }
         return fields | ({"backward": reader.backward} if self.settings.bi_data else {})

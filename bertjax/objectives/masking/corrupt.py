@@ -55,7 +55,7 @@ def mask_batch(batch: Batch, key: Key, cursor: Array, config: MaskingConfig, voc
     if config.dynamic:
         keys = example_keys(jax.random.fold_in(key, cursor), batch)
     else:  # the same draw of an example is masked in the same way
-        keys = jax.vmap(jax.vmap(jax.random.fold_in))(example_keys(key, batch), batch["example_draws"])
+        keys = example_keys(key, batch, copies="example_draws")
     predictions = max_sequence_predictions(config, batch["input_ids"].shape[1], keys.shape[1])
     return mask_tokens(batch, keys, config, vocabulary, predictions, cursor)
 
