@@ -41,7 +41,9 @@ def pack() -> Callable[..., dict[str, np.ndarray]]:
         most = most or max(len(row) for row in rows)
         names = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
         batch = {name: np.zeros((len(rows), seq_len), np.int32) for name in names}
-        batch |= {name: np.zeros((len(rows), most), np.uint32) for name in ("example_ids", "example_epochs", "example_draws")}
+        batch |= {
+            name: np.zeros((len(rows), most), np.uint32) for name in ("example_ids", "example_epochs", "example_draws")
+        }
         batch |= {name: np.zeros((len(rows), most), np.int32) for name in ("example_positions", "pair_labels")}
         batch["example_weights"] = np.zeros((len(rows), most), np.float32)
         for row, examples in enumerate(rows):

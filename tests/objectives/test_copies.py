@@ -19,7 +19,9 @@ DRAWN = ("masked_positions", "prediction_order", "sample_noise")
 @pytest.mark.parametrize("recipe", ["roberta", "electra", "xlnet"])
 def test_copies_of_an_example_differ(recipe: str, vocabulary: Vocabulary) -> None:
     objective, example_format, _ = objective_of(recipe, vocabulary, packing="none")
-    batch = {name: np.repeat(np.asarray(array)[:8], 2, axis=0) for name, array in epoch_of(example_format, "none").items()}
+    batch = {
+        name: np.repeat(np.asarray(array)[:8], 2, axis=0) for name, array in epoch_of(example_format, "none").items()
+    }
     batch["example_epochs"][1::2] = 1
     masked = jit(objective.corrupt)(batch, jax.random.key(1), jnp.asarray(3))
     drawn = [name for name in DRAWN if name in masked]
