@@ -105,7 +105,13 @@ def plan_export(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
     keymap = family.make_keymap(config)
     required = family.architectures[architecture]
     try:
-        hf_config = family.parse_config(family.render_config(config, architecture))
+        rendered = family.render_config(config, architecture)
+        unset = {
+            name for key, (name, default, _) in family.fields.items() if default is not None and rendered[key] is None
+        }
+        if unset:
+            return _plan_native(config, heads, tuple(sorted(unset)))
+        hf_config = family.parse_config(rendered)
     except UserError as error:
         return _plan_native(config, heads, (str(error),))
     except KeyError as error:  # a table of the family has no word for the value

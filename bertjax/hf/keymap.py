@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,10 @@ from bertjax.types import Params
 Tensors = dict[str, np.ndarray]
 Sizes = Mapping[str, int]
 
+log = logging.getLogger(__name__)
+
+# Names of files that were converted from TensorFlow, in any family.
+_OLD_NAMES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 _INDEX = re.compile(r"\{(\w)([+-]\d+)?\}")
 _MAX_NAMED = 4
 
@@ -102,7 +107,8 @@ class KeyMap:
         sizes: lengths of the axis letters, at the true vocabulary size.
         renames: (regex, replacement), applied to every tensor name that is read: old and short spellings.
         ignored: regexes of tensors that carry nothing (buffers).
-        ties: copy -> original; a copy must equal its original, and replaces it where the original is absent.
+        ties: copy -> original; a copy replaces its original where that is absent. A table must equal its original; of
+            two biases the copy counts, as in `transformers`.
         backbone: regex of the names that belong to the family: an unknown one is an error, never skipped.
     """
 
@@ -130,16 +136,26 @@ class KeyMap:
         detected = [next(iter(heads)) for name, heads in owners.items() if name in tensors and len(heads) == 1]
         return tuple(dict.fromkeys((*required, *detected)))
 
+    def drop_foreign(self, tensors: Tensors, heads: tuple[str, ...], where: str) -> None:
+        """Removes the tensors that belong neither to the family nor to one of these heads, with a warning."""
+        known = [_INDEX.sub(r"\\d+", entry.tensor.replace(".", r"\.")) for entry in self.select(heads)]
+        pattern = re.compile("|".join([*(f"{name}$" for name in known), self.backbone]))
+        foreign = sorted(name for name in tensors if not pattern.match(name))
+        for name in foreign:
+            del tensors[name]
+        if foreign:
+            log.warning("%s: tensors that the model does not have are ignored: %s", where, comma_list(foreign, 8))
+
     def canonicalize(self, tensors: Mapping[str, np.ndarray], where: str) -> Tensors:
         """Returns the tensors under the names of `entries`, without buffers and tied copies.
 
         Raises:
-            UserError: two tensors have one name, or a tied copy differs from its original.
+            UserError: two tensors have one name, or a tied table differs from its original.
         """
         result: Tensors = {}
         for name, array in tensors.items():
             new = name
-            for pattern, replacement in self.renames:
+            for pattern, replacement in (*_OLD_NAMES, *self.renames):
                 new = re.sub(pattern, replacement, new)
             if any(re.search(pattern, new) for pattern in self.ignored):
                 continue
@@ -150,7 +166,12 @@ class KeyMap:
             if copy in result:
                 array = result.pop(copy)
                 if not np.array_equal(array, result.setdefault(original, array)):
-                    raise UserError(f"{where}: {copy} differs from {original}; untied output tables are not supported")
+                    if not copy.endswith(".bias"):
+                        raise UserError(
+                            f"{where}: {copy} differs from {original}; untied output tables are not supported"
+                        )
+                    log.warning("%s: %s differs from %s; the former is used", where, copy, original)
+                    result[original] = array
         return result
 
 

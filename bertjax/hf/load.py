@@ -6,9 +6,7 @@ Nothing is executed, unpickled or downloaded: a folder from an unknown source ca
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,12 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.hf import native_format, sidecar_files
-from bertjax.hf.keymap import KeyMap, Tensors, tensors_to_params
+from bertjax.hf.keymap import tensors_to_params
 from bertjax.hf.keymaps import FAMILIES, find_family
 from bertjax.hf.keymaps.family import Family
 from bertjax.hf.safe_files import CONFIG, read_json, read_tensors, read_tokenizer_files
 from bertjax.models.model import HEADS
 from bertjax.types import Params
-
-log = logging.getLogger(__name__)
 
 _MAX_LAYERS = 100_000
 
@@ -81,11 +77,15 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
     values = read_json(folder, CONFIG)
     if foreign := _foreign_code(values):
         raise UserError(f"{where}: the model needs {foreign}, which is not supported and never run")
-    if not isinstance(values.get("model_type"), str):
-        raise UserError(f"{where}: model_type must be a word such as bert, not {values.get('model_type')!r}")
     names = values.get("architectures") or ["unknown"]
     if not isinstance(names, list) or not isinstance(names[0], str):
         raise UserError(f"{where}: architectures must be a list with a class name, not {names!r}")
+    if "model_type" not in values:  # which the first versions of transformers did not write
+        values["model_type"] = next(
+            (each.model_type for each in FAMILIES.values() if names[0] in each.architectures), None
+        )
+    if not isinstance(values.get("model_type"), str):
+        raise UserError(f"{where}: model_type must be a word such as bert, not {values.get('model_type')!r}")
     return values, names[0]
 
 
@@ -126,28 +126,18 @@ def _read_native(folder: Path, values: dict[str, Any], where: str) -> _Parts:
 def _read_family(folder: Path, family: Family, values: dict[str, Any], architecture: str) -> _Parts:
     where = f"{folder / CONFIG}"
     required = family.architectures.get(architecture, ())
-    if values.get("tie_word_embeddings") is False and "mlm" in required:
-        raise UserError(f"{where}: tie_word_embeddings = false is not supported: the output table is the word table")
     config = family.parse_config(values, where)
     sidecar = sidecar_files.read_sidecar(folder, family, values, config)
     config, sidecar_heads = sidecar or (config, ())
     keymap = family.make_keymap(config)
     raw, file = read_tensors(folder, architecture)
     tensors = keymap.canonicalize(raw, file)
-    if architecture not in family.architectures:
-        _drop_unknown_heads(keymap, tensors, architecture, file)  # a shared name must not be taken for a head of ours
+    if architecture not in family.architectures:  # a shared name must not be taken for a head of ours
+        keymap.drop_foreign(tensors, (), f"{file}: {architecture} is read without its head")
     stored = order_heads(keymap.detect_heads(tensors, required))
+    keymap.drop_foreign(tensors, stored, file)
     params = tensors_to_params(keymap, tensors, stored, file)
     if sidecar is None:
         return config, stored, params
     heads = order_heads((*stored, *sidecar_heads))
     return config, heads, sidecar_files.merge_sidecar(folder, params, config, heads)
-
-
-def _drop_unknown_heads(keymap: KeyMap, tensors: Tensors, architecture: str, where: str) -> None:
-    """Removes the tensors of heads that bertjax does not have, with a warning; the encoder is used without them."""
-    unknown = sorted(name for name in tensors if not re.match(keymap.backbone, name))
-    for name in unknown:
-        del tensors[name]
-    if unknown:
-        log.warning("%s: %s is read without its head; ignored: %s", where, architecture, ", ".join(unknown))

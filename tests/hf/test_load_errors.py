@@ -146,12 +146,14 @@ def test_config_that_is_not_json(folder: Path, text: str) -> None:
         (lambda t: t.pop("cls.predictions.bias"), "missing: cls.predictions.bias"),
         (lambda t: t.pop("bert.pooler.dense.weight"), "missing: bert.pooler.dense.weight"),
         (lambda t: t.update({"bert.extra.weight": np.ones(3, "f4")}), "unexpected: bert.extra.weight"),
-        (lambda t: t.update({"classifier.weight": np.ones(3, "f4")}), "unexpected: classifier.weight"),
         (lambda t: t.update({QUERY: t[QUERY][:-1]}), rf"misshapen: {QUERY} \[11, 12\] instead of \[12, 12\]"),
         (lambda t: t.update({QUERY: t[QUERY] * np.nan}), f"not finite: {QUERY}"),
         (lambda t: t.update({WORDS: np.where(t[WORDS] > 1, np.inf, t[WORDS])}), f"not finite: {WORDS}"),
         (lambda t: t.update({"cls.predictions.decoder.weight": t[WORDS] + 1}), "decoder.weight differs from"),
-        (lambda t: t.update({"cls.predictions.decoder.bias": np.ones(30, "f4")}), "decoder.bias differs from"),
+        (
+            lambda t: t.update({"cls.predictions.decoder.bias": np.ones(3, "f4")}),
+            r"misshapen: cls.predictions.bias \[3\]",
+        ),
         (lambda t: t.update({"cls.predictions.decoder.weight": np.ones(3, "f4")}), "decoder.weight differs from"),
         (lambda t: t.update({"embeddings.word_embeddings.weight": t[WORDS]}), "two tensors are bert.embeddings"),
     ],
@@ -179,6 +181,31 @@ def test_old_names_buffers_and_tied_copies_are_understood(folder: Path) -> None:
     old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")  # only the copy is there
     write(folder, old)
     jax.tree.map(np.testing.assert_array_equal, load_pretrained(folder).params, random_params())
+
+
+def test_of_two_biases_the_decoders_counts_as_in_transformers(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bias = np.arange(30, dtype=np.float32)
+    write(folder, tensors_of(folder) | {"cls.predictions.decoder.bias": bias})
+    np.testing.assert_array_equal(load_pretrained(folder).params["mlm_head"]["bias"], bias)
+    assert "decoder.bias differs from cls.predictions.bias; the former is used" in caplog.text
+
+
+def test_stray_tensors_are_named_and_ignored(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stray = {"global_step": np.ones((), np.int64), "classifier.weight": np.ones(3, "f4")}
+    write(folder, tensors_of(folder) | stray)
+    assert load_pretrained(folder).heads == HEADS
+    assert "tensors that the model does not have are ignored: classifier.weight, global_step" in caplog.text
+    refused_name = {"bert.encoder.layer.1.extra.weight": np.ones(3, "f4")}
+    write(folder, tensors_of(folder) | refused_name)
+    refused(folder, "unexpected: bert.encoder.layer.1.extra.weight")
+
+
+def test_the_class_tells_the_family_where_model_type_is_absent(folder: Path) -> None:
+    values = {key: value for key, value in CONFIG.items() if key != "model_type"}
+    (folder / "config.json").write_text(json.dumps(values))
+    assert load_pretrained(folder).heads == HEADS
+    (folder / "config.json").write_text(json.dumps(values | {"architectures": ["T5Model"]}))
+    refused(folder, "model_type must be a word such as bert, not None")
 
 
 def test_a_file_may_hold_more_heads_than_its_class(folder: Path) -> None:

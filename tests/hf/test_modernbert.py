@@ -29,6 +29,7 @@ SIZES = {
     "num_hidden_layers": 4,
     "num_attention_heads": 2,
     "intermediate_size": 12,
+    "pad_token_id": 0,
 }
 
 
@@ -85,7 +86,7 @@ def test_a_list_of_kinds_that_is_a_period(layers: tuple[int, ...], expected: tup
         ({"layer_types": [GLOBAL]}, "for each of 4 layers"),
         ({"layer_types": ["chunked_attention"] * 4}, "must name full_attention or sliding_attention"),
         ({"rope_parameters": {GLOBAL: {"rope_type": "yarn", "rope_theta": 1.0}}}, "rope_type = 'yarn'"),
-        ({"rope_parameters": {LOCAL: 3}}, "rope_parameters must hold a table"),
+        ({"rope_parameters": {LOCAL: 3}}, "must hold tables"),
         ({"rope_parameters": {LOCAL: {"rope_theta": -1.0}}}, "must be positive"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling"),
         ({"local_attention": 0}, "at least 1"),

@@ -56,7 +56,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
             *names.token_head_entries(),
         ),
         sizes=axis_sizes(config),
-        renames=((r"^(embeddings|encoder|pooler)\.", r"albert.\1."), *names.TENSORFLOW_NORMS),  # AlbertModel: no prefix
+        renames=((r"^(embeddings|encoder|pooler)\.", r"albert.\1."),),  # AlbertModel: no prefix
         ignored=names.BUFFERS,
         ties={
             "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
@@ -96,5 +96,7 @@ FAMILY = Family(
     structure={"initializer": "normal"},
     constants={"tie_word_embeddings": True},
     refused=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
+    # Of Google's files; nothing reads them.
+    inert_keys="down_scale_factor gap_size net_structure_type num_memory_blocks",
     prefix="albert.",
 )

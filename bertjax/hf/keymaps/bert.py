@@ -21,7 +21,7 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
             *names.token_head_entries(),
         ),
         sizes=axis_sizes(config),
-        renames=((r"^(embeddings|encoder|pooler)\.", r"bert.\1."), *names.TENSORFLOW_NORMS),  # BertModel: no prefix
+        renames=((r"^(embeddings|encoder|pooler)\.", r"bert.\1."),),  # BertModel: no prefix
         ignored=names.BUFFERS,
         ties={
             "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -50,5 +50,8 @@ FAMILY = Family(
     structure={"initializer": "normal"},
     constants=names.BERT_CONSTANTS,
     refused=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
+    # Of the multilingual files; nothing reads them.
+    inert_keys="directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head "
+    "pooler_type",
     prefix="bert.",
 )

@@ -9,10 +9,6 @@ from bertjax.hf.keymap import Entry
 from bertjax.hf.keymaps.family import Activation, Fields, linear, norm, table
 
 BUFFERS = (r"embeddings\.position_ids$", r"embeddings\.token_type_ids$")
-TENSORFLOW_NORMS = (
-    (r"LayerNorm\.gamma$", "LayerNorm.weight"),  # files converted from TensorFlow
-    (r"LayerNorm\.beta$", "LayerNorm.bias"),
-)
 ENCODER_FIELDS: Fields = {
     "vocab_size": ("vocab_size", 30522, int),
     "hidden_size": ("hidden_size", 768, int),

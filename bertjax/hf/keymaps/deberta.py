@@ -19,6 +19,7 @@ from bertjax.hf.keymaps.family import (
     Activation,
     Family,
     Fields,
+    Refusals,
     axis_sizes,
     change_defaults,
     linear,
@@ -41,13 +42,14 @@ STRUCTURE: dict[str, Any] = {
     "rtd_head": "summary",
 }
 CONSTANTS: dict[str, Any] = {"pooler_dropout": 0.0, "legacy": True, "tie_word_embeddings": True}
+TRAINING_ONLY: Refusals = (("pooler_dropout", (0,), "there is no dropout before the classifier's dense layer"),)
+INERT_KEYS = "legacy"
 SIDECAR_PATHS = (r"decoder_positions/.*", r"rtd_head/.*", r"span_head/.*", r"pair_head/.*", r"pooler/.*")
 _TERMS = ("c2p", "p2c")
 _FLAGS: Fields = {
     "relative_attention": ("relative", False, bool),
     "position_biased_input": ("biased", True, bool),
     "max_relative_positions": ("distance", -1, int),
-    "embedding_size": ("width", None, int),
     "cls_dropout": ("dropout", None, float),
 }
 
@@ -137,13 +139,13 @@ def parse_shared(values: dict[str, Any], fields: dict[str, Any], where: str) -> 
         UserError: a key would change what is computed in a way that is not supported.
     """
     width = fields["hidden_size"]
-    refuse(values, where, "pooler_hidden_size", (width, None), "the pooler is as wide as the encoder")
-    flags = parse_fields(values, _FLAGS, where)
+    refuse(values, where, "pooler_hidden_size", (width,), "the pooler is as wide as the encoder")
+    flags = parse_fields(values, {**_FLAGS, "embedding_size": ("width", width, int)}, where)
     terms = _parse_terms(values.get("pos_att_type"), where)
     if terms and not flags["relative"]:
         raise UserError(f"{where}: pos_att_type needs relative_attention = true, else it only changes the scale")
     return {
-        "embedding_size": None if flags["width"] in (None, 0, width) else flags["width"],
+        "embedding_size": None if flags["width"] == width else flags["width"],
         "position_embedding": "learned" if flags["biased"] else "none",
         "attention_position": "disentangled" if flags["relative"] else "none",
         "pos_att_type": terms,
@@ -184,6 +186,8 @@ FAMILY = Family(
     structure={**STRUCTURE, "attention_bias": "query_value"},
     constants=CONSTANTS,
     refused=(*ENCODER_ONLY, ("talking_head", (False, None), "heads are not mixed")),
+    training_only=TRAINING_ONLY,
+    inert_keys=INERT_KEYS,
     parse_rest=parse_shared,
     render_rest=render_shared,
     prefix="deberta.",

@@ -76,7 +76,7 @@ def _convolution_entries(config: EncoderConfig) -> tuple[Entry, ...]:
 def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     rest = deberta.parse_shared(values, fields, where) | parse_fields(values, _CONVOLUTION, where)
     head_size = fields["hidden_size"] // max(1, fields["num_heads"])
-    refuse(values, where, "attention_head_size", (head_size, None), "heads share the hidden size")
+    refuse(values, where, "attention_head_size", (head_size,), "heads share the hidden size")
     table = parse_fields(values, _RELATIVE, where)
     relative, normed = rest["attention_position"] == "disentangled", "layer_norm" in table["norm"].lower()
     if normed and not relative:
@@ -106,6 +106,8 @@ FAMILY = Family(
     structure=deberta.STRUCTURE,
     constants=deberta.CONSTANTS,
     refused=(*ENCODER_ONLY, ("conv_groups", (1, None), "the convolution has one group")),
+    training_only=deberta.TRAINING_ONLY,
+    inert_keys=deberta.INERT_KEYS,
     parse_rest=_parse_rest,
     render_rest=_render_rest,
     prefix="deberta.",

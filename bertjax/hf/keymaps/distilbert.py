@@ -36,8 +36,6 @@ _FIELDS: Fields = {
     "initializer_range": ("initializer_range", 0.02, float),
     "pad_token_id": ("pad_token_id", 0, int),
 }
-# Other names of keys, which transformers reads as well.
-_ALIASES = {"dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
 # Every class has a rate of its own before its output layer; the token classifier uses the encoder's.
 _HEAD_DROPOUT = {"qa_dropout": 0.1, "seq_classif_dropout": 0.2}
 
@@ -80,11 +78,9 @@ def _layer_entries(config: EncoderConfig) -> tuple[Entry, ...]:
 
 
 def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
-    aliased = {key: values[alias] for key, alias in _ALIASES.items() if alias in values and key not in values}
-    fields |= parse_fields(aliased, {key: _FIELDS[key] for key in aliased}, where)
     key = _head_dropout_key((values.get("architectures") or [""])[0])
     rate = None if key is None else parse_fields(values, {key: ("rate", _HEAD_DROPOUT[key], float)}, where)["rate"]
-    return {**fields, "mlm_act": fields["hidden_act"], "classifier_dropout": rate}
+    return {"mlm_act": fields["hidden_act"], "classifier_dropout": rate}
 
 
 def _head_dropout_key(architecture: str) -> str | None:
@@ -120,6 +116,8 @@ FAMILY = Family(
     },
     constants={"sinusoidal_pos_embds": False, "tie_word_embeddings": True},
     refused=ENCODER_ONLY,
+    aliases={"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
+    inert_keys="sinusoidal_pos_embds tie_weights_ qa_dropout seq_classif_dropout",
     parse_rest=_parse_rest,
     render_rest=_render_rest,
     prefix="distilbert.",

@@ -54,7 +54,6 @@ def make_keymap(config: EncoderConfig) -> KeyMap:
         sizes=axis_sizes(config),
         renames=(
             (r"^(embeddings|embeddings_project|encoder)\.", r"electra.\1."),  # ElectraModel: no prefix
-            *names.TENSORFLOW_NORMS,
         ),
         ignored=names.BUFFERS,
         ties={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
@@ -88,6 +87,7 @@ FAMILY = Family(
     },
     constants={**names.BERT_CONSTANTS, **_SUMMARY},
     refused=(*ABSOLUTE_POSITIONS, *ENCODER_ONLY),
+    inert_keys=f"summary_first_dropout summary_proj_to_labels {' '.join(_SUMMARY)}",
     parse_rest=_parse_rest,
     render_rest=lambda config, architecture: {"embedding_size": config.embedding_dim},
     prefix="electra.",

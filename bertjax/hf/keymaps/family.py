@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from bertjax.config.model import EncoderConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, comma_list
 from bertjax.hf.keymap import Entry, KeyMap
+
+log = logging.getLogger(__name__)
 
 DEFAULT_LABELS = ("LABEL_0", "LABEL_1")
 # Three spellings of the tanh formula, two of the erf one (transformers: activations.py).
@@ -41,8 +44,20 @@ ABSOLUTE_POSITIONS: Refusals = (
 ENCODER_ONLY: Refusals = (
     ("is_decoder", (False, None), "only encoders are supported"),
     ("add_cross_attention", (False, None), "only encoders are supported"),
+    ("is_encoder_decoder", (False, None), "only encoders are supported"),
     ("pruned_heads", ({}, None), "pruned models are not supported"),
 )
+# Refused of every family.
+_REFUSED: Refusals = (("per_layer_config", (None,), "all layers have the same sizes"),)
+# Keys of any family that change nothing that is computed here: names, ids of tokens that the tokenizer knows, the form
+# of outputs, kernels, what a file was converted from.
+_INERT_KEYS = """
+_attn_implementation _attn_implementation_autoset _name_or_path _num_labels architectures attn_implementation
+bos_token_id chunk_size_feed_forward cls_token_id dtype eos_token_id finetuning_task gradient_checkpointing is_causal
+label2id mask_token_id model_type output_attentions output_hidden_states output_past problem_type return_dict
+sep_token_id task_specific_params tie_word_embeddings torch_dtype torchscript transformers_version unk_token_id
+use_cache
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +74,9 @@ class Family:
         structure: fields of `EncoderConfig` that every model of the family has.
         constants: keys of config.json that every export gets.
         refused: values that would change what is computed and are not supported.
+        training_only: values that would change training alone and are not supported: a warning names them.
+        aliases: other names of keys, as in `attribute_map` of the family's config class; they count before the keys.
+        inert_keys: further keys that change nothing, separated by spaces; others are named in a warning.
         parse_rest: further fields, from (config.json, parsed fields, file to name in errors).
         render_rest: further keys, from (config, class).
         prefix: what the tensor names begin with in all files except those of the bare model.
@@ -74,6 +92,9 @@ class Family:
     structure: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     refused: Refusals = ()
+    training_only: Refusals = ()
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    inert_keys: str = ""
     parse_rest: Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]] = lambda values, fields, where: {}
     render_rest: Callable[[EncoderConfig, str], dict[str, Any]] = lambda config, architecture: {}
     prefix: str = ""
@@ -90,24 +111,40 @@ class Family:
     def parse_config(self, values: dict[str, Any], where: str = "config.json") -> EncoderConfig:
         """Converts a config.json.
 
+        A key that would change training alone, or that bertjax does not know, is named in a warning.
+
         Args:
-            values: the JSON object; keys that cannot change what is computed are ignored.
+            values: the JSON object.
             where: the file to name in errors.
 
         Raises:
             UserError: a key would change what is computed in a way that is not supported.
         """
+        values = _ConfigJson(values | {key: values[alias] for alias, key in self.aliases.items() if alias in values})
         labels = parse_labels(values, where)
-        for key, allowed, reason in self.refused:
+        for key, allowed, reason in (*_REFUSED, *self.refused):
             refuse(values, where, key, allowed, reason)
+        if "mlm" in self.architectures.get(_first_architecture(values), ()):
+            refuse(values, where, "tie_word_embeddings", (True, None), "the output table is the word table")
         fields = {**self.structure, **parse_fields(values, self.fields, where)}
         fields |= self.parse_rest(values, fields, where)
         config = EncoderConfig(**{**fields, "family": self.name, "labels": labels})
+        if config.pad_token_id >= config.vocab_size:
+            raise UserError(f"{where}: pad_token_id {config.pad_token_id} is beyond vocab_size {config.vocab_size}")
         keymap = self.make_keymap(config)
         empty = [entry.tensor for entry in keymap.entries if 0 in entry.shape(keymap.sizes)]
         if empty:
             raise UserError(f"{where}: {empty[0]} would be empty; models of this class cannot do without it")
+        self._warn_of_ignored(values, where)
         return config
+
+    def _warn_of_ignored(self, values: _ConfigJson, where: str) -> None:
+        for key, allowed, reason in self.training_only:
+            if key in values and values[key] not in allowed:
+                log.warning("%s: %s = %r is ignored: %s", where, key, values[key], reason)
+        unread = values.unread - {*_INERT_KEYS.split(), *self.inert_keys.split(), *self.aliases}
+        if unread:
+            log.warning("%s: keys that bertjax does not know are ignored: %s", where, comma_list(sorted(unread), 8))
 
     def render_config(self, config: EncoderConfig, architecture: str) -> dict[str, Any]:
         """Returns the config.json of a model of class `architecture`, at the true vocabulary size.
@@ -212,7 +249,33 @@ def axis_sizes(config: EncoderConfig) -> dict[str, int]:
 
 # -- config.json -------------------------------------------------------------------------------------------------------
 
+
+class _ConfigJson(dict[str, Any]):
+    """A config.json that knows which of its keys nothing has read yet."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.unread = set(values)
+
+    def __getitem__(self, key: str) -> Any:
+        self.unread.discard(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.unread.discard(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self.unread.discard(str(key))
+        return super().__contains__(key)
+
+
+def _first_architecture(values: Mapping[str, Any]) -> str:
+    return str((values.get("architectures") or [""])[0])
+
+
 _EXPECTED = {int: "a whole number", float: "a finite number", str: "a string", bool: "true or false"}
+_NULL_PAD_ID = 0  # a model without a pad id can have any: what is padding, the attention mask says
 _MAX_LABELS = 100_000
 
 
@@ -239,7 +302,9 @@ def refuse(values: Mapping[str, Any], where: str, key: str, allowed: tuple[Any, 
 
 
 def parse_fields(values: Mapping[str, Any], fields: Fields, where: str) -> dict[str, Any]:
-    """Returns fields of `EncoderConfig` from keys of a config.json; null counts as absent.
+    """Returns fields of `EncoderConfig` from keys of a config.json.
+
+    Null is a value of keys whose default it is, and of the pad id.
 
     Args:
         values: config.json.
@@ -251,11 +316,13 @@ def parse_fields(values: Mapping[str, Any], fields: Fields, where: str) -> dict[
     """
     parsed: dict[str, Any] = {}
     for key, (name, default, kind) in fields.items():
-        value = default if values.get(key) is None else values[key]
+        value = values.get(key, default)
+        if value is None and key == "pad_token_id":
+            value = _NULL_PAD_ID
         if kind is Activation:
-            refuse(values, where, key, (*ACTIVATIONS, None), f"known are {', '.join(ACTIVATIONS)}")
+            refuse(values, where, key, tuple(ACTIVATIONS), f"known are {', '.join(ACTIVATIONS)}")
             value = ACTIVATIONS[value]
-        elif value is not None:
+        elif value is not None or default is not None:
             if kind is float and type(value) is int:
                 value = float(value)
             if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
@@ -280,9 +347,12 @@ def parse_labels(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """Returns the names of the labels from `id2label`, or as many of transformers' default names as `num_labels` says.
 
     Raises:
-        UserError: one of the two keys is malformed.
+        UserError: one of the two keys is malformed, or they contradict each other: versions of transformers differ in
+            the one that counts.
     """
-    names, count = values.get("id2label"), values.get("num_labels")
+    names, count = values.get("id2label"), values.get("num_labels", 2)
+    if type(count) is not int or not 1 <= count <= _MAX_LABELS:
+        raise UserError(f"{where}: num_labels must be a whole number from 1 to {_MAX_LABELS}, not {count!r}")
     if names is not None:
         if not isinstance(names, Mapping) or not names or not all(isinstance(name, str) for name in names.values()):
             raise UserError(f"{where}: id2label must map numbers to names")
@@ -290,11 +360,9 @@ def parse_labels(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
         if None in ordered:
             some = ", ".join(map(str, list(names)[:4]))
             raise UserError(f"{where}: id2label must name 0 to {len(names) - 1}, not {some}")
+        if "num_labels" in values and count != len(ordered):
+            raise UserError(f"{where}: num_labels = {count}, but id2label names {len(ordered)}; remove one")
         return tuple(str(name) for name in ordered)
-    if count is None:
-        return DEFAULT_LABELS
-    if type(count) is not int or not 1 <= count <= _MAX_LABELS:
-        raise UserError(f"{where}: num_labels must be a whole number from 1 to {_MAX_LABELS}, not {count!r}")
     return tuple(f"LABEL_{index}" for index in range(count))
 
 

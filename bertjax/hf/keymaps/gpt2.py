@@ -11,7 +11,17 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import KeyMap
 from bertjax.hf.keymaps.bert_names import token_head_entries
-from bertjax.hf.keymaps.family import Activation, Family, Fields, axis_sizes, linear, norm, table
+from bertjax.hf.keymaps.family import (
+    ENCODER_ONLY,
+    Activation,
+    Family,
+    Fields,
+    axis_sizes,
+    linear,
+    norm,
+    parse_fields,
+    table,
+)
 
 _FIELDS: Fields = {
     "vocab_size": ("vocab_size", 50257, int),
@@ -26,6 +36,9 @@ _FIELDS: Fields = {
     "layer_norm_epsilon": ("layer_norm_eps", 1e-5, float),
     "initializer_range": ("initializer_range", 0.02, float),
 }
+
+# Keys that the token classifier alone reads; the first that is set counts.
+_HEAD_DROPOUT: Fields = {key: (key, None, float) for key in ("classifier_dropout", "hidden_dropout")}
 
 
 def make_keymap(config: EncoderConfig) -> KeyMap:
@@ -62,17 +75,21 @@ def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> d
         raise UserError(f"{where}: n_inner must be a whole number or null, not {inner!r}")
     # GPT-2 has no pad token; the end of text is used for it where the file names it
     ids = (values.get("pad_token_id"), values.get("eos_token_id", 50256))
+    rates = parse_fields(values, _HEAD_DROPOUT, where)
     pad_ids = (each for each in ids if type(each) is int and 0 <= each < fields["vocab_size"])
     return {
         "intermediate_size": 4 * fields["hidden_size"] if inner is None else inner,
         "pad_token_id": next(pad_ids, 0),
+        "classifier_dropout": next((rate for rate in rates.values() if rate is not None), 0.1),
     }
 
 
 def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
     """`n_inner` is null where it is four times the width, as published."""
     inner = None if config.intermediate_size == 4 * config.hidden_size else config.intermediate_size
-    return {"n_inner": inner, "pad_token_id": config.pad_token_id}
+    classifies = architecture == "GPT2ForTokenClassification"
+    dropout = {"classifier_dropout": config.rate("classifier_dropout")} if classifies else {}
+    return {"n_inner": inner, "pad_token_id": config.pad_token_id, **dropout}
 
 
 FAMILY = Family(
@@ -109,9 +126,18 @@ FAMILY = Family(
     refused=(
         ("scale_attn_weights", (True, None), "scores are always divided by the square root of the head size"),
         ("scale_attn_by_inverse_layer_idx", (False, None), "every layer scales its scores alike"),
-        ("add_cross_attention", (False, None), "cross-attention needs a second model"),
-        ("pruned_heads", ({}, None), "pruned models are not supported"),
+        ("is_causal", (True,), "every token sees the tokens before it and no others"),
+        *ENCODER_ONLY,
     ),
+    aliases={
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+    # Scores in float32 differ in no digit; `n_ctx` repeats `n_positions`; summaries belong to GPT2DoubleHeadsModel.
+    inert_keys="n_ctx predict_special_tokens reorder_and_upcast_attn summary_activation summary_first_dropout "
+    "summary_proj_to_labels summary_type summary_use_proj",
     parse_rest=_parse_rest,
     render_rest=_render_rest,
     prefix="transformer.",

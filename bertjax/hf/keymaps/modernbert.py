@@ -105,6 +105,8 @@ def _heads(config: EncoderConfig) -> tuple[Entry, ...]:
 
 def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     biased = parse_fields(values, {"attention_bias": ("bias", False, bool)}, where)["bias"]
+    head_size = fields["hidden_size"] // max(1, fields["num_heads"])
+    refuse(values, where, "head_dim", (head_size, 0, None), "heads share the hidden size")
     return {
         **_parse_layer_types(values, fields["num_layers"], where),
         "global_rope_theta": _parse_theta(values, GLOBAL, where),
@@ -112,17 +114,23 @@ def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> d
         "attention_bias": "all" if biased else "none",
         "attention_output_dropout": fields["attention_dropout"],  # one rate for both
         "mlm_act": fields["classifier_act"],
-        "pooling": _POOLING[values.get("classifier_pooling") or "cls"],
+        "pooling": _POOLING[values.get("classifier_pooling", "cls")],
     }
 
 
 def _parse_layer_types(values: dict[str, Any], num_layers: int, where: str) -> dict[str, Any]:
-    """Returns the window and the period of global layers, from the list of layer types or the period of version 4."""
+    """Returns the window and the period of global layers, from the list of layer types or the period of version 4.
+
+    `sliding_window` is half of `local_attention` and counts before it, as in transformers 5.
+    """
     every = "global_attn_every_n_layers"
     read = {"local_attention": ("local_attention", _WINDOW, int), every: (every, _PERIOD, int)}
     pattern, layer_types = parse_fields(values, read, where), values.get("layer_types")
+    if "sliding_window" in values:
+        pattern |= parse_fields(values, {"sliding_window": ("local_attention", 0, int)}, where)
+        pattern["local_attention"] *= 2
     if min(pattern.values()) < 1:
-        raise UserError(f"{where}: local_attention and {every} must be at least 1")
+        raise UserError(f"{where}: local_attention, sliding_window and {every} must be at least 1")
     if layer_types is not None:
         pattern[every] = _find_period(layer_types, num_layers, values.get(every), where)
     return pattern if pattern[every] > 1 else {"local_attention": 0, every: 1}
@@ -149,11 +157,16 @@ def _parse_theta(values: dict[str, Any], layer_type: str, where: str) -> float:
     """Returns the rope theta: by the new key, else the old, else the default; a null local one is the global."""
     old, default = _THETAS[layer_type]
     tables = values.get("rope_parameters") or {}
-    new = (tables.get(layer_type) or {}) if isinstance(tables, dict) else None
-    if not isinstance(new, dict):
-        raise UserError(f"{where}: rope_parameters must hold a table for {GLOBAL} and {LOCAL}")
-    for key in ("rope_type", "type"):
-        refuse(new, where, key, ("default", None), "rotations are not rescaled")
+    nested = isinstance(tables, dict) and all(isinstance(table, dict) for table in tables.values())
+    if not nested or not tables.keys() <= _THETAS.keys():
+        raise UserError(
+            f"{where}: rope_parameters = {tables!r} is not supported: it must hold tables for {GLOBAL} and {LOCAL}; "
+            "transformers ignores any other"
+        )
+    new = tables.get(layer_type, {})
+    for key in sorted(new.keys() - {"rope_theta"}):
+        allowed = ("default", None) if key in ("rope_type", "type") else ()
+        refuse(new, where, key, allowed, "rotations are not rescaled")
     if new.get("rope_theta") is not None:
         theta = parse_fields(new, {"rope_theta": (old, default, float)}, where)[old]
     elif layer_type == LOCAL and old in values and values[old] is None:
@@ -215,8 +228,12 @@ FAMILY = Family(
     refused=(
         *ENCODER_ONLY,
         ("rope_scaling", (None,), "rotations are not rescaled"),
-        ("classifier_pooling", (*_POOLING, None), "known are cls and mean"),
+        ("classifier_pooling", tuple(_POOLING), "known are cls and mean"),
     ),
+    training_only=(("initializer_cutoff_factor", (2.0,), "weights are drawn within two standard deviations"),),
+    # `layer_norm_eps` and `position_embedding_type` are in the published files, but no code reads them.
+    inert_keys="deterministic_flash_attn global_rope_theta layer_norm_eps local_rope_theta position_embedding_type "
+    "reference_compile repad_logits_with_grad sparse_pred_ignore_index sparse_prediction",
     parse_rest=_parse_rest,
     render_rest=_render_rest,
     prefix="model.",

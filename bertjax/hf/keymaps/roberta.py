@@ -60,6 +60,8 @@ def tied_names(prefix: str) -> dict[str, str]:
 
 def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     """Separates the rows before the first position from the positions."""
+    if values.get("pad_token_id", 1) is None:
+        raise UserError(f"{where}: pad_token_id = null is not supported: positions begin after it")
     offset, rows = fields["pad_token_id"] + 1, fields["max_position_embeddings"]
     if not 1 <= offset < rows:
         raise UserError(

@@ -1,0 +1,248 @@
+"""Changes keys of config.json, and compares what bertjax reads with what `transformers` builds of the same file.
+
+Both answers become models of `transformers` with equal parameters: of the file itself, and of the config.json that
+bertjax would write for what it read. A key that is skipped or read differently changes an output, or a shape.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import inspect
+import json
+import logging
+import random
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from bertjax.errors import UserError
+from bertjax.hf.keymaps import FAMILIES
+from bertjax.hf.keymaps.family import Family
+from bertjax.parity.cases import Arrays
+from bertjax.parity.families import CASES
+
+torch.set_num_threads(1)  # the models are tiny
+
+Values = dict[str, Any]
+ABSENT = object()
+_MENTIONED = re.compile(
+    r"(?:config\.|getattr\((?:self\.)?config, \"|hasattr\(config, \"|kwargs\.(?:get|pop)\(\")([a-z]\w*)"
+)
+_EXTRA_KEYS = {
+    *("num_labels", "rope_theta", "rope_scaling", "partial_rotary_factor", "per_layer_config", "is_causal"),
+    *("is_encoder_decoder", "sliding_window", "head_dim"),
+}
+# What says nothing of a model, or is another test's: names, types, the form of outputs, kernels (test_hostile_folders).
+_LEFT_ALONE = {
+    *("architectures", "model_type", "dtype", "torch_dtype", "name_or_path", "transformers_version", "label2id"),
+    *("return_dict", "output_attentions", "chunk_size_feed_forward", "_attn_implementation", "_experts_implementation"),
+    *("use_mems_eval", "use_mems_train"),
+    *(name for name in dir(transformers.PreTrainedConfig) if callable(getattr(transformers.PreTrainedConfig, name))),
+}
+_BY_KIND: dict[str, tuple[Any, ...]] = {
+    "bool": (True, False),
+    "int": (0, 1, 2, 3, 4, 6, -1, 8, 12),
+    "float": (0.0, 0.3, 1e-3, 1.0, -0.5),
+    "None": (None,),
+    "str": ("x",),
+}
+_WRONG_KIND = ("3", True, 1.0, float("nan"), [2], {}, None)
+_ACTIVATIONS = (
+    *("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh", "mish", "linear", "x"),
+    *("GELU", "", None, 3, ["gelu"]),
+)
+_THEIR_OWN = ("expected float, got int", "`d_head`", "num_labels should be 2", "values to unpack (expected 2)")
+_TABLE = {"rope_type": "default", "rope_theta": 50.0}
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+_DOMAINS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("hidden_act", "activation", "activation_function", "ff_activation"), _ACTIVATIONS),
+    **dict.fromkeys(("hidden_activation", "pooler_hidden_act", "classifier_activation", "conv_act"), _ACTIVATIONS),
+    "summary_activation": ("gelu", "tanh", "relu", "x"),
+    "summary_type": ("first", "last", "mean", "cls_index"),
+    "position_embedding_type": ("absolute", "relative_key", "relative_key_query", None),
+    "attn_type": ("bi", "x", None),
+    "classifier_pooling": ("cls", "mean", "max", None),
+    "norm_rel_ebd": ("none", "layer_norm", "Layer_Norm|x", "x", None, ["layer_norm"]),
+    "pos_att_type": ("c2p", "C2P|p2c", "c2p | p2c", ["c2p"], ["p2c", "c2p"], ["c2p", "c2p"], ["p2p"], [], "", None),
+    "pruned_heads": ({}, {"0": [1]}, None),
+    "id2label": ({"0": "a", "1": "b", "2": "c"}, {"0": "a"}, {}, {"1": "a", "0": "b"}, {"1": "a", "2": "b"}, None),
+    "num_labels": (1, 2, 3, 0, -1, "3", None),
+    "layer_types": ([_GLOBAL] * 7, [_GLOBAL, _LOCAL, _LOCAL] * 2 + [_GLOBAL], [_LOCAL] * 7, [_GLOBAL], [],
+                    [_GLOBAL, _LOCAL, _GLOBAL] * 2 + [_LOCAL], ["attention"] + [_LOCAL] * 6, None),
+    "rope_parameters": (
+        _TABLE, {"rope_theta": 50.0}, {}, None, dict.fromkeys((_GLOBAL, _LOCAL), _TABLE), {_GLOBAL: _TABLE},
+        {_GLOBAL: {"rope_type": "linear", "factor": 2.0}}, {_GLOBAL: {"rope_theta": 70.0}},
+        {_GLOBAL: {**_TABLE, "partial_rotary_factor": 0.5}}, {_GLOBAL: None},
+        {_LOCAL: {"rope_theta": 70}, "rope_theta": 9.0}, {_GLOBAL: {"type": "linear", "factor": 2.0}},
+    ),
+    "rope_scaling": (_TABLE, {"type": "linear", "factor": 2.0}, {"rope_theta": 50.0}, {}, None),
+    "per_layer_config": ({"0": {"intermediate_size": 12}}, {"0": {"num_attention_heads": 1}}, None),
+    **dict.fromkeys(("rope_theta", "global_rope_theta", "local_rope_theta"), (10.0, 500, "x")),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A family with a small config.json."""
+
+    family: Family
+    values: Values
+    config_class: Any
+
+    @property
+    def keys(self) -> list[str]:
+        """Every key that the source of the config or of the model mentions, and all that bertjax reads."""
+        cls = self.config_class
+        module = importlib.import_module(cls.__module__.replace(".configuration_", ".modeling_"))
+        members = inspect.getmembers(cls, lambda each: isinstance(each, property))
+        found = _EXTRA_KEYS | {name for name, each in members if each.fset} | set(cls.attribute_map)
+        found |= {field.name for field in dataclasses.fields(cls)} | set(self.values) | set(self.family.fields)
+        found |= {key for key, *_ in (*self.family.refused, *self.family.training_only)}
+        for source in (cls, module):
+            found |= set(_MENTIONED.findall(inspect.getsource(source)))
+        return sorted(found - _LEFT_ALONE)
+
+    def candidates(self, key: str) -> tuple[Any, ...]:
+        """Returns values for a key; of wrong kinds only where bertjax reads it."""
+        if key in _DOMAINS:
+            return (*_DOMAINS[key], ABSENT)
+        kinds = {field.name: str(field.type) for field in dataclasses.fields(self.config_class)}
+        kind = kinds.get(key, "bool | int | float | None")
+        values = [value for name, each in _BY_KIND.items() if name in kind for value in each]
+        return (*values, ABSENT, *(_WRONG_KIND if key in self.family.fields else ()))
+
+    def changed(self, changes: Values, architecture: str | None = None) -> Values:
+        """Returns a config.json with other values of some keys."""
+        values = self.values | {"architectures": [architecture or next(iter(self.family.architectures))]} | changes
+        return {key: copy.deepcopy(value) for key, value in values.items() if value is not ABSENT}
+
+
+def subjects() -> dict[str, Subject]:
+    """Returns the families by name."""
+    found = {}
+    for name, family in FAMILIES.items():
+        config_class = f"{list(family.architectures)[-1][:-5]}Config"
+        case = next(case for case in CASES if case.config_class == config_class)
+        values = json.loads(json.dumps(case.config | {"model_type": family.model_type}))
+        found[name] = Subject(family, values, getattr(transformers, config_class))
+    return found
+
+
+def single_changes(subject: Subject) -> Iterator[Values]:
+    """Yields one change after another: every key, every value."""
+    for key in subject.keys:
+        for value in subject.candidates(key):
+            yield {key: value}
+
+
+def draw_changes(subject: Subject, draw: random.Random) -> Values:
+    """Draws one to three changes."""
+    keys = draw.sample(subject.keys, draw.choice((1, 2, 2, 3)))
+    return {key: draw.choice(subject.candidates(key)) for key in keys}
+
+
+def build(subject: Subject, values: Values) -> Any:
+    """Returns a random model of `transformers` in double precision; raises whatever that raises."""
+    config = subject.config_class(**copy.deepcopy(values))
+    torch.manual_seed(0)
+    model = getattr(transformers, values["architectures"][0])(config).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def run(model: Any, training: bool) -> Arrays:
+    """Returns all outputs for two sequences; dropout draws the same masks in every model of equal rates."""
+    config, model_type = model.config, model.config.model_type
+    offset = config.pad_token_id + 1 if "roberta" in model_type else 0
+    length = 7 if model_type == "xlnet" else max(1, min(7, config.max_position_embeddings - offset))
+    ids = torch.from_numpy(np.random.default_rng(0).integers(0, max(1, config.vocab_size), (2, length)))
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    torch.manual_seed(0)
+    with torch.no_grad():
+        outputs = model.train(training)(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+    arrays = {}
+    for name, value in outputs.items():
+        for index, each in enumerate(value if isinstance(value, tuple) else [value]):
+            if isinstance(each, torch.Tensor):
+                arrays[f"{name}[{index}]"] = each.numpy()
+    return arrays
+
+
+class Warnings(logging.Handler):
+    """Collects the warnings of bertjax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+    def __enter__(self) -> Warnings:
+        logging.getLogger("bertjax").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("bertjax").removeHandler(self)
+
+
+def disagreement(subject: Subject, values: Values) -> str:
+    """Returns where the two readings differ; empty where they agree, where both refuse, and where bertjax refuses."""
+    with Warnings() as warned:
+        try:
+            config = subject.family.parse_config(copy.deepcopy(values))
+            rendered = subject.family.render_config(config, values["architectures"][0])
+        except UserError:
+            return ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            theirs = build(subject, values)
+            expected = [run(theirs, training) for training in (False, True)]
+        except Exception as error:
+            return "" if warned.texts or _is_their_own(error) else f"transformers refuses it: {_short(error)}"
+        try:
+            ours = build(subject, rendered)
+            ours.load_state_dict(theirs.state_dict())
+        except Exception as error:
+            return "" if "sop_classifier" in str(error) else f"another model: {_short(error)}"  # its shape is refused
+        actual = [run(ours, training) for training in (False, True)]
+    if not _equal(expected[0], actual[0]):
+        return "other outputs"
+    if _rates(theirs) != _rates(ours) or not _equal(expected[1], actual[1]):
+        return "" if warned.texts else "another dropout, epsilon or initializer_range"
+    return ""
+
+
+def _is_their_own(error: Exception) -> bool:
+    """Returns whether a refusal is one that bertjax need not share.
+
+    Whole numbers are floats in JSON; no model is drawn from scratch with the numbers of a file; XLNet's d_head is
+    computed before other names of its factors are read; answer heads with other than two outputs have a refused shape.
+    """
+    return isinstance(error, ZeroDivisionError) or any(text in str(error) for text in _THEIR_OWN)
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}"
+
+
+def _equal(first: Arrays, second: Arrays) -> bool:
+    return first.keys() == second.keys() and all(
+        first[name].shape == second[name].shape and np.allclose(first[name], second[name], 1e-6, 1e-7, equal_nan=True)
+        for name in first
+    )
+
+
+def _rates(model: Any) -> tuple[Any, ...]:
+    return model.config.initializer_range, [each.eps for each in model.modules() if hasattr(each, "eps")]
