@@ -137,7 +137,13 @@ class KeyMap:
         return tuple(dict.fromkeys((*required, *detected)))
 
     def drop_foreign(self, tensors: Tensors, heads: tuple[str, ...], where: str) -> None:
-        """Removes the tensors that belong neither to the family nor to one of these heads, with a warning."""
+        """Removes the tensors that belong neither to the family nor to one of these heads, with a warning.
+
+        Args:
+            tensors: what `canonicalize` returned.
+            heads: heads that are read.
+            where: what to name in the warning.
+        """
         known = [_INDEX.sub(r"\\d+", entry.tensor.replace(".", r"\.")) for entry in self.select(heads)]
         pattern = re.compile("|".join([*(f"{name}$" for name in known), self.backbone]))
         foreign = sorted(name for name in tensors if not pattern.match(name))
