@@ -186,6 +186,13 @@ class Checkpoints:
         """Returns the newest finished step; None where there is none."""
         return max(self.all_steps(), default=None)
 
+    def remaining(self) -> str:
+        """Returns what is left on the disk after a failure, for messages."""
+        if not self.directory.is_dir():
+            return "the directory is gone, and every checkpoint with it"
+        steps = list(self._manifests())
+        return f"the checkpoint of step {steps[-1]} is there to resume from" if steps else "there is no checkpoint yet"
+
     def read_meta(self, step: int) -> dict[str, Any]:
         """Returns the `meta` saved with a step.
 
@@ -248,8 +255,7 @@ class Checkpoints:
         if jax.process_index() == 0:
             self._remove_leftovers()
         raise UserError(
-            f"checkpoint of step {step} could not be written to {self.directory}: {_reason(error)}; "
-            "earlier checkpoints are intact"
+            f"checkpoint of step {step} could not be written to {self.directory}: {_reason(error)}; {self.remaining()}"
         ) from error
 
     def _remove_leftovers(self) -> None:

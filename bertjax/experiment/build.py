@@ -214,12 +214,15 @@ def _require_same_state(phases: list[tuple[Phase, Objective]]) -> None:
             )
 
 
-def check_devices(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) -> None:
+def check_devices(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) -> jax.sharding.Mesh:
     """Selects the platform and the compilation cache, and checks mesh and batch size.
 
     Args:
         cfg: checked config.
         devices: devices of the mesh; all by default.
+
+    Returns:
+        The mesh.
 
     Raises:
         UserError: the devices do not suffice for the platform, the mesh or the batch size.
@@ -229,6 +232,7 @@ def check_devices(cfg: ConfigDict, devices: Sequence[jax.Device] | None = None) 
     platform.check_determinism(cfg)
     mesh = make_mesh(read_group(cfg, MeshConfig), devices)
     parse.check_batches(cfg, mesh.shape["data"] * mesh.shape["fsdp"])
+    return mesh
 
 
 class Feed(NamedTuple):

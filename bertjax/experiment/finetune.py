@@ -43,7 +43,7 @@ from bertjax.experiment.workdir import (
 )
 from bertjax.finetuning.batches import TaskBatches
 from bertjax.metrics import scores_line
-from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
+from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup, connect_devices
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
 
@@ -72,7 +72,7 @@ def finetune(
     """
     require_same_start(cfg, workdir, processes)
     require_task(cfg)
-    build.check_devices(cfg)
+    connect_devices(build.check_devices(cfg))
     with hold_workdir(workdir, processes):
         return train_task(cfg, read_task(cfg, workdir), workdir, processes, callback)
 

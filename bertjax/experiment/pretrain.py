@@ -38,7 +38,7 @@ from bertjax.experiment.workdir import (
 )
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.fill_mask import encode_sentences, fill_mask
-from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
+from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup, connect_devices
 from bertjax.training.schedules import make_schedule
 from bertjax.training.state import COUNTER_DEFAULTS, TrainState
 from bertjax.types import Params
@@ -67,7 +67,7 @@ def pretrain(
 
 
 def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback: Callback) -> None:
-    build.check_devices(cfg)  # before tokenization, which may take hours
+    connect_devices(build.check_devices(cfg))  # before tokenization, which may take hours
     changes, resumes = processes.run_on_first("the work directory", lambda: _changes(workdir, cfg))
     if not resumes:
         require_init_source(cfg)

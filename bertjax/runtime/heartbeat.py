@@ -44,7 +44,7 @@ class Heartbeat:
         self._requests: list[str] = []
         self._requested: set[str] = set()
         self._agreed: dict[int, tuple[int, bool]] = {}
-        self._stopping, self._is_suspicious = threading.Event(), False
+        self._stopping, self._is_suspicious, self._leaving = threading.Event(), False, False
         self._lock = threading.Lock()
         self._last_answer = time.monotonic()
         self._last_beats: dict[str, tuple[str, float]] = {}
@@ -99,8 +99,12 @@ class Heartbeat:
             time.sleep(2 * self._period)  # the service runs in this process: let the others read it
         self._exit(message, code)
 
+    def begin_shutdown(self) -> None:
+        """Tolerates errors of the service from now on: all processes are done, and may leave."""
+        self._leaving = True
+
     def stop(self) -> None:
-        """Ends the threads: all processes are done."""
+        """Ends the threads."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(timeout=2 * self._period)
@@ -116,7 +120,7 @@ class Heartbeat:
             except Exception as error:
                 if self._stopping.is_set():
                     return
-                if "UNAVAILABLE" in str(error) and self._index:
+                if "UNAVAILABLE" in str(error) and self._index and not self._leaving:
                     self._exit(f"{self._name(0)} is gone, and with it the service that all depend on", EXIT_PEER_LOST)
                 time.sleep(self._period)  # `_watch` counts how long the service does not answer
 

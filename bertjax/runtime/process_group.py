@@ -10,18 +10,27 @@ uses `jax._src`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import itertools
 import json
+import math
 import os
+import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from bertjax.config.distributed import DistributedConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.runtime.cluster import ADVICE, ProcessInfo, find_process_info
 from bertjax.runtime.heartbeat import EXIT_PEER_LOST, Heartbeat, exit_immediately
+
+if TYPE_CHECKING:
+    import jax
 
 T = TypeVar("T")
 
@@ -163,9 +172,15 @@ class MultiProcessGroup(ProcessGroup):
             self._fail(error)
 
     def close(self) -> None:
-        """Waits until all processes are done, so that none of them counts the end of another as a loss."""
+        """Waits until all processes are done and have left jax's service; one that halts meanwhile is named."""
+        import jax
+
         with self.abort_on_error():
             self.barrier("the end of all", self.config.wait_timeout)
+        self._heartbeat.begin_shutdown()
+        message = f"all processes are done, but not all ended in {self.config.end_timeout} s (distributed.end_timeout)"
+        with _time_limit(self.config.end_timeout, message):
+            jax.distributed.shutdown()
         self._heartbeat.stop()
 
     def _timeout_error(self, what: str, error: Exception) -> Exception:
@@ -237,6 +252,47 @@ def join_processes(config: DistributedConfig) -> Iterator[ProcessGroup]:
             group.close()
 
 
+@contextlib.contextmanager
+def _time_limit(seconds: float, message: str) -> Iterator[None]:
+    """Ends this process with a line when the body takes too long: jax would abort, and cannot be interrupted."""
+    timer = threading.Timer(seconds, exit_immediately, (message, EXIT_PEER_LOST))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _delay_aborts() -> None:
+    """Lets the heartbeat name a lost process before jax's client, which notices it as well, aborts this one.
+
+    The handler of SIGABRT is libc's `sleep`, which may be called there and gets the signal's number, 6, as seconds.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal(int(signal.SIGABRT), ctypes.cast(libc.sleep, ctypes.c_void_p))
+
+
+def connect_devices(mesh: jax.sharding.Mesh) -> None:
+    """Lets CPU devices connect along all axes of a mesh, while all processes are at the same place.
+
+    gloo connects at the first collective of a group of devices, and waits 30 s for the others; later collectives wait
+    as long as it takes. Without this, a process that compiles or reads for 30 s longer than another would end both.
+    """
+    import jax
+
+    if jax.process_count() == 1 or mesh.devices.flat[0].platform != "cpu":
+        return
+    axes = [name for name, size in mesh.shape.items() if size > 1]
+    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    for count in range(1, len(axes) + 1):
+        for group in itertools.combinations(axes, count):
+            shape = (math.prod(mesh.shape[name] for name in group),)
+            sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(group))
+            ones = jax.make_array_from_callback(shape, sharding, np.ones(shape).__getitem__)
+            jax.block_until_ready(jax.jit(lambda array: array.sum(), out_shardings=replicated)(ones))
+
+
 def _devnull() -> Any:
     return open(os.devnull, "w", encoding="utf-8")  # open until the process exits
 
@@ -259,25 +315,21 @@ def _join(info: ProcessInfo, config: DistributedConfig) -> ProcessGroup:
         f"{name} did not find the others within {config.start_timeout} s (distributed.start_timeout); the first one "
         f"listens at {info.coordinator_address or 'an address that the cluster sets'}: do all run, and reach it?"
     )
-    # jax would abort with a page of stack, and it cannot be interrupted while it waits.
-    timer = threading.Timer(config.start_timeout, exit_immediately, (message, EXIT_PEER_LOST))
-    timer.daemon = True
-    timer.start()
+    # The heartbeat comes first, with a message that names the lost process; jax's timeouts are the last resort.
+    last_resort = config.peer_timeout + config.peer_timeout // 2 + 5
     try:
-        jax.distributed.initialize(
-            **info._asdict(),
-            initialization_timeout=config.start_timeout + 10,
-            # The heartbeat comes first, with a message that names the lost process; jax's is the last resort.
-            heartbeat_timeout_seconds=config.peer_timeout + config.peer_timeout // 2 + 5,
-            shutdown_timeout_seconds=config.end_timeout,
-        )
+        with _time_limit(config.start_timeout, message):
+            jax.distributed.initialize(
+                **info._asdict(),
+                initialization_timeout=config.start_timeout + 10,
+                heartbeat_timeout_seconds=last_resort,
+                shutdown_timeout_seconds=max(config.end_timeout, last_resort) + 10,
+            )
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         if config.cluster == "auto" and info.cluster_detection_method is not None and "should be defined" in reason:
             return SINGLE_PROCESS  # jax found no such cluster
         raise UserError(f"{name} could not join the others: {reason}; {ADVICE}") from error
-    finally:
-        timer.cancel()
     service = _coordination_service()
     if service.num_processes == 1:
         return SINGLE_PROCESS
@@ -286,4 +338,5 @@ def _join(info: ProcessInfo, config: DistributedConfig) -> ProcessGroup:
         file=sys.stderr,
         flush=True,
     )
+    _delay_aborts()
     return MultiProcessGroup(service.client, service.process_id, service.num_processes, config)

@@ -82,6 +82,6 @@ class RunContext:
                 writer.write(step, metrics)
         except OSError as error:
             raise UserError(
-                f"the metrics of step {step} could not be written to {self.workdir}: {error.strerror}; checkpoints "
-                "are intact, the same command resumes"
+                f"the metrics of step {step} could not be written to {self.workdir}: {error.strerror}; "
+                f"{self.checkpoints.remaining()}"
             ) from error

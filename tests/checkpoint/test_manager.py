@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -294,7 +295,7 @@ def test_the_error_of_a_background_save_surfaces_and_the_next_save_works(
     with monkeypatch.context() as patch:
         patch.setattr(manager_module, "write_manifest", full)
         checkpoints.save(2, make_state(2), {})
-        with pytest.raises(UserError, match=r"step 2 could not be written.*no space left"):
+        with pytest.raises(UserError, match=r"step 2 could not be written.*no space left.*step 1 is there"):
             checkpoints.wait()
         assert checkpoints.latest_step() == 1
         checkpoints.save(3, make_state(3), {})
@@ -305,6 +306,19 @@ def test_the_error_of_a_background_save_surfaces_and_the_next_save_works(
     checkpoints.wait()
     assert checkpoints.all_steps() == [4]
     assert [p.name for p in tmp_path.iterdir()] == ["4"]
+
+
+def test_a_deleted_directory_is_not_said_to_hold_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = saved(tmp_path / "checkpoints", (1,))
+
+    def delete(*_: Any) -> None:
+        shutil.rmtree(tmp_path / "checkpoints")
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(manager_module, "write_manifest", delete)
+    checkpoints.save(2, make_state(2), {})
+    with pytest.raises(UserError, match="the directory is gone, and every checkpoint with it"):
+        checkpoints.wait()
 
 
 def test_an_error_that_was_told_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

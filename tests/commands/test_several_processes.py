@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -136,7 +135,7 @@ def kill_one(members: list[Member], victim: int, how: signal.Signals) -> float:
     code = other.ended()
     seconds = time.monotonic() - began
     members[victim].process.kill()
-    assert code in (75, -signal.SIGABRT), other.said()
+    assert code == 75, other.said()
     return seconds
 
 
@@ -177,11 +176,7 @@ def test_the_loss_of_one_of_two_ends_both_and_changes_nothing(
     pair = launch(workdir, 2, 4)
     wait_for(pair, lambda: checkpoints(workdir) and max(losses(workdir), default=0) >= 6)
     assert kill_one(pair, victim, how) < PEER_TIMEOUT + 10
-    said = pair[1 - victim].said()
-    # Ours, or that of jax's service, which may come first and ends the process by itself.
-    assert f"process {victim}" in said or "leader task" in said or re.search(rf"unhealthy[^\n]*\n{victim}\n", said), (
-        said
-    )
+    assert f"bertjax: process {1 - victim} of 2: process {victim}" in pair[1 - victim].said()
     killed = losses(workdir)
 
     pair = launch(workdir, 2, 4)
