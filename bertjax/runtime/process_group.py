@@ -274,7 +274,7 @@ def _delay_aborts() -> None:
 
 
 def connect_devices(mesh: jax.sharding.Mesh) -> None:
-    """Lets CPU devices connect along all axes of a mesh, while all processes are at the same place.
+    """Lets CPU devices connect along all axes of a mesh, while all processes are at the same point.
 
     gloo connects at the first collective of a group of devices, and waits 30 s for the others; later collectives wait
     as long as it takes. Without this, a process that compiles or reads for 30 s longer than another would end both.
