@@ -49,11 +49,11 @@ def compare(runs: Sequence[ComparedRun], out: Path | None) -> str:
 
 def compare_page(runs: Sequence[ComparedRun], groups: Sequence[Group]) -> str:
     """Returns the page that compares runs."""
-    heads, rows = overview(groups)
+    heads, rows = overview(groups, with_probes=False)
     sections = [
         Section("probe", "Probe of frozen features", _probe_section(runs)),
         Section(
-            "runs", "Runs", f'<div class="card one-line">{table(heads, rows, numeric=range(4, len(heads) - 1))}</div>'
+            "runs", "Runs", f'<div class="card runs">{table(heads, rows, numeric=range(4, len(heads) - 1))}</div>'
         ),
         *map(_section, groups),
     ]
@@ -66,9 +66,9 @@ def compare_page(runs: Sequence[ComparedRun], groups: Sequence[Group]) -> str:
     return page("Comparison of runs", head, sections, foot)
 
 
-def overview(groups: Sequence[Group]) -> tuple[list[str], list[list[str]]]:
-    """Returns column headings and one table row per run, group by group."""
-    probes = _probe_names([each for group in groups for each in group.members])
+def overview(groups: Sequence[Group], with_probes: bool = True) -> tuple[list[str], list[list[str]]]:
+    """Returns column headings and one table row per run, group by group; a page shows probes in their own section."""
+    probes = _probe_names([each for group in groups for each in group.members]) if with_probes else []
     rows = [
         [*_row(each, group.letter), *_probe_cells(each, probes), _losses(each)]
         for group in groups

@@ -69,7 +69,9 @@ def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = []
     for seed, name in enumerate(["mlm-0", "mlm-1", "rtd-0"]):
         settings = config(seed=seed, objective__name=name[:3])
-        workdir = write_workdir(folder / name, usual_lines(), [facts], settings)
+        facts |= {"objective": f"{name} (generator: masked language modelling)", "parameters": {"model": 10**8}}
+        lines = [line | {f"eval/{other}_loss": 0.5 for other in ("next_sentence", "rtd")} for line in usual_lines()]
+        workdir = write_workdir(folder / f"learning_rate=1e-5,batch_size=16,{name}", lines, [facts], settings)
         (workdir / "probe.json").write_text(json.dumps({"scores": {"tags": 0.4 + seed / 10}}))
         runs.append(read_compared_run(workdir, name))
     compare(runs, folder / "compare.html")
@@ -94,6 +96,16 @@ def test_no_complaint_no_request_and_nothing_too_wide(
     assert tab.run("document.documentElement.scrollWidth") <= width
     assert tab.run(WIDER) == []
     assert tab.run("document.images.length") == 0 and "undefined" not in tab.run("document.body.innerText")
+
+
+def test_the_table_of_runs_fits_a_window(tab: Any, side_by_side: Path) -> None:
+    tab.open(side_by_side, 1200)
+    assert (
+        tab.run(
+            "(() => { const t = document.querySelector('.runs .scroll'); return t.scrollWidth - t.clientWidth; })()"
+        )
+        <= 0
+    )
 
 
 @pytest.mark.parametrize("width,phone", WIDTHS)
