@@ -26,6 +26,7 @@ class TaskKind(Settings):
         main_metric: Metric of most tasks of the kind that selects the best checkpoint; see `metric`.
         label_array: Array of `Features.labels` that the loss reads.
         has_classes: Whether labels are named classes (`task.labels`, `task.class_weights`).
+        output_labels: Names of the outputs of a head without classes; None: those of the model stay.
         per_token: Whether the head scores tokens instead of examples.
         reads_texts: Whether an example is a text or a pair of texts in columns of the user's choice.
         source_kinds: Kinds of sources that can hold such examples.
@@ -38,6 +39,7 @@ class TaskKind(Settings):
     main_metric: ClassVar[str]
     label_array: ClassVar[str]
     has_classes: ClassVar[bool] = False
+    output_labels: ClassVar[tuple[str, ...] | None] = None
     per_token: ClassVar[bool] = False
     reads_texts: ClassVar[bool] = False
     source_kinds: ClassVar[tuple[str, ...]] = ("tsv", "csv", "jsonl", "hub")
@@ -67,6 +69,7 @@ class RegressionConfig(TaskKind, group="task.regression"):
 
     name, title, head = "regression", "regression", "sequence_classification"
     main_metric, label_array = "pearson", "score_labels"
+    output_labels = ("LABEL_0",)
     reads_texts = True
 
 

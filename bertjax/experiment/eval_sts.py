@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertjax.config.task import TaskConfig
+from bertjax.config.task import RegressionConfig, TaskConfig
 from bertjax.errors import UserError
 from bertjax.experiment.embed import EmbedOptions, describe_pooling, pooling_of
 from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
@@ -40,7 +40,7 @@ def eval_sts(
     text, pair, label = columns
     try:
         config = TaskConfig(
-            "regression", tuple(sources), text_column=text, pair_column=pair, label_column=label, header=header
+            RegressionConfig.name, tuple(sources), text_column=text, pair_column=pair, label_column=label, header=header
         )
         examples = read_examples(config)
     except UserError as error:

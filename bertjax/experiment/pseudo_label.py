@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.config.task import TaskConfig
+from bertjax.config.task import ClassificationConfig, TaskConfig
 from bertjax.errors import UserError
 from bertjax.experiment.predict import PredictOptions, check_options, load_predictor, require_files
 from bertjax.finetuning.readers.examples import TextExamples
@@ -20,7 +20,6 @@ from bertjax.inference.pseudo_labels import (
     Key,
     LabelBuckets,
     compute_agreement,
-    describe_trust,
     select_candidates,
     sort_candidates,
     summarize,
@@ -121,7 +120,7 @@ def _check(source: LabelSource, files: Sequence[str], out: Path, selection: Sele
 
 def _classifier(folder: Path, options: PredictOptions, files: Sequence[str]) -> Predictor:
     predictor = load_predictor(folder, options, files)
-    if predictor.config.kind != "classification":
+    if not (predictor.config.spec.has_classes and predictor.config.spec.reads_texts):
         raise UserError(f"--model {folder} is a model of kind {predictor.config.kind}; labels come from a classifier")
     return predictor
 
@@ -131,7 +130,9 @@ def _read_as(options: PredictOptions) -> TaskConfig:
     names = {name: getattr(options, name) for name in _COLUMNS}
     try:
         return TaskConfig(
-            "classification", (PLACEHOLDER_SOURCE,), **{key: name for key, name in names.items() if name is not None}
+            ClassificationConfig.name,
+            (PLACEHOLDER_SOURCE,),
+            **{key: name for key, name in names.items() if name is not None},
         )
     except UserError as error:
         raise name_flags(error) from None
@@ -276,7 +277,7 @@ def _summary(
         lines.append(f"left out: {_dropped(usable, selection, facts['kept'])}")
     if usable.unknown_labels:
         lines.append("no labels: " + ", ".join(f"{text!r} ({count:,})" for text, count in usable.unknown_labels))
-    lines.append(describe_trust(results))
+    lines.append(facts["trust"])
     if results is not None:
         kappa = "" if results.kappa is None else f"Cohen's kappa {results.kappa:.3f}"
         missing = f"{results.unanswered:,} of {results.total:,} gold texts have no answer" if results.unanswered else ""

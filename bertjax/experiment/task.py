@@ -216,8 +216,8 @@ def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigD
         task: the task.
         batches: its training batches.
     """
-    cfg, default, kind = copy.deepcopy(cfg), base_config(), task.config.kind
-    labels = {"regression": ("LABEL_0",), "qa": task.model.labels}.get(kind, task.labels)
+    cfg, default, spec = copy.deepcopy(cfg), base_config(), task.config.spec
+    labels = task.labels if spec.has_classes else spec.output_labels or task.model.labels
     model = dataclasses.replace(task.model, labels=labels, padded_vocab_size=None)
     from_user = {name for name, value in cfg.model.items() if value != PRESET}
     cfg.model.preset = "none"
@@ -234,8 +234,7 @@ def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigD
             cfg[group].interval_steps = interval
     if cfg.train.log_interval_steps == default.train.log_interval_steps:
         cfg.train.log_interval_steps = -(-batches.num_steps // _LOGGED_LINES)
-    is_tagging = task.config.spec is TokensConfig
-    if is_tagging and recognize_scheme(task.labels, cfg.task.tokens.tag_scheme) == PLAIN_TAGS:
+    if spec is TokensConfig and recognize_scheme(task.labels, cfg.task.tokens.tag_scheme) == PLAIN_TAGS:
         cfg.task.tokens.tag_scheme = PLAIN_TAGS
     cfg.checkpoint.best_metric = parse.best_metric(cfg)
     if cfg.task.unfreeze_epochs is not None:

@@ -343,6 +343,7 @@ def summarize(
         "agreement": None if at is None else at.agreement,
         "interval": None if at is None or not at.examples else wilson_interval(at.correct, at.examples),
         "kappa": None if agreement is None else agreement.kappa,
+        "trust": describe_trust(agreement),
         "gold": None if agreement is None else {"examples": agreement.total, "unanswered": agreement.unanswered},
         "thresholds": []
         if agreement is None

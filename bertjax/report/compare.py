@@ -52,9 +52,7 @@ def compare_page(runs: Sequence[ComparedRun], groups: Sequence[Group]) -> str:
     heads, rows = overview(groups, with_probes=False)
     sections = [
         Section("probe", "Probe of frozen features", _probe_section(runs)),
-        Section(
-            "runs", "Runs", f'<div class="card runs">{table(heads, rows, numeric=range(4, len(heads) - 1))}</div>'
-        ),
+        Section("runs", "Runs", f'<div class="card runs">{table(heads, rows, numeric=range(4, len(heads) - 1))}</div>'),
         *map(_section, groups),
     ]
     head = f'<p>{len(runs)} runs, {len(groups)} groups.</p><p class="warn">{escape(NOT_COMPARABLE)}</p>'

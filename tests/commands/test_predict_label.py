@@ -162,7 +162,7 @@ def test_a_classifier_labels_and_a_task_reads_it(classifier: Path, tmp_path: Pat
     assert (facts["kept"], facts["of"]) == (len(wanted), len(texts) + 2)
     assert facts["agreement"] == pytest.approx(right / len(at)) and facts["dropped"] == {"empty": 1, "gold": 21}
     printed = capsys.readouterr().out
-    assert f"of {len(at)} gold examples {right / len(at):.1%} agree" in printed
+    assert f"of {len(at)} gold examples {right / len(at):.1%} agree" in printed and facts["trust"] in printed
     tsv = tmp_path / "silver.tsv"
     assert (
         run("pseudo-label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", tsv, "--max-per-class", 3) == 0

@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.inference.pseudo_likelihood import score_texts
 
-TEXTS = ["The catmat hungrydogs.", "a", *sentences(1, seed=5, longest=7)]
+TEXTS = ["The catmat unbelievablyhungry dogsea.", "a", *sentences(1, seed=5, longest=7)]
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_pseudo_log_likelihoods_as_transformers(both: Both) -> None:
         found = score_texts(both.ours, both.tokenizer, TEXTS, mode)
         assert found.tokens.tolist() == [count for _, count in wanted] and found.tokens.max() > 4
         np.testing.assert_allclose(found.totals, [total for total, _ in wanted], rtol=1e-5, err_msg=mode)
-    assert np.abs(score_texts(both.ours, both.tokenizer, TEXTS, "pll").totals - found.totals).max() > 1e-4
+    assert np.abs(score_texts(both.ours, both.tokenizer, TEXTS, "pll").totals - found.totals).max() > 1e-3
 
 
 @of_all_families("gpt2")
