@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import io
 import json
+import logging
 import re
 import unicodedata
 from collections import Counter
@@ -24,7 +26,10 @@ from bertjax.data.tokenizer_backends import (
 )
 from bertjax.errors import UserError, require_one_of
 
+log = logging.getLogger(__name__)
+
 _COVERAGE = 0.9999  # share of the characters of a corpus that get their own tokens; rarer ones are [UNK]
+_WARNED = 0.998  # of the characters; what is unknown beyond that is said
 _MIN_FREQUENCY = 2  # single occurrences are not merged
 _LINE_CHARS = 4000
 # sentencepiece adds up float scores per thread, so another number of threads gives another vocabulary: it is fixed
@@ -138,23 +143,41 @@ def train_wordpiece(
 def _alphabet(documents: list[str], normalizer: Any, vocab_size: int, num_special: int) -> list[str]:
     """Returns the single-character tokens by code point: word starts, then "##" continuations where possible.
 
-    Takes the most frequent characters up to `_COVERAGE`, but never more than half of the vocabulary. Raises `UserError`
-    if that would leave more than half of the text unknown.
+    Takes the most frequent characters up to `_COVERAGE`: those of half of the vocabulary, and beyond it Chinese
+    characters and punctuation, which are words, if they are among the most frequent words. Warns if characters that
+    occur remain unknown, and raises `UserError` if that would leave more than half of the text unknown.
     """
-    counts: Counter[str] = Counter()
+    counts, words = Counter[str](), Counter[str]()
     for document in documents:
-        counts.update(normalizer.normalize_str(document))
+        text = normalizer.normalize_str(document)
+        counts.update(text)
+        words.update(text.split())
     letters = {c: n for c, n in counts.items() if not c.isspace() and c != "\ufffd"}
-    selected, covered, used = _COVERAGE * sum(letters.values()), 0, 0
+    size = vocab_size - num_special
+    least = heapq.nlargest(size, words.values())[-1] if len(words) > size > 0 else 0
+    selected, covered, used, half_is_full = _COVERAGE * sum(letters.values()), 0, 0, False
     chosen: list[str] = []
     for letter in sorted(letters, key=lambda c: (-letters[c], c)):
-        used += 1 + _continues(letter)
-        if covered >= selected or used > (vocab_size - num_special) // 2:
+        cost = 1 + _continues(letter)
+        if covered >= selected:
             break
+        half_is_full = half_is_full or used + cost > size // 2
+        if half_is_full and (cost > 1 or letters[letter] < least or used >= size):
+            continue
+        used += cost
         chosen.append(letter)
         covered += letters[letter]
     if covered < selected / 2:
         raise _too_small(vocab_size, num_special + 2 * sum(1 + _continues(letter) for letter in letters))
+    if covered < _WARNED * sum(letters.values()):
+        log.warning(
+            "%.1f %% of the characters of the corpus are unknown to a vocabulary of %d tokens: %d of %d different "
+            "characters have a token; raise data.vocab_size",
+            100 - 100 * covered / sum(letters.values()),
+            vocab_size,
+            len(chosen),
+            len(letters),
+        )
     chosen.sort()
     return chosen + ["##" + c for c in chosen if _continues(c)]
 

@@ -127,6 +127,21 @@ def test_rare_characters_do_not_crowd_out_words() -> None:
     assert sum(len(piece.removeprefix("##")) > 1 for piece in tokenizer.tokens) > 150
 
 
+def test_chinese_characters_are_words_of_a_small_vocabulary(caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(0)
+    shares = 1 / np.arange(1, 601)
+    drawn = rng.choice(600, 60_000, p=shares / shares.sum())
+    text = "".join(chr(0x4E00 + character) for character in drawn)
+    documents = [text[start : start + 500] for start in range(0, len(text), 500)]
+    tokenizer = train_tokenizer(documents, model="wordpiece", family="bert", vocab_size=700)
+    assert tokenizer.unk_id not in np.concatenate(tokenizer.encode_batch(documents))
+    assert not caplog.messages
+    small = train_tokenizer(documents, model="wordpiece", family="bert", vocab_size=400)
+    unknown = np.mean(np.concatenate(small.encode_batch(documents)) == small.unk_id)
+    assert 0.02 < unknown < 0.08 and small.size == 400
+    assert f"{100 * unknown:.1f} % of the characters" in caplog.messages[0]
+
+
 def test_byte_bpe_says_everything() -> None:
     tokenizer = trained("roberta", "bpe")
     for text in TEXTS:
