@@ -21,7 +21,7 @@ from bertjax.errors import UserError
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.pretrained import load_pretrained
 
-DRAWS, LONG_DRAWS, RUNS = 5, 400, 8
+DRAWS, LONG_DRAWS, RUNS = 5, 200, 6
 SUBJECTS = subjects()
 
 
