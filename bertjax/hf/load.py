@@ -17,14 +17,15 @@ from bertjax.hf import native_format, sidecar_files
 from bertjax.hf.keymap import tensors_to_params
 from bertjax.hf.keymaps import FAMILIES, find_family
 from bertjax.hf.keymaps.family import Family
-from bertjax.hf.safe_files import CONFIG, read_json, read_tensors, read_tokenizer_files
+from bertjax.hf.safe_files import CONFIG, read_json, read_module_files, read_tensors, read_tokenizer_files
+from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.model import HEADS
 from bertjax.types import Params
 
 _MAX_LAYERS = 100_000
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class ModelWeights:
     """A model as read from a folder.
 
@@ -33,12 +34,21 @@ class ModelWeights:
         params: parameters, float32.
         heads: heads that `params` holds, in the order of `HEADS`.
         tokenizer_files: bytes of the tokenizer's files by name; carried along, not parsed.
+        module_files: bytes of the files by which sentence-transformers pools, by path; carried along, not parsed.
     """
 
     config: EncoderConfig
     params: Params
     heads: tuple[str, ...]
     tokenizer_files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    module_files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        size = f"{self.config.num_layers} layers of {self.config.hidden_size}"
+        count = sum(leaf.size for leaf in flatten_tree(self.params).values())
+        return (
+            f"{type(self).__name__}({self.config.family}, {size}, {count:,} parameters, heads {comma_list(self.heads)})"
+        )
 
 
 def read_folder(folder: str | os.PathLike[str]) -> ModelWeights:
@@ -62,7 +72,7 @@ def read_folder(folder: str | os.PathLike[str]) -> ModelWeights:
         config, heads, params = _read_family(folder, family, values, architecture)
     if config.num_layers > _MAX_LAYERS:  # where layers share parameters, no tensor is missing
         raise UserError(f"{where}: {config.num_layers} layers are more than can be run")
-    return ModelWeights(config, params, heads, read_tokenizer_files(folder))
+    return ModelWeights(config, params, heads, read_tokenizer_files(folder), read_module_files(folder))
 
 
 def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:

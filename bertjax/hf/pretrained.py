@@ -57,9 +57,19 @@ class PretrainedModel(ModelWeights):
         return output if output_memory else output._replace(memory=None)
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes a folder that `transformers` loads, and reads it back to compare; see `save.save_pretrained`."""
+        """Writes a folder that `transformers` loads, and reads it back to compare; see `save.save_pretrained`.
+
+        The modules of a folder of sentence-transformers are written again, so that it embeds texts as before.
+        """
         save_pretrained(
-            folder, self.params, self.config, heads=self.heads, tokenizer=self.tokenizer_files, overwrite=overwrite
+            folder,
+            self.params,
+            self.config,
+            heads=self.heads,
+            tokenizer=self.tokenizer_files,
+            card={"sentence_vectors": "as `modules.json` says"} if self.module_files else None,
+            overwrite=overwrite,
+            extra_files=self.module_files,
         )
 
 
@@ -74,4 +84,4 @@ def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel:
     """
     weights = read_folder(folder)
     params = jax.tree.map(jnp.asarray, weights.params)
-    return PretrainedModel(weights.config, params, weights.heads, weights.tokenizer_files)
+    return PretrainedModel(weights.config, params, weights.heads, weights.tokenizer_files, weights.module_files)

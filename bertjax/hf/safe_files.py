@@ -6,13 +6,16 @@ Nothing is executed, unpickled or downloaded, and nothing outside the folder is 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from bertjax.errors import UserError, one_line
+from bertjax.errors import UserError, comma_list, one_line
 from bertjax.hf.keymap import Tensors
+
+log = logging.getLogger(__name__)
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -36,6 +39,10 @@ TOKENIZER_FILES = (
     "spiece.model",
     "spm.model",
 )
+MODULES_FILE = "modules.json"
+SETTINGS_FILE = "sentence_bert_config.json"
+SENTENCE_FILES = (MODULES_FILE, SETTINGS_FILE, "config_sentence_transformers.json")
+_MODULE_ENDINGS = (".json", ".safetensors", ".txt", ".md")
 _FLOATS = ("F32", "F16", "BF16", "F64")
 # Ending of a class name -> the Auto class that loads it; the first that fits.
 _AUTO = {
@@ -97,6 +104,42 @@ def read_tensors(folder: Path, architecture: str = "") -> tuple[Tensors, str]:
 def read_tokenizer_files(folder: Path) -> dict[str, bytes]:
     """Returns the bytes of the tokenizer's files by name; nothing is parsed."""
     return {name: resolve_inside(folder, name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
+
+
+def read_module_files(folder: Path) -> dict[str, bytes]:
+    """Returns the bytes of the files by which sentence-transformers makes vectors, by path; only names are parsed.
+
+    Raises:
+        UserError: modules.json is malformed, or names something outside the folder.
+    """
+    if not (folder / MODULES_FILE).is_file():
+        return {}
+    paths = [module_path for _, module_path in read_modules(folder) if module_path]
+    names = [name for name in SENTENCE_FILES if (folder / name).is_file()]
+    for path in paths:
+        if PurePosixPath(path).name != path or path in ("..", "."):
+            raise UserError(f"{folder / MODULES_FILE}: {path!r} is not the name of a folder")
+        names += sorted(f"{path}/{file.name}" for file in (folder / path).glob("*") if file.is_file())
+    pickled = [name for name in names if not name.endswith(_MODULE_ENDINGS)]
+    if pickled:
+        log.warning("%s: %s is not read; a folder that is saved again lacks it", folder, comma_list(pickled, 4))
+    return {name: resolve_inside(folder, name).read_bytes() for name in names if name not in pickled}
+
+
+def read_modules(folder: Path) -> list[tuple[str, str]]:
+    """Returns (class name, subfolder) of every module of a sentence-transformers folder, in their order.
+
+    Raises:
+        UserError: modules.json is missing or malformed.
+    """
+    path = folder / MODULES_FILE
+    try:
+        modules = sorted(json.loads(path.read_text(encoding="utf-8")), key=lambda module: module["idx"])
+        return [(module["type"].rpartition(".")[2], str(module["path"])) for module in modules]
+    except FileNotFoundError:
+        raise UserError(f"{folder} was not written by sentence-transformers: it has no {MODULES_FILE}") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise UserError(f"{path} is not a list of modules with idx, path and type") from None
 
 
 def _read_shards(folder: Path) -> Tensors:

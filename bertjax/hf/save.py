@@ -73,7 +73,7 @@ def save_pretrained(
     card: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     max_shard_bytes: int = 5_000_000_000,
-    extra_files: Mapping[str, str] | None = None,
+    extra_files: Mapping[str, bytes] | None = None,
     require_transformers: bool = False,
     sample_texts: Sequence[str] = (),
 ) -> None:
@@ -92,7 +92,7 @@ def save_pretrained(
         card: facts for README.md; see `render_model_card`.
         overwrite: replace an earlier export.
         max_shard_bytes: larger weights are split into files of this size, with an index.
-        extra_files: texts by their path in the folder, for other libraries that read it.
+        extra_files: contents by their path in the folder, for other libraries that read it.
         require_transformers: refuse a model that only bertjax could load.
         sample_texts: training text, whose ids are compared with those of `transformers.AutoTokenizer`.
 
@@ -118,9 +118,9 @@ def save_pretrained(
     texts = {
         CONFIG: json.dumps(plan.config_json, indent=2, sort_keys=True) + "\n",
         "README.md": render_model_card(plan, num_params, card),
-        **(extra_files or {}),
     }
     files = _tokenizer_files(tokenizer, config) | {name: text.encode() for name, text in texts.items()}
+    files |= extra_files or {}
     try:
         with atomic_folder(folder) as temporary:
             _write_weights(temporary, tensors, max_shard_bytes)

@@ -21,12 +21,10 @@ from bertjax.errors import UserError, comma_list, require_one_of
 from bertjax.hf.export_plan import HEAD_BY_MODULE
 from bertjax.hf.inputs import max_input_length
 from bertjax.hf.pretrained import PretrainedModel
-from bertjax.hf.safe_files import read_json
+from bertjax.hf.safe_files import MODULES_FILE, SETTINGS_FILE, read_json, read_modules
 from bertjax.hf.save import TokenizerSource, save_pretrained
 
 POOLING_MODES = ("mean", "cls")
-MODULES_FILE = "modules.json"
-SETTINGS_FILE = "sentence_bert_config.json"
 _MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}  # class -> subfolder, in order
 # The keys of modes up to version 5 of the library, which later versions still read; version 6 writes the mode itself.
 _MODE_KEYS = {
@@ -135,7 +133,7 @@ def save_sentence_transformers(
         tokenizer=tokenizer,
         card={**(card or {}), "sentence_vectors": _describe(pooling)},
         overwrite=overwrite,
-        extra_files={name: json.dumps(value, indent=2) + "\n" for name, value in files.items()},
+        extra_files={name: f"{json.dumps(value, indent=2)}\n".encode() for name, value in files.items()},
         require_transformers=True,
         sample_texts=sample_texts,
     )
@@ -148,7 +146,7 @@ def read_pooling(folder: str | os.PathLike[str]) -> Pooling:
         UserError: the library did not write the folder, or it has modules or a mode that bertjax does not support.
     """
     folder = Path(folder)
-    modules = _read_modules(folder)
+    modules = read_modules(folder)
     kinds = [kind for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling"], list(_MODULES)) or modules[0][1]:
         raise UserError(f"{folder / MODULES_FILE}: supported are {', '.join(_MODULES)}, not {comma_list(kinds)}")
@@ -158,18 +156,6 @@ def read_pooling(folder: str | os.PathLike[str]) -> Pooling:
     if length is not None and type(length) is not int:
         raise UserError(f"{folder / SETTINGS_FILE}: max_seq_length must be a whole number, not {length!r}")
     return Pooling(mode, len(modules) == 3, length)
-
-
-def _read_modules(folder: Path) -> list[tuple[str, str]]:
-    """Returns (class name, subfolder) of every module, in their order."""
-    path = folder / MODULES_FILE
-    try:
-        modules = sorted(json.loads(path.read_text(encoding="utf-8")), key=lambda module: module["idx"])
-        return [(module["type"].rpartition(".")[2], module["path"]) for module in modules]
-    except FileNotFoundError:
-        raise UserError(f"{folder} was not written by sentence-transformers: it has no {MODULES_FILE}") from None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise UserError(f"{path} is not a list of modules with idx, path and type") from None
 
 
 def _parse_mode(values: Mapping[str, Any], where: str) -> str:

@@ -116,6 +116,30 @@ def test_saved_and_read_back(model: PretrainedModel, tmp_path: Path, pooling: Po
     save_sentence_transformers(folder, model, pooling, overwrite=True)
 
 
+def test_a_folder_saved_again_keeps_its_modules(model: PretrainedModel, tmp_path: Path) -> None:
+    save_sentence_transformers(tmp_path / "out", model, Pooling("cls", False, 6))
+    steps = json.loads((tmp_path / "out" / "modules.json").read_text())
+    steps.append({"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    (tmp_path / "out" / "modules.json").write_text(json.dumps(steps))
+    (tmp_path / "out" / "2_Dense").mkdir()
+    for name in ("config.json", "model.safetensors", "pytorch_model.bin"):
+        (tmp_path / "out" / "2_Dense" / name).write_bytes(name.encode())
+    load_pretrained(tmp_path / "out").save_pretrained(tmp_path / "again")
+    for name in ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "2_Dense/model.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+    assert not (tmp_path / "again" / "2_Dense" / "pytorch_model.bin").exists()
+    assert "library_name: sentence-transformers" in (tmp_path / "again" / "README.md").read_text()
+    assert load_pretrained(tmp_path / "again").module_files == load_pretrained(tmp_path / "out").module_files
+    steps[2]["path"] = "../../secret"
+    (tmp_path / "out" / "modules.json").write_text(json.dumps(steps))
+    with pytest.raises(UserError, match="not the name of a folder"):
+        load_pretrained(tmp_path / "out")
+
+
+def test_a_model_prints_on_one_line(model: PretrainedModel) -> None:
+    assert repr(model).startswith("PretrainedModel(bert, 2 layers of 18, ") and len(repr(model)) < 120
+
+
 def test_refusals(model: PretrainedModel, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     for arguments in ({"mode": "max"}, {"max_length": 0}):
