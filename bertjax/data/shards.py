@@ -181,7 +181,7 @@ def _locked(folder: Path) -> IO[str] | None:
         return None
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        lock = (folder / _LOCK).open("w")
+        lock = os.fdopen(os.open(folder / _LOCK, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "w")
     except FileNotFoundError:  # removed in this moment
         return None
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,14 @@ from typing import Any, Protocol
 
 from bertjax.errors import UserError, one_line
 from bertjax.hf.load import read_folder
+from bertjax.hf.safe_files import CONFIG, INDEX, TOKENIZER_FILES, WEIGHTS
 from bertjax.hf.save import is_export
+from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS
+
+_FILES = {CONFIG, WEIGHTS, INDEX, *TOKENIZER_FILES, SIDECAR_CONFIG, SIDECAR_WEIGHTS, "README.md"}
+_FILES |= {"modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"}
+_NUMBERED = re.compile(r"model-\d{5}-of-\d{5}\.safetensors|\d+_[A-Za-z]+/(config\.json|model\.safetensors)")
+"""Shards, and modules of sentence-transformers."""
 
 
 class HubApi(Protocol):
@@ -23,7 +31,13 @@ class HubApi(Protocol):
     def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> Any: ...
 
     def upload_folder(
-        self, *, repo_id: str, folder_path: str, commit_message: str, delete_patterns: list[str] | None
+        self,
+        *,
+        repo_id: str,
+        folder_path: str,
+        commit_message: str,
+        allow_patterns: list[str],
+        delete_patterns: list[str] | None,
     ) -> Any: ...
 
 
@@ -82,9 +96,7 @@ def push_to_hub(
     check_repository(repo, overwrite=overwrite, api=api)
     if not is_export(folder):
         raise UserError(f"{folder} is not an export of bertjax; only those are uploaded")
-    links = [path for path in folder.rglob("*") if path.is_symlink()]
-    if links:
-        raise UserError(f"{links[0]} is a link; the file that it points to would be uploaded")
+    names = _files_to_upload(folder)
     read_folder(folder)
     with _as_user_error(f"create {repo}"):
         api.create_repo(repo, private=private, exist_ok=overwrite)
@@ -93,9 +105,24 @@ def push_to_hub(
             repo_id=repo,
             folder_path=str(folder),
             commit_message=message,
+            allow_patterns=names,
             delete_patterns=["*"] if overwrite else None,
         )
     return f"https://huggingface.co/{repo}"
+
+
+def _files_to_upload(folder: Path) -> list[str]:
+    """Returns the names of all files; raises `UserError` for a link, or a file that no export has."""
+    names = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            raise UserError(f"{path} is a link; the file that it points to would be uploaded")
+        name = path.relative_to(folder).as_posix()
+        if not path.is_dir():
+            if name not in _FILES and not _NUMBERED.fullmatch(name):
+                raise UserError(f"{path} is not a file of an export; only those are uploaded: move it away")
+            names.append(name)
+    return names
 
 
 def _check_name(repo: str) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import stat
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -179,6 +181,22 @@ def read_safetensors(folder: Path, name: str) -> Tensors:
             return {name: _widened(file.get_tensor(name), kinds[name]) for name in kinds}
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise UserError(f"{path} is not a readable safetensors file: {one_line(error)}") from None
+
+
+def write_safetensors(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
+    """Writes a new file with the permissions of the umask; the library's own are those of a private file.
+
+    Args:
+        path: the file.
+        tensors: tensors by name.
+        metadata: texts of its header.
+    """
+    from safetensors.numpy import save_file
+
+    with path.open("xb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+    save_file(tensors, path, metadata=metadata)
+    path.chmod(stat.S_IMODE(mode))
 
 
 def _widened(array: np.ndarray, kind: str) -> np.ndarray:

@@ -29,6 +29,7 @@ from bertjax.hf.safe_files import (
     read_safetensors,
     read_tensors,
     read_tokenizer_files,
+    write_safetensors,
 )
 from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS, write_sidecar
 from bertjax.io.atomic import atomic_folder
@@ -181,8 +182,6 @@ def verify_export(
 
 def _write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int) -> None:
     """Writes one file, or shards of whole tensors in the order of their names, with an index."""
-    from safetensors.numpy import save_file
-
     shards: list[Tensors] = [{}]
     for name in sorted(tensors):
         if shards[-1] and sum(array.nbytes for array in shards[-1].values()) + tensors[name].nbytes > max_shard_bytes:
@@ -197,7 +196,7 @@ def _write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int) -> None
         (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     for name, shard in zip(names, shards, strict=True):
         # Without the metadata older versions of transformers refuse the file. The library orders the tensors itself.
-        save_file(shard, folder / name, metadata={"format": "pt"})
+        write_safetensors(folder / name, shard, {"format": "pt"})
 
 
 def _tokenizer_files(tokenizer: TokenizerSource | None, config: EncoderConfig) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ from bertjax.hf import native_format
 from bertjax.hf.export_plan import ExportPlan, compare_configs
 from bertjax.hf.keymap import Tensors, tensors_to_params
 from bertjax.hf.keymaps.family import Family
-from bertjax.hf.safe_files import CONFIG, read_json, read_safetensors
+from bertjax.hf.safe_files import CONFIG, read_json, read_safetensors, write_safetensors
 from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.types import Params
 
@@ -39,9 +39,7 @@ def write_sidecar(folder: Path, plan: ExportPlan, tensors: Tensors) -> None:
         text = json.dumps(native_format.render_fields(plan.config, plan.heads), indent=2, sort_keys=True)
         (folder / SIDECAR_CONFIG).write_text(text + "\n", encoding="utf-8")
     if tensors:
-        from safetensors.numpy import save_file
-
-        save_file(tensors, folder / SIDECAR_WEIGHTS, metadata={"format": "bertjax"})
+        write_safetensors(folder / SIDECAR_WEIGHTS, tensors, {"format": "bertjax"})
 
 
 def read_sidecar(

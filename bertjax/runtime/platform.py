@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import logging
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,8 @@ from bertjax.config import parse
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.models.mesh import target_platform
+
+log = logging.getLogger(__name__)
 
 
 def use_platform(name: str) -> None:
@@ -55,9 +59,34 @@ def enable_compile_cache(cfg: ConfigDict) -> None:
     if not cfg.compile_cache or jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     folder = parse.cache_folder(cfg) / "xla"
+    folders = [folder]
     if jax.default_backend() == "cpu":
-        folder /= hashlib.sha256(" ".join(sorted(_cpu_flags())).encode()).hexdigest()[:16]
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+        folders += [folder / hashlib.sha256(" ".join(sorted(_cpu_flags())).encode()).hexdigest()[:16]]
+    if all(map(_is_private, folders)):
+        jax.config.update("jax_compilation_cache_dir", str(folders[-1]))
+
+
+def _is_private(folder: Path) -> bool:
+    """Makes a folder that only this user can write to; returns whether it is one, and warns if it is not.
+
+    A program that is read from it runs with the rights of this user, and nothing but the file system protects it.
+    """
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError:  # what needs the folder more than this reports it
+        return False
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid in (os.getuid(), 0) and not mode & 0o022:
+        return True
+    log.warning(
+        "compiled programs in %s are not used: another user can write there (owner %d, mode %03o), and they would be "
+        "executed; remove the folder, give another data.cache_dir, or set --config.compile_cache=false",
+        folder,
+        status.st_uid,
+        mode,
+    )
+    return False
 
 
 @contextlib.contextmanager

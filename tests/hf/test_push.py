@@ -55,7 +55,10 @@ def test_a_new_repository_is_private(folder: Path) -> None:
     files = {"config.json", "model.safetensors", "README.md"}
     assert hub.calls == [
         ("ada/engine", {"private": True, "exist_ok": False}),
-        ("ada/engine", {"files": files, "commit_message": "Step 3", "delete_patterns": None}),
+        (
+            "ada/engine",
+            {"files": files, "commit_message": "Step 3", "allow_patterns": sorted(files), "delete_patterns": None},
+        ),
     ]
 
 
@@ -107,6 +110,10 @@ def test_only_whole_exports_of_ours_are_uploaded(folder: Path, tmp_path: Path) -
     with pytest.raises(UserError, match="is a link"):
         push_to_hub(tmp_path, "ada/engine", api=hub)
     (tmp_path / "link").unlink()
+    (tmp_path / ".env").write_text("TOKEN=1")
+    with pytest.raises(UserError, match=r"\.env is not a file of an export"):
+        push_to_hub(tmp_path, "ada/engine", api=hub)
+    (tmp_path / ".env").unlink()
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-9])
     with pytest.raises(UserError, match="not a readable safetensors file"):
         push_to_hub(tmp_path, "ada/engine", api=hub)

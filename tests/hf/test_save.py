@@ -85,6 +85,16 @@ class Words:
         return [[i + self.training_shift for i in self.inner.encode(text).ids] for text in texts]
 
 
+def test_permissions_are_those_of_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        save_pretrained(tmp_path / "out", random_params(), CONFIG, heads=HEADS, tokenizer=Words(), max_shard_bytes=2000)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
+    assert len(modes) > 4 and set(modes.values()) == {0o640}, modes
+
+
 def test_round_trip_drops_the_padding_and_keeps_every_bit(tmp_path: Path) -> None:
     params = random_params()
     save_pretrained(tmp_path / "out", params, CONFIG, heads=HEADS, tokenizer=Words(), card=CARD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,25 @@ def own_settings() -> Iterator[None]:
     for name, value in before.items():
         jax.config.update(name, value)
     compilation_cache.reset_cache()
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757])
+def test_a_folder_that_others_can_write_to_is_not_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    config = base_config()
+    config.data.cache_dir = str(tmp_path)
+    before = os.umask(0o002)  # usual where every user has a group
+    try:
+        platform.enable_compile_cache(config)
+    finally:
+        os.umask(before)
+    assert jax.config.values["jax_compilation_cache_dir"] is not None
+    jax.config.update("jax_compilation_cache_dir", None)
+    (tmp_path / "xla").chmod(mode)
+    platform.enable_compile_cache(config)
+    assert jax.config.values["jax_compilation_cache_dir"] is None
+    assert f"another user can write there (owner {os.getuid()}, mode {mode:o})" in caplog.text
 
 
 def test_a_second_start_reads_what_the_first_compiled(tmp_path: Path) -> None:
