@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 from bertjax.config.objectives import objective_class
 from bertjax.config.task import TASK_KINDS, TaskConfig, task_config
 from bertjax.errors import UserError
-from bertjax.experiment.load import batch_tokens, load_model
+from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
 from bertjax.experiment.workdir import read_config
 from bertjax.finetuning.readers.examples import QaExamples, TextExamples
 from bertjax.hf.safe_files import CONFIG, read_json
@@ -86,11 +86,10 @@ def predict(
 
 def check_options(options: PredictOptions) -> None:
     """Raises `UserError` for numbers that are too small."""
-    for flag, value, least in (("--top-k", options.top_k, 1), ("--batch-tokens", options.batch_tokens, 1)):
+    require_batch_tokens(options.batch_tokens)
+    for flag, value, least in (("--top-k", options.top_k, 1), ("--max-length", options.max_length, 8)):
         if value is not None and value < least:
             raise UserError(f"{flag} must be at least {least}, not {value}")
-    if options.max_length is not None and options.max_length < 8:
-        raise UserError(f"--max-length must be at least 8, not {options.max_length}")
 
 
 def load_predictor(folder: Path, options: PredictOptions, files: Sequence[str]) -> Predictor:

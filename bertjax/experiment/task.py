@@ -34,7 +34,7 @@ from bertjax.finetuning.readers.examples import Examples
 from bertjax.finetuning.readers.labels import collect_labels
 from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, read_examples
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.inputs import require_readable
 from bertjax.training.sharding import local_sequences, make_mesh
 from bertjax.types import Params
 
@@ -113,7 +113,7 @@ def read_task(cfg: ConfigDict, workdir: Path) -> Task:
         require_model(Path(cfg.init_from).expanduser())
         source = load_source_model(cfg.init_from)
         model, tokenizer = source.config, source.tokenizer
-    _require_positions(config, model)
+    require_readable(model, config.max_length, "task.max_length")
     examples = read_examples(config, "train", errors=cfg.data.encoding_errors)
     labels = collect_labels(config, examples)
     training = Split(examples, make_features(config, examples, tokenizer, labels, training=True))
@@ -135,15 +135,6 @@ def read_held_out(cfg: ConfigDict, config: TaskConfig, tokenizer: Tokenizer, lab
     """
     examples = read_examples(config, "eval", errors=cfg.data.encoding_errors)
     return Split(examples, make_features(config, examples, tokenizer, labels))
-
-
-def _require_positions(config: TaskConfig, model: EncoderConfig) -> None:
-    limit = max_input_length(model)
-    if limit is not None and config.max_length > limit:
-        raise UserError(
-            f"task.max_length={config.max_length} is beyond the {limit} tokens that the model of init_from can read; "
-            f"set task.max_length to {limit} or less"
-        )
 
 
 def task_batches(

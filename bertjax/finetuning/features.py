@@ -49,10 +49,9 @@ class Features:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextData:
-    """Features of texts, one window per example; ids of the examples, remarks, and the number of truncated examples."""
+    """Features of texts, one window per example; remarks, and the number of truncated examples."""
 
     features: Features
-    ids: list[str]
     notes: tuple[str, ...]
     num_truncated: int = 0
 
@@ -93,9 +92,7 @@ def text_data(
     require_tokens(offsets, example, examples.locations)
     reason = f"task.max_length={config.max_length}, task.truncation={config.truncation}"
     notes = [*examples.notes, *truncation_note(num_truncated, len(examples), reason)]
-    return TextData(
-        Features(tokens, offsets, types, example, summary, values), examples.ids, tuple(notes), num_truncated
-    )
+    return TextData(Features(tokens, offsets, types, example, summary, values), tuple(notes), num_truncated)
 
 
 def require_tokens(offsets: np.ndarray, example: np.ndarray, locations: Sequence[str]) -> None:

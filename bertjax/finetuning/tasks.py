@@ -19,7 +19,7 @@ from bertjax.finetuning.metrics.regression import regression_scores
 from bertjax.finetuning.metrics.squad import squad_scores
 from bertjax.finetuning.qa_answers import select_answers
 from bertjax.finetuning.qa_features import QaData, qa_data
-from bertjax.finetuning.readers.examples import Examples, QaExamples, WordExamples
+from bertjax.finetuning.readers.examples import Examples, QaExamples, ReadRequest, WordExamples
 from bertjax.finetuning.readers.squad import read_questions
 from bertjax.finetuning.readers.text_classification import read_texts
 from bertjax.finetuning.readers.token_classification import read_words
@@ -44,7 +44,7 @@ class TaskFunctions:
     """Functions of one kind of task.
 
     Attributes:
-        read: (config, sources, labelled, errors) -> examples; see `read_examples`.
+        read: request -> examples; see `read_examples`.
         make_features: (config, examples, tokenizer, labels, training) -> data; see `make_features`.
         compute_metrics: (config, examples, data, scores, labels) -> result; see `compute_metrics`.
     """
@@ -78,7 +78,7 @@ def read_examples(
         parsed = config.sources(split)
     else:
         parsed = tuple(parse_task_source(text, "the source") for text in sources)
-    examples: Examples = TASKS[config.kind].read(config, parsed, labelled, errors)
+    examples: Examples = TASKS[config.kind].read(ReadRequest(config, parsed, labelled, errors))
     if not len(examples):
         raise UserError(f"task.{split}: {', '.join(source.text for source in parsed)} holds no example")
     return examples

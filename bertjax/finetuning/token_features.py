@@ -41,7 +41,6 @@ class TokenData:
         first_token_of_word: int64 [words], index into `features.tokens` of the token that carries the label; -1 if the
             word has none (truncated, or without tokens).
         labels: Names of the labels.
-        ids: Ids of the sentences.
         notes: Remarks to print.
     """
 
@@ -50,7 +49,6 @@ class TokenData:
     word_offsets: np.ndarray
     first_token_of_word: np.ndarray
     labels: tuple[str, ...]
-    ids: list[str]
     notes: tuple[str, ...]
 
     def predicted_tags(self, predictions: np.ndarray) -> list[list[str]]:
@@ -105,7 +103,7 @@ def token_data(
     about_labels = [describe_scheme(recognize_scheme(labels, config.tokens.tag_scheme))] if training else []
     notes = (*about_labels, *examples.notes, *_truncation_notes(config, whole, part, lengths, is_read))
     features = Features(tokens, offsets, types, np.arange(len(examples), dtype=np.int32), summary, values)
-    return TokenData(features, examples.words, word_offsets, first_token, tuple(labels), examples.ids, notes)
+    return TokenData(features, examples.words, word_offsets, first_token, tuple(labels), notes)
 
 
 def _truncation_notes(

@@ -23,6 +23,19 @@ def max_input_length(config: EncoderConfig, heads: tuple[str, ...] = ()) -> int 
     return config.max_position_embeddings if looked_up else None
 
 
+def require_readable(config: EncoderConfig, length: int | None, name: str) -> None:
+    """Raises `UserError` for a length that a model cannot read.
+
+    Args:
+        config: the model.
+        length: tokens of a sequence; None: any.
+        name: key or flag of the length.
+    """
+    limit = max_input_length(config)
+    if limit is not None and length is not None and length > limit:
+        raise UserError(f"{name}={length} is beyond the {limit} tokens that the model can read")
+
+
 def check_inputs(
     config: EncoderConfig,
     heads: tuple[str, ...],

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.errors import UserError, comma_list, require_one_of
 from bertjax.hf.export_plan import HEAD_BY_MODULE
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.inputs import require_readable
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import MODULES_FILE, SETTINGS_FILE, read_json, read_modules
 from bertjax.hf.save import TokenizerSource, save_pretrained
@@ -120,9 +120,7 @@ def save_sentence_transformers(
     encoder = drop_heads(model)
     if pooling.mode == "cls" and encoder.config.pooling == "last":
         raise UserError("pooling=cls reads the first token, but this model is summarised by its last; use mean")
-    limit = max_input_length(encoder.config)
-    if pooling.max_length is not None and limit is not None and pooling.max_length > limit:
-        raise UserError(f"max_length {pooling.max_length} is beyond the {limit} tokens that the model can read")
+    require_readable(encoder.config, pooling.max_length, "max_length")
     pooling = dataclasses.replace(pooling, max_length=pooling.max_length or encoder.config.max_position_embeddings)
     files = _library_files(pooling, encoder.config.hidden_size)
     save_pretrained(

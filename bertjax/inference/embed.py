@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from bertjax.errors import UserError
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.inputs import max_input_length, require_readable
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.sentence_transformers import Pooling, drop_heads, pool
 from bertjax.inference.text_batches import (
@@ -52,10 +51,8 @@ class Embedder:
         model = drop_heads(model)
         # With bi_data half of a batch would be read backwards.
         self._model = dataclasses.replace(model, config=dataclasses.replace(model.config, bi_data=False))
-        limit = max_input_length(model.config)
-        if limit is not None and pooling.max_length is not None and pooling.max_length > limit:
-            raise UserError(f"max-length {pooling.max_length} is beyond the {limit} tokens that the model can read")
-        self.max_length = pooling.max_length or limit or model.config.max_position_embeddings
+        require_readable(model.config, pooling.max_length, "--max-length")
+        self.max_length = pooling.max_length or max_input_length(model.config) or model.config.max_position_embeddings
         self._encoder = TextEncoder(tokenizer, self.max_length)
 
     def __call__(self, texts: Sequence[str]) -> Float[np.ndarray, "n D"]:

@@ -27,13 +27,12 @@ from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import EvalResult, TaskData, compute_metrics, make_features, softmax
 from bertjax.finetuning.token_features import TokenData
 from bertjax.hf.export_plan import HEAD_BY_MODULE
-from bertjax.hf.inputs import max_input_length
+from bertjax.hf.inputs import max_input_length, require_readable
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, WordSpans, name_flags
+from bertjax.inference.text_batches import TOKENS_PER_BATCH
 from bertjax.training.sharding import make_mesh
 
-TOKENS_PER_BATCH = 8192
-"""Token slots of a batch of the longest sequences, padding included."""
 _NUM_LENGTHS = 5  # sequence lengths: max_length, its half, its quarter, ...
 _DIGITS = 6
 
@@ -90,8 +89,7 @@ def make_task_config(
     values = {name: value for name, value in overrides.items() if value is not None}
     allow_no_answer = values.pop("allow_no_answer", None)
     limit = max_input_length(model.config)
-    if limit is not None and values.get("max_length", 0) > limit:
-        raise UserError(f"--max-length {values['max_length']} is beyond the {limit} tokens that the model can read")
+    require_readable(model.config, values.get("max_length"), "--max-length")
     try:
         if trained is None or trained.kind != kind:
             trained = TaskConfig(kind, (PLACEHOLDER_SOURCE,), max_length=4096)

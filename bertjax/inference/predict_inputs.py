@@ -14,6 +14,7 @@ from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.squad import read_answers
 from bertjax.finetuning.readers.tables import read_rows
+from bertjax.finetuning.readers.text_classification import label_name, score_number
 from bertjax.finetuning.tasks import read_examples
 from bertjax.inference.text_files import JsonRecord, is_jsonl, parse_records, read_records, read_texts
 from bertjax.io.jsonl import STDIN
@@ -261,27 +262,12 @@ def _collect(config: TaskConfig, items: Sequence[_Example], first: int, gold: bo
         pairs = [each.second or "" for each in items] if config.pair_column is not None else None
         examples = TextExamples([each.first for each in items], pairs, None, None, numbers, locations)
         if gold and config.spec.has_classes:
-            examples.labels = [_label(each) for each in items]
+            examples.labels = [label_name(each.gold, each.location) for each in items]
         elif gold:
-            examples.scores = [_number(each) for each in items]
+            examples.scores = [score_number(each.gold, each.location) for each in items]
     return PredictInputs(examples, ids, split)
 
 
 def _gold_answers(example: _Example) -> GoldAnswers:
     is_read = isinstance(example.gold, GoldAnswers)
     return example.gold if is_read else read_answers(example.gold, example.location)
-
-
-def _label(example: _Example) -> str:
-    value = example.gold
-    name = str(value).lower() if isinstance(value, bool) else str(value).strip()
-    if not name or isinstance(value, list | dict):
-        raise UserError(f"{example.location}: the gold label is empty; --score needs one for every example")
-    return name
-
-
-def _number(example: _Example) -> float:
-    try:
-        return float(example.gold)
-    except (TypeError, ValueError):
-        raise UserError(f"{example.location}: the gold score must be a number, not {example.gold!r}") from None

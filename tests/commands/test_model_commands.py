@@ -104,7 +104,7 @@ BAD = {
     "json": (["embed", "--model", "EXPORT", "--in", "b.jsonl", "--out", "v.npy"], "b.jsonl:1: broken JSON"),
     "length": (
         ["embed", "--model", "EXPORT", "--in", "t.txt", "--out", "v.npy", "--max-length", "65"],
-        "max-length 65 is beyond the 64 tokens",
+        "--max-length=65 is beyond the 64 tokens",
     ),
     "zero": (
         ["embed", "--model", "EXPORT", "--in", "t.txt", "--out", "v.npy", "--max-length", "0"],

@@ -225,7 +225,7 @@ def test_several_labels_a_text_are_refused(classifier: Path, tmp_path: Path, cap
         ("predict --model {model} --in {tsv} --out {out} --score", "unknown label 'plant'; known are animal, thing"),
         ("predict --model {model} --in {parquet} --out {out}", ".parquet: give .jsonl, .txt"),
         ("predict --model {model} --in {empty} --out {out}", "holds no example"),
-        ("predict --model {model} --in {txt} --out {out} --max-length 900", "--max-length 900 is beyond the 64 tokens"),
+        ("predict --model {model} --in {txt} --out {out} --max-length 900", "--max-length=900 is beyond the 64 tokens"),
         ("predict --model {model} --in {txt} --out nowhere/out.jsonl", "no folder nowhere for --out"),
         ("predict --model {bare} --in {txt} --out {out}", "the model has no task"),
         ("predict --model {model} --in {txt} --out {out} --top-k 0", "--top-k must be at least 1"),

@@ -231,7 +231,7 @@ def test_which_task_a_model_is_for(tmp_path: Path) -> None:
         infer_task_kind(model, "qa")
     with pytest.raises(UserError, match="the head has 3 labels, a number needs one"):
         infer_task_kind(model, "regression")
-    with pytest.raises(UserError, match="--max-length 5000 is beyond the 512"):
+    with pytest.raises(UserError, match="--max-length=5000 is beyond the 512"):
         make_task_config(model, "classification", max_length=5000)
     model.heads = ("pooler", "sequence_classification", "token_classification")
     with pytest.raises(UserError, match="heads of several tasks; choose one with --kind"):

@@ -3,7 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from bertjax.config.sources import Source
+from bertjax.config.task import TaskConfig
+
+
+class ReadRequest(NamedTuple):
+    """What a reader is to read; it raises `UserError`, naming file and line, for what it cannot read.
+
+    Attributes:
+        config: Settings of the task: columns, tags, answers.
+        sources: Where the examples are.
+        labelled: Whether to read labels.
+        errors: `data.encoding_errors`: "strict", or "replace" for invalid UTF-8.
+    """
+
+    config: TaskConfig
+    sources: Sequence[Source]
+    labelled: bool = True
+    errors: str = "strict"
 
 
 @dataclasses.dataclass

@@ -6,13 +6,13 @@ import functools
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from bertjax.config.sources import Source, source_files
 from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples
+from bertjax.finetuning.readers.examples import GoldAnswers, QaExamples, ReadRequest
 from bertjax.finetuning.readers.tables import read_rows, require_distinct, require_text
 
 _COLUMNS = ("id", "question", "context")
@@ -32,26 +32,19 @@ _Questions = Iterator[tuple[str, Callable[[], _Question]]]
 """Location of every question, and a function that reads it."""
 
 
-def read_questions(config: TaskConfig, sources: Sequence[Source], labelled: bool, errors: str) -> QaExamples:
+def read_questions(request: ReadRequest) -> QaExamples:
     """Reads all questions of squad, jsonl or hub sources, in order; equal contexts are kept once.
 
-    Args:
-        config: `task.qa.allow_no_answer` says whether questions may have no answer, `task.qa.skip_invalid` whether
-            those that cannot be read are left out.
-        sources: where the questions are.
-        labelled: whether to read answers.
-        errors: "strict", or "replace" for invalid UTF-8.
-
-    Raises:
-        UserError: something cannot be read; names file and question.
+    `task.qa.allow_no_answer` says whether questions may have no answer, `task.qa.skip_invalid` whether those that
+    cannot be read are left out.
     """
-    examples = QaExamples([], [], [], [] if labelled else None, [], [])
+    config = request.config
+    examples = QaExamples([], [], [], [] if request.labelled else None, [], [])
     index: dict[str, int] = {}
     invalid: list[str] = []
-    for source in sources:
-        for location, read in (_squad_questions if source.kind == "squad" else _record_questions)(
-            source, labelled, errors
-        ):
+    for source in request.sources:
+        questions = _squad_questions if source.kind == "squad" else _record_questions
+        for location, read in questions(source, request.labelled, request.errors):
             try:
                 question = read()
                 _require_answer(config, question, location)

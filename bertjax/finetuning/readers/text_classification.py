@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-from bertjax.config.sources import Source
-from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.examples import TextExamples
+from bertjax.finetuning.readers.examples import ReadRequest, TextExamples
 from bertjax.finetuning.readers.tables import read_rows, require_distinct, require_text
 
 
-def read_texts(config: TaskConfig, sources: Sequence[Source], labelled: bool, errors: str) -> TextExamples:
-    """Reads all examples of tsv, csv, jsonl or hub sources, in order.
-
-    Args:
-        config: names the columns.
-        sources: where the examples are.
-        labelled: whether to read labels.
-        errors: "strict", or "replace" for invalid UTF-8.
-
-    Raises:
-        UserError: something cannot be read; names file and line.
-    """
+def read_texts(request: ReadRequest) -> TextExamples:
+    """Reads all examples of tsv, csv, jsonl or hub sources, in order."""
+    config, sources, labelled, errors = request
     names = {"text_column": config.text_column or "text", "pair_column": config.pair_column}
     names |= {"id_column": config.id_column, "label_column": config.label_column or "label" if labelled else None}
     columns = [(f"task.{key}", name) for key, name in names.items() if name is not None]
@@ -49,7 +37,7 @@ def read_texts(config: TaskConfig, sources: Sequence[Source], labelled: bool, er
     if labelled and config.spec.has_classes:
         examples.labels = [label_name(value, where) for value, where in labels]
     elif labelled:
-        examples.scores = [_score(value, where) for value, where in labels]
+        examples.scores = [score_number(value, where) for value, where in labels]
     empty = sum(not text.strip() for text in [*texts, *(pairs or [])])
     if empty:
         examples.notes.append(f"{empty:,} texts are empty")
@@ -68,7 +56,8 @@ def _text(value: Any, name: str, where: str, errors: str) -> str:
     return value if type(value) is str and value.isascii() else require_text(value, name, where, errors)
 
 
-def _score(value: Any, where: str) -> float:
+def score_number(value: Any, where: str) -> float:
+    """Returns the label of a regression; raises `UserError` if it is not a finite number."""
     try:
         score = float(value)
     except (TypeError, ValueError):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from bertjax.config.sources import Source, source_files
-from bertjax.config.task import TaskConfig
 from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError
-from bertjax.finetuning.readers.examples import WordExamples
+from bertjax.finetuning.readers.examples import ReadRequest, WordExamples
 from bertjax.finetuning.readers.tables import find_column, read_rows, require_distinct, require_text
 from bertjax.finetuning.tag_schemes import normalize_tags
 from bertjax.io.jsonl import read_lines
@@ -19,22 +18,13 @@ _Sentence = tuple[str, list[str], list[str] | None, str | None]
 """Location, words, tags, id."""
 
 
-def read_words(config: TaskConfig, sources: Sequence[Source], labelled: bool, errors: str) -> WordExamples:
-    """Reads all sentences of conll, jsonl or hub sources, in order; a CoNLL sentence is located by its first line.
-
-    Args:
-        config: names the columns and the scheme of the tags.
-        sources: where the sentences are.
-        labelled: whether to read tags.
-        errors: "strict", or "replace" for invalid UTF-8.
-
-    Raises:
-        UserError: something cannot be read; names file and line.
-    """
-    examples = WordExamples([], [] if labelled else None, [], [])
-    for source in sources:
+def read_words(request: ReadRequest) -> WordExamples:
+    """Reads all sentences of conll, jsonl or hub sources, in order; a CoNLL sentence is located by its first line."""
+    config = request.config
+    examples = WordExamples([], [] if request.labelled else None, [], [])
+    for source in request.sources:
         read = _read_conll if source.kind == "conll" else _read_records
-        for location, words, tags, name in read(config, source, labelled, errors):
+        for location, words, tags, name in read(request, source):
             examples.locations.append(location)
             examples.words.append(words)
             if examples.tags is not None:
@@ -46,39 +36,40 @@ def read_words(config: TaskConfig, sources: Sequence[Source], labelled: bool, er
     return examples
 
 
-def _read_conll(config: TaskConfig, source: Source, labelled: bool, errors: str) -> Iterator[_Sentence]:
-    if config.id_column is not None:
+def _read_conll(request: ReadRequest, source: Source) -> Iterator[_Sentence]:
+    id_column = request.config.id_column
+    if id_column is not None:
         raise UserError(
-            f"task.id_column={config.id_column!r}: sentences of CoNLL files have no ids; set task.id_column to None"
+            f"task.id_column={id_column!r}: sentences of CoNLL files have no ids; set task.id_column to None"
         )
     for path in source_files(source):
-        yield from _read_conll_file(config, path, labelled, errors)
+        yield from _read_conll_file(request, path)
 
 
-def _read_conll_file(config: TaskConfig, path: str, labelled: bool, errors: str) -> Iterator[_Sentence]:
+def _read_conll_file(request: ReadRequest, path: str) -> Iterator[_Sentence]:
     first, width, word_column, tag_column = "", -1, -1, -1
     words: list[str] = []
     tags: list[str] = []
-    for number, line in read_lines(path, errors, advice=REPLACE_ERRORS):
+    for number, line in read_lines(path, request.errors, advice=REPLACE_ERRORS):
         fields = _split_fields(line)
         if not fields or fields[0] == _DOCUMENT:
             if words:
-                yield first, words, tags if labelled else None, None
+                yield first, words, tags if request.labelled else None, None
             words, tags = [], []
             continue
         where = f"{path}:{number}"
         if width < 0:
             width = len(fields)
-            word_column, tag_column = _find_columns(config, width, labelled, where)
+            word_column, tag_column = _find_columns(request, width, where)
         if len(fields) != width:
             raise UserError(f"{where}: {len(fields)} columns, but the file begins with {width}; mend this line")
         if not words:
             first = where
         words.append(fields[word_column])
-        if labelled:
+        if request.labelled:
             tags.append(fields[tag_column])
     if words:
-        yield first, words, tags if labelled else None, None
+        yield first, words, tags if request.labelled else None, None
 
 
 def _split_fields(line: str) -> list[str]:
@@ -89,10 +80,10 @@ def _split_fields(line: str) -> list[str]:
     return fields if any(fields) else []
 
 
-def _find_columns(config: TaskConfig, width: int, labelled: bool, where: str) -> tuple[int, int]:
-    header = list(map(str, range(width)))
+def _find_columns(request: ReadRequest, width: int, where: str) -> tuple[int, int]:
+    config, header = request.config, list(map(str, range(width)))
     word = find_column(config.text_column or "0", header, "task.text_column", where)
-    if not labelled:
+    if not request.labelled:
         return word, -1
     tag = find_column(config.label_column or "-1", header, "task.label_column", where)
     if word == tag:
@@ -100,7 +91,8 @@ def _find_columns(config: TaskConfig, width: int, labelled: bool, where: str) ->
     return word, tag
 
 
-def _read_records(config: TaskConfig, source: Source, labelled: bool, errors: str) -> Iterator[_Sentence]:
+def _read_records(request: ReadRequest, source: Source) -> Iterator[_Sentence]:
+    config, _, labelled, errors = request
     columns = [("task.text_column", config.text_column or "tokens")]
     columns += [("task.id_column", config.id_column)] if config.id_column is not None else []
     columns += [("task.label_column", config.label_column or "tags")] if labelled else []
