@@ -11,7 +11,7 @@ from bertjax.config.task import TaskConfig
 
 
 class ReadRequest(NamedTuple):
-    """What a reader is to read; it raises `UserError`, naming file and line, for what it cannot read.
+    """Order for a reader, which raises `UserError` with file and line for what it cannot read.
 
     Attributes:
         config: Settings of the task: columns, tags, answers.
