@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -35,7 +36,8 @@ from bertjax.commands import (
     report,
     tokenizer,
 )
-from bertjax.errors import UserError, require_text
+from bertjax.errors import UserError, require_path, require_text
+from bertjax.io.atomic import require_writable
 from bertjax.runtime.huge_pages import use_huge_pages
 from bertjax.training.signals import StoppedBySignal
 
@@ -103,6 +105,12 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     if options.module is fill_mask:  # argparse leaves sentences after an option in `rest`
         options.sentences += [word for word in rest if not word.startswith("--")]
         rest = [word for word in rest if word.startswith("--")]
+    for flag, path in vars(options).items():
+        if isinstance(path, Path):
+            require_path(flag, str(path))
+    out = getattr(options, "out", None)
+    if out is not None and str(out) != "-":  # before hours of work
+        require_writable("--out", Path(out).parent)
     if _requires_config(options.module):
         options.config = _checked_config(options.config, rest)
         if options.config.dry_run and not getattr(options.module, "SUPPORTS_DRY_RUN", False):

@@ -21,6 +21,7 @@ from bertjax.io import atomic
 
 STDIN = "-"
 MAX_LINE_BYTES = 1 << 30
+_LARGEST_METRIC = 1e100  # computed in float32; charts multiply them
 _LINES_BETWEEN_UPDATES = 256  # of the number of bytes read
 
 
@@ -136,7 +137,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     """Returns the records of a log that have an integer `step`, in order; none if there is no file.
 
     Skips lines that cannot be parsed, such as one that a killed process left unfinished. Numbers that are
-    not finite, or too large for a float, are None.
+    not finite, or larger than any metric, are None.
     """
     records = []
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.is_file() else ():
@@ -148,7 +149,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def _float_or_none(text: str) -> float | None:
-    return number if math.isfinite(number := float(text)) else None
+    return number if abs(number := float(text)) < _LARGEST_METRIC else None
 
 
 def _int_or_none(text: str) -> int | None:

@@ -84,7 +84,9 @@ def test_a_log_is_rewound_to_a_step(tmp_path: Path) -> None:
 
 
 def test_numbers_of_a_log_are_finite(tmp_path: Path) -> None:
-    """A damaged line may hold a number that no float can; whoever draws it would fail far away."""
+    """A damaged line may hold a number that no float can hold, or no chart; whoever draws it would fail."""
     huge = "9" * 400
-    (tmp_path / "a.jsonl").write_text(f'{{"step": 1, "a": {huge}, "b": 1e999, "c": NaN, "d": 2}}\n{{"step": {huge}}}\n')
-    assert jsonl.read_log(tmp_path / "a.jsonl") == [{"step": 1, "a": None, "b": None, "c": None, "d": 2}]
+    (tmp_path / "a.jsonl").write_text(
+        f'{{"step": 1, "a": {huge}, "b": 1e999, "c": NaN, "d": 2, "e": -1e308}}\n{{"step": {huge}}}\n'
+    )
+    assert jsonl.read_log(tmp_path / "a.jsonl") == [{"step": 1, "a": None, "b": None, "c": None, "d": 2, "e": None}]

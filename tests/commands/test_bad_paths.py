@@ -1,0 +1,48 @@
+"""Paths and texts that no file system holds: every flag of every command answers with one line and status 2."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bertjax.cli as cli
+
+
+def flags() -> Iterator[tuple[str, argparse.Action]]:
+    """(command, flag that takes text) of the whole command line."""
+    commands = next(each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
+    for name, command in commands.choices.items():
+        for action in command._actions:
+            if action.nargs != 0 and not action.choices and action.type not in (int, float):
+                yield name, action
+
+
+def arguments(name: str, value: str, flag: argparse.Action) -> list[str]:
+    """The command with this value of a flag, and something for each flag that is required."""
+    commands = next(each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
+    result = [name]
+    for action in commands.choices[name]._actions:
+        if action.dest == flag.dest or action.required:
+            text = value if action.dest == flag.dest else next(iter(action.choices)) if action.choices else "missing"
+            result += [*action.option_strings[:1], str(text)]
+    return result
+
+
+@pytest.mark.parametrize(
+    "value", ["n" * 5000, "a\0b", "\udcff", "/proc/bertjax/x.json"], ids=["long", "nul", "utf8", "proc"]
+)
+def test_every_flag(
+    value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, flag in flags():
+        is_path = flag.type is Path or flag.dest == "config"
+        if (len(value) == 5000 and not is_path) or (value.startswith("/proc") and flag.dest != "out"):
+            continue
+        assert cli.main(arguments(name, value, flag)) == 2, (name, flag.dest)
+        output = capsys.readouterr()
+        assert output.err.count("\n") == 1 and len(output.err) < 2200 and output.err.isascii(), (name, flag.dest)
+    assert not list(tmp_path.iterdir())
