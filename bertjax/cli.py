@@ -36,7 +36,7 @@ from bertjax.commands import (
     report,
     tokenizer,
 )
-from bertjax.errors import UserError, require_path, require_text
+from bertjax.errors import UserError, is_panic, one_line, require_path, require_text
 from bertjax.io.atomic import require_writable
 from bertjax.runtime.huge_pages import use_huge_pages
 from bertjax.training.signals import StoppedBySignal
@@ -99,6 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _exit_interrupted()
         print("interrupted", file=sys.stderr)
         return 130
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        print(f"bertjax {options.command}: a tokenizer failed on this text: {one_line(error)}", file=sys.stderr)
+        return 2
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:

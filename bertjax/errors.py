@@ -87,6 +87,11 @@ def comma_list(items: Iterable[object], limit: int | None = None) -> str:
     return (", ".join(texts[:limit]) or "none") + (f" and {more} more" if more else "")
 
 
+def is_panic(error: BaseException) -> bool:
+    """Returns whether an error is a panic of Rust code, whose class cannot be imported and is no `Exception`."""
+    return type(error).__name__ == "PanicException"
+
+
 def one_line(error: object) -> str:
     """Returns the message of an error on one line of at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__

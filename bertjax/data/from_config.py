@@ -40,7 +40,6 @@ LogFunction = Callable[[str], None]
 
 _TEXT_VERSION = 3
 """Raised when reading, sentence splitting or the extraction of the built-in text changes what comes out."""
-_WORDPIECE_VERSION = 2  # raised when training gives other tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +258,7 @@ def tokenizer_folder(cfg: ConfigDict) -> Path | None:
         [content_digest(source, cfg) for source in parse.sources(cfg)],
         0.0 if data.eval_sources else data.eval_fraction,
         [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase],
-        [library, version(library), *([_WORDPIECE_VERSION] if data.tokenizer == "wordpiece" else [])],
+        [library, version(library), *([2] if data.tokenizer == "wordpiece" else [])],
         *read_group(cfg, FilterConfig).fingerprint,
     ]
     return parse.cache_folder(cfg) / "tokenizers" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

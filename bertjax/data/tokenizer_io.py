@@ -16,10 +16,10 @@ from bertjax.data.special_tokens import FAMILIES, family_of, guess_family
 from bertjax.data.tokenizer import FAMILY_KEY, SETTINGS_FILE, Tokenizer
 from bertjax.data.tokenizer_backends import (
     Backend,
-    HuggingFaceBackend,
     SentencePieceBackend,
     wordpiece_backend,
 )
+from bertjax.data.tokenizer_probe import read_backend
 from bertjax.errors import UserError
 from bertjax.io.atomic import atomic_file, atomic_folder
 
@@ -116,10 +116,7 @@ def _read_json(path: Path, family: str | None, lowercase: bool | None) -> _Token
     model = content.get("model")
     if not isinstance(model, dict) or model.get("type") not in ("WordPiece", "BPE", "Unigram"):
         raise UserError(f"{path}: no WordPiece, BPE or Unigram model in it; is it the tokenizer.json of transformers?")
-    try:
-        backend = HuggingFaceBackend(json.dumps(content, ensure_ascii=False))
-    except Exception as error:  # tokenizers raises a bare Exception
-        raise UserError(f"{path}: broken tokenizer ({' '.join(str(error).split())}); copy it again") from error
+    backend = read_backend(json.dumps(content, ensure_ascii=False), path)
     family = family or guess_family(backend.tokens, backend.kind, str(path))
     if lowercase is None:
         lowercase = '"lowercase": true' in (rules := json.dumps(content.get("normalizer"))) or '"Lowercase"' in rules

@@ -8,12 +8,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import numpy as np
 import pytest
 
+from bertjax.data import tokenizer_probe
 from bertjax.data.builtin import clean_paragraphs
 from bertjax.data.special_tokens import FAMILIES
 from bertjax.data.tokenizer import Tokenizer
@@ -418,6 +421,34 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "good", family="roberta")
     with pytest.raises(UserError, match="is a file; name a folder"):
         save_tokenizer(good, tmp_path / "good/vocab.txt")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated",
+                            "invert": False}}, "Regex"),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": ""}}, "Regex"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "precompiled_charsmap"),
+        ({"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
+                             "pair": [], "special_tokens": {}}}, "no entry found"),
+    ],
+    ids=["regex", "regex of the normalizer", "table", "template"],
+)  # fmt: skip
+def test_rules_that_panic_are_refused(tmp_path: Path, capfd: Any, changes: dict[str, Any], said: str) -> None:
+    content = json.loads(trained("roberta", "bpe").engine.to_str()) | changes
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=rf"tokenizer\.json: broken tokenizer \(.*{said}") as error:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(error.value) and not capfd.readouterr().err
+
+
+def test_rules_that_take_too_long_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_probe, "_SECONDS", 0.05)
+    monkeypatch.setattr(tokenizer_probe, "HuggingFaceBackend", lambda text: time.sleep(1))
+    save_huggingface_tokenizer(trained("roberta", "bpe"), tmp_path, 64)
+    with pytest.raises(UserError, match=r"tokenizer\.json: its rules need more than 0 s for a line of text"):
+        load_tokenizer(tmp_path)
 
 
 def test_our_folder_without_its_model(tmp_path: Path) -> None:

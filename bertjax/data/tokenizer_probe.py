@@ -1,0 +1,69 @@
+"""Builds a foreign tokenizer and tries it on a few texts before it is trusted with a corpus.
+
+Its rules run in Rust: those that make no sense end in a panic, which is no `Exception`, and regular expressions may take
+time that grows exponentially with the text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+
+from bertjax.data.tokenizer_backends import HuggingFaceBackend
+from bertjax.errors import UserError, is_panic, one_line
+
+_SECONDS = 20.0
+_TEXTS = (
+    "The quick brown fox jumps over 13 lazy dogs.",
+    "Déjà vu: 東京 and 한국어 🙂\tnow\n#1",
+    *(f"{unit * 40}!" for unit in ("a", "x", "1", " ", "ab", "a ", "=", "é", "東")),
+)
+
+
+def read_backend(text: str, path: object) -> HuggingFaceBackend:
+    """Returns the tokenizer of a `tokenizer.json`; raises `UserError` if it fails or takes too long.
+
+    Args:
+        text: the content of the file.
+        path: its path, for the message.
+    """
+    results = list[HuggingFaceBackend]()
+    failures = list[BaseException]()
+
+    def build() -> None:
+        try:
+            backend = HuggingFaceBackend(text)
+            for sample in _TEXTS:
+                backend.encode([sample])
+                backend.marked.encode(sample)
+                backend.marked.encode(sample, sample)
+            results.append(backend)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=build, daemon=True)  # a daemon does not delay the exit
+    with _silent_stderr():
+        thread.start()
+        thread.join(_SECONDS)
+    if thread.is_alive():
+        raise UserError(f"{path}: its rules need more than {_SECONDS:.0f} s for a line of text; copy it again")
+    if failures:
+        if not isinstance(failures[0], Exception) and not is_panic(failures[0]):
+            raise failures[0]
+        raise UserError(f"{path}: broken tokenizer ({one_line(failures[0])}); copy it again") from failures[0]
+    return results[0]
+
+
+@contextlib.contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Drops what Rust prints about a panic."""
+    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(null)
