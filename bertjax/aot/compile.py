@@ -14,12 +14,13 @@ from ml_collections import ConfigDict
 
 from bertjax.aot.collectives import Collective, find_collectives
 from bertjax.aot.topology import chip_spec
+from bertjax.config.data import TOKENIZER_MODELS
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives import objective_class, require_pretraining
 from bertjax.config.overrides import copy_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
+from bertjax.experiment.abstract_inputs import abstract_batch, find_vocabulary, placeholder_vocabulary
 from bertjax.runtime import platform
 from bertjax.runtime.hlo import Program, execution_counts, parse_hlo
 
@@ -69,7 +70,9 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> CompiledStep:
             f"objective.name={cfg.objective.name} learns from a model on the disk, which bertjax compile does not "
             "read; use objective.name=mlm, or bertjax pretrain --config.dry_run=true"
         )
-    exp = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size), devices=devices)
+    is_trained = cfg.data.tokenizer in TOKENIZER_MODELS  # on text, which is not read here
+    vocabulary = placeholder_vocabulary(cfg.data.vocab_size) if is_trained else find_vocabulary(cfg)[0]
+    exp = build.make_experiment(cfg, vocabulary, devices=devices)
     last = exp.programs[-1]
     began = time.perf_counter()
     # Under the abstract mesh nothing is put on devices that do not exist. The result suits other machines: no cache.

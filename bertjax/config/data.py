@@ -43,7 +43,7 @@ class DataConfig(Settings, group="data"):
         30522,
         at_least=8,
         at_most=10_000_000,
-        help="Tokens of a trained tokenizer, special tokens included; upper limit for a tokenizer that is loaded.",
+        help="Tokens of a trained tokenizer, special tokens included; a tokenizer that is loaded has its own number.",
     )
     lowercase: bool = setting(
         True,

@@ -97,11 +97,6 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
     if folder is None:
         bare = data.tokenizer.endswith((".txt", ".model"))  # such a file does not say whether it is lower-cased
         tokenizer = load_tokenizer(data.tokenizer, lowercase=data.lowercase if bare else None)
-        if tokenizer.size > data.vocab_size:
-            raise UserError(
-                f"the tokenizer {data.tokenizer} has {tokenizer.size} tokens, more than the model's "
-                f"data.vocab_size={data.vocab_size}; set --config.data.vocab_size={tokenizer.size}"
-            )
         return _require_special_tokens(tokenizer, cfg)
     if not folder.exists():
         say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} tokens")

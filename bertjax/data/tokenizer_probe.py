@@ -1,7 +1,7 @@
 """Builds a foreign tokenizer and tries it on a few texts before it is trusted with a corpus.
 
-Its rules run in Rust: those that make no sense end in a panic, which is no `Exception`, and regular expressions may take
-time that grows exponentially with the text.
+Its rules run in Rust: those that make no sense end in a panic, which is no `Exception`, and regular expressions may
+take time that grows exponentially with the text.
 """
 
 from __future__ import annotations

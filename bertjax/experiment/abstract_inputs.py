@@ -8,11 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
+from ml_collections import ConfigDict
 
 from bertjax.config.data import DataConfig
 from bertjax.config.fields import read_group
 from bertjax.config.model import encoder_config
 from bertjax.config.objectives.base import STREAM_FORMATS
+from bertjax.data import from_config
 from bertjax.experiment import build
 from bertjax.training.run_context import PhaseProgram
 from bertjax.training.sharding import BATCH
@@ -23,6 +25,14 @@ def placeholder_vocabulary(size: int) -> Vocabulary:
     """Returns a vocabulary of `size` tokens, each of which starts a word; no tokenizer is trained."""
     ones = np.ones(size, bool)
     return Vocabulary(size, padded_vocab_size(size), 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))
+
+
+def find_vocabulary(cfg: ConfigDict) -> tuple[Vocabulary, bool]:
+    """Returns the vocabulary and True, or a placeholder of the configured size and False while none is trained."""
+    folder = from_config.tokenizer_folder(cfg)
+    if folder is None or folder.exists():
+        return from_config.load_or_train_tokenizer(cfg).vocabulary(), True
+    return placeholder_vocabulary(cfg.data.vocab_size), False
 
 
 def abstract_batch(exp: build.Experiment, program: PhaseProgram | None = None) -> dict[str, jax.ShapeDtypeStruct]:

@@ -17,7 +17,7 @@ from bertjax.config.phases import amounts
 from bertjax.data import from_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.abstract_inputs import abstract_batch, placeholder_vocabulary
+from bertjax.experiment.abstract_inputs import abstract_batch, find_vocabulary
 from bertjax.experiment.finetune import summary
 from bertjax.experiment.task import read_task, require_task, resolve_config, task_batches
 from bertjax.experiment.teacher import attach_teacher, read_teacher
@@ -29,13 +29,13 @@ from bertjax.training.optimizers import lr_rules
 from bertjax.training.param_rules import describe_rules
 from bertjax.training.run_context import PhaseProgram
 from bertjax.training.sharding import BATCH, RULES
-from bertjax.types import Batch, Vocabulary
+from bertjax.types import Batch
 
 
 def dry_run(cfg: ConfigDict) -> None:
     """Prints parameters, FLOPs and memory per device, tokens and epochs of pretraining; writes nothing."""
     require_pretraining(cfg)
-    vocabulary, known = _vocabulary(cfg)
+    vocabulary, known = find_vocabulary(cfg)
     uses_teacher = objective_class(cfg.objective.name).uses_teacher
     teacher = read_teacher(cfg, from_config.load_or_train_tokenizer(cfg)) if uses_teacher else None
     exp = build.make_experiment(cfg, vocabulary, None if teacher is None else teacher.network)
@@ -89,14 +89,6 @@ def _print_costs(exp: build.Experiment, memory: int) -> None:
     for rules, name in ((config.decay_rules, "weight decay"), (rates, "learning rate"), (RULES, "sharding")):
         for line in describe_rules(rules, state.params, name):
             print(f"  {line}")
-
-
-def _vocabulary(cfg: ConfigDict) -> tuple[Vocabulary, bool]:
-    """Returns the vocabulary and True, or a placeholder of the configured size and False."""
-    folder = from_config.tokenizer_folder(cfg)
-    if folder is None or folder.exists():
-        return from_config.load_or_train_tokenizer(cfg).vocabulary(), True
-    return placeholder_vocabulary(cfg.data.vocab_size), False
 
 
 def _epochs(cfg: ConfigDict) -> str:
