@@ -62,6 +62,7 @@ def hold_workdir(workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Ite
             first = processes.run_on_first("the lock on the work directory", acquire)
             if processes.index:
                 lock.join(first)
+            processes.require_same("locks", dict, "")  # none goes on, and maybe ends, before all hold it
         except OSError as error:
             raise UserError(f"--workdir {workdir} cannot be written: {error.strerror or error}") from error
         yield
