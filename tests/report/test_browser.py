@@ -230,8 +230,8 @@ def test_text_stands_out_by_day_and_by_night(tab: Any, report: Path, dark: bool)
         "footer p",
         "td",
         ".confusion .right",
-        ".pieces li",
-        ".pieces small",
+        ".tokens li",
+        ".tokens small",
     ):
         assert tab.run(f"({CONTRAST})({json.dumps(selector)})") >= 4.5, selector
     styles = tab.run(
