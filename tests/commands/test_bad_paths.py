@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,3 +47,19 @@ def test_every_flag(
         output = capsys.readouterr()
         assert output.err.count("\n") == 1 and len(output.err) < 2200 and output.err.isascii(), (name, flag.dest)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.long
+def test_a_million_tiny_documents_and_a_line_of_20_megabytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cat", "dog", "house", "river"]
+    tiny = "".join(f"{words[index % 4]} {index % 1000}\n" for index in range(1_000_000))
+    (tmp_path / "tiny.txt").write_text(tiny + " ".join(words * 1_000_000) + "\n")
+    settings = {"sources": f"lines:{tmp_path}/tiny.txt", "cache_dir": tmp_path / "cache", "vocab_size": 400}
+    settings |= {"example_format": "block", "eval_fraction": 0.1}
+    overrides = [f"--config.data.{key}={value}" for key, value in settings.items()]
+    config = str(Path(__file__).parents[2] / "configs" / "quickstart.py")
+    assert cli.main(["prepare", "--config", config, "--config.objective.mlm.sentence_objective=none", *overrides]) == 0
+    counts = [int(text.replace(",", "")) for text in re.findall(r"([\d,]+) documents", capsys.readouterr().out)]
+    assert sum(counts[-2:]) >= 1_000_001
