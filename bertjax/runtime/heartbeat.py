@@ -35,9 +35,11 @@ class Heartbeat:
         index: Index of this process.
         count: Number of processes.
         timeout: Seconds of silence after which a process counts as lost.
+        address: HOST:PORT of the service, to ask its host after a silence whether it still runs.
     """
 
-    def __init__(self, client: Any, index: int, count: int, timeout: float):
+    def __init__(self, client: Any, index: int, count: int, timeout: float, address: str | None = None):
+        self._address = address
         self._client, self._index, self._count, self._timeout = client, index, count, timeout
         self._period = min(MAX_PERIOD, timeout / 8)
         self._beats, self._round, self._step = 0, 0, 0
@@ -128,9 +130,24 @@ class Heartbeat:
         """Ends this process when the first one, which runs the service, has been silent for too long."""
         while not self._stopping.wait(self._period):
             silent = time.monotonic() - self._last_answer
+            if self._index and silent > 2 * self._period and not self._leaving and self._refuses_connections():
+                self._exit(f"{self._name(0)} is gone, and with it the service that all depend on", EXIT_PEER_LOST)
             if self._index and silent > self._timeout:
                 message = f"{self._name(0)} has not answered for {silent:.0f} s (distributed.peer_timeout)"
                 self._exit(message, EXIT_PEER_LOST)
+
+    def _refuses_connections(self) -> bool:
+        """Returns whether the service is gone: its client may not answer while it aborts."""
+        if self._address is None:
+            return False
+        host, _, port = self._address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=self._period).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def _beat(self) -> None:
         self._beats += 1

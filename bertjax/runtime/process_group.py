@@ -112,12 +112,13 @@ class MultiProcessGroup(ProcessGroup):
         index: Index of this process.
         count: Number of processes.
         config: Timeouts.
+        address: HOST:PORT of the store's service.
     """
 
-    def __init__(self, client: Any, index: int, count: int, config: DistributedConfig):
+    def __init__(self, client: Any, index: int, count: int, config: DistributedConfig, address: str | None = None):
         self.index, self.count, self.config = index, count, config
         self._client, self._calls = client, 0
-        self._heartbeat = Heartbeat(client, index, count, config.peer_timeout)
+        self._heartbeat = Heartbeat(client, index, count, config.peer_timeout, address)
 
     def run_on_first(self, what: str, make: Callable[[], T]) -> T:
         self._calls += 1
@@ -339,4 +340,6 @@ def _join(info: ProcessInfo, config: DistributedConfig) -> ProcessGroup:
         flush=True,
     )
     _delay_aborts()
-    return MultiProcessGroup(service.client, service.process_id, service.num_processes, config)
+    return MultiProcessGroup(
+        service.client, service.process_id, service.num_processes, config, service.coordinator_address
+    )
