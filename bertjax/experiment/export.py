@@ -138,16 +138,19 @@ def export_params(
             overwrite=overwrite,
             sample_texts=texts,
         )
-        auto = auto_class_of(plan_export(config, heads))
+        plan = plan_export(config, heads)
+        auto, limitation = auto_class_of(plan), plan.limitation
         load = f"transformers.{auto}.from_pretrained" if auto else "bertjax.load_pretrained"
     else:
         model = PretrainedModel(config, params, heads)
         save_sentence_transformers(
             out, model, pooling, tokenizer=tokenizer, card=card, overwrite=overwrite, sample_texts=texts
         )
-        load = "sentence_transformers.SentenceTransformer"
+        load, limitation = "sentence_transformers.SentenceTransformer", ""
     print(f"exported {origin} to {out}, read back and compared; load it with")
     print(f"    {load}({str(out)!r})")
+    if limitation:
+        print(limitation)
 
 
 def _sample_lines(cfg: ConfigDict) -> list[str]:

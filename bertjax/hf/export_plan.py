@@ -72,6 +72,17 @@ class ExportPlan:
         return self.family is not None and has_names and "pooler" not in self.heads
 
     @property
+    def limitation(self) -> str:
+        """What of the model `transformers` cannot run, on one line; empty where it runs all of it."""
+        if self.family is None and self.unsupported:
+            reasons = ", ".join(self.unsupported)
+            return f"only bertjax reads it: no class of the family {self.config.family} supports {reasons}"
+        if self.family is None:
+            return f"only bertjax reads it: model.family={self.config.family}"
+        parts = dict.fromkeys([*(path.split("/")[0] for path in self.sidecar_paths), *self.sidecar_fields])
+        return f"transformers runs it without {', '.join(parts)}, which only bertjax reads" if parts else ""
+
+    @property
     def config_json(self) -> dict[str, Any]:
         """The content of config.json."""
         if self.family is None:

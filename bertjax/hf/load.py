@@ -81,7 +81,7 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
     Raises:
         UserError: the file is missing, or the model needs code or quantization that bertjax does not have.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # Path.is_dir fails where a name is too long
         raise UserError(f"{folder} is not a folder (models are not downloaded; give a folder with config.json)")
     where = f"{folder / CONFIG}"
     values = read_json(folder, CONFIG)

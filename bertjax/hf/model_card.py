@@ -70,7 +70,7 @@ def render_model_card(plan: ExportPlan, num_params: int, card: Mapping[str, Any]
         _training(card),
         _evaluation(card),
         _usage(plan),
-        _sentence_usage(card.get("sentence_vectors")),
+        _sentence_usage(card.get("sentence_vectors"), "objective" in card),
         _sidecar(plan),
         _limits(plan, card),
     ]
@@ -156,14 +156,17 @@ def _usage(plan: ExportPlan) -> str:
     )
 
 
-def _sentence_usage(pooling: str | None) -> str:
+def _sentence_usage(pooling: str | None, is_pretrained: bool) -> str:
     if not pooling:
         return ""
+    quality = (
+        " It is as good as the pretraining objective makes it: the model was not trained to give sentences of similar "
+        "meaning similar embeddings."
+    )
     return (
         "## Sentence embeddings\n\n```python\nfrom sentence_transformers import SentenceTransformer\n\n"
         'embeddings = SentenceTransformer("PATH_OR_NAME").encode(["A sentence.", "Another one."])\n'
-        f"```\n\nAn embedding is {pooling}. It is as good as the pretraining objective makes it: the model was not "
-        "trained to give sentences of similar meaning similar embeddings."
+        f"```\n\nAn embedding is {pooling}.{quality * is_pretrained}"
     )
 
 

@@ -80,7 +80,7 @@ def _check_kind(value: Any, kind: Any, what: str) -> Any:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         value = tuple(value)
     if type(value) is int and float in options and int not in options:
-        value = float(value)
+        value = float(value) if abs(value) < 2**63 else math.inf  # Python cannot convert every number
     allowed = [typing.get_origin(option) or option for option in options]
     if type(value) not in allowed or (isinstance(value, float) and not math.isfinite(value)):
         raise UserError(f"{what} must be {' or '.join(each.__name__ for each in allowed)}, not {value!r}")

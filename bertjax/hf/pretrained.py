@@ -67,7 +67,7 @@ class PretrainedModel(ModelWeights):
             self.config,
             heads=self.heads,
             tokenizer=self.tokenizer_files,
-            card={"sentence_vectors": "as `modules.json` says"} if self.module_files else None,
+            card={"sentence_vectors": "pooled as `modules.json` says"} if self.module_files else None,
             overwrite=overwrite,
             extra_files=self.module_files,
         )

@@ -121,7 +121,8 @@ def read_module_files(folder: Path) -> dict[str, bytes]:
     for path in paths:
         if PurePosixPath(path).name != path or path in ("..", "."):
             raise UserError(f"{folder / MODULES_FILE}: {path!r} is not the name of a folder")
-        names += sorted(f"{path}/{file.name}" for file in (folder / path).glob("*") if file.is_file())
+        if os.path.isdir(folder / path):
+            names += sorted(f"{path}/{name}" for name in os.listdir(folder / path) if (folder / path / name).is_file())
     pickled = [name for name in names if not name.endswith(_MODULE_ENDINGS)]
     if pickled:
         log.warning("%s: %s is not read; a folder that is saved again lacks it", folder, comma_list(pickled, 4))

@@ -109,12 +109,7 @@ def save_pretrained(
         reasons = ", ".join(plan.unsupported) or "its parts"
         raise UserError(f"transformers has no class for this model: {config.family} does not support {reasons}")
     if plan.unsupported:
-        log.warning(
-            "no class of the family %s in transformers supports %s: the model is written in bertjax's native format, "
-            "for bertjax.load_pretrained",
-            config.family,
-            ", ".join(plan.unsupported),
-        )
+        log.warning("%s is written in bertjax's native format; %s", folder, plan.limitation)
     num_params = sum(array.size for array in (*tensors.values(), *sidecar.values()))
     texts = {
         CONFIG: json.dumps(plan.config_json, indent=2, sort_keys=True) + "\n",

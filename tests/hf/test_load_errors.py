@@ -102,12 +102,15 @@ def test_the_plain_folder_loads(folder: Path) -> None:
         ({"hidden_size": "12"}, "hidden_size must be a whole number, not '12'"),
         ({"hidden_size": True}, "hidden_size must be a whole number"),
         ({"num_attention_heads": 5}, "not divisible"),
+        ({"hidden_size": 1e18}, "hidden_size must be a whole number"),
+        ({"hidden_size": 10**18}, "hidden_size"),
+        ({"layer_norm_eps": 10**400}, "layer_norm_eps must be a finite number"),
         ({"layer_norm_eps": "tiny"}, "layer_norm_eps must be a finite number"),
         ({"vocab_size": 31}, r"misshapen: bert.embeddings.word_embeddings.weight \[30, 12\] instead of \[31, 12\]"),
         ({"num_hidden_layers": 3}, "missing: bert.encoder.layer.2.attention"),
         ({"num_hidden_layers": 1}, "unexpected: bert.encoder.layer.1.attention"),
-        ({"num_hidden_layers": 10**12}, "missing: bert.encoder.layer"),
-        ({"vocab_size": 10**15}, "misshapen"),
+        ({"num_hidden_layers": 10**12}, "config.json: model.num_layers must lie in"),
+        ({"vocab_size": 10**15}, "config.json: model.vocab_size must be at most"),
         ({"type_vocab_size": 3}, "misshapen: bert.embeddings.token_type_embeddings.weight"),
     ],
 )
@@ -236,7 +239,8 @@ def test_double_precision_is_narrowed(folder: Path) -> None:
 
 
 def test_no_folder_and_no_weights(tmp_path: Path) -> None:
-    refused(tmp_path / "none", "is not a folder")
+    for name in ("none", "a\0b", "\ud800", "x" * 500):
+        refused(tmp_path / name, "is not a folder")
     refused(tmp_path, "config.json is missing")
     write(tmp_path)
     refused(tmp_path, "neither model.safetensors nor")

@@ -90,6 +90,7 @@ def test_a_list_of_kinds_that_is_a_period(layers: tuple[int, ...], expected: tup
         ({"rope_parameters": {LOCAL: {"rope_theta": -1.0}}}, "must be positive"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling"),
         ({"local_attention": 0}, "at least 1"),
+        ({"layer_types": [[GLOBAL]] * 4}, "layer_types must name"),
         ({"global_attn_every_n_layers": "3"}, "global_attn_every_n_layers must be a whole number"),
         ({"classifier_pooling": "max"}, "known are cls and mean"),
         ({"attention_bias": 1}, "attention_bias must be true or false"),

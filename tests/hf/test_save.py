@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import save as save_module
+from bertjax.hf.export_plan import plan_export
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import ExportError, save_pretrained, verify_export
 from bertjax.models.model import abstract_params, count_params
@@ -306,3 +307,12 @@ def test_tokenizer_files_travel_byte_for_byte(tmp_path: Path, monkeypatch: pytes
     first, again = contents(tmp_path / "out"), contents(tmp_path / "again")
     assert first == again
     model.save_pretrained(tmp_path / "again", overwrite=True)  # even over the folder that it came from
+
+
+def test_what_only_bertjax_reads_is_said_on_one_line() -> None:
+    small = {"vocab_size": 9, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "intermediate_size": 4}
+    assert plan_export(EncoderConfig(**small), ("pooler", "mlm", "pair")).limitation == ""
+    no_class = plan_export(EncoderConfig(**small, norm_placement="pre"), ("mlm",))
+    assert no_class.limitation == "only bertjax reads it: no class of the family bert supports norm_placement"
+    sidecar = plan_export(EncoderConfig(**small), ("mlm", "rtd"))
+    assert sidecar.limitation == "transformers runs it without rtd_head, which only bertjax reads"

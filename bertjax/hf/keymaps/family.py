@@ -128,7 +128,10 @@ class Family:
             refuse(values, where, "tie_word_embeddings", (True, None), "the output table is the word table")
         fields = {**self.structure, **parse_fields(values, self.fields, where)}
         fields |= self.parse_rest(values, fields, where)
-        config = EncoderConfig(**{**fields, "family": self.name, "labels": labels})
+        try:
+            config = EncoderConfig(**{**fields, "family": self.name, "labels": labels})
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
         if config.pad_token_id >= config.vocab_size:
             raise UserError(f"{where}: pad_token_id {config.pad_token_id} is beyond vocab_size {config.vocab_size}")
         keymap = self.make_keymap(config)
@@ -324,7 +327,7 @@ def parse_fields(values: Mapping[str, Any], fields: Fields, where: str) -> dict[
             value = ACTIVATIONS[value]
         elif value is not None or default is not None:
             if kind is float and type(value) is int:
-                value = float(value)
+                value = float(value) if abs(value) < 2**63 else math.inf  # Python cannot convert every number
             if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
                 raise UserError(f"{where}: {key} must be {_EXPECTED[kind]}, not {value!r}")
         parsed[name] = value

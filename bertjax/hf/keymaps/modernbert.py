@@ -138,7 +138,7 @@ def _parse_layer_types(values: dict[str, Any], num_layers: int, where: str) -> d
 
 def _find_period(layer_types: Any, num_layers: int, stated: Any, where: str) -> int:
     """Returns the number of layers from one global layer to the next; layer 0 is the first."""
-    known = isinstance(layer_types, list) and set(layer_types) <= {GLOBAL, LOCAL}
+    known = isinstance(layer_types, list) and all(each in (GLOBAL, LOCAL) for each in layer_types)
     if not known or len(layer_types) != num_layers:
         raise UserError(f"{where}: layer_types must name {GLOBAL} or {LOCAL} for each of {num_layers} layers")
     global_layers = [index for index, layer_type in enumerate(layer_types) if layer_type == GLOBAL]
