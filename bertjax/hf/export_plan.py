@@ -73,7 +73,7 @@ class ExportPlan:
 
     @property
     def limitation(self) -> str:
-        """What of the model `transformers` cannot run, on one line; empty where it runs all of it."""
+        """Parts of the model that `transformers` cannot run, on one line; empty where it runs all of it."""
         if self.family is None and self.unsupported:
             reasons = ", ".join(self.unsupported)
             return f"only bertjax reads it: no class of the family {self.config.family} supports {reasons}"
