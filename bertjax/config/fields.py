@@ -115,11 +115,11 @@ class Setting:
         if (value is None and self.nullable) or (self.inherits and isinstance(value, str) and value == PRESET):
             return value
         if self.many and isinstance(value, (tuple, list)) and all(self._conforms(each) for each in value):
-            value = tuple(map(self._cast, value))
+            value = tuple(map(self.kind, value))
         elif self.many or not self._conforms(value):
             raise UserError(f"{key} expects {self.expected}, not {shortened(value)}")
         else:
-            value = self._cast(value)
+            value = self.kind(value)
         for each in value if self.many else (value,):
             self._check_item(key, each)
         return value
@@ -138,7 +138,7 @@ class Setting:
             return None if text == "None" else PRESET
         try:
             value = _split(text, self.kind) if self.many else _READERS[self.kind](text)
-        except ValueError:
+        except (ValueError, KeyError):
             raise UserError(f"{key} expects {self.expected}, not {shortened(text)}") from None
         return self.check(key, value)
 
@@ -146,9 +146,6 @@ class Setting:
         if self.kind is float:  # True is not a number, and an integer may be too large for a float
             return type(value) in (int, float) and value == value and abs(value) <= sys.float_info.max
         return type(value) is self.kind
-
-    def _cast(self, value: Any) -> Any:
-        return float(value) if self.kind is float else value
 
     def _check_item(self, key: str, value: Any) -> None:
         if self.kind is str:
@@ -359,10 +356,7 @@ def _kind_of(hint: Any) -> dict[str, Any]:
 
 
 def _read_bool(text: str) -> bool:
-    values = {"true": True, "1": True, "false": False, "0": False}
-    if text.lower() not in values:
-        raise ValueError(text)
-    return values[text.lower()]
+    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
 
 
 def _read_int(text: str) -> int:
