@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from bertjax.aot import gpu
 from bertjax.aot.collectives import Collective, find_collectives
 from bertjax.aot.topology import chip_spec
 from bertjax.config.data import TOKENIZER_MODELS
@@ -25,10 +26,15 @@ from bertjax.runtime import platform
 from bertjax.runtime.hlo import Program, execution_counts, parse_hlo
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_NUMBER = re.compile(r"\.\d+$")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _MEMORY_ONLY = ("AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast", "GatherScatterIndicesBitpacked")
 _OUT_OF_MEMORY = re.compile(r"Ran out of memory.*")
-_FAST_COMPILE = {"xla_backend_optimization_level": 0}  # for code that a CPU never runs; collectives stay the same
+_NO_CYCLES = 2**62  # TPU v5p and v6e give INT64_MAX where they have no estimate
+_COMPILER_OPTIONS = {
+    "cpu": {"xla_backend_optimization_level": 0},  # code that a CPU never runs; collectives stay the same
+    "gpu": gpu.COMPILER_OPTIONS,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +85,7 @@ def compile_step(cfg: ConfigDict, devices: Sequence[Any]) -> CompiledStep:
     with jax.sharding.use_abstract_mesh(exp.mesh.abstract_mesh), platform.compile_cache_disabled():
         lowered = last.train_step.lower(exp.abstract_state(), exp.frozen, abstract_batch(exp, last))
         try:
-            compiled = lowered.compile(_FAST_COMPILE if devices[0].platform == "cpu" else None)
+            compiled = lowered.compile(_COMPILER_OPTIONS.get(devices[0].platform))
         except jax.errors.JaxRuntimeError as error:
             raise UserError(_memory_message(str(error))) from error
     seconds = time.perf_counter() - began
@@ -154,13 +160,16 @@ def estimated_cycles(program: Program) -> int:
     total = 0
     for name, instructions in program.computations.items():
         times = counts[name]
-        cycles = sum(int(match[1]) for each in instructions if (match := _CYCLES.search(each.line)))
-        total += cycles * (1 if times is None else times)
+        cycles = [int(match[1]) for each in instructions if (match := _CYCLES.search(each.line))]
+        total += sum(each for each in cycles if each < _NO_CYCLES) * (1 if times is None else times)
     return total
 
 
 def custom_calls(program: Program) -> Counter[str]:
-    """Counts how often each target of a custom call runs; targets that only name memory are left out."""
+    """Counts how often each target of a custom call runs, and other instructions whose cycles the compiler leaves open.
+
+    Targets that only name memory are left out.
+    """
     counts = execution_counts(program)
     calls: Counter[str] = Counter()
     for name, instructions in program.computations.items():
@@ -168,6 +177,9 @@ def custom_calls(program: Program) -> Counter[str]:
             target = _TARGET.search(each.line)
             if each.opcode == "custom-call" and target and target[1] not in _MEMORY_ONLY:
                 calls[target[1]] += counts[name] or 0
+            cycles = _CYCLES.search(each.line)
+            if cycles and int(cycles[1]) >= _NO_CYCLES:
+                calls[_NUMBER.sub("", each.name)] += counts[name] or 0
     return +calls
 
 

@@ -1,4 +1,4 @@
-"""Devices to compile for that this machine does not have: TPU slices by name, or virtual devices of its own CPU."""
+"""Devices to compile for that this machine does not have: GPUs and TPU slices by name, virtual devices of its CPU."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from bertjax.aot.gpu import GPUS, gpu_devices, is_gpu
 from bertjax.errors import UserError
 
 
@@ -68,7 +69,7 @@ def parse_topology(text: str) -> tuple[str, tuple[int, ...]]:
     if match is None or match[1] not in CHIPS:
         raise UserError(
             f"--topology {text} is not known: write CHIP:SHAPE or the name of a slice, such as v5e:4x4, v5e-256, "
-            f"v4:2x2x4, v5p-128; chips are {', '.join(CHIPS)}"
+            f"v4:2x2x4, v5p-128, or GPU:HOSTSxGPUS, such as h100:1x8; chips are {', '.join((*CHIPS, *GPUS))}"
         )
     chip = CHIPS[match[1]]
     if not match[2]:
@@ -77,6 +78,15 @@ def parse_topology(text: str) -> tuple[str, tuple[int, ...]]:
     if len(shape) != chip.dimensions:
         raise UserError(f"--topology {text}: slices of {match[1]} have {chip.dimensions} dimensions")
     return match[1], shape
+
+
+def topology_devices(text: str) -> list[Any]:
+    """Returns the devices of GPUs or of a TPU slice; they can be compiled for, but not used.
+
+    Raises:
+        UserError: the topology is unknown, or its compiler is not installed.
+    """
+    return gpu_devices(text) if is_gpu(text) else tpu_devices(text)
 
 
 def tpu_devices(text: str) -> list[Any]:

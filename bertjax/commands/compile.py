@@ -14,26 +14,26 @@ REQUIRES_CONFIG = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the flags of the command."""
-    parser.add_argument("--topology", metavar="SLICE", help="TPU slice: v5e-256, v5e:4x4, v4:2x2x4 (needs libtpu)")
+    parser.add_argument("--topology", metavar="CHIPS", help="TPU slice or GPUs: v5e-256, v5e:4x4, v4:2x2x4, h100:1x8")
     parser.add_argument("--devices", type=int, metavar="N", help="N virtual CPU devices instead")
     parser.add_argument("--no-estimate", action="store_true", help="compile once, without an estimate of the time")
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON file for all metrics")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints memory, FLOPs and collectives of the last phase of a run on a TPU slice or on virtual devices."""
+    """Prints memory, FLOPs and collectives of the last phase of a run on a TPU slice, GPUs or virtual devices."""
     cfg, out = options.config, options.out
     if (options.topology is None) == (options.devices is None):
-        raise UserError("set --topology, such as v5e-16, or --devices N for N virtual CPU devices")
+        raise UserError("set --topology, such as v5e-16 or h100:1x8, or --devices N for N virtual CPU devices")
     if out is not None and not out.resolve().parent.is_dir():
         raise UserError(f"--out {out}: the folder {out.resolve().parent} does not exist")
     os.environ["JAX_PLATFORMS"] = "cpu"  # nothing runs, so no accelerator is opened
     from bertjax.aot.compile import compile_step, estimate_step
     from bertjax.aot.report import format_metrics, step_metrics
-    from bertjax.aot.topology import tpu_devices, virtual_devices
+    from bertjax.aot.topology import topology_devices, virtual_devices
 
     cfg.platform = "any"  # the platform of the topology, not of this machine
-    devices = tpu_devices(options.topology) if options.topology is not None else virtual_devices(options.devices)
+    devices = topology_devices(options.topology) if options.topology is not None else virtual_devices(options.devices)
     compiled = compile_step(cfg, devices)
     metrics = step_metrics(compiled, None if options.no_estimate else estimate_step(cfg, devices))
     print("\n".join(format_metrics(metrics)))

@@ -18,9 +18,11 @@ def target_platform() -> str:
 
     The mesh may consist of devices that this machine does not have, where a program is compiled ahead of time.
     """
-    platform = getattr(jax.sharding.get_abstract_mesh().abstract_device, "platform", None)
-    if platform in ("cpu", "tpu"):
-        return platform
+    abstract = jax.sharding.get_abstract_mesh().abstract_device
+    if abstract is not None and abstract.platform in ("cpu", "tpu"):
+        return abstract.platform
+    if abstract is not None and abstract.platform in ("gpu", "cuda") and "NVIDIA" in abstract.device_kind:
+        return "cuda"
     device: Any = getattr(jax.config, "jax_default_device", None)  # missing from the type stubs
     if device is None or isinstance(device, str):
         device = jax.local_devices(backend=device)[0]

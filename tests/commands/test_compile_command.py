@@ -33,16 +33,16 @@ def test_virtual_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert figures["devices"] == 8 and figures["topology"] is None
     assert figures["state_bytes"] > 0 and figures["temporary_bytes"] > 0
     assert {each["kind"] for each in figures["collectives"]} >= {"all-reduce", "all-gather"}
-    assert figures["estimated_mfu"] == {"as_compiled": None, "unrolled": None, "optimal": None}
+    assert figures["estimated_mfu"] == dict.fromkeys(("as_compiled", "unrolled", "optimal", "roofline"))
     assert not list(tmp_path.glob("*/")), "nothing is prepared"
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "set --topology, such as v5e-16, or --devices N"),
-        (["--devices", "8", "--topology", "v5e-4"], "set --topology, such as v5e-16, or --devices N"),
-        (["--topology", "h100"], "is not known"),
+        ([], "set --topology, such as v5e-16 or h100:1x8, or --devices N"),
+        (["--devices", "8", "--topology", "v5e-4"], "set --topology, such as v5e-16 or h100:1x8, or --devices N"),
+        (["--topology", "b300"], "is not known"),
         (["--devices", "99"], "jax has started with 8 devices"),
         (["--devices", "8", "--config.mesh.data=4", "--config.mesh.fsdp=4"], "needs 16 devices"),
         (["--devices", "8", "--out", "/nowhere/figures.json"], "/nowhere does not exist"),

@@ -1,0 +1,208 @@
+"""A stated roofline for programs compiled for GPUs, whose own cost model cannot be used: the time of every kernel."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from bertjax.aot.gpu import GpuSpec
+from bertjax.runtime.hlo import Instruction, Program, array_bytes, array_shapes, execution_counts
+
+MATMUL_SHARE = 0.7
+"""Share of the peak that matrix multiplications are assumed to reach."""
+ATTENTION_SHARE = 0.3
+"""Share of the peak that cuDNN's fused attention is assumed to reach."""
+LAUNCH_SECONDS = 2e-6
+"""The shortest time of a kernel."""
+_FREE = ("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "while", "conditional", "call", "after-all")
+_INNER = (
+    "fusion",
+    "reduce",
+    "reduce-window",
+    "scatter",
+    "select-and-scatter",
+    "sort",
+    "map",
+    "all-reduce",
+    "all-reduce-start",
+)
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
+_ELEMENT = re.compile(r"\b([a-z]\w*)\[")
+_BATCH_AXES = re.compile(r'lhs_batch_dim(?:ension)?s"?[:=][\[{]([\d,"]*)[\]}]')
+_FORWARD, _BACKWARD = (
+    4,
+    10,
+)  # FLOPs per query, key and channel: two matmuls forward, five backward with the scores again
+
+
+class Kernel(NamedTuple):
+    """Kernels of one instruction of a program.
+
+    kind     matmul, attention, collective or other
+    types    for a matmul: element types of its operands and its result, such as bf16 bf16 -> f32
+    seconds  of all its runs in a step
+    times    it runs in a step; those in loops of unknown length count once
+    """
+
+    kind: str
+    types: str
+    shape: tuple[int, ...]
+    op_name: str
+    bytes: int
+    seconds: float
+    times: int
+
+
+def kernels(program: Program, gpu: GpuSpec, peak: float, length: int) -> list[Kernel]:
+    """Returns all kernels of a program, with times by a roofline.
+
+    A matmul takes the longer of its bytes and of its FLOPs at `MATMUL_SHARE` of the peak; attention its FLOPs at
+    `ATTENTION_SHARE`; everything else its bytes at the memory's full bandwidth. Collectives have no time here.
+
+    Args:
+        program: compiled for the GPU.
+        gpu: its data sheet.
+        peak: FLOP/s.
+        length: keys per query of fused attention.
+    """
+    counts = execution_counts(program)
+    # Computations that are part of their caller's kernel, and conditions of loops, whose ends the compiler knows.
+    inner = {
+        callee
+        for each in program.instructions()
+        for role, callee in each.called
+        if each.opcode in _INNER or role == "condition"
+    }
+    result = []
+    for name, instructions in program.computations.items():
+        if name in inner or counts[name] == 0:
+            continue
+        by_name = {each.name: each for each in instructions}
+        times = counts[name] or 1
+        for each in instructions:
+            if each.opcode not in _FREE and not each.opcode.endswith("-done"):
+                result.append(_kernel(each, by_name, times, moved_bytes(each, by_name, program), (gpu, peak, length)))
+    return result
+
+
+def totals_by_kind(items: Iterable[Kernel]) -> dict[str, tuple[int, float, int]]:
+    """Returns kind -> (number per step, seconds, bytes)."""
+    totals: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0])
+    for each in items:
+        total = totals[each.kind]
+        total[0] += each.times
+        total[1] += each.seconds
+        total[2] += each.bytes * each.times
+    return {kind: (int(count), seconds, int(size)) for kind, (count, seconds, size) in sorted(totals.items())}
+
+
+def matmuls_by_type(items: Iterable[Kernel]) -> dict[str, tuple[int, float]]:
+    """Returns types -> (number per step, seconds) of the matmuls, the longest first."""
+    totals: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0])
+    for each in items:
+        if each.kind == "matmul":
+            totals[each.types][0] += each.times
+            totals[each.types][1] += each.seconds
+    ranked = sorted(totals.items(), key=lambda pair: -pair[1][1])
+    return {types: (int(count), seconds) for types, (count, seconds) in ranked}
+
+
+def moved_bytes(instruction: Instruction, by_name: Mapping[str, Instruction], program: Program) -> int:
+    """Returns the bytes that an instruction reads and writes, of slices only the part that they touch.
+
+    Args:
+        instruction: the instruction.
+        by_name: the instructions of its computation.
+        program: the program, with the computations of fusions.
+    """
+    operands = [by_name[name] for name in dict.fromkeys(instruction.operands) if name in by_name]
+    if instruction.opcode != "fusion":
+        written = _written(instruction, by_name)
+        if instruction.opcode in ("dynamic-slice", "dynamic-update-slice"):
+            return 2 * written
+        return written + sum(_bytes(each) for each in operands)
+    fused = {each.name: each for each in program.computations[dict(instruction.called)["calls"]]}
+    root = next(each for each in fused.values() if each.line.lstrip().startswith("ROOT"))
+    users: defaultdict[str, list[Instruction]] = defaultdict(list)
+    for each in fused.values():
+        for name in each.operands:
+            users[name].append(each)
+    parameters = [each for each in fused.values() if each.opcode == "parameter"]
+    return _written(root, fused) + sum(_read(each, users) for each in parameters)
+
+
+def _read(source: Instruction, users: Mapping[str, list[Instruction]]) -> int:
+    """Returns the bytes that a fusion reads of one of its parameters, or of a bitcast of it."""
+    total = 0
+    for user in users.get(source.name, []):
+        if user.opcode == "bitcast":
+            total += _read(user, users)
+        elif user.opcode == "dynamic-slice" and user.operands[0] == source.name:
+            total += _bytes(user)
+        elif user.opcode != "dynamic-update-slice" or user.operands[0] != source.name:
+            return _bytes(source)
+    return min(total, _bytes(source))
+
+
+def _written(result: Instruction, by_name: Mapping[str, Instruction]) -> int:
+    """Returns the bytes that a result writes; one that is changed in place only the change."""
+    operands = [by_name[name] for name in result.operands if name in by_name]
+    if result.opcode == "tuple":
+        return sum(_written(each, by_name) for each in operands)
+    if result.opcode == "bitcast" and operands:
+        return _written(operands[0], by_name)
+    if result.opcode == "dynamic-update-slice" and len(operands) > 1:
+        return _bytes(operands[1])
+    return _bytes(result)
+
+
+def _bytes(instruction: Instruction) -> int:
+    return sum(array_bytes(instruction.type))
+
+
+def _kernel(
+    instruction: Instruction,
+    by_name: Mapping[str, Instruction],
+    times: int,
+    size: int,
+    chip: tuple[GpuSpec, float, int],
+) -> Kernel:
+    gpu, peak, length = chip
+    operands = [by_name[name] for name in dict.fromkeys(instruction.operands) if name in by_name]
+    target = _TARGET.search(instruction.line)
+    name = target[1] if target else ""
+    shapes = array_shapes(instruction.type)
+    kind, types, seconds = "other", "", size / gpu.bandwidth
+    if "cublas" in name or instruction.opcode == "dot":
+        left, right = array_shapes(operands[0].type)[0], array_shapes(operands[min(1, len(operands) - 1)].type)[0]
+        kind, types = "matmul", _types([*operands[:2], instruction])
+        axes = match[1].replace('"', "") if (match := _BATCH_AXES.search(instruction.line)) else ""
+        batch = math.prod(left[int(axis)] for axis in axes.split(",") if axis)
+        seconds = max(seconds, _matmul_flops(left, right, shapes[0], batch) / (MATMUL_SHARE * peak))
+    elif "fmha" in name:
+        flops = (_BACKWARD if "Backward" in name else _FORWARD) * math.prod(shapes[0]) * length
+        kind, seconds = "attention", flops / (ATTENTION_SHARE * peak)
+    elif instruction.opcode.removesuffix("-start") in (
+        "all-reduce",
+        "all-gather",
+        "reduce-scatter",
+        "collective-permute",
+    ):
+        kind, seconds = "collective", 0.0
+    floor = 0.0 if kind == "collective" else LAUNCH_SECONDS
+    return Kernel(
+        kind, types, shapes[0] if shapes else (), instruction.op_name, size, max(seconds, floor) * times, times
+    )
+
+
+def _matmul_flops(left: tuple[int, ...], right: tuple[int, ...], result: tuple[int, ...], batch: int) -> float:
+    """Returns 2 B M N K: the sizes of the three arrays are B M K, B K N, B M N."""
+    return 2.0 * math.sqrt(math.prod(left) * math.prod(right) * math.prod(result) / max(batch, 1))
+
+
+def _types(operands: Iterable[Instruction]) -> str:
+    *factors, result = [match[1] if (match := _ELEMENT.search(each.type)) else "?" for each in operands]
+    return f"{' '.join(factors * (3 - len(factors)))} -> {result}"
