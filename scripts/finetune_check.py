@@ -123,7 +123,10 @@ def ours(job: Job, options: argparse.Namespace, workdir: Path, seeds: list[int],
 
 def eval_metrics(workdir: Path, name: str) -> list[float]:
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [line[name] for line in lines if name in line]
+    values = [line[name] for line in lines if name in line]
+    if not values:
+        raise UserError(f"{workdir} has no {name}; tokens are compared by entities, and these tags mark none")
+    return values
 
 
 def theirs(job: Job, options: argparse.Namespace, seed: int, dtype: str) -> Run:

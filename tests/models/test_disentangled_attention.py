@@ -347,7 +347,7 @@ def test_the_table_is_dropped_anew_in_every_layer(batch: dict[str, jax.Array]) -
     [
         ({"position_buckets": 1}, "position_buckets must be 0"),
         ({"position_buckets": 34}, "position_buckets 34"),
-        ({"pos_att_type": ("c2p", "c2p")}, "each once"),
+        ({"pos_att_type": ("c2p", "c2p")}, "names a term twice"),
         ({"conv_kernel_size": 2}, "must be odd"),
         ({"attention_position": "relative", "attention_bias": "none", "position_buckets": 0}, "two streams"),
     ],
