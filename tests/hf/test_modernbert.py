@@ -113,7 +113,6 @@ def test_gradients_are_torchs(tmp_path: Path, biased: bool) -> None:
         global_rope_theta=300.0,
         local_rope_theta=20.0,
         initializer_range=0.2,
-        pad_token_id=0,
         attention_bias=biased,
         mlp_bias=biased,
         norm_bias=biased,

@@ -159,7 +159,7 @@ def fresh(mesh: Mesh, **changes: Any) -> TrainState:
 
 @functools.cache
 def step_of(mesh: Mesh, skip: bool, microbatches: int = 1, **changes: Any) -> Callable:
-    """Compiled ahead without LLVM's optimisations: half the time."""
+    """Compiled ahead without LLVM's optimisations; with the emitters of a run, whose programs agree to the bit."""
     step = compile_train_step(
         mesh,
         OBJECTIVE,
@@ -171,7 +171,7 @@ def step_of(mesh: Mesh, skip: bool, microbatches: int = 1, **changes: Any) -> Ca
     )
     with jax.set_mesh(mesh):
         inputs = fresh(mesh, **changes), {}, put_batch(Rows({}).batch(0), mesh)
-        return step.compile(*inputs, {"xla_backend_optimization_level": 0})
+        return step.compile(*inputs, {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": True})
 
 
 def by_hand(mesh: Mesh, cursors: list[int]) -> TrainState:
