@@ -225,7 +225,7 @@ def test_embed_writes_one_vector_a_text(export: Path, tmp_path: Path, capsys: Ca
 
 
 def test_similarity_is_that_of_the_vectors_that_embed_writes(export: Path, tmp_path: Path, capsys: Capture) -> None:
-    """Spearman and Pearson of cosines as scipy has them, of columns with names of their own; no two cosines are equal."""
+    """Spearman and Pearson of cosines as scipy has them; no two cosines are equal."""
     pairs = list(itertools.combinations((*SENTENCES, "a stone", "the sea"), 2))
     gold = np.random.default_rng(0).integers(0, 6, len(pairs))
     lines = [
