@@ -196,7 +196,7 @@ def test_packed_or_a_row_each_it_is_the_same_task(task: Task, tmp_path: Path) ->
     (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *more]) + "\n")
     quiet += [f"--config.task.train=tsv:{tmp_path}/train.tsv", "--config.task.eval="]
     found = {}
-    for name in ("packing=true", "packing=false", "row_counts=3"):
+    for name in ("packing=true", "packing=false", "num_batch_shapes=3"):
         assert task("--workdir", tmp_path / name, f"--config.task.{name}", *quiet) == 0
         found[name] = [record for record in figures(tmp_path / name).values() if "train/loss" in record]
     packed, alone, fewer_rows = (
@@ -225,7 +225,7 @@ def test_the_best_weights_and_an_early_end(task: Task, tmp_path: Path, capsys: p
     assert task("--workdir", tmp_path / "run", *more) == 0  # finished: nothing is said twice
     named = [record.get("set") for record in read_run(tmp_path / "run").newest("confusion")]
     assert named == [None, "the weights taken"]
-    assert f"Confusion of the weights taken, update {best}" in (tmp_path / "run" / "report.html").read_text()
+    assert f"Confusion of the weights taken, step {best}" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.long

@@ -129,7 +129,7 @@ def test_words_and_questions(finished: Finished, tmp_path: Path, capsys: Capture
     (tmp_path / "q.jsonl").write_text(
         json.dumps({**question, "answers": {"text": ["cat"], "answer_start": [4]}}) + "\n"
     )
-    more = ["--max-length", 40, "--top-k-k", 2]
+    more = ["--max-length", 40, "--top-k", 2]
     assert run("predict", "--model", reader, "--in", tmp_path / "q.jsonl", "--out", out, "--score", *more) == 0
     assert "exact_match" in capsys.readouterr().out
     (record,) = records(out)
@@ -310,7 +310,7 @@ def test_from_silver_labels_to_a_run_and_its_predictions(
     assert run("finetune", "--config", config, "--workdir", tmp_path / "run") == 0
     page = (tmp_path / "run" / "report.html").read_text()
     facts = json.loads((tmp_path / "silver.labels.json").read_text())
-    assert "Labels from a larger model" in page and f"{facts['kept']} of {facts['of']} kept" in page
+    assert "Pseudo-labels" in page and f"{facts['kept']} of {facts['of']} selected" in page
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     capsys.readouterr()
     said = []
