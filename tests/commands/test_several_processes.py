@@ -278,7 +278,7 @@ def figures(workdir: Path) -> dict[str, float]:
 @pytest.mark.long
 def test_two_processes_go_back_together_and_give_up_together(launch: Launch, tmp_path: Path) -> None:
     """Rollback reads and writes the work folder: both must go back to the same checkpoint, and over the same batch."""
-    arguments = ["--config.optimizer.learning_rate=1e38", "--config.train.on_nonfinite=rollback"]
+    arguments = ["--config.optimizer.learning_rate=1e37", "--config.train.on_nonfinite=rollback"]
     arguments += ["--config.train.max_nonfinite=2", "--config.checkpoint.interval_steps=1"]
     pair = launch(tmp_path / "run", 2, 2, *QUICK, *arguments)
     assert [member.ended() for member in pair] == [2, 2], pair[0].said()
