@@ -95,13 +95,13 @@ import resource, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from prepare_lab import prepare, tokenizer
-from bertjax.data.readers import Reading
+from bertjax.data.readers import DocumentStats
 from bertjax.data.sources import iter_documents
 from bertjax.config.sources import parse_source
 import datasets
 tokenizer()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-reading = Reading()
+reading = DocumentStats()
 documents = iter_documents(parse_source("lines:" + sys.argv[1]), "strict", reading)
 made = prepare(Path(sys.argv[2]), documents, workers=int(sys.argv[3]))
 assert reading.facts()["cut"] >= int(sys.argv[4]), reading
