@@ -11,8 +11,7 @@ import jax
 from bertjax.aot.collectives import Collective, totals_by_kind
 from bertjax.aot.compile import CompiledStep, StepEstimate
 from bertjax.aot.gpu import GpuSpec, gpu_spec
-from bertjax.aot.roofline import ATTENTION_SHARE, MATMUL_SHARE, kernels, matmuls_by_type
-from bertjax.aot.roofline import totals_by_kind as kernel_totals
+from bertjax.aot.roofline import ATTENTION_SHARE, MATMUL_SHARE, kernel_totals, kernels, matmuls_by_type
 from bertjax.aot.topology import ChipSpec, chip_spec
 from bertjax.config.model import EncoderConfig
 from bertjax.experiment.abstract_inputs import format_step, step_settings

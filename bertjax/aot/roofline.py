@@ -88,7 +88,7 @@ def kernels(program: Program, gpu: GpuSpec, peak: float, length: int) -> list[Ke
     return result
 
 
-def totals_by_kind(items: Iterable[Kernel]) -> dict[str, tuple[int, float, int]]:
+def kernel_totals(items: Iterable[Kernel]) -> dict[str, tuple[int, float, int]]:
     """Returns kind -> (number per step, seconds, bytes)."""
     totals: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0])
     for each in items:

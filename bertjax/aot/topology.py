@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import io
 import math
 import os
 import re
-import sys
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 
 from bertjax.aot.gpu import GPUS, gpu_devices, is_gpu
 from bertjax.errors import UserError
+from bertjax.io.stderr import silence_stderr
 
 
 class ChipSpec(NamedTuple):
@@ -109,7 +107,7 @@ def tpu_devices(text: str) -> list[Any]:
     if math.prod(shape) < 4:
         options["chips_per_host_bounds"] = [*shape, 1][:3]
     try:
-        with _silence_stderr():
+        with silence_stderr():
             topology = topologies.get_topology_desc(platform="tpu", topology_name=topology_name, **options)
             return list(topology.devices)
     except Exception as error:  # of several types
@@ -156,21 +154,3 @@ def _configure_libtpu() -> None:
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     }.items():
         os.environ.setdefault(name, value)
-
-
-@contextlib.contextmanager
-def _silence_stderr() -> Iterator[None]:
-    """Suppresses what a C++ library writes to standard error while it starts."""
-    try:
-        number = sys.stderr.fileno()
-    except (AttributeError, OSError, io.UnsupportedOperation):
-        yield
-        return
-    original = os.dup(number)
-    try:
-        with open(os.devnull, "w") as null:
-            os.dup2(null.fileno(), number)
-            yield
-    finally:
-        os.dup2(original, number)
-        os.close(original)

@@ -6,13 +6,11 @@ take time that grows exponentially with the text.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
-from collections.abc import Iterator
 
 from bertjax.data.tokenizer_backends import HuggingFaceBackend
 from bertjax.errors import UserError, is_panic, one_line
+from bertjax.io.stderr import silence_stderr
 
 _SECONDS = 20.0
 _TEXTS = (
@@ -44,7 +42,7 @@ def read_backend(text: str, path: object) -> HuggingFaceBackend:
             failures.append(error)
 
     thread = threading.Thread(target=build, daemon=True)  # a daemon does not delay the exit
-    with _silent_stderr():
+    with silence_stderr():  # Rust prints its panics
         thread.start()
         thread.join(_SECONDS)
     if thread.is_alive():
@@ -54,16 +52,3 @@ def read_backend(text: str, path: object) -> HuggingFaceBackend:
             raise failures[0]
         raise UserError(f"{path}: broken tokenizer ({one_line(failures[0])}); copy it again") from failures[0]
     return results[0]
-
-
-@contextlib.contextmanager
-def _silent_stderr() -> Iterator[None]:
-    """Drops what Rust prints about a panic."""
-    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(null)
