@@ -31,7 +31,8 @@ def _dropout(default: float | None, help: str) -> float:
     return setting(default, at_least=0.0, below=1.0, phase=True, computes=False, help=help)
 
 
-FAMILIES = ["bert", "roberta", "roberta-prelayernorm", "albert", "distilbert", "electra"]
+FAMILIES = ["bert", "ernie", "megatron-bert", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"]
+FAMILIES += ["data2vec-text", "albert", "distilbert", "electra"]
 FAMILIES += ["deberta", "deberta-v2", "modernbert", "gpt2", "xlnet", "bertjax"]
 """Values of `model.family`: the names in `bertjax.hf.keymaps.FAMILIES`, and our own format."""
 MAX_WIDTH = 1_000_000

@@ -55,6 +55,36 @@ _ROBERTA = {
     "classifier_dense": "own",
 }
 
+# Models with RoBERTa's tensors. XLM-R: arXiv:1911.02116 (vocabulary 250,002); XL and XXL, with norms before the blocks:
+# arXiv:2105.00572 (250,880). CamemBERT: arXiv:1911.03894 (32,005). data2vec: arXiv:2202.03555.
+_XLMR_XL = {"family": "xlm-roberta-xl", "norm_placement": "pre", "embedding_norm": "none"}
+_LIKE_ROBERTA = {
+    f"{family}-{size}": sizes | _ROBERTA | {"family": family}
+    for family in ("xlm-roberta", "data2vec-text")
+    for size, sizes in {"base": _sizes(12, 768), "large": _sizes(24, 1024)}.items()
+}
+
+# PaddlePaddle/PaddleNLP:paddlenlp/transformers/ernie/configuration.py (vocabulary 40,000), without the table of tasks.
+_ERNIE = {"family": "ernie", "max_position_embeddings": 2048, "type_vocab_size": 4, "hidden_act": "gelu"}
+_ERNIE_SIZES = {
+    "xbase": _sizes(20, 1024),
+    "base": _sizes(12, 768),
+    "medium": _sizes(6, 768),
+    "mini": _sizes(6, 384, 12),
+    "micro": _sizes(4, 384, 12),
+    "nano": _sizes(4, 312, 12),
+}
+
+# huggingface/transformers:models/megatron_bert (arXiv:1909.08053), vocabulary 29,056.
+_MEGATRON = {
+    "family": "megatron-bert",
+    "norm_placement": "pre",
+    "embedding_norm": "none",
+    "hidden_act": "gelu",
+    "initializer": "normal",
+    "scale_residual_init": True,
+}
+
 # princeton-nlp/DinkyTrain, arXiv:2202.08005: a large RoBERTa with norms before the blocks.
 _PRE_NORM = {"family": "roberta-prelayernorm", "norm_placement": "pre"}
 
@@ -209,6 +239,11 @@ PRESETS: dict[str, Values] = {
     "roberta-large": _sizes(24, 1024) | _ROBERTA,
     "distilroberta": _sizes(6, 768) | _ROBERTA,
     "roberta-prelayernorm": _sizes(24, 1024) | _ROBERTA | _PRE_NORM,
+    **_LIKE_ROBERTA,
+    "xlm-roberta-xl": _sizes(36, 2560, 32) | _ROBERTA | _XLMR_XL,
+    "xlm-roberta-xxl": _sizes(48, 4096, 32) | _ROBERTA | _XLMR_XL,
+    **{f"ernie-3.0-{size}": sizes | _ERNIE for size, sizes in _ERNIE_SIZES.items()},
+    "megatron-bert-345m": _sizes(24, 1024) | _MEGATRON,
     **{
         f"albert-{size}-v1": sizes | _ALBERT | (_NO_DROPOUT if size == "xxlarge" else {})
         for size, sizes in _ALBERT_SIZES.items()

@@ -109,6 +109,7 @@ class KeyMap:
         ignored: regexes of tensors that carry nothing (buffers).
         ties: copy -> original; a copy replaces its original where that is absent. A table must equal its original; of
             two biases the copy counts, as in `transformers`.
+        folded: table -> table: row 0 of the former is added to every row of the latter, as tokens of one kind get both.
         backbone: regex of the names that belong to the family: an unknown one is an error, never skipped.
     """
 
@@ -117,6 +118,7 @@ class KeyMap:
     renames: tuple[tuple[str, str], ...] = ()
     ignored: tuple[str, ...] = ()
     ties: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    folded: Mapping[str, str] = dataclasses.field(default_factory=dict)
     backbone: str = ".*"
 
     def select(self, heads: tuple[str, ...]) -> list[Entry]:
@@ -153,7 +155,7 @@ class KeyMap:
             log.warning("%s: tensors that the model does not have are ignored: %s", where, comma_list(foreign, 8))
 
     def canonicalize(self, tensors: Mapping[str, np.ndarray], where: str) -> Tensors:
-        """Returns the tensors under the names of `entries`, without buffers and tied copies.
+        """Returns the tensors under the names of `entries`, without buffers, tied copies and folded tables.
 
         Raises:
             UserError: two tensors have one name, or a tied table differs from its original.
@@ -178,6 +180,10 @@ class KeyMap:
                         )
                     log.warning("%s: %s differs from %s; the former is used", where, copy, original)
                     result[original] = array
+        for name, table in self.folded.items():
+            if name in result and table in result:
+                result[table] = result[table] + result.pop(name)[0]
+                log.warning("%s: of %s, the first row is part of %s from now on", where, name, table)
         return result
 
 

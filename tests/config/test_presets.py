@@ -38,6 +38,21 @@ OTHERS = [
     ("roberta-large", 50265, (), 354_310_144),
     ("distilroberta", 50265, ("mlm",), 82_170_201),
     ("roberta-prelayernorm", 50265, ("mlm",), 355_414_105),  # roberta-large and one more norm
+    ("xlm-roberta-base", 250_002, ("mlm",), 278_295_186),
+    ("xlm-roberta-base", 250_002, ("pooler",), 278_043_648),
+    ("xlm-roberta-large", 250_002, ("mlm",), 560_142_482),
+    ("xlm-roberta-large", 250_002, ("pooler",), 559_890_432),
+    ("xlm-roberta-xl", 250_880, ("mlm",), 3_482_741_760),
+    ("xlm-roberta-xxl", 250_880, ("mlm",), 10_712_994_816),
+    ("data2vec-text-base", 50_265, ("mlm",), 124_697_433),
+    ("data2vec-text-large", 50_265, ("mlm",), 355_412_057),
+    ("ernie-3.0-xbase", 40_000, ("pooler",), 296_037_376),
+    ("ernie-3.0-base", 40_000, ("mlm",), 117_984_064),
+    ("ernie-3.0-medium", 40_000, ("mlm",), 75_456_832),
+    ("ernie-3.0-mini", 40_000, ("mlm",), 26_984_128),
+    ("ernie-3.0-micro", 40_000, ("mlm",), 23_435_200),
+    ("ernie-3.0-nano", 40_000, ("mlm",), 17_947_864),
+    ("megatron-bert-345m", 29_056, ("pooler", "mlm", "pair"), 334_723_458),
     *(
         (f"albert-{size}-{version}", 30000, heads, count)
         for version in ("v1", "v2")

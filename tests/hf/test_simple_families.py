@@ -22,8 +22,16 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 NAMES = ("roberta", "albert", "distilbert", "electra")
-CLASSES = [(name, architecture) for name in ("bert", *NAMES) for architecture in FAMILIES[name].architectures]
-OF_PRESETS = [name for name in PRESETS if name.split("-")[0] in (*NAMES, "distilroberta")]
+# Families with the tensors of others -> the other, and what their classes begin with
+LIKE = {
+    "xlm-roberta": ("roberta", "XLMRoberta"),
+    "data2vec-text": ("roberta", "Data2VecText"),
+    "xlm-roberta-xl": ("roberta", "XLMRobertaXL"),
+    "ernie": ("bert", "Ernie"),
+    "megatron-bert": ("bert", "MegatronBert"),
+}
+CLASSES = [(name, architecture) for name in ("bert", *NAMES, *LIKE) for architecture in FAMILIES[name].architectures]
+OF_PRESETS = [name for name, values in PRESETS.items() if values.get("family") in (*NAMES, *LIKE)]
 # Every value another than the default of the config class.
 UNUSUAL: dict[str, dict[str, Any]] = {
     "roberta": dict(
@@ -94,6 +102,9 @@ UNUSUAL: dict[str, dict[str, Any]] = {
 }
 UNUSUAL["bert"] = {key: value for key, value in UNUSUAL["electra"].items() if key != "embedding_size"}
 CONFIGS = {"bert": "Bert", "roberta": "Roberta", "albert": "Albert", "distilbert": "DistilBert", "electra": "Electra"}
+for _family, (_like, _classes) in LIKE.items():
+    UNUSUAL[_family], CONFIGS[_family] = dict(UNUSUAL[_like]), _classes
+del UNUSUAL["megatron-bert"]["classifier_dropout"]
 
 
 def their_config(name: str, architecture: str, **changes: Any) -> dict[str, Any]:

@@ -101,7 +101,8 @@ def load_shared(case: Case) -> Callable[[Path], PretrainedModel]:
     class Shared(PretrainedModel):
         def __call__(self, *arguments: Any, **options: Any) -> ModelOutput:
             params = random_params(self.config, heads) | self.params
-            out = PretrainedModel(self.config, params, heads)(*arguments, **options)
+            config = dataclasses.replace(self.config, family="bertjax")  # families may share the program as well
+            out = PretrainedModel(config, params, heads)(*arguments, **options)
             own = {output for output, needed in HEADS_BY_OUTPUT.items() if set(needed) <= set(self.heads)}
             own |= {"end_logits"} if "start_logits" in own else set()
             return out._replace(**{name: None for name in (*HEADS_BY_OUTPUT, "end_logits") if name not in own})

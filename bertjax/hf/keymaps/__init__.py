@@ -1,8 +1,8 @@
 """The families of models that can be loaded and saved.
 
-To add one: a module with a `FAMILY` here, its name in the list, and the family's name in
-`bertjax.config.architecture.FAMILIES`; from another package, before a config is read, `FAMILIES[FAMILY.name] = FAMILY`
-and `bertjax.config.architecture.FAMILIES.append(FAMILY.name)`.
+To add one: a module with a `FAMILY` here and its name in the list, or a line in `same_tensors.py`; and the name of the
+family in `bertjax.config.architecture.FAMILIES`. From another package, before a config is read,
+`FAMILIES[FAMILY.name] = FAMILY` and `bertjax.config.architecture.FAMILIES.append(FAMILY.name)`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib
 
 from bertjax.hf.keymaps.family import Family
+from bertjax.hf.keymaps.same_tensors import SAME_TENSORS
 
 _MODULES = (
     "bert",
     "roberta",
-    "roberta_prelayernorm",
     "albert",
     "distilbert",
     "electra",
@@ -27,7 +27,10 @@ _MODULES = (
 
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for family in (importlib.import_module(f"bertjax.hf.keymaps.{module}").FAMILY for module in _MODULES)
+    for family in (
+        *(importlib.import_module(f"bertjax.hf.keymaps.{module}").FAMILY for module in _MODULES),
+        *SAME_TENSORS,
+    )
 }
 
 

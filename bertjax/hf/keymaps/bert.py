@@ -8,26 +8,26 @@ from bertjax.hf.keymaps import bert_names as names
 from bertjax.hf.keymaps.family import ABSOLUTE_POSITIONS, ENCODER_ONLY, Family, axis_sizes, linear
 
 
-def make_keymap(config: EncoderConfig) -> KeyMap:
-    """Returns the names of a BERT's parameters."""
+def make_keymap(config: EncoderConfig, prefix: str = "bert", norms: names.NormNames = names.AFTER) -> KeyMap:
+    """Returns the names of the parameters of a BERT, or of a family that calls it `prefix` and has other norms."""
     return KeyMap(
         entries=(
-            *names.embedding_entries("bert", config),
-            *names.layer_entries("bert", config),
-            *linear("pooler/dense", "bert.pooler.dense", "D D", head="pooler"),
+            *names.embedding_entries(prefix, config),
+            *names.layer_entries(prefix, config, norms),
+            *linear("pooler/dense", f"{prefix}.pooler.dense", "D D", head="pooler"),
             *names.prediction_entries("cls.predictions", config, "D"),
             *linear("pair_head", "cls.seq_relationship", "D 2", head="pair"),
             *linear("sequence_head/output", "classifier", "D C", head="sequence_classification"),
             *names.token_head_entries(),
         ),
         sizes=axis_sizes(config),
-        renames=((r"^(embeddings|encoder|pooler)\.", r"bert.\1."),),  # BertModel: no prefix
+        renames=((r"^(embeddings|encoder|pooler)\.", rf"{prefix}.\1."),),  # BertModel: no prefix
         ignored=names.BUFFERS,
         ties={
-            "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.weight": f"{prefix}.embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias",
         },
-        backbone=r"^(bert|cls)\.",
+        backbone=rf"^({prefix}|cls)\.",
     )
 
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertjax.config.model import EncoderConfig
 from bertjax.hf.keymap import Entry
 from bertjax.hf.keymaps.family import Activation, Fields, linear, norm, table
 
+
+class NormNames(NamedTuple):
+    """Names of the norms of a layer, and of the norm after the last layer; empty if there is none."""
+
+    attention: str = "attention.output.LayerNorm"
+    feed_forward: str = "output.LayerNorm"
+    last: str = ""
+
+
+AFTER = NormNames()
 BUFFERS = (r"embeddings\.position_ids$", r"embeddings\.token_type_ids$")
 ENCODER_FIELDS: Fields = {
     "vocab_size": ("vocab_size", 30522, int),
@@ -34,18 +44,24 @@ BERT_CONSTANTS: dict[str, Any] = {
 
 
 def embedding_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
-    """Returns the three tables and their norm, at the width of the word table."""
+    """Returns the tables that the config has and their norm, at the width of the word table."""
     param, tensor = "encoder/embeddings", f"{prefix}.embeddings"
     return (
         *table(f"{param}/word_embeddings", f"{tensor}.word_embeddings", "V E"),
         *table(f"{param}/position_embeddings", f"{tensor}.position_embeddings", "P E"),
         *table(f"{param}/token_type_embeddings", f"{tensor}.token_type_embeddings", "T E"),
-        *norm(f"{param}/norm", f"{tensor}.LayerNorm", config, "E"),
+        *(norm(f"{param}/norm", f"{tensor}.LayerNorm", config, "E") if config.embedding_norm != "none" else ()),
     )
 
 
-def layer_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
-    """Returns the attention and feed-forward blocks of the stacked layers."""
+def layer_entries(prefix: str, config: EncoderConfig, norms: NormNames = AFTER) -> tuple[Entry, ...]:
+    """Returns the attention and feed-forward blocks of the stacked layers, and the norm after them.
+
+    Args:
+        prefix: what the names begin with.
+        config: the model.
+        norms: names of the norms.
+    """
     param, tensor = "encoder/layers/{L}", f"{prefix}.encoder.layer.{{L}}"
     return (
         *(
@@ -53,25 +69,27 @@ def layer_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
             for name in ("query", "key", "value")
             for entry in linear(f"{param}/attention/{name}", f"{tensor}.attention.self.{name}", "D D")
         ),
-        *output_entries(prefix, config, "D"),
+        *output_entries(prefix, config, "D", norms),
+        *(norm("encoder/norm", f"{prefix}.{norms.last}", config) if norms.last else ()),
     )
 
 
-def output_entries(prefix: str, config: EncoderConfig, width: str) -> tuple[Entry, ...]:
+def output_entries(prefix: str, config: EncoderConfig, width: str, norms: NormNames = AFTER) -> tuple[Entry, ...]:
     """Returns what follows the attention scores in every layer.
 
     Args:
         prefix: what the names begin with.
         config: the model.
         width: letter of the axis of all heads together.
+        norms: names of the norms.
     """
     param, tensor = "encoder/layers/{L}", f"{prefix}.encoder.layer.{{L}}"
     return (
         *linear(f"{param}/attention/output", f"{tensor}.attention.output.dense", f"{width} D"),
-        *norm(f"{param}/attention/norm", f"{tensor}.attention.output.LayerNorm", config),
+        *norm(f"{param}/attention/norm", f"{tensor}.{norms.attention}", config),
         *linear(f"{param}/feed_forward/intermediate", f"{tensor}.intermediate.dense", "D F"),
         *linear(f"{param}/feed_forward/output", f"{tensor}.output.dense", "F D"),
-        *norm(f"{param}/feed_forward/norm", f"{tensor}.output.LayerNorm", config),
+        *norm(f"{param}/feed_forward/norm", f"{tensor}.{norms.feed_forward}", config),
     )
 
 

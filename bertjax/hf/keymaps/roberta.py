@@ -22,19 +22,19 @@ from bertjax.hf.keymaps.family import (
 )
 
 
-def make_keymap(config: EncoderConfig) -> KeyMap:
-    """Returns the names of a RoBERTa's parameters."""
+def make_keymap(config: EncoderConfig, prefix: str = "roberta", norms: names.NormNames = names.AFTER) -> KeyMap:
+    """Returns the names of the parameters of a RoBERTa, or of a family that calls it `prefix` and has other norms."""
     return KeyMap(
         entries=(
-            *names.embedding_entries("roberta", config),
-            *names.layer_entries("roberta", config),
-            *head_entries("roberta", config),
+            *names.embedding_entries(prefix, config),
+            *names.layer_entries(prefix, config, norms),
+            *head_entries(prefix, config),
         ),
         sizes=axis_sizes(config),
-        renames=((r"^(embeddings|encoder|pooler)\.", r"roberta.\1."),),  # RobertaModel: no prefix
+        renames=((r"^(embeddings|encoder|pooler|LayerNorm)\.", rf"{prefix}.\1."),),  # RobertaModel: no prefix
         ignored=names.BUFFERS,
-        ties=tied_names("roberta"),
-        backbone=r"^(roberta|lm_head)\.",
+        ties=tied_names(prefix),
+        backbone=rf"^({prefix}|lm_head)\.",
     )
 
 
