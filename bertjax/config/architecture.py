@@ -32,7 +32,7 @@ def _dropout(default: float | None, help: str) -> float:
 
 
 FAMILIES = ["bert", "ernie", "megatron-bert", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"]
-FAMILIES += ["data2vec-text", "albert", "distilbert", "electra"]
+FAMILIES += ["camembert", "data2vec-text", "albert", "distilbert", "electra"]
 FAMILIES += ["deberta", "deberta-v2", "modernbert", "gpt2", "xlnet", "bertjax"]
 """Values of `model.family`: the names in `bertjax.hf.keymaps.FAMILIES`, and our own format."""
 MAX_WIDTH = 1_000_000

@@ -60,7 +60,7 @@ _ROBERTA = {
 _XLMR_XL = {"family": "xlm-roberta-xl", "norm_placement": "pre", "embedding_norm": "none"}
 _LIKE_ROBERTA = {
     f"{family}-{size}": sizes | _ROBERTA | {"family": family}
-    for family in ("xlm-roberta", "data2vec-text")
+    for family in ("xlm-roberta", "camembert", "data2vec-text")
     for size, sizes in {"base": _sizes(12, 768), "large": _sizes(24, 1024)}.items()
 }
 

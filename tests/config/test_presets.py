@@ -44,6 +44,8 @@ OTHERS = [
     ("xlm-roberta-large", 250_002, ("pooler",), 559_890_432),
     ("xlm-roberta-xl", 250_880, ("mlm",), 3_482_741_760),
     ("xlm-roberta-xxl", 250_880, ("mlm",), 10_712_994_816),
+    ("camembert-base", 32_005, ("mlm",), 110_655_493),
+    ("camembert-large", 32_005, ("mlm",), 336_695_557),
     ("data2vec-text-base", 50_265, ("mlm",), 124_697_433),
     ("data2vec-text-large", 50_265, ("mlm",), 355_412_057),
     ("ernie-3.0-xbase", 40_000, ("pooler",), 296_037_376),

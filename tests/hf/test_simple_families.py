@@ -25,6 +25,7 @@ NAMES = ("roberta", "albert", "distilbert", "electra")
 # Families with the tensors of others -> the other, and what their classes begin with
 LIKE = {
     "xlm-roberta": ("roberta", "XLMRoberta"),
+    "camembert": ("roberta", "Camembert"),
     "data2vec-text": ("roberta", "Data2VecText"),
     "xlm-roberta-xl": ("roberta", "XLMRobertaXL"),
     "ernie": ("bert", "Ernie"),

@@ -68,6 +68,7 @@ _345M = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16
 
 SAME_TENSORS = (
     _like(roberta, "xlm-roberta", "XLMRoberta", "roberta", fields=_ROBERTA),
+    _like(roberta, "camembert", "Camembert", "roberta", fields=_ROBERTA),
     _like(roberta, "data2vec-text", "Data2VecText", "data2vec_text", fields=_ROBERTA),
     # arXiv:2202.08005
     _like(

@@ -35,6 +35,7 @@ CASES = (
         _like(case, family, "Roberta", classes)
         for family, classes in (
             ("xlm-roberta", "XLMRoberta"),
+            ("camembert", "Camembert"),
             ("data2vec-text", "Data2VecText"),
             ("xlm-roberta-xl", "XLMRobertaXL"),
         )
