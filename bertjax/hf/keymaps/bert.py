@@ -9,7 +9,13 @@ from bertjax.hf.keymaps.family import ABSOLUTE_POSITIONS, ENCODER_ONLY, Family, 
 
 
 def make_keymap(config: EncoderConfig, prefix: str = "bert", norms: names.NormNames = names.AFTER) -> KeyMap:
-    """Returns the names of the parameters of a BERT, or of a family that calls it `prefix` and has other norms."""
+    """Returns the names of the parameters of a BERT, or of a family with its tensors.
+
+    Args:
+        config: the model.
+        prefix: what the names begin with.
+        norms: names of the norms.
+    """
     return KeyMap(
         entries=(
             *names.embedding_entries(prefix, config),
