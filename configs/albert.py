@@ -37,7 +37,6 @@ def get_config(size: str = "base-v2") -> ConfigDict:
     config.data.vocab_size = 30000
     config.data.seq_len = 512
     config.data.dupe_factor = 40
-    config.objective.mlm.sentence_objective = "sop"
     config.objective.masking.dynamic = False
     config.objective.masking.mask_unit = "ngram"
     config.objective.masking.max_predictions = (

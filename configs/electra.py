@@ -2,7 +2,8 @@
 
     bertjax pretrain --config configs/electra.py:small --workdir runs/electra --config.data.sources='text:corpus/*.txt'
 
-Sizes: small base large, and smoke (two layers, minutes on a CPU). `--config.objective.name=mlm` trains the same encoder
+Sizes: small base large, and smoke (two layers, minutes on a CPU); base-sop and smoke-sop also learn the order of two
+segments (sentence-order prediction, arXiv:1909.11942), which the authors do not. `--config.objective.name=mlm` trains the same encoder
 to fill masks. The discriminator is exported; `bertjax export --network generator` writes the other one.
 
 Hardware and time: not measured here. Result: by the README of google-research/electra, GLUE dev MNLI 78.9 (small, this
@@ -18,25 +19,25 @@ from ml_collections import ConfigDict
 from bertjax.config.defaults import base_config, make_smoke
 from bertjax.errors import UserError
 
-SIZES = ("small", "base", "large", "smoke")
+SIZES = ("small", "base", "large", "smoke", "base-sop", "smoke-sop")
 
 
 def get_config(size: str = "small") -> ConfigDict:
     """The recipe of google-research/electra:configure_pretraining.py for one of `SIZES`."""
     if size not in SIZES:
         raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    size, _, sentences = size.partition("-")
     config = base_config()
     config.model.preset = "electra-small" if size == "smoke" else f"electra-{size}"
     # As deep as the discriminator. Paper, table 6; base: issue 39 of the repository.
     config.generator.width_ratio = 1 / 3 if size == "base" else 0.25
     small, large = size in ("small", "smoke"), size == "large"
 
-    config.data.example_format = "block"
+    config.data.example_format = "sop_pairs" if sentences else "block"
     config.data.tokenizer_family = "electra"
     config.data.vocab_size = 30522
     config.data.seq_len = 128 if small else 512
     config.objective.name = "rtd"
-    config.objective.mlm.sentence_objective = "none"
     config.objective.masking.mask_rate = 0.25 if large else 0.15
     config.objective.masking.mask_token_rate = 0.85  # the other 15 % stay as they are; nothing is replaced at random
     config.objective.masking.random_token_rate = 0.0

@@ -63,7 +63,6 @@ def get_config(size: str = "base") -> ConfigDict:
     config.objective.name = "mixture"
     config.objective.mixture.members = ("mlm@15", "clm@1")
     config.objective.mlm.masked_next_token = True
-    config.objective.mlm.sentence_objective = "none"
     config.objective.masking.mask_unit = "span"
     config.objective.masking.max_span = 3
     config.objective.masking.span_geometric_p = 1e-6  # one, two and three words are equally likely

@@ -40,7 +40,6 @@ def get_config(size: str = "base") -> ConfigDict:
     config.data.lowercase = False
     config.data.vocab_size = 50368
     config.data.seq_len = 8192 if extended else 1024
-    config.objective.mlm.sentence_objective = "none"
     config.objective.masking.mask_rate = 0.3
     config.objective.masking.mask_rounding = "bernoulli"
     config.objective.masking.allow_mask_special = True

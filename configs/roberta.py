@@ -35,7 +35,6 @@ def get_config(size: str = "base") -> ConfigDict:
     config.data.lowercase = False
     config.data.vocab_size = 50265
     config.data.seq_len = 512
-    config.objective.mlm.sentence_objective = "none"
     config.objective.masking.mask_rounding = "random"  # fairseq/data/mask_tokens_dataset.py, for these three
     config.objective.masking.allow_mask_special = True
     config.objective.masking.min_random_id = 4

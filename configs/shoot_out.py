@@ -37,7 +37,6 @@ def get_config(objective: str = "mlm") -> ConfigDict:
     config.data.vocab_size = 8192
     config.train.num_steps = 1000
     config.train.batch_size = 64
-    config.objective.mlm.sentence_objective = "sop" if objective == "sop" else "none"
     _OBJECTIVES.get(objective, lambda _: None)(config)
     return config
 

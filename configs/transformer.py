@@ -26,7 +26,6 @@ def get_config(size: str = "base") -> ConfigDict:
     config.model.preset = "transformer-big" if size == "big" else "transformer-base"
 
     config.data.example_format = "block"
-    config.objective.mlm.sentence_objective = "none"
     config.schedule.name = "linear"
     if size == "smoke":
         make_smoke(config)

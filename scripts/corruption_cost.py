@@ -88,7 +88,7 @@ def corruption(spec: str, options: argparse.Namespace, words: Vocabulary, batch:
 def training_step(options: argparse.Namespace, words: Vocabulary, batch: dict) -> Callable[[], Any]:
     """Returns a masked-LM step of `--model`, masking included."""
     cfg = config_of("bert.py:mini", options)
-    cfg.model.preset, cfg.objective.mlm.sentence_objective, cfg.data.example_format = options.model, "none", "block"
+    cfg.model.preset, cfg.data.example_format = options.model, "block"
     parse.check(cfg)
     exp = build.make_experiment(cfg, words)
     state = exp.init_state()

@@ -2,7 +2,7 @@
 
     bertjax pretrain --config configs/quickstart.py --workdir runs/teacher --config.model.num_layers=4 \\
         --config.data.sources=text:corpus.txt --config.data.seq_len=64 --config.train.num_steps=1500 \\
-        --config.data.example_format=block --config.objective.mlm.sentence_objective=none
+        --config.data.example_format=block
     python scripts/distill_check.py --teacher runs/teacher --out runs/distilled --layers 2
 
 The students have the teacher's config except for their depth. Prints the held-out masked-LM loss (lower is better) of
@@ -57,7 +57,6 @@ def student(teacher: Path, layers: int, steps: int | None, taught: bool, started
     if steps is not None:
         cfg.schedule.warmup_steps = cfg.schedule.warmup_steps * steps // cfg.train.num_steps
         cfg.train.num_steps = steps
-    cfg.objective.mlm.sentence_objective = "none"
     if taught:
         cfg.objective.name = "distillation"
         cfg.objective.distillation.teacher = str(teacher)

@@ -64,7 +64,6 @@ class Job(NamedTuple):
             "data.seq_len": options.length,
             "data.example_format": "block",
             "data.eval_fraction": 0.1,  # a megabyte of Wikipedia is few articles
-            "objective.mlm.sentence_objective": "none",
             "objective.masking.dynamic": "true",
             "train.phases": "",
             "train.num_steps": options.steps,

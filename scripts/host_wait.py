@@ -34,9 +34,9 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 FORMS = {
     "packed": (
         "bert.py",
-        ["data.example_format=doc_sentences", "data.packing=best_fit", "objective.mlm.sentence_objective=none"],
+        ["data.example_format=doc_sentences", "data.packing=best_fit"],
     ),
-    "blocks": ("bert.py", ["data.example_format=block", "objective.mlm.sentence_objective=none"]),
+    "blocks": ("bert.py", ["data.example_format=block"]),
     "pairs": ("bert.py", ["data.example_format=nsp_pairs"]),
     "packed pairs": ("bert.py", ["data.example_format=nsp_pairs", "data.packing=best_fit"]),
     "xlnet": ("xlnet.py", []),

@@ -56,7 +56,6 @@ class Job(NamedTuple):
 
 
 PACKED = (
-    "objective.mlm.sentence_objective=none",
     "data.example_format=block",
     "data.packing=best_fit",
     "objective.masking.dynamic=true",

@@ -76,7 +76,6 @@ def recipe(options: argparse.Namespace) -> list[str]:
         "data.seq_len": 128,
         "data.example_format": "doc_sentences",
         "data.packing": "best_fit",
-        "objective.mlm.sentence_objective": "none",
         "objective.masking.dynamic": "true",
         "train.phases": "",
         "train.num_steps": options.steps,

@@ -109,12 +109,12 @@ def _baseline_class(cfg: ConfigDict) -> str:
     """Returns the class of `transformers` that trains the same model; raises `UserError` if there is none."""
     objective, model = objective_config(cfg), encoder_config(cfg)
     if isinstance(objective, MlmConfig):
-        if objective.sentence_objective == "sop" or objective.span_boundary_weight or objective.masked_next_token:
+        if objective.example_format == "sop_pairs" or objective.span_boundary_weight or objective.masked_next_token:
             raise UserError(
                 "--baseline hf: transformers has no training with this second objective; set "
-                "--config.objective.mlm.sentence_objective=none and --config.objective.mlm.span_boundary_weight=0"
+                "--config.objective.mlm.pair_weight=0 and --config.objective.mlm.span_boundary_weight=0"
             )
-        heads: tuple[str, ...] = ("mlm",) if objective.sentence_objective == "none" else ("pooler", "mlm", "pair")
+        heads: tuple[str, ...] = ("mlm", "pooler", "pair") if objective.sentence_objective else ("mlm",)
     elif isinstance(objective, ClmConfig):
         heads = ("mlm",)
     else:

@@ -7,17 +7,17 @@ matmuls.
 from __future__ import annotations
 
 import jax.numpy as jnp
-import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.model import bind, init_params
 from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
 from bertjax.objectives.masking.corrupt import mask_batch
+from bertjax.objectives.sentence_pairs import classify_pairs, pair_heads, pair_loss_weights
 from bertjax.objectives.span_boundary import add_span_boundaries, span_boundary_sums
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
-from bertjax.types import Batch, Params, Sum, Vocabulary
+from bertjax.types import Batch, Params, Vocabulary
 
 _COUNTED = {"mlm": "masked_weights", "pair": "example_weights", "span_boundary": "span_weights"}
 
@@ -29,11 +29,8 @@ class MaskedLanguageModel(Objective):
 
     def __init__(self, config: MlmConfig, model: EncoderConfig, vocabulary: Vocabulary):
         self.config, self.model, self.vocabulary = config, model, vocabulary
-        self.heads: tuple[str, ...] = ("mlm",)
-        self.loss_weights = {"mlm": config.mlm_weight}
-        if config.sentence_objective != "none":
-            self.heads = ("pooler", "mlm", "pair")
-            self.loss_weights["pair"] = config.pair_weight
+        self.heads: tuple[str, ...] = ("mlm", *pair_heads(config))
+        self.loss_weights = {"mlm": config.mlm_weight, **pair_loss_weights(config)}
         if config.span_boundary_weight:
             self.heads += ("span_boundary",)
             self.loss_weights["span_boundary"] = config.span_boundary_weight
@@ -65,9 +62,7 @@ class MaskedLanguageModel(Objective):
         sums = vocab_loss_sums("mlm", model.mlm_logits(states), *targets)
         if not train:
             sums |= unigram_sums("mlm", self.unigram_nll, *targets)
-        if "pair" in self.loss_weights:
-            pooled = model.pooled(encoded.last_hidden_state, batch["example_positions"])
-            sums |= sentence_pair_sums(model.pair_logits(pooled), batch["pair_labels"], batch["example_weights"])
+        sums |= classify_pairs(model, encoded.last_hidden_state, batch)
         if "span_boundary" in self.loss_weights:
             sums |= span_boundary_sums(model, encoded.last_hidden_state, batch)
         return sums, inputs.carry
@@ -86,22 +81,3 @@ def add_previous_positions(batch: Batch) -> Batch:
         "prediction_positions": jnp.where(has_previous, positions - 1, 0),
         "masked_weights": batch["masked_weights"] * has_previous,
     }
-
-
-def sentence_pair_sums(
-    logits: Float[Array, "B E 2"], labels: Int[Array, "B E"], weights: Float[Array, "B E"]
-) -> dict[str, Sum]:
-    """Computes the loss of next-sentence or sentence-order prediction.
-
-    Args:
-        logits: scores of the two labels.
-        labels: 0 = the second segment follows the first, as in Hugging Face.
-        weights: 0 = no example.
-
-    Returns:
-        `pair` and `pair_accuracy`.
-    """
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    is_right = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
-    count = weights.sum()
-    return {"pair": Sum((losses * weights).sum(), count), "pair_accuracy": Sum((is_right * weights).sum(), count)}

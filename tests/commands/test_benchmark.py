@@ -29,11 +29,10 @@ def test_the_figures_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("pair", ["none", "nsp"])
-def test_a_peer_in_turns(lab: Lab, tmp_path: Path, pair: str, capsys: pytest.CaptureFixture[str]) -> None:
-    form = "block" if pair == "none" else "nsp_pairs"
-    keys = (f"--config.objective.mlm.sentence_objective={pair}", f"--config.data.example_format={form}")
-    arguments = (*QUICK, "--baseline", "hf", "--no-compile", "--out", tmp_path / "figures.json", *keys)
+@pytest.mark.parametrize("example_format", ["block", "nsp_pairs"])
+def test_a_peer_in_turns(lab: Lab, tmp_path: Path, example_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (*QUICK, "--baseline", "hf", "--no-compile", "--out", tmp_path / "figures.json")
+    arguments += (f"--config.data.example_format={example_format}",)
     assert lab.run("benchmark", *arguments) == 0
     found, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
     peer = found["baseline"]
@@ -51,20 +50,19 @@ def test_a_peer_in_turns(lab: Lab, tmp_path: Path, pair: str, capsys: pytest.Cap
         (["--repeats", "0"], "--repeats must be at least 1, not 0"),
         (["--out", "/nowhere/at/all.json"], "the folder /nowhere/at does not exist"),
         (
-            ["--baseline", "hf", "--config.objective.name=rtd", "--config.objective.mlm.sentence_objective=none"],
+            ["--baseline", "hf", "--config.objective.name=rtd"],
             "no training for objective",
         ),
         (
             [
                 "--baseline",
                 "hf",
-                "--config.objective.mlm.sentence_objective=sop",
                 "--config.data.example_format=sop_pairs",
             ],
             "second objective",
         ),
         (
-            ["--baseline", "hf", "--config.model.norm_placement=pre", "--config.objective.mlm.sentence_objective=none"],
+            ["--baseline", "hf", "--config.model.norm_placement=pre"],
             "no class of",
         ),
     ],

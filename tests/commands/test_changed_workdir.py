@@ -66,7 +66,7 @@ def test_training_from_a_changed_run_is_refused(
     run = tmp_path / "run"
     shutil.copytree(finished.workdir, run)
     swap_ids(run)
-    arguments = [f"--config.{key}={run}", "--config.objective.mlm.sentence_objective=none"]
+    arguments = [f"--config.{key}={run}"]
     arguments += ["--config.objective.name=distillation"] if "teacher" in key else []
     assert lab.run("pretrain", "--workdir", tmp_path / "new", *arguments) == 2
     assert "is not the tokenizer of this run" in capsys.readouterr().err

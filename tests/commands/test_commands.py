@@ -117,7 +117,7 @@ BAD = {
     "mesh": (["--config.mesh.data=16", "--config.train.batch_size=16"], "needs 16 devices, but there are 8"),
     "tensor axis": (["--config.mesh.tensor=3"], "does not divide model.num_heads=4"),
     "long rows": (["--config.data.seq_len=128"], "longer than the position table"),
-    "form": (["--config.data.example_format=block"], "objective.mlm.sentence_objective=nsp needs data.example_format"),
+    "form": (["--config.data.example_format=stream"], "objective.name=mlm needs data.example_format to be one of"),
     "preset": (["--config.model.preset=bert-huge"], "unknown model preset"),
     "tokenizer": (["--config.data.tokenizer=nowhere.json"], "neither one of"),
     "schedule": (["--config.schedule.warmup_steps=99"], "schedule.warmup_steps must lie in 0..train.num_steps"),

@@ -13,7 +13,6 @@ from bertjax.hf.pretrained import load_pretrained
 
 ARGUMENTS = (
     "--config.objective.name=contrastive",
-    "--config.objective.mlm.sentence_objective=none",
     "--config.objective.contrastive.mlm_weight=0",
     "--config.eval.fill_mask=",
     "--config.train.num_steps=2",

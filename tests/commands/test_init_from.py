@@ -232,7 +232,6 @@ def test_other_pieces_other_length_other_objective(
     """Masked words and pairs of WordPiece in 32 tokens, then masked words alone of byte-level BPE in 80."""
     monkeypatch.setattr(loop, "train", only_evaluated)
     other = [
-        "objective.mlm.sentence_objective=none",
         "data.example_format=block",
         "data.tokenizer=bpe",
         "data.tokenizer_family=roberta",

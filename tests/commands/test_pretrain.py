@@ -20,6 +20,7 @@ import bertjax
 from bertjax.cli import main
 from bertjax.errors import UserError
 from bertjax.experiment.workdir import hold_workdir
+from bertjax.hf.pretrained import load_pretrained
 from bertjax.io.run_lock import RunLock
 from bertjax.training import logging
 
@@ -283,7 +284,6 @@ def test_whole_words_static_masks_blocks_and_eight_devices(lab: Lab, tmp_path: P
     arguments = [
         "--config.objective.masking.mask_unit=whole_word",
         "--config.objective.masking.dynamic=false",
-        "--config.objective.mlm.sentence_objective=none",
         "--config.data.example_format=block",
         "--config.train.microbatches=2",
         "--config.train.batch_size=16",
@@ -307,3 +307,23 @@ def test_a_mixture_is_evaluated_by_source(lab: Lab, tmp_path: Path) -> None:
     figures = [record for record in records(tmp_path / "run") if "eval/mlm_loss" in record][-1]
     by_source = {key.split("/")[1] for key in figures if key.count("/") == 2}
     assert len(by_source) == 2 and any(name.endswith("other") for name in by_source)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("objective", ["rtd", "plm"])
+def test_pairs_next_to_any_objective_of_tokens_are_exported_and_resumed(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str
+) -> None:
+    arguments = [f"--config.objective.name={objective}", "--config.data.example_format=sop_pairs"]
+    arguments += ["--config.eval.fill_mask=", "--config.checkpoint.interval_steps=4"]
+    arguments += ["--config.model.preset=xlnet-base"] if objective == "plm" else []
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert lab.run("pretrain", "--workdir", whole, *arguments) == 0
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_after(patch, 6)
+        lab.run("pretrain", "--workdir", stopped, *arguments)
+    assert lab.run("pretrain", "--workdir", stopped, *arguments) == 0
+    assert weights_digest(stopped) == weights_digest(whole)
+    assert {"pooler", "pair"} < set(load_pretrained(whole / "export").heads)
+    found = [record["eval/pair_loss"] for record in records(whole) if "eval/pair_loss" in record]
+    assert len(found) == 2 and np.isfinite(found).all()

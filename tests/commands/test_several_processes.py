@@ -40,7 +40,6 @@ SETTINGS = [
 QUICK = [  # half of the time goes into compiling
     "--config.model.hidden_dropout=0",
     "--config.model.attention_dropout=0",
-    "--config.objective.mlm.sentence_objective=none",
     "--config.data.example_format=block",
 ]
 
@@ -238,7 +237,7 @@ def test_a_second_run_in_a_work_directory_is_refused_while_any_process_of_the_fi
 
 
 CARRY = ["--config.model.preset=xlnet-base", "--config.objective.name=plm", "--config.data.example_format=segments"]
-CARRY += ["--config.objective.mlm.sentence_objective=none", "--config.model.bi_data=true"]
+CARRY += ["--config.model.bi_data=true"]
 SHARDED = ["--config.mesh.data=1", "--config.mesh.fsdp=-1", "--config.mesh.tensor=2", "--config.data.packing=best_fit"]
 SHARDED += ["--config.optimizer.ema_decay=0.9", "--config.train.microbatches=2", "--config.export.at_end=true"]
 
@@ -253,7 +252,6 @@ def test_memories_teachers_and_parts_of_weights_are_those_of_one_process(
         kind,
         [
             "--config.objective.name=distillation",
-            "--config.objective.mlm.sentence_objective=none",
             f"--config.objective.distillation.teacher={finished.workdir}",
             f"--config.data.tokenizer={finished.workdir}/tokenizer",
             "--config.objective.distillation.teacher_layers=1",

@@ -36,7 +36,6 @@ def taught(lab: Lab, finished: Finished) -> Taught:
     shutil.copytree(finished.workdir, teacher)
     arguments = (
         "--config.objective.name=distillation",
-        "--config.objective.mlm.sentence_objective=none",
         f"--config.objective.distillation.teacher={teacher}",
         f"--config.data.tokenizer={finished.workdir}/tokenizer",
         "--config.model.num_layers=1",

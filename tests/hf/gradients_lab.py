@@ -100,7 +100,7 @@ def masked_lm_loss(ours: PretrainedModel, batch: dict[str, jax.Array]) -> Loss:
     """The mean over masked words and, where the model has a pair head, that over pairs, summed."""
     ones = np.ones(VOCAB, bool)
     vocabulary = Vocabulary(VOCAB, VOCAB, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))
-    config = MlmConfig(MaskingConfig(), sentence_objective="nsp" if "pair" in ours.heads else "none")
+    config = MlmConfig(MaskingConfig(), example_format="nsp_pairs" if "pair" in ours.heads else "block")
     objective = MaskedLanguageModel(config, ours.config, vocabulary)
 
     def loss(params: Params) -> jax.Array:

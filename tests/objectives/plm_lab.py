@@ -41,7 +41,7 @@ MODEL = EncoderConfig(
     pooling="last",
     classifier_dense="own",
 )
-CONFIG = PlmConfig("segments", (R, R), num_predict=7, perm_size=R, mem_len=16)
+CONFIG = PlmConfig((R, R), example_format="segments", num_predict=7, perm_size=R, mem_len=16)
 Rows = dict[str, jax.Array]
 
 

@@ -47,7 +47,7 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         classifier_dense="own",
     )
     return MaskedLanguageModel(
-        MlmConfig(MaskingConfig(max_predictions=16), sentence_objective="none"), model, vocabulary
+        MlmConfig(MaskingConfig(max_predictions=16)), model, vocabulary
     )
 
 

@@ -254,7 +254,7 @@ def test_gather_chosen_takes_the_first_ones() -> None:
 def test_dynamic_masks_follow_the_cursor_and_static_ones_the_draw(
     vocabulary: Vocabulary, batches: Callable, dynamic: bool
 ) -> None:
-    config = MlmConfig(MaskingConfig(dynamic=dynamic), sentence_objective="none")
+    config = MlmConfig(MaskingConfig(dynamic=dynamic))
     objective = MaskedLanguageModel(config, EncoderConfig(vocab_size=200, padded_vocab_size=256), vocabulary)
     corrupt = jit(objective.corrupt)
     batch = batches(0, packed=True)

@@ -27,7 +27,7 @@ from bertjax.types import Params, Vocabulary
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 S, ROWS = 24, 8
 NOTHING = StepInputs(frozen={}, carry={})
-MLM = MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=10), sentence_objective="none", masked_next_token=True)
+MLM = MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=10), masked_next_token=True)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def test_the_first_token_of_an_example_has_no_state_before_it(
     everything = MaskingConfig(mask_rate=1.0, max_predictions=S, allow_mask_special=True, mask_rounding="bernoulli")
     config = MixtureConfig(
         (
-            Member("mlm", 0.5, MlmConfig(everything, sentence_objective="none", masked_next_token=True)),
+            Member("mlm", 0.5, MlmConfig(everything, masked_next_token=True)),
             Member("clm", 0.5, ClmConfig()),
         )
     )

@@ -16,7 +16,8 @@ from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.model import bind
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.mlm import MaskedLanguageModel, sentence_pair_sums
+from bertjax.objectives.mlm import MaskedLanguageModel
+from bertjax.objectives.sentence_pairs import sentence_pair_sums
 from bertjax.objectives.vocab_loss import vocab_loss_sums
 from bertjax.types import Params, Sum, Vocabulary
 
@@ -44,7 +45,7 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         hidden_dropout=0.1,
         attention_dropout=0.1,
     )
-    return MaskedLanguageModel(MlmConfig(MaskingConfig(max_predictions=16), mlm_weight=0.7), model, vocabulary)
+    return MaskedLanguageModel(MlmConfig(MaskingConfig(max_predictions=16), mlm_weight=0.7, example_format="nsp_pairs"), model, vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def test_counts_are_known_before_the_loss(objective: MaskedLanguageModel, hidden
 def test_without_a_pair_loss_there_is_neither_pooler_nor_pair_head(
     objective: MaskedLanguageModel, vocabulary: Vocabulary, hidden: dict
 ) -> None:
-    alone = MaskedLanguageModel(MlmConfig(MaskingConfig(), sentence_objective="none"), objective.model, vocabulary)
+    alone = MaskedLanguageModel(MlmConfig(MaskingConfig()), objective.model, vocabulary)
     assert set(jax.eval_shape(alone.init, jax.random.key(0))) == {"encoder", "mlm_head"}
     assert set(jax.eval_shape(objective.init, jax.random.key(0))) == {"encoder", "mlm_head", "pooler", "pair_head"}
     assert alone.loss_weights == {"mlm": 1.0} and set(alone.counts(hidden)) == {"mlm"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
+from bertjax.config.objectives.rtd import RtdConfig
 from bertjax.errors import UserError
 
 
@@ -74,10 +76,6 @@ def test_shares_may_fill_everything() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"sentence_objective": "order"},
-            "objective.mlm.sentence_objective must be one of none, nsp, sop, not 'order'",
-        ),
         ({"mlm_weight": -1.0}, "objective.mlm.mlm_weight must be at least 0, not -1.0"),
         ({"pair_weight": -1.0}, "objective.mlm.pair_weight must be at least 0, not -1.0"),
         ({"span_boundary_weight": -1.0}, "objective.mlm.span_boundary_weight must be at least 0, not -1.0"),
@@ -88,23 +86,13 @@ def test_an_objective_that_makes_no_sense_is_refused(changes: dict, words: str) 
         MlmConfig(MaskingConfig(), **changes)
 
 
-def test_a_pair_loss_needs_rows_of_pairs() -> None:
-    MlmConfig(MaskingConfig(), sentence_objective="nsp").check_example_format("nsp_pairs")
-    MlmConfig(MaskingConfig(), sentence_objective="sop").check_example_format("sop_pairs")
-    with pytest.raises(
-        UserError,
-        match=r"^objective.mlm.sentence_objective=sop needs data.example_format to be sop_pairs, not 'nsp_pairs'$",
-    ):
-        MlmConfig(MaskingConfig(), sentence_objective="sop").check_example_format("nsp_pairs")
-    for form in ("block", "nsp_pairs", "sop_pairs"):
-        MlmConfig(MaskingConfig(), sentence_objective="none").check_example_format(form)
-    with pytest.raises(
-        UserError,
-        match=r"^objective.mlm.sentence_objective=nsp needs data.example_format to be nsp_pairs, not 'block'$",
-    ):
-        MlmConfig(MaskingConfig(), sentence_objective="nsp").check_example_format("block")
-    with pytest.raises(
-        UserError,
-        match=r"objective.mlm.sentence_objective=none needs data.example_format to be block or .* not 'stream'",
-    ):
-        MlmConfig(MaskingConfig(), sentence_objective="none").check_example_format("stream")
+@pytest.mark.parametrize("objective", [MlmConfig, RtdConfig])
+def test_pairs_are_classified_where_the_text_comes_in_pairs(objective: type[MlmConfig | RtdConfig]) -> None:
+    def summary(**values: Any) -> str:
+        return objective(MaskingConfig(), **values).summary
+
+    assert "prediction" not in summary() + summary(example_format="sop_pairs", pair_weight=0.0)
+    assert "and next-sentence prediction (" in summary(example_format="nsp_pairs")
+    assert "and sentence-order prediction (" in summary(example_format="sop_pairs")
+    with pytest.raises(UserError, match=r"needs data.example_format to be one of block, .*sop_pairs, not 'stream'"):
+        objective(MaskingConfig()).check_example_format("stream")

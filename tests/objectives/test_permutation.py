@@ -23,8 +23,8 @@ from bertjax.objectives.plm.permutation import (
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
 P, GOAL = 256, 43
-PUBLISHED = PlmConfig("segments", (256, 256), 85, 256, mem_len=384)
-BY_WORDS = PlmConfig("segments", (256, 256), 85, 256, mem_len=384, whole_words=True)
+PUBLISHED = PlmConfig((256, 256), 85, 256, mem_len=384, example_format="segments")
+BY_WORDS = PlmConfig((256, 256), 85, 256, mem_len=384, whole_words=True, example_format="segments")
 
 
 @functools.cache
@@ -78,8 +78,8 @@ def slow_spans(part: dict, row: int, config: PlmConfig, goal: int) -> np.ndarray
     [
         (PUBLISHED, P, GOAL, 0.7),
         (BY_WORDS, P, GOAL, 0.5),
-        (PlmConfig("block", (50,), 20, 50, mask_alpha=3, mask_beta=2, max_ngram=3), 50, 20, 0.3),
-        (PlmConfig("block", (50,), 8, 50, mask_alpha=1, mask_beta=1, max_ngram=16, whole_words=True), 50, 8, 0.9),
+        (PlmConfig((50,), 20, 50, mask_alpha=3, mask_beta=2, max_ngram=3), 50, 20, 0.3),
+        (PlmConfig((50,), 8, 50, mask_alpha=1, mask_beta=1, max_ngram=16, whole_words=True), 50, 8, 0.9),
     ],
 )
 def test_spans_are_those_of_the_sequential_rule(config: PlmConfig, width: int, goal: int, share: float) -> None:
@@ -125,7 +125,7 @@ def test_lengths_of_spans_are_drawn_in_proportion_to_their_inverse() -> None:
     """The first span of rows in which every piece opens a word, where no top-up can touch it: no goal is missing."""
     rows = 4000
     part = drawn_part(rows, goal=5, share=1.1)
-    found = np.asarray(compiled(PlmConfig("block", (P,), 5, P, max_ngram=5), 5)(part))
+    found = np.asarray(compiled(PlmConfig((P,), 5, P, max_ngram=5), 5)(part))
     lengths = np.array([last - first + 1 for row in found for first, last in runs_of(row)[:1]])
     shares = 1.0 / np.arange(1, 6)
     assert_distribution(np.bincount(lengths, minlength=6)[1:], shares / shares.sum())
@@ -215,8 +215,8 @@ def test_a_golden_example() -> None:
         ({"mask_beta": 0}, r"objective\.plm\.mask_beta must be at least 1"),
         ({"max_ngram": 17}, "max_ngram must lie in \\[1, 16\\]"),
         (
-            {"example_format": "nsp_pairs"},
-            "plm needs data.example_format to be one of segments, stream, block, doc_sentences, full_sentences, not",
+            {"example_format": "pairs"},
+            "plm needs data.example_format to be one of segments, stream, block, doc_sentences, full_sentences, nsp_pairs, sop_pairs",
         ),
         ({"part_lengths": (1 << 15,), "perm_size": 1 << 15}, "permutes at most 16384 tokens"),
     ],
@@ -229,5 +229,5 @@ def test_settings_that_cannot_be_are_refused(changes: dict, words: str) -> None:
 
 def test_goals_are_halves_of_what_is_predicted() -> None:
     assert PUBLISHED.num_predict_by_part == (43, 42)
-    assert PlmConfig("block", (64,), 10, 64).num_predict_by_part == (10,)
-    assert sum(PlmConfig("segments", (100, 28), 17, 4).num_predict_by_part) == 17
+    assert PlmConfig((64,), 10, 64).num_predict_by_part == (10,)
+    assert sum(PlmConfig((100, 28), 17, 4, example_format="segments").num_predict_by_part) == 17

@@ -93,7 +93,7 @@ def test_a_row_is_hidden_alike_wherever_it_stands(objective: PermutationLanguage
 
 def test_backward_rows_begin_their_spans_where_words_begin(vocabulary: Vocabulary) -> None:
     """In text whose words have two pieces, read backwards, the first piece of a span is the second of a word."""
-    config = PlmConfig("stream", (255,), 8, 255, mem_len=8, max_ngram=2)
+    config = PlmConfig((255,), 8, 255, mem_len=8, max_ngram=2, example_format="stream")
     objective = PermutationLanguageModel(config, MODEL, vocabulary)
     opening = int(np.flatnonzero(vocabulary.starts_word)[-1])
     inside = int(np.flatnonzero(~vocabulary.starts_word)[-1])
@@ -198,7 +198,7 @@ def test_microbatches_change_nothing(
 
 def test_nothing_to_predict_gives_no_gradient(vocabulary: Vocabulary) -> None:
     """Empty rows, rows of specials, and a block without memory."""
-    objective = PermutationLanguageModel(PlmConfig("block", (S,), 4, S), MODEL, vocabulary)
+    objective = PermutationLanguageModel(PlmConfig((S,), 4, S), MODEL, vocabulary)
     params = jit(objective.init)(jax.random.key(2))
     rows = drawn_rows()
     rows["segment_ids"] = jnp.asarray((np.arange(S) < np.array([[0], [3], [0], [3]])).astype(np.int32))
@@ -212,7 +212,7 @@ def test_nothing_to_predict_gives_no_gradient(vocabulary: Vocabulary) -> None:
 
 def test_every_target_of_a_short_block_sees_something(vocabulary: Vocabulary) -> None:
     """As many targets as may be: one word is left to predict them from, and no target sees nothing."""
-    objective = PermutationLanguageModel(PlmConfig("block", (S,), S - 4, S), MODEL, vocabulary)
+    objective = PermutationLanguageModel(PlmConfig((S,), S - 4, S), MODEL, vocabulary)
     rows = drawn_rows(rows=60)
     lengths = np.arange(60) % 20 + 4
     rows["segment_ids"] = jnp.asarray((np.arange(S) < lengths[:, None]).astype(np.int32))
@@ -269,7 +269,7 @@ def test_exports_forget_how_they_were_trained(vocabulary: Vocabulary) -> None:
     ],
 )
 def test_models_that_do_not_fit_are_refused(changes: dict[str, Any], form: str, words: str) -> None:
-    config = PlmConfig(form, (S,), 4, S, mem_len=0 if form == "block" else 8)
+    config = PlmConfig((S,), 4, S, mem_len=0 if form == "block" else 8, example_format=form)
     config.check_model(MODEL)
     with pytest.raises(UserError, match=words):
         config.check_model(dataclasses.replace(MODEL, **changes))
@@ -304,7 +304,6 @@ def test_lengths_follow_the_row() -> None:
         (["train.batch_size=9"], r"train\.batch_size=9 must be even"),
         (["eval.batch_size=9"], r"eval\.batch_size=9 must be even"),
         (["data.example_format=stream", "model.reuse_len=100"], "continues after the whole sequence"),
-        (["data.example_format=nsp_pairs"], r"plm needs data\.example_format to be one of segments, stream, block"),
         (["data.example_format=block"], r"model\.bi_data needs data\.example_format to be segments or stream"),
         (["model.preset=bert-base", "model.bi_data=false"], "attention_position must be relative"),
     ],

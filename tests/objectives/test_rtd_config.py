@@ -21,12 +21,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 def config(*overrides: str, model: str = "electra-base") -> ConfigDict:
     cfg = base_config()
-    cfg.model.preset, cfg.objective.name, cfg.objective.mlm.sentence_objective, cfg.data.example_format = (
-        model,
-        "rtd",
-        "none",
-        "block",
-    )
+    cfg.model.preset, cfg.objective.name, cfg.data.example_format = model, "rtd", "block"
     return apply_overrides(cfg, [f"--config.{setting}" for setting in overrides])
 
 

@@ -42,7 +42,7 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         span_position_size=8,
     )
     return MaskedLanguageModel(
-        MlmConfig(MASKING, sentence_objective="none", span_boundary_weight=0.5), model, vocabulary
+        MlmConfig(MASKING, span_boundary_weight=0.5), model, vocabulary
     )
 
 

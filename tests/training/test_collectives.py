@@ -35,7 +35,6 @@ SETTINGS = {
     "data.vocab_size": 380,
     "data.seq_len": LENGTH,
     "data.example_format": "block",
-    "objective.mlm.sentence_objective": "none",
     "train.batch_size": BATCH_SIZE,
     "eval.batch_size": BATCH_SIZE,
     "train.phases": "",

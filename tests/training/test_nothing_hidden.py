@@ -28,7 +28,7 @@ BATCH_SIZE = {"one token": [2], "two tokens": [2, 3], "separators": [2, 3, 3, 3]
 @pytest.fixture(scope="module")
 def run(tiny_model: EncoderConfig, vocabulary: Vocabulary) -> Callable:
     """`run(batch)` -> loss, gradients, sums."""
-    config = MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=8), sentence_objective="none")
+    config = MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=8))
     objective = MaskedLanguageModel(config, dataclasses.replace(tiny_model, num_layers=1), vocabulary)
     params = jit(objective.init)(jax.random.key(0))
 

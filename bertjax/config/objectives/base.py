@@ -16,7 +16,10 @@ from bertjax.types import Vocabulary
 TEXT_FORMATS = ("block", "doc_sentences", "full_sentences")
 """Example formats with one segment, in the order of the text."""
 
-PAIR_FORMATS = ("nsp_pairs", "sop_pairs")
+SENTENCE_OBJECTIVES = {"nsp_pairs": "next-sentence prediction", "sop_pairs": "sentence-order prediction"}
+"""What the labels of the example formats with two segments teach."""
+
+PAIR_FORMATS = tuple(SENTENCE_OBJECTIVES)
 """Example formats with two segments."""
 
 STREAM_FORMATS = ("segments", "stream")
@@ -29,11 +32,12 @@ class ObjectiveChoice(Settings, group="objective"):
 
     name: str = setting(
         "mlm",
-        help="mlm predicts masked tokens and, with objective.mlm.sentence_objective, classifies pairs of segments; clm "
+        help="mlm predicts masked tokens; clm "
         "predicts the next token; plm predicts tokens in a random order (XLNet); rtd finds the tokens that a generator "
         "replaced (ELECTRA); distillation learns from a trained model (DistilBERT, MiniLM, TinyBERT); contrastive "
         "trains sentence embeddings (SimCSE); mixture divides every batch among several objectives (GPT-BERT); task is "
-        "finetuning (bertjax finetune); package.module:Class is an objective of another package.",
+        "finetuning (bertjax finetune); package.module:Class is an objective of another package. With pairs of segments "
+        "(data.example_format=nsp_pairs or sop_pairs), mlm, plm and rtd classify these, too.",
     )
 
 
@@ -124,3 +128,26 @@ class ObjectiveConfig(Settings):
             batch_size: sequences per batch.
             microbatches: microbatches per batch.
         """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairObjectiveConfig(ObjectiveConfig):
+    """Config of an objective of tokens that also classifies pairs of segments where the text comes in pairs.
+
+    Attributes:
+        example_format: `data.example_format`.
+    """
+
+    example_format: str = "block"
+    pair_weight: float = setting(
+        1.0,
+        help="Factor of the mean loss of sentence pairs: does the second segment follow the first "
+        "(data.example_format=nsp_pairs), are they in order (sop_pairs); 0 = no such head.",
+        at_least=0.0,
+        phase=True,
+    )
+
+    @property
+    def sentence_objective(self) -> str:
+        """The classification of the pairs, in words of a model card; "" where there is none."""
+        return SENTENCE_OBJECTIVES.get(self.example_format, "") if self.pair_weight else ""

@@ -9,18 +9,13 @@ from ml_collections import ConfigDict
 
 from bertjax.config.fields import read_group, setting
 from bertjax.config.model import EncoderConfig
-from bertjax.config.objectives.base import PAIR_FORMATS, TEXT_FORMATS, ObjectiveConfig
+from bertjax.config.objectives.base import PairObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.errors import UserError
 
-SENTENCE_OBJECTIVE_FORMATS = {"none": (*TEXT_FORMATS, *PAIR_FORMATS), "nsp": ("nsp_pairs",), "sop": ("sop_pairs",)}
-"""The example formats that each sentence objective reads."""
-
-_SENTENCE_OBJECTIVES = {"nsp": "next-sentence prediction", "sop": "sentence-order prediction"}
-
 
 @dataclasses.dataclass(frozen=True)
-class MlmConfig(ObjectiveConfig, group="objective.mlm"):
+class MlmConfig(PairObjectiveConfig, group="objective.mlm"):
     """Masked language modelling, alone or with a sentence objective or the span-boundary objective."""
 
     title = "masked language modelling"
@@ -32,14 +27,7 @@ class MlmConfig(ObjectiveConfig, group="objective.mlm"):
     }
 
     masking: MaskingConfig
-    sentence_objective: str = setting(
-        "nsp",
-        help="Classify pairs of segments: does the second follow the first (nsp; data.example_format=nsp_pairs), are "
-        "they in order (sop; data.example_format=sop_pairs), or none.",
-        choices=tuple(SENTENCE_OBJECTIVE_FORMATS),
-    )
     mlm_weight: float = setting(1.0, help="Factor of the mean loss of masked tokens.", at_least=0.0, phase=True)
-    pair_weight: float = setting(1.0, help="Factor of the mean loss of sentence pairs.", at_least=0.0, phase=True)
     span_boundary_weight: float = setting(
         0.0, help="Factor of SpanBERT's span-boundary loss; 0 = no such head.", at_least=0.0, phase=True
     )
@@ -49,7 +37,7 @@ class MlmConfig(ObjectiveConfig, group="objective.mlm"):
 
     @classmethod
     def from_config(cls, cfg: ConfigDict) -> Self:
-        return read_group(cfg, cls, masking=MaskingConfig.from_config(cfg))
+        return read_group(cfg, cls, masking=MaskingConfig.from_config(cfg), example_format=cfg.data.example_format)
 
     def check(self) -> None:
         if self.masked_next_token and self.span_boundary_weight:
@@ -57,9 +45,7 @@ class MlmConfig(ObjectiveConfig, group="objective.mlm"):
 
     @property
     def summary(self) -> str:
-        parts = [self.title]
-        if self.sentence_objective in _SENTENCE_OBJECTIVES:
-            parts.append(_SENTENCE_OBJECTIVES[self.sentence_objective])
+        parts = [self.title, *filter(None, [self.sentence_objective])]
         parts += ["the span-boundary objective"] if self.span_boundary_weight else []
         return f"{' and '.join(parts)} ({self.masking.summary})"
 
@@ -80,11 +66,3 @@ class MlmConfig(ObjectiveConfig, group="objective.mlm"):
             )
         if self.masked_next_token and model.enhanced_decoder:
             raise UserError("objective.mlm.masked_next_token needs model.enhanced_decoder=false")
-
-    def check_example_format(self, example_format: str) -> None:
-        formats = SENTENCE_OBJECTIVE_FORMATS[self.sentence_objective]
-        if example_format not in formats:
-            raise UserError(
-                f"objective.mlm.sentence_objective={self.sentence_objective} needs data.example_format to be "
-                f"{' or '.join(formats)}, not {example_format!r}"
-            )

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.fields import read_group, setting
 from bertjax.config.model import EncoderConfig, encoder_config, reuse_len
-from bertjax.config.objectives.base import STREAM_FORMATS, TEXT_FORMATS, ObjectiveConfig
+from bertjax.config.objectives.base import PAIR_FORMATS, STREAM_FORMATS, TEXT_FORMATS, PairObjectiveConfig
 from bertjax.errors import UserError
 
 _NUM_SPECIAL = 3  # tokens of a part that may be special and hence never targets
@@ -18,11 +18,10 @@ _MAX_PART_LENGTH = 1 << 14  # the order of prediction keeps at least 17 random b
 
 
 @dataclasses.dataclass(frozen=True)
-class PlmConfig(ObjectiveConfig, group="objective.plm"):
+class PlmConfig(PairObjectiveConfig, group="objective.plm"):
     """XLNet's objective (zihangdai/xlnet:data_utils.py); the defaults are those of its released code.
 
     Attributes:
-        example_format: `data.example_format`.
         part_lengths: tokens of the parts of a sequence; each part is permuted separately and attends to all earlier
             parts.
         mem_len: tokens of earlier sequences that every layer remembers; 0 = none.
@@ -31,12 +30,11 @@ class PlmConfig(ObjectiveConfig, group="objective.plm"):
     title = "permutation language modelling"
     objective_class = "bertjax.objectives.plm.objective:PermutationLanguageModel"
     uses = ()
-    example_formats = (*STREAM_FORMATS, *TEXT_FORMATS)
-    loss_titles: ClassVar[dict[str, str]] = {"plm": "Tokens of a permutation"}
+    example_formats = (*STREAM_FORMATS, *TEXT_FORMATS, *PAIR_FORMATS)
+    loss_titles: ClassVar[dict[str, str]] = {"plm": "Tokens of a permutation", "pair": "Sentence pairs"}
     can_pack = False
     two_streams = True
 
-    example_format: str
     part_lengths: tuple[int, ...]
     num_predict: int | None = setting(
         None, help="Tokens predicted per sequence; None = a sixth of it (85 of 512).", at_least=1, phase=True
@@ -133,6 +131,10 @@ class PlmConfig(ObjectiveConfig, group="objective.plm"):
     def predicted_share(self) -> float:
         """The share of the tokens that are scored against the vocabulary."""
         return self.num_targets / sum(self.part_lengths)
+
+    @property
+    def summary(self) -> str:
+        return " and ".join(filter(None, [self.title, self.sentence_objective]))
 
     def check_model(self, model: EncoderConfig) -> None:
         errors = [

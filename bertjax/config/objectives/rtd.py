@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.fields import PRESET, read_group, setting
 from bertjax.config.model import EncoderConfig, differences, encoder_config, explicit_values
-from bertjax.config.objectives.base import ObjectiveConfig
+from bertjax.config.objectives.base import PairObjectiveConfig
 from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.presets import preset
 from bertjax.errors import UserError, require_one_of
@@ -20,12 +20,16 @@ EMBEDDING_SHARINGS = ("embeddings", "gdes", "none", "all")
 
 
 @dataclasses.dataclass(frozen=True)
-class RtdConfig(ObjectiveConfig, group="objective.rtd"):
+class RtdConfig(PairObjectiveConfig, group="objective.rtd"):
     """Replaced token detection; the defaults are ELECTRA's."""
 
     title = "replaced token detection"
     objective_class = "bertjax.objectives.rtd.objective:ReplacedTokenDetection"
-    loss_titles: ClassVar[dict[str, str]] = {"mlm": "Masked tokens", "rtd": "Replaced tokens"}
+    loss_titles: ClassVar[dict[str, str]] = {
+        "mlm": "Masked tokens",
+        "rtd": "Replaced tokens",
+        "pair": "Sentence pairs",
+    }
 
     masking: MaskingConfig
     mlm_weight: float = setting(
@@ -53,7 +57,7 @@ class RtdConfig(ObjectiveConfig, group="objective.rtd"):
     @classmethod
     def from_config(cls, cfg: ConfigDict) -> Self:
         generator_config(cfg)  # raises for a generator that does not fit the model
-        return read_group(cfg, cls, masking=MaskingConfig.from_config(cfg))
+        return read_group(cfg, cls, masking=MaskingConfig.from_config(cfg), example_format=cfg.data.example_format)
 
     @classmethod
     def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
@@ -68,7 +72,8 @@ class RtdConfig(ObjectiveConfig, group="objective.rtd"):
 
     @property
     def summary(self) -> str:
-        return f"{self.title} ({self.masking.summary})"
+        title = " and ".join(filter(None, [self.title, self.sentence_objective]))
+        return f"{title} ({self.masking.summary})"
 
     def check_model(self, model: EncoderConfig) -> None:
         if model.causal:

@@ -120,7 +120,7 @@ class Distillation(Objective):
         """Returns an objective that evaluates the student alone; None if it has no MLM head."""
         if not self.heads:
             return None
-        config = MlmConfig(self.config.masking, sentence_objective="none")
+        config = MlmConfig(self.config.masking)
         return MaskedLanguageModel(config, self.model, self.vocabulary)
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:

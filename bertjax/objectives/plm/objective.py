@@ -36,6 +36,7 @@ from bertjax.objectives.plm.permutation import (
     sample_order,
     sample_targets,
 )
+from bertjax.objectives.sentence_pairs import classify_pairs, pair_heads, pair_loss_weights
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
 from bertjax.types import Batch, Params, Vocabulary
 
@@ -55,8 +56,8 @@ class PermutationLanguageModel(Objective):
         mem_len, reuse_len = (config.mem_len, config.part_lengths[0]) if config.mem_len else (1, 1)
         exported = dataclasses.replace(model, mem_len=None, reuse_len=None, bi_data=False)
         self.model = dataclasses.replace(exported, mem_len=mem_len, reuse_len=reuse_len)
-        self.heads = ("mlm",)
-        self.loss_weights = {"plm": 1.0}
+        self.heads: tuple[str, ...] = ("mlm", *pair_heads(config))
+        self.loss_weights = {"plm": 1.0, **pair_loss_weights(config)}
         self.networks = {"model": Network(exported, self.heads)}
         self.flops_terms = (FlopsTerm(self.model, config.predicted_share, passes=1.0 + config.predicted_share),)
         self.unigram_nll = unigram_nll(vocabulary)
@@ -97,7 +98,8 @@ class PermutationLanguageModel(Objective):
         }
 
     def counts(self, batch: Batch) -> dict[str, Array]:
-        return {"plm": batch["masked_weights"].sum()}
+        counted = {"plm": "masked_weights", "pair": "example_weights"}
+        return {name: batch[counted[name]].sum() for name in self.loss_weights}
 
     def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         model = bind(self.model, self.heads, params)
@@ -117,6 +119,7 @@ class PermutationLanguageModel(Objective):
         sums = vocab_loss_sums("plm", model.mlm_logits(streams.targets), *targets)
         if not train:
             sums |= unigram_sums("plm", self.unigram_nll, *targets)
+        sums |= classify_pairs(model, streams.content, batch)
         carry = inputs.carry if memory is None else {"memory": streams.memory.swapaxes(0, 1).astype(memory.dtype)}
         return sums, carry
 

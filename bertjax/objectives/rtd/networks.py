@@ -17,15 +17,20 @@ from bertjax.types import Params
 GENERATOR_HEADS, DISCRIMINATOR_HEADS = ("mlm",), ("rtd",)
 
 
-def init_networks(config: RtdNetworksConfig, key: Key) -> Params:
+def init_networks(config: RtdNetworksConfig, key: Key, heads: tuple[str, ...] = DISCRIMINATOR_HEADS) -> Params:
     """Returns freshly drawn `generator` and `discriminator`, each without the arrays that the other owns.
 
     "embeddings" and "all": the discriminator owns what is shared. "gdes": the generator owns the tables, and the
     discriminator has `delta` instead, which it adds to them and which starts at zero.
+
+    Args:
+        config: the two networks.
+        key: the key of the draws.
+        heads: heads of the discriminator.
     """
     first, second = jax.random.split(key)
     generator = init_params(config.generator, GENERATOR_HEADS, first)
-    discriminator = init_params(config.discriminator, DISCRIMINATOR_HEADS, second)
+    discriminator = init_params(config.discriminator, heads, second)
     if config.embedding_sharing == "all":
         generator = {name: part for name, part in generator.items() if name != "encoder"}
     if config.embedding_sharing == "embeddings":

@@ -38,6 +38,7 @@ from bertjax.objectives.rtd.networks import (
     generator_params,
     init_networks,
 )
+from bertjax.objectives.sentence_pairs import classify_pairs, pair_heads, pair_loss_weights
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
@@ -53,11 +54,13 @@ class RtdOutputs(NamedTuple):
         generator_logits: [B, M, V], of the masked positions.
         input_ids: [B, S], the sequences with the generator's tokens.
         discriminator_logits: [B, S], positive where a token looks replaced.
+        discriminator_states: [B, S, D], its last hidden states.
     """
 
     generator_logits: Array
     input_ids: Array
     discriminator_logits: Array
+    discriminator_states: Array
 
 
 class ReplacedTokenDetection(Objective):
@@ -67,9 +70,9 @@ class ReplacedTokenDetection(Objective):
 
     def __init__(self, config: RtdConfig, encoders: RtdNetworksConfig, vocabulary: Vocabulary):
         self.config, self.encoders, self.vocabulary = config, encoders, vocabulary
-        self.loss_weights = {"mlm": config.mlm_weight, "rtd": config.disc_weight}
+        self.loss_weights = {"mlm": config.mlm_weight, "rtd": config.disc_weight, **pair_loss_weights(config)}
         self.networks = {
-            "discriminator": Network(encoders.discriminator, DISCRIMINATOR_HEADS),
+            "discriminator": Network(encoders.discriminator, (*DISCRIMINATOR_HEADS, *pair_heads(config))),
             "generator": Network(encoders.generator, GENERATOR_HEADS),
         }
         self.flops_terms = (
@@ -90,7 +93,7 @@ class ReplacedTokenDetection(Objective):
         return cls(config, shared, vocabulary)
 
     def init(self, key: Key) -> Params:
-        return init_networks(self.encoders, key)
+        return init_networks(self.encoders, key, self.networks["discriminator"].heads)
 
     def network_params(self, params: Params, name: str) -> Params:
         complete = {"generator": generator_params, "discriminator": discriminator_params}[name]
@@ -113,7 +116,8 @@ class ReplacedTokenDetection(Objective):
     def counts(self, batch: Batch) -> dict[str, Array]:
         """Returns the draws of masked tokens, and all real tokens: the discriminator classifies [CLS] and [SEP]."""
         is_real = (batch["segment_ids"] > 0).astype(jnp.float32)
-        return {"mlm": batch["masked_weights"].sum(), "rtd": is_real.sum()}
+        counts = {"mlm": batch["masked_weights"].sum(), "rtd": is_real.sum(), "pair": batch["example_weights"].sum()}
+        return {name: counts[name] for name in self.loss_weights}
 
     def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
         outputs = self.forward(params, batch, key if train else None)
@@ -123,7 +127,10 @@ class ReplacedTokenDetection(Objective):
             sums |= unigram_sums("mlm", self.unigram_nll, *targets)
         # By comparison: a token that the generator got right is an original one.
         is_replaced = outputs.input_ids != batch["original_ids"]
-        return sums | rtd_loss_sums(outputs.discriminator_logits, is_replaced, batch["segment_ids"]), inputs.carry
+        sums |= rtd_loss_sums(outputs.discriminator_logits, is_replaced, batch["segment_ids"])
+        # The discriminator reads replaced tokens, so the order of its segments is that of corrupted text, as in BERT.
+        model = self._bind(params, "discriminator")
+        return sums | classify_pairs(model, outputs.discriminator_states, batch), inputs.carry
 
     def forward(self, params: Params, batch: Batch, key: Key | None = None) -> RtdOutputs:
         """Runs both networks.
@@ -139,7 +146,8 @@ class ReplacedTokenDetection(Objective):
         model = self._bind(params, "discriminator")
         inputs = {**encoder_inputs(batch), "input_ids": ids}
         states = model.encode(**inputs, key=discriminator_key).last_hidden_state
-        return RtdOutputs(logits, ids, model.rtd_logits(states, batch["example_positions"], batch["segment_ids"]))
+        scores = model.rtd_logits(states, batch["example_positions"], batch["segment_ids"])
+        return RtdOutputs(logits, ids, scores, states)
 
     def _bind(self, params: Params, name: str) -> Model:
         network = self.networks[name]
