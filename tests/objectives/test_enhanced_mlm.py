@@ -46,9 +46,7 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         enhanced_decoder=True,
         classifier_dense="own",
     )
-    return MaskedLanguageModel(
-        MlmConfig(MaskingConfig(max_predictions=16)), model, vocabulary
-    )
+    return MaskedLanguageModel(MlmConfig(MaskingConfig(max_predictions=16)), model, vocabulary)
 
 
 @pytest.fixture(scope="module")

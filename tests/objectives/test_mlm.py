@@ -45,7 +45,9 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         hidden_dropout=0.1,
         attention_dropout=0.1,
     )
-    return MaskedLanguageModel(MlmConfig(MaskingConfig(max_predictions=16), mlm_weight=0.7, example_format="nsp_pairs"), model, vocabulary)
+    return MaskedLanguageModel(
+        MlmConfig(MaskingConfig(max_predictions=16), mlm_weight=0.7, example_format="nsp_pairs"), model, vocabulary
+    )
 
 
 @pytest.fixture(scope="module")

@@ -41,9 +41,7 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         span_positions=PLACES,
         span_position_size=8,
     )
-    return MaskedLanguageModel(
-        MlmConfig(MASKING, span_boundary_weight=0.5), model, vocabulary
-    )
+    return MaskedLanguageModel(MlmConfig(MASKING, span_boundary_weight=0.5), model, vocabulary)
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,9 @@ def vocabulary() -> Vocabulary:
 
 @pytest.fixture(scope="session")
 def objective(tiny_model: EncoderConfig, vocabulary: Vocabulary) -> MaskedLanguageModel:
-    return MaskedLanguageModel(MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=8), example_format="nsp_pairs"), tiny_model, vocabulary)
+    return MaskedLanguageModel(
+        MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=8), example_format="nsp_pairs"), tiny_model, vocabulary
+    )
 
 
 @pytest.fixture(scope="session")

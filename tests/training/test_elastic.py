@@ -98,7 +98,9 @@ def test_a_hundred_steps_on_any_number_of_devices(
 ) -> None:
     """P18, with dropout: losses within `most` of those of one device, and float32 weights within 1e-4."""
     model = dataclasses.replace(tiny_model, hidden_dropout=0.1, attention_dropout=0.1, compute_dtype=compute)
-    objective = MaskedLanguageModel(MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=8), example_format="nsp_pairs"), model, vocabulary)
+    objective = MaskedLanguageModel(
+        MlmConfig(MaskingConfig(mask_rate=0.3, max_predictions=8), example_format="nsp_pairs"), model, vocabulary
+    )
     optimizer = optax.adamw(1e-3)
 
     def run(shape: tuple[int, ...]) -> tuple[np.ndarray, Params]:

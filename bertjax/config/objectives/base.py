@@ -36,8 +36,8 @@ class ObjectiveChoice(Settings, group="objective"):
         "predicts the next token; plm predicts tokens in a random order (XLNet); rtd finds the tokens that a generator "
         "replaced (ELECTRA); distillation learns from a trained model (DistilBERT, MiniLM, TinyBERT); contrastive "
         "trains sentence embeddings (SimCSE); mixture divides every batch among several objectives (GPT-BERT); task is "
-        "finetuning (bertjax finetune); package.module:Class is an objective of another package. With pairs of segments "
-        "(data.example_format=nsp_pairs or sop_pairs), mlm, plm and rtd classify these, too.",
+        "finetuning (bertjax finetune); package.module:Class is an objective of another package. With pairs of "
+        "segments (data.example_format=nsp_pairs or sop_pairs), mlm, plm and rtd classify these, too.",
     )
 
 
