@@ -3,8 +3,9 @@
     bertjax pretrain --config configs/electra.py:small --workdir runs/electra --config.data.sources='text:corpus/*.txt'
 
 Sizes: small base large, and smoke (two layers, minutes on a CPU); base-sop and smoke-sop also learn the order of two
-segments (sentence-order prediction, arXiv:1909.11942), which the authors do not. `--config.objective.name=mlm` trains
-the same encoder to fill masks. The discriminator is exported; `bertjax export --network generator` writes the other one.
+segments (sentence-order prediction, arXiv:1909.11942), which the authors do not. With
+`--config.objective.name=mlm` the same encoder learns to fill masks. The discriminator is exported; `bertjax export
+--network generator` writes the other one.
 
 Hardware and time: not measured here. Result: by the README of google-research/electra, GLUE dev MNLI 78.9 (small, this
 recipe on OpenWebText), 81.3 (small, four times as long and with `--config.generator.width_ratio=1`), 88.8 (base), 90.9

@@ -216,7 +216,7 @@ def test_a_golden_example() -> None:
         ({"max_ngram": 17}, "max_ngram must lie in \\[1, 16\\]"),
         (
             {"example_format": "pairs"},
-            "plm needs data.example_format to be one of segments, stream, block, doc_sentences, full_sentences, nsp_pairs",
+            "plm needs data.example_format to be one of segments, stream, block, doc_sentences, full_sentences,",
         ),
         ({"part_lengths": (1 << 15,), "perm_size": 1 << 15}, "permutes at most 16384 tokens"),
     ],
