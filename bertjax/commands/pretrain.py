@@ -28,8 +28,10 @@ def run(options: argparse.Namespace) -> None:
         return
     if workdir is None:
         raise UserError("--workdir is missing: the directory for checkpoints, metrics and the export")
+    from bertjax.experiment.hub_names import recall_commits
     from bertjax.experiment.workdir import changed_keys, check_start
 
+    recall_commits(cfg, workdir)
     changed_keys(workdir, cfg)  # refuses the directory of another run before jax is imported and text is read
     check_start(cfg, workdir)
     from bertjax.experiment.pretrain import pretrain

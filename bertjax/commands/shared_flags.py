@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-MODEL_HELP = "a Hugging Face folder, an export, or the work directory of a run"
+MODEL_HELP = "a Hugging Face folder, an export, the work directory of a run, or hub:NAME[@REVISION]"
 IN_HELP = "jsonl, txt (one text per line), tsv, csv, conll, json (SQuAD), or KIND:WHERE as in task.train; -: stdin"
 _COLUMNS = (("text", "text"), ("pair", "none"), ("label", "label"), ("id", "id of .jsonl, otherwise none"))
 

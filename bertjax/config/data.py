@@ -34,7 +34,7 @@ class DataConfig(Settings, group="data"):
         "wordpiece",
         path=True,
         help="wordpiece, bpe or unigram: trained on `sources`. Otherwise the path of a folder, tokenizer.json, "
-        "vocab.txt or spiece.model.",
+        "vocab.txt or spiece.model, or hub:NAME[@REVISION].",
     )
     tokenizer_family: str = setting(
         "bert", choices=TOKENIZER_FAMILIES, help="Family whose special tokens and ids a trained tokenizer gets."
@@ -121,10 +121,11 @@ class DataConfig(Settings, group="data"):
                 f"data.eval_fraction must lie in (0, 1), not {self.eval_fraction}; or set data.eval_sources"
             )
         require_regular_file(os.path.expanduser(self.tokenizer), "data.tokenizer")
-        if self.tokenizer not in TOKENIZER_MODELS and not Path(self.tokenizer).expanduser().exists():
+        is_local = self.tokenizer not in TOKENIZER_MODELS and not self.tokenizer.startswith("hub:")
+        if is_local and not Path(self.tokenizer).expanduser().exists():
             raise UserError(
                 f"data.tokenizer={self.tokenizer!r} is neither one of {', '.join(TOKENIZER_MODELS)} (train one) nor a "
-                "folder or file that exists"
+                "folder or file that exists, nor hub:NAME[@REVISION]"
             )
 
     @property

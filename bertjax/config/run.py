@@ -58,8 +58,8 @@ class RunConfig(Settings):
         None,
         path=True,
         resume=True,
-        help="Folder of a model (ours or Hugging Face's) whose weights a run without checkpoints starts from; None: "
-        "random weights.",
+        help="Folder of a model (ours or Hugging Face's), or hub:NAME[@REVISION], whose weights a run without "
+        "checkpoints starts from; None: random weights.",
     )
     init_embeddings: str = setting(
         "refuse",

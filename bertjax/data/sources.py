@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from bertjax.config.sources import Source, check_source, source_files
 from bertjax.data.readers import READERS, DocumentStats, checked, clean_documents
-from bertjax.errors import UserError, one_line
+from bertjax.errors import UserError
+from bertjax.io.hub import explain_hub_error
 
 _BLOCK_BYTES = 1 << 20
 
@@ -70,7 +71,7 @@ def _explain_hub_error(name: str, config: str | None, split: str, row: int, erro
     what = f"hub data set {name!r} (config {config or 'default'}, split {split})"
     when = f"after row {row}" if row else "at the start"
     advice = "check the name, the config, the split and the network, or give local files"
-    return f"{what} failed {when}: {one_line(error)}; {advice}"
+    return f"{what} failed {when}: {explain_hub_error(error)}; {advice}"
 
 
 def source_digest(source: Source) -> str:

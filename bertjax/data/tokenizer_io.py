@@ -21,6 +21,7 @@ from bertjax.data.tokenizer_backends import (
 )
 from bertjax.data.tokenizer_probe import read_backend
 from bertjax.errors import UserError
+from bertjax.io import hub
 from bertjax.io.atomic import atomic_file, atomic_folder
 
 _READABLE = (SETTINGS_FILE, "tokenizer.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "vocab.txt")
@@ -35,15 +36,16 @@ def load_tokenizer(path: str | os.PathLike[str], family: str | None = None, lowe
     """Reads a tokenizer; only data is read, no code is run.
 
     Args:
-        path: a folder in the format of bertjax or of Hugging Face, `tokenizer.json`, `vocab.txt`, `spiece.model` or
-            `spm.model`.
+        path: a folder in the format of bertjax or of Hugging Face, `tokenizer.json`, `vocab.txt`, `spiece.model`,
+            `spm.model`, or `hub:NAME[@REVISION]`.
         family: a key of `TOKENIZER_FAMILIES`; None guesses it from the special tokens.
         lowercase: whether text is lower-cased, for files that do not declare it (`vocab.txt`, sentencepiece).
 
     Raises:
         UserError: the tokenizer cannot be read.
     """
-    return Tokenizer(*_read_backend(Path(path).expanduser(), family, lowercase))
+    local = hub.fetch(path) if hub.is_hub_name(path) else Path(path).expanduser()
+    return Tokenizer(*_read_backend(local, family, lowercase))
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: str | os.PathLike[str]) -> None:

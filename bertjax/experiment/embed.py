@@ -14,7 +14,7 @@ import numpy as np
 
 from bertjax.config.objectives import objective_config
 from bertjax.errors import UserError
-from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
+from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens, require_model
 from bertjax.experiment.workdir import read_config
 from bertjax.hf.sentence_transformers import MODULES_FILE, Pooling, read_pooling
 from bertjax.inference.embed import Embedder
@@ -56,6 +56,7 @@ def embed(folder: Path, source: str, out: Path, text_column: str, options: Embed
     if source.lower().removesuffix(".gz").endswith(_NO_LINES):
         raise UserError(f"--in {source} is not a file of lines: give one text per line, or .jsonl; plain or .gz")
     require_batch_tokens(options.batch_tokens)
+    folder = require_model(folder)
     pooling = pooling_of(folder, options)
     windows = _windows(source, text_column)
     first = next(windows, None)  # reports a broken file before the model is loaded

@@ -9,7 +9,7 @@ from pathlib import Path
 from bertjax.config.task import RegressionConfig, TaskConfig
 from bertjax.errors import UserError
 from bertjax.experiment.embed import EmbedOptions, describe_pooling, pooling_of
-from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
+from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens, require_model
 from bertjax.finetuning.readers.examples import TextExamples
 from bertjax.finetuning.tasks import read_examples
 from bertjax.inference.embed import Embedder
@@ -46,6 +46,7 @@ def eval_sts(
     except UserError as error:
         raise name_flags(error) from None
     assert isinstance(examples, TextExamples) and examples.pairs is not None and examples.scores is not None
+    folder = require_model(folder)
     pooling = pooling_of(folder, options)
     model, tokenizer, _ = load_model(folder)
     embedder = Embedder(model, tokenizer, pooling, batch_tokens(options.batch_tokens))

@@ -74,7 +74,7 @@ def finetune(
     require_task(cfg)
     connect_devices(build.check_devices(cfg))
     with hold_workdir(workdir, processes):
-        return train_task(cfg, read_task(cfg, workdir), workdir, processes, callback)
+        return train_task(cfg, read_task(cfg, workdir, processes), workdir, processes, callback)
 
 
 def train_task(

@@ -43,7 +43,7 @@ _GELUS = {"gelu", "gelu_new"}  # differ by at most 5e-4; Google's code has one, 
 def require_init_source(cfg: ConfigDict) -> None:
     """Raises `UserError` if `init_from` cannot hold a model; called before tokenization."""
     if cfg.init_from is not None:
-        require_model(Path(cfg.init_from).expanduser())
+        require_model(cfg.init_from)
 
 
 def load_initial_weights(
@@ -65,7 +65,7 @@ def load_initial_weights(
     Raises:
         UserError: the weights do not fit the model or the tokenizer, or differ between processes.
     """
-    cfg, folder = exp.cfg, Path(exp.cfg.init_from).expanduser()
+    cfg, folder = exp.cfg, exp.cfg.init_from
     source = load_source_model(folder) if source is None else source
     processes.require_same(
         f"weights of init_from={folder}",
@@ -90,11 +90,11 @@ def load_initial_weights(
     return state._replace(params=put_tree(params, shardings), opt_state=reset_ema(state.opt_state, params))
 
 
-def architecture_changes(folder: Path, source: EncoderConfig, config: EncoderConfig) -> list[str]:
+def architecture_changes(folder: str, source: EncoderConfig, config: EncoderConfig) -> list[str]:
     """Compares two architectures.
 
     Args:
-        folder: folder of the source, for messages.
+        folder: folder or name of the source, for messages.
         source: config of the source.
         config: config of the new model.
 
@@ -118,9 +118,10 @@ def architecture_changes(folder: Path, source: EncoderConfig, config: EncoderCon
     return [words for name, words in different.items() if name not in printed_elsewhere]
 
 
-def _match_tokens(cfg: ConfigDict, folder: Path, old: Tokenizer, new: Tokenizer) -> TokenMatch:
+def _match_tokens(cfg: ConfigDict, folder: str, old: Tokenizer, new: Tokenizer) -> TokenMatch:
     if old.tokens != new.tokens and cfg.init_embeddings != "remap":
-        where = folder / "tokenizer" if (folder / "tokenizer").is_dir() else folder
+        tokenizer = Path(folder).expanduser() / "tokenizer"
+        where = tokenizer if tokenizer.is_dir() else folder
         raise UserError(
             f"init_from={folder} was trained with other tokens than data.tokenizer has: its embeddings would stand for "
             f"other words; set --config.data.tokenizer={where}, or remap them with --config.init_embeddings=remap"

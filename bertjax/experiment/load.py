@@ -21,6 +21,7 @@ from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.workdir import read_settings, require_same_run
 from bertjax.hf import native_format
+from bertjax.hf.load import local_model
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.io import atomic
 from bertjax.io.tree_paths import flatten_tree
@@ -123,17 +124,16 @@ class SourceModel(NamedTuple):
 
 
 def load_source_model(folder: str | Path, head: str | None = None) -> SourceModel:
-    """Loads the model of a Hugging Face folder, an export or a run.
+    """Loads the model of a Hugging Face folder, an export, a run or the Hub.
 
     Args:
-        folder: the folder or work directory.
+        folder: the folder or work directory, or `hub:NAME[@REVISION]`.
         head: of a run with several networks, takes the first one with this head; the main network by default.
 
     Raises:
         UserError: the model is missing, a file is broken, or the tokenizer belongs to another model.
     """
-    folder = Path(folder).expanduser()
-    require_model(folder)
+    folder = require_model(folder)
     source = _of_run(folder, head) if (folder / "checkpoints").is_dir() else _of_folder(folder)
     if source.tokenizer.size > source.config.vocab_size:
         raise UserError(
@@ -161,13 +161,19 @@ def model_digest(config: EncoderConfig, heads: tuple[str, ...], params: Params) 
     return digest.hexdigest()
 
 
-def require_model(folder: Path) -> None:
-    """Raises `UserError` if a folder cannot hold a model; reads no weights."""
+def require_model(name: str | Path) -> Path:
+    """Returns the folder of a model, downloaded where it is `hub:NAME[@REVISION]`; reads no weights.
+
+    Raises:
+        UserError: the folder cannot hold a model, or the Hub has none that can be read.
+    """
+    folder = local_model(name)
     if not (folder / "checkpoints").is_dir() and not (folder / "config.json").is_file():
         raise UserError(
-            f"{folder} holds no model: give a Hugging Face folder (config.json, model.safetensors), an export or the "
-            "work directory of a run (nothing is downloaded)"
+            f"{folder} holds no model: give a Hugging Face folder (config.json, model.safetensors), an export, the "
+            "work directory of a run, or hub:NAME[@REVISION]"
         )
+    return folder
 
 
 def _of_folder(folder: Path) -> SourceModel:

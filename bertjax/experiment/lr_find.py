@@ -17,6 +17,7 @@ from bertjax.data import from_config
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.finetune import initial_state
+from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
 from bertjax.experiment.task import read_task, require_task, resolve_config, task_batches
 from bertjax.experiment.workdir import has_checkpoints, hold_workdir, write_config
@@ -78,7 +79,7 @@ def lr_find(cfg: ConfigDict, workdir: Path, lr_range: LrRange) -> LrCurve:
     build.check_devices(cfg)
     is_finetuning = objective_class(cfg.objective.name).is_finetuning
     with hold_workdir(workdir):
-        trial = _task_trial(cfg, workdir, lr_range) if is_finetuning else _pretraining_trial(cfg, lr_range)
+        trial = _task_trial(cfg, workdir, lr_range) if is_finetuning else _pretraining_trial(cfg, workdir, lr_range)
         losses = _losses(trial, len(learning_rates))
         learning_rates = learning_rates[: len(losses)]
         curve = LrCurve(learning_rates, np.array(losses), suggest_lrs(learning_rates, losses))
@@ -120,10 +121,11 @@ def lr_test_config(cfg: ConfigDict, lr_range: LrRange) -> ConfigDict:
     return cfg
 
 
-def _pretraining_trial(cfg: ConfigDict, lr_range: LrRange) -> LrTrial:
+def _pretraining_trial(cfg: ConfigDict, workdir: Path, lr_range: LrRange) -> LrTrial:
     cfg = lr_test_config(cfg, lr_range)
     if objective_class(cfg.objective.name).uses_teacher:
         raise UserError("lr-find does not load a teacher: set objective.name to another objective")
+    pin_commits(cfg, workdir)
     require_init_source(cfg)
     prepared = from_config.prepare(cfg)
     exp = build.make_experiment(cfg, prepared.vocabulary)

@@ -14,8 +14,9 @@ from bertjax.config.objectives import objective_config
 from bertjax.config.phases import amounts
 from bertjax.config.task import task_config
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.io.hub import is_hub_name, parse_hub_name
 
-_HUB_CACHE = re.compile(r"models--(.+)")
+_HUB_CACHE = re.compile(r"models--([^/]+)(?:/snapshots/([^/]+))?")
 
 
 def model_facts(
@@ -52,6 +53,7 @@ def model_facts(
     }
     if base_model(cfg) is not None:
         facts["base_model"] = base_model(cfg)
+        facts["base_revision"] = hub_revision(cfg.init_from)
     if objective.is_finetuning:
         return facts | _task_facts(cfg, labels, num_examples or {}) | {"eval": measured}
     return facts | {
@@ -96,13 +98,22 @@ def _task_facts(cfg: ConfigDict, labels: tuple[str, ...], num_examples: Mapping[
     }
 
 
+def hub_revision(folder: str) -> str | None:
+    """Returns the revision of a model of the Hub, by its name or its folder in the cache; None for other folders."""
+    if is_hub_name(folder):
+        return parse_hub_name(folder).revision
+    match = _HUB_CACHE.search(folder)
+    return match[2] if match else None
+
+
 def name_base_model(folder: str) -> str:
-    """Returns the name of the model in a folder: its Hub name in the Hugging Face cache, else the folder's own name.
+    """Returns the name of a model: that on the Hub, also for a folder of its cache, else the folder's own name.
 
     An export has the name of its run: `runs/bert/export` is `bert`.
     """
+    if is_hub_name(folder):
+        return parse_hub_name(folder).repo
     path = Path(folder).expanduser()
-    for part in path.parts:
-        if match := _HUB_CACHE.fullmatch(part):
-            return match[1].replace("--", "/")
+    if match := _HUB_CACHE.search(folder):
+        return match[1].replace("--", "/")
     return path.parent.name if path.name == "export" and path.parent.name else path.name

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 from bertjax.config.objectives import objective_class
 from bertjax.config.task import TASK_KINDS, TaskConfig, task_config
 from bertjax.errors import UserError
-from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens
+from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens, require_model
 from bertjax.experiment.workdir import read_config
 from bertjax.finetuning.readers.examples import QaExamples, TextExamples
 from bertjax.hf.safe_files import CONFIG, read_json
@@ -104,6 +104,7 @@ def load_predictor(folder: Path, options: PredictOptions, files: Sequence[str]) 
         UserError: a file is missing, or the model has no task.
     """
     require_files(files)
+    folder = require_model(folder)
     trained = trained_task(folder)
     require_one_label(folder)
     model, tokenizer, _ = load_model(folder)

@@ -22,6 +22,7 @@ from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.eval_metric_names import require_best_metric
 from bertjax.experiment.export import export_params
+from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
 from bertjax.experiment.load import write_teacher
 from bertjax.experiment.prepare_text import prepare_on_first_process
@@ -68,6 +69,7 @@ def pretrain(
 
 def _pretrain(cfg: ConfigDict, workdir: Path, processes: ProcessGroup, callback: Callback) -> None:
     connect_devices(build.check_devices(cfg))  # before tokenization, which may take hours
+    pin_commits(cfg, workdir, processes)
     changes, resumes = processes.run_on_first("the work directory", lambda: _changes(workdir, cfg))
     if not resumes:
         require_init_source(cfg)

@@ -25,7 +25,8 @@ from bertjax.config.task import PLAIN_TAGS, TaskConfig, TokensConfig, task_confi
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment import build
-from bertjax.experiment.load import SourceModel, load_source_model, require_model
+from bertjax.experiment.hub_names import pin_commits
+from bertjax.experiment.load import SourceModel, load_source_model
 from bertjax.experiment.workdir import has_checkpoints, read_settings
 from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_length
 from bertjax.finetuning.evaluate import make_evaluator, metric_names
@@ -35,6 +36,7 @@ from bertjax.finetuning.readers.labels import collect_labels
 from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, read_examples
 from bertjax.hf.inputs import require_readable
+from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.sharding import local_sequences, make_mesh
 from bertjax.types import Params
 
@@ -93,24 +95,29 @@ def require_task(cfg: ConfigDict) -> None:
         raise UserError("train.phases and train.initial_batch_size are for pretraining: a task has one phase")
     if cfg.init_from is None:
         raise UserError(
-            "init_from is None: name the model to finetune, a Hugging Face folder, an export or the work directory of "
-            "a run (--config.init_from=FOLDER)"
+            "init_from is None: name the model to finetune, a Hugging Face folder, an export, the work directory of a "
+            "run, or hub:NAME[@REVISION] (--config.init_from=FOLDER)"
         )
 
 
-def read_task(cfg: ConfigDict, workdir: Path) -> Task:
+def read_task(cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_PROCESS) -> Task:
     """Reads the examples of a task and the model to finetune; a run in `workdir` keeps its model and tokenizer.
+
+    Args:
+        cfg: config of the task, which gets the commit of a model on the Hub.
+        workdir: work directory of the run.
+        processes: processes of the run.
 
     Raises:
         UserError: model or examples cannot be read.
     """
+    pin_commits(cfg, workdir, processes)
     config = task_config(cfg)
     source = None
     if has_checkpoints(workdir):
         stored, tokenizer = read_settings(workdir)
         model = encoder_config(stored, tokenizer.vocabulary())
     else:
-        require_model(Path(cfg.init_from).expanduser())
         source = load_source_model(cfg.init_from)
         model, tokenizer = source.config, source.tokenizer
     require_readable(model, config.max_length, "task.max_length")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -45,7 +44,7 @@ def require_teacher(cfg: ConfigDict) -> None:
             "objective.name=distillation needs a teacher: set --config.objective.distillation.teacher to a Hugging "
             "Face folder, an export or a work directory"
         )
-    require_model(Path(cfg.objective.distillation.teacher).expanduser())
+    require_model(cfg.objective.distillation.teacher)
     if cfg.init_from is not None and cfg.objective.distillation.teacher_layers is not None:
         raise UserError("init_from and objective.distillation.teacher_layers both set initial weights: use one of them")
 
@@ -59,7 +58,7 @@ def read_teacher(cfg: ConfigDict, tokenizer: Tokenizer) -> Teacher | None:
     if not objective_class(cfg.objective.name).uses_teacher:
         return None
     require_teacher(cfg)
-    folder = Path(cfg.objective.distillation.teacher).expanduser()
+    folder = cfg.objective.distillation.teacher
     source = load_source_model(folder)
     if source.tokenizer.tokens != tokenizer.tokens:
         raise UserError(

@@ -1,6 +1,6 @@
 """Reads folders of Hugging Face or of bertjax: config.json, safetensors and tokenizer files, nothing else.
 
-Nothing is executed, unpickled or downloaded: a folder from an unknown source can fail to load, but not act.
+Nothing is executed or unpickled: a model from an unknown source can fail to load, but not act.
 """
 
 from __future__ import annotations
@@ -17,7 +17,18 @@ from bertjax.hf import native_format, sidecar_files
 from bertjax.hf.keymap import tensors_to_params
 from bertjax.hf.keymaps import FAMILIES, find_family
 from bertjax.hf.keymaps.family import Family
-from bertjax.hf.safe_files import CONFIG, read_json, read_module_files, read_tensors, read_tokenizer_files
+from bertjax.hf.safe_files import (
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    read_json,
+    read_module_files,
+    read_shard_names,
+    read_tensors,
+    read_tokenizer_files,
+    require_safetensors,
+)
+from bertjax.io import hub
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.model import HEADS
 from bertjax.types import Params
@@ -57,22 +68,50 @@ def read_folder(folder: str | os.PathLike[str]) -> ModelWeights:
     Raises:
         UserError: a file is missing, unreadable or unsafe, or the model is not supported.
     """
-    folder = Path(folder)
+    folder = local_model(folder)
     values, architecture = read_config_json(folder)
     where = f"{folder / CONFIG}"
-    if values["model_type"] == native_format.MODEL_TYPE:
+    family = _require_family(values, where)
+    if family is None:
         config, heads, params = _read_native(folder, values, where)
     else:
-        family = find_family(values["model_type"])
-        if family is None:
-            supported = dict.fromkeys([*(each.model_type for each in FAMILIES.values()), native_format.MODEL_TYPE])
-            raise UserError(
-                f"{where}: model_type {values['model_type']!r} is not supported; supported: {comma_list(supported)}"
-            )
         config, heads, params = _read_family(folder, family, values, architecture)
     if config.num_layers > _MAX_LAYERS:  # where layers share parameters, no tensor is missing
         raise UserError(f"{where}: {config.num_layers} layers are more than can be run")
     return ModelWeights(config, params, heads, read_tokenizer_files(folder), read_module_files(folder))
+
+
+def local_model(name: str | os.PathLike[str]) -> Path:
+    """Returns the folder of a model: a path as it is, `hub:NAME[@REVISION]` after downloading what `read_folder` reads.
+
+    Raises:
+        UserError: the Hub and its cache lack the model, it is not supported, or it has no safetensors.
+    """
+    if not hub.is_hub_name(name):
+        return Path(name).expanduser()
+    pinned = hub.pin(name)
+    folder = hub.fetch(pinned)
+    values, architecture = read_config_json(folder)
+    _require_family(values, str(name))  # before anything large is downloaded
+    hub.fetch(pinned, (WEIGHTS, sidecar_files.SIDECAR_WEIGHTS, f"*_*/{WEIGHTS}"))
+    if not (folder / WEIGHTS).exists() and (folder / INDEX).exists():
+        hub.fetch_files(pinned, read_shard_names(folder))
+    elif not (folder / WEIGHTS).exists():
+        require_safetensors(hub.list_files(pinned), str(name), architecture)
+    return folder
+
+
+def _require_family(values: dict[str, Any], where: str) -> Family | None:
+    """Returns the family of a config.json, None for our format; raises `UserError` if it is not supported."""
+    if values["model_type"] == native_format.MODEL_TYPE:
+        return None
+    family = find_family(values["model_type"])
+    if family is None:
+        supported = dict.fromkeys([*(each.model_type for each in FAMILIES.values()), native_format.MODEL_TYPE])
+        raise UserError(
+            f"{where}: model_type {values['model_type']!r} is not supported; supported: {comma_list(supported)}"
+        )
+    return family
 
 
 def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:

@@ -15,6 +15,7 @@ MARKER = "<!-- written by bertjax: an export with this line may be overwritten b
 # Facts of a run in the order of the card; absent ones are left out.
 FACTS = {
     "base_model": "Base model",
+    "base_revision": "Revision of the base model",
     "task": "Task",
     "objective": "Objective",
     "data": "Training data",

@@ -74,7 +74,7 @@ class PretrainedModel(ModelWeights):
 
 
 def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel:
-    """Loads the model of a Hugging Face folder or of an export, in float32.
+    """Loads the model of a Hugging Face folder, of an export or of the Hub (`hub:NAME[@REVISION]`), in float32.
 
     The folder needs config.json and model.safetensors (or its shards with an index). The heads are those that the class
     in `architectures` requires, and any other that the files hold; unknown heads are named in a warning.

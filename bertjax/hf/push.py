@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +12,7 @@ from bertjax.hf.load import read_folder
 from bertjax.hf.safe_files import CONFIG, INDEX, TOKENIZER_FILES, WEIGHTS
 from bertjax.hf.save import is_export
 from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS
+from bertjax.io.hub import hub_errors
 
 _FILES = {CONFIG, WEIGHTS, INDEX, *TOKENIZER_FILES, SIDECAR_CONFIG, SIDECAR_WEIGHTS, "README.md"}
 _FILES |= {"modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"}
@@ -55,7 +54,7 @@ def check_repository(repo: str, *, overwrite: bool = False, api: HubApi | None =
     """
     api = api or _hub_api()
     _check_name(repo)
-    with _as_user_error("ask the Hub who is logged in (log in with `hf auth login`, or set HF_TOKEN)"):
+    with hub_errors("cannot ask the Hub who is logged in (log in with `hf auth login`, or set HF_TOKEN)"):
         user = api.whoami()
     owners = [user["name"], *(org["name"] for org in user.get("orgs", []))]
     owner = repo.split("/")[0]
@@ -63,7 +62,7 @@ def check_repository(repo: str, *, overwrite: bool = False, api: HubApi | None =
         raise UserError(
             f"{repo} is not yours: you are logged in as {user['name']}, who can write to {', '.join(owners)}"
         )
-    with _as_user_error(f"look for {repo} on the Hub"):
+    with hub_errors(f"cannot look for {repo} on the Hub"):
         exists = api.repo_exists(repo)
     if exists and not overwrite:
         raise UserError(f"{repo} exists on the Hub; name another repository, or replace its files with --overwrite")
@@ -98,9 +97,9 @@ def push_to_hub(
         raise UserError(f"{folder} is not an export of bertjax; only those are uploaded")
     names = _files_to_upload(folder)
     read_folder(folder)
-    with _as_user_error(f"create {repo}"):
+    with hub_errors(f"cannot create {repo}"):
         api.create_repo(repo, private=private, exist_ok=overwrite)
-    with _as_user_error(f"upload {folder} to {repo}"):
+    with hub_errors(f"cannot upload {folder} to {repo}"):
         api.upload_folder(
             repo_id=repo,
             folder_path=str(folder),
@@ -137,17 +136,6 @@ def _check_name(repo: str) -> None:
 
 
 def _hub_api() -> HubApi:
-    try:
-        from huggingface_hub import HfApi
-    except ImportError:
-        raise UserError("--push-to-hub needs huggingface_hub: pip install 'bertjax[hub]'") from None
+    from huggingface_hub import HfApi
+
     return HfApi()
-
-
-@contextmanager
-def _as_user_error(action: str) -> Iterator[None]:
-    """Converts any error of the Hub or the network to one line: the library raises dozens of classes."""
-    try:
-        yield
-    except Exception as error:
-        raise UserError(f"cannot {action}: {one_line(error)}") from error

@@ -1,6 +1,6 @@
 """Reads JSON and safetensors of a folder from an unknown source.
 
-Nothing is executed, unpickled or downloaded, and nothing outside the folder is opened.
+Nothing is executed or unpickled, and nothing outside the folder is opened.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -94,13 +95,30 @@ def read_tensors(folder: Path, architecture: str = "") -> tuple[Tensors, str]:
         return read_safetensors(folder, WEIGHTS), f"{folder / WEIGHTS}"
     if (folder / INDEX).exists():
         return _read_shards(folder), f"{folder / INDEX}"
-    pickled = [name for name in PICKLE_FILES if (folder / name).exists()]
-    if pickled:
-        raise UserError(
-            f"{folder} holds {pickled[0]}, which is not read (it can run code); convert it where torch is installed: "
-            f"transformers.{auto_class(architecture)}.from_pretrained(DIR).save_pretrained(OUT)"
-        )
-    raise UserError(f"{folder} holds neither {WEIGHTS} nor {INDEX}")
+    require_safetensors(os.listdir(folder), str(folder), architecture)
+    raise UserError(f"{folder / WEIGHTS} and {folder / INDEX} are links to nothing")
+
+
+def require_safetensors(files: Collection[str], where: str, architecture: str = "") -> None:
+    """Checks that weights are among the files of a model.
+
+    Args:
+        files: names of its files.
+        where: its folder or name, for messages.
+        architecture: its class, for the message that tells how to convert pickled weights.
+
+    Raises:
+        UserError: there are only pickled weights, or none.
+    """
+    if WEIGHTS in files or INDEX in files:
+        return
+    pickled = [name for name in PICKLE_FILES if name in files]
+    if not pickled:
+        raise UserError(f"{where} holds neither {WEIGHTS} nor {INDEX}")
+    raise UserError(
+        f"{where} holds {pickled[0]}, which is not read (it can run code); convert it where torch is installed: "
+        f"transformers.{auto_class(architecture)}.from_pretrained(DIR).save_pretrained(OUT)"
+    )
 
 
 def read_tokenizer_files(folder: Path) -> dict[str, bytes]:
@@ -145,15 +163,25 @@ def read_modules(folder: Path) -> list[tuple[str, str]]:
         raise UserError(f"{path} is not a list of modules with idx, path and type") from None
 
 
-def _read_shards(folder: Path) -> Tensors:
+def read_shard_names(folder: Path) -> list[str]:
+    """Returns the names of the files that the index of a folder lists; raises `UserError` for a broken index."""
+    return sorted(set(_read_index(folder).values()))
+
+
+def _read_index(folder: Path) -> dict[str, str]:
     where = folder / INDEX
     table = read_json(folder, INDEX).get("weight_map")
     if not isinstance(table, dict) or not all(isinstance(file, str) for file in table.values()) or not table:
         raise UserError(f"{where}: weight_map must map tensor names to file names")
+    if odd := [file for file in table.values() if not file.endswith(".safetensors")]:
+        raise UserError(f"{where}: {min(odd)!r} is not a safetensors file")
+    return table
+
+
+def _read_shards(folder: Path) -> Tensors:
+    where, table = folder / INDEX, _read_index(folder)
     tensors: Tensors = {}
     for file in sorted(set(table.values())):
-        if not file.endswith(".safetensors"):
-            raise UserError(f"{where}: {file!r} is not a safetensors file")
         shard = read_safetensors(folder, file)
         twice = shard.keys() & tensors.keys()
         if twice:

@@ -166,7 +166,7 @@ def test_a_name_of_a_repository_is_no_folder(name: str, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"is not a folder .*models are not downloaded"):
         load_pretrained(name)
-    with pytest.raises(UserError, match="nothing is downloaded"):
+    with pytest.raises(UserError, match="holds no model"):
         load_source_model(name)
     with pytest.raises(UserError, match="no such tokenizer"):
         load_tokenizer(name)

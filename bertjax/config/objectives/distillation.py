@@ -37,7 +37,8 @@ class DistillationConfig(ObjectiveConfig, group="objective.distillation"):
     teacher: str | None = setting(
         None,
         path=True,
-        help="Folder of the teacher (ours or Hugging Face's), which must have the tokens of data.tokenizer.",
+        help="Folder of the teacher (ours or Hugging Face's), or hub:NAME[@REVISION]; it must have the tokens of "
+        "data.tokenizer.",
         resume=True,
     )
     teacher_layers: tuple[int, ...] | None = setting(

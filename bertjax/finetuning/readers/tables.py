@@ -9,6 +9,7 @@ from typing import Any
 from bertjax.config.sources import Source, source_files
 from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError, comma_list, one_line
+from bertjax.io.hub import explain_hub_error
 from bertjax.io.jsonl import read_jsonl, read_lines
 
 Columns = Sequence[tuple[str, str]]
@@ -190,7 +191,7 @@ def _hub_rows(source: Source, columns: Columns) -> Rows:
     except Exception as error:  # every layer below has its own errors: network, unknown name, broken file
         raise UserError(
             f"{source.key}: hub data set {name!r} (config {config or 'default'}, split {split}) failed: "
-            f"{one_line(error)}; check name, config, split and network, or give local files"
+            f"{explain_hub_error(error)}; check name, config, split and network, or give local files"
         ) from error
     where = f"hub data set {source.where}"
     for key, column in columns:
