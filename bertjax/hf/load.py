@@ -121,7 +121,7 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
         UserError: the file is missing, or the model needs code or quantization that bertjax does not have.
     """
     if not os.path.isdir(folder):  # Path.is_dir fails where a name is too long
-        raise UserError(f"{folder} is not a folder (models are not downloaded; give a folder with config.json)")
+        raise UserError(f"{folder} is not a folder; give one with config.json, or hub:NAME[@REVISION]")
     where = f"{folder / CONFIG}"
     values = read_json(folder, CONFIG)
     if foreign := _foreign_code(values):

@@ -39,7 +39,7 @@ class HubName(NamedTuple):
 
     @property
     def is_pinned(self) -> bool:
-        """Whether the revision is a commit, which never changes."""
+        """True where the revision is a commit, which never changes."""
         return _COMMIT.fullmatch(self.revision) is not None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +89,6 @@ def test_refusals_are_one_line() -> None:
     with pytest.raises(UserError, match="hf auth login") as raised:
         check_repository("ada/engine", api=FakeHub(logged_in=False))
     assert "no token found" in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"pip install 'bertjax\[hub\]'"):
-        check_repository("ada/engine")
 
 
 def test_only_whole_exports_of_ours_are_uploaded(folder: Path, tmp_path: Path) -> None:
