@@ -164,7 +164,7 @@ def test_a_name_of_a_repository_is_no_folder(name: str, tmp_path: Path, monkeypa
     """With the network switched on as far as libraries know."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="is not a folder; give one with config.json"):
+    with pytest.raises(UserError, match="is not a folder; give one with config"):
         load_pretrained(name)
     with pytest.raises(UserError, match="holds no model"):
         load_source_model(name)
