@@ -58,6 +58,13 @@ class ArchitectureConfig(Settings, group="model"):
     num_heads: int = setting(
         12, at_least=1, at_most=MAX_WIDTH, help="Attention heads; must divide hidden_size unless head_size is set."
     )
+    num_key_value_heads: int | None = setting(
+        None,
+        at_least=1,
+        at_most=MAX_WIDTH,
+        help="Heads of keys and values, each read by num_heads / num_key_value_heads query heads (grouped-query "
+        "attention, arXiv:2305.13245); None: num_heads.",
+    )
     head_size: int | None = setting(
         None, at_least=1, at_most=MAX_WIDTH, help="Width of a head; None: hidden_size / num_heads."
     )
@@ -199,7 +206,8 @@ class ArchitectureConfig(Settings, group="model"):
         at_least=0,
         transfer=True,
         phase=True,
-        help="Window of local layers: local_attention // 2 tokens on either side; 0: every layer is global.",
+        help="Window of local layers: local_attention // 2 tokens on either side (causal: before); 0: every layer is "
+        "global.",
     )
     global_attn_every_n_layers: int = setting(
         1,
@@ -209,7 +217,13 @@ class ArchitectureConfig(Settings, group="model"):
         help="With local_attention: layers 0, n, 2n, ... are global.",
     )
     attention_bias: str = setting(
-        "all", choices=("all", "query_value", "none"), help="Biases of attention: all, query_value (DeBERTa v1), none."
+        "all",
+        choices=("all", "query_value", "query_key_value", "none"),
+        help="Biases of attention: all, query_value (and output; DeBERTa v1), query_key_value (not output; Qwen2), "
+        "none.",
+    )
+    qk_norm: bool = setting(
+        False, help="Norms of every head's queries and keys, before the rotation (Qwen3; arXiv:2302.05442)."
     )
     feed_forward: str = setting(
         "dense", choices=("dense", "glu"), help="dense: two matrices; glu: gated, three matrices."
@@ -221,9 +235,17 @@ class ArchitectureConfig(Settings, group="model"):
         help="Activation of the feed-forward block: gelu (erf), gelu_new (tanh, as in Google's code), relu, silu.",
     )
     norm_placement: str = setting(
-        "post", choices=("post", "pre"), help="post: norm of the residual sum; pre: before each block and at the end."
+        "post",
+        choices=("post", "pre", "sandwich", "parallel"),
+        help="post: norm of the residual sum; pre: before each block and at the end; sandwich: pre, and of each "
+        "block's output (arXiv:2502.02732); parallel: pre, where both blocks of a layer read its input (GPT-NeoX).",
     )
-    norm_bias: bool = setting(True, help="Biases of the norms.")
+    norm_type: str = setting(
+        "layer_norm", choices=("layer_norm", "rms_norm"), help="All norms; rms_norm: neither centred nor biased."
+    )
+    norm_bias: bool = setting(
+        True, read_if=lambda config: config.norm_type == "layer_norm", help="Biases of the norms."
+    )
     first_attention_norm: bool = setting(
         True, help="false: the attention of the first layer reads its input without a norm (ModernBERT)."
     )
@@ -280,7 +302,7 @@ class HeadsConfig(Settings, group="model"):
         "transform",
         choices=("transform", "bias", "tied"),
         heads=("mlm",),
-        help="transform: dense layer, activation, norm, scores, bias; bias: scores, bias; tied: scores.",
+        help="transform: dense layer, activation, norm, scores, bias; bias: scores, bias; tied: scores without bias.",
     )
     mlm_act: str | None = setting(
         None, choices=HEAD_ACTIVATIONS, heads=("mlm",), help="Activation of the masked-token head; None: hidden_act."
@@ -289,6 +311,9 @@ class HeadsConfig(Settings, group="model"):
         True, heads=("mlm", *CLASSIFIERS), help="Bias of the dense layers of masked-token head and classifiers."
     )
     mlm_bias: bool = setting(True, heads=("mlm",), help="Bias of the masked-token head's scores.")
+    tie_word_embeddings: bool = setting(
+        True, heads=("mlm",), help="Scores of the masked-token head read the word table; false: a table of their own."
+    )
     enhanced_decoder: bool = setting(
         False,
         heads=("mlm",),

@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from bertjax.config.fields import Settings, setting
+from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
 
 AXES = ("data", "fsdp", "tensor")
@@ -102,12 +103,13 @@ class MeshConfig(Settings, group="mesh", resume=True):
         filled = [num_devices // fixed if size == -1 else size for size in self.sizes]
         return filled[0], filled[1], filled[2]
 
-    def check_model(self, num_heads: int, intermediate_size: int) -> None:
+    def check_model(self, model: EncoderConfig) -> None:
         """Raises `UserError` if the tensor axis would cut through a head."""
-        for name, size in (("model.num_heads", num_heads), ("model.intermediate_size", intermediate_size)):
+        sizes = {"num_heads": model.num_heads, "num_key_value_heads": model.kv_heads}
+        for key, size in (sizes | {"intermediate_size": model.intermediate_size}).items():
             if self.tensor > 0 and size % self.tensor:
                 fits = [ways for ways in range(1, min(size, 64) + 1) if size % ways == 0]
-                raise UserError(f"mesh.tensor={self.tensor} does not divide {name}={size}; {comma_list(fits)} do")
+                raise UserError(f"mesh.tensor={self.tensor} does not divide model.{key}={size}; {comma_list(fits)} do")
 
 
 def check_batch_size(key: str, batch_size: int, microbatches: int, shards: int) -> None:

@@ -95,6 +95,11 @@ class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
                 f"model.hidden_size {self.hidden_size} is not divisible by model.num_heads {self.num_heads}; head "
                 f"counts that divide it: {_divisors_near(self.hidden_size, self.num_heads)} (or set model.head_size)"
             )
+        if self.num_heads % self.kv_heads:
+            raise UserError(
+                f"model.num_key_value_heads {self.kv_heads} does not divide model.num_heads {self.num_heads}; numbers "
+                f"that do: {_divisors_near(self.num_heads, self.kv_heads)}"
+            )
         if self.padded_vocab_size is not None and self.padded_vocab_size < self.vocab_size:
             raise UserError(
                 f"padded_vocab_size {self.padded_vocab_size} is smaller than model.vocab_size {self.vocab_size}"
@@ -109,6 +114,11 @@ class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
     def head_dim(self) -> int:
         """Width of a head."""
         return self.hidden_size // self.num_heads if self.head_size is None else self.head_size
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_heads if self.num_key_value_heads is None else self.num_key_value_heads
 
     @property
     def embedding_dim(self) -> int:
@@ -265,7 +275,8 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
         ),
         (
             not config.first_attention_norm and (config.norm_placement == "post" or shared),
-            "first_attention_norm=false needs norm_placement=pre and layers with parameters of their own",
+            "first_attention_norm=false needs another norm_placement than post, and layers with parameters of their "
+            "own",
         ),
         (
             config.conv_kernel_size > 0 and (shared or config.conv_kernel_size % 2 == 0),
@@ -283,7 +294,6 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
             f"attention_implementation={config.attention_implementation} and attention_position={position}: the "
             "kernels know no terms of positions; take auto or xla",
         ),
-        (config.causal and config.local_attention > 0, "local_attention is two-sided: causal models cannot have it"),
         (
             config.enhanced_decoder and config.position_embedding != "none",
             "enhanced_decoder adds absolute positions late: position_embedding must be none",
@@ -298,7 +308,7 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
         ),
         (config.enhanced_decoder and shared, "enhanced_decoder runs the last layer again: not with num_groups"),
         (
-            config.enhanced_decoder and (config.norm_placement == "pre" or config.num_layers < 2),
+            config.enhanced_decoder and (config.norm_placement != "post" or config.num_layers < 2),
             "enhanced_decoder needs norm_placement=post and at least two layers",
         ),
     ]

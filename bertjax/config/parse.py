@@ -61,7 +61,7 @@ def _check_phase(cfg: ConfigDict) -> None:
     if data.example_format in STREAM_FORMATS:
         _check_stream(cfg, model.bi_data)
     _check_packing(cfg)
-    mesh.check_model(model.num_heads, model.intermediate_size)
+    mesh.check_model(model)
     _check_batch_sizes(cfg, mesh.batch_shards or 1)
 
 

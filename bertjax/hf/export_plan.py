@@ -212,6 +212,8 @@ def _effective_value(config: EncoderConfig, name: str) -> Any:
     """Returns the value of a field; an open one as the value that it falls back to."""
     if name == "head_size":
         return config.head_dim
+    if name == "num_key_value_heads":
+        return config.kv_heads
     if name == "max_relative_positions":
         return config.max_distance
     if name == "mlm_act":

@@ -13,7 +13,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.models import attention_kernels
 from bertjax.models.attention_context import AttentionContext, has_visible_key
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, einsum, layer_norm
+from bertjax.models.linear import Key, Linear, einsum, make_norm
 from bertjax.models.local_attention import block_size, merge_blocks, should_block, split_blocks
 from bertjax.models.rope import rotate
 from bertjax.models.tiled_attention import tiled_attention
@@ -40,15 +40,20 @@ class Attention(nnx.Module):
     projects_positions = False
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, norm: bool = True):
-        inner, bias = config.num_heads * config.head_dim, config.attention_bias
-        self.query = Linear(config.hidden_size, inner, config, rngs, bias != "none")
-        self.key = Linear(config.hidden_size, inner, config, rngs, bias == "all")
-        self.value = Linear(config.hidden_size, inner, config, rngs, bias != "none")
+        width, inner, bias = config.hidden_size, config.num_heads * config.head_dim, config.attention_bias
+        shared = config.kv_heads * config.head_dim
+        self.query = Linear(width, inner, config, rngs, bias != "none")
+        self.key = Linear(width, shared, config, rngs, bias in ("all", "query_key_value"))
+        self.value = Linear(width, shared, config, rngs, bias != "none")
         if self.projects_positions:
-            self.position = Linear(config.hidden_size, inner, config, rngs, bias != "none")
-        self.output = Linear(inner, config.hidden_size, config, rngs, bias != "none", residual_output=True)
+            self.position = Linear(width, inner, config, rngs, bias != "none")
+        output_bias = bias in ("all", "query_value")
+        self.output = Linear(inner, width, config, rngs, output_bias, residual_output=True)
         self.init_score_parameters(config, rngs)
-        self.norm = layer_norm(config.hidden_size, config, rngs) if norm else None
+        self.norm = make_norm(width, config, rngs) if norm else None
+        self.output_norm = make_norm(width, config, rngs) if config.norm_placement == "sandwich" else None
+        self.query_norm = make_norm(config.head_dim, config, rngs) if config.qk_norm else None
+        self.key_norm = make_norm(config.head_dim, config, rngs) if config.qk_norm else None
         self.config = config
 
     def init_score_parameters(self, config: EncoderConfig, rngs: nnx.Rngs) -> None:
@@ -68,12 +73,22 @@ class Attention(nnx.Module):
         return self.output(self.attend(q, k, v, context, key).reshape(*x.shape[:2], -1))
 
     def project(self, x: Hidden, context: AttentionContext, source: Source | None = None) -> tuple[Queries, Keys, Keys]:
-        """Returns queries, keys and values, split into heads. Args: as in `__call__`."""
+        """Returns queries, keys and values by head, normed and rotated where configured. Args: as in `__call__`."""
         source = x if source is None else source
-        return self.split_heads(self.query(x)), self.split_heads(self.key(source)), self.split_heads(self.value(source))
+        q, k = self.split_heads(self.query(x)), self.split_heads(self.key(source))
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        if context.rotation is not None:
+            q, k = rotate(q, context.rotation), rotate(k, context.rotation)
+        return q, self.copy_heads(k), self.copy_heads(self.split_heads(self.value(source)))
 
-    def split_heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b N H"]:
-        return x.reshape(*x.shape[:-1], self.config.num_heads, self.config.head_dim)
+    def split_heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b M H"]:
+        return x.reshape(*x.shape[:-1], -1, self.config.head_dim)
+
+    def copy_heads(self, x: Float[Array, "*b M H"]) -> Float[Array, "*b N H"]:
+        """Copies every head of keys and values for the query heads that share it, so that all kernels serve them."""
+        copies = self.config.num_heads // x.shape[-2]
+        return x if copies == 1 else jnp.repeat(x, copies, axis=-2)
 
     def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
         """Returns the attention scores before masking and softmax, float32.
@@ -98,13 +113,6 @@ class Attention(nnx.Module):
 
 class SelfAttention(Attention):
     """Scaled dot-product attention, with rotary positions where configured."""
-
-    def project(self, x: Hidden, context: AttentionContext, source: Source | None = None) -> tuple[Queries, Keys, Keys]:
-        """Rotates queries and keys. Args: as in `Attention.__call__`."""
-        q, k, v = super().project(x, context, source)
-        if context.rotation is not None:
-            q, k = rotate(q, context.rotation), rotate(k, context.rotation)
-        return q, k, v
 
     def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
         """Returns q k / sqrt(H), float32. Args: as in `Attention.scores`."""

@@ -96,7 +96,7 @@ def attention_mask(segment_ids: Int[Array, "B S"], window: int = 0, causal: bool
         segment_ids: example of each token [B, S]; 0 = padding.
         window: tokens see window // 2 tokens on either side and themselves (AnswerDotAI/ModernBERT: 128 means 129
             keys); 0 = the whole sequence.
-        causal: tokens see themselves and earlier tokens.
+        causal: tokens see themselves and earlier tokens, of the window those before them only.
     """
     position = jnp.arange(segment_ids.shape[1])
     return visibility_mask(segment_ids, segment_ids, position[None], position[None], window, causal)[:, None]
@@ -122,7 +122,8 @@ def visibility_mask(
     if not window and not causal:
         return mask
     distance = query_positions[..., :, None] - key_positions[..., None, :]
-    return mask & ((jnp.abs(distance) <= window // 2) if window else distance >= 0)
+    mask = mask & (distance >= 0) if causal else mask
+    return mask & (jnp.abs(distance) <= window // 2) if window else mask
 
 
 def has_visible_key(segment_ids: Int[Array, "B S"], window: int = 0, causal: bool = False) -> Bool[Array, "B S"]:

@@ -155,10 +155,10 @@ def _splash_kernel(heads: int, length: int, window: int, causal: bool, interpret
 
     shape = (length, length)
     mask: Any = masks.FullMask(shape)
-    if causal:
+    if window:
+        mask = masks.LocalMask(shape, (window // 2, 0 if causal else window // 2), 0)
+    elif causal:
         mask = masks.CausalMask(shape)
-    elif window:
-        mask = masks.LocalMask(shape, (window // 2, window // 2), 0)
     block = next(size for size in _BLOCKS if length % size == 0)
     if window:
         block = min(block, -(-window // LANES) * LANES)

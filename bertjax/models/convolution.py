@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, activation, dot, initializer, layer_norm
+from bertjax.models.linear import Key, activation, dot, initializer, make_norm
 
 
 class Convolution(nnx.Module):
@@ -22,7 +22,7 @@ class Convolution(nnx.Module):
         shape = config.conv_kernel_size, config.hidden_size, config.hidden_size
         self.kernel = nnx.Param(initializer(config)(rngs.params(), shape, jnp.float32))
         self.bias = nnx.Param(jnp.zeros((config.hidden_size,), jnp.float32))
-        self.norm = layer_norm(config.hidden_size, config, rngs)
+        self.norm = make_norm(config.hidden_size, config, rngs)
         self.config = config
 
     @jax.named_scope("convolution")

@@ -33,7 +33,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.models.attention import Attention, Keys, Queries, Scores, average_values
 from bertjax.models.attention_context import AttentionContext, DisentangledPositions, visibility_mask
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, einsum, initializer, layer_norm
+from bertjax.models.linear import Key, Linear, einsum, initializer, make_norm
 from bertjax.models.relative_shift import distance_scores, distance_scores_at
 
 
@@ -52,7 +52,7 @@ class DistanceEmbeddings(nnx.Module):
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         shape = 2 * attention_span(config), config.hidden_size
         self.embedding = nnx.Param(initializer(config)(rngs.params(), shape, jnp.float32))
-        self.norm = layer_norm(config.hidden_size, config, rngs) if config.norm_relative_embeddings else None
+        self.norm = make_norm(config.hidden_size, config, rngs) if config.norm_relative_embeddings else None
         self.config = config
 
     def __call__(self, seq_len: int) -> Float[Array, "U D"]:
@@ -112,7 +112,7 @@ class DisentangledAttention(Attention):
         super().__init__(config, rngs, norm)
         sizes, bias = (config.hidden_size, config.num_heads * config.head_dim), config.attention_bias
         terms = () if config.share_att_key else config.pos_att_type
-        self.position_key = Linear(*sizes, config, rngs, bias == "all") if "c2p" in terms else None
+        self.position_key = Linear(*sizes, config, rngs, self.key.bias is not None) if "c2p" in terms else None
         self.position_query = Linear(*sizes, config, rngs, bias != "none") if "p2c" in terms else None
 
     def attend(self, q: Queries, k: Keys, v: Keys, context: AttentionContext, key: Key | None) -> Queries:
@@ -139,7 +139,7 @@ class DisentangledAttention(Attention):
 
         Distant positions share rows. These are copied by a matmul: the gradient of a gather has no fixed order.
         """
-        projected = self.split_heads(projection(table))
+        projected = self.copy_heads(self.split_heads(projection(table)))
         _, index = used_buckets(self.config, seq_len)
         if len(projected) == len(index):
             return projected[::-1]

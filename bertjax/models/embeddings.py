@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, initializer, layer_norm
+from bertjax.models.linear import Key, Linear, initializer, make_norm
 from bertjax.models.mesh import unshard_table
 from bertjax.models.rope import sinusoids
 
@@ -32,7 +32,7 @@ class Embeddings(nnx.Module):
         self.position_embeddings = table(num_positions) if config.position_embedding == "learned" else None
         self.token_type_embeddings = table(config.type_vocab_size) if config.type_vocab_size else None
         norm_size = config.embedding_dim if config.embedding_norm == "before" else config.hidden_size
-        self.norm = layer_norm(norm_size, config, rngs) if config.embedding_norm != "none" else None
+        self.norm = make_norm(norm_size, config, rngs) if config.embedding_norm != "none" else None
         sizes, bias = (config.embedding_dim, config.hidden_size), config.embedding_projection_bias
         self.projection = Linear(*sizes, config, rngs, bias) if config.embedding_size is not None else None
         self.config = config

@@ -20,7 +20,7 @@ from bertjax.models.dropout import dropout
 from bertjax.models.embeddings import Embeddings
 from bertjax.models.layer import ATTENTION_TENSORS, Layer
 from bertjax.models.layer_stack import Stacked, get_layer, init_attention_norms, init_layers, run_layers
-from bertjax.models.linear import Key, initializer, layer_norm
+from bertjax.models.linear import Key, initializer, make_norm
 from bertjax.models.mesh import shard_batch
 from bertjax.models.relative_attention import allow_self, make_relative_positions
 from bertjax.types import Params
@@ -55,7 +55,7 @@ class Encoder(nnx.Module):
         if attention == "relative":  # initial state of the second stream: see two_stream.py
             self.mask_embedding = nnx.Param(initializer(config)(rngs.params(), (config.hidden_size,), jnp.float32))
         self.convolution = Convolution(config, rngs) if config.conv_kernel_size else None
-        self.norm = layer_norm(config.hidden_size, config, rngs) if config.norm_placement == "pre" else None
+        self.norm = make_norm(config.hidden_size, config, rngs) if config.norm_placement != "post" else None
         self.config = config
 
     def __call__(

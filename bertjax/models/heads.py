@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, activation, dot, initializer, layer_norm
+from bertjax.models.linear import Key, Linear, activation, dot, initializer, make_norm
 from bertjax.models.mesh import shard_batch, unshard_table
 
 
@@ -28,15 +30,18 @@ class Pooler(nnx.Module):
 class MlmHead(nnx.Module):
     """dense -> activation -> norm -> scores against the word embeddings (tied, owned by the encoder) + bias.
 
-    `mlm_head="bias"` has only the scores and the bias (XLNet), "tied" only the scores (GPT-2).
+    `mlm_head="bias"` has only the scores and the bias (XLNet), "tied" only the scores (GPT-2). Without
+    `tie_word_embeddings` the scores are against a table of the head.
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         size, transform = config.embedding_dim, config.mlm_head == "transform"
         has_bias = config.mlm_head != "tied" and config.mlm_bias
         self.dense = Linear(config.hidden_size, size, config, rngs, config.head_dense_bias) if transform else None
-        self.norm = layer_norm(size, config, rngs) if transform else None
+        self.norm = make_norm(size, config, rngs) if transform else None
         self.bias = nnx.Param(jnp.zeros((config.table_size,), jnp.float32)) if has_bias else None
+        draw = functools.partial(initializer(config), shape=(config.table_size, size), dtype=jnp.float32)
+        self.table = None if config.tie_word_embeddings else nnx.Param(draw(rngs.params()))
         self.config = config
 
     @jax.named_scope("head")
@@ -45,7 +50,7 @@ class MlmHead(nnx.Module):
         if self.dense is not None and self.norm is not None:
             act = activation(self.config.mlm_act or self.config.hidden_act)
             hidden = self.norm(act(self.dense(hidden)))
-        return tied_logits(hidden, table, self.bias, self.config)
+        return tied_logits(hidden, table if self.table is None else self.table[...], self.bias, self.config)
 
 
 @jax.named_scope("head")
@@ -76,7 +81,7 @@ class ReplacedTokenHead(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        self.norm = layer_norm(config.hidden_size, config, rngs) if config.rtd_head == "summary" else None
+        self.norm = make_norm(config.hidden_size, config, rngs) if config.rtd_head == "summary" else None
         self.dense = Linear(config.hidden_size, config.hidden_size, config, rngs)
         self.output = Linear(config.hidden_size, 1, config, rngs)
         self.config = config
@@ -99,9 +104,9 @@ class SpanBoundaryHead(nnx.Module):
             config.span_positions, config.span_position_size, embedding_init=initializer(config), rngs=rngs
         )
         self.first = Linear(2 * size + config.span_position_size, size, config, rngs)
-        self.first_norm = layer_norm(size, config, rngs)
+        self.first_norm = make_norm(size, config, rngs)
         self.second = Linear(size, config.embedding_dim, config, rngs)
-        self.second_norm = layer_norm(config.embedding_dim, config, rngs)
+        self.second_norm = make_norm(config.embedding_dim, config, rngs)
         self.bias = nnx.Param(jnp.zeros((config.table_size,), jnp.float32))
         self.config = config
 
@@ -140,7 +145,7 @@ class ScoreHead(nnx.Module):
     def __init__(self, config: EncoderConfig, num_scores: int, dense: bool, rngs: nnx.Rngs):
         size = config.hidden_size
         self.dense = Linear(size, size, config, rngs, config.head_dense_bias) if dense else None
-        self.norm = layer_norm(size, config, rngs) if dense and config.classifier_norm else None
+        self.norm = make_norm(size, config, rngs) if dense and config.classifier_norm else None
         self.output = Linear(size, num_scores, config, rngs)
         self.config = config
 

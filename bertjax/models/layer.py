@@ -11,7 +11,7 @@ from bertjax.models.attention import Attention, Hidden, SelfAttention, Source, m
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.disentangled_attention import DisentangledAttention
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Key, Linear, activation, layer_norm
+from bertjax.models.linear import Key, Linear, activation, make_norm
 from bertjax.models.relative_attention import RelativeAttention
 
 ATTENTION_CLASSES: dict[str, type[Attention]] = {
@@ -34,7 +34,9 @@ class FeedForward(nnx.Module):
         self.gate = Linear(*sizes, config, rngs, bias) if config.feed_forward == "glu" else None
         self.intermediate = Linear(*sizes, config, rngs, bias)
         self.output = Linear(*sizes[::-1], config, rngs, bias, residual_output=True)
-        self.norm = layer_norm(config.hidden_size, config, rngs)
+        self.norm = make_norm(config.hidden_size, config, rngs)
+        sandwich = config.norm_placement == "sandwich"
+        self.output_norm = make_norm(config.hidden_size, config, rngs) if sandwich else None
         self.config = config
 
     @jax.named_scope("feed_forward")
@@ -48,6 +50,7 @@ class FeedForward(nnx.Module):
 class Layer(nnx.Module):
     """Post-norm, as in BERT: x = norm(x + dropout(block(x))), twice; or pre-norm: x = x + dropout(block(norm(x))).
 
+    "sandwich" is pre-norm with a norm of each block's output; with "parallel" both blocks read the same x.
     `attention_norm=False` leaves out the norm before the attention, as in ModernBERT's first layer.
     """
 
@@ -77,15 +80,18 @@ class Layer(nnx.Module):
         attended = self.attention(
             self._pre_norm(x), context, keys[0], None if source is None else self._pre_norm(source)
         )
-        x = x + dropout(attended, attention_rate, keys[1])
-        return x + dropout(self.feed_forward(self.feed_forward.norm(x), keys[3]), feed_forward_rate, keys[2])
+        attended = x + dropout(_normed(self.attention, attended), attention_rate, keys[1])
+        source = x if self.config.norm_placement == "parallel" else attended
+        added = _normed(self.feed_forward, self.feed_forward(self.feed_forward.norm(source), keys[3]))
+        return attended + dropout(added, feed_forward_rate, keys[2])
 
     def attention_tensors(self, x: Float[Array, "B S D"], context: AttentionContext) -> dict[str, Array]:
         """Computes `ATTENTION_TENSORS` for the layer input `x`, without dropout; `jit` removes those not used.
 
         Returns:
-            `query`, `key`, `value` [B, S, N, H]; `scores` [B, N, S, S] before the softmax, float32, undefined where
-            `context.visible()` is False; `probabilities` [B, N, S, S], their softmax.
+            `query`, `key`, `value` [B, S, N, H], the latter two copied for all heads that share them; `scores`
+            [B, N, S, S] before the softmax, float32, undefined where `context.visible()` is False; `probabilities`
+            [B, N, S, S], their softmax.
         """
         q, k, v = self.attention.project(self._pre_norm(x), context)
         scores = self.attention.scores(q, k, context)
@@ -94,5 +100,10 @@ class Layer(nnx.Module):
 
     def _pre_norm(self, x: Array) -> Array:
         """Returns the input of the attention block."""
-        norm = self.attention.norm if self.config.norm_placement == "pre" else None
+        norm = None if self.config.norm_placement == "post" else self.attention.norm
         return x if norm is None else norm(x)
+
+
+def _normed(block: Attention | FeedForward, output: Hidden) -> Hidden:
+    """Returns the output of a block, normed where the block has an `output_norm`."""
+    return output if block.output_norm is None else block.output_norm(output)

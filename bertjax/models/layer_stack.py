@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.layer import Layer
-from bertjax.models.linear import Key, layer_norm
+from bertjax.models.linear import Key, Norm, make_norm
 from bertjax.models.mesh import shard_batch
 from bertjax.types import Params
 
@@ -44,10 +44,10 @@ def init_layers(config: EncoderConfig, rngs: nnx.Rngs) -> Layer:
     return _init_stack(lambda rngs: Layer(config, rngs, norm), keys)
 
 
-def init_attention_norms(config: EncoderConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
+def init_attention_norms(config: EncoderConfig, rngs: nnx.Rngs) -> Norm:
     """Returns the attention norms of all layers but the first, [L - 1, D]."""
     keys = jax.random.split(rngs.params(), config.num_layers - 1)
-    return _init_stack(lambda rngs: layer_norm(config.hidden_size, config, rngs), keys)
+    return _init_stack(lambda rngs: make_norm(config.hidden_size, config, rngs), keys)
 
 
 def _init_stack(make: Callable[[nnx.Rngs], Any], keys: Array) -> Any:

@@ -1,4 +1,4 @@
-"""Matrix multiplications, layer norm, initialisers and activations shared by every module.
+"""Matrix multiplications, norms, initialisers and activations shared by every module.
 
 Matmuls read operands in `compute_dtype` and accumulate in float32. For those with a weight, `dot` defines its backward
 pass as well: jax's transpose rules would multiply a float32 cotangent with a bfloat16 weight, at float32 speed.
@@ -19,6 +19,7 @@ from bertjax.config.model import EncoderConfig
 
 Key = Array
 Activation = Callable[[Array], Array]
+Norm = nnx.LayerNorm | nnx.RMSNorm
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -113,14 +114,18 @@ class Linear(nnx.Module):
         return out + jnp.expand_dims(self.bias[...], range(out.ndim - 1)).astype(out.dtype)
 
 
-def layer_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """Returns a layer norm with two-pass variance: the one-pass form loses digits that Hugging Face's keeps.
+def make_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> Norm:
+    """Returns a norm, with two-pass variance: the one-pass form loses digits that Hugging Face's keeps.
+
+    RMS norms divide by the root mean square, without centring and without a bias (arXiv:1910.07467).
 
     Args:
         size: width of the normalized axis.
-        config: epsilon, bias and dtype.
+        config: kind, epsilon, bias and dtype.
         rngs: stream of the parameters.
     """
+    if config.norm_type == "rms_norm":
+        return nnx.RMSNorm(size, epsilon=config.layer_norm_eps, dtype=jnp.dtype(config.result_dtype), rngs=rngs)
     return nnx.LayerNorm(
         size,
         epsilon=config.layer_norm_eps,

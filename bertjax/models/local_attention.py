@@ -60,7 +60,7 @@ def split_blocks(q: Array, k: Array, v: Array, context: AttentionContext, block:
     ids = split(context.segment_ids)
     position = jnp.arange(3 * block)  # the same in every block: only distances matter
     query_position, key_position = position[None, None, block:-block], position[None, None]
-    mask = visibility_mask(ids, with_neighbours(ids), query_position, key_position, context.window, False)
+    mask = visibility_mask(ids, with_neighbours(ids), query_position, key_position, context.window, context.causal)
     keys, values = (flatten(with_neighbours(split(x))) for x in (k, v))
     return Blocks(flatten(split(q)), keys, values, flatten(mask)[:, None])
 

@@ -60,13 +60,15 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
         keys_per_token: Mean number of keys of a global layer.
     """
     width, inner = config.hidden_size, config.num_heads * config.head_dim
-    matrices = 4 * width * inner + (3 if config.feed_forward == "glu" else 2) * width * config.intermediate_size
+    projected = 2 * inner + 2 * config.kv_heads * config.head_dim
+    matrices = width * projected + (3 if config.feed_forward == "glu" else 2) * width * config.intermediate_size
     weights = config.num_layers * config.inner_layers * matrices
     weights += 0 if config.embedding_size is None else width * config.embedding_size
     head = config.embedding_dim * config.table_size
     head += width * config.embedding_dim if config.mlm_head == "transform" else 0
     local = sum(config.is_local(layer) for layer in range(config.num_layers))
-    keys = (config.num_layers - local) * keys_per_token + local * min(keys_per_token, config.local_attention + 1)
+    window = 1 + config.local_attention // (2 if config.causal else 1)
+    keys = (config.num_layers - local) * keys_per_token + local * min(keys_per_token, window)
     matmuls = {"disentangled": 2 + len(config.pos_att_type), "relative": 3}.get(config.attention_position, 2)
     attention = 6.0 * matmuls * config.inner_layers * inner * keys
     return 6.0 * (weights + predicted_share * head) + attention

@@ -30,6 +30,7 @@ RULES: list[tuple[str, tuple[str | tuple[str, ...] | None, ...]]] = [
     (r".*/feed_forward/(intermediate|gate)/bias", ("tensor",)),
     (r".*/feed_forward/output/kernel", ("tensor", "fsdp")),
     (r".*/dense/kernel", ("fsdp", None)),
+    (r"(.*/)?mlm_head/table", (("tensor", "fsdp"), None)),
     (r"(.*/)?mlm_head/bias", ("tensor",)),
     (r".*", ()),  # replicated
 ]

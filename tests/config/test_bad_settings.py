@@ -20,7 +20,7 @@ from bertjax.config.overrides import declared
 from bertjax.errors import UserError
 from bertjax.experiment import workdir
 
-FILE = """
+FILE = """from math import inf, nan
 from bertjax.config.defaults import base_config
 
 def get_config():
@@ -78,7 +78,6 @@ def refused(arguments: list[str], key: str, folder: Path, capsys: pytest.Capture
 def in_file(key: str, value: Any) -> str:
     """A config file that sets a key; Python neither prints nor reads whole numbers of thousands of digits."""
     text = f"10**{len(f'{value:x}')}" if isinstance(value, int) and abs(value) > 10**4000 else repr(value)
-    text = text.replace("nan", 'float("nan")').replace("inf", 'float("inf")') if isinstance(value, float) else text
     return FILE.format(line=f"config.{key} = {text}")
 
 

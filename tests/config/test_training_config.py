@@ -7,6 +7,7 @@ import re
 import pytest
 
 from bertjax.config.distributed import MeshConfig, check_batch_size
+from bertjax.config.model import EncoderConfig
 from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig, parse_rules
 from bertjax.config.training import LoopConfig
 from bertjax.errors import UserError
@@ -121,11 +122,13 @@ def test_mesh_shapes() -> None:
 
 
 def test_the_tensor_axis_never_cuts_through_a_head() -> None:
-    MeshConfig(1, 1, 4).check_model(12, 3072)
+    MeshConfig(1, 1, 4).check_model(EncoderConfig())
     with refused("mesh.tensor=8 does not divide model.num_heads=12; 1, 2, 3, 4, 6, 12 do"):
-        MeshConfig(1, 1, 8).check_model(12, 3072)
+        MeshConfig(1, 1, 8).check_model(EncoderConfig())
+    with refused("mesh.tensor=4 does not divide model.num_key_value_heads=3; 1, 3 do"):
+        MeshConfig(1, 1, 4).check_model(EncoderConfig(num_key_value_heads=3))
     with refused("mesh.tensor=3 does not divide model.intermediate_size=64; 1, 2, 4, 8, 16, 32, 64 do"):
-        MeshConfig(1, 1, 3).check_model(12, 64)
+        MeshConfig(1, 1, 3).check_model(EncoderConfig(intermediate_size=64))
 
 
 def test_rows_must_be_dealt_evenly() -> None:

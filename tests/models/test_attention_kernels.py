@@ -28,6 +28,7 @@ PLAIN = EncoderConfig(
 )
 NARROW = dataclasses.replace(PLAIN, hidden_size=128, compute_dtype="bfloat16")
 KINDS = [pytest.param(0, False, id="whole"), pytest.param(0, True, id="causal"), pytest.param(30, False, id="window")]
+KINDS += [pytest.param(30, True, id="causal window")]
 
 
 def with_implementation(config: EncoderConfig, name: str) -> EncoderConfig:

@@ -13,7 +13,7 @@ import pytest
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.encoder import EncoderOutput
-from bertjax.models.model import bind
+from bertjax.models.model import bind, init_params
 from bertjax.types import Params
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
@@ -229,3 +229,24 @@ def test_every_layer_drops_other_elements(small: EncoderConfig, small_params: Pa
         assert abs((kept[one] == kept[other]).mean() - 0.5) < 0.05
     np.testing.assert_array_equal(kept, np.asarray(run(jax.random.key(0)))[1:] > 0)
     assert abs((kept == (np.asarray(run(jax.random.key(1)))[1:] > 0)).mean() - 0.5) < 0.05
+
+
+@pytest.mark.parametrize("placement", ["sandwich", "parallel"])
+def test_placements_of_norms_by_hand(small: EncoderConfig, batch: dict, placement: str) -> None:
+    """Sandwich (arXiv:2502.02732, Peri-LN) norms what goes into a block and what comes out; parallel as in GPT-NeoX."""
+    config = dataclasses.replace(small, norm_placement=placement, num_layers=1)
+    params = init_params(config, ("mlm",), jax.random.key(0))
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: leaf + rng.normal(0.0, 0.3, leaf.shape).astype(np.float32), params)
+    encoder = bind(config, ("mlm",), params).encoder
+    arrays = [jnp.asarray(batch[name]) for name in NAMES]
+    found, states, *_ = encoder(*arrays, collect=("hidden_states",))
+    x = states[0]
+    layer, context = encoder.layer(0), encoder.contexts(*arrays[1:])[False]
+    attended, block = layer.attention(layer.attention.norm(x), context, None), layer.feed_forward
+    if placement == "parallel":
+        expected = x + attended + block(block.norm(x))
+    else:
+        middle = x + layer.attention.output_norm(attended)
+        expected = middle + block.output_norm(block(block.norm(middle)))
+    np.testing.assert_allclose(found, encoder.norm(expected), atol=2e-6)

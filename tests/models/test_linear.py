@@ -13,7 +13,7 @@ from flax import nnx
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Linear, activation, dot, initializer, layer_norm
+from bertjax.models.linear import Linear, activation, dot, initializer, make_norm
 
 
 def operands(transposed: bool) -> tuple[jax.Array, jax.Array]:
@@ -121,9 +121,9 @@ def test_layer_norm_keeps_its_digits_far_from_zero() -> None:
     x = np.random.default_rng(0).normal(100.0, 0.1, (4, 256)).astype(np.float32)
     exact = x.astype(np.float64)
     exact = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
-    np.testing.assert_allclose(layer_norm(256, config, nnx.Rngs(0))(jnp.asarray(x)), exact, atol=2e-3)
+    np.testing.assert_allclose(make_norm(256, config, nnx.Rngs(0))(jnp.asarray(x)), exact, atol=2e-3)
 
 
 def test_layer_norm_adds_the_epsilon_of_the_config() -> None:
-    norm = layer_norm(2, EncoderConfig(layer_norm_eps=3.0), nnx.Rngs(0))
+    norm = make_norm(2, EncoderConfig(layer_norm_eps=3.0), nnx.Rngs(0))
     np.testing.assert_allclose(norm(jnp.asarray([[-1.0, 1.0]])), [[-0.5, 0.5]], rtol=1e-6)  # 1 / sqrt(1 + 3)

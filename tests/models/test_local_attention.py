@@ -36,10 +36,11 @@ def packed_ids(rows: int, length: int) -> jax.Array:
 
 
 @pytest.mark.parametrize(("window", "length"), [(1, 257), (2, 320), (7, 257), (64, 320), (130, 257)])
-def test_blocks_are_the_whole_row(window: int, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_are_the_whole_row(window: int, length: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients, at padding too."""
     q, k, v, weights = draw(2, length, 4)
-    context = AttentionContext(packed_ids(2, length), window)
+    context = AttentionContext(packed_ids(2, length), window, causal)
     assert should_block(length, window)
     found = []
     for whole in (False, True):
@@ -82,7 +83,7 @@ def test_dropout_in_blocks_keeps_the_mean() -> None:
     assert abs(out.mean() - 1.0) < 0.01 and out.std() > 0.05
 
 
-@pytest.mark.parametrize(("window", "causal"), [(0, False), (0, True), (5, False), (6, False)])
+@pytest.mark.parametrize(("window", "causal"), [(0, False), (0, True), (5, False), (6, False), (5, True)])
 def test_queries_that_see_nothing_are_known_without_the_matrix(window: int, causal: bool) -> None:
     ids = jnp.asarray(np.random.default_rng(0).choice([0, 0, 0, 0, 0, 0, 1, 2], (6, 40)), jnp.int32).at[5].set(0)
     expected = attention_mask(ids, window, causal)[:, 0].any(-1)

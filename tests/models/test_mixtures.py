@@ -33,7 +33,20 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "disentangled-linear": {"attention_position": "disentangled", "share_att_key": True},
         "relative": {"attention_position": "relative", "relative_segments": True},
     },
-    "norm": {"post": {}, "pre": {"norm_placement": "pre"}, "pre-bare": {"norm_placement": "pre", "norm_bias": False}},
+    "norm": {
+        "post": {},
+        "pre": {"norm_placement": "pre"},
+        "pre-bare": {"norm_placement": "pre", "norm_bias": False},
+        "post-rms": {"norm_type": "rms_norm"},
+        "sandwich-rms": {"norm_placement": "sandwich", "norm_type": "rms_norm"},
+        "parallel": {"norm_placement": "parallel"},
+    },
+    "heads": {
+        "plain": {},
+        "grouped": {"num_heads": 4, "num_key_value_heads": 2, "head_size": 6},
+        "one": {"num_key_value_heads": 1, "qk_norm": True},
+    },
+    "table": {"tied": {}, "untied": {"tie_word_embeddings": False}},
     "first_norm": {"all": {}, "skipped": {"first_attention_norm": False}},
     "feed_forward": {
         "dense": {},
@@ -53,13 +66,13 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "local": {"local_attention": 4, "global_attn_every_n_layers": 3},
         "often": {"local_attention": 2, "global_attn_every_n_layers": 2},
         "causal": {"causal": True},
+        "causal-local": {"causal": True, "local_attention": 4, "global_attn_every_n_layers": 3},
     },
-    "bias": {"all": {}, "none": {"attention_bias": "none"}, "query_value": {"attention_bias": "query_value"}},
+    "bias": {"all": {}} | {bias: {"attention_bias": bias} for bias in ("none", "query_value", "query_key_value")},
     "extra": {
         "none": {},
         "convolution": {"conv_kernel_size": 3},
         "decoder": {"enhanced_decoder": True},
-        "head-size": {"head_size": 6},
     },
 }
 # Pairs that no model has, and the words of the refusal.
@@ -71,8 +84,14 @@ REFUSED = {
     (("extra", "convolution"), ("sharing", "groups")): "layer 0 must have parameters of its own",
     (("extra", "decoder"), ("sharing", "all")): "enhanced_decoder runs the last layer again",
     (("extra", "decoder"), ("sharing", "groups")): "enhanced_decoder runs the last layer again",
-    (("extra", "decoder"), ("norm", "pre")): "enhanced_decoder needs norm_placement=post",
-    (("extra", "decoder"), ("norm", "pre-bare")): "enhanced_decoder needs norm_placement=post",
+    **{
+        (("extra", "decoder"), ("norm", norm)): "enhanced_decoder needs norm_placement=post"
+        for norm in ("pre", "pre-bare", "sandwich-rms", "parallel")
+    },
+    (("first_norm", "skipped"), ("norm", "post-rms")): "first_attention_norm=false needs",
+    (("extra", "decoder"), ("sight", "causal-local")): "causal models have none",
+    (("extra", "convolution"), ("sight", "causal-local")): "sees the next token",
+    (("bias", "query_key_value"), ("relative", "relative")): "relative scores have biases of their own",
     (("extra", "decoder"), ("first_norm", "skipped")): "first_attention_norm=false needs|enhanced_decoder needs",
     (("absolute", "learned"), ("extra", "decoder")): "position_embedding must be none",
     (("absolute", "sinusoidal"), ("extra", "decoder")): "position_embedding must be none",
@@ -90,9 +109,15 @@ def config_of(choice: dict[str, str]) -> EncoderConfig:
     values: dict[str, Any] = {}
     for axis, name in choice.items():
         values |= AXES[axis][name]
-    sizes = {"vocab_size": 40, "hidden_size": 16, "num_layers": 5, "num_heads": 2, "intermediate_size": 20}
+    sizes: dict[str, Any] = {
+        "vocab_size": 40,
+        "hidden_size": 16,
+        "num_layers": 5,
+        "num_heads": 2,
+        "intermediate_size": 20,
+    }
     sizes |= {"max_position_embeddings": S, "hidden_dropout": 0.1, "attention_dropout": 0.1}
-    return EncoderConfig(**sizes, padded_vocab_size=48, initializer_range=0.2, **values)
+    return EncoderConfig(padded_vocab_size=48, initializer_range=0.2, **(sizes | values))
 
 
 def is_refused(choice: dict[str, str]) -> bool:
@@ -206,7 +231,7 @@ def test_what_makes_no_sense_is_known_and_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(("pair", "words"), REFUSED.items(), ids=lambda value: str(value)[:60])
 def test_a_refusal_says_why(pair: Pair, words: str) -> None:
     neutral = {axis: next(iter(choices)) for axis, choices in AXES.items()} | {"absolute": "none", "norm": "post"}
-    if dict(pair).get("first_norm") == "skipped" and dict(pair).get("norm") != "post":
+    if dict(pair).get("first_norm") == "skipped" and not dict(pair).get("norm", "").startswith("post"):
         neutral["norm"] = "pre"
     if dict(pair).get("relative") == "relative":
         neutral["bias"] = "none"

@@ -182,7 +182,7 @@ def generator_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> E
             f"data.seq_len={cfg.data.seq_len} is longer than the generator's position table, "
             f"generator.max_position_embeddings={generator.max_position_embeddings}"
         )
-    read_group(cfg, MeshConfig).check_model(generator.num_heads, generator.intermediate_size)
+    read_group(cfg, MeshConfig).check_model(generator)
     return generator
 
 

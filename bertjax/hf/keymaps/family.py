@@ -197,7 +197,7 @@ def linear(
 
 
 def norm(param: str, tensor: str, config: EncoderConfig, axis: str = "D", head: str = "") -> tuple[Entry, ...]:
-    """Returns the entries of a layer norm: scale, and bias where the config's norms have one.
+    """Returns the entries of a norm: scale, and bias where the config's norms have one.
 
     Args:
         param: path of the norm.
@@ -207,7 +207,9 @@ def norm(param: str, tensor: str, config: EncoderConfig, axis: str = "D", head: 
         head: the head that it belongs to.
     """
     scale = Entry(f"{param}/scale", f"{tensor}.weight", axis, "same", head)
-    return (scale, Entry(f"{param}/bias", f"{tensor}.bias", axis, "same", head)) if config.norm_bias else (scale,)
+    if not config.norm_bias or config.norm_type == "rms_norm":
+        return (scale,)
+    return scale, Entry(f"{param}/bias", f"{tensor}.bias", axis, "same", head)
 
 
 def table(param: str, tensor: str, axes: str) -> tuple[Entry, ...]:
