@@ -23,6 +23,10 @@ def _relative(config: ArchitectureConfig) -> bool:
     return config.attention_position == "relative"
 
 
+def _biased(config: ArchitectureConfig) -> bool:
+    return config.attention_position == "relative_bias"
+
+
 def _learned(config: ArchitectureConfig) -> bool:
     return config.position_embedding == "learned"
 
@@ -33,7 +37,17 @@ def _dropout(default: float | None, help: str) -> float:
 
 FAMILIES = ["bert", "ernie", "megatron-bert", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"]
 FAMILIES += ["camembert", "data2vec-text", "albert", "distilbert", "electra"]
-FAMILIES += ["deberta", "deberta-v2", "modernbert", "gpt2", "xlnet", "bertjax"]
+FAMILIES += [
+    "deberta",
+    "deberta-v2",
+    "modernbert",
+    "gpt2",
+    "xlnet",
+    "mpnet",
+    "nomic_bert",
+    "jina_embeddings_v3",
+    "bertjax",
+]
 """Values of `model.family`: the names in `bertjax.hf.keymaps.FAMILIES`, and our own format."""
 MAX_WIDTH = 1_000_000
 MAX_LAYERS = 10_000
@@ -111,8 +125,9 @@ class ArchitectureConfig(Settings, group="model"):
 
     attention_position: str = setting(
         "none",
-        choices=("none", "rotary", "disentangled", "relative"),
-        help="Positions inside attention: none, rotary, disentangled (DeBERTa), relative (XLNet).",
+        choices=("none", "rotary", "disentangled", "relative", "relative_bias"),
+        help="Positions inside attention: none, rotary, disentangled (DeBERTa), relative (XLNet), relative_bias (per "
+        "head and bucket of distances, the same in all layers: T5, MPNet).",
     )
     global_rope_theta: float = setting(
         10_000.0,
@@ -186,6 +201,12 @@ class ArchitectureConfig(Settings, group="model"):
         transfer=True,
         read_if=_relative,
         help="Relative: the second half of a batch is text in reverse, with reversed distances (XLNet).",
+    )
+    relative_attention_num_buckets: int = setting(
+        32, at_least=4, read_if=_biased, help="Relative bias: buckets of distances, both sides together."
+    )
+    relative_attention_max_distance: int = setting(
+        128, at_least=1, transfer=True, read_if=_biased, help="Relative bias: distances from here on share a bucket."
     )
     conv_kernel_size: int = setting(
         0,

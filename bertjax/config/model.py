@@ -252,6 +252,11 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
             f"{config.max_distance}: the far distances share logarithmic buckets",
         ),
         (
+            position == "relative_bias" and config.relative_attention_max_distance <= _exact_distances(config),
+            f"relative_attention_max_distance must be more than {_exact_distances(config)}, the distances with a "
+            f"bucket of their own, not {config.relative_attention_max_distance}",
+        ),
+        (
             config.relative_segments and position != "relative",
             "relative_segments belongs to attention_position=relative",
         ),
@@ -290,7 +295,8 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
         (config.causal and config.conv_kernel_size > 0, "conv_kernel_size sees the next token: not in causal models"),
         (config.causal and config.enhanced_decoder, "enhanced_decoder predicts masked words: causal models have none"),
         (
-            position in ("disentangled", "relative") and config.attention_implementation not in ("auto", "xla"),
+            position in ("disentangled", "relative", "relative_bias")
+            and config.attention_implementation not in ("auto", "xla"),
             f"attention_implementation={config.attention_implementation} and attention_position={position}: the "
             "kernels know no terms of positions; take auto or xla",
         ),
@@ -312,6 +318,11 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
             "enhanced_decoder needs norm_placement=post and at least two layers",
         ),
     ]
+
+
+def _exact_distances(config: EncoderConfig) -> int:
+    """Returns the distances per side that have a bucket of their own: half of the buckets of the side."""
+    return config.relative_attention_num_buckets // (2 if config.causal else 4)
 
 
 def _divisors_near(number: int, heads: int) -> str:

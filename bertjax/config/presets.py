@@ -231,6 +231,34 @@ _TRANSFORMER = {
     "classifier_dense": "none",
 }
 
+# microsoft/MPNet:pretraining/fairseq/models/masked_permutation_net.py, mpnet_rel_base (arXiv:2004.09297).
+_MPNET = _ROBERTA | {"family": "mpnet", "attention_position": "relative_bias", "type_vocab_size": 0}
+
+# XLM-R with rotary positions (arXiv:2409.10173; huggingface/transformers:models/jina_embeddings_v3), without adapters.
+_JINA_V3 = _ROBERTA | {
+    "family": "jina_embeddings_v3",
+    "position_embedding": "none",
+    "position_offset": 0,
+    "max_position_embeddings": 8194,
+    "attention_position": "rotary",
+    "global_rope_theta": 20_000.0,
+}
+
+# nomic-ai/contrastors:src/contrastors/models (arXiv:2402.01613).
+_NOMIC = {
+    "family": "nomic_bert",
+    "position_embedding": "none",
+    "max_position_embeddings": 2048,
+    "attention_position": "rotary",
+    "global_rope_theta": 1_000.0,
+    "attention_bias": "none",
+    "feed_forward": "glu",
+    "feed_forward_bias": False,
+    "hidden_act": "silu",
+    "initializer": "normal",
+    **_NO_DROPOUT,
+}
+
 PRESETS: dict[str, Values] = {
     **_BERT,
     "spanbert-base": _sizes(12, 768) | _SPANBERT,
@@ -270,6 +298,9 @@ PRESETS: dict[str, Values] = {
     "xlnet-large": _sizes(24, 1024) | _XLNET,
     "modernbert-base": _sizes(22, 768, 12, 1152) | _MODERNBERT,
     "modernbert-large": _sizes(28, 1024, 16, 2624) | _MODERNBERT,
+    "mpnet-base": _sizes(12, 768) | _MPNET,
+    "nomic-bert-2048": _sizes(12, 768) | _NOMIC,
+    "jina-embeddings-v3": _sizes(24, 1024) | _JINA_V3,
     "gpt2": _sizes(12, 768) | _GPT2,
     "gpt2-medium": _sizes(24, 1024) | _GPT2,
     "gpt2-large": _sizes(36, 1280) | _GPT2,

@@ -106,6 +106,7 @@ class KeyMap:
         entries: parameters and their tensors.
         sizes: lengths of the axis letters, at the true vocabulary size.
         renames: (regex, replacement), applied to every tensor name that is read: old and short spellings.
+        splits: (regex, replacements): a tensor of that name is the tensors of these, one after the other.
         ignored: regexes of tensors that carry nothing (buffers).
         ties: copy -> original; a copy replaces its original where that is absent. A table must equal its original; of
             two biases the copy counts, as in `transformers`.
@@ -116,6 +117,7 @@ class KeyMap:
     entries: tuple[Entry, ...]
     sizes: Sizes
     renames: tuple[tuple[str, str], ...] = ()
+    splits: tuple[tuple[str, tuple[str, ...]], ...] = ()
     ignored: tuple[str, ...] = ()
     ties: Mapping[str, str] = dataclasses.field(default_factory=dict)
     folded: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -167,9 +169,10 @@ class KeyMap:
                 new = re.sub(pattern, replacement, new)
             if any(re.search(pattern, new) for pattern in self.ignored):
                 continue
-            if new in result:
-                raise UserError(f"{where}: two tensors are {new} ({name} is one of them); remove one")
-            result[new] = array
+            for part, piece in self._split(new, array):
+                if part in result:
+                    raise UserError(f"{where}: two tensors are {part} ({name} is one of them); remove one")
+                result[part] = piece
         for copy, original in self.ties.items():
             if copy in result:
                 array = result.pop(copy)
@@ -185,6 +188,13 @@ class KeyMap:
                 result[table] = result[table] + result.pop(name)[0]
                 log.warning("%s: of %s, the first row is part of %s from now on", where, name, table)
         return result
+
+    def _split(self, name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        for pattern, parts in self.splits:
+            if re.search(pattern, name) and array.ndim:
+                pieces = np.array_split(array, len(parts))  # unequal ones are misshapen
+                return [(re.sub(pattern, part, name), piece) for part, piece in zip(parts, pieces, strict=True)]
+        return [(name, array)]
 
 
 class _MismatchReport:

@@ -124,7 +124,8 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
         raise UserError(f"{folder} is not a folder; give one with config.json, or hub:NAME[@REVISION]")
     where = f"{folder / CONFIG}"
     values = read_json(folder, CONFIG)
-    if foreign := _foreign_code(values):
+    family = find_family(str(values.get("model_type")))
+    if foreign := _foreign_code(values, family is not None and bool(family.old_classes)):
         raise UserError(f"{where}: the model needs {foreign}, which is not supported and never run")
     names = values.get("architectures") or ["unknown"]
     if not isinstance(names, list) or not isinstance(names[0], str):
@@ -135,7 +136,7 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
         )
     if not isinstance(values.get("model_type"), str):
         raise UserError(f"{where}: model_type must be a word such as bert, not {values.get('model_type')!r}")
-    return values, names[0]
+    return values, names[0] if family is None else family.old_classes.get(names[0], names[0])
 
 
 def order_heads(heads: tuple[str, ...]) -> tuple[str, ...]:
@@ -143,14 +144,14 @@ def order_heads(heads: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(head for head in HEADS if head in heads)
 
 
-def _foreign_code(values: dict[str, Any]) -> str | None:
-    """Names what of a config.json would make `transformers` run or download something.
+def _foreign_code(values: dict[str, Any], known: bool) -> str | None:
+    """Names what of a config.json would make `transformers` run or download something; `known` code is never run.
 
     An attention implementation may be the name of a repository with kernels (CVE-2026-4372).
     """
     if "quantization_config" in values:
         return "quantization_config"
-    if "auto_map" in values or "custom_generate" in values or values.get("trust_remote_code"):
+    if ("auto_map" in values and not known) or "custom_generate" in values or values.get("trust_remote_code"):
         return "auto_map (code of its own)"
     for key, value in values.items():
         named = value.values() if isinstance(value, dict) else [value]

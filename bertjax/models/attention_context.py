@@ -37,6 +37,15 @@ class RelativePositions(NamedTuple):
     targets: Int[Array, "B T"] | None = None
 
 
+class DistanceBias(NamedTuple):
+    """What attention with relative biases adds to the scores of every sequence and layer."""
+
+    scores: Float[Array, "1 N S S"]
+
+
+Relative = DisentangledPositions | RelativePositions | DistanceBias
+
+
 class AttentionContext(NamedTuple):
     """Built once per batch for the global layers, and once for the local ones.
 
@@ -44,7 +53,7 @@ class AttentionContext(NamedTuple):
               visibility as a rule: see `attention_mask`; window 0 = none
     mask      visibility as a matrix, where the rule is not enough; None = use the rule
     rotation  rotation of every token, for rotary attention
-    relative  inputs of disentangled or relative attention
+    relative  inputs of attention that knows distances
     """
 
     segment_ids: Int[Array, "B S"]
@@ -52,7 +61,7 @@ class AttentionContext(NamedTuple):
     causal: bool = False
     mask: Bool[Array, "B 1 S K"] | None = None
     rotation: Rotation | None = None
-    relative: DisentangledPositions | RelativePositions | None = None
+    relative: Relative | None = None
 
     def visible(self) -> Bool[Array, "B 1 S K"]:
         """Returns True where a query (axis 2) may attend to a key (axis 3).
@@ -70,7 +79,7 @@ def make_context(
     segment_ids: Int[Array, "B S"],
     position_ids: Int[Array, "B S"],
     local: bool,
-    relative: DisentangledPositions | RelativePositions | None = None,
+    relative: Relative | None = None,
 ) -> AttentionContext:
     """Returns the context of the local or of the global layers.
 
@@ -78,7 +87,7 @@ def make_context(
         config: positions, window and causality.
         segment_ids, position_ids: as in `types.Batch`.
         local: True for layers with a window.
-        relative: inputs of disentangled or relative attention.
+        relative: inputs of attention that knows distances.
     """
     angles = None
     if config.attention_position == "rotary":

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models.attention_context import AttentionContext, DisentangledPositions, RelativePositions, make_context
+from bertjax.models.attention_context import AttentionContext, DisentangledPositions, Relative, make_context
 from bertjax.models.convolution import Convolution
 from bertjax.models.disentangled_attention import DistanceEmbeddings
 from bertjax.models.dropout import dropout
@@ -23,6 +23,7 @@ from bertjax.models.layer_stack import Stacked, get_layer, init_attention_norms,
 from bertjax.models.linear import Key, initializer, make_norm
 from bertjax.models.mesh import shard_batch
 from bertjax.models.relative_attention import allow_self, make_relative_positions
+from bertjax.models.relative_bias import RelativeAttentionBias
 from bertjax.types import Params
 
 
@@ -52,6 +53,7 @@ class Encoder(nnx.Module):
         self.groups = None if config.num_groups is None else Stacked(init_layers(config, rngs))
         self.attention_norms = Stacked(init_attention_norms(config, rngs)) if split_norms else None
         self.relative = DistanceEmbeddings(config, rngs) if attention == "disentangled" else None
+        self.relative_attention_bias = RelativeAttentionBias(config, rngs) if attention == "relative_bias" else None
         if attention == "relative":  # initial state of the second stream: see two_stream.py
             self.mask_embedding = nnx.Param(initializer(config)(rngs.params(), (config.hidden_size,), jnp.float32))
         self.convolution = Convolution(config, rngs) if config.conv_kernel_size else None
@@ -145,9 +147,11 @@ class Encoder(nnx.Module):
             key: of the dropout of relative attention's sinusoids; None = no dropout.
         """
         kinds = {self.config.is_local(layer) for layer in range(self.config.num_layers)}
-        relative: DisentangledPositions | RelativePositions | None = None
+        relative: Relative | None = None
         if self.relative is not None:
             relative = DisentangledPositions(self.relative(segment_ids.shape[1]))
+        if self.relative_attention_bias is not None:
+            relative = self.relative_attention_bias(segment_ids.shape[1])
         if self.config.attention_position == "relative":
             relative = make_relative_positions(self.config, token_type_ids, key)
         contexts = {local: make_context(self.config, segment_ids, position_ids, local, relative) for local in kinds}

@@ -13,12 +13,14 @@ from bertjax.models.disentangled_attention import DisentangledAttention
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, activation, make_norm
 from bertjax.models.relative_attention import RelativeAttention
+from bertjax.models.relative_bias import BiasedAttention
 
 ATTENTION_CLASSES: dict[str, type[Attention]] = {
     "none": SelfAttention,
     "rotary": SelfAttention,
     "disentangled": DisentangledAttention,
     "relative": RelativeAttention,
+    "relative_bias": BiasedAttention,
 }
 ATTENTION_TENSORS = ("query", "key", "value", "scores", "probabilities")
 

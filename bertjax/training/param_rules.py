@@ -105,7 +105,9 @@ def depth_rules(params: Params) -> Rules:
             rules.append((f"{pattern.format(*index)}/.*", depths[tower] - missing - number))
     for tower, depth in depths.items():
         rules.append((f"{re.escape(tower)}convolution/.*", depth))  # a part of DeBERTa's first layer
-        rules.append((f"{re.escape(tower)}(embeddings|relative|mask_embedding)(/.*)?", depth + 1))
+        rules.append(
+            (f"{re.escape(tower)}(embeddings|relative|relative_attention_bias|mask_embedding)(/.*)?", depth + 1)
+        )
     return [*rules, (r"(.*/)?embeddings/.*", max(depths.values(), default=0) + 1)]
 
 

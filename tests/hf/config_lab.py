@@ -59,7 +59,13 @@ _ACTIVATIONS = (
     *("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh", "mish", "linear", "x"),
     *("GELU", "", None, 3, ["gelu"]),
 )
-_THEIR_OWN = ("expected float, got int", "`d_head`", "num_labels should be 2", "values to unpack (expected 2)")
+_THEIR_OWN = (
+    "expected float, got int",
+    "'pad_token_id' expected int",
+    "`d_head`",
+    "num_labels should be 2",
+    "values to unpack (expected 2)",
+)
 _TABLE = {"rope_type": "default", "rope_theta": 50.0}
 _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 _DOMAINS: dict[str, tuple[Any, ...]] = {
@@ -163,7 +169,8 @@ def build(subject: Subject, values: Values) -> Any:
 def run(model: Any, training: bool) -> Arrays:
     """Returns all outputs for two sequences; dropout draws the same masks in every model of equal rates."""
     config, model_type = model.config, model.config.model_type
-    offset = config.pad_token_id + 1 if "roberta" in model_type else 0
+    has_offset = "roberta" in model_type or model_type in ("camembert", "data2vec-text", "mpnet")
+    offset = config.pad_token_id + 1 if has_offset else 0
     length = 7 if model_type == "xlnet" else max(1, min(7, config.max_position_embeddings - offset))
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, max(1, config.vocab_size), (2, length)))
     mask = torch.ones_like(ids)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -293,3 +294,28 @@ def test_every_preset_is_held_by_every_class_of_its_family(name: str) -> None:
     for architecture, heads in FAMILIES[config.family].architectures.items():
         plan = plan_export(config, heads)
         assert (plan.architecture, plan.has_sidecar, plan.unsupported) == (architecture, False, ())
+
+
+def test_a_folder_of_the_code_of_nomic_is_read_without_that_code(tmp_path: Path) -> None:
+    sizes = dict(vocab_size=60, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=14)
+    model = transformers.NomicBertForMaskedLM(
+        transformers.NomicBertConfig(**sizes, rope_parameters={"rope_theta": 77.0})
+    )
+    model.save_pretrained(tmp_path / "new")
+    expected = load_pretrained(tmp_path / "new")
+    tensors = load_file(tmp_path / "new" / "model.safetensors")
+    assert any("Wqkv" in name for name in tensors)  # transformers 5 keeps the names of the authors
+    (tmp_path / "old").mkdir()
+    renamed = {name.replace("nomic_bert.", "bert."): array for name, array in tensors.items()}
+    save_file(renamed, tmp_path / "old" / "model.safetensors", metadata={"format": "pt"})
+    values = {"model_type": "nomic_bert", "architectures": ["NomicBertForPreTraining"], "vocab_size": 60, "n_embd": 12}
+    values |= {"n_layer": 2, "n_head": 3, "n_inner": 14, "n_positions": 2048, "layer_norm_epsilon": 1e-12}
+    values |= {"auto_map": {"AutoModel": "code.py--x"}, "activation_function": "swiglu", "rotary_emb_base": 77}
+    values |= {"rotary_emb_fraction": 1.0, "qkv_proj_bias": False, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
+    (tmp_path / "old" / "config.json").write_text(json.dumps(values))
+    old = load_pretrained(tmp_path / "old")
+    assert (old.config, old.heads) == (expected.config, ("mlm",))
+    assert jax.tree.all(jax.tree.map(np.array_equal, old.params, expected.params))
+    (tmp_path / "old" / "config.json").write_text(json.dumps(values | {"prenorm": True}))
+    with pytest.raises(UserError, match="prenorm = True is not supported: norms follow the blocks"):
+        load_pretrained(tmp_path / "old")

@@ -32,6 +32,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "disentangled": {"attention_position": "disentangled", "position_buckets": 6, "norm_relative_embeddings": True},
         "disentangled-linear": {"attention_position": "disentangled", "share_att_key": True},
         "relative": {"attention_position": "relative", "relative_segments": True},
+        "biased": {"attention_position": "relative_bias", "relative_attention_num_buckets": 8},
     },
     "norm": {
         "post": {},

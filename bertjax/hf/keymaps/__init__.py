@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import importlib
 
+from bertjax.hf.keymaps import rotary_bert, same_tensors
 from bertjax.hf.keymaps.family import Family
-from bertjax.hf.keymaps.same_tensors import SAME_TENSORS
 
 _MODULES = (
     "bert",
@@ -23,13 +23,15 @@ _MODULES = (
     "modernbert",
     "gpt2",
     "xlnet",
+    "mpnet",
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         *(importlib.import_module(f"bertjax.hf.keymaps.{module}").FAMILY for module in _MODULES),
-        *SAME_TENSORS,
+        *same_tensors.FAMILIES,
+        *rotary_bert.FAMILIES,
     )
 }
 

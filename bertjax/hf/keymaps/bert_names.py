@@ -45,10 +45,10 @@ BERT_CONSTANTS: dict[str, Any] = {
 
 def embedding_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
     """Returns the tables that the config has and their norm, at the width of the word table."""
-    param, tensor = "encoder/embeddings", f"{prefix}.embeddings"
+    param, tensor, positions = "encoder/embeddings", f"{prefix}.embeddings", config.position_embedding == "learned"
     return (
         *table(f"{param}/word_embeddings", f"{tensor}.word_embeddings", "V E"),
-        *table(f"{param}/position_embeddings", f"{tensor}.position_embeddings", "P E"),
+        *(table(f"{param}/position_embeddings", f"{tensor}.position_embeddings", "P E") if positions else ()),
         *table(f"{param}/token_type_embeddings", f"{tensor}.token_type_embeddings", "T E"),
         *(norm(f"{param}/norm", f"{tensor}.LayerNorm", config, "E") if config.embedding_norm != "none" else ()),
     )

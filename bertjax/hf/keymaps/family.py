@@ -79,6 +79,8 @@ class Family:
         inert_keys: further keys that change nothing, separated by spaces; others are named in a warning.
         parse_rest: further fields, from (config.json, parsed fields, file to name in errors).
         render_rest: further keys, from (config, class).
+        old_classes: classes of the authors' code -> classes of `transformers` with the same heads. A folder that names
+            such code is read; the code is not run.
         prefix: what the tensor names begin with in all files except those of the bare model.
         sidecar_paths: regexes of parameter paths that no class holds, though the keymap names other parameters of the
             same head; heads that it does not name at all need no mention.
@@ -97,6 +99,7 @@ class Family:
     inert_keys: str = ""
     parse_rest: Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]] = lambda values, fields, where: {}
     render_rest: Callable[[EncoderConfig, str], dict[str, Any]] = lambda config, architecture: {}
+    old_classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
     prefix: str = ""
     sidecar_paths: tuple[str, ...] = ()
 

@@ -1,0 +1,215 @@
+"""BERT and RoBERTa with rotary positions (transformers: models/nomic_bert, models/jina_embeddings_v3).
+
+Folders of the code of NomicBERT's authors (nomic-ai/contrastors) are read as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
+from bertjax.hf.keymap import Entry, KeyMap
+from bertjax.hf.keymaps import bert_names as names
+from bertjax.hf.keymaps import roberta
+from bertjax.hf.keymaps.family import (
+    ENCODER_ONLY,
+    Family,
+    axis_sizes,
+    change_defaults,
+    linear,
+    norm,
+    parse_fields,
+    refuse,
+)
+
+_ROTARY = {"position_embedding": "none", "attention_position": "rotary", "initializer": "normal"}
+# In files of the authors' code, which transformers 5 writes as well.
+_OLD_NAMES = (
+    (r"\.encoder\.layers\.", ".layers."),
+    (r"\.emb_ln\.", ".embeddings.LayerNorm."),
+    (r"\.(attn|mixer)\.out_proj\.", ".self_attn.o_proj."),
+    (r"\.fc11\.", ".up_proj."),
+    (r"\.fc12\.", ".gate_proj."),
+    (r"\.norm1\.", ".post_attention_layernorm."),
+    (r"\.norm2\.", ".post_mlp_layernorm."),
+)
+_SPLITS = ((r"\.(attn|mixer)\.Wqkv\.", tuple(f".self_attn.{part}_proj." for part in "qkv")),)
+
+
+def _renames(prefix: str) -> tuple[tuple[str, str], ...]:
+    """Returns the renames of files; those of the bare model have no prefix."""
+    return ((r"^(embeddings|emb_ln|layers|encoder|pooler)\.", rf"{prefix}.\1."), *_OLD_NAMES)
+
+
+def _encoder_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
+    param, tensor = "encoder/layers/{L}", f"{prefix}.layers.{{L}}"
+    gated, bias = config.feed_forward == "glu", config.feed_forward_bias
+    inner = {"gate": "gate_proj", "intermediate": "up_proj"} if gated else {"intermediate": "fc1"}
+    return (
+        *names.embedding_entries(prefix, config),
+        *(
+            entry
+            for name in ("query", "key", "value")
+            for entry in linear(
+                f"{param}/attention/{name}", f"{tensor}.self_attn.{name[0]}_proj", "D A", config.attention_bias == "all"
+            )
+        ),
+        *linear(f"{param}/attention/output", f"{tensor}.self_attn.o_proj", "A D", config.attention_bias == "all"),
+        *norm(f"{param}/attention/norm", f"{tensor}.post_attention_layernorm", config),
+        *(
+            entry
+            for ours, theirs in inner.items()
+            for entry in linear(f"{param}/feed_forward/{ours}", f"{tensor}.mlp.{theirs}", "D F", bias)
+        ),
+        *linear(f"{param}/feed_forward/output", f"{tensor}.mlp.{'down_proj' if gated else 'fc2'}", "F D", bias),
+        *norm(f"{param}/feed_forward/norm", f"{tensor}.post_mlp_layernorm", config),
+    )
+
+
+def _nomic_keymap(config: EncoderConfig) -> KeyMap:
+    predictions = names.prediction_entries("cls.predictions", config, "D")
+    return KeyMap(
+        entries=(
+            *_encoder_entries("nomic_bert", config),
+            *linear("pooler/dense", "nomic_bert.pooler.dense", "D D", head="pooler"),
+            *(dataclasses.replace(e, tensor=e.tensor.replace("LayerNorm", "layer_norm")) for e in predictions),
+            *linear("sequence_head/output", "classifier", "D C", head="sequence_classification"),
+            *linear("token_head/output", "classifier", "D C", head="token_classification"),
+        ),
+        sizes=axis_sizes(config),
+        renames=((r"^bert\.", "nomic_bert."), (r"\.mlp\.fc2\.", ".mlp.down_proj."), *_renames("nomic_bert")),
+        splits=_SPLITS,
+        ties={
+            "cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+        ignored=(r"rotary_emb\.inv_freq$",),
+        backbone=r"^(nomic_bert|cls)\.",
+    )
+
+
+def _jina_keymap(config: EncoderConfig) -> KeyMap:
+    return KeyMap(
+        entries=(*_encoder_entries("roberta", config), *roberta.head_entries("roberta", config)),
+        sizes=axis_sizes(config),
+        renames=_renames("roberta"),
+        splits=_SPLITS,
+        ties=roberta.tied_names("roberta"),
+        backbone=r"^(roberta|lm_head)\.",
+    )
+
+
+def _parse_theta(values: dict[str, Any], default: float, where: str) -> float:
+    """Returns the base of the rotation: of `rope_parameters`, else `rope_theta`, else the default."""
+    table = values.get("rope_parameters") or {}
+    if not isinstance(table, dict):
+        raise UserError(f"{where}: rope_parameters must be a table, not {table!r}")
+    for key in sorted(table.keys() - {"rope_theta"}):
+        refuse(table, where, key, ("default",) if key in ("rope_type", "type") else (), "rotations are not rescaled")
+    source = table if "rope_theta" in table else values
+    theta = parse_fields(source, {"rope_theta": ("theta", default, float)}, where)["theta"]
+    if theta <= 0.0:
+        raise UserError(f"{where}: rope_theta must be positive, not {theta}")
+    return theta
+
+
+def _rest_parser(theta: float) -> Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]]:
+    """Returns the `parse_rest` of a family whose config class has this base."""
+
+    def parse(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+        size = parse_fields(values, {"head_dim": ("size", None, int)}, where)["size"]
+        shared = size is None or size * fields["num_heads"] == fields["hidden_size"]
+        return {"global_rope_theta": _parse_theta(values, theta, where), "head_size": None if shared else size}
+
+    return parse
+
+
+def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": config.global_rope_theta}}
+    return rope if config.head_size is None else {**rope, "head_dim": config.head_size}
+
+
+_ABSENT = (False, None)
+_OF_THE_AUTHORS = (
+    *(("prenorm", _ABSENT, "norms follow the blocks"), ("parallel_block", _ABSENT, "blocks follow one another")),
+    *(("use_rms_norm", _ABSENT, "norms are centred"), ("causal", _ABSENT, "only encoders are supported")),
+    *((key, _ABSENT, "these layers have no biases") for key in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias")),
+    ("activation_function", ("swiglu",), "the blocks are gated by SiLU"),
+    *((key, (0, None), "layers have no experts") for key in ("num_experts", "moe_every_n_layers")),
+    ("rotary_emb_fraction", (1.0, None), "heads are rotated as a whole"),
+    ("rotary_emb_interleaved", _ABSENT, "heads are rotated in halves"),
+    *((key, (None,), "rotations are not rescaled") for key in ("rotary_emb_scale_base", "rotary_scaling_factor")),
+)
+
+FAMILIES = (
+    Family(
+        name="nomic_bert",
+        model_type="nomic_bert",
+        make_keymap=_nomic_keymap,
+        architectures={
+            "NomicBertForSequenceClassification": ("pooler", "sequence_classification"),
+            "NomicBertForTokenClassification": ("token_classification",),
+            "NomicBertForMaskedLM": ("mlm",),
+            "NomicBertModel": (),
+        },
+        fields=change_defaults(
+            names.BERT_FIELDS,
+            vocab_size=30528,
+            hidden_act="silu",
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            max_position_embeddings=2048,
+        ),
+        structure={**_ROTARY, "attention_bias": "none", "feed_forward": "glu", "feed_forward_bias": False},
+        constants={"tie_word_embeddings": True},
+        refused=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled"), *_OF_THE_AUTHORS),
+        aliases={
+            "n_embd": "hidden_size",
+            "n_layer": "num_hidden_layers",
+            "n_head": "num_attention_heads",
+            "n_inner": "intermediate_size",
+            "n_positions": "max_position_embeddings",
+            "layer_norm_epsilon": "layer_norm_eps",
+            "resid_pdrop": "hidden_dropout_prob",
+            "attn_pdrop": "attention_probs_dropout_prob",
+            "rotary_emb_base": "rope_theta",
+        },
+        inert_keys="auto_map embd_pdrop dense_seq_output fused_bias_fc fused_dropout_add_ln max_trained_positions "
+        "pad_vocab_size_multiple parallel_block_tied_norm reorder_and_upcast_attn scale_attn_by_inverse_layer_idx "
+        "scale_attn_weights summary_activation summary_first_dropout summary_proj_to_labels summary_type "
+        "summary_use_proj use_flash_attn use_xentropy",
+        parse_rest=_rest_parser(1_000.0),
+        render_rest=_render_rest,
+        old_classes={"NomicBertForPreTraining": "NomicBertForMaskedLM"},
+        prefix="nomic_bert.",
+    ),
+    Family(
+        name="jina_embeddings_v3",
+        model_type="jina_embeddings_v3",
+        make_keymap=_jina_keymap,
+        architectures={
+            name.replace("Roberta", "JinaEmbeddingsV3"): heads for name, heads in roberta.FAMILY.architectures.items()
+        },
+        fields=change_defaults(
+            names.BERT_FIELDS,
+            vocab_size=250002,
+            hidden_size=1024,
+            num_hidden_layers=24,
+            num_attention_heads=16,
+            intermediate_size=4096,
+            max_position_embeddings=8194,
+            type_vocab_size=1,
+            layer_norm_eps=1e-5,
+            pad_token_id=1,
+        ),
+        structure={**_ROTARY, **roberta.FAMILY.structure},
+        constants={"tie_word_embeddings": True, "use_cache": True},
+        refused=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled")),
+        parse_rest=_rest_parser(20_000.0),
+        render_rest=_render_rest,
+        prefix="roberta.",
+    ),
+)

@@ -1,0 +1,71 @@
+"""Attention with a learned bias per head and bucket of distances, shared by all layers (T5, MPNet).
+
+score(i, j) = q_i k_j / sqrt(H) + table[bucket(i - j)] (arXiv:1910.10683, section 2.1; arXiv:2004.09297).
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from bertjax.config.model import EncoderConfig
+from bertjax.models.attention import Attention, Keys, Queries, Scores, dot_product_scores
+from bertjax.models.attention_context import AttentionContext, DistanceBias
+from bertjax.models.linear import Key, initializer
+from bertjax.models.relative_shift import relative_shift
+
+
+class RelativeAttentionBias(nnx.Module):
+    """Table of biases [relative_attention_num_buckets, N]."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        shape = config.relative_attention_num_buckets, config.num_heads
+        self.embedding = nnx.Param(initializer(config)(rngs.params(), shape, jnp.float32))
+        self.config = config
+
+    def __call__(self, seq_len: int) -> DistanceBias:
+        """Returns the biases of all pairs of a sequence, float32.
+
+        Rows are copied by a matmul, and shifted instead of gathered: see `relative_shift.py`.
+        """
+        buckets = jax.nn.one_hot(_falling_buckets(self.config, seq_len), self.config.relative_attention_num_buckets)
+        by_distance = jnp.matmul(buckets, self.embedding[...], precision="highest").T
+        rows = jnp.broadcast_to(by_distance[:, None], (by_distance.shape[0], seq_len, by_distance.shape[1]))
+        return DistanceBias(relative_shift(rows, seq_len)[None])
+
+
+@functools.lru_cache(maxsize=64)
+def _falling_buckets(config: EncoderConfig, seq_len: int) -> np.ndarray:
+    return distance_bucket(np.arange(seq_len - 1, -seq_len, -1), config)
+
+
+def distance_bucket(distances: Int[np.ndarray, "*d"], config: EncoderConfig) -> Int[np.ndarray, "*d"]:
+    """Returns the row of the table for each distance query - key.
+
+    Half of the buckets are for keys after the query, all of them in causal models for keys before it. Half of those on
+    either side hold one distance each, the others grow to `relative_attention_max_distance` on a logarithmic scale, in
+    float32 as in transformers:models/t5/modeling_t5.py: rounding decides on which side of a border a distance falls.
+    """
+    buckets = config.relative_attention_num_buckets // (1 if config.causal else 2)
+    start = 0 if config.causal else np.where(distances < 0, buckets, 0)
+    size = np.maximum(distances, 0) if config.causal else np.abs(distances)
+    exact = buckets // 2
+    scale = np.log(config.relative_attention_max_distance / exact)
+    logarithm = np.log(np.maximum(size, 1).astype(np.float32) / np.float32(exact))
+    far = exact + (logarithm / np.float32(scale) * np.float32(buckets - exact)).astype(np.int64)
+    return start + np.where(size < exact, size, np.minimum(far, buckets - 1))
+
+
+class BiasedAttention(Attention):
+    """Scaled dot-product attention whose scores get the bias of their distance."""
+
+    def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
+        """Returns q k / sqrt(H) + bias, float32. Args: as in `Attention.scores`."""
+        assert isinstance(context.relative, DistanceBias)
+        bias: Float[Array, "1 N S S"] = context.relative.scores
+        return dot_product_scores(q, k, self.config) + bias
