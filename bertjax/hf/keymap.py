@@ -169,10 +169,10 @@ class KeyMap:
                 new = re.sub(pattern, replacement, new)
             if any(re.search(pattern, new) for pattern in self.ignored):
                 continue
-            for part, piece in self._split(new, array):
+            for part, share in self._split(new, array):
                 if part in result:
                     raise UserError(f"{where}: two tensors are {part} ({name} is one of them); remove one")
-                result[part] = piece
+                result[part] = share
         for copy, original in self.ties.items():
             if copy in result:
                 array = result.pop(copy)
@@ -192,8 +192,8 @@ class KeyMap:
     def _split(self, name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
         for pattern, parts in self.splits:
             if re.search(pattern, name) and array.ndim:
-                pieces = np.array_split(array, len(parts))  # unequal ones are misshapen
-                return [(re.sub(pattern, part, name), piece) for part, piece in zip(parts, pieces, strict=True)]
+                shares = np.array_split(array, len(parts))  # unequal ones are misshapen
+                return [(re.sub(pattern, part, name), share) for part, share in zip(parts, shares, strict=True)]
         return [(name, array)]
 
 

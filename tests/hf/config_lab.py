@@ -62,6 +62,7 @@ _ACTIVATIONS = (
 _THEIR_OWN = (
     "expected float, got int",
     "'pad_token_id' expected int",
+    "'NoneType' and 'float'",
     "`d_head`",
     "num_labels should be 2",
     "values to unpack (expected 2)",
