@@ -9,9 +9,9 @@ from pathlib import Path
 from bertjax.config.fields import Settings, setting
 from bertjax.errors import UserError, require_regular_file
 
-TOKENIZER_MODELS = ("wordpiece", "bpe", "unigram")
-TOKENIZER_FAMILIES = ["bert", "electra", "spanbert", "distilbert", "roberta", "modernbert", "gpt2", "albert"]
-TOKENIZER_FAMILIES += ["deberta", "deberta-v2", "deberta-v3", "xlnet"]
+TOKENIZER_MODELS = ("wordpiece", "bpe", "unigram", "sentencepiece_bpe", "wordlevel", "char")
+TOKENIZER_FAMILIES = ["bert", "electra", "spanbert", "distilbert", "roberta", "xlm-roberta", "camembert", "modernbert"]
+TOKENIZER_FAMILIES += ["gpt2", "albert", "deberta", "deberta-v2", "deberta-v3", "xlnet"]
 """Values of `data.tokenizer_family`: the names in `bertjax.data.special_tokens.FAMILIES`."""
 EXAMPLE_FORMATS = ("nsp_pairs", "sop_pairs", "block", "doc_sentences", "full_sentences", "segments", "stream")
 
@@ -33,8 +33,14 @@ class DataConfig(Settings, group="data"):
     tokenizer: str = setting(
         "wordpiece",
         path=True,
-        help="wordpiece, bpe or unigram: trained on `sources`. Otherwise the path of a folder, tokenizer.json, "
-        "vocab.txt or spiece.model, or hub:NAME[@REVISION].",
+        help="Trained on `sources`: wordpiece, bpe (of bytes), unigram, sentencepiece_bpe, wordlevel (whole words or "
+        "`token_pattern`), char. Otherwise the path of a folder, tokenizer.json, vocab.txt or spiece.model, "
+        "or hub:NAME[@REVISION].",
+    )
+    token_pattern: str | None = setting(
+        None,
+        help="wordlevel: regular expression of a token, such as [ACGTN]{1,6} for k-mers of DNA; None: everything "
+        "between two spaces.",
     )
     tokenizer_family: str = setting(
         "bert", choices=TOKENIZER_FAMILIES, help="Family whose special tokens and ids a trained tokenizer gets."
@@ -121,6 +127,8 @@ class DataConfig(Settings, group="data"):
                 f"data.eval_fraction must lie in (0, 1), not {self.eval_fraction}; or set data.eval_sources"
             )
         require_regular_file(os.path.expanduser(self.tokenizer), "data.tokenizer")
+        if self.token_pattern is not None and self.tokenizer != "wordlevel":
+            raise UserError(f"data.token_pattern is for data.tokenizer=wordlevel, not for {self.tokenizer}; remove it")
         is_local = self.tokenizer not in TOKENIZER_MODELS and not self.tokenizer.startswith("hub:")
         if is_local and not Path(self.tokenizer).expanduser().exists():
             raise UserError(

@@ -97,7 +97,7 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
     if folder is None:
         bare = data.tokenizer.endswith((".txt", ".model"))  # such a file does not say whether it is lower-cased
         tokenizer = load_tokenizer(data.tokenizer, lowercase=data.lowercase if bare else None)
-        return _require_special_tokens(tokenizer, cfg)
+        return complete_tokenizer(tokenizer, cfg, say)
     if not folder.exists():
         say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} tokens")
         tokenizer = train_tokenizer(
@@ -106,22 +106,21 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
             family=data.tokenizer_family,
             vocab_size=data.vocab_size,
             lowercase=data.lowercase,
+            token_pattern=data.token_pattern,
         )
         if tokenizer.size < data.vocab_size:
             say(f"the corpus gives only {tokenizer.size:,} of {data.vocab_size:,} tokens")
         save_tokenizer(tokenizer, folder)
-    return _require_special_tokens(load_tokenizer(folder), cfg)
+    return complete_tokenizer(load_tokenizer(folder), cfg, say)
 
 
-def _require_special_tokens(tokenizer: Tokenizer, cfg: ConfigDict) -> Tokenizer:
-    """Checks that the tokenizer has the special tokens that format and objective need; causal models mask nothing."""
-    needed = ("pad", "cls", "sep", *(("mask",) if objective_class(cfg.objective.name).needs_mask_token else ()))
-    absent = [role for role in needed if getattr(tokenizer, f"{role}_id") < 0]
-    if absent:
-        raise UserError(
-            f"the tokenizer has no {', '.join(absent)} token; objective.name={cfg.objective.name} needs them"
-        )
-    return tokenizer
+def complete_tokenizer(tokenizer: Tokenizer, cfg: ConfigDict, say: LogFunction = print) -> Tokenizer:
+    """Returns the tokenizer with all special tokens that formats and objective need; causal models mask nothing."""
+    masks = objective_class(cfg.objective.name).needs_mask_token
+    completed = tokenizer.complete(("pad", "cls", "sep", *(("mask",) if masks else ())))
+    if added := completed.tokens[tokenizer.size :]:
+        say(f"the tokenizer lacks special tokens that objective.name={cfg.objective.name} needs: {', '.join(added)} added")
+    return completed
 
 
 def training_pipeline(cfg: ConfigDict, prepared: Prepared, share: ProcessShare | None = None) -> PhasedPipeline:
@@ -247,12 +246,12 @@ def tokenizer_folder(cfg: ConfigDict) -> Path | None:
     data = cfg.data
     if data.tokenizer not in TOKENIZER_MODELS:
         return None
-    library = "sentencepiece" if data.tokenizer == "unigram" else "tokenizers"
+    library = "sentencepiece" if data.tokenizer in ("unigram", "sentencepiece_bpe") else "tokenizers"
     parts = [
         _TEXT_VERSION,
         [content_digest(source, cfg) for source in parse.sources(cfg)],
         0.0 if data.eval_sources else data.eval_fraction,
-        [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase],
+        [data.tokenizer, data.tokenizer_family, data.vocab_size, data.lowercase, *filter(None, [data.token_pattern])],
         [library, version(library), *([2] if data.tokenizer == "wordpiece" else [])],
         *read_group(cfg, FilterConfig).fingerprint,
     ]

@@ -13,8 +13,8 @@ import random
 import re
 import struct
 import unicodedata
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 SPACE = "▁"  # how sentencepiece writes a space
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # types of tokens
@@ -233,16 +233,56 @@ def check_texts(spec: ModelSpec) -> list[str]:
     return [*(text for text in mixed if not is_ambiguous(text)), *_SENTENCES]
 
 
-def append_control_tokens(model: bytes, token_list: Sequence[str]) -> bytes:
-    """Returns a sentencepiece model with control tokens after the last id (DeBERTa's [MASK]).
+class NewToken(NamedTuple):
+    """A token to add to a model; control tokens match no text."""
+
+    name: str
+    score: float = 0.0
+    is_control: bool = True
+
+
+def append_tokens(model: bytes, token_list: Sequence[NewToken]) -> bytes:
+    """Returns a sentencepiece model with further tokens after the last id (DeBERTa's [MASK], added words).
 
     Tokens are a repeated field of the message, and protocol buffers append later repetitions.
     """
-    for token in token_list:
-        name = token.encode()
-        message = b"\x0a" + bytes([len(name)]) + name + b"\x15" + struct.pack("<f", 0.0) + b"\x18" + bytes([_CONTROL])
-        model += b"\x0a" + bytes([len(message)]) + message
-    return model
+    return model + b"".join(_record(_message(token)) for token in token_list)
+
+
+def order_tokens(
+    model: bytes, first: Sequence[str], last: Sequence[str] = (), without: Collection[str] = ()
+) -> bytes:
+    """Returns a sentencepiece model with the tokens `first`, all others in their order, and `last`.
+
+    XLM-R and CamemBERT have other ids than their `sentencepiece.bpe.model`: fairseq put its special tokens first.
+
+    Args:
+        model: the model.
+        first: names of the first tokens; those that are not in the model are added as control tokens.
+        last: names of the last tokens.
+        without: names of tokens to leave out.
+    """
+    fields = list(_fields(model))
+    tokens = {dict(_fields(value)).get(1, b"").decode(): value for number, value in fields if number == 1}
+    moved = {*first, *last, *without}
+    between = [value for name, value in tokens.items() if name not in moved]
+    ends = [[tokens.get(name, _message(NewToken(name))) for name in names] for names in (first, last)]
+    rest = b"".join(_record(value, number) for number, value in fields if number != 1)
+    return b"".join(map(_record, [*ends[0], *between, *ends[1]])) + rest
+
+
+def _message(token: NewToken) -> bytes:
+    name, kind = token.name.encode(), _CONTROL if token.is_control else _NORMAL
+    return _record(name) + b"\x15" + struct.pack("<f", token.score) + b"\x18" + bytes([kind])
+
+
+def _record(content: bytes, number: int = 1) -> bytes:
+    """A field of bytes."""
+    size, length = len(content), bytearray()
+    while size > 127:
+        length.append(size & 127 | 128)
+        size >>= 7
+    return bytes([number << 3 | 2, *length, size]) + content
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:

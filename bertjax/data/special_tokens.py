@@ -1,16 +1,19 @@
 """Special tokens of every model family: their order and roles.
 
-Sources: the released vocabularies and tokenizer classes of BERT, RoBERTa, ALBERT, XLNet, DeBERTa and ModernBERT.
+Sources: the released vocabularies and tokenizer classes of BERT, RoBERTa, XLM-R, CamemBERT, ALBERT, XLNet, DeBERTa and
+ModernBERT. Tokenizers of no such family (Llama, Gemma, Qwen) have the roles that their files declare.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bertjax.errors import UserError, require_one_of
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
+DECLARED = "declared"
+"""Name of the family of a tokenizer whose own files declare its special tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +24,7 @@ class TokenizerFamily:
     layouts of one and of two texts as `TOKEN:TYPE` words.
     """
 
-    model: str  # what the family trains: wordpiece, bpe or unigram
+    model: str  # what the family trains, a value of `data.tokenizer`
     first: tuple[str, ...]
     roles: dict[str, str]
     single: str
@@ -32,6 +35,7 @@ class TokenizerFamily:
     padding_side: str = "right"
     huggingface_class: str = "PreTrainedTokenizerFast"
     sentencepiece_file: str = "spiece.model"
+    file_first: tuple[str, ...] = ()  # first tokens of that file where its ids are not those of the model (fairseq)
 
     @property
     def special(self) -> tuple[str, ...]:
@@ -60,6 +64,13 @@ _ROBERTA = TokenizerFamily(
     "<s>:0 $A:0 </s>:0 </s>:0 $B:0 </s>:0",
     last=("<mask>",),
     token_types=False,
+)
+_XLM_ROBERTA = dataclasses.replace(
+    _ROBERTA, model="unigram", sentencepiece_file="sentencepiece.bpe.model", file_first=("<unk>", "<s>", "</s>")
+)
+# fairseq wrote its own <s>, </s> and <unk> before those of the file, which are the ones that CamemBERT uses
+_CAMEMBERT = dataclasses.replace(
+    _XLM_ROBERTA, first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>")
 )
 _MODERNBERT = TokenizerFamily(
     "bpe",
@@ -107,6 +118,8 @@ FAMILIES: dict[str, TokenizerFamily] = {
     "spanbert": dataclasses.replace(_BERT, lowercase=False),
     "distilbert": dataclasses.replace(_BERT, token_types=False),
     "roberta": _ROBERTA,
+    "xlm-roberta": _XLM_ROBERTA,
+    "camembert": _CAMEMBERT,
     "modernbert": _MODERNBERT,
     "gpt2": _GPT2,
     "albert": _ALBERT,
@@ -123,29 +136,95 @@ def family_of(name: str) -> TokenizerFamily:
     return FAMILIES[name]
 
 
-def guess_family(tokens: Sequence[str], kind: str, where: str) -> str:
-    """Returns the family of a vocabulary by its special tokens.
+_NAMES = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
+    "unk": ("<unk>", "[UNK]", "<|unk|>"),
+    "mask": ("<mask>", "[MASK]", "<|mask|>"),
+    "bos": ("<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>"),
+    "eos": ("</s>", "<eos>", "[EOS]", "<|end_of_text|>", "<|endoftext|>"),
+    "cls": ("[CLS]", "<cls>", "<|cls|>"),
+    "sep": ("[SEP]", "<sep>", "<|sep|>"),
+}
+_ORDERS = {
+    "wordpiece": ("bert",),
+    "wordlevel": ("bert",),
+    "unigram": ("xlnet", "albert", "deberta-v2", "camembert", "xlm-roberta"),
+    "bpe": ("roberta", "modernbert"),
+}
+
+
+def guess_family(
+    tokens: Sequence[str], kind: str, special: Collection[str] = (), declared: Mapping[str, str] | None = None
+) -> str | None:
+    """Returns the family of a vocabulary by its special tokens; None if no family fits.
 
     Args:
         tokens: Tokens of the vocabulary.
-        kind: wordpiece, bpe or unigram.
-        where: Path, for the message.
-
-    Raises:
-        UserError: No family fits.
+        kind: wordpiece, wordlevel, bpe or unigram.
+        special: Tokens that the file marks as special; GPT-2 has a single one, others like it (Qwen, NeoX) have more.
+        declared: Tokens by role, which the family's must not contradict.
     """
     held = set(tokens)
-    order = {"wordpiece": ["bert"], "unigram": ["xlnet", "albert", "deberta-v2"], "bpe": ["roberta", "modernbert"]}[
-        kind
-    ]
-    if kind == "bpe" and tokens[0] == "[PAD]":
-        order = ["deberta"]
+    order = ("deberta",) if kind == "bpe" and tokens[0] == "[PAD]" else _ORDERS[kind]
     for name in [*order, *FAMILIES]:
-        roles = FAMILIES[name].roles
-        needed = set(roles.values()) - set(FAMILIES[name].last if kind == "unigram" else ())
-        if needed <= held:
+        family = FAMILIES[name]
+        needed = {*family.roles.values(), *(family.first if family.file_first else ())}
+        needed -= set(family.last if kind == "unigram" and not family.file_first else ())
+        agrees = all((declared or {}).get(role, token) == token for role, token in family.roles.items())
+        agrees = agrees and ("mask" in family.roles or {*special} <= {*family.special})
+        if needed <= held and agrees:
             return name
-    raise UserError(
+    return None
+
+
+def declared_family(
+    tokens: Sequence[str], kind: str, special: Iterable[str], declared: Mapping[str, str]
+) -> TokenizerFamily:
+    """Returns the special tokens of a vocabulary of no known family (Llama, Gemma, Qwen, T5).
+
+    The text begins with the declared [CLS] or else begin token, and ends with [SEP] or the end token; padding, which no
+    token attends to, may be the end token. Roles without a token stay absent: `Tokenizer.complete` adds them.
+
+    Args:
+        tokens: Tokens of the vocabulary.
+        kind: wordpiece, wordlevel, bpe or unigram.
+        special: Tokens that the file marks as special.
+        declared: Tokens by role; others are known by their usual names.
+    """
+    held = set(tokens)
+    named = {role: [declared.get(role, ""), *names] for role, names in _NAMES.items()}
+    roles = {role: token for role, names in named.items() for token in [n for n in names if n in held][:1]}
+    for role, others in {"cls": ["bos"], "sep": ["eos"], "pad": ["eos", "sep"]}.items():
+        roles.update({role: roles[other] for other in others if other in roles and role not in roles})
+    both = dict.fromkeys([*special, *roles.values()])
+    return TokenizerFamily(kind, (), roles, "$A:0", "$A:0 $B:0", tuple(both), token_types=False)
+
+
+def complete_family(family: TokenizerFamily, absent: Sequence[str]) -> TokenizerFamily:
+    """Returns a family with tokens for absent roles, spelled like its others, and texts between [CLS] and [SEP].
+
+    Args:
+        family: A family.
+        absent: Roles that it lacks and gets; afterwards it has cls and sep.
+    """
+    style = next((form for form in ("<|{}|>", "[{}]") if any(_is_like(token, form) for token in family.special)), "<{}>")
+    added = {role: style.format(role.upper() if style[0] == "[" else role) for role in absent}
+    roles = family.roles | added
+    last = (*family.last, *(token for token in added.values() if token not in family.special))
+    single = f"{roles['cls']}:0 $A:0 {roles['sep']}:0"
+    return dataclasses.replace(
+        family, roles=roles, last=last, single=single, pair=f"{single} $B:0 {roles['sep']}:0", token_types=False
+    )
+
+
+def _is_like(token: str, form: str) -> bool:
+    before, after = form.split("{}")
+    return token.startswith(before) and token.endswith(after)
+
+
+def unknown_family(where: object) -> UserError:
+    """Returns the error of a vocabulary without the special tokens of a known family."""
+    return UserError(
         f"{where} does not have the special tokens of a known family (for BERT: {', '.join(_BERT.first)}); "
         "add them, or train a tokenizer with `bertjax tokenizer`"
     )

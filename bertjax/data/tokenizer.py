@@ -1,7 +1,8 @@
-"""Tokenizers of every family: WordPiece and byte-level BPE (`tokenizers`), unigram and BPE of `sentencepiece`."""
+"""Tokenizers of every family: any `tokenizer.json` (`tokenizers`), unigram and BPE of `sentencepiece`."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.special_tokens import ROLES, family_of
+from bertjax.data.special_tokens import DECLARED, ROLES, TokenizerFamily, complete_family, family_of
 from bertjax.data.tokenizer_backends import Backend, SentencePieceBackend, wordpiece_backend
 from bertjax.data.word_boundaries import opens_word
 from bertjax.data.word_cache import FlatTokens
@@ -25,8 +26,9 @@ class Tokenizer:
     """A vocabulary with its rules. Raw text never yields special tokens: `[MASK]` in a document is only text.
 
     Attributes:
-        kind: wordpiece, bpe or unigram.
-        family: A key of the table of families.
+        kind: wordpiece, bpe, unigram or wordlevel.
+        family: A key of the table of families, or `DECLARED`.
+        spec: Its special tokens and layouts.
         tokens: Token of every id.
         size: Number of tokens.
         pad_id, unk_id, cls_id, sep_id, mask_id: -1 if the family lacks the token.
@@ -34,8 +36,9 @@ class Tokenizer:
         digest: SHA-256 (hex).
     """
 
-    def __init__(self, backend: Backend, family: str, lowercase: bool) -> None:
+    def __init__(self, backend: Backend, family: str, lowercase: bool, spec: TokenizerFamily | None = None) -> None:
         self._backend = backend
+        self.spec = spec = family_of(family) if spec is None else spec
         self.family, self.lowercase = family, lowercase
         self.kind = backend.kind
         self.tokens: list[str] = backend.tokens
@@ -43,13 +46,27 @@ class Tokenizer:
         ids = {token: index for index, token in enumerate(self.tokens)}
         if len(ids) != self.size:
             raise UserError(f"tokenizer: {self.size - len(ids)} tokens occur twice; every id needs its own token")
-        spec = family_of(family)
         absent = sorted({token for token in spec.roles.values() if token not in ids})
         if absent:
             raise UserError(f"tokenizer: the family {family} needs the special tokens {', '.join(absent)}; add them")
         by_role = {role: ids[token] for role, token in spec.roles.items()}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (by_role.get(role, -1) for role in ROLES)
         self.special_ids = tuple(sorted({ids[token] for token in spec.special if token in ids}))
+
+    def complete(self, roles: Sequence[str]) -> Tokenizer:
+        """Returns a tokenizer that has tokens for all roles (pad, cls, sep, mask), new ones after the last id.
+
+        A tokenizer of no known family then also marks them as special and puts texts between [CLS] and [SEP], as
+        pretraining does.
+        """
+        absent = [role for role in roles if getattr(self, f"{role}_id") < 0]
+        ids = self.engine.encode("a").ids
+        surrounds = ids[:1] == [self.cls_id] and ids[-1:] == [self.sep_id]
+        marked = {*self.spec.roles.values()} <= {*self._backend.special}
+        if not absent and (self.family != DECLARED or (surrounds and marked)):
+            return self
+        spec = complete_family(self.spec, absent)
+        return Tokenizer(self._backend.completed(spec), DECLARED, self.lowercase, spec)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of every text, int32, without special tokens; uses all cores, keeps the order."""
@@ -106,7 +123,7 @@ class Tokenizer:
             return False
         rules, berts = (
             json.loads(engine.to_str())
-            for engine in (self.engine, wordpiece_backend(self.tokens, family_of(self.family), self.lowercase).marked)
+            for engine in (self.engine, wordpiece_backend(self.tokens, self.spec, self.lowercase).marked)
         )
         return all(
             _explicit(rules[part]) == _explicit(berts[part]) for part in ("normalizer", "pre_tokenizer", "model")
@@ -132,14 +149,16 @@ class Tokenizer:
     def files(self) -> dict[str, bytes]:
         """The canonical files: the model itself and one line about it."""
         about = {"family": self.family, "format": 1, "kind": self.kind, "lowercase": self.lowercase}
+        if self.family == DECLARED:
+            about["special_tokens"] = dataclasses.asdict(self.spec)
         return {
-            **self._backend.files(family_of(self.family)),
+            **self._backend.files(self.spec),
             SETTINGS_FILE: json.dumps(about, sort_keys=True).encode(),
         }
 
     def huggingface_files(self, max_length: int) -> dict[str, bytes]:
         """Returns the files of `AutoTokenizer.from_pretrained` for transformers 5 and 4 (special_tokens_map.json)."""
-        spec = family_of(self.family)
+        spec = self.spec
         roles = {f"{role}_token": token for role, token in spec.roles.items()}
         config: dict[str, Any] = {
             # the generic class takes tokenizer.json as it stands; the classes of most families rebuild parts of it
@@ -162,7 +181,7 @@ class Tokenizer:
         if self.kind == "wordpiece":
             files["vocab.txt"] = "".join(token + "\n" for token in self.tokens).encode()
         if isinstance(self._backend, SentencePieceBackend):
-            files[spec.sentencepiece_file] = self._backend.model
+            files |= self._backend.exported_files(spec)
         return files
 
 

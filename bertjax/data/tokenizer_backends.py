@@ -6,6 +6,7 @@ special tokens.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -14,10 +15,23 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.sentencepiece_model import UNMATCHED, check_texts, is_ambiguous, read_spec, translate_model
+from bertjax.data.sentencepiece_model import (
+    UNMATCHED,
+    NewToken,
+    append_tokens,
+    check_texts,
+    is_ambiguous,
+    order_tokens,
+    read_spec,
+    translate_model,
+)
 from bertjax.data.special_tokens import TokenizerFamily
 from bertjax.data.word_cache import FlatTokens, WordCache, flatten_ids, has_independent_words
 from bertjax.errors import UserError
+
+
+KINDS = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram", "WordLevel": "wordlevel"}
+"""Kind of tokenizer by the type of the model in its `tokenizer.json`."""
 
 
 class HuggingFaceBackend:
@@ -31,7 +45,8 @@ class HuggingFaceBackend:
         self._text = text
         content = json.loads(text)
         model = content["model"]
-        self.library = Tokenizer.from_str(_without_special_names(content) if model.get("type") == "Unigram" else text)
+        by_merges = model.get("type") == "BPE" and not model.get("ignore_merges")  # which make no special token
+        self.library = Tokenizer.from_str(text if by_merges else _without_special_names(content))
         self.library.no_truncation()
         self.library.no_padding()
         self.library.encode_special_tokens = True  # special tokens in raw text are split like any text
@@ -39,7 +54,7 @@ class HuggingFaceBackend:
         bare_first = splitter.get("type") == "ByteLevel" and not splitter.get("add_prefix_space", True)
         marks = splitter.get("type") == "BertPreTokenizer"
         self._memo = WordCache(self, bare_first, marks) if has_independent_words(content) else None
-        self.kind = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}.get(model.get("type"), "")
+        self.kind = KINDS.get(model.get("type"), "")
         self.prefix = model.get("continuing_subword_prefix") or ""
 
     @functools.cached_property
@@ -79,22 +94,61 @@ class HuggingFaceBackend:
         tokenizer.no_padding()
         return tokenizer
 
+    @property
+    def special(self) -> list[str]:
+        """Returns the tokens that the file marks as special."""
+        return [token["content"] for token in json.loads(self._text).get("added_tokens", ()) if token["special"]]
+
+    @property
+    def unk_token(self) -> str | None:
+        """Returns the token of what the model does not know."""
+        model = json.loads(self._text)["model"]
+        number = model.get("unk_id")
+        return model.get("unk_token") if number is None else model["vocab"][number][0]
+
+    def completed(self, family: TokenizerFamily) -> HuggingFaceBackend:
+        """Returns the tokenizer with the tokens of all roles of `family` and its layouts of texts."""
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_str(self._text)
+        roles = dataclasses.replace(family, first=(), last=tuple(dict.fromkeys(family.roles.values())))
+        add_special_tokens(tokenizer, roles, opens_words='"Prepend"' in json.dumps(json.loads(self._text)["normalizer"]))
+        return HuggingFaceBackend(tokenizer.to_str())
+
     def files(self, family: TokenizerFamily) -> dict[str, bytes]:
         """The canonical file, the same bytes for the same tokenizer."""
         ordered = json.dumps(json.loads(self._text), ensure_ascii=False, sort_keys=True, indent=1)
         return {"tokenizer.json": ordered.encode()}
 
 
-def _without_special_names(content: Mapping[str, Any]) -> str:
-    """Returns a unigram `tokenizer.json` whose model cannot match special tokens: it would take them for words."""
-    special = {token["id"] for token in content.get("added_tokens", ()) if token["special"]}
-    names = [
-        [UNMATCHED + name if index in special else name, score]
-        for index, (name, score) in enumerate(content["model"]["vocab"])
-    ]
-    added = [token for token in content.get("added_tokens", ()) if not token["special"]]
-    model = {**content["model"], "vocab": names}
-    return json.dumps({**content, "model": model, "added_tokens": added, "post_processor": None})
+def fold_added_tokens(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns a `tokenizer.json` whose model has all added tokens: else their ids follow the size of the model."""
+    model, added = dict(content["model"]), sorted(content.get("added_tokens", ()), key=lambda token: token["id"])
+    if isinstance(model["vocab"], Mapping):
+        model["vocab"] = {token["content"]: token["id"] for token in added} | model["vocab"]
+    else:
+        model["vocab"] = [*model["vocab"], *([t["content"], 0.0] for t in added if t["id"] >= len(model["vocab"]))]
+    return {**content, "model": model}
+
+
+def _without_special_names(content: dict[str, Any]) -> str:
+    """Returns a `tokenizer.json` whose model cannot match special tokens: it would take them for words."""
+    added = content.get("added_tokens", ())
+    special = {token["content"] for token in added if token["special"]}
+
+    def name(token: str) -> str:
+        return UNMATCHED + token if token in special else token
+
+    model = fold_added_tokens(content)["model"]
+    entries = model["vocab"]
+    if isinstance(entries, Mapping):
+        model["vocab"] = {name(token): index for token, index in entries.items()}
+    else:
+        model["vocab"] = [[name(token), score] for token, score in entries]
+    if model.get("unk_token") is not None:
+        model["unk_token"] = name(model["unk_token"])
+    others = [token for token in added if not token["special"]]
+    return json.dumps({**content, "model": model, "added_tokens": others, "post_processor": None})
 
 
 class SentencePieceBackend:
@@ -162,8 +216,31 @@ class SentencePieceBackend:
         results = zip(texts, encodings, self._encode_fast(texts), strict=True)
         return next((text for text, encoding, ids in results if encoding.ids != ids.tolist()), None)
 
+    @property
+    def special(self) -> list[str]:
+        """Returns the control tokens of the model."""
+        return [t for t, renamed in zip(self.spec.tokens, self.spec.without_controls.tokens, strict=True) if t != renamed]
+
+    @property
+    def unk_token(self) -> str | None:
+        return self.tokens[self.library.unk_id()]
+
+    def completed(self, family: TokenizerFamily) -> SentencePieceBackend:
+        """Returns the tokenizer with the tokens of all roles of `family` and its layouts of texts."""
+        absent = dict.fromkeys(token for token in family.roles.values() if token not in self.spec.tokens)
+        return SentencePieceBackend(append_tokens(self.model, [NewToken(token) for token in absent]), family, self.fold)
+
     def files(self, family: TokenizerFamily) -> dict[str, bytes]:
         return {family.sentencepiece_file: self.model}
+
+    def exported_files(self, family: TokenizerFamily) -> dict[str, bytes]:
+        """Returns the model as the class of `transformers` expects it, none where that class gives other ids."""
+        if not family.file_first:
+            return self.files(family)
+        if self.spec.tokens[-len(family.last) :] != family.last:  # it puts these last, but words were added after them
+            return {}
+        others = {*family.first, *family.last} - {*family.file_first}
+        return {family.sentencepiece_file: order_tokens(self.model, family.file_first, without=others)}
 
 
 Backend = HuggingFaceBackend | SentencePieceBackend
@@ -194,7 +271,8 @@ def add_special_tokens(tokenizer: Any, family: TokenizerFamily, opens_words: boo
     """
     from tokenizers import AddedToken, models, processors
 
-    eats_space = not isinstance(tokenizer.model, models.WordPiece)  # "is <mask>": it stands for " word", with the space
+    # "is <mask>": it stands for " word", with the space
+    eats_space = isinstance(tokenizer.model, models.BPE | models.Unigram)
     tokenizer.add_special_tokens(
         [
             AddedToken(

@@ -1,7 +1,8 @@
-"""Training of WordPiece, byte-level BPE and unigram vocabularies, with the same bytes on any number of threads."""
+"""Training of vocabularies of every kind, with the same bytes on any number of threads."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import heapq
 import io
@@ -10,10 +11,10 @@ import logging
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from bertjax.data.sentencepiece_model import append_control_tokens
+from bertjax.data.sentencepiece_model import NewToken, append_tokens
 from bertjax.data.special_tokens import TokenizerFamily, family_of
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_backends import (
@@ -24,7 +25,7 @@ from bertjax.data.tokenizer_backends import (
     bert_pipeline,
     wordpiece_backend,
 )
-from bertjax.errors import UserError, require_one_of
+from bertjax.errors import UserError, one_line, require_one_of
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,17 @@ _COVERAGE = 0.9999  # share of the characters of a corpus that get their own tok
 _WARNED = 0.998  # of the characters; what is unknown beyond that is said
 _MIN_FREQUENCY = 2  # single occurrences are not merged
 _LINE_CHARS = 4000
+# "▁" opens every text; in text without spaces it is so rare that it would be unknown
+_UNIGRAM = {"model_type": "unigram", "required_chars": "▁"}
+_LLAMA_BPE = {
+    "model_type": "bpe",
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+    "allow_whitespace_only_pieces": True,
+    "split_digits": True,
+    "byte_fallback": True,
+}
+"""Options of the tokenizers of Llama and Gemma (arXiv:2302.13971, section 2.1; arXiv:2403.08295, section 3)."""
 # sentencepiece adds up float scores per thread, so another number of threads gives another vocabulary: it is fixed
 _UNIGRAM_THREADS = 8
 # what BERT puts spaces around
@@ -48,6 +60,7 @@ def train_tokenizer(
     family: str,
     vocab_size: int,
     lowercase: bool | None = None,
+    token_pattern: str | None = None,
     seed: int = 0,
     max_chars: int = 200_000_000,
 ) -> Tokenizer:
@@ -57,10 +70,11 @@ def train_tokenizer(
 
     Args:
         documents: Texts.
-        model: wordpiece, bpe or unigram.
+        model: A value of `data.tokenizer`.
         family: Family of the special tokens.
         vocab_size: Tokens, special ones included.
         lowercase: Lower-case and strip accents; None = the family's default.
+        token_pattern: Regular expression of the tokens of wordlevel.
         seed: Seed of the sample.
         max_chars: A longer corpus is sampled by document hash; the sample is held in memory.
 
@@ -70,7 +84,10 @@ def train_tokenizer(
     trainers: dict[str, Callable[[list[str], TokenizerFamily, int, bool], Backend]] = {
         "wordpiece": train_wordpiece,
         "bpe": train_byte_bpe,
-        "unigram": train_unigram,
+        "unigram": functools.partial(train_sentencepiece, options=_UNIGRAM),
+        "sentencepiece_bpe": functools.partial(train_sentencepiece, options=_LLAMA_BPE),
+        "wordlevel": functools.partial(train_wordlevel, pattern=token_pattern),
+        "char": functools.partial(train_wordlevel, pattern=r"[\s\S]", keep_spaces=True),
     }
     require_one_of("tokenizer model", model, trainers)
     spec = family_of(family)
@@ -222,27 +239,76 @@ def train_byte_bpe(
         show_progress=False,
     )
     tokenizer.train_from_iterator(documents, trainer, length=len(documents))
-    content = json.loads(tokenizer.to_str())
-    vocabulary = content["model"]["vocab"]
-    for (
-        token
-    ) in family.last:  # inside the model as in the released vocabularies: `vocab_size` of transformers counts them
-        vocabulary.setdefault(token, len(vocabulary))
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
-    add_special_tokens(tokenizer, family)
-    return HuggingFaceBackend(tokenizer.to_str())
+    return _with_last_tokens(tokenizer, family)
 
 
-def train_unigram(
-    documents: list[str], family: TokenizerFamily, vocab_size: int, lowercase: bool
-) -> SentencePieceBackend:
-    """Trains sentencepiece's unigram model with the family's special tokens, `last` ones after the trained tokens.
+def train_wordlevel(
+    documents: list[str],
+    family: TokenizerFamily,
+    vocab_size: int,
+    lowercase: bool,
+    pattern: str | None = None,
+    keep_spaces: bool = False,
+) -> HuggingFaceBackend:
+    """Trains a vocabulary of whole words, the most frequent ones first; others are unknown.
 
     Args:
         documents: Texts.
         family: Family of the special tokens.
         vocab_size: Tokens, special ones included.
         lowercase: Lower-case and strip accents.
+        pattern: Regular expression of a word; None = everything between two spaces.
+        keep_spaces: Spaces are text, too.
+    """
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token=family.roles["unk"]))
+    if lowercase:
+        tokenizer.normalizer = normalizers.BertNormalizer(handle_chinese_chars=False, clean_text=False)
+    splits = [] if keep_spaces else [pre_tokenizers.WhitespaceSplit()]
+    if pattern is not None:
+        try:
+            splits.append(pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated"))
+        except Exception as error:  # the library raises nothing narrower
+            raise UserError(f"data.token_pattern={pattern!r} is not a regular expression: {one_line(error)}") from error
+        tokenizer.decoder = decoders.Fuse()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(splits)
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=vocab_size - len(family.last), special_tokens=list(family.first), show_progress=False
+    )
+    tokenizer.train_from_iterator(documents, trainer, length=len(documents))
+    return _with_last_tokens(tokenizer, family)
+
+
+def _with_last_tokens(tokenizer: Any, family: TokenizerFamily) -> HuggingFaceBackend:
+    """Adds the family's `last` tokens inside the model, as in the released vocabularies: `vocab_size` counts them."""
+    import tokenizers
+
+    content = json.loads(tokenizer.to_str())
+    vocabulary = content["model"]["vocab"]
+    for token in family.last:
+        vocabulary.setdefault(token, len(vocabulary))
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
+    add_special_tokens(tokenizer, family)
+    return HuggingFaceBackend(tokenizer.to_str())
+
+
+def train_sentencepiece(
+    documents: list[str],
+    family: TokenizerFamily,
+    vocab_size: int,
+    lowercase: bool,
+    options: Mapping[str, Any],
+) -> SentencePieceBackend:
+    """Trains sentencepiece's unigram model or BPE with the family's special tokens, `last` ones after the trained tokens.
+
+    Args:
+        documents: Texts.
+        family: Family of the special tokens.
+        vocab_size: Tokens, special ones included.
+        lowercase: Lower-case and strip accents.
+        options: Options of the trainer.
     """
     import sentencepiece
 
@@ -250,7 +316,6 @@ def train_unigram(
     index = {token: number for number, token in enumerate(family.first)}
     named = (roles["unk"], roles["pad"], "<s>", "</s>")
     settings: dict[str, Any] = {
-        "model_type": "unigram",
         "vocab_size": vocab_size - len([p for p in family.last if p not in index]),
         "unk_id": index.get(roles["unk"], 0),
         "unk_piece": roles["unk"],
@@ -259,14 +324,15 @@ def train_unigram(
         "bos_id": index.get("<s>", -1),
         "eos_id": index.get("</s>", -1),
         "control_symbols": [token for token in family.first if token not in named],
-        "normalization_rule_name": "nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+        "normalization_rule_name": "nmt_nfkc",
         "num_threads": _UNIGRAM_THREADS,
-        "required_chars": "▁",  # opens every text; so rare in text without spaces that it would be unknown
         "max_sentence_length": 8 * _LINE_CHARS,  # bytes; longer lines would be left out silently
         "minloglevel": 3,
+        **options,
+        **({"normalization_rule_name": "nmt_nfkc_cf"} if lowercase else {}),
     }
     model = _run_sentencepiece(sentencepiece, documents, settings, vocab_size)
-    return SentencePieceBackend(append_control_tokens(model, family.last), family, fold=False)
+    return SentencePieceBackend(append_tokens(model, [NewToken(token) for token in family.last]), family, fold=False)
 
 
 def _run_sentencepiece(sentencepiece: Any, documents: list[str], settings: dict[str, Any], vocab_size: int) -> bytes:

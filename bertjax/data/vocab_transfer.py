@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from bertjax.data.special_tokens import family_of
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.word_boundaries import byte_table
 
@@ -41,12 +40,14 @@ class _Text(NamedTuple):
 
 def match_tokens(old: Tokenizer, new: Tokenizer) -> TokenMatch:
     """Returns the old tokens of every new token; special tokens are matched by role."""
-    if old.tokens == new.tokens:
-        return TokenMatch([[index] for index in range(new.size)], new.size, 0, 0)
+    extends = new.tokens[: old.size] == old.tokens  # by added words: the old ids stay
+    parts = [[index] for index in range(old.size)] if extends else []
+    saved, composed = len(parts), 0
+    if saved == new.size:
+        return TokenMatch(parts, saved, 0, 0)
     cutter, spelling = _Cutter(old), _Spelling(new)
     special = _special_parts(old, new)
-    parts, saved, composed = [], 0, 0
-    for index, subword in enumerate(new.tokens):
+    for index, subword in enumerate(new.tokens[saved:], saved):
         if index in special:
             results, same = special[index], bool(special[index])
         else:
@@ -59,7 +60,7 @@ def match_tokens(old: Tokenizer, new: Tokenizer) -> TokenMatch:
 
 def _special_parts(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
     """Returns the old token of every special token: by role, else by name, else none."""
-    theirs, ours = family_of(old.family).roles, family_of(new.family).roles
+    theirs, ours = old.spec.roles, new.spec.roles
     ids = {subword: index for index, subword in enumerate(old.tokens)}
     results = {}
     for index in new.special_ids:
@@ -76,12 +77,13 @@ class _Spelling:
         self.kind, self.prefix, self.engine = tokenizer.kind, tokenizer.continuation_prefix, tokenizer.engine
         self.bytewise = tokenizer.kind == "bpe" and "ByteLevel" in repr(self.engine.decoder)
         self.opener = "Ġ" if self.bytewise else "▁"
-        opens_alone = self.kind == "wordpiece" or self.words("a")[0].startswith(self.opener)
+        self.by_words = tokenizer.kind in ("wordpiece", "wordlevel")
+        opens_alone = self.by_words or self.words("a")[0].startswith(self.opener)
         self.blank = "" if opens_alone else " "
 
     def read(self, subword: str) -> _Text:
         """Returns the text of a token."""
-        if self.kind == "wordpiece":
+        if self.by_words:
             inside = bool(self.prefix) and subword.startswith(self.prefix) and subword != self.prefix
             return _Text(not inside, subword[len(self.prefix) * inside :].encode())
         opens = subword.startswith(self.opener)

@@ -27,6 +27,8 @@ class _TokenVocabulary(Protocol):
 
 def opens_word(token: str, tokenizer: _TokenVocabulary) -> bool:
     """Returns whether a token of this tokenizer starts a word."""
+    if tokenizer.kind == "wordlevel":
+        return True
     if tokenizer.kind == "wordpiece":
         return not (tokenizer.continuation_prefix and token.startswith(tokenizer.continuation_prefix))
     if token.startswith(_SPACES):

@@ -119,7 +119,7 @@ def architecture_changes(folder: str, source: EncoderConfig, config: EncoderConf
 
 
 def _match_tokens(cfg: ConfigDict, folder: str, old: Tokenizer, new: Tokenizer) -> TokenMatch:
-    if old.tokens != new.tokens and cfg.init_embeddings != "remap":
+    if old.tokens != new.tokens[: old.size] and cfg.init_embeddings != "remap":
         tokenizer = Path(folder).expanduser() / "tokenizer"
         where = tokenizer if tokenizer.is_dir() else folder
         raise UserError(

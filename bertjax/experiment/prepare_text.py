@@ -71,7 +71,10 @@ def _description(cfg: ConfigDict, prepared: Prepared) -> dict[str, Any]:
 def _opened(cfg: ConfigDict, described: Mapping[str, Any]) -> Prepared:
     """Opens the text that the first process has prepared."""
     named = cfg.data.tokenizer not in TOKENIZER_MODELS
-    tokenizer = from_config.load_or_train_tokenizer(cfg) if named else load_tokenizer(described["tokenizer"])
+    if named:
+        tokenizer = from_config.load_or_train_tokenizer(cfg)
+    else:
+        tokenizer = from_config.complete_tokenizer(load_tokenizer(described["tokenizer"]), cfg)
     training = {name: describe_corpus(Path(folder)) for name, folder in described["training"].items()}
     counts = np.sum([open_corpus(corpus.folder)["train"].counts for corpus in training.values()], axis=0)
     weights = zip(training, (source.weight for source in parse.sources(cfg)), strict=True)

@@ -11,7 +11,6 @@ import numpy as np
 from bertjax.config.task import TaskConfig
 from bertjax.data.corpus import offsets as ends_of
 from bertjax.data.counter_rng import IntArray
-from bertjax.data.special_tokens import family_of
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.word_cache import flatten_ids
 from bertjax.errors import UserError
@@ -103,7 +102,7 @@ def qa_data(
     first_token = ends_of(contexts.lengths)[:-1][context_of[which]] + starts
     question = dataclasses.replace(questions, starts=questions.starts[which], lengths=questions.lengths[which])
     context = TokenRanges(contexts.ids, first_token, lengths)
-    is_context_first = family_of(tokenizer.family).padding_side == "left"
+    is_context_first = tokenizer.spec.padding_side == "left"
     parts = [context, question] if is_context_first else [question, context]
     tokens, offsets, types, summary = assemble_windows(template, parts)
     position = range_begins(template, parts, 0 if is_context_first else 1)

@@ -12,7 +12,6 @@ import numpy as np
 
 from bertjax.data.corpus import offsets as ends_of
 from bertjax.data.counter_rng import IntArray
-from bertjax.data.special_tokens import family_of
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.word_cache import FlatTokens, flatten_ids
 
@@ -44,7 +43,7 @@ def find_template(tokenizer: Tokenizer, is_pair: bool) -> WindowTemplate:
 
     Token types are 0 in families without them. The summary is [CLS] if there is one, else the last token (GPT-2).
     """
-    family = family_of(tokenizer.family)
+    family = tokenizer.spec
     gaps, types = _probe(tokenizer.engine, is_pair) or _parse(tokenizer, family.pair if is_pair else family.single)
     if not family.token_types:
         gaps = [[(token, 0) for token, _ in gap] for gap in gaps]
