@@ -54,7 +54,8 @@ def _special(names: Sequence[str], first: int = 0, special: bool = True) -> list
 
 
 def _write(folder: Path, content: dict[str, Any], **declared: Any) -> None:
-    (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "truncation": None, "padding": None, **content}))
+    whole = {"version": "1.0", "truncation": None, "padding": None, **content}
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
     (folder / "tokenizer_config.json").write_text(json.dumps(declared))
 
 
@@ -136,10 +137,11 @@ def write_gemma(texts: Sequence[str], folder: Path, vocab_size: int, after: str 
     special, others = ["<pad>", "<eos>", "<bos>", "<unk>"], ["<mask>", "<2mass>", "[@BOS@]", "<unused0>"]
     model = _spaced_bpe(texts, [*special, *others], vocab_size)
     back = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    blank = {"pattern": {"String": " "}}
     content = {
         "added_tokens": [*_special(special), *_special(others, 4, special=False)],
-        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-        "pre_tokenizer": {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False},
+        "normalizer": {"type": "Replace", **blank, "content": "▁"},
+        "pre_tokenizer": {"type": "Split", **blank, "behavior": "MergedWithPrevious", "invert": False},
         "post_processor": _with_ids(_template("<bos>", after), model["vocab"]),
         "decoder": {"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}]},
         "model": model,
@@ -228,7 +230,8 @@ def write_t5(texts: Sequence[str], folder: Path, vocab_size: int) -> None:
     model = _spiece(texts, vocab_size, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     (folder / "spiece.model").write_bytes(model)
     tokens = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", "extra_ids": 0, **tokens}))
+    declared = {"tokenizer_class": "T5Tokenizer", "extra_ids": 0, **tokens}
+    (folder / "tokenizer_config.json").write_text(json.dumps(declared))
 
 
 SOURCES = {
@@ -259,14 +262,14 @@ def count_equal(theirs: Any, ours: Tokenizer, lines: Sequence[str], special: boo
     return sum(a == b.tolist() for a, b in zip(ids, ours.encode_batch(lines), strict=True))
 
 
-def compare_source(name: str, texts: Sequence[str], lines: Sequence[str], vocab_size: int) -> tuple[Tokenizer, int, int]:
+def compare_source(name: str, texts: Sequence[str], lines: Sequence[str], size: int) -> tuple[Tokenizer, int, int]:
     """Builds a published kind of tokenizer and compares it.
 
     Args:
         name: key of `SOURCES`.
         texts: text of the vocabulary.
         lines: lines to compare.
-        vocab_size: its size.
+        size: its size.
 
     Returns:
         The completed tokenizer, and the numbers of equal lines with the model's class and with `AutoTokenizer`.
@@ -274,7 +277,7 @@ def compare_source(name: str, texts: Sequence[str], lines: Sequence[str], vocab_
     import transformers
 
     with tempfile.TemporaryDirectory() as folder:
-        SOURCES[name].write(texts, Path(folder), vocab_size)
+        SOURCES[name].write(texts, Path(folder), size)
         theirs = getattr(transformers, SOURCES[name].hf_class).from_pretrained(folder)
         ours = load_tokenizer(folder)
     completed = ours.complete(NEEDED)
@@ -323,7 +326,7 @@ def main() -> None:
     files = ("enwiki/train.txt.gz", "zhwiki/train.txt.gz", "multi30k/train.de.gz")
     texts = [line for name in files for line in itertools.islice(_open(options.data / name), 5000)]
     lines = [line for group in read_lines(options.data, options.lines).values() for line in group]
-    print(f"| kind | family | tokens | lines | equal to its class | export equal |")
+    print("| kind | family | tokens | lines | equal to its class | export equal |")
     print("| --- | --- | ---: | ---: | ---: | ---: |")
     for kind, (model, family) in TRAINED.items():
         tokenizer = train_tokenizer(texts, model=model, family=family, vocab_size=options.vocab_size, lowercase=False)

@@ -119,7 +119,9 @@ def complete_tokenizer(tokenizer: Tokenizer, cfg: ConfigDict, say: LogFunction =
     masks = objective_class(cfg.objective.name).needs_mask_token
     completed = tokenizer.complete(("pad", "cls", "sep", *(("mask",) if masks else ())))
     if added := completed.tokens[tokenizer.size :]:
-        say(f"the tokenizer lacks special tokens that objective.name={cfg.objective.name} needs: {', '.join(added)} added")
+        say(
+            f"the tokenizer lacks special tokens that objective.name={cfg.objective.name} needs: {', '.join(added)} added"
+        )
     return completed
 
 

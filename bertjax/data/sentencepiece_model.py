@@ -249,9 +249,7 @@ def append_tokens(model: bytes, token_list: Sequence[NewToken]) -> bytes:
     return model + b"".join(_record(_message(token)) for token in token_list)
 
 
-def order_tokens(
-    model: bytes, first: Sequence[str], last: Sequence[str] = (), without: Collection[str] = ()
-) -> bytes:
+def order_tokens(model: bytes, first: Sequence[str], last: Sequence[str] = (), without: Collection[str] = ()) -> bytes:
     """Returns a sentencepiece model with the tokens `first`, all others in their order, and `last`.
 
     XLM-R and CamemBERT have other ids than their `sentencepiece.bpe.model`: fairseq put its special tokens first.

@@ -195,7 +195,8 @@ def declared_family(
     named = {role: [declared.get(role, ""), *names] for role, names in _NAMES.items()}
     roles = {role: token for role, names in named.items() for token in [n for n in names if n in held][:1]}
     for role, others in {"cls": ["bos"], "sep": ["eos"], "pad": ["eos", "sep"]}.items():
-        roles.update({role: roles[other] for other in others if other in roles and role not in roles})
+        for token in [roles[other] for other in others if other in roles][:1]:
+            roles.setdefault(role, token)
     both = dict.fromkeys([*special, *roles.values()])
     return TokenizerFamily(kind, (), roles, "$A:0", "$A:0 $B:0", tuple(both), token_types=False)
 
@@ -207,7 +208,9 @@ def complete_family(family: TokenizerFamily, absent: Sequence[str]) -> Tokenizer
         family: A family.
         absent: Roles that it lacks and gets; afterwards it has cls and sep.
     """
-    style = next((form for form in ("<|{}|>", "[{}]") if any(_is_like(token, form) for token in family.special)), "<{}>")
+    style = next(
+        (form for form in ("<|{}|>", "[{}]") if any(_is_like(token, form) for token in family.special)), "<{}>"
+    )
     added = {role: style.format(role.upper() if style[0] == "[" else role) for role in absent}
     roles = family.roles | added
     last = (*family.last, *(token for token in added.values() if token not in family.special))

@@ -29,7 +29,6 @@ from bertjax.data.special_tokens import TokenizerFamily
 from bertjax.data.word_cache import FlatTokens, WordCache, flatten_ids, has_independent_words
 from bertjax.errors import UserError
 
-
 KINDS = {"WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram", "WordLevel": "wordlevel"}
 """Kind of tokenizer by the type of the model in its `tokenizer.json`."""
 
@@ -112,7 +111,9 @@ class HuggingFaceBackend:
 
         tokenizer = Tokenizer.from_str(self._text)
         roles = dataclasses.replace(family, first=(), last=tuple(dict.fromkeys(family.roles.values())))
-        add_special_tokens(tokenizer, roles, opens_words='"Prepend"' in json.dumps(json.loads(self._text)["normalizer"]))
+        add_special_tokens(
+            tokenizer, roles, opens_words='"Prepend"' in json.dumps(json.loads(self._text)["normalizer"])
+        )
         return HuggingFaceBackend(tokenizer.to_str())
 
     def files(self, family: TokenizerFamily) -> dict[str, bytes]:
@@ -125,7 +126,7 @@ def fold_added_tokens(content: dict[str, Any]) -> dict[str, Any]:
     """Returns a `tokenizer.json` whose model has all added tokens: else their ids follow the size of the model."""
     model, added = dict(content["model"]), sorted(content.get("added_tokens", ()), key=lambda token: token["id"])
     if isinstance(model["vocab"], Mapping):
-        model["vocab"] = {token["content"]: token["id"] for token in added} | model["vocab"]
+        model["vocab"] = {**{token["content"]: token["id"] for token in added}, **model["vocab"]}
     else:
         model["vocab"] = [*model["vocab"], *([t["content"], 0.0] for t in added if t["id"] >= len(model["vocab"]))]
     return {**content, "model": model}
@@ -219,7 +220,9 @@ class SentencePieceBackend:
     @property
     def special(self) -> list[str]:
         """Returns the control tokens of the model."""
-        return [t for t, renamed in zip(self.spec.tokens, self.spec.without_controls.tokens, strict=True) if t != renamed]
+        return [
+            t for t, renamed in zip(self.spec.tokens, self.spec.without_controls.tokens, strict=True) if t != renamed
+        ]
 
     @property
     def unk_token(self) -> str | None:

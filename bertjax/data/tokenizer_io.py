@@ -163,7 +163,7 @@ def _read_ours(folder: Path, family: str | None) -> _Read:
 
 def _stored_family(folder: Path, about: Mapping[str, Any]) -> TokenizerFamily:
     try:
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in about["special_tokens"].items()}
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["special_tokens"].items()}
         return TokenizerFamily(**values)
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / SETTINGS_FILE}: special_tokens is broken ({error}); copy it again") from error

@@ -266,7 +266,7 @@ def train_wordlevel(
     tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token=family.roles["unk"]))
     if lowercase:
         tokenizer.normalizer = normalizers.BertNormalizer(handle_chinese_chars=False, clean_text=False)
-    splits = [] if keep_spaces else [pre_tokenizers.WhitespaceSplit()]
+    splits: list[Any] = [] if keep_spaces else [pre_tokenizers.WhitespaceSplit()]
     if pattern is not None:
         try:
             splits.append(pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated"))
@@ -301,7 +301,7 @@ def train_sentencepiece(
     lowercase: bool,
     options: Mapping[str, Any],
 ) -> SentencePieceBackend:
-    """Trains sentencepiece's unigram model or BPE with the family's special tokens, `last` ones after the trained tokens.
+    """Trains sentencepiece's unigram model or BPE with the special tokens of a family, `last` ones after the trained.
 
     Args:
         documents: Texts.
