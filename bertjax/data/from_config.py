@@ -119,9 +119,7 @@ def complete_tokenizer(tokenizer: Tokenizer, cfg: ConfigDict, say: LogFunction =
     masks = objective_class(cfg.objective.name).needs_mask_token
     completed = tokenizer.complete(("pad", "cls", "sep", *(("mask",) if masks else ())))
     if added := completed.tokens[tokenizer.size :]:
-        say(
-            f"the tokenizer lacks special tokens that objective.name={cfg.objective.name} needs: {', '.join(added)} added"
-        )
+        say(f"{', '.join(added)} added to the tokenizer: objective.name={cfg.objective.name} needs them")
     return completed
 
 
