@@ -2,12 +2,14 @@
 
     python scripts/tokenizer_table.py DATA --lines 200 --vocab_size 8000
 
-DATA holds enwiki/, zhwiki/ and multi30k/; code is the package's own source. Kinds that bertjax trains are trained, and
-read back by `AutoTokenizer` from their export. Of public models the files are built here, with the normalizer,
-pre-tokenizer, decoder, special tokens and template of the published ones and a vocabulary of this text. They are read by
-the model's class of `transformers` and by bertjax, which adds the special tokens that masked language modeling needs, and
-their export is read by `AutoTokenizer`. Prints how many lines have equal ids. Llama 2's file is read as it stands:
-`LlamaTokenizer` of transformers 5 puts other rules in place of its own, and lines that begin with a space differ.
+DATA holds enwiki/, zhwiki/ and multi30k/; code is the package's own source. Kinds that bertjax trains are trained,
+and read back by `AutoTokenizer` from their export. Of public models the files are built here, with the normalizer,
+pre-tokenizer, decoder, special tokens and template of the published ones and a vocabulary of this text. They are
+read by the model's class of `transformers` and by bertjax, which adds the special tokens that masked language modeling
+needs, and their export is read by `AutoTokenizer`. Prints how many lines have equal ids.
+
+Llama 2's file is read as it stands: `LlamaTokenizer` of transformers 5 puts other rules in place of its own, and lines
+that begin with a space differ.
 """
 
 from __future__ import annotations
