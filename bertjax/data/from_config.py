@@ -115,7 +115,13 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
 
 
 def complete_tokenizer(tokenizer: Tokenizer, cfg: ConfigDict, say: LogFunction = print) -> Tokenizer:
-    """Returns the tokenizer with all special tokens that formats and objective need; causal models mask nothing."""
+    """Returns the tokenizer with all special tokens that formats and objective need; causal models mask nothing.
+
+    Args:
+        tokenizer: Tokenizer of the run.
+        cfg: Its config.
+        say: Prints what was added.
+    """
     masks = objective_class(cfg.objective.name).needs_mask_token
     completed = tokenizer.complete(("pad", "cls", "sep", *(("mask",) if masks else ())))
     if added := completed.tokens[tokenizer.size :]:

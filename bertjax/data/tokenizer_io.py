@@ -46,7 +46,7 @@ class _Read(NamedTuple):
 
 
 class _Hints(NamedTuple):
-    """What a call or the other files of a folder say of a tokenizer: None = nothing. `roles`: tokens by role."""
+    """Facts that a call or the other files of a folder declare: None = undeclared. `roles`: tokens by role."""
 
     family: str | None = None
     lowercase: bool | None = None
