@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.layer import Layer
-from bertjax.models.linear import Key, Norm, make_norm
+from bertjax.models.linear import Key, KeyStream, Norm, make_norm
 from bertjax.models.mesh import shard_batch
 from bertjax.types import Params
 
@@ -51,14 +51,18 @@ def init_attention_norms(config: EncoderConfig, rngs: nnx.Rngs) -> Norm:
 
 
 def _init_stack(make: Callable[[nnx.Rngs], Any], keys: Array) -> Any:
-    graphdef = nnx.graphdef(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
+    graphdef = None
 
     def draw(key: Array) -> Params:
-        return nnx.to_pure_dict(nnx.state(make(nnx.Rngs(key))))
+        nonlocal graphdef
+        graphdef, params = nnx.split(make(KeyStream(key)))
+        return nnx.to_pure_dict(params)
 
     for _ in range(keys.ndim):
         draw = jax.vmap(draw)
-    return nnx.merge(graphdef, draw(keys))
+    params = draw(keys)
+    assert graphdef is not None
+    return nnx.merge(graphdef, params)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +208,7 @@ def _take(tree: Any, *index: int) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _layer_graphdef(config: EncoderConfig, attention_norm: bool) -> nnx.GraphDef:
-    return nnx.graphdef(nnx.eval_shape(lambda: Layer(config, nnx.Rngs(0), attention_norm)))
+    return nnx.graphdef(nnx.eval_shape(lambda: Layer(config, KeyStream(jax.random.key(0)), attention_norm)))
 
 
 def _remat(function: Callable, policy: str) -> Callable:

@@ -7,6 +7,7 @@ pass as well: jax's transpose rules would multiply a float32 cotangent with a bf
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 
@@ -19,6 +20,14 @@ from bertjax.config.model import EncoderConfig
 
 Key = Array
 Activation = Callable[[Array], Array]
+
+
+class KeyStream(nnx.Rngs):
+    """The keys of `nnx.Rngs(key)`, without its variables: to count in one while tracing takes milliseconds per key."""
+
+    def __init__(self, key: Key):
+        numbers = itertools.count()
+        self.params = lambda: jax.random.fold_in(key, next(numbers))
 Norm = nnx.LayerNorm | nnx.RMSNorm
 
 

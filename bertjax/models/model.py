@@ -25,7 +25,7 @@ from bertjax.models.heads import (
     pool_examples,
     summary_per_token,
 )
-from bertjax.models.linear import Key, Linear, initializer
+from bertjax.models.linear import Key, KeyStream, Linear, initializer
 from bertjax.types import Params
 
 HEADS = (
@@ -226,7 +226,7 @@ def check_heads(config: EncoderConfig, heads: tuple[str, ...]) -> None:
 @functools.lru_cache(maxsize=64)
 def graphdef(config: EncoderConfig, heads: tuple[str, ...]) -> nnx.GraphDef:
     """Returns the structure of a model: `nnx.merge(graphdef(...), params)` is the model."""
-    return nnx.graphdef(nnx.eval_shape(lambda: Model(config, heads, nnx.Rngs(0))))
+    return nnx.graphdef(nnx.eval_shape(lambda: Model(config, heads, KeyStream(jax.random.key(0)))))
 
 
 def bind(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> Model:
@@ -242,7 +242,7 @@ def init_params(config: EncoderConfig, heads: tuple[str, ...], key: Key) -> Para
         heads: names from `HEADS`.
         key: of the draws.
     """
-    return nnx.to_pure_dict(nnx.state(Model(config, heads, nnx.Rngs(key))))
+    return nnx.to_pure_dict(nnx.state(Model(config, heads, KeyStream(key))))
 
 
 def abstract_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
