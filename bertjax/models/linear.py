@@ -28,6 +28,8 @@ class KeyStream(nnx.Rngs):
     def __init__(self, key: Key):
         numbers = itertools.count()
         self.params = lambda: jax.random.fold_in(key, next(numbers))
+
+
 Norm = nnx.LayerNorm | nnx.RMSNorm
 
 
