@@ -17,6 +17,7 @@ from bertjax.hf import native_format, sidecar_files
 from bertjax.hf.keymap import tensors_to_params
 from bertjax.hf.keymaps import FAMILIES, find_family
 from bertjax.hf.keymaps.family import Family
+from bertjax.hf.nearest import describe_nearest
 from bertjax.hf.safe_files import (
     CONFIG,
     INDEX,
@@ -24,6 +25,7 @@ from bertjax.hf.safe_files import (
     read_json,
     read_module_files,
     read_shard_names,
+    read_tensor_names,
     read_tensors,
     read_tokenizer_files,
     require_safetensors,
@@ -71,7 +73,7 @@ def read_folder(folder: str | os.PathLike[str]) -> ModelWeights:
     folder = local_model(folder)
     values, architecture = read_config_json(folder)
     where = f"{folder / CONFIG}"
-    family = _require_family(values, where)
+    family = _require_family(values, where, folder)
     if family is None:
         config, heads, params = _read_native(folder, values, where)
     else:
@@ -92,7 +94,7 @@ def local_model(name: str | os.PathLike[str]) -> Path:
     pinned = hub.pin(name)
     folder = hub.fetch(pinned)
     values, architecture = read_config_json(folder)
-    _require_family(values, str(name))  # before anything large is downloaded
+    _require_family(values, str(name), folder)  # before anything large is downloaded
     hub.fetch(pinned, (WEIGHTS, sidecar_files.SIDECAR_WEIGHTS, f"*_*/{WEIGHTS}"))
     if not (folder / WEIGHTS).exists() and (folder / INDEX).exists():
         hub.fetch_files(pinned, read_shard_names(folder))
@@ -101,15 +103,26 @@ def local_model(name: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def _require_family(values: dict[str, Any], where: str) -> Family | None:
-    """Returns the family of a config.json, None for our format; raises `UserError` if it is not supported."""
+def _require_family(values: dict[str, Any], where: str, folder: Path) -> Family | None:
+    """Returns the family of a config.json, None for our format.
+
+    Args:
+        values: config.json.
+        where: the file or name to name in errors.
+        folder: its folder, which may lack the weights.
+
+    Raises:
+        UserError: the model is not supported; names the nearest that is.
+    """
     if values["model_type"] == native_format.MODEL_TYPE:
         return None
     family = find_family(values["model_type"])
     if family is None:
         supported = dict.fromkeys([*(each.model_type for each in FAMILIES.values()), native_format.MODEL_TYPE])
+        nearest = describe_nearest(values, read_tensor_names(folder))
         raise UserError(
-            f"{where}: model_type {values['model_type']!r} is not supported; supported: {comma_list(supported)}"
+            f"{where}: model_type {values['model_type']!r} is not supported; {nearest}{'; ' if nearest else ''}"
+            f"supported: {comma_list(supported)}"
         )
     return family
 

@@ -168,6 +168,19 @@ def read_shard_names(folder: Path) -> list[str]:
     return sorted(set(_read_index(folder).values()))
 
 
+def read_tensor_names(folder: Path) -> list[str]:
+    """Returns the names of the tensors of a folder, without reading them; none where they cannot be read."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        if (folder / WEIGHTS).exists():
+            with safe_open(resolve_inside(folder, WEIGHTS), framework="numpy") as file:
+                return list(file.keys())
+        return list(_read_index(folder))
+    except (SafetensorError, OSError, ValueError, TypeError, UserError):
+        return []
+
+
 def _read_index(folder: Path) -> dict[str, str]:
     where = folder / INDEX
     table = read_json(folder, INDEX).get("weight_map")

@@ -20,7 +20,9 @@ from safetensors.numpy import load_file, save_file
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf.keymap import params_to_tensors
+from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.keymaps.bert import make_keymap
+from bertjax.hf.nearest import describe_nearest
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.models.model import abstract_params
 
@@ -96,7 +98,14 @@ def test_the_plain_folder_loads(folder: Path) -> None:
         ({"auto_map": {"AutoModel": "somebody/model--code.Model"}}, "auto_map.*never run"),
         ({"quantization_config": {}}, "quantization_config"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
-        ({"model_type": "t5"}, "model_type 't5' is not supported; supported: bert"),
+        (
+            {"model_type": "t5"},
+            "'t5' is not supported; the nearest is bert, with the same keys and tensors.*supported: bert",
+        ),
+        (
+            {"model_type": "longformer", "attention_window": [4]},
+            "the nearest is bert, without the keys attention_window; supported: bert",
+        ),
         ({"model_type": ["bert"]}, "model_type"),
         ({"architectures": "BertModel"}, "architectures must be a list"),
         ({"hidden_size": "12"}, "hidden_size must be a whole number, not '12'"),
@@ -378,3 +387,17 @@ def test_mutated_files_give_an_error_or_a_model(folder: Path, position: float, v
 def test_inputs_that_are_refused(folder: Path, inputs: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         load_pretrained(folder)(**inputs)
+
+
+def test_the_nearest_family_is_the_one_with_most_of_the_tensors() -> None:
+    encoder = [f"roberta.encoder.layer.{layer}.attention.self.{name}.weight" for layer in (0, 1) for name in "qkv"]
+    entries = FAMILIES["mpnet"].make_keymap(FAMILIES["mpnet"].parse_config({})).entries
+    tensors = [entry.tensor.replace("{L}", "0").removeprefix("mpnet.") for entry in entries]
+    values = {"model_type": "mpnet2", "relative_attention_num_buckets": 32, "experts": 4}
+    assert describe_nearest(values, tensors) == "the nearest is mpnet, without the keys experts"
+    assert describe_nearest(values, [f"model.{name}" for name in tensors if "pooler" not in name]).startswith(
+        "the nearest is mpnet, without the keys experts"
+    )
+    missing = describe_nearest(values, [name for name in tensors if "bias.weight" not in name])
+    assert missing.endswith("with the tensors encoder.relative_attention_bias.weight")
+    assert describe_nearest({"model_type": "whisper", "d_model": 3}, encoder) == ""

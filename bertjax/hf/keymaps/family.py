@@ -58,6 +58,7 @@ label2id mask_token_id model_type output_attentions output_hidden_states output_
 sep_token_id task_specific_params tie_word_embeddings torch_dtype torchscript transformers_version unk_token_id
 use_cache
 """
+INERT_KEYS = frozenset(_INERT_KEYS.split())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Family:
         for key, allowed, reason in self.training_only:
             if key in values and values[key] not in allowed:
                 log.warning("%s: %s = %r is ignored: %s", where, key, values[key], reason)
-        unread = values.unread - {*_INERT_KEYS.split(), *self.inert_keys.split(), *self.aliases}
+        unread = values.unread - INERT_KEYS - {*self.inert_keys.split(), *self.aliases}
         if unread:
             log.warning("%s: keys that bertjax does not know are ignored: %s", where, comma_list(sorted(unread), 8))
 
