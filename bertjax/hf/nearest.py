@@ -17,7 +17,7 @@ _MAX_NAMED = 4
 
 
 class _Likeness(NamedTuple):
-    """How much a folder resembles a family, as shares in [0, 1], and the differences.
+    """Likeness of a folder and a family, as shares in [0, 1], and the differences.
 
     unknown   keys of config.json that the family does not have
     foreign   tensors that it does not have
