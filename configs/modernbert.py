@@ -2,8 +2,9 @@
 
     bertjax pretrain --config configs/modernbert.py:base --workdir runs/modern --config.data.sources='text:corpus/*.txt'
 
-Sizes: base large, their extension to 8,192 tokens and the decay that ends it in one run base-8192 large-8192 (set
-`init_from` to what the first run exported), and smoke (four layers, minutes on a CPU).
+Sizes: base large (the authors' began as base: `init_from` and `init_growth=tile`), their extension to 8,192 tokens and
+the decay that ends it in one run base-8192 large-8192 (set `init_from` to what the first run exported), and
+smoke (four layers, minutes on a CPU).
 
 Hardware and time: not measured here. Result: by the paper, GLUE 88.4 (base) after 2T tokens.
 

@@ -27,6 +27,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import TokenMatch, match_tokens
 from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
+from bertjax.experiment.growth import GROWING, grow, larger_sizes, needs_growth
 from bertjax.experiment.load import SourceModel, load_source_model, model_digest, require_model
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.disentangled_attention import attention_span, distance_bucket
@@ -76,9 +77,11 @@ def load_initial_weights(
         "Put them on a disk that all hosts share",
     )
     name, network = next(iter(exp.objective.networks.items()))
-    changed = architecture_changes(folder, source.config, network.config)
+    changed = architecture_changes(folder, source.config, network.config, cfg.init_growth)
     match = _match_tokens(cfg, folder, source.tokenizer, tokenizer)
     fitted = resize_tables(source, network.config, match, cfg.init_positions)
+    if needs_growth(source.config, network.config):
+        fitted = grow(fitted, source.heads, source.config, network.config, cfg.init_growth)
     params, fresh = fill_network(exp.objective, host_copy(state.params), name, fitted)
     taken = set(flatten_tree(exp.objective.network_params(params, name)))
     unused = collapse_paths(fitted, set(flatten_tree(fitted)) - taken)
@@ -90,13 +93,16 @@ def load_initial_weights(
     return state._replace(params=put_tree(params, shardings), opt_state=reset_ema(state.opt_state, params))
 
 
-def architecture_changes(folder: str, source: EncoderConfig, config: EncoderConfig) -> list[str]:
+def architecture_changes(
+    folder: str, source: EncoderConfig, config: EncoderConfig, growth: str = "refuse"
+) -> list[str]:
     """Compares two architectures.
 
     Args:
         folder: folder or name of the source, for messages.
         source: config of the source.
         config: config of the new model.
+        growth: `init_growth`.
 
     Returns:
         A line per field that may differ and does.
@@ -108,11 +114,15 @@ def architecture_changes(folder: str, source: EncoderConfig, config: EncoderConf
     if {source.hidden_act, config.hidden_act} == _GELUS:
         names.remove("hidden_act")
     different = {name: f"{name} {getattr(source, name)} there, {getattr(config, name)} here" for name in names}
-    refused = [words for name, words in different.items() if not settings_of(EncoderConfig)[name].transfer]
+    allowed = GROWING if growth != "refuse" else ()
+    refused = [name for name in different if not settings_of(EncoderConfig)[name].transfer and name not in allowed]
     if refused:
+        grows = growth == "refuse" and set(refused) <= set(larger_sizes(source, config))
         raise UserError(
-            f"init_from={folder} is another model: {'; '.join(refused)}. Its weights would not fit or would mean "
-            "something else: set these keys of model.* to what they are there"
+            f"init_from={folder} is another model: {'; '.join(map(different.__getitem__, refused))}. Its weights would "
+            "not fit or would mean something else: set these keys of model.* to what they are there"
+            + ", or grow a smaller model with --config.init_growth=tile"
+            * grows
         )
     printed_elsewhere = ("vocab_size", "pad_token_id", "max_position_embeddings")
     return [words for name, words in different.items() if name not in printed_elsewhere]

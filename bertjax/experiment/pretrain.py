@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
 from bertjax.experiment.eval_metric_names import require_best_metric
 from bertjax.experiment.export import export_params
+from bertjax.experiment.growth import GROWING, needs_growth
 from bertjax.experiment.hub_names import pin_commits
 from bertjax.experiment.init_from import load_initial_weights, require_init_source
-from bertjax.experiment.load import write_teacher
+from bertjax.experiment.load import SourceModel, load_source_model, write_teacher
 from bertjax.experiment.prepare_text import prepare_on_first_process
 from bertjax.experiment.same_on_all import require_same_inputs, require_same_start
 from bertjax.experiment.teacher import Teacher, attach_teacher, init_student_layers, read_teacher, require_teacher
@@ -174,7 +176,12 @@ def _restore_or_init(
     if restored is None:
         state = init_student_layers(exp, teacher, exp.init_state())
         if exp.cfg.init_from is not None:
-            state = load_initial_weights(exp, prepared.tokenizer, state, processes=processes)
+            source = load_source_model(exp.cfg.init_from)
+            grows = needs_growth(source.config, exp.model)
+            fresh = _held_out_loss(exp, prepared, state.params) if grows else None
+            state = load_initial_weights(exp, prepared.tokenizer, state, source, processes)
+            if fresh is not None:
+                print(_growth_losses(exp, prepared, teacher, source, state, fresh))
         return state, None
     require_same_run(checkpoints.directory.parent, restored.step, restored.meta, exp.cfg)
     require_same_data(
@@ -189,6 +196,33 @@ def _restore_or_init(
     if any(key == "train.num_steps" or key.startswith("schedule.") for key, *_ in changes):
         print(_schedule_change(exp, restored.step, changes))
     return restored.state, restored.meta
+
+
+def _growth_losses(
+    exp: build.Experiment,
+    prepared: Prepared,
+    teacher: Teacher | None,
+    source: SourceModel,
+    state: TrainState,
+    fresh: float,
+) -> str:
+    """Compares the held-out loss of a model that has grown with that of its source and of fresh weights."""
+    cfg = copy_config(exp.cfg)
+    cfg.model.update({name: getattr(source.config, name) for name in GROWING})
+    small = build.make_experiment(cfg, prepared.vocabulary, None if teacher is None else teacher.network)
+    small.frozen = exp.frozen
+    with contextlib.redirect_stdout(io.StringIO()):
+        params = load_initial_weights(small, prepared.tokenizer, small.init_state(), source).params
+    grown, before = _held_out_loss(exp, prepared, state.params), _held_out_loss(small, prepared, params)
+    return (
+        f"held-out loss before the first step: {grown:.4f} grown (init_growth={cfg.init_growth}), {before:.4f} source, "
+        f"{fresh:.4f} fresh"
+    )
+
+
+def _held_out_loss(exp: build.Experiment, prepared: Prepared, params: Params) -> float:
+    with jax.set_mesh(exp.mesh):
+        return build.corpus_feed(exp, prepared).evaluate(exp.programs[0])(params, exp.frozen)["eval/loss"]
 
 
 def _schedule_change(exp: build.Experiment, step: int, changes: list[ChangedKey]) -> str:

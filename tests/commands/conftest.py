@@ -20,7 +20,7 @@ from bertjax.experiment import build
 from bertjax.types import Vocabulary
 
 NOT_COMPILED = re.compile(
-    r"(checkpoint|export|report|logging|profile)\..*|init_(from|embeddings|positions)|eval\.(fill_mask|.*_steps)"
+    r"(checkpoint|export|report|logging|profile)\..*|init_(from|embeddings|positions|growth)|eval\.(fill_mask|.*_steps)"
     r"|data\.(sources|eval_sources|cache_dir|workers|eval_fraction|tokenizer|encoding_errors)|train\.log_interval_steps"
 )
 """Keys that no compiled step depends on, once the vocabulary is given."""

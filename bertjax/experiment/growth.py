@@ -1,0 +1,167 @@
+"""A larger model begins as a smaller one (`init_growth`): wider by copies of its units, deeper by copies of its layers.
+
+Width: new unit i copies old unit (i - offset) mod n, the old ones in the middle (ModernBERT, arXiv:2412.13663, section
+2.2.2, whose code tiles from the middle); heads are copied whole. Depth: `tile` repeats every layer in its place, as
+ModernBERT and Gopher (arXiv:2112.11446, appendix G.3.3); `stack` repeats the whole stack (Gong et al., Efficient
+Training of BERT by Progressively Stacking, 2019); `identity` does, too, and new layers begin by adding nothing (LLaMA
+Pro, arXiv:2401.02415). `stack` and `identity` divide what sums over copies by their number (Net2Net, arXiv:1511.05641):
+widths that are whole multiples then compute what the source does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
+from bertjax.io.tree_paths import flatten_tree, unflatten_tree
+from bertjax.models.model import abstract_params
+from bertjax.types import Params
+
+GROWING = ("num_layers", "hidden_size", "num_heads", "intermediate_size", "embedding_size")
+"""Fields of `EncoderConfig` that may be larger than those of the source."""
+_OUTPUTS = ("attention/output/", "feed_forward/output/")
+
+
+def needs_growth(old: EncoderConfig, new: EncoderConfig) -> bool:
+    """Returns whether two models differ in a size that `grow` changes."""
+    return any(getattr(old, name) != getattr(new, name) for name in GROWING)
+
+
+def larger_sizes(old: EncoderConfig, new: EncoderConfig) -> list[str]:
+    """Returns the names of the sizes that `grow` can enlarge from one model to the other."""
+    return [name for name in GROWING if (getattr(old, name) or 0) < (getattr(new, name) or 0)]
+
+
+def grow(params: Params, heads: tuple[str, ...], old: EncoderConfig, new: EncoderConfig, how: str) -> Params:
+    """Returns the parameters of a larger model.
+
+    Args:
+        params: parameters of the source, as long as the new model in vocabulary and positions.
+        heads: its heads.
+        old: config of the source.
+        new: config of the new model.
+        how: `init_growth`: tile, stack or identity.
+
+    Raises:
+        UserError: the new model is not larger in every size, or cannot grow in this way.
+    """
+    _require_growth(old, new, how)
+    axes = _axes(old, heads)
+    new_shapes = {path: leaf.shape for path, leaf in flatten_tree(abstract_params(_unpadded(new), heads)).items()}
+    grown: dict[str, np.ndarray] = {}
+    for path, leaf in flatten_tree(params).items():
+        array, shape = np.asarray(leaf), new_shapes.get(path)
+        if shape is None:  # a table that the new model lacks
+            continue
+        if axes[path] and axes[path][0] == "num_layers":
+            layers = layer_sources(old.num_layers, new.num_layers, how) - (old.num_layers - len(array))
+            layers = layers[new.num_layers - shape[0] :]
+            array, axis_from = _take_layers(path, array, layers, how, len(leaf)), 1
+        else:
+            axis_from = 0
+        for axis in range(axis_from, array.ndim):
+            if axes[path][axis] in GROWING:
+                array = _widen(path, array, axis, shape[axis], _unit(axes[path][axis], array.shape[axis], old), how)
+        grown[path] = array
+    return unflatten_tree(grown)
+
+
+def layer_sources(old: int, new: int, how: str) -> np.ndarray:
+    """Returns, for every new layer, the old layer that it copies.
+
+    Args:
+        old: layers of the source.
+        new: layers of the new model.
+        how: `init_growth`.
+    """
+    layers = np.arange(new)
+    return np.minimum(np.round(layers * old / new).astype(int), old - 1) if how == "tile" else layers % old
+
+
+def tiled_sources(old: int, new: int, unit: int = 1) -> np.ndarray:
+    """Returns, for every new index of an axis, the old index that it copies: centred, wrapping around.
+
+    Args:
+        old: size of the axis in the source.
+        new: size in the new model.
+        unit: indices that stay together, the numbers of a head.
+    """
+    offset = (new - old) // unit // 2 * unit
+    return (np.arange(new) - offset) % old
+
+
+def _take_layers(path: str, stack: np.ndarray, layers: np.ndarray, how: str, count: int) -> np.ndarray:
+    """Copies layers; a norm that the copied first layer lacks is one that does nothing."""
+    taken = stack[np.maximum(layers, 0)]
+    taken[layers < 0] = float(path.endswith("/scale"))
+    if how == "identity" and any(part in path for part in _OUTPUTS):
+        taken[count:] = 0.0
+    return taken
+
+
+def _widen(path: str, array: np.ndarray, axis: int, size: int, unit: int, how: str) -> np.ndarray:
+    sources = tiled_sources(array.shape[axis], size, unit)
+    taken = np.take(array, sources, axis)
+    is_summed = path.endswith("/kernel") and axis == array.ndim - 2
+    if how == "tile" or not (is_summed or (path.startswith("mlm_head/norm/") and axis == array.ndim - 1)):
+        return taken
+    copies = np.bincount(sources, minlength=array.shape[axis])[sources].astype(array.dtype)
+    return taken / copies.reshape([-1 if each == axis else 1 for each in range(array.ndim)])
+
+
+def _axes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, list[str]]:
+    """Returns, for every axis of every parameter, the field of `GROWING` that it grows with, "" for none.
+
+    Each field is doubled on its own, and the shapes are compared.
+    """
+    fixed = dataclasses.replace(_unpadded(config), head_size=config.head_dim)
+    shapes = {path: leaf.shape for path, leaf in flatten_tree(abstract_params(fixed, heads)).items()}
+    axes = {path: [""] * len(shape) for path, shape in shapes.items()}
+    for field in GROWING:
+        if (size := getattr(config, field)) is None:
+            continue
+        doubled = flatten_tree(abstract_params(dataclasses.replace(fixed, **{field: 2 * size}), heads))
+        for path, shape in shapes.items():
+            axes[path] = [
+                field if before != after else name
+                for name, before, after in zip(axes[path], shape, doubled[path].shape, strict=True)
+            ]
+    return axes
+
+
+def _unit(field: str, size: int, config: EncoderConfig) -> int:
+    return max(size // config.num_heads, 1) if field == "num_heads" else 1
+
+
+def _unpadded(config: EncoderConfig) -> EncoderConfig:
+    return dataclasses.replace(config, padded_vocab_size=None)
+
+
+def _require_growth(old: EncoderConfig, new: EncoderConfig, how: str) -> None:
+    smaller = [name for name in GROWING if (getattr(new, name) or 0) < (getattr(old, name) or 0)]
+    if smaller:
+        raise UserError(
+            f"init_growth={how} grows models: "
+            + "; ".join(f"{name} is {getattr(old, name)} there, {getattr(new, name)} here" for name in smaller)
+        )
+    computed = new.attention_position == "relative" or new.position_embedding == "sinusoidal"
+    if computed and old.hidden_size != new.hidden_size:
+        raise UserError(f"init_growth={how}: positions of another width are computed, not copied; keep hidden_size")
+    if (old.embedding_size is None) != (new.embedding_size is None):
+        raise UserError(
+            f"init_growth={how}: embedding_size is {old.embedding_size} there, {new.embedding_size} here; both models "
+            "need a width of their embeddings, or neither"
+        )
+    if old.head_dim != new.head_dim:
+        raise UserError(
+            f"init_growth={how} copies heads whole: heads of {old.head_dim} there, of {new.head_dim} here; set "
+            f"model.num_heads or model.head_size so that they are of {old.head_dim}"
+        )
+    if how == "identity" and (new.norm_placement != "pre" or new.num_groups is not None):
+        raise UserError(
+            "init_growth=identity needs model.norm_placement=pre and layers of their own: elsewhere a layer that adds "
+            "nothing still changes its input; use tile or stack"
+        )
