@@ -20,7 +20,7 @@ from bertjax.experiment.workdir import changed_keys, require_same_run, write_con
 # How the same run is computed, watched, kept and told: not what it is. All else makes another run. There is no third
 # class of changes that need a flag.
 MAY_CHANGE = {
-    "": "platform deterministic compile_cache dry_run init_from init_embeddings init_positions",
+    "": "platform deterministic compile_cache dry_run init_from init_embeddings init_positions init_growth",
     "objective.distillation": "teacher",
     "train": "num_steps log_interval_steps microbatches steps_per_dispatch on_nonfinite max_nonfinite spike_factor"
     " skip_batches",
