@@ -20,7 +20,7 @@ from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.models.model import abstract_params
 from bertjax.types import Params
 
-GROWING = ("num_layers", "hidden_size", "num_heads", "intermediate_size", "embedding_size")
+GROWING = ("num_layers", "hidden_size", "num_key_value_heads", "num_heads", "intermediate_size", "embedding_size")
 """Fields of `EncoderConfig` that may be larger than those of the source."""
 _OUTPUTS = ("attention/output/", "feed_forward/output/")
 
@@ -64,7 +64,9 @@ def grow(params: Params, heads: tuple[str, ...], old: EncoderConfig, new: Encode
             axis_from = 0
         for axis in range(axis_from, array.ndim):
             if axes[path][axis] in GROWING:
-                array = _widen(path, array, axis, shape[axis], _unit(axes[path][axis], array.shape[axis], old), how)
+                sources = tiled_sources(array.shape[axis], shape[axis], _unit(axes[path][axis], array.shape[axis], old))
+                is_divided = how != "tile" and _is_summed(path, axis - array.ndim, "mlm_head/table" in new_shapes)
+                array = _widen(array, axis, sources, is_divided)
         grown[path] = array
     return unflatten_tree(grown)
 
@@ -102,11 +104,16 @@ def _take_layers(path: str, stack: np.ndarray, layers: np.ndarray, how: str, cou
     return taken
 
 
-def _widen(path: str, array: np.ndarray, axis: int, size: int, unit: int, how: str) -> np.ndarray:
-    sources = tiled_sources(array.shape[axis], size, unit)
+def _is_summed(path: str, axis: int, untied: bool) -> bool:
+    """Returns whether a product sums over an axis, counted from the last; a tied word table is also read by rows."""
+    if untied and path == "mlm_head/table":
+        return axis == -1
+    return (path.endswith("/kernel") and axis == -2) or (not untied and path.startswith("mlm_head/norm/"))
+
+
+def _widen(array: np.ndarray, axis: int, sources: np.ndarray, is_divided: bool) -> np.ndarray:
     taken = np.take(array, sources, axis)
-    is_summed = path.endswith("/kernel") and axis == array.ndim - 2
-    if how == "tile" or not (is_summed or (path.startswith("mlm_head/norm/") and axis == array.ndim - 1)):
+    if not is_divided:
         return taken
     copies = np.bincount(sources, minlength=array.shape[axis])[sources].astype(array.dtype)
     return taken / copies.reshape([-1 if each == axis else 1 for each in range(array.ndim)])
@@ -123,7 +130,8 @@ def _axes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, list[str]]
     for field in GROWING:
         if (size := getattr(config, field)) is None:
             continue
-        doubled = flatten_tree(abstract_params(dataclasses.replace(fixed, **{field: 2 * size}), heads))
+        changed = {field: 2 * size} | ({"num_heads": 2 * config.num_heads} if field == "num_key_value_heads" else {})
+        doubled = flatten_tree(abstract_params(dataclasses.replace(fixed, **changed), heads))
         for path, shape in shapes.items():
             axes[path] = [
                 field if before != after else name
@@ -133,7 +141,10 @@ def _axes(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, list[str]]
 
 
 def _unit(field: str, size: int, config: EncoderConfig) -> int:
-    return max(size // config.num_heads, 1) if field == "num_heads" else 1
+    """Returns how many numbers of an axis stay together: a head, or the query heads of a head of keys and values."""
+    if field not in ("num_heads", "num_key_value_heads"):
+        return 1
+    return size // (config.num_key_value_heads or config.num_heads)
 
 
 def _unpadded(config: EncoderConfig) -> EncoderConfig:
@@ -160,8 +171,12 @@ def _require_growth(old: EncoderConfig, new: EncoderConfig, how: str) -> None:
             f"init_growth={how} copies heads whole: heads of {old.head_dim} there, of {new.head_dim} here; set "
             f"model.num_heads or model.head_size so that they are of {old.head_dim}"
         )
-    if how == "identity" and (new.norm_placement != "pre" or new.num_groups is not None):
+    if old.num_heads * (new.num_key_value_heads or new.num_heads) != new.num_heads * (
+        old.num_key_value_heads or old.num_heads
+    ):
+        raise UserError(f"init_growth={how} keeps the query heads of every head of keys: set num_key_value_heads")
+    if how == "identity" and (new.norm_placement not in ("pre", "parallel") or new.num_groups is not None):
         raise UserError(
-            "init_growth=identity needs model.norm_placement=pre and layers of their own: elsewhere a layer that adds "
-            "nothing still changes its input; use tile or stack"
+            "init_growth=identity needs model.norm_placement=pre or parallel, and no num_groups: elsewhere a layer "
+            "that adds nothing still changes its input; use tile or stack"
         )

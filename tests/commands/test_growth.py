@@ -15,7 +15,7 @@ from lab import Finished, Lab
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.experiment.growth import grow, layer_sources
+from bertjax.experiment.growth import GROWING, grow, layer_sources
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.parity.compare import random_params
@@ -41,6 +41,9 @@ DEBERTA = dataclasses.replace(
     POST, position_embedding="none", type_vocab_size=0, attention_position="disentangled", position_buckets=4
 )
 ALBERT = dataclasses.replace(POST, embedding_size=6, num_groups=1)
+LLAMA = dataclasses.replace(
+    PRE, num_heads=6, head_size=4, num_key_value_heads=3, qk_norm=True, norm_type="rms_norm", tie_word_embeddings=False
+)
 DOUBLED = {"hidden_size": 24, "num_heads": 6, "intermediate_size": 20}
 
 
@@ -93,9 +96,13 @@ def test_a_first_layer_without_norm_is_copied_with_one_that_does_nothing() -> No
     assert norms.shape == (4, 12) and np.array_equal(norms[2], np.ones(12)) and not np.array_equal(norms[3], norms[2])
 
 
-@pytest.mark.parametrize("config", [POST, PRE, DEBERTA, ALBERT], ids=["post", "pre", "deberta", "albert"])
+@pytest.mark.parametrize(
+    "config", [POST, PRE, DEBERTA, ALBERT, LLAMA], ids=["post", "pre", "deberta", "albert", "llama"]
+)
 def test_whole_multiples_compute_what_the_source_does(config: EncoderConfig) -> None:
-    larger: dict[str, Any] = DOUBLED | ({"embedding_size": 12} if config.embedding_size else {})
+    larger: dict[str, Any] = {
+        name: 2 * size for name in GROWING if (size := getattr(config, name)) and name != "num_layers"
+    }
     new, params = dataclasses.replace(config, **larger), random_params(config, HEADS)
     hidden, logits = outputs(config, params)
     new_hidden, new_logits = outputs(new, grow(params, HEADS, config, new, "stack"))
@@ -118,7 +125,7 @@ def test_layers_that_add_nothing_change_nothing() -> None:
     [
         (POST, {"num_layers": 2, "hidden_size": 24}, "tile", "num_layers is 3 there, 2 here"),
         (POST, {"hidden_size": 24}, "tile", "heads of 4 there, of 8 here"),
-        (POST, {"num_layers": 4}, "identity", "needs model.norm_placement=pre"),
+        (POST, {"num_layers": 4}, "identity", "needs model.norm_placement=pre or parallel"),
         (POST, {"embedding_size": 24, **DOUBLED}, "stack", "embedding_size is None there, 24 here"),
         (
             dataclasses.replace(POST, position_embedding="sinusoidal"),
