@@ -3,8 +3,9 @@
     bertjax pretrain --config configs/modernbert.py:base --workdir runs/modern --config.data.sources='text:corpus/*.txt'
 
 Sizes: base large (the authors' began as base: `init_from` and `init_growth=tile`), their extension to 8,192 tokens and
-the decay that ends it in one run base-8192 large-8192 (set `init_from` to what the first run exported), and
-smoke (four layers, minutes on a CPU).
+the decay that ends it in one run base-8192 large-8192 (set `init_from` to what the first run exported), all of it in
+one run base-whole large-whole (1,024 tokens and base 10,000 of the rotation, then 8,192 and 160,000), and smoke
+smoke-whole (four layers, minutes on a CPU).
 
 Hardware and time: not measured here. Result: by the paper, GLUE 88.4 (base) after 2T tokens.
 
@@ -20,7 +21,7 @@ from ml_collections import ConfigDict
 from bertjax.config.defaults import base_config, make_smoke
 from bertjax.errors import UserError
 
-SIZES = ("base", "large", "base-8192", "large-8192", "smoke")
+SIZES = ("base", "large", "base-8192", "large-8192", "base-whole", "large-whole", "smoke", "smoke-whole")
 
 
 def get_config(size: str = "base") -> ConfigDict:
@@ -28,9 +29,9 @@ def get_config(size: str = "base") -> ConfigDict:
     if size not in SIZES:
         raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
     config = base_config()
-    large, extended = size.startswith("large"), size.endswith("8192")
+    large, extended, whole = size.startswith("large"), size.endswith("8192"), size.endswith("whole")
     config.model.preset = "modernbert-large" if large else "modernbert-base"
-    if not extended:
+    if not extended and not whole:
         config.model.global_rope_theta = 10_000.0  # 160,000 belongs to the extension
         config.model.max_position_embeddings = 1024
 
@@ -64,9 +65,35 @@ def get_config(size: str = "base") -> ConfigDict:
         config.schedule.end_lr_ratio = 0.001
     # 3G (large: 2G) of the 1.719T tokens
     config.schedule.warmup_steps = config.train.get_ref("num_steps") // (860 if large else 573)
-    if size == "smoke":
+    if whole:
+        _join(config, get_config(f"{'large' if large else 'base'}-8192"))
+    if size.startswith("smoke"):
         make_smoke(config)
         config.model.num_layers = 4
         config.model.local_attention = 16
         config.model.attention_output_dropout = 0.0
+        if whole:  # sequences eight times as long for the last fifth, at a lower rate
+            config.data.seq_len = 256
+            config.train.batch_size = 4
+            config.optimizer.learning_rate = 7.5e-4
+            first = "data.seq_len=32,train.batch_size=32,optimizer.learning_rate=0.002,model.global_rope_theta=10000"
+            config.train.phases = (f"80%:{first}",)
     return config
+
+
+def _join(config: ConfigDict, extension: ConfigDict) -> None:
+    """Makes a config of the first 1.719T tokens the first phase of a run that ends as its extension does."""
+    first, steps = config.train.num_steps, extension.train.num_steps
+    phase = {
+        "data.seq_len": config.data.seq_len,
+        "train.batch_size": config.train.batch_size,
+        "optimizer.learning_rate": config.optimizer.learning_rate,
+        "model.global_rope_theta": 10_000,
+    }
+    config.train.num_steps = first + steps
+    config.train.phases = (f"{100 * first / (first + steps):.4f}%:{','.join(f'{k}={v}' for k, v in phase.items())}",)
+    config.data.seq_len, config.train.batch_size = extension.data.seq_len, extension.train.batch_size
+    config.optimizer.learning_rate = extension.optimizer.learning_rate
+    config.schedule.name, config.schedule.end_lr_ratio = extension.schedule.name, extension.schedule.end_lr_ratio
+    sixth = 6 * (first + steps)
+    config.schedule.decay_steps = (config.train.get_ref("num_steps") * steps + sixth - 1) // sixth

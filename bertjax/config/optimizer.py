@@ -31,7 +31,9 @@ class OptimizerConfig(Settings, group="optimizer"):
         "to its norm. stable_adamw (ModernBERT): a tensor slows down where its gradients jump; use clip_norm=0. muon: "
         "matrices of the layers move by orthogonal matrices, all else by adamw.",
     )
-    learning_rate: float = setting(1e-4, above=0.0, help="Peak learning rate, reached at the end of warmup.")
+    learning_rate: float = setting(
+        1e-4, above=0.0, phase=True, help="Peak learning rate, reached at the end of warmup; phases may have others."
+    )
     b1: float = setting(0.9, at_least=0.0, below=1.0, help="Decay of the mean of the gradients.")
     b2: float = setting(0.999, at_least=0.0, below=1.0, help="Decay of the mean of their squares.")
     eps: float = setting(1e-6, at_least=0.0, help="Added to the root of the mean square.")

@@ -99,6 +99,12 @@ def schedule_config(cfg: ConfigDict) -> ScheduleConfig:
     return read_group(cfg, ScheduleConfig, learning_rate=cfg.optimizer.learning_rate, num_steps=cfg.train.num_steps)
 
 
+def peak_rates(cfg: ConfigDict) -> list[tuple[int, float]]:
+    """Returns first step and peak learning rate of every phase; empty if all have that of the config."""
+    peaks = [(phase.start, phase.cfg.optimizer.learning_rate) for phase in list_phases(cfg)]
+    return peaks if any(peak != cfg.optimizer.learning_rate for _, peak in peaks) else []
+
+
 def loop_config(cfg: ConfigDict) -> LoopConfig:
     return LoopConfig(
         num_steps=cfg.train.num_steps,

@@ -79,9 +79,9 @@ class RunConfig(Settings):
         "refuse",
         choices=("refuse", "tile", "stack", "identity"),
         resume=True,
-        help="If `init_from` is smaller: refuse, or copy its units and layers. tile: every layer repeated in its place "
-        "(ModernBERT); stack: the stack repeated, sums over copies divided by their number; identity: as stack, and "
-        "added layers begin by adding nothing. At the start, the held-out loss is compared.",
+        help="If `init_from` is smaller: refuse, or copy its units and layers. tile: each layer repeated before the "
+        "next (ModernBERT); stack: the stack repeated, sums over copies divided by their number; identity: as stack, "
+        "and added layers begin by adding nothing. At the start, the held-out loss is compared.",
     )
     dry_run: bool = setting(
         False, resume=True, help="Print parameters, FLOPs, memory, tokens and epochs; train and write nothing."

@@ -86,6 +86,11 @@ class Experiment:
         """Jitted evaluation step of the last phase."""
         return self.programs[-1].eval_step
 
+    def at(self, cursor: int) -> Experiment:
+        """Returns the experiment as it is after `cursor` batches: the last phase is the one of the last batch."""
+        begun = [program for program in self.programs if program.phase.start < cursor]
+        return dataclasses.replace(self, programs=begun or self.programs[:1])
+
     def init_state(self) -> TrainState:
         """Returns a fresh train state on the mesh."""
         with jax.set_mesh(self.mesh):
@@ -127,7 +132,7 @@ def make_experiment(
     """
     check_devices(cfg, devices)
     mesh = make_mesh(read_group(cfg, MeshConfig), devices)
-    schedule = make_schedule(parse.schedule_config(cfg))
+    schedule = make_schedule(parse.schedule_config(cfg), parse.peak_rates(cfg))
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # kernels are chosen for the platform of the mesh
         phases = [(phase, make_objective(phase.cfg, vocabulary, teacher)) for phase in list_phases(cfg)]
     _require_same_state(phases)

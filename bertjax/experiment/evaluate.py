@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,9 +63,11 @@ def _evaluate_task(run: StoredRun, sources: Sequence[str]) -> Metrics:
 def _evaluate_pretraining(workdir: Path, run: StoredRun) -> Metrics:
     prepared = from_config.prepare(run.experiment.cfg)
     require_same_data(run.meta, prepared.digests, "restore the text that it was trained and evaluated on")
+    phases = len(run.experiment.programs)
     exp = build.make_experiment(run.experiment.cfg, prepared.vocabulary, stored_teacher(workdir))
+    exp = dataclasses.replace(exp, programs=exp.programs[:phases])
     setup = eval_setup(exp, run)
-    sets = from_config.eval_sets(exp.cfg, prepared)
+    sets = from_config.eval_sets(exp.programs[-1].phase.cfg, prepared)
     with jax.set_mesh(exp.mesh):
         metrics = compute_metrics(
             setup.eval_step,

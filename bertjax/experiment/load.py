@@ -32,7 +32,10 @@ from bertjax.types import Params
 
 
 class StoredRun(NamedTuple):
-    """Host parameters without vocabulary padding, of checkpoint `step` or averaged over `steps`."""
+    """Host parameters without vocabulary padding, of checkpoint `step` or averaged over `steps`.
+
+    `experiment` ends with the phase that the checkpoint was trained in.
+    """
 
     experiment: build.Experiment
     tokenizer: Tokenizer
@@ -57,6 +60,7 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
     cfg = experiment.cfg
     checkpoints = build.open_checkpoints(cfg, workdir, read_only=True)
     loaded: list[RestoredCheckpoint] = []
+    cursors: list[int] = []
 
     def weights(each: int | None) -> Params:
         """Returns the host weights of one checkpoint, and drops the rest of its state."""
@@ -65,6 +69,7 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
             raise UserError(f"{workdir} holds no checkpoint yet")
         require_same_run(workdir, restored.step, restored.meta, cfg)
         loaded.append(restored._replace(state=None))
+        cursors.append(int(restored.state.cursor))
         return build.unpadded_params(experiment.eval_params(restored.state), experiment.model)
 
     try:
@@ -73,7 +78,7 @@ def load_run(workdir: Path, step: int | None = None, average_last: int = 1) -> S
     finally:
         checkpoints.close()
     return StoredRun(
-        experiment,
+        experiment.at(cursors[-1]),
         tokenizer,
         params,
         loaded[-1].step,

@@ -232,7 +232,7 @@ def _schedule_change(exp: build.Experiment, step: int, changes: list[ChangedKey]
         if key == "train.num_steps" or key.startswith("schedule."):
             group, leaf = key.split(".")
             old[group][leaf] = before
-    was = make_schedule(parse.schedule_config(old))
+    was = make_schedule(parse.schedule_config(old), parse.peak_rates(old))
     last = exp.cfg.train.num_steps - 1
     return (
         f"  learning rate of the next step: {float(was(step)):.3e} before, {float(exp.schedule(step)):.3e} now; "

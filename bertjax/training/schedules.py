@@ -5,7 +5,7 @@ optax's schedules round in another order: their linear, cosine and constant ones
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import optax
@@ -17,17 +17,24 @@ Share = Callable[[Array], Array]
 """float32 step -> share of the peak rate."""
 
 
-def make_schedule(config: ScheduleConfig) -> optax.Schedule:
+def make_schedule(config: ScheduleConfig, peaks: Sequence[tuple[int, float]] = ()) -> optax.Schedule:
     """Returns the learning rate by step: the peak times a share, which rises from 0 over the warm-up.
 
     `bert` is the authors' (google-research/bert:optimization.py): the decay counts from step 0 and the warm-up lies
     over it, so the rate falls a little where the warm-up ends.
+
+    Args:
+        config: the schedule.
+        peaks: first step and peak of every phase, where they are not all that of `config`.
     """
-    peak, warmup = config.learning_rate, config.warmup_steps
+    warmup = config.warmup_steps
     after = _SHARES[config.name](config)
     rises_itself = config.name in ("electra", "slanted_triangular")
 
     def schedule(step: Array) -> Array:
+        peak: float | Array = config.learning_rate
+        for start, of_phase in peaks:
+            peak = jnp.where(step >= start, of_phase, peak)
         if not warmup or rises_itself:
             return peak * after(step)
         return jnp.where(step < warmup, peak * step / warmup, peak * after(step))

@@ -37,9 +37,6 @@ PRE = dataclasses.replace(
     local_attention=4,
     global_attn_every_n_layers=2,
 )
-DEBERTA = dataclasses.replace(
-    POST, position_embedding="none", type_vocab_size=0, attention_position="disentangled", position_buckets=4
-)
 ALBERT = dataclasses.replace(POST, embedding_size=6, num_groups=1)
 LLAMA = dataclasses.replace(
     PRE, num_heads=6, head_size=4, num_key_value_heads=3, qk_norm=True, norm_type="rms_norm", tie_word_embeddings=False
@@ -96,9 +93,7 @@ def test_a_first_layer_without_norm_is_copied_with_one_that_does_nothing() -> No
     assert norms.shape == (4, 12) and np.array_equal(norms[2], np.ones(12)) and not np.array_equal(norms[3], norms[2])
 
 
-@pytest.mark.parametrize(
-    "config", [POST, PRE, DEBERTA, ALBERT, LLAMA], ids=["post", "pre", "deberta", "albert", "llama"]
-)
+@pytest.mark.parametrize("config", [POST, PRE, ALBERT, LLAMA], ids=["post", "pre", "albert", "llama"])
 def test_whole_multiples_compute_what_the_source_does(config: EncoderConfig) -> None:
     larger: dict[str, Any] = {
         name: 2 * size for name in GROWING if (size := getattr(config, name)) and name != "num_layers"
@@ -109,7 +104,6 @@ def test_whole_multiples_compute_what_the_source_does(config: EncoderConfig) -> 
     middle = wrapped(np.arange(12), 24)
     np.testing.assert_allclose(new_hidden, hidden[..., middle], rtol=0, atol=2e-5)
     np.testing.assert_allclose(new_logits, logits, rtol=0, atol=2e-5)
-    assert np.abs(outputs(new, grow(params, HEADS, config, new, "tile"))[1] - logits).max() > 1e-2
 
 
 def test_layers_that_add_nothing_change_nothing() -> None:

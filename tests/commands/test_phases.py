@@ -49,3 +49,34 @@ def test_phases_of_another_run_are_refused(lab: Lab, capsys: pytest.CaptureFixtu
     whole = lab.folder / "phases"
     assert lab.run("pretrain", "--workdir", whole, "--config.train.phases=25%:data.seq_len=16", *PHASES[1:]) == 2
     assert "train.phases" in capsys.readouterr().err
+
+
+LONGER = (
+    "--config.model.preset=modernbert-base",
+    "--config.data.example_format=block",
+    "--config.checkpoint.keep=9",
+    "--config.train.phases=50%:data.seq_len=16,train.batch_size=16,model.global_rope_theta=10000,"
+    "optimizer.learning_rate=0.02",
+)
+
+
+def test_a_longer_context_in_one_run(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ModernBERT's phases: a run stopped at the border ends as one that was not, with the last base."""
+    assert lab.run("pretrain", "--workdir", tmp_path / "whole", *LONGER) == 0
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_after(patch, 5)
+        lab.run("pretrain", "--workdir", tmp_path / "run", *LONGER)
+    capsys.readouterr()
+    assert lab.run("pretrain", "--workdir", tmp_path / "run", *LONGER) == 0
+    assert "resuming at step 4" in capsys.readouterr().out
+    assert weights_digest(tmp_path / "run") == weights_digest(tmp_path / "whole")
+    rates = {r["step"]: r["train/learning_rate"] for r in records(tmp_path / "run") if "train/learning_rate" in r}
+    assert rates[4] > 0.02 * 0.5 and rates[6] < 0.01
+    assert lab.run("export", "--workdir", tmp_path / "run", "--step", "4", "--out", tmp_path / "early") == 0
+    bases = [
+        json.loads((folder / "config.json").read_text())["rope_parameters"]["full_attention"]["rope_theta"]
+        for folder in (tmp_path / "early", tmp_path / "run" / "export")
+    ]
+    assert bases == [10_000.0, 160_000.0]
