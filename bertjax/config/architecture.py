@@ -37,17 +37,8 @@ def _dropout(default: float | None, help: str) -> float:
 
 FAMILIES = ["bert", "ernie", "megatron-bert", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"]
 FAMILIES += ["camembert", "data2vec-text", "albert", "distilbert", "electra"]
-FAMILIES += [
-    "deberta",
-    "deberta-v2",
-    "modernbert",
-    "gpt2",
-    "xlnet",
-    "mpnet",
-    "nomic_bert",
-    "jina_embeddings_v3",
-    "bertjax",
-]
+FAMILIES += ["deberta", "deberta-v2", "modernbert", "modernbert-decoder", "gpt2", "xlnet", "mpnet"]
+FAMILIES += ["nomic_bert", "jina_embeddings_v3", "llama", "mistral", "qwen2", "qwen3", "eurobert", "bertjax"]
 """Values of `model.family`: the names in `bertjax.hf.keymaps.FAMILIES`, and our own format."""
 MAX_WIDTH = 1_000_000
 MAX_LAYERS = 10_000
@@ -362,9 +353,10 @@ class HeadsConfig(Settings, group="model"):
     )
     pooling: str = setting(
         "first",
-        choices=("first", "last", "mean"),
+        choices=("first", "last", "mean", "late"),
         heads=("pooler", "pair", "sequence_classification"),
-        help="Vector of an example: its first token, its last, or the mean of all.",
+        help="Vector of an example: its first token, its last, or the mean of all; late: mean of all, where a "
+        "classifier scores every token and the mean is taken of the scores (EuroBERT).",
     )
     classifier_dense: str = setting(
         "pooler",

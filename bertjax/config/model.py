@@ -292,6 +292,10 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
             f"num_groups must lie in 1 to num_layers, not {config.num_groups}",
         ),
         (config.inner_layers > 1 and not shared, "inner_layers needs num_groups: only shared groups have inner layers"),
+        (
+            config.pooling == "late" and config.classifier_dense == "pooler",
+            "pooling=late scores every token: set classifier_dense to own or none",
+        ),
         (config.causal and config.conv_kernel_size > 0, "conv_kernel_size sees the next token: not in causal models"),
         (config.causal and config.enhanced_decoder, "enhanced_decoder predicts masked words: causal models have none"),
         (

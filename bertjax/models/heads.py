@@ -177,7 +177,7 @@ def pool_examples(
         segment_ids: example of each token, from 1 [B, S].
         config: kind of summary.
     """
-    if config.pooling != "mean":
+    if config.pooling not in ("mean", "late"):
         return gather_positions(hidden, positions)
     examples = jnp.arange(1, positions.shape[1] + 1)
     members = (segment_ids[:, None, :] == examples[None, :, None]).astype(jnp.float32)

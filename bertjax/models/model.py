@@ -174,6 +174,8 @@ class Model(nnx.Module):
             segment_ids: example of each token [B, S]; needed for the mean over tokens only.
             key: of the dropout; None = no dropout.
         """
+        if self.config.pooling == "late":
+            return self._summaries(_present(self.sequence_head)(hidden, key), positions, segment_ids)
         summary = self._summaries(hidden, positions, segment_ids)
         if self.config.classifier_dense == "pooler":
             summary = _present(self.pooler)(summary)
@@ -188,8 +190,8 @@ class Model(nnx.Module):
 
     def _summaries(self, hidden: Array, positions: Array, segment_ids: Array | None) -> Array:
         if segment_ids is None:
-            if self.config.pooling == "mean":
-                raise ValueError("pooling=mean needs segment_ids")
+            if self.config.pooling in ("mean", "late"):
+                raise ValueError(f"pooling={self.config.pooling} needs segment_ids")
             segment_ids = jnp.ones(hidden.shape[:2], "int32")
         return pool_examples(hidden, positions, segment_ids, self.config)
 

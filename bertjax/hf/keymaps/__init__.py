@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 
-from bertjax.hf.keymaps import rotary_bert, same_tensors
+from bertjax.hf.keymaps import llama, rotary_bert, same_tensors
 from bertjax.hf.keymaps.family import Family
 
 _MODULES = (
@@ -21,6 +21,7 @@ _MODULES = (
     "deberta",
     "deberta_v2",
     "modernbert",
+    "modernbert_decoder",
     "gpt2",
     "xlnet",
     "mpnet",
@@ -32,6 +33,7 @@ FAMILIES: dict[str, Family] = {
         *(importlib.import_module(f"bertjax.hf.keymaps.{module}").FAMILY for module in _MODULES),
         *same_tensors.FAMILIES,
         *rotary_bert.FAMILIES,
+        *llama.FAMILIES,
     )
 }
 

@@ -128,7 +128,8 @@ class Family:
         labels = parse_labels(values, where)
         for key, allowed, reason in (*_REFUSED, *self.refused):
             refuse(values, where, key, allowed, reason)
-        if "mlm" in self.architectures.get(_first_architecture(values), ()):
+        has_scores = "mlm" in self.architectures.get(_first_architecture(values), ())
+        if has_scores and "tie_word_embeddings" not in self.fields:
             refuse(values, where, "tie_word_embeddings", (True, None), "the output table is the word table")
         fields = {**self.structure, **parse_fields(values, self.fields, where)}
         fields |= self.parse_rest(values, fields, where)
@@ -235,7 +236,8 @@ def axis_sizes(config: EncoderConfig) -> dict[str, int]:
     """Returns the lengths of the axis letters of every family; a family may add its own.
 
     V vocabulary   E width of the word table   D hidden size     P rows of the position table   T token types
-    N heads        H head size                 A = N * H         F feed-forward size            C labels
+    N heads        H head size                 A = N * H         B all heads of keys or values
+    F feed-forward size                        C labels
     L layers       K layers without the first  G groups          I inner layers of a group
     """
     return {
@@ -247,6 +249,7 @@ def axis_sizes(config: EncoderConfig) -> dict[str, int]:
         "N": config.num_heads,
         "H": config.head_dim,
         "A": config.num_heads * config.head_dim,
+        "B": config.kv_heads * config.head_dim,
         "F": config.intermediate_size,
         "C": config.num_labels,
         "L": config.num_layers,

@@ -18,6 +18,8 @@ _ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 70.0},
 }
 
+_IDS = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1)
+
 # fmt: off
 CASES = (
     Case("modernbert", "period 4, window 6, unequal bases, heads of 10, odd layers", "ModernBertConfig",
@@ -40,5 +42,15 @@ CASES = (
          dict(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=1, intermediate_size=20,
               max_position_embeddings=20, global_attn_every_n_layers=1, pad_token_id=0),
          ("ModernBertModel",), unwritten=_OLD_KEYS),
+    Case("modernbert-decoder", "period 2, a window of 3 tokens, every bias", "ModernBertDecoderConfig",
+         dict(vocab_size=53, hidden_size=30, num_hidden_layers=5, num_attention_heads=3, intermediate_size=22,
+              max_position_embeddings=40, local_attention=6, global_attn_every_n_layers=2, pad_token_id=3,
+              attention_bias=True, mlp_bias=True, norm_bias=True, classifier_bias=True, **_IDS),
+         ("ModernBertDecoderForCausalLM", "ModernBertDecoderModel"), seq_len=21, unwritten=_OLD_KEYS),
+    Case("modernbert-decoder", "an encoder, window 6 on either side, no bias", "ModernBertDecoderConfig",
+         dict(vocab_size=53, hidden_size=24, num_hidden_layers=4, num_attention_heads=2, intermediate_size=22,
+              max_position_embeddings=40, local_attention=6, pad_token_id=0, decoder_bias=False, is_causal=False,
+              rope_parameters=_ROPE, **_IDS),
+         ("ModernBertDecoderForCausalLM",), seq_len=21, unwritten=_OLD_KEYS),
 )
 # fmt: on

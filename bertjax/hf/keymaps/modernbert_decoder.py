@@ -1,0 +1,65 @@
+"""ModernBERT as a decoder (transformers: models/modernbert_decoder/modeling_modernbert_decoder.py): Ettin's.
+
+It differs from the encoder in separate projections of query, key and value, the name of its head, and the window: a
+token sees itself and the `local_attention // 2 - 1` before it, in the encoder `local_attention // 2` on either side.
+With `is_causal` false transformers 5 runs it as an encoder, with that window.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError
+from bertjax.hf.keymap import KeyMap
+from bertjax.hf.keymaps import modernbert
+from bertjax.hf.keymaps.family import linear, parse_fields, refuse
+
+
+def make_keymap(config: EncoderConfig) -> KeyMap:
+    """Returns the names of the parameters."""
+    keymap = modernbert.make_keymap(config)
+    attention, bias = "encoder/layers/{L}/attention", config.attention_bias == "all"
+    projections = [
+        entry
+        for name in ("query", "key", "value")
+        for entry in linear(f"{attention}/{name}", f"model.layers.{{L}}.attn.{name[0]}_proj", "D A", bias)
+    ]
+    others = [
+        dataclasses.replace(entry, tensor=entry.tensor.replace("head.", "lm_head.", 1))
+        for entry in keymap.entries
+        if "Wqkv" not in entry.tensor and entry.head in ("", "mlm")
+    ]
+    return dataclasses.replace(keymap, entries=(*projections, *others), backbone=r"^(model|lm_head|decoder)\.")
+
+
+def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+    parsed = modernbert.FAMILY.parse_rest(values, fields, where)
+    refuse(values if values.get("pad_token_id", 0) is None else {}, where, "pad_token_id", (), "a number is needed")
+    parsed |= parse_fields(values, {"is_causal": ("causal", True, bool)}, where)
+    if parsed["causal"] and parsed["local_attention"]:
+        parsed["local_attention"] = parsed["local_attention"] // 2 * 2 - 2
+        if parsed["local_attention"] < 2:
+            raise UserError(f"{where}: local_attention must be at least 4: local layers would see their token alone")
+    return parsed
+
+
+def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
+    rendered = modernbert.FAMILY.render_rest(config, architecture)
+    if config.causal and config.local_attention:
+        rendered["local_attention"] = config.local_attention // 2 * 2 + 2
+    del rendered["classifier_pooling"]
+    return rendered | ({} if config.causal else {"is_causal": False})
+
+
+FAMILY = dataclasses.replace(
+    modernbert.FAMILY,
+    name="modernbert-decoder",
+    model_type="modernbert-decoder",
+    make_keymap=make_keymap,
+    architectures={"ModernBertDecoderForCausalLM": ("mlm",), "ModernBertDecoderModel": ()},
+    constants={"tie_word_embeddings": True, "eos_token_id": None},  # its other ids cannot be null
+    parse_rest=_parse_rest,
+    render_rest=_render_rest,
+)
