@@ -208,6 +208,7 @@ _STRUCTURE: dict[str, Any] = {
     "pooling": "mean",
     "classifier_dense": "none",
 }
+_CONSTANTS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "use_cache": True}  # ids are not known here
 _LLAMA = Family(
     name="llama",
     model_type="llama",
@@ -219,7 +220,7 @@ _LLAMA = Family(
     },
     fields=_FIELDS,
     structure=_STRUCTURE,
-    constants={"bos_token_id": None, "eos_token_id": None, "use_cache": True},  # ids are not known here
+    constants=_CONSTANTS,
     refused=(*ENCODER_ONLY, _GLOBAL),
     inert_keys="mask_token_id max_window_layers pretraining_tp rope_theta sliding_window use_sliding_window",
     parse_rest=_parse_llama,
@@ -231,8 +232,8 @@ _LLAMA = Family(
 def _relative(name: str, classes: str, **changes: Any) -> Family:
     """Returns a family with Llama's names."""
     architectures = {each.replace("Llama", classes): heads for each, heads in _LLAMA.architectures.items()}
-    changes = {"parse_rest": _parse_rest, "render_rest": _render_rest, "architectures": architectures} | changes
-    return dataclasses.replace(_LLAMA, name=name, model_type=name, **changes)
+    defaults: dict[str, Any] = {"parse_rest": _parse_rest, "render_rest": _render_rest, "architectures": architectures}
+    return dataclasses.replace(_LLAMA, name=name, model_type=name, **(defaults | changes))
 
 
 _SLIDING = (("use_sliding_window", (False, None), "every layer is global"),)
@@ -242,14 +243,14 @@ FAMILIES = (
         "mistral",
         "Mistral",
         fields=change_defaults(_FIELDS, intermediate_size=14336, max_position_embeddings=131072, num_key_value_heads=8),
-        constants=_LLAMA.constants | {"sliding_window": None},
+        constants=_CONSTANTS | {"sliding_window": None},
         parse_rest=_parse_mistral,
     ),
     _relative(
         "qwen2",
         "Qwen2",
         fields=_QWEN_FIELDS,
-        structure=_LLAMA.structure | {"attention_bias": "query_key_value"},
+        structure=_STRUCTURE | {"attention_bias": "query_key_value"},
         refused=(*ENCODER_ONLY, *_SLIDING),
         parse_rest=_parse_qwen,
     ),
@@ -257,7 +258,7 @@ FAMILIES = (
         "qwen3",
         "Qwen3",
         fields=change_defaults(_QWEN_FIELDS, head_dim=128),
-        structure=_LLAMA.structure | {"qk_norm": True},
+        structure=_STRUCTURE | {"qk_norm": True},
         refused=(*ENCODER_ONLY, *_SLIDING),
         parse_rest=_parse_qwen3,
         render_rest=lambda config, architecture: {
