@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from bertjax.errors import UserError
@@ -16,6 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--step", type=int, help="step of the checkpoint (default: the newest)")
     add("--average-last", type=int, default=1, metavar="K", help="average the weights of the last K checkpoints")
     add("--network", help="network to export where there are several, such as generator (default: the main one)")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of the weights")
+    add("--max-shard-size", type=_size, default="5GB", metavar="SIZE", help="size of a file of weights (default 5GB)")
+    add("--format", choices=("safetensors",), default="safetensors", help="of the weights; pickled ones can run code")
     add("--overwrite", action="store_true", help="replace an earlier export")
     add("--sentence-transformers", action="store_true", help="write a sentence-transformers folder")
     add("--pooling", choices=("mean", "cls"), help="pooling of its sentence vectors (default mean)")
@@ -50,4 +54,14 @@ def run(options: argparse.Namespace) -> None:
         pooling=pooling,
         overwrite=options.overwrite,
         upload=Upload(options.push_to_hub, options.public) if options.push_to_hub else None,
+        dtype=options.dtype,
+        max_shard_bytes=options.max_shard_size,
     )
+
+
+def _size(text: str) -> int:
+    """Returns the bytes of a size such as 500MB or 5GB, in powers of 1000 as `transformers` counts them."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG])B", text.strip(), re.IGNORECASE)
+    if match is None or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500MB or 5GB")
+    return int(float(match[1]) * 1000 ** ("KMG".index(match[2].upper()) + 1))

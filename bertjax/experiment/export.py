@@ -6,7 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -20,11 +20,11 @@ from bertjax.experiment.load import load_run
 from bertjax.experiment.model_card_facts import model_facts
 from bertjax.experiment.workdir import metrics_at
 from bertjax.hf.export_plan import plan_export
-from bertjax.hf.model_card import auto_class_of
+from bertjax.hf.model_card import auto_class_of, code_argument
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.push import check_repository, push_to_hub
 from bertjax.hf.save import save_pretrained
-from bertjax.hf.sentence_transformers import Pooling, save_sentence_transformers
+from bertjax.hf.sentence_transformers import Pooling, drop_heads, save_sentence_transformers
 from bertjax.types import Params
 
 _SAMPLED_LINES, _SAMPLED_CHARS = 200, 20_000  # of all text, of a document
@@ -46,6 +46,7 @@ def export(
     upload: Upload | None = None,
     average_last: int = 1,
     network: str | None = None,
+    **storage: Any,
 ) -> None:
     """Exports a checkpoint of a run, and uploads it with `upload`.
 
@@ -58,6 +59,7 @@ def export(
         upload: repository to upload to.
         average_last: averages the weights of so many checkpoints.
         network: name of the network to export; the main one by default.
+        **storage: `dtype` and `max_shard_bytes` of `save_pretrained`.
 
     Raises:
         UserError: checkpoint or network are missing, or `out` or the repository exists already.
@@ -78,6 +80,7 @@ def export(
         averaged=run.steps,
         network=network,
         num_examples=run.meta.get("examples"),
+        **storage,
     )
     if upload is not None:
         message = f"Step {run.step}, exported by bertjax"
@@ -98,6 +101,7 @@ def export_params(
     averaged: Sequence[int] = (),
     network: str | None = None,
     num_examples: Mapping[str, int] | None = None,
+    **storage: Any,
 ) -> None:
     """Exports parameters and tokenizer, verifies the folder, and prints how to load it.
 
@@ -114,6 +118,7 @@ def export_params(
         averaged: steps of the checkpoints whose weights were averaged.
         network: name of the network to export; the main one by default.
         num_examples: labelled examples of every split of a task, for the model card.
+        **storage: `dtype` and `max_shard_bytes` of `save_pretrained`.
     """
     name = next(iter(exp.objective.networks)) if network is None else network
     if name not in exp.objective.networks:
@@ -137,20 +142,20 @@ def export_params(
             card=card,
             overwrite=overwrite,
             sample_texts=texts,
+            **storage,
         )
         plan = plan_export(config, heads)
-        auto, limitation = auto_class_of(plan), plan.limitation
-        load = f"transformers.{auto}.from_pretrained" if auto else "bertjax.load_pretrained"
+        load = f"transformers.{auto_class_of(plan)}.from_pretrained"
     else:
         model = PretrainedModel(config, params, heads)
         save_sentence_transformers(
-            out, model, pooling, tokenizer=tokenizer, card=card, overwrite=overwrite, sample_texts=texts
+            out, model, pooling, tokenizer=tokenizer, card=card, overwrite=overwrite, sample_texts=texts, **storage
         )
-        load, limitation = "sentence_transformers.SentenceTransformer", ""
+        plan, load = plan_export(config, drop_heads(model).heads), "sentence_transformers.SentenceTransformer"
     print(f"exported {origin} to {out}, read back and compared; load it with")
-    print(f"    {load}({str(out)!r})")
-    if limitation:
-        print(limitation)
+    print(f"    {load}({str(out)!r}{code_argument(plan)})")
+    if plan.limitation:
+        print(plan.limitation)
 
 
 def _sample_lines(cfg: ConfigDict) -> list[str]:

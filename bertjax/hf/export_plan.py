@@ -13,22 +13,12 @@ from bertjax.hf import native_format
 from bertjax.hf.keymap import KeyMap, Tensors, params_to_tensors
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.keymaps.family import Family
+from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.models.model import HEADS
 from bertjax.types import Params
 
-# First key of a parameter path -> the head that it belongs to.
-HEAD_BY_MODULE = {
-    "pooler": "pooler",
-    "mlm_head": "mlm",
-    "decoder_positions": "mlm",
-    "pair_head": "pair",
-    "rtd_head": "rtd",
-    "span_head": "span_boundary",
-    "sequence_head": "sequence_classification",
-    "token_head": "token_classification",
-    "answer_head": "question_answering",
-}
+_CODE = "transformers runs it with trust_remote_code=True, by the code in the folder"
 # Fields that bertjax.json may hold although a head of the class reads them: the class has no enhanced decoder, whose
 # position table is in the sidecar, and labels of a classifier that another class carries along.
 _SIDECAR_FIELDS = ("enhanced_decoder", "labels")
@@ -42,11 +32,12 @@ class ExportPlan:
         config: the model.
         heads: its heads.
         family: the family of the class; None = the native format.
-        architecture: the class.
+        architecture: the class; in the native format one of `remote_code/`.
         keymap: names of the parameters.
         stored_heads: heads in model.safetensors.
         sidecar_paths: paths of the parameters in bertjax.safetensors.
         sidecar_fields: fields of the config that only bertjax.json holds.
+        dtype: of the weights.
         unsupported: what made the native format necessary: fields, or the family's reason.
     """
 
@@ -59,6 +50,7 @@ class ExportPlan:
     sidecar_paths: tuple[str, ...] = ()
     sidecar_fields: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
+    dtype: str = "float32"
 
     @property
     def has_sidecar(self) -> bool:
@@ -73,12 +65,12 @@ class ExportPlan:
 
     @property
     def limitation(self) -> str:
-        """Parts of the model that `transformers` cannot run, on one line; empty where it runs all of it."""
+        """What `transformers` needs or cannot run, on one line; empty where it runs all of the model by itself."""
         if self.family is None and self.unsupported:
             reasons = ", ".join(self.unsupported)
-            return f"only bertjax reads it: no class of the family {self.config.family} supports {reasons}"
+            return f"{_CODE}: no class of the family {self.config.family} supports {reasons}"
         if self.family is None:
-            return f"only bertjax reads it: model.family={self.config.family}"
+            return f"{_CODE}: model.family={self.config.family}"
         parts = dict.fromkeys([*(path.split("/")[0] for path in self.sidecar_paths), *self.sidecar_fields])
         return f"transformers runs it without {', '.join(parts)}, which only bertjax reads" if parts else ""
 
@@ -86,8 +78,8 @@ class ExportPlan:
     def config_json(self) -> dict[str, Any]:
         """The content of config.json."""
         if self.family is None:
-            return native_format.render_config(self.config, self.heads)
-        return self.family.render_config(self.config, self.architecture)
+            return {**native_format.render_config(self.config, self.heads), "dtype": self.dtype}
+        return {**self.family.render_config(self.config, self.architecture), "dtype": self.dtype}
 
     def tensors(self, params: Params) -> tuple[Tensors, Tensors]:
         """Returns the tensors of model.safetensors and of bertjax.safetensors.
@@ -107,8 +99,18 @@ class ExportPlan:
         return tensors, params_to_tensors(keymap, unflatten_tree(sidecar), self.config, ())
 
 
-def plan_export(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
-    """Plans the export of a model as a class of its family, or in the native format where no class can hold it."""
+def plan_export(config: EncoderConfig, heads: tuple[str, ...], dtype: str = "float32") -> ExportPlan:
+    """Plans the export of a model as a class of its family, or in the native format where no class can hold it.
+
+    Args:
+        config: the model.
+        heads: its heads.
+        dtype: of the weights.
+    """
+    return dataclasses.replace(_plan(config, heads), dtype=dtype)
+
+
+def _plan(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
     if config.family == native_format.MODEL_TYPE:
         return _plan_native(config, heads, ())
     family = FAMILIES[config.family]
@@ -137,7 +139,8 @@ def plan_export(config: EncoderConfig, heads: tuple[str, ...]) -> ExportPlan:
 
 def _plan_native(config: EncoderConfig, heads: tuple[str, ...], unsupported: tuple[str, ...]) -> ExportPlan:
     keymap = native_format.make_keymap(native_format.param_shapes(config, heads))
-    return ExportPlan(config, heads, None, native_format.ARCHITECTURE, keymap, heads, unsupported=unsupported)
+    architecture = native_format.architecture_for(config, heads)
+    return ExportPlan(config, heads, None, architecture, keymap, heads, unsupported=unsupported)
 
 
 def _select_stored_heads(keymap: KeyMap, required: tuple[str, ...], heads: tuple[str, ...]) -> tuple[str, ...]:

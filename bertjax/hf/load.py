@@ -138,7 +138,8 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
     where = f"{folder / CONFIG}"
     values = read_json(folder, CONFIG)
     family = find_family(str(values.get("model_type")))
-    if foreign := _foreign_code(values, family is not None and bool(family.old_classes)):
+    known = values.get("model_type") == native_format.MODEL_TYPE if family is None else bool(family.old_classes)
+    if foreign := _foreign_code(values, known):
         raise UserError(f"{where}: the model needs {foreign}, which is not supported and never run")
     names = values.get("architectures") or ["unknown"]
     if not isinstance(names, list) or not isinstance(names[0], str):
@@ -179,11 +180,13 @@ _Parts = tuple[EncoderConfig, tuple[str, ...], Params]
 def _read_native(folder: Path, values: dict[str, Any], where: str) -> _Parts:
     config, heads = native_format.parse_config(values, where)
     tensors, file = read_tensors(folder)
+    tensors = native_format.add_prefix(tensors)
     layers = config.num_layers if config.num_groups is None else config.num_groups * config.inner_layers
     if layers > len(tensors):  # building them might not end
         raise UserError(f"{file}: config.json claims {layers} layers, but there are {len(tensors)} tensors")
+    heads = native_format.find_heads(config, heads, tensors)
     keymap = native_format.make_keymap(native_format.param_shapes(config, heads))
-    return config, heads, tensors_to_params(keymap, tensors, (), file)
+    return config, heads, tensors_to_params(keymap, keymap.canonicalize(tensors, file), (), file)
 
 
 def _read_family(folder: Path, family: Family, values: dict[str, Any], architecture: str) -> _Parts:

@@ -71,7 +71,7 @@ def render_model_card(plan: ExportPlan, num_params: int, card: Mapping[str, Any]
         _training(card),
         _evaluation(card),
         _usage(plan),
-        _sentence_usage(card.get("sentence_vectors"), "objective" in card),
+        _sentence_usage(plan, card.get("sentence_vectors"), "objective" in card),
         _sidecar(plan),
         _limits(plan, card),
     ]
@@ -79,9 +79,7 @@ def render_model_card(plan: ExportPlan, num_params: int, card: Mapping[str, Any]
 
 
 def auto_class_of(plan: ExportPlan) -> str:
-    """Returns the class of `transformers` that loads an export with its weights; empty for the native format."""
-    if plan.family is None:
-        return ""
+    """Returns the class of `transformers` that loads an export with its weights."""
     has_mlm = plan.architecture.endswith("ForPreTraining") and "mlm" in plan.stored_heads
     return auto_class("ForMaskedLM" if has_mlm else plan.architecture)
 
@@ -90,12 +88,12 @@ def _front_matter(plan: ExportPlan, card: Mapping[str, Any]) -> str:
     lines = [f"{key}: {json.dumps(card[key])}" for key in ("language", "license") if card.get(key)]
     if "/" in (card.get("base_model") or ""):  # the Hub refuses names that are not on it
         lines.append(f"base_model: {json.dumps(card['base_model'])}")
-    family = [] if plan.family is None else [plan.family.model_type]
-    if card.get("sentence_vectors") and plan.family is not None:
+    family = ["custom_code"] if plan.family is None else [plan.family.model_type]
+    if card.get("sentence_vectors"):
         lines += ["library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
         tags = ["sentence-transformers", *family, "bertjax"]
     else:
-        lines += [f"library_name: {'bertjax' if plan.family is None else 'transformers'}"]
+        lines += ["library_name: transformers"]
         pipeline = _PIPELINES.get(auto_class_of(plan))
         lines += [f"pipeline_tag: {pipeline}"] if pipeline else []
         tags = [*family, "bertjax", "finetuning" if card.get("task") else "pretraining"]
@@ -141,23 +139,25 @@ def _evaluation(card: Mapping[str, Any]) -> str:
 
 
 def _usage(plan: ExportPlan) -> str:
+    auto, code, note = auto_class_of(plan), code_argument(plan), ""
     if plan.family is None:
-        reasons = ", ".join(map(_line, plan.unsupported)) or "its parts"
-        return (
-            '## Use\n\n```python\nimport bertjax\n\nmodel = bertjax.load_pretrained("PATH")\n```\n\n'
-            f"`transformers` has no class that supports {reasons}."
-        )
-    auto = auto_class_of(plan)
+        parts = ", ".join(map(_line, plan.unsupported)) or "its parts"
+        note = f" Its code (PyTorch) is in this folder, since `transformers` has no class for a model with {parts}."
     return (
         "## Use\n\n```python\n"
         f"from transformers import AutoTokenizer, {auto}\n\n"
         'tokenizer = AutoTokenizer.from_pretrained("PATH_OR_NAME")\n'
-        f'model = {auto}.from_pretrained("PATH_OR_NAME")\n'
-        f"```\n\n`{plan.architecture}` loads all weights{' except those named below' * bool(plan.sidecar_paths)}."
+        f'model = {auto}.from_pretrained("PATH_OR_NAME"{code})\n'
+        f"```\n\n`{plan.architecture}` loads all weights{' except those named below' * bool(plan.sidecar_paths)}.{note}"
     )
 
 
-def _sentence_usage(pooling: str | None, is_pretrained: bool) -> str:
+def code_argument(plan: ExportPlan) -> str:
+    """Returns the argument by which libraries run the code of a folder, where it has any."""
+    return ", trust_remote_code=True" if plan.family is None else ""
+
+
+def _sentence_usage(plan: ExportPlan, pooling: str | None, is_pretrained: bool) -> str:
     if not pooling:
         return ""
     quality = (
@@ -166,7 +166,8 @@ def _sentence_usage(pooling: str | None, is_pretrained: bool) -> str:
     )
     return (
         "## Sentence embeddings\n\n```python\nfrom sentence_transformers import SentenceTransformer\n\n"
-        'embeddings = SentenceTransformer("PATH_OR_NAME").encode(["A sentence.", "Another one."])\n'
+        f'model = SentenceTransformer("PATH_OR_NAME"{code_argument(plan)})\n'
+        'embeddings = model.encode(["A sentence.", "Another one."])\n'
         f"```\n\nAn embedding is {pooling}.{quality * is_pretrained}"
     )
 

@@ -1,13 +1,16 @@
 """The native format, for parts and models that no class of `transformers` can hold.
 
-Tensors have the names of the parameters, one per layer: `encoder.layers.3.attention.query.kernel`; matrices are [in,
-out] as in memory. Configs are the fields of `EncoderConfig`, together with the heads.
+A folder brings its classes along (`remote_code/`), which `transformers` runs with `trust_remote_code=True`; bertjax
+never runs code of a folder. Tensors are the parameters in torch's layout, one per layer:
+`encoder.layers.3.attention.query.weight`. Configs are the fields of `EncoderConfig`, together with the heads.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.resources
 import math
+import re
 import types
 import typing
 from collections.abc import Collection
@@ -16,28 +19,91 @@ from typing import Any
 from bertjax.config.fields import settings_of
 from bertjax.config.model import ComputeConfig, EncoderConfig
 from bertjax.errors import UserError
-from bertjax.hf.keymap import Entry, KeyMap
+from bertjax.hf.keymap import Entry, KeyMap, Tensors
+from bertjax.hf.keymaps.family import INERT_KEYS, parse_labels, render_labels
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.layer_stack import STACKS
 from bertjax.models.model import HEADS, abstract_params
 
 MODEL_TYPE = "bertjax"
-ARCHITECTURE = "BertjaxModel"
+PREFIX = "encoder."
+"""Of all tensors of the encoder, except in files of the bare model that `transformers` saved."""
 # Fields that change how a model is computed and stored, not what it computes.
 _COMPUTING = frozenset(settings_of(ComputeConfig))
+# First key of a parameter path -> the head that it belongs to.
+HEAD_BY_MODULE = {
+    "pooler": "pooler",
+    "mlm_head": "mlm",
+    "decoder_positions": "mlm",
+    "pair_head": "pair",
+    "rtd_head": "rtd",
+    "span_head": "span_boundary",
+    "sequence_head": "sequence_classification",
+    "token_head": "token_classification",
+    "answer_head": "question_answering",
+}
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_AUTO_HEADS = {
+    "AutoModelForSequenceClassification": "sequence_classification",
+    "AutoModelForTokenClassification": "token_classification",
+    "AutoModelForQuestionAnswering": "question_answering",
+}
+_PRETRAINING_HEADS = {"mlm", "pair", "rtd", "span_boundary"}
+# First keys of a path, and the beginning of the tensor's name; other keys are joined by dots.
+_RENAMES = (
+    (r"^pooler/", "encoder/pooler/"),
+    (r"^encoder/attention_norms/layers/\{(\w)\}/", r"encoder/layers/{\1+1}/attention/norm/"),
+    (r"^mlm_head/table$", "mlm_head/decoder/weight"),
+    (r"^mlm_head/bias$", "mlm_head/decoder/bias"),
+    (r"/(kernel|scale|embedding)$", "/weight"),
+)
+_TIES = {"mlm_head.decoder.weight": "encoder.embeddings.word_embeddings.weight"}
+
+
+def architecture_for(config: EncoderConfig, heads: tuple[str, ...]) -> str:
+    """Returns the class that holds most of the heads: that of a task, of one objective, of several, of none."""
+    pretraining = _PRETRAINING_HEADS & set(heads)
+    auto = next((auto for auto, head in _AUTO_HEADS.items() if head in heads), "AutoModel")
+    if auto == "AutoModel" and pretraining:
+        auto = _language_model(config) if pretraining == {"mlm"} else "AutoModelForPreTraining"
+    return auto.replace("Auto", "Bertjax")
+
+
+def _language_model(config: EncoderConfig) -> str:
+    return "AutoModelForCausalLM" if config.causal else "AutoModelForMaskedLM"
+
+
+def code_files() -> dict[str, bytes]:
+    """Returns the contents of the modules that a folder brings along, by file name."""
+    folder = importlib.resources.files("bertjax.hf.remote_code")
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.endswith("_bertjax.py")}
 
 
 def render_config(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, Any]:
     """Returns the config.json of a model in this format."""
-    fields = render_fields(dataclasses.replace(config, family=MODEL_TYPE), heads)
-    return {"architectures": [ARCHITECTURE], "model_type": MODEL_TYPE, "dtype": "float32", **fields}
+    fields = render_fields(config, heads)
+    autos = ["AutoModel", "AutoModelForPreTraining", _language_model(config), *_AUTO_HEADS]
+    return {
+        "architectures": [architecture_for(config, heads)],
+        "auto_map": {
+            "AutoConfig": "configuration_bertjax.BertjaxConfig",
+            **{auto: f"modeling_bertjax.{auto.replace('Auto', 'Bertjax')}" for auto in autos},
+        },
+        "model_type": MODEL_TYPE,
+        "dtype": "float32",
+        **{name: value for name, value in fields.items() if name not in ("family", "labels")},
+        **render_labels(config.labels),
+    }
 
 
 def parse_config(values: dict[str, Any], where: str) -> tuple[EncoderConfig, tuple[str, ...]]:
     """Returns (config, heads) of a config.json in this format; raises `UserError` as `parse_fields` does."""
-    config, heads = parse_fields(values, where, ignored=("architectures", "model_type", "dtype"))
-    return dataclasses.replace(config, family=MODEL_TYPE), heads
+    foreign = {"family", "labels"} & values.keys()
+    if foreign:
+        raise UserError(f"{where}: unknown key {min(foreign)}; the folder was written by another version: export again")
+    labels = parse_labels(values, where)
+    config, heads = parse_fields(values, where, ignored=("auto_map", "id2label", "num_labels", *INERT_KEYS))
+    return dataclasses.replace(config, family=MODEL_TYPE, labels=labels), heads
 
 
 def render_fields(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, Any]:
@@ -61,12 +127,12 @@ def parse_fields(
     Raises:
         UserError: a key is unknown or has a value of another type.
     """
-    heads = values.get("heads")
+    heads = values.get("heads", [])
     if not isinstance(heads, list) or not set(map(str, heads)) <= set(HEADS):
         raise UserError(f"{where}: heads must be a list of {', '.join(HEADS)}, not {heads!r}")
     kinds, fields = typing.get_type_hints(EncoderConfig), {}
     for key, value in values.items():
-        if key == "heads" or key in ignored:
+        if key == "heads" or (key in ignored and key not in kinds):
             continue
         if key not in kinds or key in _COMPUTING:
             raise UserError(f"{where}: unknown key {key}; the folder may have been written by a newer version")
@@ -114,6 +180,32 @@ def make_keymap(shapes: dict[str, tuple[int, ...]]) -> KeyMap:
                 letter = letters.setdefault((level, axes[0]), _LETTERS[len(letters)])
                 keys.append(f"{{{letter}}}")
                 axes.pop(0)
-        param = "/".join(keys)
-        entries.append(Entry(param, param.replace("/", "."), " ".join(map(str, axes))))
-    return KeyMap(tuple(entries), {letter: size for (_, size), letter in letters.items()})
+        param = tensor = "/".join(keys)
+        for pattern, replacement in _RENAMES:
+            tensor = re.sub(pattern, replacement, tensor)
+        transform = "transpose" if keys[-1] == "kernel" else "same"
+        entries.append(Entry(param, tensor.replace("/", "."), " ".join(map(str, axes)), transform))
+    ties = {copy: original for copy, original in _TIES.items() if copy not in {entry.tensor for entry in entries}}
+    return KeyMap(tuple(entries), {letter: size for (_, size), letter in letters.items()}, ties=ties)
+
+
+def add_prefix(tensors: Tensors) -> Tensors:
+    """Returns the tensors with the names of any class but the bare model, whose names lack `PREFIX`."""
+    bare = not any(name.startswith(PREFIX) for name in tensors)
+    return {f"{PREFIX}{name}": array for name, array in tensors.items()} if bare else tensors
+
+
+def find_heads(config: EncoderConfig, declared: tuple[str, ...], tensors: Tensors) -> tuple[str, ...]:
+    """Returns the heads that the tensors hold, and those that are declared and have no parameters.
+
+    `transformers` may have saved another class than the one that was exported.
+
+    Args:
+        config: the model.
+        declared: heads in config.json.
+        tensors: tensors with `PREFIX`.
+    """
+    modules = {"pooler" if name.startswith("encoder.pooler.") else name.split(".")[0] for name in tensors}
+    held = {HEAD_BY_MODULE[module] for module in modules if module in HEAD_BY_MODULE}
+    with_parameters = {HEAD_BY_MODULE.get(path.split("/")[0]) for path in param_shapes(config, declared)}
+    return tuple(head for head in HEADS if head in held or (head in declared and head not in with_parameters))

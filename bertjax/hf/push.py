@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bertjax.errors import UserError, one_line
+from bertjax.hf import native_format
 from bertjax.hf.load import read_folder
 from bertjax.hf.safe_files import CONFIG, INDEX, TOKENIZER_FILES, WEIGHTS
 from bertjax.hf.save import is_export
@@ -15,6 +16,7 @@ from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS
 from bertjax.io.hub import hub_errors
 
 _FILES = {CONFIG, WEIGHTS, INDEX, *TOKENIZER_FILES, SIDECAR_CONFIG, SIDECAR_WEIGHTS, "README.md"}
+_FILES |= native_format.code_files().keys()
 _FILES |= {"modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"}
 _NUMBERED = re.compile(r"model-\d{5}-of-\d{5}\.safetensors|\d+_[A-Za-z]+/(config\.json|model\.safetensors)")
 """Shards, and modules of sentence-transformers."""

@@ -52,6 +52,7 @@ _AUTO = {
     "ForPreTraining": "AutoModelForPreTraining",
     "ForMaskedLM": "AutoModelForMaskedLM",
     "LMHeadModel": "AutoModelForCausalLM",
+    "ForCausalLM": "AutoModelForCausalLM",
     "ForNextSentencePrediction": "AutoModelForNextSentencePrediction",
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForTokenClassification": "AutoModelForTokenClassification",

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from bertjax.config.model import EncoderConfig, float32_config
-from bertjax.errors import UserError, comma_list, one_line
+from bertjax.errors import UserError, comma_list, one_line, require_one_of
+from bertjax.hf import native_format
 from bertjax.hf.export_plan import plan_export
 from bertjax.hf.forward import ModelOutput, run_model
 from bertjax.hf.inputs import check_inputs, max_input_length
@@ -33,6 +34,7 @@ from bertjax.hf.safe_files import (
 )
 from bertjax.hf.sidecar_files import SIDECAR_CONFIG, SIDECAR_WEIGHTS, write_sidecar
 from bertjax.io.atomic import atomic_folder
+from bertjax.io.tree_paths import flatten_tree, unflatten_tree
 from bertjax.types import Params
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class ExportableTokenizer(Protocol):
 TokenizerSource = ExportableTokenizer | Mapping[str, bytes] | str | os.PathLike[str]
 """A tokenizer, its files as bytes by name, or the folder that holds them."""
 
+DTYPES = ("float32", "bfloat16", "float16")
 # The model in memory and the one read back differ in the padding of the vocabulary alone, and so in the order of sums.
 _TOLERANCE = 1e-4
 _SENTENCES = (
@@ -73,28 +76,29 @@ def save_pretrained(
     tokenizer: TokenizerSource | None = None,
     card: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    dtype: str = "float32",
     max_shard_bytes: int = 5_000_000_000,
     extra_files: Mapping[str, bytes] | None = None,
-    require_transformers: bool = False,
     sample_texts: Sequence[str] = (),
 ) -> None:
     """Writes config.json, model.safetensors, the tokenizer's files and README.md.
 
     The class is one of `config.family`. Parts that it cannot hold go into sidecar files that `load_pretrained` reads; a
-    model that no class of the family can hold is written in the native format, with a warning that names the reason.
+    model that no class of the family can hold is written in the native format, with classes of its own that
+    `transformers` runs with `trust_remote_code=True`, and with a warning that names the reason.
     The folder appears under its name only after `verify_export`. Equal parameters give equal bytes.
 
     Args:
         folder: where to write; a new or empty folder, or with `overwrite` an earlier export.
-        params: parameters; written as float32, at the true vocabulary size, without tied copies.
+        params: parameters; written at the true vocabulary size, without tied copies.
         config: architecture.
         heads: heads that `params` holds.
         tokenizer: a tokenizer, its files, or the folder that holds them; None writes none.
         card: facts for README.md; see `render_model_card`.
         overwrite: replace an earlier export.
+        dtype: of the weights, one of `DTYPES`.
         max_shard_bytes: larger weights are split into files of this size, with an index.
         extra_files: contents by their path in the folder, for other libraries that read it.
-        require_transformers: refuse a model that only bertjax could load.
         sample_texts: training text, whose ids are compared with those of `transformers.AutoTokenizer`.
 
     Raises:
@@ -103,11 +107,8 @@ def save_pretrained(
     """
     folder, heads = Path(folder).absolute(), order_heads(heads)
     _require_free(folder, overwrite)
-    plan = plan_export(config, heads)
+    plan, params = plan_export(config, heads, dtype), round_params(params, dtype)
     tensors, sidecar = plan.tensors(params)
-    if plan.family is None and require_transformers:
-        reasons = ", ".join(plan.unsupported) or "its parts"
-        raise UserError(f"transformers has no class for this model: {config.family} does not support {reasons}")
     if plan.unsupported:
         log.warning("%s is written in bertjax's native format; %s", folder, plan.limitation)
     num_params = sum(array.size for array in (*tensors.values(), *sidecar.values()))
@@ -116,15 +117,17 @@ def save_pretrained(
         "README.md": render_model_card(plan, num_params, card),
     }
     files = _tokenizer_files(tokenizer, config) | {name: text.encode() for name, text in texts.items()}
-    files |= extra_files or {}
+    files |= (native_format.code_files() if plan.family is None else {}) | dict(extra_files or {})
     try:
         with atomic_folder(folder) as temporary:
-            _write_weights(temporary, tensors, max_shard_bytes)
+            _write_weights(temporary, tensors, max_shard_bytes, dtype)
             write_sidecar(temporary, plan, sidecar)
             for name, content in files.items():
                 (temporary / name).parent.mkdir(exist_ok=True)
                 (temporary / name).write_bytes(content)
-            verify_export(temporary, params, config, heads=heads, tokenizer=tokenizer, sample_texts=sample_texts)
+            verify_export(
+                temporary, params, config, heads=heads, dtype=dtype, tokenizer=tokenizer, sample_texts=sample_texts
+            )
     except OSError as error:
         raise UserError(f"cannot write the export to {folder}: {error.strerror or error}") from error
 
@@ -135,6 +138,7 @@ def verify_export(
     config: EncoderConfig,
     *,
     heads: tuple[str, ...],
+    dtype: str = "float32",
     tokenizer: TokenizerSource | None = None,
     sample_texts: Sequence[str] = (),
 ) -> None:
@@ -144,9 +148,10 @@ def verify_export(
 
     Args:
         folder: what `save_pretrained` wrote.
-        params: parameters in memory.
+        params: parameters in memory, rounded to `dtype`.
         config: architecture in memory.
         heads: heads that `params` holds.
+        dtype: of the weights.
         tokenizer: the tokenizer that was written, if any.
         sample_texts: training text, for the comparison of tokenizers.
 
@@ -154,7 +159,7 @@ def verify_export(
         ExportError: something differs.
     """
     folder, heads = Path(folder), order_heads(heads)
-    loaded, plan = read_folder(folder), plan_export(config, heads)
+    loaded, plan = read_folder(folder), plan_export(config, heads, dtype)
     tensors, sidecar = plan.tensors(params)
     _compare_tensors(WEIGHTS, tensors, read_tensors(folder)[0])
     if sidecar:
@@ -175,8 +180,21 @@ def verify_export(
         _compare_tokenizer(folder, tokenizer, config, sample_texts)
 
 
-def _write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int) -> None:
+def round_params(params: Params, dtype: str) -> Params:
+    """Returns the parameters rounded to another type, as float32; raises `UserError` for a number beyond its range."""
+    require_one_of("dtype", dtype, DTYPES)
+    if dtype == "float32":
+        return params
+    rounded = {path: np.asarray(leaf).astype(dtype).astype(np.float32) for path, leaf in flatten_tree(params).items()}
+    for path, leaf in flatten_tree(params).items():
+        if np.isfinite(leaf).all() and not np.isfinite(rounded[path]).all():
+            raise UserError(f"{path} holds {float(np.abs(leaf).max()):.3g}, beyond the range of {dtype}; take bfloat16")
+    return unflatten_tree(rounded)
+
+
+def _write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int, dtype: str) -> None:
     """Writes one file, or shards of whole tensors in the order of their names, with an index."""
+    tensors = {name: array.astype(dtype) for name, array in tensors.items()}
     shards: list[Tensors] = [{}]
     for name in sorted(tensors):
         if shards[-1] and sum(array.nbytes for array in shards[-1].values()) + tensors[name].nbytes > max_shard_bytes:

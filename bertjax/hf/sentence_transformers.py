@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bertjax.errors import UserError, comma_list, require_one_of
-from bertjax.hf.export_plan import HEAD_BY_MODULE
 from bertjax.hf.inputs import require_readable
+from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import MODULES_FILE, SETTINGS_FILE, read_json, read_modules
 from bertjax.hf.save import TokenizerSource, save_pretrained
@@ -98,6 +98,7 @@ def save_sentence_transformers(
     card: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     sample_texts: Sequence[str] = (),
+    **storage: Any,
 ) -> None:
     """Writes a folder that `SentenceTransformer(folder)` loads, verified as any export is.
 
@@ -109,10 +110,11 @@ def save_sentence_transformers(
         card: facts for README.md; see `render_model_card`.
         overwrite: replace an earlier export.
         sample_texts: training text, to compare tokenizers.
+        **storage: `dtype` and `max_shard_bytes` of `save_pretrained`.
 
     Raises:
-        UserError: the tokenizer is missing, `max_length` exceeds the positions, the model represents a text by its last
-            token and not by the first, or `transformers` has no class for it.
+        UserError: the tokenizer is missing, `max_length` exceeds the positions, or the model represents a text by its
+            last token and not by the first.
     """
     tokenizer = tokenizer or model.tokenizer_files
     if not tokenizer:
@@ -132,8 +134,8 @@ def save_sentence_transformers(
         card={**(card or {}), "sentence_vectors": _describe(pooling)},
         overwrite=overwrite,
         extra_files={name: f"{json.dumps(value, indent=2)}\n".encode() for name, value in files.items()},
-        require_transformers=True,
         sample_texts=sample_texts,
+        **storage,
     )
 
 

@@ -26,8 +26,8 @@ from bertjax.finetuning.readers.examples import Examples, QaExamples
 from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.tasks import EvalResult, TaskData, compute_metrics, make_features, softmax
 from bertjax.finetuning.token_features import TokenData
-from bertjax.hf.export_plan import HEAD_BY_MODULE
 from bertjax.hf.inputs import max_input_length, require_readable
+from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.inference.predict_inputs import PLACEHOLDER_SOURCE, PredictInputs, WordSpans, name_flags
 from bertjax.inference.text_batches import TOKENS_PER_BATCH

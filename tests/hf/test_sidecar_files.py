@@ -19,7 +19,8 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.hf import native_format
 from bertjax.hf import save as save_module
-from bertjax.hf.export_plan import HEAD_BY_MODULE, plan_export
+from bertjax.hf.export_plan import plan_export
+from bertjax.hf.native_format import HEAD_BY_MODULE
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import HEADS, abstract_params, count_params

@@ -164,7 +164,7 @@ class Family:
             "architectures": [architecture],
             "model_type": self.model_type,
             "dtype": "float32",
-            **(_render_labels(config.labels) if predicted else {}),
+            **(render_labels(config.labels) if predicted else {}),
             **self.constants,
             **render_fields(config, self.fields),
             **self.render_rest(config, architecture),
@@ -378,7 +378,8 @@ def parse_labels(values: Mapping[str, Any], where: str) -> tuple[str, ...]:
     return tuple(f"LABEL_{index}" for index in range(count))
 
 
-def _render_labels(labels: tuple[str, ...]) -> dict[str, Any]:
+def render_labels(labels: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the keys that name the labels; none where they have their default names."""
     if labels == DEFAULT_LABELS:
         return {}
     return {

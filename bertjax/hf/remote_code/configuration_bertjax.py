@@ -1,0 +1,121 @@
+"""Config of an encoder that was pretrained with bertjax: sizes, and a choice for every part. Needs transformers."""
+
+from __future__ import annotations
+
+from transformers import PretrainedConfig
+
+
+class BertjaxConfig(PretrainedConfig):
+    """One Transformer encoder with its heads.
+
+    `bertjax config` explains every field. None means that a part is absent, or that the value follows from others:
+    `head_size` from the hidden size, `embedding_dropout` and its like from `hidden_dropout`.
+    """
+
+    model_type = "bertjax"
+    attribute_map = {"num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"}
+
+    heads: tuple[str, ...] = ()  # those that the model was trained with
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+    num_key_value_heads: int | None = None
+    head_size: int | None = None
+    intermediate_size: int = 3072
+    # embeddings
+    embedding_size: int | None = None
+    embedding_projection_bias: bool = True
+    embedding_norm: str = "before"
+    embedding_scale: bool = False
+    zero_pad_embeddings: bool = False
+    position_embedding: str = "learned"
+    max_position_embeddings: int = 512
+    position_offset: int = 0
+    type_vocab_size: int = 2
+    pad_token_id: int = 0
+    # positions inside attention
+    attention_position: str = "none"
+    global_rope_theta: float = 10_000.0
+    local_rope_theta: float = 10_000.0
+    pos_att_type: tuple[str, ...] = ("c2p", "p2c")
+    share_att_key: bool = False
+    position_buckets: int = 0
+    max_relative_positions: int | None = None
+    norm_relative_embeddings: bool = False
+    relative_segments: bool = False
+    clamp_len: int = -1
+    mem_len: int | None = None
+    reuse_len: int | None = None
+    bi_data: bool = False
+    # layers
+    conv_kernel_size: int = 0
+    conv_act: str = "gelu"
+    causal: bool = False
+    local_attention: int = 0
+    global_attn_every_n_layers: int = 1
+    attention_bias: str = "all"
+    qk_norm: bool = False
+    feed_forward: str = "dense"
+    feed_forward_bias: bool = True
+    hidden_act: str = "gelu_new"
+    norm_placement: str = "post"
+    norm_type: str = "layer_norm"
+    norm_bias: bool = True
+    first_attention_norm: bool = True
+    layer_norm_eps: float = 1e-12
+    num_groups: int | None = None
+    inner_layers: int = 1
+    # training
+    hidden_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    embedding_dropout: float | None = None
+    attention_output_dropout: float | None = None
+    feed_forward_dropout: float | None = None
+    activation_dropout: float = 0.0
+    output_dropout: float = 0.0
+    classifier_dropout: float | None = None
+    initializer: str = "truncated_normal"
+    initializer_range: float = 0.02
+    scale_residual_init: bool = False
+    # heads
+    pooler_act: str = "tanh"
+    mlm_head: str = "transform"
+    mlm_act: str | None = None
+    head_dense_bias: bool = True
+    mlm_bias: bool = True
+    tie_word_embeddings: bool = True
+    enhanced_decoder: bool = False
+    rtd_head: str = "dense"
+    span_positions: int = 20
+    span_position_size: int = 200
+    pooling: str = "first"
+    classifier_dense: str = "pooler"
+    classifier_act: str = "tanh"
+    classifier_norm: bool = False
+    token_classifier_dense: bool = False
+    use_cache: bool = False  # for generation: every step reads the whole sequence
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head."""
+        return self.head_size or self.hidden_size // self.num_heads
+
+    @property
+    def max_distance(self) -> int:
+        """Disentangled attention: the largest distance that is distinguished."""
+        return self.max_relative_positions or self.max_position_embeddings
+
+    @property
+    def attention_span(self) -> int:
+        """Disentangled attention: rows of the table on either side of distance 0."""
+        return self.position_buckets or self.max_distance
+
+    def is_local(self, layer: int) -> bool:
+        """Returns whether a layer has local attention."""
+        return self.local_attention > 0 and layer % self.global_attn_every_n_layers != 0
+
+    def rate(self, name: str) -> float:
+        """Returns a dropout rate, `hidden_dropout` if it is None."""
+        value = getattr(self, name)
+        return self.hidden_dropout if value is None else value

@@ -1,0 +1,103 @@
+"""Heads of the PyTorch model of an encoder that was pretrained with bertjax.
+
+B sequences, S tokens, M masked tokens, D hidden size, E width of the word embeddings, V tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .configuration_bertjax import BertjaxConfig
+from .layers_bertjax import ACTIVATIONS, make_norm
+
+
+class BertjaxPooler(nn.Module):
+    """act(dense(summary of the sequence))."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.act = ACTIVATIONS[config.pooler_act]
+
+    def forward(self, summary: Tensor) -> Tensor:
+        return self.act(self.dense(summary))
+
+
+class BertjaxMlmHead(nn.Module):
+    """(dense -> activation -> norm ->) scores of the vocabulary, tied to the word embeddings where configured."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        size = config.embedding_size or config.hidden_size
+        has_dense = {"transform": True, "bias": False, "tied": False}[config.mlm_head]
+        self.dense = nn.Linear(config.hidden_size, size, bias=config.head_dense_bias) if has_dense else None
+        self.norm = make_norm(config, size, has_dense)
+        has_bias = config.mlm_head != "tied" and config.mlm_bias
+        self.decoder = nn.Linear(size, config.vocab_size, bias=has_bias)
+        self.act = ACTIVATIONS[config.mlm_act or config.hidden_act]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self.dense is not None:
+            hidden = self.norm(self.act(self.dense(hidden)))
+        return self.decoder(hidden)
+
+
+class BertjaxReplacedTokenHead(nn.Module):
+    """One score per token, high where it was replaced (ELECTRA; with "summary" DeBERTa v3)."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        self.add_summary = {"dense": False, "summary": True}[config.rtd_head]
+        self.norm = make_norm(config, present=self.add_summary)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, 1)
+        self.act = ACTIVATIONS[config.hidden_act]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = self.norm(hidden + hidden[:, :1]) if self.add_summary else hidden
+        return self.output(self.act(self.dense(hidden)))[..., 0]
+
+
+class BertjaxSpanHead(nn.Module):
+    """Scores of the tokens of a span, from its outer neighbours and the position in it (SpanBERT)."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        size, out = config.hidden_size, config.embedding_size or config.hidden_size
+        self.position_embeddings = nn.Embedding(config.span_positions, config.span_position_size)
+        self.first, self.first_norm = nn.Linear(2 * size + config.span_position_size, size), make_norm(config)
+        self.second, self.second_norm = nn.Linear(size, out), make_norm(config, out)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.act = ACTIVATIONS[config.hidden_act]
+
+    def forward(self, left: Tensor, right: Tensor, positions: Tensor, table: Tensor) -> Tensor:
+        """Returns scores [B, M, V] of masked tokens.
+
+        Args:
+            left, right: hidden states of the tokens before and after the span [B, M, D].
+            positions: position in the span, from 0 [B, M].
+            table: word embeddings [V, E].
+        """
+        hidden = torch.cat([left, right, self.position_embeddings(positions)], dim=-1)
+        hidden = self.first_norm(self.act(self.first(hidden)))
+        return F.linear(self.second_norm(self.act(self.second(hidden))), table, self.bias)
+
+
+class BertjaxScoreHead(nn.Module):
+    """Scores of labels: (dense -> activation (-> norm)) -> dropout -> linear."""
+
+    def __init__(self, config: BertjaxConfig, num_scores: int | None, has_dense: bool):
+        super().__init__()
+        size = config.hidden_size
+        self.dense = nn.Linear(size, size, bias=config.head_dense_bias) if has_dense else None
+        self.norm = make_norm(config, present=has_dense and config.classifier_norm)
+        self.act = ACTIVATIONS[config.classifier_act]
+        self.dropout = nn.Dropout(config.rate("classifier_dropout"))
+        self.output = nn.Linear(size, num_scores or 2)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self.dense is not None:
+            hidden = self.norm(self.act(self.dense(hidden)))
+        return self.output(self.dropout(hidden))

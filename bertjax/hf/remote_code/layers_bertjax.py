@@ -1,0 +1,350 @@
+"""Parts of the PyTorch model of an encoder that was pretrained with bertjax: embeddings, attention, layers.
+
+B sequences, S tokens, N heads of size H, D hidden size, R distances.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .configuration_bertjax import BertjaxConfig
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+KEY_BIASES = {"all": True, "query_value": False, "query_key_value": True, "none": False}
+OUTPUT_BIASES = {"all": True, "query_value": True, "query_key_value": False, "none": False}
+NORM_PLACEMENTS = ("post", "pre", "sandwich", "parallel")
+
+
+def make_norm(config: BertjaxConfig, size: int | None = None, present: bool = True) -> nn.Module:
+    """Returns a norm, of the hidden size by default; the identity where it is not `present`."""
+    size = config.hidden_size if size is None else size
+    if not present:
+        return nn.Identity()
+    if config.norm_type == "rms_norm":
+        return nn.RMSNorm(size, eps=config.layer_norm_eps)
+    return nn.LayerNorm(size, eps=config.layer_norm_eps, bias=config.norm_bias)
+
+
+def frequencies(size: int, base: float, device: torch.device) -> Tensor:
+    """Returns 1 / base^(2i / size), float32 [size / 2]."""
+    return 1.0 / base ** (torch.arange(0, size, 2, device=device).float() / size)
+
+
+def sinusoids(positions: Tensor, size: int) -> Tensor:
+    """Returns all sines, then all cosines, of positions times the frequencies [..., size]."""
+    angles = positions[..., None].float() * frequencies(size, 10_000.0, positions.device)
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotates the pairs (x_i, x_{i + H/2}) of every head [B, N, S, H] by the angles of their token."""
+    cosines, sines = rotation
+    first, second = x.float().chunk(2, dim=-1)
+    return (x.float() * cosines + torch.cat([-second, first], dim=-1) * sines).to(x.dtype)
+
+
+def log_bucket(distances: Tensor, buckets: int, max_distance: int) -> Tensor:
+    """Returns signed buckets of distances: one each up to `buckets` / 2, then a logarithmic scale (DeBERTa v2)."""
+    middle = buckets // 2
+    size = distances.abs().clamp(min=max(middle, 1)).float()
+    scale = torch.log(torch.tensor((max_distance - 1) / middle))
+    far = torch.ceil(torch.log(size / middle) / scale * (middle - 1)).long() + middle
+    return torch.where(distances.abs() <= middle, distances, distances.sign() * far)
+
+
+@dataclasses.dataclass
+class AttentionContext:
+    """What all global layers share, or all local ones.
+
+    Attributes:
+        visible: True where a query sees a key [B, 1, S, S]; None = everywhere.
+        rotation: cosines and sines of every token [B, 1, S, H], for rotary positions.
+        columns: column of the table of distances for every query and key [1 or B, S, S], for relative positions.
+        types_differ: True where query and key have different token types [B, 1, S, S], for relative segments.
+    """
+
+    visible: Tensor | None = None
+    rotation: tuple[Tensor, Tensor] | None = None
+    columns: Tensor | None = None
+    types_differ: Tensor | None = None
+
+
+class BertjaxEmbeddings(nn.Module):
+    """word (+ position) (+ token type) -> norm -> dropout -> projection, each where configured."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        size = config.embedding_size or config.hidden_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, size)
+        if config.position_embedding == "learned":
+            self.position_embeddings = nn.Embedding(config.position_offset + config.max_position_embeddings, size)
+        if config.type_vocab_size:
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, size)
+        norm_sizes = {"before": size, "after": config.hidden_size, "none": 0}
+        self.norm = make_norm(config, norm_sizes[config.embedding_norm], config.embedding_norm != "none")
+        if config.embedding_size is not None:
+            self.projection = nn.Linear(size, config.hidden_size, bias=config.embedding_projection_bias)
+        self.dropout = nn.Dropout(config.rate("embedding_dropout"))
+        self.config = config
+
+    def forward(self, words: Tensor, position_ids: Tensor, token_type_ids: Tensor, mask: Tensor | None) -> Tensor:
+        """Returns the input of the first layer [B, S, D].
+
+        Args:
+            words: word embeddings [B, S, E].
+            position_ids: from 0 [B, S].
+            token_type_ids: [B, S].
+            mask: True at real tokens [B, S]; None = all tokens are real.
+        """
+        config = self.config
+        x = words * math.sqrt(words.shape[-1]) if config.embedding_scale else words
+        if config.position_embedding == "learned":
+            x = x + self.position_embeddings(position_ids + config.position_offset)
+        if config.position_embedding == "sinusoidal":
+            x = x + sinusoids(position_ids, x.shape[-1]).to(x.dtype)
+        if config.type_vocab_size:
+            x = x + self.token_type_embeddings(token_type_ids)
+        if config.embedding_norm == "before":
+            x = self.norm(x)
+        if config.embedding_norm != "after":
+            x = self.dropout(x)
+        if config.embedding_size is not None:
+            x = self.projection(x)
+        if config.embedding_norm == "after":
+            x = self.norm(x)
+        if config.zero_pad_embeddings and mask is not None:
+            x = x * mask[:, :, None]
+        return self.dropout(x) if config.embedding_norm == "after" else x
+
+
+class BertjaxAttention(nn.Module):
+    """Multi-head attention, with rotary positions or none; the layer applies the norm."""
+
+    def __init__(self, config: BertjaxConfig, has_norm: bool = True):
+        super().__init__()
+        width, size = config.hidden_size, config.head_dim
+        inner, shared = config.num_heads * size, (config.num_key_value_heads or config.num_heads) * size
+        self.query = nn.Linear(width, inner, bias=config.attention_bias != "none")
+        self.key = nn.Linear(width, shared, bias=KEY_BIASES[config.attention_bias])
+        self.value = nn.Linear(width, shared, bias=config.attention_bias != "none")
+        self.output = nn.Linear(inner, width, bias=OUTPUT_BIASES[config.attention_bias])
+        self.norm = make_norm(config, present=has_norm)
+        self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")
+        self.query_norm = make_norm(config, size, config.qk_norm)
+        self.key_norm = make_norm(config, size, config.qk_norm)
+        self.scale = size**-0.5
+        self.config = config
+
+    def forward(
+        self, hidden: Tensor, positions: Tensor | None, context: AttentionContext, source: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns the attention block without norm and residual [B, S, D], and the probabilities of "eager" attention.
+
+        Args:
+            hidden: hidden states of the queries [B, S, D].
+            positions: embeddings of distances, for relative positions.
+            context: visibility and positions.
+            source: hidden states of keys and values; None = `hidden`.
+        """
+        source = hidden if source is None else source
+        query = self.query_norm(self.split_heads(self.query(hidden)))
+        key = self.key_norm(self.split_heads(self.key(source)))
+        if context.rotation is not None:
+            query, key = rotate(query, context.rotation), rotate(key, context.rotation)
+        key, value = self.copy_heads(key), self.copy_heads(self.split_heads(self.value(source)))
+        query, bias = self.position_scores(query, key, positions, context)
+        mask = context.visible
+        if bias is not None:
+            mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+        attended, probabilities = self.attend(query, key, value, mask)
+        return self.output(attended.transpose(1, 2).flatten(2)), probabilities
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Averages the values by the softmax of the scores. `mask` is boolean, or is added to the scores."""
+        rate = self.config.attention_dropout if self.training else 0.0
+        if self.config._attn_implementation != "eager":
+            return F.scaled_dot_product_attention(query, key, value, mask, rate, scale=self.scale), None
+        scores = query @ key.transpose(2, 3) * self.scale
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+        probabilities = F.dropout(scores.float().softmax(dim=-1).to(value.dtype), rate)
+        return probabilities @ value, probabilities
+
+    def position_scores(
+        self, query: Tensor, key: Tensor, positions: Tensor | None, context: AttentionContext
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns the queries, and what positions add to the scaled scores [B, N, S, S]; None = nothing."""
+        return query, None
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """[..., S, heads * H] -> [..., heads, S, H]"""
+        return x.unflatten(-1, (-1, self.config.head_dim)).transpose(-2, -3)
+
+    def copy_heads(self, x: Tensor) -> Tensor:
+        """Copies the heads that several query heads share [..., heads, S, H]."""
+        return x.repeat_interleave(self.config.num_heads // x.shape[-3], dim=-3)
+
+
+def gather_columns(scores: Tensor, columns: Tensor) -> Tensor:
+    """Returns scores[b, n, i, columns[b, i, j]] of scores by distance [B, N, S, R]."""
+    return scores.gather(3, columns[:, None].expand(*scores.shape[:3], -1))
+
+
+class BertjaxDisentangledAttention(BertjaxAttention):
+    """Adds scores of content against the embedding of the distance, and the reverse (DeBERTa, arXiv:2006.03654)."""
+
+    def __init__(self, config: BertjaxConfig, has_norm: bool = True):
+        super().__init__(config, has_norm)
+        sizes, terms = (config.hidden_size, config.num_heads * config.head_dim), config.pos_att_type
+        if not config.share_att_key and "c2p" in terms:
+            self.position_key = nn.Linear(*sizes, bias=KEY_BIASES[config.attention_bias])
+        if not config.share_att_key and "p2c" in terms:
+            self.position_query = nn.Linear(*sizes, bias=config.attention_bias != "none")
+        self.dropout = nn.Dropout(config.hidden_dropout)
+        self.scale = (config.head_dim * (1 + len(terms))) ** -0.5
+
+    def position_scores(
+        self, query: Tensor, key: Tensor, positions: Tensor | None, context: AttentionContext
+    ) -> tuple[Tensor, Tensor | None]:
+        assert positions is not None and context.columns is not None
+        table, bias = self.dropout(positions), None
+        if "c2p" in self.config.pos_att_type:
+            projection = self.key if self.config.share_att_key else self.position_key
+            embeddings = self.copy_heads(self.split_heads(projection(table)))
+            bias = gather_columns(query @ embeddings.transpose(1, 2), context.columns)
+        if "p2c" in self.config.pos_att_type:
+            projection = self.query if self.config.share_att_key else self.position_query
+            embeddings = self.split_heads(projection(table))
+            scores = gather_columns(key @ embeddings.transpose(1, 2), context.columns.transpose(1, 2)).transpose(2, 3)
+            bias = scores if bias is None else bias + scores
+        return query, None if bias is None else bias * self.scale
+
+
+class BertjaxRelativeAttention(BertjaxAttention):
+    """Adds scores of distances and segments, with biases of their own (XLNet, arXiv:1906.08237)."""
+
+    def __init__(self, config: BertjaxConfig, has_norm: bool = True):
+        super().__init__(config, has_norm)
+        heads = (config.num_heads, config.head_dim)
+        self.position = nn.Linear(config.hidden_size, heads[0] * heads[1], bias=False)
+        self.content_bias = nn.Parameter(torch.zeros(heads))
+        self.position_bias = nn.Parameter(torch.zeros(heads))
+        if config.relative_segments:
+            self.segment_bias = nn.Parameter(torch.zeros(heads))
+            self.segment_embeddings = nn.Parameter(torch.zeros(2, *heads))
+
+    def position_scores(
+        self, query: Tensor, key: Tensor, positions: Tensor | None, context: AttentionContext
+    ) -> tuple[Tensor, Tensor | None]:
+        assert positions is not None and context.columns is not None
+        embeddings = self.split_heads(self.position(positions))
+        bias = gather_columns((query + self.position_bias[:, None]) @ embeddings.transpose(1, 2), context.columns)
+        if context.types_differ is not None:  # only the difference counts: the softmax ignores what keys share
+            same, other = self.segment_embeddings
+            scores = ((query + self.segment_bias[:, None]) * (other - same)[:, None]).sum(-1, keepdim=True)
+            bias = bias + scores * context.types_differ
+        return query + self.content_bias[:, None], bias * self.scale
+
+
+ATTENTION_CLASSES: dict[str, type[BertjaxAttention]] = {
+    "none": BertjaxAttention,
+    "rotary": BertjaxAttention,
+    "disentangled": BertjaxDisentangledAttention,
+    "relative": BertjaxRelativeAttention,
+}
+
+
+class BertjaxFeedForward(nn.Module):
+    """dense -> activation -> dense, or the gated form; the layer applies the norms."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        sizes, bias = (config.hidden_size, config.intermediate_size), config.feed_forward_bias
+        self.gate = nn.Linear(*sizes, bias=bias) if config.feed_forward == "glu" else None
+        self.intermediate = nn.Linear(*sizes, bias=bias)
+        self.output = nn.Linear(*sizes[::-1], bias=bias)
+        self.norm = make_norm(config)
+        self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")
+        self.act = ACTIVATIONS[config.hidden_act]
+        self.dropout = nn.Dropout(config.activation_dropout)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        inner = self.intermediate(hidden)
+        inner = self.act(inner) if self.gate is None else self.act(self.gate(hidden)) * inner
+        return self.output(self.dropout(inner))
+
+
+class BertjaxLayer(GradientCheckpointingLayer):
+    """Attention and feed-forward block, each with residual and norms at `norm_placement`."""
+
+    def __init__(self, config: BertjaxConfig, has_attention_norm: bool = True):
+        super().__init__()
+        self.attention = ATTENTION_CLASSES[config.attention_position](config, has_attention_norm)
+        self.feed_forward = BertjaxFeedForward(config)
+        self.attention_dropout = nn.Dropout(config.rate("attention_output_dropout"))
+        self.feed_forward_dropout = nn.Dropout(config.rate("feed_forward_dropout"))
+        self.placement = NORM_PLACEMENTS[NORM_PLACEMENTS.index(config.norm_placement)]
+
+    def forward(
+        self, hidden: Tensor, positions: Tensor | None, context: AttentionContext, source: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Runs the layer. Args: as in `BertjaxAttention.forward`."""
+        attention, feed_forward = self.attention, self.feed_forward
+        if self.placement == "post":
+            attended, probabilities = attention(hidden, positions, context, source)
+            hidden = attention.norm(hidden + self.attention_dropout(attended))
+            return feed_forward.norm(hidden + self.feed_forward_dropout(feed_forward(hidden))), probabilities
+        attended, probabilities = attention(attention.norm(hidden), positions, context)
+        attended = hidden + self.attention_dropout(attention.output_norm(attended))
+        added = feed_forward(feed_forward.norm(hidden if self.placement == "parallel" else attended))
+        return attended + self.feed_forward_dropout(feed_forward.output_norm(added)), probabilities
+
+
+class BertjaxGroup(nn.Module):
+    """Layers that share their parameters with those of other groups of layers (ALBERT)."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        self.layers = nn.ModuleList([BertjaxLayer(config) for _ in range(config.inner_layers)])
+
+
+class BertjaxDistanceEmbeddings(nn.Module):
+    """Table of distance embeddings, shared by all layers (DeBERTa)."""
+
+    def __init__(self, config: BertjaxConfig):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2 * config.attention_span, config.hidden_size))
+        self.norm = make_norm(config, present=config.norm_relative_embeddings)
+
+    def forward(self) -> Tensor:
+        return self.norm(self.weight)
+
+
+class BertjaxConvolution(nn.Conv1d):
+    """Convolution of the embeddings, added after the first layer (DeBERTa v2 xlarge)."""
+
+    def __init__(self, config: BertjaxConfig):
+        width = config.conv_kernel_size
+        super().__init__(config.hidden_size, config.hidden_size, width, padding=width // 2)
+        self.norm = make_norm(config)
+        self.act = ACTIVATIONS[config.conv_act]
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(self, embeddings: Tensor, hidden: Tensor, mask: Tensor | None) -> Tensor:  # type: ignore[override]
+        """Returns the output of the first layer with the convolution added; `mask` is True at real tokens [B, S]."""
+        real = torch.ones_like(hidden[..., :1]) if mask is None else mask[:, :, None].to(hidden.dtype)
+        out = super().forward((embeddings * real).transpose(1, 2)).transpose(1, 2)
+        return self.norm(hidden + self.act(self.dropout(out * real))) * real

@@ -1,0 +1,127 @@
+"""Runs exports with code of their own in a process that has torch and transformers, and neither bertjax nor jax.
+
+Usage: python remote_code_lab.py FOLDER. Every folder in it is an export with `inputs.npz`, and gets `outputs.npz`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+for blocked in ("bertjax", "jax", "flax"):
+    sys.modules[blocked] = None  # type: ignore[assignment]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+OUTPUTS = {
+    "AutoModel": ("last_hidden_state", "pooler_output"),
+    "AutoModelForPreTraining": ("prediction_logits", "seq_relationship_logits", "replaced_token_logits"),
+    "AutoModelForMaskedLM": ("logits",),
+    "AutoModelForCausalLM": ("logits",),
+    "AutoModelForSequenceClassification": ("logits",),
+    "AutoModelForTokenClassification": ("logits",),
+    "AutoModelForQuestionAnswering": ("start_logits", "end_logits"),
+}
+
+
+def load(folder: Path, auto: str, **options: Any) -> Any:
+    """Returns a model whose weights all come from the folder."""
+    model, info = getattr(transformers, auto).from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True, **options
+    )
+    assert not info["missing_keys"] and not info["mismatched_keys"], (folder, auto, info)
+    return model
+
+
+def run(folder: Path) -> None:
+    """Writes the outputs of all classes, for every batch of `inputs.npz`."""
+    arrays = {name: torch.from_numpy(array) for name, array in np.load(folder / "inputs.npz").items()}
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    outputs: dict[str, np.ndarray] = {}
+    for auto in config.auto_map:
+        if auto not in OUTPUTS:
+            continue
+        for attention in ("sdpa", "eager") if auto == "AutoModel" else ("sdpa",):
+            model = load(folder, auto, attn_implementation=attention)
+            assert type(model).__module__.startswith("transformers_modules."), type(model)
+            for padding in ("none", "right"):
+                mask = None if padding == "none" else arrays["attention_mask"]
+                types = arrays.get("token_type_ids")
+                inputs = {"input_ids": arrays["input_ids"], "attention_mask": mask, "token_type_ids": types}
+                with torch.no_grad():
+                    out = model(**inputs, output_hidden_states=True)
+                for name in OUTPUTS[auto]:
+                    outputs[f"{padding}/{auto}/{attention}/{name}"] = out[name].numpy()
+                for index, states in enumerate(out.hidden_states):
+                    outputs[f"{padding}/{auto}/{attention}/hidden_states[{index}]"] = states.numpy()
+    np.savez(folder / "outputs.npz", **outputs)
+
+
+def train(folder: Path) -> None:
+    """Trains a few steps; checkpointed layers have the same gradients."""
+    ids = torch.from_numpy(np.load(folder / "inputs.npz")["input_ids"])
+    auto = next(auto for auto in ("AutoModelForMaskedLM", "AutoModelForCausalLM") if auto in auto_classes(folder))
+    model = load(folder, auto).train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    model.config.attention_dropout = 0.0
+    gradients = []
+    for options in (None, {"use_reentrant": True}, {"use_reentrant": False}):
+        if options is not None:
+            model.gradient_checkpointing_enable(options)
+            model.enable_input_require_grads()
+        model.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    for others in gradients[1:]:
+        assert others.keys() == gradients[0].keys()
+        for name, gradient in others.items():
+            torch.testing.assert_close(gradient, gradients[0][name])
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    losses = []
+    for _ in range(8):
+        loss = model(input_ids=ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    assert losses[-1] < 0.9 * losses[0], losses
+
+
+def auto_classes(folder: Path) -> dict[str, str]:
+    return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True).auto_map
+
+
+def save_again(folder: Path) -> None:
+    """Saves the bare model, a masked LM and a classifier with other labels, and loads them again."""
+    for name, auto, options in (
+        ("bare", "AutoModel", {}),
+        ("again", "AutoModelForPreTraining", {}),
+        ("five", "AutoModelForSequenceClassification", {"num_labels": 5, "ignore_mismatched_sizes": True}),
+    ):
+        out = folder.parent.parent / f"{name}-{folder.name}"
+        model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True, **options)
+        model.save_pretrained(out)
+        again = load(out, auto)
+        ids = torch.from_numpy(np.load(folder / "inputs.npz")["input_ids"])
+        for one, other in zip(model.eval()(ids).to_tuple(), again(ids).to_tuple(), strict=True):
+            if one is not None:
+                torch.testing.assert_close(one, other)
+
+
+def main() -> None:
+    folders = sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir())
+    for folder in folders:
+        run(folder)
+    for folder in folders:
+        train(folder)
+    for folder in folders[:2]:
+        save_again(folder)
+
+
+if __name__ == "__main__":
+    main()
