@@ -66,7 +66,11 @@ def architecture_for(config: EncoderConfig, heads: tuple[str, ...]) -> str:
     auto = next((auto for auto, head in _AUTO_HEADS.items() if head in heads), "AutoModel")
     if auto == "AutoModel" and pretraining:
         auto = _language_model(config) if pretraining == {"mlm"} else "AutoModelForPreTraining"
-    return auto.replace("Auto", "Bertjax")
+    return _class_of(auto)
+
+
+def _class_of(auto: str) -> str:
+    return "BertjaxModel" if auto == "AutoModel" else auto.replace("AutoModel", "Bertjax")
 
 
 def _language_model(config: EncoderConfig) -> str:
@@ -87,7 +91,7 @@ def render_config(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, An
         "architectures": [architecture_for(config, heads)],
         "auto_map": {
             "AutoConfig": "configuration_bertjax.BertjaxConfig",
-            **{auto: f"modeling_bertjax.{auto.replace('Auto', 'Bertjax')}" for auto in autos},
+            **{auto: f"modeling_bertjax.{_class_of(auto)}" for auto in autos},
         },
         "model_type": MODEL_TYPE,
         "dtype": "float32",

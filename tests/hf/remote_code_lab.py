@@ -114,6 +114,7 @@ def save_again(folder: Path) -> None:
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # several would wait for each other longer than tiny layers take
     folders = sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir())
     for folder in folders:
         run(folder)

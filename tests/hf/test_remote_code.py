@@ -162,6 +162,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, li
     command = [sys.executable, "-P", str(LAB), str(folder)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
+    print(result.stdout)
     yield folder, configs
 
 

@@ -53,6 +53,7 @@ class BertjaxPreTrainedModel(PreTrainedModel):
     base_model_prefix = "encoder"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
+    _keys_to_ignore_on_load_unexpected = [r"^\w+_head\.", r"^decoder_positions\.", r"^(encoder\.)?pooler\."]
     _no_split_modules = ["BertjaxLayer", "BertjaxEmbeddings"]
 
     def _init_weights(self, module: nn.Module) -> None:
