@@ -65,7 +65,7 @@ class ExportPlan:
 
     @property
     def limitation(self) -> str:
-        """What `transformers` needs or cannot run, on one line; empty where it runs all of the model by itself."""
+        """Needs and gaps of `transformers`, on one line; empty where it runs all of the model by itself."""
         if self.family is None and self.unsupported:
             reasons = ", ".join(self.unsupported)
             return f"{_CODE}: no class of the family {self.config.family} supports {reasons}"

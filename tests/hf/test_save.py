@@ -309,10 +309,13 @@ def test_tokenizer_files_travel_byte_for_byte(tmp_path: Path, monkeypatch: pytes
     model.save_pretrained(tmp_path / "again", overwrite=True)  # even over the folder that it came from
 
 
-def test_what_only_bertjax_reads_is_said_on_one_line() -> None:
+def test_what_transformers_needs_or_leaves_out_is_said_on_one_line() -> None:
     small = {"vocab_size": 9, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "intermediate_size": 4}
     assert plan_export(EncoderConfig(**small), ("pooler", "mlm", "pair")).limitation == ""
     no_class = plan_export(EncoderConfig(**small, norm_placement="pre"), ("mlm",))
-    assert no_class.limitation == "only bertjax reads it: no class of the family bert supports norm_placement"
+    assert no_class.limitation == (
+        "transformers runs it with trust_remote_code=True, by the code in the folder: no class of the family bert "
+        "supports norm_placement"
+    )
     sidecar = plan_export(EncoderConfig(**small), ("mlm", "rtd"))
     assert sidecar.limitation == "transformers runs it without rtd_head, which only bertjax reads"

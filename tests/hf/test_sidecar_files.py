@@ -135,7 +135,7 @@ def test_two_heads_of_one_name_both_come_back(tmp_path: Path, unverified: None) 
     params = random_params(CONFIG, heads)
     save_pretrained(tmp_path / "out", params, CONFIG, heads=heads)
     assert set(load_file(tmp_path / "out" / "bertjax.safetensors")) == {
-        "token_head.output.kernel",
+        "token_head.output.weight",
         "token_head.output.bias",
     }
     model = load_pretrained(tmp_path / "out")
@@ -169,7 +169,7 @@ def test_a_parameter_of_the_encoder_without_a_name_is_an_error(tmp_path: Path) -
         ("bertjax.json", {"norm_placement": "pre"}, "contradicts config.json: norm_placement"),
         ("bertjax.json", {"num_layers": 9999}, "contradicts config.json: num_hidden_layers"),
         ("bertjax.json", {"family": "roberta"}, "family = 'roberta'; config.json is of the family 'bert'"),
-        ("bertjax.json", {"span_positions": 8}, r"misshapen: span_head.position_embeddings.embedding \[7, 5\]"),
+        ("bertjax.json", {"span_positions": 8}, r"misshapen: span_head.position_embeddings.weight \[7, 5\]"),
         ("bertjax.json", {"span_positions": 10**6}, "misshapen: span_head.position_embeddings"),
         ("bertjax.json", {"span_positions": "many"}, "span_positions must be int, not 'many'"),
         ("bertjax.json", {"heads": ["mlm"]}, "unexpected: span_head"),
@@ -221,15 +221,16 @@ def test_a_mixture_is_written_in_our_own_format(tmp_path: Path, caplog: pytest.L
     values = json.loads((tmp_path / "out" / "config.json").read_text())
     assert values["model_type"] == "bertjax" and values["num_groups"] == 2 and values["vocab_size"] == 30
     tensors = load_file(tmp_path / "out" / "model.safetensors")
-    assert tensors["encoder.groups.1.layers.0.attention.query.kernel"].shape == (12, 12)
-    assert tensors["encoder.embeddings.word_embeddings.embedding"].shape == (30, 8)
+    assert tensors["encoder.groups.1.layers.0.attention.query.weight"].shape == (12, 12)
+    assert tensors["encoder.embeddings.word_embeddings.weight"].shape == (30, 8)
     model = load_pretrained(tmp_path / "out")
     assert model.heads == heads and model.config == dataclasses.replace(
         MIXTURE, family="bertjax", padded_vocab_size=None
     )
     jax.tree.map(np.testing.assert_array_equal, model.params, without_padding(params))
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "bertjax.load_pretrained" in card and "attention_position" in card and "AutoModel" not in card
+    assert 'AutoModelForSequenceClassification.from_pretrained("PATH_OR_NAME", trust_remote_code=True)' in card
+    assert "attention_position" in card and "custom_code" in card
     model.save_pretrained(tmp_path / "again")
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
@@ -295,12 +296,13 @@ def test_an_unknown_family_is_named() -> None:
         ({"vocab_size": 10**30}, "model.vocab_size must be at most 2147483647"),
         ({"hidden_size": "12"}, "hidden_size must be int, not '12'"),
         ({"hidden_size": 13}, "not divisible"),
-        ({"labels": [1, 2]}, "labels must be tuple"),
+        ({"labels": ["a", "b"]}, "unknown key labels"),
+        ({"id2label": {"0": 1}}, "id2label must map numbers to names"),
         ({"layer_norm_eps": "tiny"}, "layer_norm_eps must be float"),
         ({"causal": 1}, "causal must be bool"),
         ({"embedding_size": None}, "unexpected: encoder.embeddings.projection"),
         ({"compute_dtype": "bfloat16"}, "unknown key compute_dtype"),
-        ({"auto_map": {}}, "never run"),
+        ({"custom_generate": "x"}, "never run"),
     ],
 )
 def test_broken_folders_of_our_own(tmp_path: Path, unverified: None, changes: dict[str, Any], message: str) -> None:

@@ -29,7 +29,13 @@ NORM_PLACEMENTS = ("post", "pre", "sandwich", "parallel")
 
 
 def make_norm(config: BertjaxConfig, size: int | None = None, present: bool = True) -> nn.Module:
-    """Returns a norm, of the hidden size by default; the identity where it is not `present`."""
+    """Returns a norm, or the identity.
+
+    Args:
+        config: kind, epsilon and bias.
+        size: width of the normalized axis; None = the hidden size.
+        present: False returns the identity.
+    """
     size = config.hidden_size if size is None else size
     if not present:
         return nn.Identity()
@@ -39,7 +45,13 @@ def make_norm(config: BertjaxConfig, size: int | None = None, present: bool = Tr
 
 
 def frequencies(size: int, base: float, device: torch.device) -> Tensor:
-    """Returns 1 / base^(2i / size), float32 [size / 2]."""
+    """Returns 1 / base^(2i / size), float32 [size / 2].
+
+    Args:
+        size: width of what is rotated or added.
+        base: of the powers.
+        device: of the result.
+    """
     return 1.0 / base ** (torch.arange(0, size, 2, device=device).float() / size)
 
 
@@ -57,7 +69,13 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def log_bucket(distances: Tensor, buckets: int, max_distance: int) -> Tensor:
-    """Returns signed buckets of distances: one each up to `buckets` / 2, then a logarithmic scale (DeBERTa v2)."""
+    """Returns signed buckets of distances: one each up to `buckets` / 2, then a logarithmic scale (DeBERTa v2).
+
+    Args:
+        distances: query - key.
+        buckets: number of buckets on either side.
+        max_distance: distance whose bucket is the last.
+    """
     middle = buckets // 2
     size = distances.abs().clamp(min=max(middle, 1)).float()
     scale = torch.log(torch.tensor((max_distance - 1) / middle))
@@ -66,8 +84,8 @@ def log_bucket(distances: Tensor, buckets: int, max_distance: int) -> Tensor:
 
 
 @dataclasses.dataclass
-class AttentionContext:
-    """What all global layers share, or all local ones.
+class BertjaxContext:
+    """Inputs that all global layers share, or all local ones.
 
     Attributes:
         visible: True where a query sees a key [B, 1, S, S]; None = everywhere.
@@ -149,7 +167,7 @@ class BertjaxAttention(nn.Module):
         self.config = config
 
     def forward(
-        self, hidden: Tensor, positions: Tensor | None, context: AttentionContext, source: Tensor | None = None
+        self, hidden: Tensor, positions: Tensor | None, context: BertjaxContext, source: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Returns the attention block without norm and residual [B, S, D], and the probabilities of "eager" attention.
 
@@ -173,7 +191,12 @@ class BertjaxAttention(nn.Module):
         return self.output(attended.transpose(1, 2).flatten(2)), probabilities
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Averages the values by the softmax of the scores. `mask` is boolean, or is added to the scores."""
+        """Returns the values [B, N, S, H] averaged by the softmax of the scores, and the probabilities if "eager".
+
+        Args:
+            query, key, value: [B, N, S, H].
+            mask: boolean, or added to the scores; None = every query sees every key.
+        """
         rate = self.config.attention_dropout if self.training else 0.0
         if self.config._attn_implementation != "eager":
             return F.scaled_dot_product_attention(query, key, value, mask, rate, scale=self.scale), None
@@ -184,9 +207,15 @@ class BertjaxAttention(nn.Module):
         return probabilities @ value, probabilities
 
     def position_scores(
-        self, query: Tensor, key: Tensor, positions: Tensor | None, context: AttentionContext
+        self, query: Tensor, key: Tensor, positions: Tensor | None, context: BertjaxContext
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns the queries, and what positions add to the scaled scores [B, N, S, S]; None = nothing."""
+        """Returns the queries, and what positions add to the scaled scores [B, N, S, S]; None = nothing.
+
+        Args:
+            query, key: [B, N, S, H].
+            positions: embeddings of distances [R, D].
+            context: columns and segments.
+        """
         return query, None
 
     def split_heads(self, x: Tensor) -> Tensor:
@@ -217,8 +246,9 @@ class BertjaxDisentangledAttention(BertjaxAttention):
         self.scale = (config.head_dim * (1 + len(terms))) ** -0.5
 
     def position_scores(
-        self, query: Tensor, key: Tensor, positions: Tensor | None, context: AttentionContext
+        self, query: Tensor, key: Tensor, positions: Tensor | None, context: BertjaxContext
     ) -> tuple[Tensor, Tensor | None]:
+        """Computes the scores of distances. Args: as in `BertjaxAttention.position_scores`."""
         assert positions is not None and context.columns is not None
         table, bias = self.dropout(positions), None
         if "c2p" in self.config.pos_att_type:
@@ -247,8 +277,9 @@ class BertjaxRelativeAttention(BertjaxAttention):
             self.segment_embeddings = nn.Parameter(torch.zeros(2, *heads))
 
     def position_scores(
-        self, query: Tensor, key: Tensor, positions: Tensor | None, context: AttentionContext
+        self, query: Tensor, key: Tensor, positions: Tensor | None, context: BertjaxContext
     ) -> tuple[Tensor, Tensor | None]:
+        """Computes the scores of distances. Args: as in `BertjaxAttention.position_scores`."""
         assert positions is not None and context.columns is not None
         embeddings = self.split_heads(self.position(positions))
         bias = gather_columns((query + self.position_bias[:, None]) @ embeddings.transpose(1, 2), context.columns)
@@ -299,7 +330,7 @@ class BertjaxLayer(GradientCheckpointingLayer):
         self.placement = NORM_PLACEMENTS[NORM_PLACEMENTS.index(config.norm_placement)]
 
     def forward(
-        self, hidden: Tensor, positions: Tensor | None, context: AttentionContext, source: Tensor | None = None
+        self, hidden: Tensor, positions: Tensor | None, context: BertjaxContext, source: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Runs the layer. Args: as in `BertjaxAttention.forward`."""
         attention, feed_forward = self.attention, self.feed_forward
@@ -344,7 +375,12 @@ class BertjaxConvolution(nn.Conv1d):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, embeddings: Tensor, hidden: Tensor, mask: Tensor | None) -> Tensor:  # type: ignore[override]
-        """Returns the output of the first layer with the convolution added; `mask` is True at real tokens [B, S]."""
+        """Returns the output of the first layer with the convolution added [B, S, D].
+
+        Args:
+            embeddings, hidden: input and output of the first layer [B, S, D].
+            mask: True at real tokens [B, S]; None = all tokens are real.
+        """
         real = torch.ones_like(hidden[..., :1]) if mask is None else mask[:, :, None].to(hidden.dtype)
         out = super().forward((embeddings * real).transpose(1, 2)).transpose(1, 2)
         return self.norm(hidden + self.act(self.dropout(out * real))) * real

@@ -32,7 +32,7 @@ from .heads_bertjax import (
     BertjaxSpanHead,
 )
 from .layers_bertjax import (
-    AttentionContext,
+    BertjaxContext,
     BertjaxConvolution,
     BertjaxDistanceEmbeddings,
     BertjaxEmbeddings,
@@ -151,7 +151,13 @@ class BertjaxModel(BertjaxPreTrainedModel):
         return [list(group.layers) for group in groups]  # type: ignore[arg-type]
 
     def position_ids(self, words: Tensor, input_ids: Tensor | None, position_ids: Tensor | None) -> Tensor:
-        """Returns positions from 0 [B, S]; where the table has an offset, padding is not counted (RoBERTa)."""
+        """Returns positions from 0 [B, S]; where the table has an offset, padding is not counted (RoBERTa).
+
+        Args:
+            words: word embeddings [B, S, E].
+            input_ids: [B, S]; None = unknown.
+            position_ids: rows of the position table [B, S]; None = counted.
+        """
         if position_ids is not None:
             return position_ids.expand(words.shape[:2]) - self.config.position_offset
         real = torch.ones(words.shape[:2], dtype=torch.long, device=words.device)
@@ -161,7 +167,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
 
     def context(
         self, hidden: Tensor, position_ids: Tensor, token_type_ids: Tensor, mask: Tensor | None, local: bool
-    ) -> AttentionContext:
+    ) -> BertjaxContext:
         """Returns what the global or the local layers share.
 
         Args:
@@ -171,7 +177,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
             mask: True at real tokens [B, S]; None = all tokens are real.
             local: True for layers with a window.
         """
-        config, context = self.config, AttentionContext()
+        config, context = self.config, BertjaxContext()
         index = torch.arange(hidden.shape[1], device=hidden.device)
         distances = index[:, None] - index[None]
         visible = None if mask is None else mask[:, None, None, :].expand(-1, 1, len(index), -1)
