@@ -56,6 +56,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "position_buckets": (0, 4),
     "max_relative_positions": (None, 9),
     "clamp_len": (-1, 4),
+    "relative_attention_num_buckets": (8,),
+    "relative_attention_max_distance": (9,),
     "conv_kernel_size": (0, 3),
     "conv_act": ("gelu", "tanh"),
     "pooler_act": ("tanh", "silu"),

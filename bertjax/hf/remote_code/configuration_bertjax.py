@@ -48,6 +48,8 @@ class BertjaxConfig(PretrainedConfig):
     mem_len: int | None = None
     reuse_len: int | None = None
     bi_data: bool = False
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
     # layers
     conv_kernel_size: int = 0
     conv_act: str = "gelu"

@@ -83,6 +83,17 @@ def log_bucket(distances: Tensor, buckets: int, max_distance: int) -> Tensor:
     return torch.where(distances.abs() <= middle, distances, distances.sign() * far)
 
 
+def bias_bucket(distances: Tensor, config: BertjaxConfig) -> Tensor:
+    """Returns buckets of distances: half of a side for one distance each, then a logarithmic scale (T5)."""
+    buckets = config.relative_attention_num_buckets // (1 if config.causal else 2)
+    start = 0 if config.causal else torch.where(distances < 0, buckets, 0)
+    size = distances.clamp(min=0) if config.causal else distances.abs()
+    exact = buckets // 2
+    scale = math.log(config.relative_attention_max_distance / exact)
+    far = exact + (torch.log(size.clamp(min=1).float() / exact) / scale * (buckets - exact)).long()
+    return start + torch.where(size < exact, size, far.clamp(max=buckets - 1))
+
+
 @dataclasses.dataclass
 class BertjaxContext:
     """Inputs that all global layers share, or all local ones.
@@ -290,11 +301,23 @@ class BertjaxRelativeAttention(BertjaxAttention):
         return query + self.content_bias[:, None], bias * self.scale
 
 
+class BertjaxBiasedAttention(BertjaxAttention):
+    """Adds a bias per head and bucket of distances, the same in all layers (T5, MPNet)."""
+
+    def position_scores(
+        self, query: Tensor, key: Tensor, positions: Tensor | None, context: BertjaxContext
+    ) -> tuple[Tensor, Tensor | None]:
+        """Looks up the biases. Args: as in `BertjaxAttention.position_scores`."""
+        assert positions is not None and context.columns is not None
+        return query, positions[context.columns].permute(0, 3, 1, 2)
+
+
 ATTENTION_CLASSES: dict[str, type[BertjaxAttention]] = {
     "none": BertjaxAttention,
     "rotary": BertjaxAttention,
     "disentangled": BertjaxDisentangledAttention,
     "relative": BertjaxRelativeAttention,
+    "relative_bias": BertjaxBiasedAttention,
 }
 
 

@@ -39,6 +39,7 @@ from .layers_bertjax import (
     BertjaxGroup,
     BertjaxLayer,
     BertjaxRelativeAttention,
+    bias_bucket,
     frequencies,
     log_bucket,
     make_norm,
@@ -49,6 +50,7 @@ from .layers_bertjax import (
 class BertjaxPreTrainedModel(PreTrainedModel):
     """Base of all classes."""
 
+    config: BertjaxConfig
     config_class = BertjaxConfig
     base_model_prefix = "encoder"
     supports_gradient_checkpointing = True
@@ -76,6 +78,8 @@ class BertjaxModel(BertjaxPreTrainedModel):
             self.groups = nn.ModuleList([BertjaxGroup(config) for _ in range(config.num_groups)])
         if config.attention_position == "disentangled":
             self.relative = BertjaxDistanceEmbeddings(config)
+        if config.attention_position == "relative_bias":
+            self.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
         if config.attention_position == "relative":  # start of the second stream of pretraining; not read here
             self.mask_embedding = nn.Parameter(torch.zeros(config.hidden_size))
         self.convolution = BertjaxConvolution(config) if config.conv_kernel_size else None
@@ -198,6 +202,8 @@ class BertjaxModel(BertjaxPreTrainedModel):
                 distances = log_bucket(distances, config.position_buckets, config.max_distance)
             span = config.attention_span
             context.columns = (distances + span).clamp(0, 2 * span - 1)[None]
+        if config.attention_position == "relative_bias":
+            context.columns = bias_bucket(distances, config)[None]
         if config.attention_position == "relative":
             if config.bi_data:  # the second half of the batch is text in reverse
                 backward = torch.arange(len(hidden), device=hidden.device)[:, None, None] >= len(hidden) // 2
@@ -208,9 +214,11 @@ class BertjaxModel(BertjaxPreTrainedModel):
         return context
 
     def distances(self, hidden: Tensor) -> Tensor | None:
-        """Returns the embeddings of all distances that relative positions have [R, D]; None without them."""
+        """Returns the embeddings (or biases) of all distances that relative positions have [R, D]; None without."""
         if self.config.attention_position == "disentangled":
             return self.relative()
+        if self.config.attention_position == "relative_bias":
+            return self.relative_attention_bias.weight
         if self.config.attention_position != "relative":
             return None
         distances = torch.arange(1 - hidden.shape[1], hidden.shape[1], device=hidden.device)
