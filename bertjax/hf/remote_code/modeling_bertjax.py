@@ -227,8 +227,8 @@ class BertjaxModel(BertjaxPreTrainedModel):
         return self.distance_dropout(sinusoids(distances, self.config.hidden_size).to(hidden.dtype))
 
     def summary(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Returns one vector per sequence [B, D]: its first token, its last, or the mean of the real ones."""
-        if self.config.pooling == "mean":
+        """Returns one vector per sequence [B, D]: of its first token, of its last, or the mean of the real ones."""
+        if self.config.pooling in ("mean", "late"):
             weights = torch.ones_like(hidden[..., :1]) if mask is None else mask[:, :, None].to(hidden.dtype)
             return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
         return hidden[:, {"first": 0, "last": -1}[self.config.pooling]]
@@ -407,11 +407,14 @@ class BertjaxForSequenceClassification(BertjaxPreTrainedModel):
         """Args: as in `BertjaxModel.forward`; `labels` are classes [B], or numbers [B, C]."""
         kwargs.pop("num_items_in_batch", None)
         outputs = self.encoder(input_ids, attention_mask, **kwargs)
-        summary = outputs.pooler_output
-        if summary is None:
-            mask = None if attention_mask is None else attention_mask.bool()
-            summary = self.encoder.summary(outputs.last_hidden_state, mask)
-        logits, loss = self.sequence_head(summary), None
+        mask = None if attention_mask is None else attention_mask.bool()
+        if self.config.pooling == "late":
+            logits = self.encoder.summary(self.sequence_head(outputs.last_hidden_state), mask)
+        elif self.config.classifier_dense == "pooler":
+            logits = self.sequence_head(outputs.pooler_output)
+        else:
+            logits = self.sequence_head(self.encoder.summary(outputs.last_hidden_state, mask))
+        loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, logits=logits, pooled_logits=logits, config=self.config)
         return SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
