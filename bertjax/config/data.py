@@ -11,7 +11,7 @@ from bertjax.errors import UserError, require_regular_file
 
 TOKENIZER_MODELS = ("wordpiece", "bpe", "unigram", "sentencepiece_bpe", "wordlevel", "char")
 TOKENIZER_FAMILIES = ["bert", "electra", "spanbert", "distilbert", "roberta", "xlm-roberta", "camembert", "modernbert"]
-TOKENIZER_FAMILIES += ["gpt2", "albert", "deberta", "deberta-v2", "deberta-v3", "xlnet"]
+TOKENIZER_FAMILIES += ["gpt2", "albert", "deberta", "deberta-v2", "deberta-v3", "xlnet", "mpnet"]
 """Values of `data.tokenizer_family`: the names in `bertjax.data.special_tokens.FAMILIES`."""
 EXAMPLE_FORMATS = ("nsp_pairs", "sop_pairs", "block", "doc_sentences", "full_sentences", "segments", "stream")
 

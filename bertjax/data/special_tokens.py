@@ -127,6 +127,7 @@ FAMILIES: dict[str, TokenizerFamily] = {
     "deberta-v2": _DEBERTA_V2,
     "deberta-v3": _DEBERTA_V2,
     "xlnet": _XLNET,
+    "mpnet": dataclasses.replace(_ROBERTA, model="wordpiece", lowercase=True),
 }
 
 
