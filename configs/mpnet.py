@@ -4,11 +4,10 @@
 
 Sizes: base, and smoke (two layers, minutes on a CPU).
 
-Hardware and time: not measured here. Result: by the paper, GLUE dev 86.5 for base after 500,000 steps of 8,192 sequences
-on 160 GB of text, with the objective below.
+Hardware, time and result: not measured here.
 
-Where this differs from microsoft/MPNet: masked words are predicted from the others alone (its `--input-mode mlm`), not in
-permuted order with the positions of those to come. An export is MPNet for `transformers`.
+Where this differs from microsoft/MPNet: masked words are predicted from the others alone (its `--input-mode mlm`), not
+in permuted order with the positions of those to come. An export is MPNet for `transformers`.
 """
 
 from ml_collections import ConfigDict

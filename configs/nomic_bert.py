@@ -4,7 +4,7 @@
 
 Sizes: 2048 (its length in tokens), and smoke (two layers, minutes on a CPU).
 
-Hardware and time: not measured here. Result: by the paper, GLUE 84.0, as far as BERT-base.
+Hardware and time: not measured here. Result: by the model card, GLUE 84.
 
 Where this differs from nomic-ai/contrastors: sequences are blocks of one document each, packed, where theirs join
 documents; held-out text is masked at 30 % as well (theirs at 15 %).

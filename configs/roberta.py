@@ -13,8 +13,8 @@ As in fairseq, sequences are as many whole sentences as fit, across documents (f
 tokens may be masked and predicted as well, and the number of predictions is random.
 
 Where this differs from fairseq: `</s>` follows every document of a sequence and ends it, but does not follow every
-sentence; a sentence that is longer than a sequence is cut. XLM-R's learning rates are not published: they are RoBERTa's,
-for XL and XXL those of the large one. Its languages are sources with weights (`@WEIGHT`): the authors draw them in
+sentence; a sentence that is longer than a sequence is cut. XLM-R's papers give no learning rates: those of RoBERTa are
+taken, of the large one for XL and XXL. Its languages are sources with weights (`@WEIGHT`): the authors draw them in
 proportion to their share of the text to the power of 0.3.
 """
 
