@@ -1,4 +1,4 @@
-"""Train the tokenizer of a config on its corpus."""
+"""Train the tokenizer of a config on its corpus, or add words to it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,30 @@ _SAMPLE = 12
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the flags of the command."""
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="new folder")
+    parser.add_argument(
+        "--add-words",
+        type=Path,
+        metavar="FILE",
+        help="words that become single tokens, one per line, after the last id",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     """Trains or copies the tokenizer into a new folder that bertjax and `transformers` read."""
     from bertjax.data import from_config
+    from bertjax.data.added_words import add_words, read_words
 
     out: Path = options.out
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out {out} is not empty; give a new folder")
+    words = None if options.add_words is None else read_words(options.add_words)
     tokenizer = from_config.load_or_train_tokenizer(options.config)
+    if words is not None:
+        result = add_words(tokenizer, words)
+        tokenizer = result.tokenizer
+        print(
+            f"{len(result.added):,} words added as {result.tokens:,} tokens; {len(result.known):,} were single tokens"
+        )
     save_tokenizer(tokenizer, out)
     save_huggingface_tokenizer(tokenizer, out, options.config.data.seq_len)
     print(f"{tokenizer.kind} tokenizer of {tokenizer.size:,} tokens ({tokenizer.family}) in {out}")

@@ -26,6 +26,7 @@ class Tokenizer:
     """A vocabulary with its rules. Raw text never yields special tokens: `[MASK]` in a document is only text.
 
     Attributes:
+        backend: Its engine.
         kind: wordpiece, bpe, unigram or wordlevel.
         family: A key of the table of families, or `DECLARED`.
         spec: Its special tokens and layouts.
@@ -37,7 +38,7 @@ class Tokenizer:
     """
 
     def __init__(self, backend: Backend, family: str, lowercase: bool, spec: TokenizerFamily | None = None) -> None:
-        self._backend = backend
+        self.backend = backend
         self.spec = spec = family_of(family) if spec is None else spec
         self.family, self.lowercase = family, lowercase
         self.kind = backend.kind
@@ -62,31 +63,31 @@ class Tokenizer:
         absent = [role for role in roles if getattr(self, f"{role}_id") < 0]
         ids = self.engine.encode("a").ids
         surrounds = ids[:1] == [self.cls_id] and ids[-1:] == [self.sep_id]
-        marked = {*self.spec.roles.values()} <= {*self._backend.special}
+        marked = {*self.spec.roles.values()} <= {*self.backend.special}
         if not absent and (self.family != DECLARED or (surrounds and marked)):
             return self
         spec = complete_family(self.spec, absent)
-        return Tokenizer(self._backend.completed(spec), DECLARED, self.lowercase, spec)
+        return Tokenizer(self.backend.completed(spec), DECLARED, self.lowercase, spec)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of every text, int32, without special tokens; uses all cores, keeps the order."""
-        return self._backend.encode(texts)
+        return self.backend.encode(texts)
 
     def encode_flat(self, texts: Sequence[str]) -> FlatTokens:
         """Returns the same ids concatenated: token counts int64 [n], and int32 ids; faster, from one thread only."""
-        return self._backend.encode_flat(texts)
+        return self.backend.encode_flat(texts)
 
     def encode_with_specials(self, text: str) -> list[int]:
         """Returns the ids of one text as a model reads it: special tokens are recognized, the family's are added."""
-        return list(self._backend.marked.encode(text).ids)
+        return list(self.backend.marked.encode(text).ids)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns readable text, special tokens included."""
-        return self._backend.marked.decode([int(i) for i in ids], skip_special_tokens=False)
+        return self.backend.marked.decode([int(i) for i in ids], skip_special_tokens=False)
 
     @functools.cached_property
     def digest(self) -> str:
-        total = hashlib.sha256(self._backend.rules_version)
+        total = hashlib.sha256(self.backend.rules_version)
         for name, content in sorted(self.files().items()):
             total.update(name.encode() + b"\0" + hashlib.sha256(content).digest())
         return total.hexdigest()
@@ -104,17 +105,17 @@ class Tokenizer:
     @property
     def continuation_prefix(self) -> str:
         """Prefix of WordPiece tokens inside a word."""
-        return self._backend.prefix
+        return self.backend.prefix
 
     @property
     def library(self) -> Any:
         """Encoder of raw text: a `tokenizers.Tokenizer` or a `SentencePieceProcessor`."""
-        return self._backend.library
+        return self.backend.library
 
     @property
     def engine(self) -> Any:
         """The `tokenizers.Tokenizer` of `encode_with_specials`, for its normalizer, words and model."""
-        return self._backend.marked
+        return self.backend.marked
 
     @property
     def _has_bert_rules(self) -> bool:
@@ -152,7 +153,7 @@ class Tokenizer:
         if self.family == DECLARED:
             about["special_tokens"] = dataclasses.asdict(self.spec)
         return {
-            **self._backend.files(self.spec),
+            **self.backend.files(self.spec),
             SETTINGS_FILE: json.dumps(about, sort_keys=True).encode(),
         }
 
@@ -174,14 +175,14 @@ class Tokenizer:
         if self._has_bert_rules:
             config |= {"strip_accents": self.lowercase, "tokenize_chinese_chars": True}
         files = {
-            "tokenizer.json": self._backend.marked.to_str(pretty=True).encode(),
+            "tokenizer.json": self.backend.marked.to_str(pretty=True).encode(),
             "tokenizer_config.json": _pretty(config),
             "special_tokens_map.json": _pretty(roles),
         }
         if self.kind == "wordpiece":
             files["vocab.txt"] = "".join(token + "\n" for token in self.tokens).encode()
-        if isinstance(self._backend, SentencePieceBackend):
-            files |= self._backend.exported_files(spec)
+        if isinstance(self.backend, SentencePieceBackend):
+            files |= self.backend.exported_files(spec)
         return files
 
 

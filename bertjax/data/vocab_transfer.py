@@ -45,7 +45,7 @@ def match_tokens(old: Tokenizer, new: Tokenizer) -> TokenMatch:
     saved, composed = len(parts), 0
     if saved == new.size:
         return TokenMatch(parts, saved, 0, 0)
-    cutter, spelling = _Cutter(old), _Spelling(new)
+    cutter, spelling = _Cutter(old), Spelling(new)
     special = _special_parts(old, new)
     for index, subword in enumerate(new.tokens[saved:], saved):
         if index in special:
@@ -70,7 +70,7 @@ def _special_parts(old: Tokenizer, new: Tokenizer) -> dict[int, list[int]]:
     return results
 
 
-class _Spelling:
+class Spelling:
     """Spelling rules of a tokenizer: how tokens encode text and word starts."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -112,7 +112,7 @@ class _Spelling:
         return [word for word, _ in engine.pre_tokenizer.pre_tokenize_str(text)]
 
 
-class _Cutter(_Spelling):
+class _Cutter(Spelling):
     """Looks up and splits text with the old tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

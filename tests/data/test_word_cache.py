@@ -63,8 +63,8 @@ def test_the_library_is_asked_once_for_a_word(monkeypatch: pytest.MonkeyPatch) -
         assert not asked
         return []
 
-    monkeypatch.setattr(tokenizer._backend, "lists", not_again)
-    monkeypatch.setattr(tokenizer._backend, "located", not_again)
+    monkeypatch.setattr(tokenizer.backend, "lists", not_again)
+    monkeypatch.setattr(tokenizer.backend, "located", not_again)
     assert tokenizer.encode_flat(texts)[1].tolist() == np.concatenate(wanted).tolist()
 
 

@@ -1,0 +1,171 @@
+"""Adds words of a domain to an existing vocabulary, after its last id; all other ids stay.
+
+WordPiece and whole-word vocabularies get the word. Unigram gets it with the score of its rarest part, so that it
+replaces its parts in any sentence. BPE gets the merges that join its parts, after all others, and the tokens between:
+"hyp ert ension" needs "hypert" as well, which also joins in other words that used to be "hyp ert".
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertjax.data.sentencepiece_model import NewToken, append_tokens
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_backends import HuggingFaceBackend, SentencePieceBackend, fold_added_tokens
+from bertjax.data.vocab_transfer import Spelling
+from bertjax.errors import UserError, comma_list
+
+_SHOWN = 5
+
+
+class AddedWords(NamedTuple):
+    """Result of `add_words`.
+
+    tokenizer: the larger tokenizer · added: new words · known: words that were one token already · tokens: new tokens.
+    """
+
+    tokenizer: Tokenizer
+    added: list[str]
+    known: list[str]
+    tokens: int
+
+
+class _Word(NamedTuple):
+    """A word as the model reads it, and the tokens of that."""
+
+    text: str
+    spelled: str
+    parts: list[str]
+
+
+def read_words(path: str | os.PathLike[str]) -> list[str]:
+    """Returns the words of a file, one per line; empty lines and repetitions count once.
+
+    Raises:
+        UserError: the file cannot be read, is empty, or a line holds several words.
+    """
+    path = Path(path).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: invalid UTF-8 at byte {error.start}; copy or convert the file") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    words = dict[str, int]()
+    for number, line in enumerate(lines, 1):
+        if len(line.split()) > 1:
+            raise UserError(f"{path}:{number}: {line.strip()!r} is several words; write one word per line")
+        if line.strip():
+            words.setdefault(line.strip(), number)
+    if not words:
+        raise UserError(f"{path} holds no word; write one word per line")
+    return list(words)
+
+
+def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> AddedWords:
+    """Returns a tokenizer in which every word is one token.
+
+    Raises:
+        UserError: the tokenizer splits a word before it looks at its vocabulary, all words are tokens already, or the
+            model cannot hold a word.
+    """
+    known, new = _sort_out(tokenizer, words)
+    if not new:
+        raise UserError(f"all {len(words)} words are single tokens of this tokenizer already; nothing to add")
+    backend = tokenizer.backend
+    grow: Any = _grow_sentencepiece if isinstance(backend, SentencePieceBackend) else _grow_json
+    larger = Tokenizer(grow(backend, tokenizer, new), tokenizer.family, tokenizer.lowercase, tokenizer.spec)
+    blank = Spelling(larger).blank
+    ids = larger.encode_batch([blank + word.text for word in new])
+    wrong = [word.text for word, found in zip(new, ids, strict=True) if len(found) != 1 or found[0] < tokenizer.size]
+    if wrong:
+        raise UserError(f"{_some(wrong)} would not become one token of this tokenizer; remove them from the list")
+    return AddedWords(larger, [word.text for word in new], known, larger.size - tokenizer.size)
+
+
+def _sort_out(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[list[str], list[_Word]]:
+    """Returns the words that are tokens already, and the others as the model reads them, each once."""
+    spelling, held = Spelling(tokenizer), set(tokenizer.tokens)
+    known, new, split = list[str](), dict[str, _Word](), list[str]()
+    for word in words:
+        spelled = spelling.words(spelling.blank + word)
+        if len(spelled) != 1:
+            split.append(word)
+        elif spelled[0] in held:
+            known.append(word)
+        else:
+            parts = [token.value for token in spelling.engine.model.tokenize(spelled[0])]
+            new.setdefault(spelled[0], _Word(word, spelled[0], parts))
+    if split:
+        raise UserError(
+            f"{_some(split)}: the rules of this tokenizer split them before it looks at its vocabulary, so they cannot "
+            "be single tokens; remove them from the list"
+        )
+    return known, list(new.values())
+
+
+def _some(words: Sequence[str]) -> str:
+    return comma_list(map(repr, words), _SHOWN)
+
+
+def _grow_json(backend: HuggingFaceBackend, tokenizer: Tokenizer, words: list[_Word]) -> HuggingFaceBackend:
+    content = fold_added_tokens(json.loads(backend.marked.to_str()))
+    model = content["model"]
+    if tokenizer.kind == "unigram":
+        scores = dict(map(tuple, model["vocab"]))
+        model["vocab"] = [*model["vocab"], *([word.spelled, _score(word, scores)] for word in words)]
+    else:
+        names = [word.spelled for word in words]
+        if tokenizer.kind == "bpe":
+            merges = _join(words, held=model["vocab"].__contains__)
+            model["merges"] = [*model["merges"], *map(list, merges)]
+            names = [token for token in map("".join, merges) if token not in model["vocab"]]
+        model["vocab"] |= {name: tokenizer.size + number for number, name in enumerate(dict.fromkeys(names))}
+    return HuggingFaceBackend(json.dumps(content, ensure_ascii=False))
+
+
+def _grow_sentencepiece(backend: SentencePieceBackend, tokenizer: Tokenizer, words: list[_Word]) -> Any:
+    scores = dict(zip(backend.spec.tokens, backend.spec.scores, strict=True))
+    if tokenizer.kind == "unigram":
+        new = [NewToken(word.spelled, _score(word, scores), is_control=False) for word in words]
+    else:
+        joined = dict.fromkeys(map("".join, _join(words, held=scores.__contains__)))
+        order = enumerate((token for token in joined if token not in scores), 1)
+        new = [NewToken(token, min(scores.values()) - number, is_control=False) for number, token in order]
+    larger = SentencePieceBackend(append_tokens(backend.model, new), tokenizer.spec, backend.fold)
+    if (text := larger.find_mismatch()) is not None:
+        raise UserError(f"transformers would read {text!r} differently with these words; remove them from the list")
+    return larger
+
+
+def _score(word: _Word, scores: dict[str, float]) -> float:
+    """The score of the rarest part: more than that of all parts together, and little for longer words."""
+    return min((scores[part] for part in word.parts if scores.get(part, 0.0) < 0.0), default=min(scores.values()))
+
+
+def _join(words: list[_Word], held: Callable[[str], bool]) -> list[tuple[str, str]]:
+    """Returns merges that join the parts of every word, in their order.
+
+    Raises:
+        UserError: a character of a word is not in the vocabulary.
+    """
+    unknown = [word.text for word in words if "".join(word.parts) != word.spelled]
+    if unknown:
+        raise UserError(
+            f"{_some(unknown)} have characters that this vocabulary lacks, which BPE cannot merge; remove them"
+        )
+    ranks = dict[tuple[str, str], int]()
+    for word in words:
+        parts = list(word.parts)
+        while len(parts) > 1:
+            pairs = list(itertools.pairwise(parts))
+            first = min(pairs, key=lambda pair: ranks.get(pair, len(ranks)))  # a new merge joins the first two
+            ranks.setdefault(first, len(ranks))
+            at = pairs.index(first)
+            parts[at : at + 2] = ["".join(first)]
+    return list(ranks)
