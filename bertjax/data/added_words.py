@@ -82,7 +82,7 @@ def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> AddedWords:
     larger = Tokenizer(grow(backend, tokenizer, new), tokenizer.family, tokenizer.lowercase, tokenizer.spec)
     blank = Spelling(larger).blank
     ids = larger.encode_batch([blank + word.text for word in new])
-    wrong = [word.text for word, found in zip(new, ids, strict=True) if len(found) != 1 or found[0] < tokenizer.size]
+    wrong = [word.text for word, row in zip(new, ids, strict=True) if len(row) != 1 or row[0] < tokenizer.size]
     if wrong:
         raise UserError(f"{_some(wrong)} would not become one token of this tokenizer; remove them from the list")
     return AddedWords(larger, [word.text for word in new], known, larger.size - tokenizer.size)
