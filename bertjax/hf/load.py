@@ -95,10 +95,8 @@ def local_model(name: str | os.PathLike[str]) -> Path:
     folder = hub.fetch(pinned)
     values, architecture = read_config_json(folder)
     _require_family(values, str(name), folder)  # before anything large is downloaded
-    hub.fetch(pinned, (WEIGHTS, sidecar_files.SIDECAR_WEIGHTS, f"*_*/{WEIGHTS}"))
-    if not (folder / WEIGHTS).exists() and (folder / INDEX).exists():
-        hub.fetch_files(pinned, read_shard_names(folder))
-    elif not (folder / WEIGHTS).exists():
+    hub.fetch_weights(pinned, folder, read_shard_names(folder) if (folder / INDEX).exists() else [WEIGHTS])
+    if not (folder / WEIGHTS).exists() and not (folder / INDEX).exists():
         require_safetensors(hub.list_files(pinned), str(name), architecture)
     return folder
 

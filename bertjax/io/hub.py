@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -23,9 +23,11 @@ SMALL_FILES = (
     "merges.txt",
     "*.model",
     "bertjax.json",
+    "bertjax.safetensors",
     "modules.json",
+    "*_*/*.safetensors",
 )
-"""Patterns of the files that describe a model, and of its tokenizer."""
+"""Patterns of all files that are read but the weights: of descriptions, the tokenizer, sidecars, pooling modules."""
 _NAME = re.compile(r"hub:([\w.-]+(?:/[\w.-]+)?)(?:@([^\s@]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
@@ -63,7 +65,7 @@ def pin(name: str | os.PathLike[str]) -> str:
 
 
 def fetch(name: str | os.PathLike[str], patterns: Iterable[str] = SMALL_FILES) -> Path:
-    """Returns the folder of a revision in the cache, after downloading the files that it lacks.
+    """Returns the folder of a revision in the cache, after downloading the files that it lacks, without progress bars.
 
     Args:
         name: `hub:NAME[@REVISION]`.
@@ -72,16 +74,39 @@ def fetch(name: str | os.PathLike[str], patterns: Iterable[str] = SMALL_FILES) -
     Raises:
         UserError: there is no such revision, or neither Hub nor cache hold the files.
     """
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    shown = not are_progress_bars_disabled()
+    if shown:
+        disable_progress_bars()
+    try:
+        return _snapshot(name, patterns)
+    finally:
+        if shown:
+            enable_progress_bars()
+
+
+def fetch_weights(name: str, folder: Path, files: Sequence[str]) -> None:
+    """Downloads the weights of a revision, with progress bars, where they are not in the cache.
+
+    Args:
+        name: `hub:NAME@COMMIT`.
+        folder: what `fetch` returned for it.
+        files: names of the files.
+
+    Raises:
+        UserError: as `fetch`.
+    """
+    if not all((folder / file).exists() for file in files):
+        _snapshot(name, map(glob.escape, files))
+
+
+def _snapshot(name: str | os.PathLike[str], patterns: Iterable[str]) -> Path:
     parts = parse_hub_name(name)
     with hub_errors(f"cannot read {name}"):
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(parts.repo, revision=parts.revision, allow_patterns=list(patterns)))
-
-
-def fetch_files(name: str | os.PathLike[str], files: Iterable[str]) -> Path:
-    """Returns the folder as `fetch` does; `files` are names, not patterns."""
-    return fetch(name, map(glob.escape, files))
 
 
 def list_files(name: str | os.PathLike[str]) -> list[str]:

@@ -136,6 +136,7 @@ def test_what_cannot_grow_is_refused(old: EncoderConfig, changes: dict[str, Any]
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_run_begins_where_its_source_is(
     lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

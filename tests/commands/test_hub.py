@@ -170,6 +170,6 @@ def test_errors_are_one_line_without_the_token(hub: Hub, name: str, message: str
 
 def test_the_endpoint_is_that_of_the_environment(hub: Hub, tmp_path: Path) -> None:
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
-    code = f"from bertjax.hf.load import local_model; print(local_model({NAME!r}))"
+    code = f"from bertjax.io.hub import fetch; print(fetch({NAME!r}))"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith(hub.branches["ada/tiny", "main"]) and str(tmp_path / "home") in done.stdout

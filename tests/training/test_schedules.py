@@ -160,3 +160,11 @@ def test_every_schedule_can_be_traced_and_stays_between_nothing_and_the_peak(
     assert traced.dtype == np.float32 and np.isfinite(traced).all()
     assert (traced >= 0).all() and (traced <= 0.5 * (1 + 1e-6)).all()
     assert traced.max() > 0.44
+
+
+def test_phases_have_peaks_of_their_own() -> None:
+    config = ScheduleConfig("wsd", 3e-4, 10, 100, decay_steps=20)
+    schedule = make_schedule(config, [(0, 8e-4), (60, 3e-4)])
+    np.testing.assert_allclose(
+        [float(schedule(step)) for step in (5, 59, 60, 80, 85)], [4e-4, 8e-4, 3e-4, 3e-4, 1.5e-4], rtol=1e-6
+    )
