@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -12,7 +11,7 @@ from bertjax.errors import UserError, comma_list
 from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.keymaps.family import INERT_KEYS, Family
 
-_MIN_TENSORS, _MIN_KEYS, _MIN_NAME = 0.3, 0.5, 0.75  # shares from which on a likeness says something
+_MIN_TENSORS, _MIN_KEYS, _MIN_NAME = 0.3, 0.5, 0.5  # shares from which on a likeness says something
 _MAX_NAMED = 4
 
 
@@ -75,6 +74,7 @@ def _compare(family: Family, values: Mapping[str, Any], tensors: Collection[str]
         config = family.parse_config({})
     except UserError:  # a family whose config.json has no defaults
         return None
+    model_type = str(values.get("model_type"))
     keys = values.keys() - INERT_KEYS - {"id2label", "num_labels", "auto_map"}
     refused = {key for key, *_ in (*family.refused, *family.training_only)}
     known = {*family.render_config(config, next(iter(family.architectures))), *family.fields, *family.aliases}
@@ -87,7 +87,7 @@ def _compare(family: Family, values: Mapping[str, Any], tensors: Collection[str]
         family,
         len(names & every) / len(names | encoder),
         len(keys & known) / max(1, len(keys | family.fields.keys())),
-        difflib.SequenceMatcher(None, str(values.get("model_type")), family.model_type).ratio(),
+        len(family.model_type) / len(model_type) if family.model_type in model_type else 0.0,
         sorted(keys - known),
         sorted(names - every),
         sorted(encoder - names) if names else [],
