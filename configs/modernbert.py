@@ -90,10 +90,12 @@ def _join(config: ConfigDict, extension: ConfigDict) -> None:
         "optimizer.learning_rate": config.optimizer.learning_rate,
         "model.global_rope_theta": 10_000,
     }
-    config.train.num_steps = first + steps
-    config.train.phases = (f"{100 * first / (first + steps):.4f}%:{','.join(f'{k}={v}' for k, v in phase.items())}",)
+    ramp, warmup = config.train.batch_ramp_steps, config.schedule.warmup_steps
+    total, length = first + steps, config.train.get_ref("num_steps")
+    config.train.num_steps = total
+    config.train.batch_ramp_steps, config.schedule.warmup_steps = length * ramp // total, length * warmup // total
+    config.train.phases = (f"{100 * first / total:.4f}%:{','.join(f'{k}={v}' for k, v in phase.items())}",)
     config.data.seq_len, config.train.batch_size = extension.data.seq_len, extension.train.batch_size
     config.optimizer.learning_rate = extension.optimizer.learning_rate
     config.schedule.name, config.schedule.end_lr_ratio = extension.schedule.name, extension.schedule.end_lr_ratio
-    sixth = 6 * (first + steps)
-    config.schedule.decay_steps = (config.train.get_ref("num_steps") * steps + sixth - 1) // sixth
+    config.schedule.decay_steps = (length * steps + 6 * total - 1) // (6 * total)
