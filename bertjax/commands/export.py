@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--average-last", type=int, default=1, metavar="K", help="average the weights of the last K checkpoints")
     add("--network", help="network to export where there are several, such as generator (default: the main one)")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="type of the weights")
-    add("--max-shard-size", type=_size, default="5GB", metavar="SIZE", help="size of a file of weights (default 5GB)")
+    add("--max-shard-size", default="5GB", metavar="SIZE", help="size of a file of weights (default 5GB)")
     add("--format", choices=("safetensors",), default="safetensors", help="of the weights; pickled ones can run code")
     add("--overwrite", action="store_true", help="replace an earlier export")
     add("--sentence-transformers", action="store_true", help="write a sentence-transformers folder")
@@ -36,6 +36,7 @@ def run(options: argparse.Namespace) -> None:
         raise UserError("--public needs --push-to-hub OWNER/NAME")
     if options.average_last < 1:
         raise UserError(f"--average-last must be at least 1, not {options.average_last}")
+    shard_bytes = _size(options.max_shard_size)
     from bertjax.experiment.workdir import read_config
 
     read_config(options.workdir)  # reports a wrong directory before jax is imported
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
         overwrite=options.overwrite,
         upload=Upload(options.push_to_hub, options.public) if options.push_to_hub else None,
         dtype=options.dtype,
-        max_shard_bytes=options.max_shard_size,
+        max_shard_bytes=shard_bytes,
     )
 
 
@@ -63,5 +64,5 @@ def _size(text: str) -> int:
     """Returns the bytes of a size such as 500MB or 5GB, in powers of 1000 as `transformers` counts them."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG])B", text.strip(), re.IGNORECASE)
     if match is None or float(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500MB or 5GB")
+        raise UserError(f"--max-shard-size must be a size such as 500MB or 5GB, not {text!r}")
     return int(float(match[1]) * 1000 ** ("KMG".index(match[2].upper()) + 1))

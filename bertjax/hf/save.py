@@ -185,8 +185,10 @@ def round_params(params: Params, dtype: str) -> Params:
     require_one_of("dtype", dtype, DTYPES)
     if dtype == "float32":
         return params
-    rounded = {path: np.asarray(leaf).astype(dtype).astype(np.float32) for path, leaf in flatten_tree(params).items()}
-    for path, leaf in flatten_tree(params).items():
+    leaves = flatten_tree(params)
+    with np.errstate(over="ignore"):
+        rounded = {path: np.asarray(leaf).astype(dtype).astype(np.float32) for path, leaf in leaves.items()}
+    for path, leaf in leaves.items():
         if np.isfinite(leaf).all() and not np.isfinite(rounded[path]).all():
             raise UserError(f"{path} holds {float(np.abs(leaf).max()):.3g}, beyond the range of {dtype}; take bfloat16")
     return unflatten_tree(rounded)

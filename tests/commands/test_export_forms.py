@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from lab import Finished, Lab
@@ -26,9 +28,21 @@ def test_sentence_vectors(lab: Lab, finished: Finished, tmp_path: Path, capsys: 
     np.testing.assert_array_equal(*vectors)
 
 
+def test_shards_of_two_bytes_per_weight(lab: Lab, finished: Finished, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    flags = ["--dtype", "bfloat16", "--max-shard-size", "20KB", "--format", "safetensors"]
+    assert lab.run("export", "--workdir", finished.workdir, "--out", out, *flags) == 0
+    assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    assert len(set(index["weight_map"].values())) > 1
+    before, after = (load_pretrained(folder).params for folder in (finished.workdir / "export", out))
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x.astype("bfloat16").astype("float32"), y), before, after)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--max-shard-size", "5XB"], "--max-shard-size must be a size such as 500MB or 5GB, not '5XB'"),
         (["--pooling", "cls"], "need --sentence-transformers"),
         (["--max-length", "9"], "need --sentence-transformers"),
         (["--public"], "--public needs --push-to-hub OWNER/NAME"),

@@ -1,6 +1,6 @@
 """Runs exports with code of their own in a process that has torch and transformers, and neither bertjax nor jax.
 
-Usage: python remote_code_lab.py FOLDER. Every folder in it is an export with `inputs.npz`, and gets `outputs.npz`.
+Usage: python remote_code_lab.py FOLDER [encode]. Its folders are exports with `inputs.npz`, and get `outputs.npz`.
 """
 
 from __future__ import annotations
@@ -113,15 +113,48 @@ def save_again(folder: Path) -> None:
                 torch.testing.assert_close(one, other)
 
 
+def use(folder: Path) -> None:
+    """Fills masks, or generates, as pipelines do; a table of tokens grows with its output."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    if "AutoModelForCausalLM" in auto_classes(folder):
+        model = load(folder, "AutoModelForCausalLM")
+        inputs = tokenizer(["a b c d"], return_tensors="pt")
+        generated = model.generate(**inputs, max_new_tokens=3, do_sample=False)
+        for length in range(4, 7):
+            expected = model(input_ids=generated[:, :length]).logits[0, -1].argmax()
+            assert generated[0, length] == expected
+        return
+    fill = transformers.pipeline("fill-mask", str(folder), trust_remote_code=True)
+    model, inputs = fill.model, tokenizer(["a b [MASK] d"], return_tensors="pt")
+    with torch.no_grad():
+        best = model(**inputs).logits[0, 2].topk(3).indices.tolist()
+    assert [each["token"] for each in fill("a b [MASK] d", top_k=3)] == best
+    model.resize_token_embeddings(model.config.vocab_size + 5)
+    assert model(**inputs).logits.shape[-1] == model.config.vocab_size
+
+
+def encode(folder: Path) -> None:
+    """Writes the vectors of a folder of sentence-transformers."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    np.save(folder.parent / "vectors.npy", model.encode(["a b c", "d", "e f g h i j k"]))
+
+
 def main() -> None:
     torch.set_num_threads(1)  # several would wait for each other longer than tiny layers take
+    if len(sys.argv) > 2:
+        encode(Path(sys.argv[1]))
+        return
     folders = sorted(path for path in Path(sys.argv[1]).iterdir() if path.is_dir())
     for folder in folders:
-        run(folder, eager=folder in folders[:4])
-    for folder in folders[:5]:
+        run(folder, eager=folder in folders[:3])
+    for folder in folders[:4]:
         train(folder)
     for folder in folders[:2]:
         save_again(folder)
+    for folder in folders[:3]:
+        use(folder)
 
 
 if __name__ == "__main__":

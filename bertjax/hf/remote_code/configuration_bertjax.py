@@ -96,7 +96,6 @@ class BertjaxConfig(PretrainedConfig):
     classifier_act: str = "tanh"
     classifier_norm: bool = False
     token_classifier_dense: bool = False
-    use_cache: bool = False  # for generation: every step reads the whole sequence
 
     @property
     def head_dim(self) -> int:

@@ -320,6 +320,12 @@ class BertjaxForCausalLM(BertjaxLanguageModel, GenerationMixin):
         loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **options)
         return CausalLMOutput(loss, logits[:, -last:] if last else logits, outputs.hidden_states, outputs.attentions)
 
+    def prepare_inputs_for_generation(  # type: ignore[override]
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Returns the whole sequence in every step. Args: as in `forward`."""
+        return {"input_ids": input_ids, "attention_mask": attention_mask}
+
 
 @dataclasses.dataclass
 class BertjaxForPreTrainingOutput(ModelOutput):
