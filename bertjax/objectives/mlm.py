@@ -14,7 +14,7 @@ from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.models.model import bind, init_params
 from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
 from bertjax.objectives.masking.corrupt import mask_batch
-from bertjax.objectives.sentence_pairs import classify_pairs, pair_heads, pair_loss_weights
+from bertjax.objectives.sentence_pairs import classify_pairs, pair_loss_weights, with_pair_heads
 from bertjax.objectives.span_boundary import add_span_boundaries, span_boundary_sums
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
 from bertjax.types import Batch, Params, Vocabulary
@@ -29,7 +29,7 @@ class MaskedLanguageModel(Objective):
 
     def __init__(self, config: MlmConfig, model: EncoderConfig, vocabulary: Vocabulary):
         self.config, self.model, self.vocabulary = config, model, vocabulary
-        self.heads: tuple[str, ...] = ("mlm", *pair_heads(config))
+        self.heads: tuple[str, ...] = with_pair_heads(("mlm",), config)
         self.loss_weights = {"mlm": config.mlm_weight, **pair_loss_weights(config)}
         if config.span_boundary_weight:
             self.heads += ("span_boundary",)

@@ -7,13 +7,14 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from bertjax.config.objectives.base import PairObjectiveConfig
-from bertjax.models.model import Model
+from bertjax.models.model import HEADS, Model
 from bertjax.types import Batch, Sum
 
 
-def pair_heads(config: PairObjectiveConfig) -> tuple[str, ...]:
-    """Returns the heads that classify pairs, () where the text has no pairs."""
-    return ("pooler", "pair") if config.sentence_objective else ()
+def with_pair_heads(heads: tuple[str, ...], config: PairObjectiveConfig) -> tuple[str, ...]:
+    """Returns these heads and, where the text has pairs, those that classify pairs, in the order of `HEADS`."""
+    wanted = {*heads, *(("pooler", "pair") if config.sentence_objective else ())}
+    return tuple(head for head in HEADS if head in wanted)
 
 
 def pair_loss_weights(config: PairObjectiveConfig) -> dict[str, float]:

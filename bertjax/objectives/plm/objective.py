@@ -36,7 +36,7 @@ from bertjax.objectives.plm.permutation import (
     sample_order,
     sample_targets,
 )
-from bertjax.objectives.sentence_pairs import classify_pairs, pair_heads, pair_loss_weights
+from bertjax.objectives.sentence_pairs import classify_pairs, pair_loss_weights, with_pair_heads
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
 from bertjax.types import Batch, Params, Vocabulary
 
@@ -56,7 +56,7 @@ class PermutationLanguageModel(Objective):
         mem_len, reuse_len = (config.mem_len, config.part_lengths[0]) if config.mem_len else (1, 1)
         exported = dataclasses.replace(model, mem_len=None, reuse_len=None, bi_data=False)
         self.model = dataclasses.replace(exported, mem_len=mem_len, reuse_len=reuse_len)
-        self.heads: tuple[str, ...] = ("mlm", *pair_heads(config))
+        self.heads: tuple[str, ...] = with_pair_heads(("mlm",), config)
         self.loss_weights = {"plm": 1.0, **pair_loss_weights(config)}
         self.networks = {"model": Network(exported, self.heads)}
         self.flops_terms = (FlopsTerm(self.model, config.predicted_share, passes=1.0 + config.predicted_share),)

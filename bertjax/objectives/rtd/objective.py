@@ -38,7 +38,7 @@ from bertjax.objectives.rtd.networks import (
     generator_params,
     init_networks,
 )
-from bertjax.objectives.sentence_pairs import classify_pairs, pair_heads, pair_loss_weights
+from bertjax.objectives.sentence_pairs import classify_pairs, pair_loss_weights, with_pair_heads
 from bertjax.objectives.vocab_loss import unigram_nll, unigram_sums, vocab_loss_sums
 from bertjax.types import Batch, Params, Sum, Vocabulary
 
@@ -72,7 +72,7 @@ class ReplacedTokenDetection(Objective):
         self.config, self.encoders, self.vocabulary = config, encoders, vocabulary
         self.loss_weights = {"mlm": config.mlm_weight, "rtd": config.disc_weight, **pair_loss_weights(config)}
         self.networks = {
-            "discriminator": Network(encoders.discriminator, (*DISCRIMINATOR_HEADS, *pair_heads(config))),
+            "discriminator": Network(encoders.discriminator, with_pair_heads(DISCRIMINATOR_HEADS, config)),
             "generator": Network(encoders.generator, GENERATOR_HEADS),
         }
         self.flops_terms = (
