@@ -13,8 +13,8 @@ from bertjax.types import Batch, Sum
 
 def with_pair_heads(heads: tuple[str, ...], config: PairObjectiveConfig) -> tuple[str, ...]:
     """Returns these heads and, where the text has pairs, those that classify pairs, in the order of `HEADS`."""
-    wanted = {*heads, *(("pooler", "pair") if config.sentence_objective else ())}
-    return tuple(head for head in HEADS if head in wanted)
+    names = {*heads, *(("pooler", "pair") if config.sentence_objective else ())}
+    return tuple(head for head in HEADS if head in names)
 
 
 def pair_loss_weights(config: PairObjectiveConfig) -> dict[str, float]:
