@@ -72,6 +72,14 @@ _XLM_ROBERTA = dataclasses.replace(
 _CAMEMBERT = dataclasses.replace(
     _XLM_ROBERTA, first=("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>")
 )
+# fairseq's tokens around BERT's vocabulary, whose [UNK] WordPiece needs
+_MPNET = dataclasses.replace(
+    _ROBERTA,
+    model="wordpiece",
+    first=("<s>", "<pad>", "</s>", "<unk>", "[UNK]"),
+    roles=_ROBERTA.roles | {"unk": "[UNK]"},
+    lowercase=True,
+)
 _MODERNBERT = TokenizerFamily(
     "bpe",
     (),
@@ -127,8 +135,10 @@ FAMILIES: dict[str, TokenizerFamily] = {
     "deberta-v2": _DEBERTA_V2,
     "deberta-v3": _DEBERTA_V2,
     "xlnet": _XLNET,
-    "mpnet": dataclasses.replace(_ROBERTA, model="wordpiece", lowercase=True),
+    "mpnet": _MPNET,
 }
+OF_MODELS = ("xlm-roberta", "camembert", "mpnet")
+"""Families that the tokens alone do not tell from others, but the `model_type` of a folder does."""
 
 
 def family_of(name: str) -> TokenizerFamily:
@@ -170,7 +180,7 @@ def guess_family(
     for name in [*order, *FAMILIES]:
         family = FAMILIES[name]
         needed = {*family.roles.values(), *(family.first if family.file_first else ())}
-        needed -= set(family.last if kind == "unigram" and not family.file_first else ())
+        needed -= set(family.last if family.model == kind == "unigram" and not family.file_first else ())
         agrees = all((declared or {}).get(role, token) == token for role, token in family.roles.items())
         agrees = agrees and ("mask" in family.roles or {*special} <= {*family.special})
         if needed <= held and agrees:

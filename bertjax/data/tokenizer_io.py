@@ -15,6 +15,7 @@ from bertjax.data.sentencepiece_model import NewToken, append_tokens, order_toke
 from bertjax.data.special_tokens import (
     DECLARED,
     FAMILIES,
+    OF_MODELS,
     TokenizerFamily,
     declared_family,
     family_of,
@@ -46,11 +47,15 @@ class _Read(NamedTuple):
 
 
 class _Hints(NamedTuple):
-    """Facts that a call or the other files of a folder declare: None = undeclared. `roles`: tokens by role."""
+    """Facts that a call or the other files of a folder declare: None = undeclared.
+
+    roles: tokens by role · likely: family of the model, if the tokens fit.
+    """
 
     family: str | None = None
     lowercase: bool | None = None
     roles: Mapping[str, str] = {}
+    likely: str | None = None
 
 
 def load_tokenizer(path: str | os.PathLike[str], family: str | None = None, lowercase: bool | None = None) -> Tokenizer:
@@ -118,12 +123,12 @@ def _hints_of_folder(folder: Path, hints: _Hints) -> _Hints:
     lowercase, family = hints.lowercase, hints.family
     if lowercase is None and isinstance(declared.get("do_lower_case"), bool):
         lowercase = declared["do_lower_case"]
-    named = declared.get(FAMILY_KEY, model.get("model_type"))
-    if family is None and named in FAMILIES and (FAMILY_KEY in declared or FAMILIES[named].file_first):
-        family = named
+    if family is None and declared.get(FAMILY_KEY) in FAMILIES:
+        family = declared[FAMILY_KEY]
+    likely = model["model_type"] if model.get("model_type") in OF_MODELS else None
     roles = {key: entry for key, entry in (marks | declared).items() if key.endswith("_token")}
     texts = {key.removesuffix("_token"): e.get("content") if isinstance(e, dict) else e for key, e in roles.items()}
-    return _Hints(family, lowercase, {role: token for role, token in texts.items() if isinstance(token, str)})
+    return _Hints(family, lowercase, {role: token for role, token in texts.items() if isinstance(token, str)}, likely)
 
 
 def _with_family(backend: Backend, hints: _Hints, lowercase: bool, where: Path) -> _Read:
@@ -132,6 +137,8 @@ def _with_family(backend: Backend, hints: _Hints, lowercase: bool, where: Path) 
     if hints.family is not None:
         return _Read(backend, hints.family, lowercase)
     unknown = {} if backend.unk_token is None else {"unk": backend.unk_token}
+    if hints.likely is not None and {*FAMILIES[hints.likely].roles.values()} <= {*tokens}:
+        return _Read(backend, hints.likely, lowercase)
     family = guess_family(tokens, kind, backend.special, {**hints.roles, **unknown})
     if family is not None:
         return _Read(backend, family, lowercase)
@@ -196,7 +203,7 @@ def _read_vocab(path: Path, hints: _Hints) -> _Read:
     names = list(tokens)
     if not names:
         raise UserError(f"{path} is empty; every line of a vocabulary is one token")
-    family = hints.family or guess_family(names, "wordpiece", declared=hints.roles)
+    family = hints.family or hints.likely or guess_family(names, "wordpiece", declared=hints.roles)
     if family is None:
         raise unknown_family(path)
     spec, lowercase = family_of(family), hints.lowercase
@@ -226,7 +233,7 @@ def _read_sentencepiece(path: Path, hints: _Hints, stored: TokenizerFamily | Non
     tokens = model_spec.tokens
     family = hints.family or guess_family(tokens, "unigram", declared=hints.roles)
     if family is None and path.name == FAMILIES["xlm-roberta"].sentencepiece_file:
-        family = "xlm-roberta"
+        family = hints.likely or "xlm-roberta"
     name, spec = family or DECLARED, stored
     if spec is None and family is not None:
         spec = family_of(family)

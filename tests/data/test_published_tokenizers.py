@@ -11,10 +11,13 @@ from types import SimpleNamespace
 import pytest
 from test_tokenizer import CHINESE, corpus
 
+from bertjax.config.data import DataConfig
 from bertjax.data.special_tokens import DECLARED
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
+from bertjax.data.tokenizer_training import train_tokenizer
 from bertjax.data.vocab_transfer import match_tokens
+from bertjax.errors import UserError
 
 TEXTS = [
     *corpus()[:6],
@@ -96,6 +99,42 @@ def test_files_of_xlm_roberta_are_read_by_its_class(tmp_path: Path) -> None:
             assert (copy / "sentencepiece.bpe.model").read_bytes() == (source / "sentencepiece.bpe.model").read_bytes()
         assert load_tokenizer(copy, family=tokenizer.family).digest == tokenizer.digest
         assert load_tokenizer(export).family == tokenizer.family
+
+
+def test_mpnet_has_tokens_of_two_vocabularies(tmp_path: Path) -> None:
+    from transformers import MPNetTokenizer
+
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [*"abcdefghilmnorstuvwxy", "the", "class", "##es", *(f"##{c}" for c in "abcdefghilmnorstuvwxy")]
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in [*tokens, *words, "<mask>"]))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mpnet"}))
+    tokenizer, theirs = load_tokenizer(tmp_path), MPNetTokenizer.from_pretrained(tmp_path)
+    assert (tokenizer.family, tokenizer.unk_id, tokenizer.mask_id) == ("mpnet", 5, theirs.mask_token_id)
+    assert script().count_equal(theirs, tokenizer, TEXTS, special=True) == len(TEXTS)
+    assert script().compare_export(tokenizer, TEXTS) == len(TEXTS)
+
+
+def test_words_of_a_pattern() -> None:
+    """K-mers of DNA that do not overlap, and the atoms of SMILES (the pattern of arXiv:1811.02633)."""
+    dna = train_tokenizer(
+        ["ACGTACGTAAN"], model="wordlevel", family="bert", vocab_size=30, token_pattern="[ACGTN]{1,6}", lowercase=False
+    )
+    assert [dna.tokens[index] for index in dna.encode_batch(["ACGTACGTAAN GTAANx"])[0]] == [
+        *("ACGTAC", "GTAAN", "GTAAN", "[UNK]")
+    ]
+    atoms = r"\[[^\]]+]|Br?|Cl?|[NOSPFIbcnosp().=#+\\/:~@?>*$-]|%[0-9]{2}|[0-9]"
+    aspirin = "CC(=O)Oc1ccccc1C(=O)O.[Na+].ClBr"
+    smiles = train_tokenizer(
+        [aspirin], model="wordlevel", family="roberta", vocab_size=40, token_pattern=atoms, lowercase=False
+    )
+    ids = smiles.encode_batch([aspirin])[0]
+    assert [smiles.tokens[index] for index in ids][-5:] == [".", "[Na+]", ".", "Cl", "Br"]
+    assert smiles.decode(ids) == aspirin and smiles.starts_word().all()
+    assert script().compare_export(smiles, [aspirin, "c1ccccc1"]) == 2
+    with pytest.raises(UserError, match=r"data.token_pattern='\(' is not a regular expression"):
+        train_tokenizer(["a"], model="wordlevel", family="bert", vocab_size=30, token_pattern="(")
+    with pytest.raises(UserError, match=r"data\.token_pattern is for data.tokenizer=wordlevel, not for bpe"):
+        DataConfig(tokenizer="bpe", token_pattern="a")
 
 
 def test_declared_roles_overrule_the_usual_names(tmp_path: Path) -> None:
