@@ -2,9 +2,9 @@
 
 Width: new unit i copies old unit (i - offset) mod n, the old ones in the middle (ModernBERT, arXiv:2412.13663, section
 2.2.2, whose code tiles from the middle); heads are copied whole. Depth: `tile` repeats each layer before the next, as
-ModernBERT and Gopher (arXiv:2112.11446, appendix G.3.3); `stack` repeats the whole stack (Gong et al., Efficient
-Training of BERT by Progressively Stacking, 2019); `identity` does, too, and new layers begin by adding nothing (LLaMA
-Pro, arXiv:2401.02415). `stack` and `identity` divide what sums over copies by their number (Net2Net, arXiv:1511.05641):
+ModernBERT and Gopher (arXiv:2112.11446); `stack` repeats the whole stack (Gong et al., Efficient Training of BERT by
+Progressively Stacking, 2019); `identity` does, too, and new layers begin by adding nothing (LLaMA Pro,
+arXiv:2401.02415). `stack` and `identity` divide what sums over copies by their number (Net2Net, arXiv:1511.05641):
 widths that are whole multiples then compute what the source does.
 """
 
