@@ -5,6 +5,7 @@ Usage: python remote_code_lab.py FOLDER [encode]. Its folders are exports with `
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ def run(folder: Path, eager: bool) -> None:
             continue
         for attention in ("sdpa", "eager") if auto == "AutoModel" and eager else ("sdpa",):
             model = load(folder, auto, attn_implementation=attention)
+            columns = inspect.signature(model.forward).parameters  # `Trainer` drops others from a data set
+            assert {"input_ids", "attention_mask", "token_type_ids"} <= set(columns), (auto, columns)
             assert type(model).__module__.startswith("transformers_modules."), type(model)
             for padding in ("none", "some"):
                 mask = None if padding == "none" else arrays["attention_mask"]
@@ -88,7 +91,7 @@ def train(folder: Path) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < 0.9 * losses[0], losses
 
 

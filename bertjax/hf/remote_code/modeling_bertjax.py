@@ -257,6 +257,28 @@ class BertjaxModel(BertjaxPreTrainedModel):
 # -- classes -----------------------------------------------------------------------------------------------------------
 
 
+def encoder_inputs(
+    attention_mask: Tensor | None,
+    token_type_ids: Tensor | None,
+    position_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    kwargs: dict[str, Any],
+) -> dict[str, Any]:
+    """Returns the keyword arguments of `BertjaxModel.forward` (`Trainer` reads the names in a class's signature).
+
+    Args:
+        attention_mask, token_type_ids, position_ids, inputs_embeds: as in `BertjaxModel.forward`.
+        kwargs: further ones.
+    """
+    return {
+        "attention_mask": attention_mask,
+        "token_type_ids": token_type_ids,
+        "position_ids": position_ids,
+        "inputs_embeds": inputs_embeds,
+        **kwargs,
+    }
+
+
 class BertjaxLanguageModel(BertjaxPreTrainedModel):
     """Base of the classes with a head that predicts tokens."""
 
@@ -296,10 +318,20 @@ class BertjaxForMaskedLM(BertjaxLanguageModel):
         self.post_init()
 
     @can_return_tuple
-    def forward(self, input_ids: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any) -> MaskedLMOutput:
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
         """Args: as in `BertjaxModel.forward`; `labels` are ids [B, S], -100 where there is no loss."""
         options = {"num_items_in_batch": kwargs.pop("num_items_in_batch", None)}
-        logits, outputs = self.score_tokens(input_ids, kwargs)
+        inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
+        logits, outputs = self.score_tokens(input_ids, inputs)
         loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **options)
         return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
@@ -312,19 +344,33 @@ class BertjaxForCausalLM(BertjaxLanguageModel, GenerationMixin):
         self.post_init()
 
     @can_return_tuple
-    def forward(self, input_ids: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any) -> CausalLMOutput:
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutput:
         """Args: as in `BertjaxModel.forward`; `labels` are ids [B, S], -100 where there is no loss."""
         options = {"num_items_in_batch": kwargs.pop("num_items_in_batch", None)}
         last = kwargs.pop("logits_to_keep", 0)
-        logits, outputs = self.score_tokens(input_ids, kwargs)
+        inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
+        logits, outputs = self.score_tokens(input_ids, inputs)
         loss = None if labels is None else self.loss_function(logits, labels, self.config.vocab_size, **options)
         return CausalLMOutput(loss, logits[:, -last:] if last else logits, outputs.hidden_states, outputs.attentions)
 
     def prepare_inputs_for_generation(  # type: ignore[override]
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        **kwargs: Any,
     ) -> dict[str, Any]:
         """Returns the whole sequence in every step. Args: as in `forward`."""
-        return {"input_ids": input_ids, "attention_mask": attention_mask}
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
 
 
 @dataclasses.dataclass
@@ -361,6 +407,10 @@ class BertjaxForPreTraining(BertjaxLanguageModel):
     def forward(
         self,
         input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
         replaced_labels: Tensor | None = None,
@@ -369,14 +419,15 @@ class BertjaxForPreTraining(BertjaxLanguageModel):
         """Computes the outputs of all heads.
 
         Args:
-            input_ids: [B, S].
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds: as in `BertjaxModel.forward`.
             labels: ids of masked tokens [B, S], -100 where there is no loss.
             next_sentence_label: [B].
             replaced_labels: 1 where a token was replaced [B, S], -100 where there is no loss.
             **kwargs: as in `BertjaxModel.forward`.
         """
         kwargs.pop("num_items_in_batch", None)
-        tokens, outputs = self.score_tokens(input_ids, kwargs)
+        inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
+        tokens, outputs = self.score_tokens(input_ids, inputs)
         pair = None if self.pair_head is None else self.pair_head(outputs.pooler_output)
         replaced = None if self.rtd_head is None else self.rtd_head(outputs.last_hidden_state)
         losses = []
@@ -407,12 +458,16 @@ class BertjaxForSequenceClassification(BertjaxPreTrainedModel):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """Args: as in `BertjaxModel.forward`; `labels` are classes [B], or numbers [B, C]."""
         kwargs.pop("num_items_in_batch", None)
-        outputs = self.encoder(input_ids, attention_mask, **kwargs)
+        inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
+        outputs = self.encoder(input_ids, **inputs)
         mask = None if attention_mask is None else attention_mask.bool()
         if self.config.pooling == "late":
             logits = self.encoder.summary(self.sequence_head(outputs.last_hidden_state), mask)
@@ -438,11 +493,19 @@ class BertjaxForTokenClassification(BertjaxPreTrainedModel):
 
     @can_return_tuple
     def forward(
-        self, input_ids: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
     ) -> TokenClassifierOutput:
         """Args: as in `BertjaxModel.forward`; `labels` are classes [B, S], -100 where there is no loss."""
         options = {"num_items_in_batch": kwargs.pop("num_items_in_batch", None)}
-        outputs = self.encoder(input_ids, **kwargs)
+        inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
+        outputs = self.encoder(input_ids, **inputs)
         logits = self.token_head(outputs.last_hidden_state)
         loss = None if labels is None else self.loss_function(logits, labels, self.config, **options)
         return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
@@ -461,13 +524,18 @@ class BertjaxForQuestionAnswering(BertjaxPreTrainedModel):
     def forward(
         self,
         input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
         """Args: as in `BertjaxModel.forward`; the positions are those of the answer [B]."""
         kwargs.pop("num_items_in_batch", None)
-        outputs = self.encoder(input_ids, **kwargs)
+        inputs = encoder_inputs(attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs)
+        outputs = self.encoder(input_ids, **inputs)
         start, end = self.answer_head(outputs.last_hidden_state).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
