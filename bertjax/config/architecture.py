@@ -38,7 +38,7 @@ def _dropout(default: float | None, help: str) -> float:
 FAMILIES = ["bert", "ernie", "megatron-bert", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"]
 FAMILIES += ["camembert", "data2vec-text", "albert", "distilbert", "electra"]
 FAMILIES += ["deberta", "deberta-v2", "modernbert", "modernbert-decoder", "gpt2", "xlnet", "mpnet"]
-FAMILIES += ["nomic_bert", "jina_embeddings_v3", "llama", "mistral", "qwen2", "qwen3", "eurobert", "bertjax"]
+FAMILIES += ["nomic_bert", "jina_embeddings_v3", "gte", "llama", "mistral", "qwen2", "qwen3", "eurobert", "bertjax"]
 """Values of `model.family`: the names in `bertjax.hf.keymaps.FAMILIES`, and our own format."""
 MAX_WIDTH = 1_000_000
 MAX_LAYERS = 10_000
@@ -241,6 +241,9 @@ class ArchitectureConfig(Settings, group="model"):
         "dense", choices=("dense", "glu"), help="dense: two matrices; glu: gated, three matrices."
     )
     feed_forward_bias: bool = setting(True, help="Biases of the feed-forward block.")
+    feed_forward_inner_bias: bool = setting(
+        True, read_if=lambda config: config.feed_forward_bias, help="false: only its last layer has a bias (GTE)."
+    )
     hidden_act: str = setting(
         "gelu_new",
         choices=ACTIVATIONS,

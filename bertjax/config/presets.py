@@ -244,6 +244,24 @@ _JINA_V3 = _ROBERTA | {
     "global_rope_theta": 20_000.0,
 }
 
+# huggingface/transformers:models/gte (arXiv:2407.19669); the English ones are those of Alibaba-NLP/gte-*-en-v1.5.
+_GTE = {
+    "family": "gte",
+    "position_embedding": "none",
+    "max_position_embeddings": 8192,
+    "attention_position": "rotary",
+    "global_rope_theta": 160_000.0,
+    "type_vocab_size": 1,
+    "feed_forward": "glu",
+    "feed_forward_inner_bias": False,
+    "hidden_act": "gelu",
+    "mlm_act": "gelu",
+    "initializer": "normal",
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.1,
+    "pad_token_id": 1,
+}
+
 # nomic-ai/contrastors:src/contrastors/models (arXiv:2402.01613).
 _NOMIC = {
     "family": "nomic_bert",
@@ -300,6 +318,7 @@ PRESETS: dict[str, Values] = {
     "modernbert-large": _sizes(28, 1024, 16, 2624) | _MODERNBERT,
     "mpnet-base": _sizes(12, 768) | _MPNET,
     "nomic-bert-2048": _sizes(12, 768) | _NOMIC,
+    "gte-multilingual-base": _sizes(12, 768) | _GTE,
     "jina-embeddings-v3": _sizes(24, 1024) | _JINA_V3,
     "gpt2": _sizes(12, 768) | _GPT2,
     "gpt2-medium": _sizes(24, 1024) | _GPT2,

@@ -52,7 +52,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
     "feed_forward": {
         "dense": {},
         "glu": {"feed_forward": "glu", "hidden_act": "gelu", "feed_forward_bias": False},
-        "relu": {"hidden_act": "relu", "activation_dropout": 0.1},
+        "relu": {"hidden_act": "relu", "activation_dropout": 0.1, "feed_forward_inner_bias": False},
     },
     "sharing": {"none": {}, "all": {"num_groups": 1}, "groups": {"num_groups": 2, "inner_layers": 2}},
     "factor": {

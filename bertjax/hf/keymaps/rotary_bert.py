@@ -1,4 +1,4 @@
-"""BERT and RoBERTa with rotary positions (transformers: models/nomic_bert, models/jina_embeddings_v3).
+"""BERT and RoBERTa with rotary positions (transformers: models/nomic_bert, jina_embeddings_v3, gte).
 
 Folders of the code of NomicBERT's authors (nomic-ai/contrastors) are read as well.
 """
@@ -36,6 +36,13 @@ _OLD_NAMES = (
     (r"\.norm1\.", ".post_attention_layernorm."),
     (r"\.norm2\.", ".post_mlp_layernorm."),
 )
+_OLD_GTE_NAMES = (
+    (r"\.encoder\.layer\.", ".layers."),
+    (r"\.attention\.o_proj\.", ".self_attn.o_proj."),
+    (r"\.attn_ln\.", ".post_attention_layernorm."),
+    (r"\.mlp_ln\.", ".post_mlp_layernorm."),
+    (r"^lm_head\.norm\.", "lm_head.layer_norm."),
+)
 _SPLITS = ((r"\.(attn|mixer)\.Wqkv\.", tuple(f".self_attn.{part}_proj." for part in "qkv")),)
 
 
@@ -47,9 +54,14 @@ def _renames(prefix: str) -> tuple[tuple[str, str], ...]:
 def _encoder_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
     param, tensor = "encoder/layers/{L}", f"{prefix}.layers.{{L}}"
     gated, bias = config.feed_forward == "glu", config.feed_forward_bias
+    inner_bias = bias and config.feed_forward_inner_bias
     inner = {"gate": "gate_proj", "intermediate": "up_proj"} if gated else {"intermediate": "fc1"}
     return (
-        *names.embedding_entries(prefix, config),
+        *(
+            each
+            for each in names.embedding_entries(prefix, config)
+            if config.type_vocab_size or "_type" not in each.tensor
+        ),
         *(
             entry
             for name in ("query", "key", "value")
@@ -62,7 +74,7 @@ def _encoder_entries(prefix: str, config: EncoderConfig) -> tuple[Entry, ...]:
         *(
             entry
             for ours, theirs in inner.items()
-            for entry in linear(f"{param}/feed_forward/{ours}", f"{tensor}.mlp.{theirs}", "D F", bias)
+            for entry in linear(f"{param}/feed_forward/{ours}", f"{tensor}.mlp.{theirs}", "D F", inner_bias)
         ),
         *linear(f"{param}/feed_forward/output", f"{tensor}.mlp.{'down_proj' if gated else 'fc2'}", "F D", bias),
         *norm(f"{param}/feed_forward/norm", f"{tensor}.post_mlp_layernorm", config),
@@ -116,6 +128,28 @@ def _parse_theta(values: dict[str, Any], default: float, where: str) -> float:
     return theta
 
 
+def _gte_keymap(config: EncoderConfig) -> KeyMap:
+    return KeyMap(
+        entries=(
+            *_encoder_entries("gte", config),
+            *linear("pooler/dense", "gte.pooler.dense", "D D", head="pooler"),
+            *linear("mlm_head/dense", "lm_head.dense", "D D", head="mlm"),
+            *norm("mlm_head/norm", "lm_head.layer_norm", config, head="mlm"),
+            Entry("mlm_head/bias", "lm_head.decoder.bias", "V", head="mlm"),
+            *linear("sequence_head/output", "classifier", "D C", head="sequence_classification"),
+            *linear("token_head/output", "classifier", "D C", head="token_classification"),
+        ),
+        sizes=axis_sizes(config),
+        renames=((r"^new\.", "gte."), (r"^(embeddings|encoder|layers|pooler)\.", r"gte.\1."), *_OLD_GTE_NAMES),
+        splits=(
+            (r"\.attention\.qkv_proj\.", tuple(f".self_attn.{part}_proj." for part in "qkv")),
+            (r"\.up_gate_proj\.", (".up_proj.", ".gate_proj.")),
+        ),
+        ties={"lm_head.decoder.weight": "gte.embeddings.word_embeddings.weight"},
+        backbone=r"^(gte|lm_head)\.",
+    )
+
+
 def _rest_parser(theta: float) -> Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]]:
     """Returns the `parse_rest` of a family whose config class has this base."""
 
@@ -125,6 +159,12 @@ def _rest_parser(theta: float) -> Callable[[dict[str, Any], dict[str, Any], str]
         return {"global_rope_theta": _parse_theta(values, theta, where), "head_size": None if shared else size}
 
     return parse
+
+
+def _parse_gte(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+    """The one dropout rate applies inside the feed-forward block as well."""
+    rest = _rest_parser(160_000.0)(values, fields, where)
+    return {**rest, "activation_dropout": fields["hidden_dropout"]}
 
 
 def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
@@ -211,5 +251,30 @@ FAMILIES = (
         parse_rest=_rest_parser(20_000.0),
         render_rest=_render_rest,
         prefix="roberta.",
+    ),
+    Family(
+        name="gte",
+        model_type="gte",
+        make_keymap=_gte_keymap,
+        architectures={
+            "GteForSequenceClassification": ("pooler", "sequence_classification"),
+            "GteForTokenClassification": ("token_classification",),
+            "GteForMaskedLM": ("mlm",),
+            "GteModel": (),
+        },
+        fields=change_defaults(
+            names.BERT_FIELDS,
+            vocab_size=250048,
+            attention_probs_dropout_prob=0.0,
+            max_position_embeddings=8192,
+            type_vocab_size=1,
+            pad_token_id=1,
+        ),
+        structure={**_ROTARY, "feed_forward": "glu", "feed_forward_inner_bias": False, "mlm_act": "gelu"},
+        constants={"tie_word_embeddings": True},
+        refused=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled")),
+        parse_rest=_parse_gte,
+        render_rest=_render_rest,
+        prefix="gte.",
     ),
 )

@@ -60,6 +60,7 @@ class BertjaxConfig(PretrainedConfig):
     qk_norm: bool = False
     feed_forward: str = "dense"
     feed_forward_bias: bool = True
+    feed_forward_inner_bias: bool = True
     hidden_act: str = "gelu_new"
     norm_placement: str = "post"
     norm_type: str = "layer_norm"

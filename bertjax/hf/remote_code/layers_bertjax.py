@@ -327,8 +327,9 @@ class BertjaxFeedForward(nn.Module):
     def __init__(self, config: BertjaxConfig):
         super().__init__()
         sizes, bias = (config.hidden_size, config.intermediate_size), config.feed_forward_bias
-        self.gate = nn.Linear(*sizes, bias=bias) if config.feed_forward == "glu" else None
-        self.intermediate = nn.Linear(*sizes, bias=bias)
+        inner_bias = bias and config.feed_forward_inner_bias
+        self.gate = nn.Linear(*sizes, bias=inner_bias) if config.feed_forward == "glu" else None
+        self.intermediate = nn.Linear(*sizes, bias=inner_bias)
         self.output = nn.Linear(*sizes[::-1], bias=bias)
         self.norm = make_norm(config)
         self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")

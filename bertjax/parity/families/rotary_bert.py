@@ -1,4 +1,4 @@
-"""BERT and RoBERTa with rotary positions: `transformers.NomicBertConfig` and `JinaEmbeddingsV3Config`."""
+"""BERT and RoBERTa with rotary positions: `NomicBertConfig`, `JinaEmbeddingsV3Config`, `GteConfig`."""
 
 from __future__ import annotations
 
@@ -20,5 +20,14 @@ CASES = (
          ("JinaEmbeddingsV3ForMaskedLM", "JinaEmbeddingsV3ForSequenceClassification",
           "JinaEmbeddingsV3ForTokenClassification", "JinaEmbeddingsV3ForQuestionAnswering", "JinaEmbeddingsV3Model"),
          seq_len=33, left_padding=True),
+    Case("gte", "heads of 10, two types, tanh GELU below the erf GELU of the head", "GteConfig",
+         dict(vocab_size=71, hidden_size=30, num_hidden_layers=3, num_attention_heads=3, intermediate_size=37,
+              max_position_embeddings=50, type_vocab_size=2, hidden_act="gelu_new", rope_parameters=_ROPE),
+         ("GteForMaskedLM", "GteForSequenceClassification", "GteForTokenClassification", "GteModel"), seq_len=33,
+         left_padding=True),
+    Case("gte", "no types", "GteConfig",
+         dict(vocab_size=71, hidden_size=20, num_hidden_layers=2, num_attention_heads=2, intermediate_size=37,
+              max_position_embeddings=50, type_vocab_size=0, rope_parameters=_ROPE),
+         ("GteForMaskedLM",)),
 )
 # fmt: on
