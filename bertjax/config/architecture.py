@@ -37,7 +37,7 @@ def _dropout(default: float | None, help: str) -> float:
 
 FAMILIES = ["bert", "ernie", "megatron-bert", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"]
 FAMILIES += ["camembert", "data2vec-text", "albert", "distilbert", "electra"]
-FAMILIES += ["deberta", "deberta-v2", "modernbert", "modernbert-decoder", "gpt2", "xlnet", "mpnet"]
+FAMILIES += ["deberta", "deberta-v2", "modernbert", "modernbert-decoder", "neobert", "gpt2", "xlnet", "mpnet"]
 FAMILIES += ["nomic_bert", "jina_embeddings_v3", "gte", "llama", "mistral", "qwen2", "qwen3", "eurobert", "bertjax"]
 """Values of `model.family`: the names in `bertjax.hf.keymaps.FAMILIES`, and our own format."""
 MAX_WIDTH = 1_000_000

@@ -200,6 +200,64 @@ _MODERNBERT = {
     "token_classifier_dense": True,
 }
 
+# JHU-CLSP/ettin-encoder-vs-decoder:pretraining/README.md, "Architecture Scaling" (arXiv:2507.11412); as released, after
+# the extension. A token of transformers' decoder sees the 63 before it in local layers.
+_ETTIN_SIZES = {
+    "17m": _sizes(7, 256, 4, 384),
+    "32m": _sizes(10, 384, 6, 576),
+    "68m": _sizes(19, 512, 8, 768),
+    "150m": _sizes(22, 768, 12, 1152),
+    "400m": _sizes(28, 1024, 16, 2624),
+    "1b": _sizes(28, 1792, 28, 3840),
+}
+_ETTIN = _MODERNBERT | {"local_rope_theta": 160_000.0, "max_position_embeddings": 7999}
+_ETTIN_DECODER = _ETTIN | {"family": "modernbert-decoder", "causal": True, "local_attention": 126, "pooling": "last"}
+
+# JHU-CLSP/mmBERT:configs/mmBERT-{small,base}.yaml (arXiv:2509.06888, section 2), vocabulary of Gemma 2.
+_MMBERT = _MODERNBERT | {"local_rope_theta": 160_000.0, "pad_token_id": 0}
+
+# transformers: models/eurobert; sizes, bases, epsilon: arXiv:2503.05500, tables 3 and 4; as released, after annealing.
+_EUROBERT = {
+    "family": "eurobert",
+    "position_embedding": "none",
+    "max_position_embeddings": 8192,
+    "type_vocab_size": 0,
+    "embedding_norm": "none",
+    "attention_position": "rotary",
+    "global_rope_theta": 250_000.0,
+    "attention_bias": "none",
+    "feed_forward": "glu",
+    "feed_forward_bias": False,
+    "hidden_act": "silu",
+    "norm_placement": "pre",
+    "norm_type": "rms_norm",
+    "norm_bias": False,
+    "layer_norm_eps": 1e-5,
+    **_NO_DROPOUT,
+    "initializer": "normal",
+    "pad_token_id": 128001,
+    "mlm_head": "bias",
+    "mlm_bias": False,
+    "tie_word_embeddings": False,
+    "pooling": "late",
+    "classifier_dense": "own",
+    "classifier_act": "gelu",
+}
+
+# huggingface.co/chandar-lab/NeoBERT: config.json, model.py (arXiv:2502.19587, table 2): 2,048 is two thirds of 3,072.
+# Its weights begin uniform within 0.02, which has the deviation of this normal draw.
+_NEOBERT = _EUROBERT | {
+    "family": "neobert",
+    "max_position_embeddings": 4096,
+    "global_rope_theta": 10_000.0,
+    "initializer_range": 0.02 / 3**0.5,
+    "pad_token_id": 0,
+    "mlm_bias": True,
+    "pooling": "first",
+    "classifier_act": "tanh",
+    "classifier_dropout": 0.1,
+}
+
 # openai/gpt-2:src/model.py, model_card.md; the decoder that encoders are compared with.
 _GPT2 = {
     "family": "gpt2",
@@ -320,6 +378,14 @@ PRESETS: dict[str, Values] = {
     "nomic-bert-2048": _sizes(12, 768) | _NOMIC,
     "gte-multilingual-base": _sizes(12, 768) | _GTE,
     "jina-embeddings-v3": _sizes(24, 1024) | _JINA_V3,
+    **{f"ettin-encoder-{size}": sizes | _ETTIN for size, sizes in _ETTIN_SIZES.items()},
+    **{f"ettin-decoder-{size}": sizes | _ETTIN_DECODER for size, sizes in _ETTIN_SIZES.items()},
+    "mmbert-small": _sizes(22, 384, 6, 1152) | _MMBERT,
+    "mmbert-base": _sizes(22, 768, 12, 1152) | _MMBERT,
+    "eurobert-210m": _sizes(12, 768) | _EUROBERT,
+    "eurobert-610m": _sizes(26, 1152, 18, 4096) | _EUROBERT | {"num_key_value_heads": 6},
+    "eurobert-2.1b": _sizes(32, 2304, 18, 6144) | _EUROBERT | {"num_key_value_heads": 6},
+    "neobert": _sizes(28, 768, 12, 2048) | _NEOBERT,
     "gpt2": _sizes(12, 768) | _GPT2,
     "gpt2-medium": _sizes(24, 1024) | _GPT2,
     "gpt2-large": _sizes(36, 1280) | _GPT2,

@@ -21,7 +21,7 @@ from bertjax.checkpoint.surgery import (
     replace_leaves,
     resize_position_table,
 )
-from bertjax.config.fields import settings_of
+from bertjax.config.fields import names_where, settings_of
 from bertjax.config.model import EncoderConfig, differences
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.vocab_transfer import TokenMatch, match_tokens
@@ -29,6 +29,8 @@ from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.growth import GROWING, grow, larger_sizes, needs_growth
 from bertjax.experiment.load import SourceModel, load_source_model, model_digest, require_model
+from bertjax.hf.keymaps import find_family
+from bertjax.hf.load import local_model, read_config_json
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.models.disentangled_attention import attention_span, distance_bucket
 from bertjax.objectives.base import Objective
@@ -45,6 +47,28 @@ def require_init_source(cfg: ConfigDict) -> None:
     """Raises `UserError` if `init_from` cannot hold a model; called before tokenization."""
     if cfg.init_from is not None:
         require_model(cfg.init_from)
+
+
+def copy_architecture(cfg: ConfigDict, source: str) -> None:
+    """Sets `init_from`, and the keys of `model` to what config.json of a model of `transformers` says.
+
+    Args:
+        cfg: the config of a pretraining run, which is changed.
+        source: a folder, or `hub:NAME[@REVISION]`.
+
+    Raises:
+        UserError: there is no such model, or it is not supported.
+    """
+    values, _ = read_config_json(local_model(source))
+    family = find_family(values["model_type"])
+    if family is None:
+        raise UserError(
+            f"{source}: model_type {values['model_type']!r} is not a family of transformers that is supported"
+        )
+    model = family.parse_config(values, f"{source}/config.json")
+    for name in names_where(EncoderConfig, lambda each: each.key):
+        cfg.model[name] = getattr(model, name)
+    cfg.model.preset, cfg.data.vocab_size, cfg.init_from = "none", model.vocab_size, source
 
 
 def load_initial_weights(

@@ -72,7 +72,21 @@ class ExportPlan:
         if self.family is None:
             return f"{_CODE}: model.family={self.config.family}"
         parts = dict.fromkeys([*(path.split("/")[0] for path in self.sidecar_paths), *self.sidecar_fields])
-        return f"transformers runs it without {', '.join(parts)}, which only bertjax reads" if parts else ""
+        if parts:
+            return f"transformers runs it without {', '.join(parts)}, which only bertjax reads"
+        return self.requirement
+
+    @property
+    def requirement(self) -> str:
+        """Condition under which `transformers` runs the class, a sentence without a full stop; empty if none."""
+        values = self.config_json
+        if values.get("is_causal") is False:
+            return (
+                "transformers 5 runs it as the encoder that it is; versions before 5 and other programs ignore "
+                "is_causal in config.json and run a decoder"
+            )
+        foreign = self.family is not None and "auto_map" in values
+        return "transformers needs trust_remote_code=True and the authors' code on the Hub" if foreign else ""
 
     @property
     def config_json(self) -> dict[str, Any]:

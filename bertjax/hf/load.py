@@ -136,8 +136,8 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
     where = f"{folder / CONFIG}"
     values = read_json(folder, CONFIG)
     family = find_family(str(values.get("model_type")))
-    known = values.get("model_type") == native_format.MODEL_TYPE if family is None else bool(family.old_classes)
-    if foreign := _foreign_code(values, known):
+    native = {"auto_map"} if values.get("model_type") == native_format.MODEL_TYPE else set()
+    if foreign := _foreign_code(values, native if family is None else set(family.inert_keys.split())):
         raise UserError(f"{where}: the model needs {foreign}, which is not supported and never run")
     names = values.get("architectures") or ["unknown"]
     if not isinstance(names, list) or not isinstance(names[0], str):
@@ -156,14 +156,17 @@ def order_heads(heads: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(head for head in HEADS if head in heads)
 
 
-def _foreign_code(values: dict[str, Any], known: bool) -> str | None:
-    """Names what of a config.json would make `transformers` run or download something; `known` code is never run.
+def _foreign_code(values: dict[str, Any], known: set[str]) -> str | None:
+    """Names what of a config.json would make `transformers` run or download something; `known` keys are ignored.
 
     An attention implementation may be the name of a repository with kernels (CVE-2026-4372).
     """
     if "quantization_config" in values:
         return "quantization_config"
-    if ("auto_map" in values and not known) or "custom_generate" in values or values.get("trust_remote_code"):
+    needed: list[str] = [key for key in ("auto_map", "custom_generate") if key in values]
+    if values.get("trust_remote_code"):
+        needed.append("trust_remote_code")
+    if set(needed) - known:
         return "auto_map (code of its own)"
     for key, value in values.items():
         named = value.values() if isinstance(value, dict) else [value]

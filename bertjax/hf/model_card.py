@@ -143,6 +143,8 @@ def _usage(plan: ExportPlan) -> str:
     if plan.family is None:
         parts = ", ".join(map(_line, plan.unsupported)) or "its parts"
         note = f" Its code (PyTorch) is in this folder, since `transformers` has no class for a model with {parts}."
+    elif plan.requirement:
+        note = f" Note: {plan.requirement}."
     return (
         "## Use\n\n```python\n"
         f"from transformers import AutoTokenizer, {auto}\n\n"
@@ -154,7 +156,7 @@ def _usage(plan: ExportPlan) -> str:
 
 def code_argument(plan: ExportPlan) -> str:
     """Returns the argument by which libraries run the code of a folder, where it has any."""
-    return ", trust_remote_code=True" if plan.family is None else ""
+    return ", trust_remote_code=True" if "auto_map" in plan.config_json else ""
 
 
 def _sentence_usage(plan: ExportPlan, pooling: str | None, is_pretrained: bool) -> str:

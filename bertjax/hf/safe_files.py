@@ -53,6 +53,7 @@ _AUTO = {
     "ForMaskedLM": "AutoModelForMaskedLM",
     "LMHeadModel": "AutoModelForCausalLM",
     "ForCausalLM": "AutoModelForCausalLM",
+    "NeoBERTLMHead": "AutoModelForMaskedLM",
     "ForNextSentencePrediction": "AutoModelForNextSentencePrediction",
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForTokenClassification": "AutoModelForTokenClassification",

@@ -54,6 +54,21 @@ def _separate_heads(tensor: np.ndarray, count: int, sizes: Sizes) -> list[np.nda
     return [heads[:, index].reshape(-1, *tensor.shape[1:]).T for index in range(count)]
 
 
+def _interleave_rotary_heads(params: Arrays, sizes: Sizes) -> np.ndarray:
+    pairs = [_reorder_heads(array, sizes, (2, -1)) for array in params[:2]]
+    return _interleave_heads((*pairs, *params[2:]), sizes)
+
+
+def _separate_rotary_heads(tensor: np.ndarray, count: int, sizes: Sizes) -> list[np.ndarray]:
+    separate = _separate_heads(tensor, count, sizes)
+    return [*(_reorder_heads(array, sizes, (-1, 2)) for array in separate[:2]), *separate[2:]]
+
+
+def _reorder_heads(array: np.ndarray, sizes: Sizes, halves: tuple[int, int]) -> np.ndarray:
+    """[in, N * H] with (2, -1): numbers i and i + H / 2 of a head become neighbours; with (-1, 2) the inverse."""
+    return array.reshape(len(array), sizes["N"], *halves).swapaxes(2, 3).reshape(array.shape)
+
+
 def _split_axis(size: int, sizes: Sizes) -> Shape:
     return sizes["N"], size // sizes["N"]
 
@@ -78,6 +93,10 @@ TRANSFORMS: dict[str, Transform] = {
     # several [in, N * H] <-> [N * parameters * H, in], head by head: DeBERTa v1
     "interleave_heads": Transform(
         _interleave_heads, _separate_heads, lambda shape, count, _: _widen(shape, count)[::-1]
+    ),
+    # the same with rotated pairs of queries and keys side by side: NeoBERT
+    "interleave_rotary_heads": Transform(
+        _interleave_rotary_heads, _separate_rotary_heads, lambda shape, count, _: _widen(shape, count)[::-1]
     ),
     # [in, N * H] <-> [in, N, H]: XLNet
     "split_heads": _single(

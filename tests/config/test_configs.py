@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import runpy
 from pathlib import Path
@@ -12,11 +13,13 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from bertjax.config.model import encoder_config
+from bertjax.config.model import EncoderConfig, differences, encoder_config
 from bertjax.config.overrides import load_config
 from bertjax.config.parse import check, schedule_config
+from bertjax.config.presets import preset
 from bertjax.experiment import build
 from bertjax.experiment.dry_run import abstract_batch
+from bertjax.hf.keymaps import FAMILIES
 from bertjax.models.model import abstract_params, count_params
 from bertjax.objectives.base import Network
 from bertjax.objectives.distillation.objective import Distillation
@@ -94,3 +97,15 @@ def test_parameter_counts_are_the_published_ones(size: str) -> None:
     cfg = load_config(f"{CONFIGS}/bert.py:{size}")
     experiment = build.make_experiment(cfg, vocabulary(cfg.data.vocab_size))
     assert count_params(experiment.model, experiment.objective.heads) == PUBLISHED[size]
+
+
+def test_a_decoder_becomes_an_encoder_of_its_sizes(tmp_path: Path) -> None:
+    """configs/llm2vec.py takes the architecture of a folder, with every token in sight."""
+    model = EncoderConfig(**{**preset("eurobert-610m"), "family": "llama", "causal": True, "pad_token_id": 0})
+    values = FAMILIES["llama"].render_config(dataclasses.replace(model, classifier_dense="none"), "LlamaForCausalLM")
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    cfg = load_config(f"{CONFIGS}/llm2vec.py:{tmp_path}")
+    found = encoder_config(cfg)
+    assert (found.kv_heads, found.num_heads, found.num_layers, found.causal) == (6, 18, 26, False)
+    assert cfg.init_from == cfg.data.tokenizer == str(tmp_path) and cfg.objective.mlm.masked_next_token
+    assert differences(found, FAMILIES["llama"].parse_config(values | {"is_causal": False})) == []

@@ -136,6 +136,8 @@ def subjects() -> dict[str, Subject]:
     """Returns the families by name."""
     found = {}
     for name, family in FAMILIES.items():
+        if "auto_map" in family.constants:  # no class in transformers
+            continue
         config_class = f"{list(family.architectures)[-1][:-5]}Config"
         case = next(case for case in CASES if case.config_class == config_class)
         values = json.loads(json.dumps(case.config | {"model_type": family.model_type}))

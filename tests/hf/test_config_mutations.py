@@ -18,14 +18,13 @@ import torch
 from config_lab import ABSENT, Subject, Values, build, disagreement, draw_changes, single_changes, subjects
 
 from bertjax.errors import UserError
-from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.pretrained import load_pretrained
 
 DRAWS, LONG_DRAWS, RUNS = 5, 200, 6
 SUBJECTS = subjects()
 
 
-@pytest.fixture(params=list(FAMILIES))
+@pytest.fixture(params=list(SUBJECTS))
 def subject(request: pytest.FixtureRequest) -> Subject:
     return SUBJECTS[request.param]
 

@@ -25,14 +25,16 @@ from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.safe_files import auto_class
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import abstract_params
-from bertjax.parity.cases import Case
 from bertjax.parity.families import CASES
 from bertjax.types import Params
 
-FIRST = {
-    name: next(case for case in CASES if case.config_class == f"{list(family.architectures)[-1][:-5]}Config")
+CONFIGS = {
+    name: next(each.config for each in CASES if each.config_class == f"{list(family.architectures)[-1][:-5]}Config")
     for name, family in FAMILIES.items()
+    if "auto_map" not in family.constants
 }
+CONFIGS["neobert"] = {"vocab_size": 30, "hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 2}
+CONFIGS["neobert"] |= {"intermediate_size": 12, "max_length": 20}
 
 
 def heads_of(family: Family) -> tuple[str, ...]:
@@ -41,8 +43,7 @@ def heads_of(family: Family) -> tuple[str, ...]:
 
 
 def config_of(name: str) -> EncoderConfig:
-    case: Case = FIRST[name]
-    return FAMILIES[name].parse_config(json.loads(json.dumps(case.config)))
+    return FAMILIES[name].parse_config(json.loads(json.dumps(CONFIGS[name])))
 
 
 def random_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:

@@ -18,12 +18,13 @@ SHAPES = {
     "concat": [(5, 6), (6,)],
     "concat_transpose": [(5, 6)],
     "interleave_heads": [(5, 6), (6,)],
+    "interleave_rotary_heads": [(5, 12)],
     "split_heads": [(5, 6)],
     "split_heads_output": [(6, 5)],
     "lone_vector": [(5,)],
     "conv": [(3, 4, 6)],
 }
-FUSED = ("concat", "concat_transpose", "interleave_heads")
+FUSED = ("concat", "concat_transpose", "interleave_heads", "interleave_rotary_heads")
 CASES = [(name, shape) for name, shapes in SHAPES.items() for shape in shapes]
 
 

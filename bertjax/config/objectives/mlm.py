@@ -32,7 +32,9 @@ class MlmConfig(PairObjectiveConfig, group="objective.mlm"):
         0.0, help="Factor of SpanBERT's span-boundary loss; 0 = no such head.", at_least=0.0, phase=True
     )
     masked_next_token: bool = setting(
-        False, help="Predict a masked token from the position before it, as a causal model does (GPT-BERT).", phase=True
+        False,
+        help="Predict a masked token from the position before it, as a causal model does (GPT-BERT; MNTP of LLM2Vec).",
+        phase=True,
     )
 
     @classmethod
@@ -45,7 +47,8 @@ class MlmConfig(PairObjectiveConfig, group="objective.mlm"):
 
     @property
     def summary(self) -> str:
-        parts = [self.title, *filter(None, [self.sentence_objective])]
+        title = "masked next-token prediction" if self.masked_next_token else self.title
+        parts = [title, *filter(None, [self.sentence_objective])]
         parts += ["the span-boundary objective"] if self.span_boundary_weight else []
         return f"{' and '.join(parts)} ({self.masking.summary})"
 

@@ -22,6 +22,7 @@ _MODULES = (
     "deberta_v2",
     "modernbert",
     "modernbert_decoder",
+    "neobert",
     "gpt2",
     "xlnet",
     "mpnet",

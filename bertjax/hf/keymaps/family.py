@@ -129,7 +129,7 @@ class Family:
         for key, allowed, reason in (*_REFUSED, *self.refused):
             refuse(values, where, key, allowed, reason)
         has_scores = "mlm" in self.architectures.get(_first_architecture(values), ())
-        if has_scores and "tie_word_embeddings" not in self.fields:
+        if has_scores and "tie_word_embeddings" not in {**self.fields, **self.structure}:
             refuse(values, where, "tie_word_embeddings", (True, None), "the output table is the word table")
         fields = {**self.structure, **parse_fields(values, self.fields, where)}
         fields |= self.parse_rest(values, fields, where)

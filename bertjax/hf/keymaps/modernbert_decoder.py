@@ -42,11 +42,11 @@ def _parse_rest(values: dict[str, Any], fields: dict[str, Any], where: str) -> d
         parsed["local_attention"] = parsed["local_attention"] // 2 * 2 - 2
         if parsed["local_attention"] < 2:
             raise UserError(f"{where}: local_attention must be at least 4: local layers would see their token alone")
-    return parsed
+    return parsed | {"pooling": "last" if parsed["causal"] else "mean"}
 
 
 def _render_rest(config: EncoderConfig, architecture: str) -> dict[str, Any]:
-    rendered = modernbert.FAMILY.render_rest(config, architecture)
+    rendered = modernbert.FAMILY.render_rest(dataclasses.replace(config, pooling="first"), architecture)
     if config.causal and config.local_attention:
         rendered["local_attention"] = config.local_attention // 2 * 2 + 2
     del rendered["classifier_pooling"]
