@@ -17,6 +17,7 @@ from bertjax.data.from_config import Prepared
 from bertjax.data.prepare import describe_corpus
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.errors import UserError
+from bertjax.io.hub import is_hub_name
 from bertjax.runtime.process_group import ProcessGroup
 
 
@@ -43,7 +44,7 @@ def prepare_on_first_process(cfg: ConfigDict, processes: ProcessGroup) -> Prepar
         return made[0]
     folders = [described["tokenizer"], *described["training"].values(), *described["held_out"].values()]
     for folder in folders:
-        if not Path(folder).exists():
+        if not is_hub_name(folder) and not Path(folder).exists():
             raise UserError(
                 f"process {processes.index} does not see {folder}, which the first process has prepared; "
                 "data.cache_dir and data.tokenizer must be on a disk that all hosts share, under the same path"

@@ -19,9 +19,10 @@ from lab import Finished, Lab
 from safetensors.numpy import load, save
 
 from bertjax.cli import main
-from bertjax.config.defaults import base_config
+from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.errors import UserError
 from bertjax.experiment.hub_names import pin_commits
+from bertjax.experiment.prepare_text import prepare_on_first_process
 from bertjax.experiment.workdir import read_config
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.io.hub import pin
@@ -97,21 +98,30 @@ def test_a_run_keeps_its_commit_when_the_branch_moves(hub: Hub, finished: Finish
     assert pin(NAME) != f"{NAME}@{first}"
 
 
-def test_all_processes_take_the_commit_of_the_first(hub: Hub, tmp_path: Path) -> None:
-    class Second(ProcessGroup):
-        index, count = 1, 2
+def test_all_processes_take_the_commit_of_the_first(hub: Hub, lab: Lab, tmp_path: Path) -> None:
+    answers: list[Any] = []
+
+    class One(ProcessGroup):
+        count = 2
+
+        def __init__(self, index: int) -> None:
+            self.index = index
 
         def run_on_first(self, what: str, make: Callable[[], Any]) -> Any:
-            return json.loads(json.dumps(answer))
+            if self.index == 0:
+                answers.append(json.loads(json.dumps(make())))
+                return answers[-1]
+            return answers.pop(0)
 
-    configs = [base_config(), base_config()]
+    configs = [apply_overrides(load_config(str(lab.config)), [f"--config.data.tokenizer={NAME}"]) for _ in range(2)]
     for cfg in configs:
         cfg.init_from = cfg.objective.distillation.teacher = NAME
-    pin_commits(configs[0], tmp_path)
-    answer = {"init_from": configs[0].init_from, "objective.distillation.teacher": configs[0].init_from}
+    pin_commits(configs[0], tmp_path, One(0))
+    prepared = prepare_on_first_process(configs[0], One(0))
     hub.publish("ada/tiny", {"config.json": b"{}"})
-    pin_commits(configs[1], tmp_path, Second())
+    pin_commits(configs[1], tmp_path, One(1))
     assert configs[0].to_dict() == configs[1].to_dict() and configs[0].init_from.startswith(f"{NAME}@")
+    assert prepare_on_first_process(configs[1], One(1)).digests == prepared.digests and not answers
 
 
 def test_a_model_is_used_by_name(hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
