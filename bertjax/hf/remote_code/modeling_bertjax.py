@@ -60,7 +60,7 @@ class BertjaxPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, BertjaxModel | BertjaxDistanceEmbeddings | BertjaxRelativeAttention):
+        if isinstance(module, BertjaxDistanceEmbeddings | BertjaxRelativeAttention):
             for parameter in module.parameters(recurse=False):
                 nn.init.normal_(parameter, std=self.config.initializer_range)
 
@@ -81,7 +81,7 @@ class BertjaxModel(BertjaxPreTrainedModel):
         if config.attention_position == "relative_bias":
             self.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
         if config.attention_position == "relative":  # start of the second stream of pretraining; not read here
-            self.mask_embedding = nn.Parameter(torch.zeros(config.hidden_size))
+            self.register_buffer("mask_embedding", torch.zeros(config.hidden_size))
         self.convolution = BertjaxConvolution(config) if config.conv_kernel_size else None
         self.norm = make_norm(config, present=config.norm_placement != "post")
         self.output_dropout = nn.Dropout(config.output_dropout)
