@@ -23,18 +23,9 @@ from bertjax.training.step import compile_train_step, init_state
 from bertjax.types import Params, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
-RECIPES = [  # tests/training/test_step.py has BERT in the ordinary suite
-    "albert",
-    "spanbert",
-    "electra",
-    "deberta",
-    "deberta:smoke-v2",
-    "xlnet",
-    "gpt2",
-    "modernbert",
-    "distilbert",
-    "simcse",
-]
+# One recipe of every kind of parameter and of loss: shared groups, two networks and late positions, a convolution, a
+# memory, windows, a teacher, negatives of the whole batch. tests/training/test_step.py has BERT in the ordinary suite.
+RECIPES = ["albert", "deberta", "deberta:smoke-v2", "xlnet", "modernbert", "distilbert", "simcse"]
 
 
 def slopes(objective: Objective, params: Params, frozen: Any, batch: Any) -> tuple[jax.Array, Params]:
@@ -91,5 +82,4 @@ def test_microbatches_of_devices_drop_and_add_up_like_those_of_one(recipe: str, 
         return found
 
     alone = run(data=1, fsdp=1, tensor=1)
-    np.testing.assert_allclose(run(data=4, fsdp=1, tensor=1), alone, rtol=2e-5)
     np.testing.assert_allclose(run(data=2, fsdp=2, tensor=2), alone, rtol=2e-5)
