@@ -318,6 +318,15 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
         ),
         (config.enhanced_decoder and shared, "enhanced_decoder runs the last layer again: not with num_groups"),
         (
+            config.enhanced_decoder and config.position_offset != 0,
+            f"enhanced_decoder counts positions from 0: position_offset must be 0, not {config.position_offset}",
+        ),
+        (
+            config.mlm_head != "transform" and config.embedding_dim != config.hidden_size,
+            f"mlm_head={config.mlm_head} compares hidden states with word embeddings: embedding_size must be None, not "
+            f"{config.embedding_size}",
+        ),
+        (
             config.enhanced_decoder and (config.norm_placement != "post" or config.num_layers < 2),
             "enhanced_decoder needs norm_placement=post and at least two layers",
         ),

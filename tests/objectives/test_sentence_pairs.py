@@ -44,12 +44,9 @@ def mlm(pairs: dict, words: Vocabulary) -> Objective:
     return MaskedLanguageModel(MlmConfig(MASKING, span_boundary_weight=1.0, **pairs), ENCODER, words)
 
 
-def mlm_of_means(pairs: dict, words: Vocabulary) -> Objective:
-    return MaskedLanguageModel(MlmConfig(MASKING, **pairs), dataclasses.replace(ENCODER, pooling="mean"), words)
-
-
 def rtd(pairs: dict, words: Vocabulary) -> Objective:
-    return ReplacedTokenDetection(RtdConfig(MASKING, **pairs), RtdNetworksConfig(ENCODER, ENCODER), words)
+    networks = RtdNetworksConfig(ENCODER, dataclasses.replace(ENCODER, pooling="mean"))
+    return ReplacedTokenDetection(RtdConfig(MASKING, **pairs), networks, words)
 
 
 def plm(pairs: dict, words: Vocabulary) -> Objective:
@@ -67,7 +64,7 @@ def part_of(params: Any, shapes: Any) -> Any:
     return {name: part_of(params[name], shapes[name]) for name in shapes} if isinstance(shapes, dict) else params
 
 
-@pytest.mark.parametrize("make", [mlm, mlm_of_means, rtd, plm])
+@pytest.mark.parametrize("make", [mlm, rtd, plm])
 def test_pairs_are_classified_next_to_the_tokens(make: Callable, vocabulary: Vocabulary, rows: dict) -> None:
     alone = make({}, vocabulary)
     both = make({"example_format": "sop_pairs", "pair_weight": 2.0}, vocabulary)

@@ -25,6 +25,7 @@ from bertjax.parity.cases import Case
 from bertjax.parity.compare import DIRECTIONS, OUTPUT_FIELDS, compare, random_params
 from bertjax.parity.families import CASES
 from bertjax.parity.families.bert import CASES as BERT
+from bertjax.parity.families.same_tensors import CASES as SAME_TENSORS
 
 HEADS_BY_OUTPUT = {
     "mlm_logits": ("mlm",),
@@ -58,15 +59,17 @@ LONG_CASES = {
 def parameters() -> Iterator[Any]:
     """Yields every class, direction and case; those that the ordinary suite leaves out are long.
 
-    The ordinary suite reads the first class of every case and every class of `transformers` once, writes one class of
-    every family, and makes the last of a case's extra calls, which includes the inputs of the others.
+    The ordinary suite reads the first class of every case and every class of `transformers` once (of families with the
+    tensors of another one the first alone), writes one class of every family, and makes the last of a case's extra
+    calls, which includes the inputs of the others.
     """
+    twins = {case.family for case in SAME_TENSORS}
     seen: set[str] = set()
     for case in CASES:
         for model_class in case.classes:
             is_long = case.name in LONG_CASES.get(case.family, ())
             first = model_class == case.classes[0]
-            reads = not is_long and (first or model_class not in seen)
+            reads = not is_long and (first or (model_class not in seen and case.family not in twins))
             writes = not is_long and first and case.family not in seen
             seen |= set() if is_long else {model_class, case.family}
             ordinary = dataclasses.replace(case, calls=case.calls[-1:])

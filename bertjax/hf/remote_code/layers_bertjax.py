@@ -386,25 +386,3 @@ class BertjaxDistanceEmbeddings(nn.Module):
 
     def forward(self) -> Tensor:
         return self.norm(self.weight)
-
-
-class BertjaxConvolution(nn.Conv1d):
-    """Convolution of the embeddings, added after the first layer (DeBERTa v2 xlarge)."""
-
-    def __init__(self, config: BertjaxConfig):
-        width = config.conv_kernel_size
-        super().__init__(config.hidden_size, config.hidden_size, width, padding=width // 2)
-        self.norm = make_norm(config)
-        self.act = ACTIVATIONS[config.conv_act]
-        self.dropout = nn.Dropout(config.hidden_dropout)
-
-    def forward(self, embeddings: Tensor, hidden: Tensor, mask: Tensor | None) -> Tensor:  # type: ignore[override]
-        """Returns the output of the first layer with the convolution added [B, S, D].
-
-        Args:
-            embeddings, hidden: input and output of the first layer [B, S, D].
-            mask: True at real tokens [B, S]; None = all tokens are real.
-        """
-        real = torch.ones_like(hidden[..., :1]) if mask is None else mask[:, :, None].to(hidden.dtype)
-        out = super().forward((embeddings * real).transpose(1, 2)).transpose(1, 2)
-        return self.norm(hidden + self.act(self.dropout(out * real))) * real

@@ -1,0 +1,264 @@
+"""PyTorch encoder of a model that was pretrained with bertjax. Needs torch and transformers only.
+
+Every part is a choice of `BertjaxConfig`. B sequences, S tokens, N heads of size H, D hidden size, V tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPooling,
+)
+from transformers.utils.generic import can_return_tuple
+
+from .configuration_bertjax import BertjaxConfig
+from .heads_bertjax import (
+    BertjaxPooler,
+)
+from .layers_bertjax import (
+    ACTIVATIONS,
+    BertjaxContext,
+    BertjaxDistanceEmbeddings,
+    BertjaxEmbeddings,
+    BertjaxGroup,
+    BertjaxLayer,
+    BertjaxRelativeAttention,
+    bias_bucket,
+    frequencies,
+    log_bucket,
+    make_norm,
+    sinusoids,
+)
+
+
+class BertjaxConvolution(nn.Conv1d):
+    """Convolution of the embeddings, added after the first layer (DeBERTa v2 xlarge)."""
+
+    def __init__(self, config: BertjaxConfig):
+        width = config.conv_kernel_size
+        super().__init__(config.hidden_size, config.hidden_size, width, padding=width // 2)
+        self.norm = make_norm(config)
+        self.act = ACTIVATIONS[config.conv_act]
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(self, embeddings: Tensor, hidden: Tensor, mask: Tensor | None) -> Tensor:  # type: ignore[override]
+        """Returns the output of the first layer with the convolution added [B, S, D].
+
+        Args:
+            embeddings, hidden: input and output of the first layer [B, S, D].
+            mask: True at real tokens [B, S]; None = all tokens are real.
+        """
+        real = torch.ones_like(hidden[..., :1]) if mask is None else mask[:, :, None].to(hidden.dtype)
+        out = super().forward((embeddings * real).transpose(1, 2)).transpose(1, 2)
+        return self.norm(hidden + self.act(self.dropout(out * real))) * real
+
+
+class BertjaxPreTrainedModel(PreTrainedModel):
+    """Base of all classes."""
+
+    config: BertjaxConfig
+    config_class = BertjaxConfig
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _keys_to_ignore_on_load_unexpected = [r"^\w+_head\.", r"^decoder_positions\.", r"^(encoder\.)?pooler\."]
+    _no_split_modules = ["BertjaxLayer", "BertjaxEmbeddings"]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, BertjaxDistanceEmbeddings | BertjaxRelativeAttention):
+            for parameter in module.parameters(recurse=False):
+                nn.init.normal_(parameter, std=self.config.initializer_range)
+
+
+class BertjaxModel(BertjaxPreTrainedModel):
+    """The encoder, with a pooler if the model was pretrained with one or the head needs it."""
+
+    def __init__(self, config: BertjaxConfig, add_pooling_layer: bool | None = None):
+        super().__init__(config)
+        self.embeddings = BertjaxEmbeddings(config)
+        if config.num_groups is None:
+            has_norms = [config.first_attention_norm or layer > 0 for layer in range(config.num_layers)]
+            self.layers = nn.ModuleList([BertjaxLayer(config, has_norm) for has_norm in has_norms])
+        else:
+            self.groups = nn.ModuleList([BertjaxGroup(config) for _ in range(config.num_groups)])
+        if config.attention_position == "disentangled":
+            self.relative = BertjaxDistanceEmbeddings(config)
+        if config.attention_position == "relative_bias":
+            self.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
+        if config.attention_position == "relative":  # start of the second stream of pretraining; not read here
+            self.register_buffer("mask_embedding", torch.zeros(config.hidden_size))
+        self.convolution = BertjaxConvolution(config) if config.conv_kernel_size else None
+        self.norm = make_norm(config, present=config.norm_placement != "post")
+        self.output_dropout = nn.Dropout(config.output_dropout)
+        self.distance_dropout = nn.Dropout(config.rate("embedding_dropout"))
+        has_pooler = "pooler" in config.heads if add_pooling_layer is None else add_pooling_layer
+        self.pooler = BertjaxPooler(config) if has_pooler else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embeddings.word_embeddings = value  # type: ignore[assignment]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPooling:
+        """Computes the hidden states of every token.
+
+        Args:
+            input_ids: [B, S].
+            attention_mask: 1 = real token [B, S]; None = all tokens are real.
+            token_type_ids: [B, S]; None = zeros.
+            position_ids: rows of the position table [B, S]; None = counted from the first.
+            inputs_embeds: word embeddings instead of `input_ids` [B, S, E].
+            output_attentions: also return the probabilities of all layers; needs `attn_implementation="eager"`.
+            output_hidden_states: also return the hidden states of all layers.
+        """
+        words = self.embeddings.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        positions, types = self.position_ids(words, input_ids, position_ids), token_type_ids
+        types = torch.zeros_like(positions) if types is None else types
+        mask = None if attention_mask is None else attention_mask.bool()
+        hidden = embeddings = self.embeddings(words, positions, types, mask)
+        contexts = {local: self.context(hidden, positions, types, mask, local) for local in (False, True)}
+        distances = self.distances(hidden)
+        states, attentions = [hidden], []
+        for index, layers in enumerate(self.layer_list()):
+            for layer in layers:
+                hidden, probabilities = layer(hidden, distances, contexts[self.config.is_local(index)])
+                attentions.append(probabilities)
+            if index == 0 and self.convolution is not None:
+                hidden = self.convolution(embeddings, hidden, mask)
+            states.append(hidden)
+        hidden = self.output_dropout(self.norm(hidden))
+        with_states = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        with_attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        if with_attentions and self.config._attn_implementation != "eager":
+            raise ValueError('output_attentions needs a model loaded with attn_implementation="eager"')
+        return BaseModelOutputWithPooling(
+            last_hidden_state=hidden,
+            pooler_output=None if self.pooler is None else self.pooler(self.summary(hidden, mask)),
+            hidden_states=(*states[:-1], hidden) if with_states else None,
+            attentions=tuple(attentions) if with_attentions else None,
+        )
+
+    def layer_list(self) -> list[list[BertjaxLayer]]:
+        """Returns the layers in the order in which they run; those of a group run together."""
+        if self.config.num_groups is None:
+            return [[layer] for layer in self.layers]  # type: ignore[list-item]
+        size = self.config.num_layers / self.config.num_groups
+        groups = [self.groups[int(index / size)] for index in range(self.config.num_layers)]
+        return [list(group.layers) for group in groups]  # type: ignore[arg-type]
+
+    def position_ids(self, words: Tensor, input_ids: Tensor | None, position_ids: Tensor | None) -> Tensor:
+        """Returns positions from 0 [B, S]; where the table has an offset, padding is not counted (RoBERTa).
+
+        Args:
+            words: word embeddings [B, S, E].
+            input_ids: [B, S]; None = unknown.
+            position_ids: rows of the position table [B, S]; None = counted.
+        """
+        if position_ids is not None:
+            return position_ids.expand(words.shape[:2]) - self.config.position_offset
+        real = torch.ones(words.shape[:2], dtype=torch.long, device=words.device)
+        if self.config.position_offset and input_ids is not None:
+            real = (input_ids != self.config.pad_token_id).long()
+        return real.cumsum(dim=1) * real - 1
+
+    def context(
+        self, hidden: Tensor, position_ids: Tensor, token_type_ids: Tensor, mask: Tensor | None, local: bool
+    ) -> BertjaxContext:
+        """Returns what the global or the local layers share.
+
+        Args:
+            hidden: input of the first layer [B, S, D].
+            position_ids: from 0 [B, S].
+            token_type_ids: [B, S].
+            mask: True at real tokens [B, S]; None = all tokens are real.
+            local: True for layers with a window.
+        """
+        config, context = self.config, BertjaxContext()
+        index = torch.arange(hidden.shape[1], device=hidden.device)
+        distances = index[:, None] - index[None]
+        visible = None if mask is None else mask[:, None, None, :].expand(-1, 1, len(index), -1)
+        window = distances.abs() <= config.local_attention // 2 if local else None
+        for rule in (window, distances >= 0 if config.causal else None):
+            if rule is not None:
+                visible = rule[None, None] if visible is None else visible & rule
+        if visible is not None:  # queries that see nothing are padding; a softmax over nothing is not a number
+            visible = visible | (distances == 0) if config.attention_position == "relative" else visible
+            context.visible = visible | ~visible.any(dim=-1, keepdim=True)
+        if config.attention_position == "rotary":
+            base = config.local_rope_theta if local else config.global_rope_theta
+            angles = position_ids[:, None, :, None].float() * frequencies(config.head_dim, base, hidden.device)
+            angles = torch.cat([angles, angles], dim=-1)
+            context.rotation = angles.cos(), angles.sin()
+        if config.attention_position == "disentangled":
+            if config.position_buckets:
+                distances = log_bucket(distances, config.position_buckets, config.max_distance)
+            span = config.attention_span
+            context.columns = (distances + span).clamp(0, 2 * span - 1)[None]
+        if config.attention_position == "relative_bias":
+            context.columns = bias_bucket(distances, config)[None]
+        if config.attention_position == "relative":
+            if config.bi_data:  # the second half of the batch is text in reverse
+                backward = torch.arange(len(hidden), device=hidden.device)[:, None, None] >= len(hidden) // 2
+                distances = torch.where(backward, -distances, distances)
+            context.columns = (distances + len(index) - 1).expand(len(hidden), -1, -1)
+            if config.relative_segments:
+                context.types_differ = (token_type_ids[:, :, None] != token_type_ids[:, None])[:, None]
+        return context
+
+    def distances(self, hidden: Tensor) -> Tensor | None:
+        """Returns the embeddings (or biases) of all distances that relative positions have [R, D]; None without."""
+        if self.config.attention_position == "disentangled":
+            return self.relative()
+        if self.config.attention_position == "relative_bias":
+            return self.relative_attention_bias.weight
+        if self.config.attention_position != "relative":
+            return None
+        distances = torch.arange(1 - hidden.shape[1], hidden.shape[1], device=hidden.device)
+        if self.config.clamp_len > 0:
+            distances = distances.clamp(-self.config.clamp_len, self.config.clamp_len)
+        return self.distance_dropout(sinusoids(distances, self.config.hidden_size).to(hidden.dtype))
+
+    def summary(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """Returns one vector per sequence [B, D]: of its first token, of its last, or the mean of the real ones."""
+        if self.config.pooling in ("mean", "late"):
+            weights = torch.ones_like(hidden[..., :1]) if mask is None else mask[:, :, None].to(hidden.dtype)
+            return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+        return hidden[:, {"first": 0, "last": -1}[self.config.pooling]]
+
+    def decode(
+        self, states: tuple[Tensor, ...], table: nn.Embedding, input_ids: Tensor | None, inputs: dict[str, Any]
+    ) -> Tensor:
+        """Runs the last layer twice over queries that start with an absolute position (DeBERTa's decoder) [B, S, D].
+
+        Args:
+            states: hidden states of all layers.
+            table: absolute positions.
+            input_ids: [B, S].
+            inputs: further arguments of `forward`.
+        """
+        source, mask = states[-2], inputs.get("attention_mask")
+        positions = self.position_ids(source, input_ids, inputs.get("position_ids"))
+        last, mask = len(states) - 2, None if mask is None else mask.bool()
+        context = self.context(source, positions, torch.zeros_like(positions), mask, self.config.is_local(last))
+        hidden, distances = source + table(positions.clamp(min=0)), self.distances(source)
+        for _ in range(2):
+            hidden, _ = self.layers[last](hidden, distances, context, source)
+        return hidden
