@@ -74,7 +74,7 @@ def get_config(size: str = "base") -> ConfigDict:
         config.model.attention_output_dropout = 0.0
         if whole:  # sequences eight times as long for the last fifth, at a lower rate
             config.data.seq_len = 256
-            config.train.batch_size = 4
+            config.train.batch_size = 8
             config.optimizer.learning_rate = 7.5e-4
             first = "data.seq_len=32,train.batch_size=32,optimizer.learning_rate=0.002,model.global_rope_theta=10000"
             config.train.phases = (f"80%:{first}",)

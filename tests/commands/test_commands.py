@@ -103,17 +103,21 @@ def test_added_words_begin_as_their_old_tokens(
     lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = tmp_path / "words.txt"
-    words.write_text("hypertension\n\nthe\nhypertension\ntachycardia\n")
+    words.write_text("catheter\n\nthe\ncatheter\nelectrode\n")
     source = f"--config.data.tokenizer={finished.workdir / 'export'}"
     assert lab.run("tokenizer", source, "--add-words", words, "--out", tmp_path / "tokenizer") == 0
     assert "2 words added as 2 tokens; 1 were single tokens" in capsys.readouterr().out
-    arguments = [f"--config.init_from={finished.workdir}", "--config.train.num_steps=1", "--config.optimizer.lr=1e-12"]
+    arguments = [
+        f"--config.init_from={finished.workdir}",
+        "--config.train.num_steps=1",
+        "--config.optimizer.learning_rate=1e-12",
+    ]
     arguments += [f"--config.data.tokenizer={tmp_path / 'tokenizer'}", "--config.eval.fill_mask="]
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 0
     assert "2 composed of old ones, 0 fresh" in capsys.readouterr().out
     before, after = (load_source_model(folder) for folder in (finished.workdir / "export", tmp_path / "run" / "export"))
-    ids = [np.concatenate(before.tokenizer.encode_batch([word])) for word in ("hypertension", "tachycardia")]
-    assert after.tokenizer.tokens[before.tokenizer.size :] == ["hypertension", "tachycardia"]
+    ids = [np.concatenate(before.tokenizer.encode_batch([word])) for word in ("catheter", "electrode")]
+    assert after.tokenizer.tokens[before.tokenizer.size :] == ["catheter", "electrode"]
     for path in ("encoder/embeddings/word_embeddings/embedding", "mlm_head/bias"):
         old, new = flatten_tree(before.params)[path], flatten_tree(after.params)[path]
         np.testing.assert_allclose(new[: len(old)], old, atol=1e-6)

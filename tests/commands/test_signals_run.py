@@ -104,7 +104,7 @@ def test_ctrl_c_in_a_callback_of_python_is_not_lost(lab: Lab, tmp_path: Path) ->
 @pytest.mark.long
 def test_signals_to_a_process_lose_at_most_a_step(lab: Lab, tmp_path: Path) -> None:
     """Start-up and compilation included; some are followed by a second signal."""
-    steps = ["--config.train.num_steps=60", "--config.checkpoint.interval_steps=20", "--config.eval.interval_steps=15"]
+    steps = ["--config.train.num_steps=200", "--config.checkpoint.interval_steps=20", "--config.eval.interval_steps=15"]
     command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), *steps, "--workdir"]
     draw, workdir, saved = random.Random(0), tmp_path / "stopped", 0
     for lines, number, twice in ROUNDS:

@@ -161,6 +161,18 @@ def _rest_parser(theta: float) -> Callable[[dict[str, Any], dict[str, Any], str]
     return parse
 
 
+def _parser_with_types(theta: float) -> Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]]:
+    """Returns the `parse_rest` of a family whose classes always look up token types."""
+    parse_rest = _rest_parser(theta)
+
+    def parse(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
+        if fields["type_vocab_size"] == 0:
+            raise UserError(f"{where}: type_vocab_size must be at least 1, for classes that look up token types")
+        return parse_rest(values, fields, where)
+
+    return parse
+
+
 def _parse_gte(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     """The one dropout rate applies inside the feed-forward block as well."""
     rest = _rest_parser(160_000.0)(values, fields, where)
@@ -221,7 +233,7 @@ FAMILIES = (
         "pad_vocab_size_multiple parallel_block_tied_norm reorder_and_upcast_attn scale_attn_by_inverse_layer_idx "
         "scale_attn_weights summary_activation summary_first_dropout summary_proj_to_labels summary_type "
         "summary_use_proj use_flash_attn use_xentropy",
-        parse_rest=_rest_parser(1_000.0),
+        parse_rest=_parser_with_types(1_000.0),
         render_rest=_render_rest,
         old_classes={"NomicBertForPreTraining": "NomicBertForMaskedLM"},
         prefix="nomic_bert.",
@@ -248,7 +260,7 @@ FAMILIES = (
         structure={**_ROTARY, **roberta.FAMILY.structure},
         constants={"tie_word_embeddings": True, "use_cache": True},
         refused=(*ENCODER_ONLY, ("rope_scaling", (None, {}), "rotations are not rescaled")),
-        parse_rest=_rest_parser(20_000.0),
+        parse_rest=_parser_with_types(20_000.0),
         render_rest=_render_rest,
         prefix="roberta.",
     ),
