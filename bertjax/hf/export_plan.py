@@ -68,7 +68,7 @@ class ExportPlan:
         """Needs and gaps of `transformers`, on one line; empty where it runs all of the model by itself."""
         if self.family is None and self.unsupported:
             reasons = ", ".join(self.unsupported)
-            return f"{_CODE}: no class of the family {self.config.family} supports {reasons}"
+            return f"{_CODE}: no class of the family {self.config.family} holds it ({reasons})"
         if self.family is None:
             return f"{_CODE}: model.family={self.config.family}"
         parts = dict.fromkeys([*(path.split("/")[0] for path in self.sidecar_paths), *self.sidecar_fields])

@@ -315,7 +315,7 @@ def test_what_transformers_needs_or_leaves_out_is_said_on_one_line() -> None:
     no_class = plan_export(EncoderConfig(**small, norm_placement="pre"), ("mlm",))
     assert no_class.limitation == (
         "transformers runs it with trust_remote_code=True, by the code in the folder: no class of the family bert "
-        "supports norm_placement"
+        "holds it (norm_placement)"
     )
     sidecar = plan_export(EncoderConfig(**small), ("mlm", "rtd"))
     assert sidecar.limitation == "transformers runs it without rtd_head, which only bertjax reads"
