@@ -196,7 +196,7 @@ def round_params(params: Params, dtype: str) -> Params:
 
 def _write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int, dtype: str) -> None:
     """Writes one file, or shards of whole tensors in the order of their names, with an index."""
-    tensors = {name: array.astype(dtype) for name, array in tensors.items()}
+    tensors = {name: array.astype(dtype, copy=False) for name, array in tensors.items()}
     shards: list[Tensors] = [{}]
     for name in sorted(tensors):
         if shards[-1] and sum(array.nbytes for array in shards[-1].values()) + tensors[name].nbytes > max_shard_bytes:

@@ -13,7 +13,7 @@ from flax import nnx
 
 from bertjax.config.model import EncoderConfig
 from bertjax.models.dropout import dropout
-from bertjax.models.linear import Linear, activation, dot, initializer, make_norm
+from bertjax.models.linear import KeyStream, Linear, activation, dot, initializer, make_norm
 
 
 def operands(transposed: bool) -> tuple[jax.Array, jax.Array]:
@@ -127,3 +127,9 @@ def test_layer_norm_keeps_its_digits_far_from_zero() -> None:
 def test_layer_norm_adds_the_epsilon_of_the_config() -> None:
     norm = make_norm(2, EncoderConfig(layer_norm_eps=3.0), nnx.Rngs(0))
     np.testing.assert_allclose(norm(jnp.asarray([[-1.0, 1.0]])), [[-0.5, 0.5]], rtol=1e-6)  # 1 / sqrt(1 + 3)
+
+
+def test_a_key_stream_has_the_keys_of_flax() -> None:
+    ours, theirs = KeyStream(jax.random.key(7)), nnx.Rngs(jax.random.key(7))
+    for _ in range(3):
+        assert (jax.random.key_data(ours.params()) == jax.random.key_data(theirs.params())).all()

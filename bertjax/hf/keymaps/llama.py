@@ -179,7 +179,7 @@ def _parse_mistral(values: dict[str, Any], fields: dict[str, Any], where: str) -
 
 def _parse_qwen(values: dict[str, Any], fields: dict[str, Any], where: str) -> dict[str, Any]:
     types = values.get("layer_types")
-    if types is not None and (set(types) != {"full_attention"} or len(types) != fields["num_layers"]):
+    if types is not None and types != ["full_attention"] * fields["num_layers"]:
         raise UserError(f"{where}: layer_types = {types!r} is not supported: every layer is global")
     refuse(values if values.get("head_dim", 0) is None else {}, where, "head_dim", (), "a number is needed")
     return _parse_rest(values, fields, where)
