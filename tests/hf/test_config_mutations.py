@@ -77,7 +77,9 @@ def test_changed_models_run(subject: Subject, tmp_path: Path) -> None:
         except UserError:
             continue
         runs += 1
-        np.testing.assert_allclose(actual, expected, atol=5e-4, err_msg=f"{values}")
+        np.testing.assert_allclose(
+            actual, expected, atol=2e-4 if expected.shape[-1] <= 1024 else 5e-4, err_msg=f"{values}"
+        )
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from bertjax.data.tokenizer_training import train_tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment.load import load_source_model
 from bertjax.hf import save as save_module
+from bertjax.hf.keymaps import FAMILIES
 from bertjax.hf.pretrained import load_pretrained
 from bertjax.hf.save import save_pretrained
 from bertjax.models.model import abstract_params
@@ -223,3 +224,9 @@ def test_a_header_larger_than_the_file_is_no_bomb(folder: Path) -> None:
     save_file({"x": np.zeros((0, 10**9), np.float32)}, folder / "model.safetensors")
     with pytest.raises(UserError, match="missing"):
         load_pretrained(folder)
+
+
+@pytest.mark.parametrize("types", [5, [["full_attention"]], "full_attention", ["sliding_attention"] * 32])
+def test_layer_types_of_any_kind_are_refused_in_words(types: object) -> None:
+    with pytest.raises(UserError, match="every layer is global"):
+        FAMILIES["qwen2"].parse_config({"layer_types": types})
