@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"bertjax: {error}", file=sys.stderr)
         return 2
-    options, rest = _parser().parse_known_args(arguments)
+    options, rest = build_parser().parse_known_args(arguments)
     if arguments is None and options.module in (pretrain, finetune, benchmark):
         use_huge_pages()
     try:
@@ -127,7 +127,8 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     return options.module.run(options) or 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line, with one subparser per command."""
     parser = argparse.ArgumentParser(
         prog="bertjax",
         description="Pretrain encoder language models from raw text to a Hugging Face folder.",
