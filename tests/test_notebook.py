@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bertjax.cli import _parser
+from bertjax.cli import build_parser
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.config.parse import check
 
@@ -86,7 +86,7 @@ def test_every_command_and_key_is_known(tmp_path: Path, monkeypatch: pytest.Monk
         Path(path).write_text(text, encoding="utf-8")
     named = set()
     for words in commands():
-        options, rest = _parser().parse_known_args(words[1:])
+        options, rest = build_parser().parse_known_args(words[1:])
         named.add(options.command)
         if options.command in ("pretrain", "finetune"):
             check(apply_overrides(load_config(options.config), rest))

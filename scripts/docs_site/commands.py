@@ -29,7 +29,7 @@ def _row(action: argparse.Action) -> str:
         details.append(f"Choices: {', '.join(map(str, action.choices))}.")
     if action.required and action.option_strings:
         details.append("Required.")
-    if action.default not in (None, False, argparse.SUPPRESS, [], ()):
+    if action.default not in (None, False, argparse.SUPPRESS, [], ()) and "default" not in details[0]:
         details.append(f"Default: `{action.default}`.")
-    cells = " ".join(each if each.endswith((".", "!", ")")) else f"{each}." for each in details if each)
-    return f"| `{name}{value}` | {cells} |".replace("\\|", "|")
+    cells = " ".join(each if each.endswith(".") else f"{each}." for each in details if each)
+    return f"| `{name}{value}` | {cells[:1].upper()}{cells[1:]} |"
