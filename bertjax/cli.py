@@ -148,6 +148,12 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def command_parsers() -> dict[str, argparse.ArgumentParser]:
+    """Returns the parser of every command by its name."""
+    subparsers = (each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction))
+    return dict(next(subparsers).choices)
+
+
 def _requires_config(module: ModuleType) -> bool:
     return getattr(module, "REQUIRES_CONFIG", False)
 

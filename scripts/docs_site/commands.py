@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 
-from bertjax.cli import build_parser
+from bertjax.cli import command_parsers
 
 
 def all_commands() -> str:
     """Returns usage and flags of every command, in the order of `bertjax --help`."""
-    subparsers = next(each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction))
-    return "\n\n".join(_section(name, parser) for name, parser in subparsers.choices.items())
+    return "\n\n".join(_section(name, parser) for name, parser in command_parsers().items())
 
 
 def _section(name: str, parser: argparse.ArgumentParser) -> str:

@@ -14,8 +14,7 @@ import bertjax.cli as cli
 
 def flags() -> Iterator[tuple[str, argparse.Action]]:
     """(command, flag that takes text) of the whole command line."""
-    commands = next(each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
-    for name, command in commands.choices.items():
+    for name, command in cli.command_parsers().items():
         for action in command._actions:
             if action.nargs != 0 and not action.choices and action.type not in (int, float):
                 yield name, action
@@ -23,9 +22,8 @@ def flags() -> Iterator[tuple[str, argparse.Action]]:
 
 def arguments(name: str, value: str, flag: argparse.Action) -> list[str]:
     """The command with this value of a flag, and something for each flag that is required."""
-    commands = next(each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
     result = [name]
-    for action in commands.choices[name]._actions:
+    for action in cli.command_parsers()[name]._actions:
         if action.dest == flag.dest or action.required:
             text = value if action.dest == flag.dest else next(iter(action.choices)) if action.choices else "missing"
             result += [*action.option_strings[:1], str(text)]
