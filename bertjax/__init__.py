@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bertjax.hf.pretrained import load_pretrained as load_pretrained
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _HOMES = {"load_pretrained": "bertjax.hf.pretrained"}
 __all__ = ["__version__", *_HOMES]

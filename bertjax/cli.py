@@ -51,6 +51,7 @@ COMMANDS: tuple[ModuleType, ...] = (
     *(benchmark, compile, parity),
 )
 """The commands in the order of `bertjax --help`: training, runs, inference, measurement."""
+CONFIG_HELP = "name of `bertjax configs`, such as bert:base, or PATH.py[:ARGUMENT], which is executed"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 NO_SUCH_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
@@ -143,7 +144,7 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, description=module.__doc__, allow_abbrev=False)
         command.set_defaults(module=module)
         if _requires_config(module):
-            command.add_argument("--config", required=True, help="PATH.py or PATH.py:ARGUMENT; the file is executed")
+            command.add_argument("--config", required=True, help=CONFIG_HELP)
         module.add_arguments(command)
     return parser
 

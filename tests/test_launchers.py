@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 LAUNCHERS = Path(__file__).parents[1] / "scripts" / "launch"
-OURS = ["--config", "configs/bert.py:base", "--workdir", "/shared/a run", "--config.data.sources=text:/t/*.txt,b"]
+OURS = ["--config", "bert:base", "--workdir", "/shared/a run", "--config.data.sources=text:/t/*.txt,b"]
 GPUS = ["--name", "bert", "--image", "registry/bertjax:1", "--hosts", "4", "--claim", "disk", "--gpu", "h100"]
 TPUS = [*GPUS[:-2], "--tpu", "tpu-v5-lite-podslice", "--topology", "4x4", "--chips", "4"]
 

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
 from bertjax.config.fields import Setting, declared_settings
+from bertjax.config.names import name_for, resolve
 from bertjax.errors import USER_CODE_ERRORS, UserError, one_line, require_regular_file
 
 _PREFIX = "--config."
@@ -29,19 +30,19 @@ def declared() -> Mapping[str, Setting]:
 
 
 def load_config(spec: str) -> ConfigDict:
-    """Returns the config that `PATH.py` or `PATH.py:ARGUMENT` describes.
+    """Returns the config of a name or file: `bert:base` (`bertjax configs` lists the names), `PATH.py:ARGUMENT`.
 
     The file is Python and is executed: `get_config()` or `get_config(ARGUMENT)` is called. Run no file you don't trust.
 
     Raises:
         UserError: The file is missing or fails, or it sets a key or a value that is not allowed.
     """
-    path, argument = _split_spec(spec)
+    path, argument = resolve(spec)
     get_config = _execute(path).get("get_config")
     if not isinstance(get_config, types.FunctionType):
         raise UserError(f"{path} defines no function get_config()")
     if argument is not None and not get_config.__code__.co_argcount:
-        raise UserError(f"{path} takes no argument, but was given {argument!r}: use --config {path}")
+        raise UserError(f"{path} takes no argument, but was given {argument!r}: leave out :{argument}")
     config = _call(path, get_config, [] if argument is None else [argument])
     if not isinstance(config, ConfigDict):
         raise UserError(f"{path}: get_config() must return a ConfigDict, not {type(config).__name__}")
@@ -219,23 +220,14 @@ def _parse_argument(argument: str) -> tuple[str, Any]:
     return key, declared()[key].parse(key, text)
 
 
-def _split_spec(spec: str) -> tuple[str, str | None]:
-    if spec.endswith(".py"):
-        return spec, None
-    path, separator, argument = spec.partition(".py:")
-    if not separator:
-        raise UserError(f"{spec} is not a config: give PATH.py or PATH.py:ARGUMENT, such as configs/bert.py:base")
-    return f"{path}.py", argument
-
-
 def _execute(path: str) -> dict[str, Any]:
     """Runs a config file, without reading or writing bytecode, and returns its names."""
     require_regular_file(path)
     try:
         source = Path(path).read_bytes()
     except OSError as error:
-        others = ", ".join(sorted(map(str, Path(path).parent.glob("*.py"))))
-        hint = f"; there are {others}" if others else ""
+        name, others = name_for(path), ", ".join(sorted(map(str, Path(path).parent.glob("*.py"))))
+        hint = f"; there are {others}" if others else f"; bertjax has that of --config {name}" if name else ""
         raise UserError(f"cannot read config {path}: {error.strerror}{hint}") from None
     names: dict[str, Any] = {"__name__": "bertjax_config", "__file__": path}
     try:

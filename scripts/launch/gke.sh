@@ -3,7 +3,7 @@
 #
 #   scripts/launch/gke.sh [--dry-run] --name NAME --image IMAGE --hosts N --claim CLAIM \
 #       (--tpu TYPE --topology AxB --chips N | --gpu TYPE --gpus N) -- \
-#       --config /app/configs/bert.py:base --workdir /shared/runs/bert --config.data.cache_dir=/shared/cache
+#       --config bert:base --workdir /shared/runs/bert --config.data.cache_dir=/shared/cache
 #
 # What stands behind `--` goes to `bertjax pretrain`. CLAIM is a persistent volume claim that many pods can write to
 # (Filestore); it is mounted at /shared. Chips or GPUs are those of one host. --dry-run prints the JobSet and applies

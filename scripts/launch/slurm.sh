@@ -2,7 +2,7 @@
 # Trains on a SLURM cluster, one process a GPU, and goes on by itself after a preemption, the time limit or a lost node.
 #
 #   scripts/launch/slurm.sh [--dry-run] [--nodes N] [--gpus N] [--cpus N] [--time HH:MM:SS] [--partition NAME] -- \
-#       --config configs/bert.py:base --workdir /shared/runs/bert --config.data.cache_dir=/shared/cache
+#       --config bert:base --workdir /shared/runs/bert --config.data.cache_dir=/shared/cache
 #
 # What stands behind `--` goes to `bertjax pretrain`. The work folder, the cache and the text must lie on a disk that
 # all nodes share. Options: nodes (1), GPUs of a node (8), processor cores of a GPU (8), time limit (24:00:00).

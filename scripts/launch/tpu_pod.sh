@@ -2,7 +2,7 @@
 # Trains on all hosts of a Cloud TPU slice: the same command on every one of them, which jax then brings together.
 #
 #   scripts/launch/tpu_pod.sh [--dry-run] --name SLICE --zone ZONE [--project ID] [--directory DIR] -- \
-#       --config configs/bert.py:base --workdir /mnt/shared/runs/bert --config.data.cache_dir=/mnt/shared/cache
+#       --config bert:base --workdir /mnt/shared/runs/bert --config.data.cache_dir=/mnt/shared/cache
 #
 # What stands behind `--` goes to `bertjax pretrain` with --config.platform=tpu. DIR (~/bertjax) is the checkout on the
 # hosts, its environment in .venv; work folder, cache and text must lie on a disk that all hosts have mounted.

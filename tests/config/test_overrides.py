@@ -200,14 +200,35 @@ def test_what_the_lock_lets_through_is_refused_too(tmp_path: Path, body: str, ex
 
 def test_files_that_are_no_configs(tmp_path: Path) -> None:
     spec = config_file(tmp_path, "return config")
-    assert file_refusal(f"{spec}:base") == f"{spec} takes no argument, but was given 'base': use --config {spec}"
+    assert file_refusal(f"{spec}:base") == f"{spec} takes no argument, but was given 'base': leave out :base"
     missing = str(tmp_path / "absent.py")
     assert file_refusal(missing) == f"cannot read config {missing}: No such file or directory; there are {spec}"
-    assert "is not a config: give PATH.py" in file_refusal(str(tmp_path / "config.yaml"))
+    (tmp_path / "config.yaml").touch()
+    assert "is not a config: a config is a Python file" in file_refusal(str(tmp_path / "config.yaml"))
     Path(spec).write_text("get_config = 3\n")
     assert file_refusal(spec) == f"{spec} defines no function get_config()"
     Path(spec).write_text("import nothing_of_this_name\n")
     assert file_refusal(spec) == f"{spec}:1: ModuleNotFoundError: No module named 'nothing_of_this_name'"
+
+
+def test_shipped_configs_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parents[2] / "configs"
+    paths = {"bert:tiny": "bert.py:tiny", "quickstart": "quickstart.py", "finetune/qa": "finetune/qa.py"}
+    for name, path in paths.items():
+        assert to_json(load_config(name)) == to_json(load_config(f"{folder}/{path}"))
+    monkeypatch.chdir(tmp_path)
+    for spec, near in {
+        "bert-base": "bert:base",
+        "configs/bert:larg": "bert:large",
+        "finetune/clasification": "finetune/",
+    }.items():
+        assert file_refusal(spec).startswith(f"there is no config {spec}; did you mean {near}")
+    assert file_refusal("configs/bert.py:base").endswith("; bertjax has that of --config bert")
+    (tmp_path / "bert.py").write_text("get_config = 3")
+    assert file_refusal("bert.py") == "bert.py defines no function get_config()"
+    assert load_config("bert").model.preset == "bert-base"
+    (tmp_path / "mine.py").touch()
+    assert "; did you mean mine.py:small?" in file_refusal("mine:small")
 
 
 def test_a_config_files_own_refusal_passes_through(tmp_path: Path) -> None:

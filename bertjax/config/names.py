@@ -1,0 +1,65 @@
+"""Names of configs: `bert:base` is the file bert.py among the configs that bertjax ships, with the argument base."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+
+from bertjax.errors import UserError
+
+
+@functools.cache
+def shipped_configs() -> Mapping[str, Path]:
+    """Returns the config files that come with bertjax, by name: those of the wheel, or of the clone that runs."""
+    package = Path(__file__).parents[1]
+    folder = next((each for each in (package / "configs", package.parent / "configs") if each.is_dir()), package)
+    files = sorted(folder.rglob("*.py")) if folder != package else []
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in files}
+
+
+def sizes_of(path: Path) -> tuple[str, ...]:
+    """Returns the arguments that a config file names in `SIZES`; none if it has no such list. The file is executed."""
+    return tuple(runpy.run_path(str(path)).get("SIZES", ()))
+
+
+def resolve(spec: str) -> tuple[str, str | None]:
+    """Returns path and argument of a config.
+
+    Args:
+        spec: `PATH.py` or `PATH.py:ARGUMENT`, or `NAME` or `NAME:ARGUMENT` of a config that bertjax ships. Paths end in
+            `.py` and names never do, so neither can be taken for the other.
+
+    Raises:
+        UserError: There is no config of that name; the message has the nearest one.
+    """
+    path, extension, argument = spec.partition(".py:")
+    if spec.endswith(".py"):
+        return spec, None
+    if extension:
+        return f"{path}.py", argument
+    name, colon, argument = spec.partition(":")
+    if name in shipped_configs():
+        return str(shipped_configs()[name]), argument if colon else None
+    if Path(name).is_file():
+        raise UserError(f"{spec} is not a config: a config is a Python file, PATH.py or PATH.py:ARGUMENT")
+    raise UserError(f"there is no config {spec}{_nearest(spec)}; `bertjax configs` lists them, a file is PATH.py")
+
+
+def name_for(path: str) -> str | None:
+    """Returns the name of the shipped config that a missing path was probably meant to be; None if there is none."""
+    parts = Path(path).with_suffix("").parts
+    names = ("/".join(parts[start:]) for start in range(len(parts)))
+    return next((name for name in names if name in shipped_configs()), None)
+
+
+def _nearest(spec: str) -> str:
+    name = spec.partition(":")[0]
+    if Path(f"{name}.py").is_file():
+        return f"; did you mean {name}.py{spec[len(name) :]}?"
+    specs = [*shipped_configs()]
+    specs += [f"{name}:{size}" for name, path in shipped_configs().items() for size in sizes_of(path)]
+    near = difflib.get_close_matches(spec.lower().removeprefix("configs/"), specs, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
