@@ -1,0 +1,201 @@
+"""Every command and snippet of README.md, CONTRIBUTING.md and docs/: checked, and run where its page says so.
+
+Comments in the pages say how a block is tested; CONTRIBUTING.md, section "Pages", lists them.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import itertools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+from commands.lab import load_script
+from ml_collections import ConfigDict
+
+from bertjax.cli import _parser
+from bertjax.config.defaults import base_config
+from bertjax.config.objectives import objective_class
+from bertjax.config.overrides import apply_overrides, load_config, to_json
+from bertjax.config.parse import check
+from bertjax.errors import UserError
+from bertjax.experiment import build
+from bertjax.experiment.abstract_inputs import placeholder_vocabulary
+
+ROOT = Path(__file__).parents[1]
+follow = load_script(ROOT / "scripts" / "follow_tutorials.py")
+PAGES = follow.read_pages()
+LANGUAGES = {"bash", "python", "text", "diff", "json", "yaml", "toml", "mermaid"}
+SHELL = set("cd cat cp echo export printf mkdir mv rm ls head tail wc wait kill sleep grep sort true test [ : python".split())
+SEPARATORS = {";", "&&", "||", "|", "&", "(", ")", "{", "}", "do", "done", "then", "else", "fi", "if", "while", "!"}
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)|\$\([^)]*\)|\$[!?$]")
+_HEREDOC = re.compile(r"<<-?\s*'?\"?(\w+)'?\"?([^\n]*)\n(.*?)\n\1(?=\n|$)", re.DOTALL)
+
+
+def split_shell(text: str, variables: dict[str, str]) -> Iterator[list[str]]:
+    """The words of every simple command; variables are those of the page so far, and get the assignments of the text."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        return variables.get(name, match[2] if match[2] is not None else "0") if name else "0"
+
+    for statement in _statements(_HEREDOC.sub(r"\2", text).replace("\\\n", " ")):
+        lexer = shlex.shlex(_VARIABLE.sub(value, statement), posix=True, punctuation_chars=True)
+        lexer.whitespace_split, lexer.commenters = True, ""
+        words: list[str] = []
+        for token in itertools.chain(itertools.takewhile(lambda token: not token.startswith("#"), lexer), ";"):
+            if token in SEPARATORS or set(token) <= set(";&|()"):
+                yield from _command(words, variables)
+                words = []
+            else:
+                words.append(token)
+
+
+def _statements(text: str) -> Iterator[str]:
+    """Lines, joined where a quotation goes on."""
+    statement = ""
+    for line in text.split("\n"):
+        statement += line
+        try:
+            shlex.split(statement, comments=True)
+        except ValueError:
+            statement += "\n"
+            continue
+        yield statement
+        statement = ""
+    assert not statement, f"no closing quotation in {statement!r}"
+
+
+def _command(words: list[str], variables: dict[str, str]) -> Iterator[list[str]]:
+    words = [word for index, word in enumerate(words) if not _redirects(words, index)]
+    if words[:1] == ["for"]:
+        variables[words[1]] = words[3] if len(words) > 3 else "0"
+        return
+    if words[:1] == ["export"]:
+        words = words[1:]
+    while words and (match := re.fullmatch(r"(\w+)=(.*)", words[0], re.DOTALL)):
+        variables[match[1]] = match[2]
+        words = words[1:]
+    if words:
+        yield words
+
+
+def _redirects(words: list[str], index: int) -> bool:
+    """Whether a word belongs to a redirection: `2>&1 >file`."""
+    around = [words[index - 1] if index else "", words[index], *words[index + 1 : index + 2], ""]
+    before, word, after = (bool(each) and set(each) <= set("<>&") for each in around[:3])
+    return before or word or (after and around[1] in "12")
+
+
+def check_command(words: list[str], needs: bool) -> None:
+    """Raises AssertionError or UserError for a command that does not exist, or options that it does not have."""
+    names = [Path(word).name for word in words]
+    if "bertjax" in names[:1] or ("bertjax" in names and needs and not names[0].endswith("docker")):
+        check_bertjax(words[names.index("bertjax") + 1 :])
+    elif words[0].startswith("scripts/launch/"):
+        assert (ROOT / words[0]).is_file(), f"{words[0]} does not exist"
+        if "--" in words:
+            check_bertjax(["pretrain", *words[words.index("--") + 1 :]])
+    elif words[0] in ("python", "python3") and words[1:2] and words[1].startswith(("scripts/", "tests/")):
+        check_script(words[1], words[2:])
+    else:
+        assert needs or words[0] in SHELL, f"{words[0]} may be missing: say `<!-- block: needs {words[0]} -->`"
+
+
+def check_script(path: str, arguments: list[str]) -> None:
+    """A script and its flags are there; keys of a config are those that there are."""
+    assert (ROOT / path).is_file(), f"{path} does not exist"
+    source = (ROOT / path).read_text(encoding="utf-8")
+    keys = [word for word in arguments if word.startswith("--config.")]
+    flags = [word.partition("=")[0] for word in arguments if word.startswith("--") and word not in keys]
+    missing = [flag for flag in flags if f'"{flag}"' not in source and not (flag == "--config" and keys)]
+    assert not missing, f"{path} has no {missing[0]}"
+    apply_overrides(base_config(), keys)
+
+
+def check_bertjax(words: list[str]) -> None:
+    """The words are a command line of bertjax; `...` stands for arguments that do not matter."""
+    elided = "..." in words
+    words = [word for word in words if word != "..."]
+    config_given = any(word.partition("=")[0] == "--config" for word in words)
+    if elided and not config_given:
+        words += ["--config", "configs/bert.py:base"]
+    try:
+        options, rest = _parser().parse_known_args(words)
+    except SystemExit as stopped:
+        assert stopped.code == 0, f"bertjax does not accept {shlex.join(words)}"
+        return
+    if getattr(options.module, "REQUIRES_CONFIG", False):
+        cfg = apply_overrides(load_config(options.config), rest)
+        check(cfg)
+        if options.command == "pretrain":
+            resolve(to_json(cfg))
+    else:
+        assert [word for word in rest if word.startswith("--")] == [], f"unknown argument in {shlex.join(words)}"
+
+
+@functools.cache
+def resolve(text: str) -> None:
+    """Makes what a run would train, by shapes alone."""
+    from bertjax.config.overrides import from_json
+
+    cfg = from_json(text)
+    if not objective_class(cfg.objective.name).uses_teacher:
+        experiment = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size))
+        jax.eval_shape(experiment.abstract_state)
+
+
+def check_python(text: str) -> None:
+    """The text is Python, and what it takes from bertjax exists."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "bertjax":
+                    importlib.import_module(alias.name)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "bertjax":
+            module = importlib.import_module(node.module or "")
+            for alias in node.names:
+                if not hasattr(module, alias.name):
+                    importlib.import_module(f"{node.module}.{alias.name}")
+        elif isinstance(node, ast.Attribute) and (path := _dotted(node)) and path[0] == "bertjax":
+            functools.reduce(getattr, path[1:], importlib.import_module("bertjax"))
+
+
+def _dotted(node: ast.expr) -> list[str]:
+    if isinstance(node, ast.Name):
+        return [node.id]
+    return [*before, node.attr] if isinstance(node, ast.Attribute) and (before := _dotted(node.value)) else []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_block_is_right(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    variables: dict[str, str] = {}
+    wrong = []
+    for block in PAGES[path].blocks:
+        try:
+            check_block(block.language, block.text, block.mode.startswith("needs"), variables)
+        except (AssertionError, UserError, SyntaxError, ImportError, AttributeError, ValueError) as error:
+            message = str(error).partition("\nassert")[0]
+            wrong.append(f"{block.name}: {type(error).__name__}: {message}")
+    assert not wrong, "\n".join(wrong)
+
+
+def check_block(language: str, text: str, needs: bool, variables: dict[str, str]) -> None:
+    """Raises an error that says what is wrong in a block."""
+    assert language in LANGUAGES, f"write one of {', '.join(sorted(LANGUAGES))} after the fence"
+    if language == "python":
+        check_python(text)
+    elif language == "bash":
+        for words in split_shell(text, variables):
+            check_command(words, needs)
