@@ -197,7 +197,9 @@ def main() -> int:
     """Follows the tutorials that the arguments name, all by default; the exit status is 1 if one fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", default=TUTORIALS, metavar="PAGE", help=", ".join(TUTORIALS))
-    parser.add_argument("--keep", type=Path, help="folder for the directories of the tutorials; default: a temporary one")
+    parser.add_argument(
+        "--keep", type=Path, help="folder for the directories of the tutorials; default: a temporary one"
+    )
     parser.add_argument("--timeout", type=float, default=3600, help="seconds per tutorial")
     options = parser.parse_args()
     done: list[Finished] = []

@@ -9,20 +9,15 @@ import ast
 import functools
 import importlib
 import itertools
-import os
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
 import pytest
 from commands.lab import load_script
-from ml_collections import ConfigDict
 
-from bertjax.cli import _parser
+from bertjax.cli import build_parser
 from bertjax.config.defaults import base_config
 from bertjax.config.objectives import objective_class
 from bertjax.config.overrides import apply_overrides, load_config, to_json
@@ -35,7 +30,10 @@ ROOT = Path(__file__).parents[1]
 follow = load_script(ROOT / "scripts" / "follow_tutorials.py")
 PAGES = follow.read_pages()
 LANGUAGES = {"bash", "python", "text", "diff", "json", "yaml", "toml", "mermaid"}
-SHELL = set("cd cat cp echo export printf mkdir mv rm ls head tail wc wait kill sleep grep sort true test [ : python".split())
+SHELL = set(
+    "cd cat cp echo export printf mkdir mv rm ls head tail wc wait kill sleep grep sort true test [ : python".split()
+)
+TOOLS = {"pytest", "ruff", "mypy", "mkdocs"}  # of the extras that the test environment has
 SEPARATORS = {";", "&&", "||", "|", "&", "(", ")", "{", "}", "do", "done", "then", "else", "fi", "if", "while", "!"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)|\$\([^)]*\)|\$[!?$]")
 _HEREDOC = re.compile(r"<<-?\s*'?\"?(\w+)'?\"?([^\n]*)\n(.*?)\n\1(?=\n|$)", re.DOTALL)
@@ -108,7 +106,8 @@ def check_command(words: list[str], needs: bool) -> None:
     elif words[0] in ("python", "python3") and words[1:2] and words[1].startswith(("scripts/", "tests/")):
         check_script(words[1], words[2:])
     else:
-        assert needs or words[0] in SHELL, f"{words[0]} may be missing: say `<!-- block: needs {words[0]} -->`"
+        known = words[0] in SHELL or names[0] in TOOLS or (ROOT / words[0]).is_file()
+        assert needs or known, f"{words[0]} may be missing: say `<!-- block: needs {words[0]} -->`"
 
 
 def check_script(path: str, arguments: list[str]) -> None:
@@ -122,6 +121,23 @@ def check_script(path: str, arguments: list[str]) -> None:
     apply_overrides(base_config(), keys)
 
 
+def provide(words: list[str]) -> None:
+    """Creates the files and folders that a config names, empty: a reader has them."""
+    for word in words:
+        match = re.fullmatch(
+            r"--config\.(data\.(?:eval_)?sources|task\.(?:train|eval)|data\.tokenizer|init_from)=(.+)", word
+        )
+        for source in match[2].split(",") if match else []:
+            kind, _, where = source.rpartition(":")
+            path = Path(re.sub(r"[#@].*", "", where).replace("**/", "").replace("*", "x"))
+            if kind in ("", "hub", "builtin"):
+                if kind == "" and match and match[1] in ("data.tokenizer", "init_from"):
+                    path.mkdir(parents=True, exist_ok=True)
+            elif not kind.startswith(("hub:", "builtin:")):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+
+
 def check_bertjax(words: list[str]) -> None:
     """The words are a command line of bertjax; `...` stands for arguments that do not matter."""
     elided = "..." in words
@@ -130,11 +146,12 @@ def check_bertjax(words: list[str]) -> None:
     if elided and not config_given:
         words += ["--config", "configs/bert.py:base"]
     try:
-        options, rest = _parser().parse_known_args(words)
+        options, rest = build_parser().parse_known_args(words)
     except SystemExit as stopped:
         assert stopped.code == 0, f"bertjax does not accept {shlex.join(words)}"
         return
     if getattr(options.module, "REQUIRES_CONFIG", False):
+        provide(rest)
         cfg = apply_overrides(load_config(options.config), rest)
         check(cfg)
         if options.command == "pretrain":
@@ -151,7 +168,7 @@ def resolve(text: str) -> None:
     cfg = from_json(text)
     if not objective_class(cfg.objective.name).uses_teacher:
         experiment = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size))
-        jax.eval_shape(experiment.abstract_state)
+        experiment.abstract_state()
 
 
 def check_python(text: str) -> None:
@@ -178,8 +195,10 @@ def _dotted(node: ast.expr) -> list[str]:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_every_block_is_right(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+def test_every_block_is_right(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("configs", "scripts"):
+        (tmp_path / name).symlink_to(ROOT / name)
     variables: dict[str, str] = {}
     wrong = []
     for block in PAGES[path].blocks:
@@ -199,3 +218,38 @@ def check_block(language: str, text: str, needs: bool, variables: dict[str, str]
     elif language == "bash":
         for words in split_shell(text, variables):
             check_command(words, needs)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "message"),
+    [
+        ("", "bertjax config", "after the fence"),
+        ("bash", "echo a; bertjax evaluat --workdir w", "does not accept"),
+        ("bash", "bertjax evaluate --workdir w --stepp 3", "unknown argument|does not accept"),
+        ("bash", "S=1; bertjax pretrain --config configs/quickstart.py --config.train.num_step=$S", "num_steps"),
+        ("bash", "bertjax pretrain --config configs/quickstart.py \\\n  --config.model.num_heads=5", "num_heads"),
+        ("bash", "for i in 0 1; do gcloud x; done", "may be missing"),
+        ("bash", "python scripts/chaos.py --kils 3", "no --kils"),
+        ("bash", "scripts/launch/slurm.sh --nodes 2 -- --config.train.num_step=3 ...", "num_steps"),
+        ("python", "import bertjax\nbertjax.load_pretraine('x')", "load_pretraine"),
+        ("python", "from bertjax.errors import Error", "Error"),
+    ],
+)
+def test_mistakes_are_refused(language: str, text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises((AssertionError, UserError, SyntaxError, ImportError, AttributeError), match=message):
+        check_block(language, text, False, {})
+
+
+def test_comments_say_how_a_block_is_tested(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- blocks: run after docs/a.md -->\n```bash\nA=1\n```\n<!-- block: needs b -->\n```bash\nc\n```\n"
+    )
+    read = follow.read_page(page, tmp_path)
+    assert read.after == "docs/a.md" and [block.mode for block in read.blocks] == ["run", "needs b"]
+    assert [block.line for block in read.to_run] == [2]
+    for wrong in ("<!-- block: ran -->", "<!-- block: check -->\ntext", "```bash\nno end"):
+        page.write_text(wrong)
+        with pytest.raises(ValueError, match=r"page.md:1|stands before no block"):
+            follow.read_page(page, tmp_path)
