@@ -2,9 +2,9 @@
 
     python scripts/follow_tutorials.py [--keep FOLDER] [PAGE ...]
 
-prints every block with its output and its time, and a table at the end. Variables of a page (`STEPS=${STEPS:-2000}`) are
-set in the environment. The tests take the blocks of README.md and docs/ from here; CONTRIBUTING.md explains the comments
-that say how a block is tested.
+prints every block with its output and its time, and a table at the end. The environment sets the variables of a page
+(`STEPS=${STEPS:-2000}`). The tests take the blocks of README.md and docs/ from here; CONTRIBUTING.md explains the
+comments that say how a block is tested.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Page(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A block that was run: seconds, its output with errors, and the exit status of its page (0 but for the last one)."""
+    """A block that was run: seconds, output with errors; the last one has the exit status of the shell."""
 
     block: Block
     seconds: float
@@ -121,7 +121,7 @@ def read_pages(root: Path = ROOT) -> dict[str, Page]:
 
 
 def shell_script(blocks: Sequence[Block]) -> str:
-    """Returns one shell script of all blocks, which announces every block, so that variables last as in one terminal."""
+    """Returns one script of all blocks, which announces each, so that variables last as in one terminal."""
     parts = ["set -euo pipefail"]
     for index, block in enumerate(blocks):
         parts.append(f"printf '{_MARK}%s %s\\n' {index} \"$EPOCHREALTIME\"")

@@ -30,9 +30,25 @@ ROOT = Path(__file__).parents[1]
 follow = load_script(ROOT / "scripts" / "follow_tutorials.py")
 PAGES = follow.read_pages()
 LANGUAGES = {"bash", "python", "text", "diff", "json", "yaml", "toml", "mermaid"}
-SHELL = set(
-    "cd cat cp echo export printf mkdir mv rm ls head tail wc wait kill sleep grep sort true test [ : python".split()
-)
+SHELL = {
+    "cd",
+    "cat",
+    "cp",
+    "echo",
+    "printf",
+    "mkdir",
+    "mv",
+    "rm",
+    "ls",
+    "head",
+    "tail",
+    "wc",
+    "wait",
+    "kill",
+    "sleep",
+    "grep",
+}
+SHELL |= {"sort", "true", "test", "[", ":", "python"}
 TOOLS = {"pytest", "ruff", "mypy", "mkdocs"}  # of the extras that the test environment has
 SEPARATORS = {";", "&&", "||", "|", "&", "(", ")", "{", "}", "do", "done", "then", "else", "fi", "if", "while", "!"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)|\$\([^)]*\)|\$[!?$]")
@@ -40,7 +56,7 @@ _HEREDOC = re.compile(r"<<-?\s*'?\"?(\w+)'?\"?([^\n]*)\n(.*?)\n\1(?=\n|$)", re.D
 
 
 def split_shell(text: str, variables: dict[str, str]) -> Iterator[list[str]]:
-    """The words of every simple command; variables are those of the page so far, and get the assignments of the text."""
+    """The words of every simple command; `variables` of the page so far are used, and set."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[3]
