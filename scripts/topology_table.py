@@ -4,7 +4,7 @@
     python scripts/topology_table.py --out topology.jsonl --only large   # cells whose name contains this
     python scripts/topology_table.py --out topology.jsonl --table        # the Markdown of docs/performance.md
 
-Needs libtpu (pip install 'bertjax[ahead]'), not a TPU. A cell takes minutes on two cores and is written at once.
+Needs libtpu (pip install 'bertjax[compile-tpu]'), not a TPU. A cell takes minutes on two cores and is written at once.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CODE = sorted(path for folder in ("bertjax", "configs", "scripts") for path in (ROOT / folder).rglob("*.py"))
-PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+OLD_NAMES = ROOT / "docs" / "appendix" / "renamed.md"
+PAGES = sorted({*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")} - {OLD_NAMES})
 
 _UNIT = "token|line|example|step|epoch|parameter|file|text|batch|device|document|word|sequence|layer|second|process"
 REFUSED = {

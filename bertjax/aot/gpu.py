@@ -95,7 +95,7 @@ def gpu_devices(text: str) -> list[Any]:
     if not any(map(_has_plugin, ("xla_cuda12", "xla_cuda13"))):
         raise UserError(
             f"--topology {text} needs jax's plugin for CUDA, which compiles without a GPU: pip install "
-            "'bertjax[ahead-gpu]' (Linux), or use --devices N"
+            "'bertjax[compile-gpu]' (Linux), or use --devices N"
         )
     from jax.experimental import topologies
 

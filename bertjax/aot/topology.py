@@ -97,7 +97,7 @@ def tpu_devices(text: str) -> list[Any]:
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
         raise UserError(
             f"--topology {text} needs libtpu, the compiler for TPUs, which runs without one: pip install "
-            "'bertjax[ahead]' (Linux on x86-64), or use --devices N"
+            "'bertjax[compile-tpu]' (Linux on x86-64), or use --devices N"
         )
     _configure_libtpu()
     from jax.experimental import topologies

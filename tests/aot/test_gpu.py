@@ -142,7 +142,7 @@ def test_a_mesh_of_absent_gpus_is_cuda() -> None:
 
 @pytest.mark.skipif(HAS_PLUGIN, reason="the plugin is here")
 def test_without_the_plugin_the_way_to_it_is_told() -> None:
-    with pytest.raises(UserError, match=r"pip install 'bertjax\[ahead-gpu\]'"):
+    with pytest.raises(UserError, match=r"pip install 'bertjax\[compile-gpu\]'"):
         gpu_devices("h100")
 
 
