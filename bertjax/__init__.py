@@ -6,16 +6,46 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertjax.hf.pretrained import load_pretrained as load_pretrained
+    from bertjax import data as data
+    from bertjax.api.config import load_config as load_config
+    from bertjax.api.models import embed as embed
+    from bertjax.api.models import fill_mask as fill_mask
+    from bertjax.api.models import load_pretrained as load_pretrained
+    from bertjax.api.models import make_objective as make_objective
+    from bertjax.api.models import predict as predict
+    from bertjax.api.runs import Run as Run
+    from bertjax.api.runs import evaluate as evaluate
+    from bertjax.api.runs import export as export
+    from bertjax.api.runs import finetune as finetune
+    from bertjax.api.runs import open_run as open_run
+    from bertjax.api.runs import pretrain as pretrain
+    from bertjax.api.runs import sweep as sweep
+    from bertjax.config.model import EncoderConfig as EncoderConfig
+    from bertjax.errors import UserError as UserError
+    from bertjax.hf.pretrained import PretrainedModel as PretrainedModel
+    from bertjax.models.encoder import Encoder as Encoder
+    from bertjax.objectives.base import Objective as Objective
 
 __version__ = "0.1.0"
 
-_HOMES = {"load_pretrained": "bertjax.hf.pretrained"}
-__all__ = ["__version__", *_HOMES]
+_NAMES = {
+    "bertjax.api.config": ("load_config",),
+    "bertjax.api.models": ("embed", "fill_mask", "load_pretrained", "make_objective", "predict"),
+    "bertjax.api.runs": ("Run", "evaluate", "export", "finetune", "open_run", "pretrain", "sweep"),
+    "bertjax.config.model": ("EncoderConfig",),
+    "bertjax.errors": ("UserError",),
+    "bertjax.hf.pretrained": ("PretrainedModel",),
+    "bertjax.models.encoder": ("Encoder",),
+    "bertjax.objectives.base": ("Objective",),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = ["__version__", "data", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     """Imports a public name on first use (PEP 562)."""
+    if name == "data":
+        return importlib.import_module("bertjax.data")
     if name not in _HOMES:
         raise AttributeError(f"module 'bertjax' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 from bertjax.errors import UserError
+from bertjax.io.units import parse_size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
         raise UserError("--public needs --push-to-hub OWNER/NAME")
     if options.average_last < 1:
         raise UserError(f"--average-last must be at least 1, not {options.average_last}")
-    shard_bytes = _size(options.max_shard_size)
+    shard_bytes = parse_size("--max-shard-size", options.max_shard_size)
     from bertjax.experiment.workdir import read_config
 
     read_config(options.workdir)  # reports a wrong directory before jax is imported
@@ -58,11 +58,3 @@ def run(options: argparse.Namespace) -> None:
         dtype=options.dtype,
         max_shard_bytes=shard_bytes,
     )
-
-
-def _size(text: str) -> int:
-    """Returns the bytes of a size such as 500MB or 5GB, in powers of 1000 as `transformers` counts them."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG])B", text.strip(), re.IGNORECASE)
-    if match is None or float(match[1]) == 0:
-        raise UserError(f"--max-shard-size must be a size such as 500MB or 5GB, not {text!r}")
-    return int(float(match[1]) * 1000 ** ("KMG".index(match[2].upper()) + 1))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bertjax.config.distributed import DistributedConfig
-from bertjax.config.fields import read_group
 from bertjax.errors import UserError
+from bertjax.report.runs import finetune, sweep
 
 REQUIRES_CONFIG = True
 SUPPORTS_DRY_RUN = True
@@ -37,22 +36,7 @@ def run(options: argparse.Namespace) -> None:
     seeds = options.seeds.split(",") if options.seeds else []
     if not all(seed.strip().isdecimal() for seed in seeds):
         raise UserError(f"--seeds {options.seeds} is not a list of whole numbers such as 0,1,2")
-    from bertjax.experiment.workdir import check_start
-
-    if not seeds and not options.grid:
-        check_start(cfg, workdir)
-    from bertjax.experiment.finetune import finetune
-    from bertjax.experiment.sweep import summarize, sweep
-    from bertjax.report.training_callbacks import ReportWriter, write_seed_scores
-    from bertjax.runtime.process_group import join_processes
-
-    if not seeds and not options.grid:
-        with join_processes(read_group(cfg, DistributedConfig)) as processes:
-            finetune(cfg, workdir, processes, ReportWriter())
-        return
-    results = []
-    for result in sweep(cfg, workdir, [int(seed) for seed in seeds], options.grid, ReportWriter):
-        results.append(result)
-        if cfg.report.enabled and len(result.metrics) > 1:
-            write_seed_scores(result.workdirs, result.metrics)
-    print("\n".join(summarize(results)))
+    if seeds or options.grid:
+        sweep(cfg, workdir, [int(seed) for seed in seeds], options.grid)
+    else:
+        finetune(cfg, workdir)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bertjax.config.distributed import DistributedConfig
-from bertjax.config.fields import read_group
 from bertjax.errors import UserError
+from bertjax.report.runs import pretrain
 
 REQUIRES_CONFIG = True
 SUPPORTS_DRY_RUN = True
@@ -28,15 +27,4 @@ def run(options: argparse.Namespace) -> None:
         return
     if workdir is None:
         raise UserError("--workdir is missing: the directory for checkpoints, metrics and the export")
-    from bertjax.experiment.hub_names import recall_commits
-    from bertjax.experiment.workdir import changed_keys, check_start
-
-    recall_commits(cfg, workdir)
-    changed_keys(workdir, cfg)  # refuses the directory of another run before jax is imported and text is read
-    check_start(cfg, workdir)
-    from bertjax.experiment.pretrain import pretrain
-    from bertjax.report.training_callbacks import ReportWriter
-    from bertjax.runtime.process_group import join_processes
-
-    with join_processes(read_group(cfg, DistributedConfig)) as processes:
-        pretrain(cfg, workdir, processes, ReportWriter())
+    pretrain(cfg, workdir)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import difflib
+from typing import Any, Self
 
 from ml_collections import ConfigDict
 
@@ -81,13 +82,32 @@ class GeneratorConfig(Settings, group="generator"):
     depth_ratio: float = setting(1.0, above=0.0, help="Layers relative to the model's (DeBERTa v3: 1/2).")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
     """One Transformer encoder with its heads; every published model is a value of this class.
 
     Raises:
         UserError: Sizes or choices that cannot be built.
     """
+
+    @classmethod
+    def from_preset(cls, name: str, **changes: Any) -> Self:
+        """Returns a published model, such as `bert-base`, with other values where `changes` names them.
+
+        Raises:
+            UserError: The preset or a field is unknown, or the model cannot be built.
+        """
+        unknown = next((each for each in changes if each not in settings_of(cls)), None)
+        if unknown is not None:
+            near = difflib.get_close_matches(unknown, settings_of(cls), n=1)
+            raise UserError(f"EncoderConfig has no field {unknown!r}{f'; did you mean {near[0]!r}?' if near else ''}")
+        return cls(**(preset(name) | changes))
+
+    def __repr__(self) -> str:
+        """Returns the fields that differ from their defaults."""
+        fields = settings_of(type(self)).items()
+        changed = {name: getattr(self, name) for name, each in fields if getattr(self, name) != each.default}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     def check(self) -> None:
         if self.head_size is None and self.hidden_size % self.num_heads:

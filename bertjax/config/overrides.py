@@ -6,6 +6,7 @@ import difflib
 import functools
 import json
 import linecache
+import os
 import re
 import traceback
 import types
@@ -66,6 +67,31 @@ def apply_overrides(config: ConfigDict, arguments: Sequence[str]) -> ConfigDict:
         UserError: A key is not declared, or a value is not allowed.
     """
     for key, value in [_parse_argument(argument) for argument in arguments]:
+        _assign(config, key, value)
+    return config
+
+
+def set_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
+    """Sets values by dotted key; nothing is set unless all of them are allowed.
+
+    Args:
+        config: The config, which is changed.
+        values: Python values or paths, or text as on the command line: `{"data.sources": "text:a.txt,lines:b.txt"}`.
+
+    Returns:
+        The same config.
+
+    Raises:
+        UserError: A key is not declared, or a value is not allowed.
+    """
+    for key in values:
+        if key not in declared():
+            raise UserError(unknown_key(key, declared()))
+    checked = {}
+    for key, value in values.items():
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        checked[key] = getattr(declared()[key], "parse" if isinstance(value, str) else "check")(key, value)
+    for key, value in checked.items():
         _assign(config, key, value)
     return config
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -14,11 +18,28 @@ from bertjax.config.model import encoder_config
 from bertjax.config.objectives import objective_config
 from bertjax.config.objectives.base import STREAM_FORMATS
 from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
-from bertjax.config.overrides import check_keys
+from bertjax.config.overrides import check_keys, load_config, set_values
 from bertjax.config.phases import list_phases
 from bertjax.config.sources import Source, check_source, parse_source
 from bertjax.config.training import AnomalyConfig, LoopConfig
 from bertjax.errors import UserError
+
+
+def checked_config(
+    config: str | os.PathLike[str] | ConfigDict, overrides: Mapping[str, Any] | None = None
+) -> ConfigDict:
+    """Returns a config with other values, checked; a ConfigDict is copied.
+
+    Args:
+        config: What `--config` takes, such as `bert:base` or `configs/bert.py:base`; or a ConfigDict.
+        overrides: Values by dotted key, as `set_values` takes them.
+
+    Raises:
+        UserError: The file cannot be read, or a key or value is not allowed.
+    """
+    cfg = copy.deepcopy(config) if isinstance(config, ConfigDict) else load_config(os.fspath(config))
+    check(set_values(cfg, overrides or {}))
+    return cfg
 
 
 def check(cfg: ConfigDict) -> None:

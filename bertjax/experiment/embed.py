@@ -101,6 +101,11 @@ def pooling_of(folder: Path, options: EmbedOptions) -> Pooling:
         trained = objective_config(read_config(folder)).embedding_pooling
         if trained is not None:
             pooling = Pooling("cls" if trained == "first" else "mean", normalize=False)
+    return override_pooling(pooling, options)
+
+
+def override_pooling(pooling: Pooling, options: EmbedOptions) -> Pooling:
+    """Returns a pooling with the options that are not None."""
     set_options = {
         name: value for name, value in options._asdict().items() if value is not None and name != "batch_tokens"
     }

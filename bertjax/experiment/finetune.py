@@ -214,13 +214,23 @@ def summary(exp: build.Experiment, task: Task, batches: TaskBatches) -> list[str
     ]
 
 
+def exported_step(cfg: ConfigDict, checkpoints: Checkpoints, last: int) -> int:
+    """Returns the step of the weights to export: the last one, or the best with `task.export_checkpoint=best`.
+
+    Args:
+        cfg: config of the run.
+        checkpoints: its checkpoints.
+        last: its last step.
+    """
+    if cfg.task.export_checkpoint == "best" and cfg.checkpoint.best_metric is not None:
+        return checkpoints.best_step() or last
+    return last
+
+
 def _params_to_export(exp: build.Experiment, checkpoints: Checkpoints, state: TrainState) -> tuple[int, Params]:
-    """Returns step and weights of the last state, or of the best evaluation with `task.export_checkpoint=best`."""
-    step = int(state.step)
-    if exp.cfg.task.export_checkpoint == "best" and exp.cfg.checkpoint.best_metric is not None:
-        best = checkpoints.best_step()
-        if best is not None and best != step:
-            restored = checkpoints.restore(exp.abstract_state(), best, COUNTER_DEFAULTS)
-            assert restored is not None
-            return best, exp.eval_params(restored.state)
-    return step, exp.eval_params(state)
+    step = exported_step(exp.cfg, checkpoints, int(state.step))
+    if step == int(state.step):
+        return step, exp.eval_params(state)
+    restored = checkpoints.restore(exp.abstract_state(), step, COUNTER_DEFAULTS)
+    assert restored is not None
+    return step, exp.eval_params(restored.state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -128,18 +129,19 @@ class SourceModel(NamedTuple):
     two_streams: bool | None = None
 
 
-def load_source_model(folder: str | Path, head: str | None = None) -> SourceModel:
+def load_source_model(folder: str | Path, head: str | None = None, step: int | None = None) -> SourceModel:
     """Loads the model of a Hugging Face folder, an export, a run or the Hub.
 
     Args:
         folder: the folder or work directory, or `hub:NAME[@REVISION]`.
         head: of a run with several networks, takes the first one with this head; the main network by default.
+        step: of a run, the checkpoint; the newest by default.
 
     Raises:
         UserError: the model is missing, a file is broken, or the tokenizer belongs to another model.
     """
     folder = require_model(folder)
-    source = _of_run(folder, head) if (folder / "checkpoints").is_dir() else _of_folder(folder)
+    source = _of_run(folder, head, step) if (folder / "checkpoints").is_dir() else _of_folder(folder)
     if source.tokenizer.size > source.config.vocab_size:
         raise UserError(
             f"{folder}: its tokenizer has {source.tokenizer.size} tokens, its model only {source.config.vocab_size}; "
@@ -166,7 +168,7 @@ def model_digest(config: EncoderConfig, heads: tuple[str, ...], params: Params) 
     return digest.hexdigest()
 
 
-def require_model(name: str | Path) -> Path:
+def require_model(name: str | os.PathLike[str]) -> Path:
     """Returns the folder of a model, downloaded where it is `hub:NAME[@REVISION]`; reads no weights.
 
     Raises:
@@ -186,8 +188,8 @@ def _of_folder(folder: Path) -> SourceModel:
     return SourceModel(model.config, model.heads, jax.device_get(model.params), load_tokenizer(folder))
 
 
-def _of_run(workdir: Path, head: str | None) -> SourceModel:
-    run = load_run(workdir)
+def _of_run(workdir: Path, head: str | None, step: int | None) -> SourceModel:
+    run = load_run(workdir, step)
     objective = run.experiment.objective
     networks = list(objective.networks.items())
     name, network = next((each for each in networks if head in each[1].heads), networks[0])
@@ -210,9 +212,9 @@ class LoadedModel(NamedTuple):
     two_streams: bool | None
 
 
-def load_model(folder: Path, head: str | None = None) -> LoadedModel:
+def load_model(folder: Path, head: str | None = None, step: int | None = None) -> LoadedModel:
     """Loads a model for inference; arguments and errors are those of `load_source_model`."""
-    source = load_source_model(folder, head)
+    source = load_source_model(folder, head, step)
     platform.enable_compile_cache(base_config())
     params = jax.tree.map(jnp.asarray, source.params)
     model = PretrainedModel(float32_config(source.config), params, source.heads)

@@ -13,14 +13,16 @@ from typing import IO, Any, NamedTuple
 
 from bertjax.config.objectives import objective_class
 from bertjax.config.task import TASK_KINDS, TaskConfig, task_config
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens, require_model
 from bertjax.experiment.workdir import read_config
 from bertjax.finetuning.readers.examples import QaExamples, TextExamples
+from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.safe_files import CONFIG, read_json
 from bertjax.inference.predict import Predictor, infer_task_kind, make_task_config
 from bertjax.inference.predict_inputs import WINDOW, PredictInputs, read_inputs
-from bertjax.inference.text_files import is_jsonl, read_records
+from bertjax.inference.text_files import JsonRecord, is_jsonl, read_records
 from bertjax.io.atomic import atomic_file
 from bertjax.io.jsonl import STDIN
 from bertjax.io.progress_bar import ProgressBar
@@ -108,10 +110,33 @@ def load_predictor(folder: Path, options: PredictOptions, files: Sequence[str]) 
     trained = trained_task(folder)
     require_one_label(folder)
     model, tokenizer, _ = load_model(folder)
+    return make_predictor(model, tokenizer, trained, options, first_record(files))
+
+
+def make_predictor(
+    model: PretrainedModel,
+    tokenizer: Tokenizer,
+    trained: TaskConfig | None,
+    options: PredictOptions,
+    first: JsonRecord | None,
+) -> Predictor:
+    """Makes the predictor of a loaded model.
+
+    Args:
+        model: the finetuned model.
+        tokenizer: its tokenizer.
+        trained: settings of its finetuning, if they are known.
+        options: settings that replace them.
+        first: first record of the examples, if they are records; shows whether they are pairs.
+
+    Raises:
+        UserError: the model has no task, or a setting does not suit it.
+    """
+    check_options(options)
     kind = infer_task_kind(model, options.kind or (trained.kind if trained else None))
     names = ("text_column", "pair_column", "label_column", "id_column", "header", "max_length", "allow_no_answer")
     values = {name: getattr(options, name) for name in names}
-    values["pair_column"] = values["pair_column"] or _pair_of(trained, kind, files)
+    values["pair_column"] = values["pair_column"] or _pair_of(trained, kind, first)
     config = make_task_config(model, kind, trained, **values)
     return Predictor(model, tokenizer, config, batch_tokens(options.batch_tokens), options.top_k)
 
@@ -138,15 +163,17 @@ def require_files(files: Sequence[str], flag: str = "--in") -> None:
             raise UserError(f"{flag} {file}: no such file")
 
 
-def _pair_of(trained: TaskConfig | None, kind: str, files: Sequence[str]) -> str | None:
-    """Returns "pair" if the first object of a .jsonl file has such a field and no setting names the column."""
+def first_record(files: Sequence[str]) -> JsonRecord | None:
+    """Returns the first record of a .jsonl file, None for other files."""
+    first = next(iter(files), STDIN)
+    return next(read_records(first.removeprefix("jsonl:")), None) if is_jsonl(first) else None
+
+
+def _pair_of(trained: TaskConfig | None, kind: str, first: JsonRecord | None) -> str | None:
+    """Returns "pair" if the first record has such a field and no setting names the column."""
     if not TASK_KINDS[kind].reads_texts or (trained is not None and trained.kind == kind):
         return None
-    first = next(iter(files), STDIN)
-    if not is_jsonl(first):
-        return None
-    record = next(read_records(first.partition(":")[2] if first.startswith("jsonl:") else first), None)
-    return "pair" if record is not None and "pair" in record.values else None
+    return "pair" if first is not None and "pair" in first.values else None
 
 
 def _input(inputs: PredictInputs, index: int) -> dict[str, Any]:

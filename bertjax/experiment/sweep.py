@@ -15,7 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import parse
-from bertjax.config.overrides import apply_overrides
+from bertjax.config.overrides import set_values
 from bertjax.errors import UserError
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback
@@ -104,7 +104,7 @@ def sweep(
 
 
 def _with_settings(cfg: ConfigDict, settings: Sequence[tuple[str, Any]]) -> ConfigDict:
-    return apply_overrides(copy.deepcopy(cfg), [f"--config.{key}={value}" for key, value in settings])
+    return set_values(copy.deepcopy(cfg), dict(settings))
 
 
 def grid_points(grid: Sequence[str]) -> Iterator[SweepPoint]:

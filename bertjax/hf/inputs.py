@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.models.encoder import count_positions
 from bertjax.models.two_stream import check_two_streams
 
 Inputs = dict[str, Array]
@@ -130,12 +131,7 @@ def target_positions(target_mapping: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _count_positions(config: EncoderConfig, limit: int | None, ids: np.ndarray) -> np.ndarray:
-    """Counts positions from 0; where the table has an offset, padding gets -1 and is not counted.
-
-    So RoBERTa was trained (transformers: create_position_ids_from_input_ids).
-    """
-    real = ids != config.pad_token_id if config.position_offset else np.ones(ids.shape, bool)
-    positions = np.cumsum(real, axis=1) * real - 1
+    positions = np.asarray(count_positions(config, jnp.asarray(ids)))
     if limit is not None and positions.max() >= limit:
         raise UserError(f"a sequence has {positions.max() + 1} tokens; the model has {limit} positions")
     return positions

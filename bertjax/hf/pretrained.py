@@ -12,6 +12,8 @@ from bertjax.hf.forward import ModelOutput, run_model
 from bertjax.hf.inputs import check_inputs, check_two_stream_inputs
 from bertjax.hf.load import ModelWeights, read_folder
 from bertjax.hf.save import save_pretrained
+from bertjax.models.encoder import Encoder
+from bertjax.models.model import Model, bind
 
 
 class PretrainedModel(ModelWeights):
@@ -55,6 +57,16 @@ class PretrainedModel(ModelWeights):
             self.config, self.heads, self.params, inputs, streams=streams, output_hidden_states=output_hidden_states
         )
         return output if output_memory else output._replace(memory=None)
+
+    @property
+    def module(self) -> Model:
+        """The network with its heads as an `nnx.Module`, which holds the same arrays as `params`."""
+        return bind(self.config, self.heads, self.params)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder as an `nnx.Module`, to call, differentiate or train in a loop of your own."""
+        return self.module.encoder
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes a folder that `transformers` loads, and reads it back to compare; see `save.save_pretrained`.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertjax.config.sources import TASK_SOURCES, parse_task_source
-from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
-from bertjax.errors import UserError
+from bertjax.config.task import TASK_KINDS, QaConfig, TaskConfig, TokensConfig
+from bertjax.errors import UserError, shortened
 from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.squad import read_answers
 from bertjax.finetuning.readers.tables import read_rows
@@ -90,16 +90,63 @@ def read_inputs(
     Raises:
         UserError: something cannot be read; names file and line.
     """
+    yield from _windows(config, (each for file in files for each in _read_file(config, file, gold)), gold, window)
+
+
+def read_values(
+    config: TaskConfig, records: Iterable[JsonRecord], window: int | None = WINDOW
+) -> Iterator[PredictInputs]:
+    """Yields the examples of records (see `to_record`), as `read_inputs` does those of a .jsonl file.
+
+    Args:
+        config: settings with which the examples are read.
+        records: the examples.
+        window: number of examples at a time; None: all at once.
+
+    Raises:
+        UserError: a record does not suit the task; names it.
+    """
+    return _windows(config, _read_records(config, iter(records), gold=False), False, window)
+
+
+def to_record(value: Any, index: int, kind: str) -> JsonRecord:
+    """Returns an example that Python holds as a record.
+
+    Args:
+        value: a text, a pair of texts, a question with its context, or a list of words, as the task reads; or a mapping
+            with the fields of a .jsonl file.
+        index: its number, for messages.
+        kind: kind of the task.
+
+    Raises:
+        UserError: the value is nothing that a model of this kind reads.
+    """
+    where = f"inputs[{index}]"
+    if isinstance(value, Mapping):
+        return JsonRecord(where, dict(value))
+    spec = TASK_KINDS[kind]
+    if isinstance(value, str) and spec is not QaConfig:
+        return JsonRecord(where, {"text": value})
+    if isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(each, str) for each in value):
+        if spec is TokensConfig:
+            return JsonRecord(where, {"words": list(value)})
+        if len(value) == 2:
+            names = ("question", "context") if spec is QaConfig else ("text", "pair")
+            return JsonRecord(where, dict(zip(names, value, strict=True)))
+    wanted = "(question, context)" if spec is QaConfig else "a text or a list of words" if spec is TokensConfig else ""
+    raise UserError(
+        f"{where}: give {wanted or 'a text or a pair of texts'}, or a dict of fields, not {shortened(value)}"
+    )
+
+
+def _windows(
+    config: TaskConfig, examples: Iterator[_Example], gold: bool, window: int | None
+) -> Iterator[PredictInputs]:
+    count = 0
     try:
-        pending: list[_Example] = []
-        count = 0
-        for example in itertools.chain.from_iterable(_read_file(config, file, gold) for file in files):
-            pending.append(example)
-            if len(pending) == window:
-                yield _collect(config, pending, count, gold)
-                count, pending = count + len(pending), []
-        if pending:
+        while pending := list(itertools.islice(examples, window)):
             yield _collect(config, pending, count, gold)
+            count += len(pending)
     except UserError as error:
         raise name_flags(error) from None
 

@@ -1,8 +1,11 @@
-"""Formats sizes and times for the console."""
+"""Sizes and times as text."""
 
 from __future__ import annotations
 
 import math
+import re
+
+from bertjax.errors import UserError
 
 
 def format_bytes(size: float) -> str:
@@ -15,3 +18,19 @@ def format_seconds(seconds: float) -> str:
     if math.isinf(seconds):
         return "never"
     return f"{1000 * seconds:,.0f} ms" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"
+
+
+def parse_size(name: str, text: str) -> int:
+    """Returns the bytes of a size such as 500MB or 5GB, in powers of 1000 as `transformers` counts them.
+
+    Args:
+        name: flag or argument, for the message.
+        text: the size.
+
+    Raises:
+        UserError: the text is not a size.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG])B", text.strip(), re.IGNORECASE)
+    if match is None or float(match[1]) == 0:
+        raise UserError(f"{name} must be a size such as 500MB or 5GB, not {text!r}")
+    return int(float(match[1]) * 1000 ** ("KMG".index(match[2].upper()) + 1))

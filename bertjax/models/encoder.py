@@ -43,7 +43,14 @@ class EncoderOutput(NamedTuple):
 
 
 class Encoder(nnx.Module):
-    """A Transformer encoder, composed as its config says, with parameters stacked over the layers."""
+    """A Transformer encoder, composed as its config says, with parameters stacked over the layers.
+
+    A pure function of its inputs and parameters: `jax.jit`, `jax.grad` and `jax.vmap` take it as it is.
+
+    Args:
+        config: architecture.
+        rngs: the stream `params` draws the parameters.
+    """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         attention = config.attention_position
@@ -60,19 +67,29 @@ class Encoder(nnx.Module):
         self.norm = make_norm(config.hidden_size, config, rngs) if config.norm_placement != "post" else None
         self.config = config
 
+    def __repr__(self) -> str:
+        return describe_module(self, self.config)
+
+    __str__ = __repr__
+
     def __call__(
         self,
         input_ids: Int[Array, "B S"],
-        segment_ids: Int[Array, "B S"],
-        position_ids: Int[Array, "B S"],
-        token_type_ids: Int[Array, "B S"],
+        attention_mask: Int[Array, "B S"] | None = None,
+        token_type_ids: Int[Array, "B S"] | None = None,
+        position_ids: Int[Array, "B S"] | None = None,
+        *,
         key: Key | None = None,
         collect: tuple[str, ...] = (),
     ) -> EncoderOutput:
         """Computes the hidden states of every token.
 
         Args:
-            input_ids, segment_ids, position_ids, token_type_ids: as in `types.Batch`.
+            input_ids: as in `types.Batch`; their range is not checked.
+            attention_mask: 1 = real token, 0 = padding; or the `segment_ids` of `types.Batch`, whose examples 1, 2, ...
+                attend only to themselves. None = all tokens are real.
+            token_type_ids: None = zeros.
+            position_ids: counted from 0; None = counted from the first token (RoBERTa: without padding).
             key: of the dropout; None = no dropout.
             collect: what to return besides the last hidden state: `hidden_states` of all layers; `before_last`;
                 `layers/3/query` and the like, one of `Layer.attention_tensors`. The latter are recomputed from the
@@ -81,6 +98,9 @@ class Encoder(nnx.Module):
         Raises:
             UserError: `collect` names a layer or tensor that does not exist.
         """
+        segment_ids = jnp.ones_like(input_ids) if attention_mask is None else attention_mask
+        token_type_ids = jnp.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        position_ids = count_positions(self.config, input_ids) if position_ids is None else position_ids
         keys = (None,) * 3 if key is None else jax.random.split(key, 3)
         x = shard_batch(self.embeddings(input_ids, position_ids, token_type_ids, segment_ids, keys[0]))
         position_key = None if key is None else jax.random.fold_in(key, len(keys) + 1)
@@ -175,6 +195,31 @@ class Encoder(nnx.Module):
             "attention_norms": None if self.attention_norms is None else self.attention_norms.layers,
         }
         return {name: nnx.to_pure_dict(nnx.state(stack)) for name, stack in stacks.items() if stack is not None}
+
+
+def count_positions(config: EncoderConfig, input_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
+    """Counts positions from 0; where the table has an offset, padding gets -1 and is not counted.
+
+    So RoBERTa was trained (transformers: create_position_ids_from_input_ids).
+    """
+    real = input_ids != config.pad_token_id if config.position_offset else jnp.ones_like(input_ids, bool)
+    return (jnp.cumsum(real, axis=1) * real - 1).astype(jnp.int32)
+
+
+def describe_module(module: nnx.Module, config: EncoderConfig) -> str:
+    """Returns the class, architecture and parameters of a module in a few lines, one per direct part.
+
+    Args:
+        module: an encoder, or a model with heads.
+        config: its architecture.
+    """
+    params = nnx.to_pure_dict(nnx.state(module))
+    sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(part)) for name, part in params.items()}
+    lines = [
+        f"{type(module).__name__}({config.family}: {config.num_layers} layers of {config.hidden_size}, "
+        f"{config.num_heads} heads, {config.vocab_size:,} tokens; {sum(sizes.values()):,} parameters)"
+    ]
+    return "\n".join(lines + [f"  {name}: {size:,}" for name, size in sizes.items()])
 
 
 def _tensors_by_layer(config: EncoderConfig, collect: tuple[str, ...]) -> dict[int, list[str]]:

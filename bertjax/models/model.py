@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
 from bertjax.models.disentangled_attention import restrict_queries
-from bertjax.models.encoder import Encoder, EncoderOutput
+from bertjax.models.encoder import Encoder, EncoderOutput, describe_module
 from bertjax.models.heads import (
     MlmHead,
     Pooler,
@@ -72,6 +72,11 @@ class Model(nnx.Module):
         self.answer_head = score_head("question_answering", 2, config.token_classifier_dense)
         self.config = config
 
+    def __repr__(self) -> str:
+        return describe_module(self, self.config)
+
+    __str__ = __repr__
+
     def encode(
         self,
         input_ids: Int[Array, "B S"],
@@ -81,10 +86,14 @@ class Model(nnx.Module):
         key: Key | None = None,
         collect: tuple[str, ...] = (),
     ) -> EncoderOutput:
-        """Runs the encoder, and collects what `mlm_hidden_states` needs. Args: as in `Encoder.__call__`."""
+        """Runs the encoder, and collects what `mlm_hidden_states` needs; the arrays are those of `types.Batch`.
+
+        Args:
+            input_ids, segment_ids, position_ids, token_type_ids, key, collect: as in `Encoder.__call__`.
+        """
         if self.decoder_positions is not None:
             collect = (*collect, "before_last")
-        return self.encoder(input_ids, segment_ids, position_ids, token_type_ids, key, collect)
+        return self.encoder(input_ids, segment_ids, token_type_ids, position_ids, key=key, collect=collect)
 
     def mlm_hidden_states(
         self,

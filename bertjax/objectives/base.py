@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from bertjax.config.model import EncoderConfig
@@ -133,6 +134,50 @@ class Objective:
             The sums of the weighted losses and of further metrics, and the new carry.
         """
         raise NotImplementedError
+
+    def mean_loss(
+        self,
+        params: Params,
+        batch: Batch,
+        key: Key,
+        cursor: int | Array = 0,
+        *,
+        inputs: StepInputs | None = None,
+        train: bool = True,
+    ) -> tuple[Array, dict[str, Array]]:
+        """Computes the weighted loss of a batch, for a training loop of one's own; differentiate it by `params`.
+
+        Args:
+            params: the trained parameters.
+            batch: a batch as it was read.
+            key: the key of the run, from which masks and dropout are drawn.
+            cursor: the index of the batch.
+            inputs: frozen arrays and the carry; None for objectives that have none.
+            train: False = no dropout.
+
+        Returns:
+            The loss, and the mean of every loss and metric by name.
+        """
+        mask_key, dropout_key = jax.random.split(key)
+        batch = self.corrupt(batch, mask_key, jnp.asarray(cursor, jnp.int32))
+        dropout_key = jax.random.fold_in(dropout_key, cursor)
+        sums, _ = self.loss(params, inputs or StepInputs({}, {}), batch, dropout_key, train)
+        means = {name: each.value / jnp.maximum(each.count, 1.0) for name, each in sums.items()}
+        return weighted_loss(sums, self.counts(batch), self.loss_weights), means
+
+
+def weighted_loss(sums: Mapping[str, Sum], counts: Mapping[str, Array], loss_weights: Mapping[str, float]) -> Array:
+    """Adds up the losses as weight * value / max(count, 1).
+
+    Args:
+        sums: losses of this part of the batch; their own counts are not used.
+        counts: counts of the whole global batch.
+        loss_weights: factor of every loss.
+    """
+    return sum(
+        (weight * sums[name].value / jnp.maximum(counts[name], 1.0) for name, weight in loss_weights.items()),
+        start=jnp.zeros((), jnp.float32),
+    )
 
 
 def example_keys(key: Key, batch: Batch, copies: str = "example_epochs") -> Array:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from bertjax.io.tree_paths import flatten_tree
-from bertjax.objectives.base import Objective, StepInputs
+from bertjax.objectives.base import Objective, StepInputs, weighted_loss
 from bertjax.training.grad_accumulation import accumulate_grads
 from bertjax.training.param_rules import num_stacked, virtual_paths
 from bertjax.training.sharding import BATCH, state_shardings
@@ -125,20 +125,6 @@ def layer_names(params: Params) -> list[str]:
 def _total(tree: Any) -> Array:
     """Returns a number that is finite only if every value of the tree is."""
     return sum((jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
-
-
-def weighted_loss(sums: dict[str, Sum], counts: dict[str, Array], loss_weights: dict[str, float]) -> Array:
-    """Adds up the losses as weight * value / max(count, 1).
-
-    Args:
-        sums: Losses of this part of the batch; their own counts are not used.
-        counts: Counts of the whole global batch.
-        loss_weights: Factor of every loss.
-    """
-    return sum(
-        (weight * sums[name].value / jnp.maximum(counts[name], 1.0) for name, weight in loss_weights.items()),
-        start=jnp.zeros((), jnp.float32),
-    )
 
 
 def eval_step(

@@ -89,7 +89,7 @@ def test_the_encoder_is_torchs(placement: str, act: str, position: str) -> None:
     segments = (np.arange(LENGTH)[None] < np.asarray([LENGTH, 6, 1])[:, None]).astype(np.int32)
     positions = np.tile(np.arange(LENGTH, dtype=np.int32), (3, 1))
     inputs = [jnp.asarray(each) for each in (ids, segments, positions, np.zeros_like(ids))]
-    run = jax.jit(lambda params, inputs: bind(config, (), params).encoder(*inputs, collect=("hidden_states",)))
+    run = jax.jit(lambda params, inputs: bind(config, (), params).encode(*inputs, collect=("hidden_states",)))
     out = run(params, inputs)
 
     table = np.asarray(params["encoder"]["embeddings"]["word_embeddings"]["embedding"])

@@ -1,0 +1,71 @@
+"""Runs with their reports, as the commands and the Python API start them: checked before jax is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ml_collections import ConfigDict
+
+from bertjax.config.distributed import DistributedConfig
+from bertjax.config.fields import read_group
+from bertjax.experiment.hub_names import recall_commits
+from bertjax.experiment.workdir import changed_keys, check_start
+
+if TYPE_CHECKING:
+    from bertjax.experiment.sweep import SweepResult
+
+
+def pretrain(cfg: ConfigDict, workdir: Path) -> None:
+    """Trains and exports a model and writes its report; the same call resumes a run.
+
+    Args:
+        cfg: checked config.
+        workdir: work directory of the run.
+
+    Raises:
+        UserError: config or data are unsuitable, or `workdir` holds another run.
+        StoppedBySignal: after SIGTERM or SIGINT, when the state is saved.
+    """
+    recall_commits(cfg, workdir)
+    changed_keys(workdir, cfg)  # refuses the directory of another run before any text is read
+    check_start(cfg, workdir)
+    from bertjax.experiment.pretrain import pretrain
+    from bertjax.report.training_callbacks import ReportWriter
+    from bertjax.runtime.process_group import join_processes
+
+    with join_processes(read_group(cfg, DistributedConfig)) as processes:
+        pretrain(cfg, workdir, processes, ReportWriter())
+
+
+def finetune(cfg: ConfigDict, workdir: Path) -> None:
+    """Trains, scores and exports a task and writes its report; arguments and errors are those of `pretrain`."""
+    check_start(cfg, workdir)
+    from bertjax.experiment.finetune import finetune
+    from bertjax.report.training_callbacks import ReportWriter
+    from bertjax.runtime.process_group import join_processes
+
+    with join_processes(read_group(cfg, DistributedConfig)) as processes:
+        finetune(cfg, workdir, processes, ReportWriter())
+
+
+def sweep(cfg: ConfigDict, workdir: Path, seeds: Sequence[int], grid: Sequence[str]) -> list[SweepResult]:
+    """Finetunes every point of a grid with every seed, and prints their means; arguments as in `experiment.sweep`.
+
+    Args:
+        cfg: config of the task.
+        workdir: directory of all runs.
+        seeds: seeds; that of the config if there are none.
+        grid: texts of the form KEY=VALUE,VALUE.
+    """
+    from bertjax.experiment.sweep import summarize, sweep
+    from bertjax.report.training_callbacks import ReportWriter, write_seed_scores
+
+    results = []
+    for result in sweep(cfg, workdir, seeds, grid, ReportWriter):
+        results.append(result)
+        if cfg.report.enabled and len(result.metrics) > 1:
+            write_seed_scores(result.workdirs, result.metrics)
+    print("\n".join(summarize(results)))
+    return results
