@@ -213,7 +213,11 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(folder: Path, head: str | None = None, step: int | None = None) -> LoadedModel:
-    """Loads a model for inference; arguments and errors are those of `load_source_model`."""
+    """Loads a model for inference; errors are those of `load_source_model`.
+
+    Args:
+        folder, head, step: as in `load_source_model`.
+    """
     source = load_source_model(folder, head, step)
     platform.enable_compile_cache(base_config())
     params = jax.tree.map(jnp.asarray, source.params)

@@ -133,9 +133,11 @@ def to_record(value: Any, index: int, kind: str) -> JsonRecord:
         if len(value) == 2:
             names = ("question", "context") if spec is QaConfig else ("text", "pair")
             return JsonRecord(where, dict(zip(names, value, strict=True)))
-    wanted = "(question, context)" if spec is QaConfig else "a text or a list of words" if spec is TokensConfig else ""
+    expected = (
+        "(question, context)" if spec is QaConfig else "a text or a list of words" if spec is TokensConfig else ""
+    )
     raise UserError(
-        f"{where}: give {wanted or 'a text or a pair of texts'}, or a dict of fields, not {shortened(value)}"
+        f"{where}: give {expected or 'a text or a pair of texts'}, or a dict of fields, not {shortened(value)}"
     )
 
 
