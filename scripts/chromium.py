@@ -1,4 +1,4 @@
-"""Drives headless Chromium through a pipe: page width, console messages, pointer, screenshots.
+"""Drives headless Chromium through a pipe: page width, console messages, pointer, screenshots, defects of a page.
 
 Needs no driver and no library: the DevTools protocol is JSON, terminated by a zero byte, on file descriptors 3 and 4.
 """
@@ -29,12 +29,70 @@ OFFLINE = (
     "--disable-quic",
     "--disable-extensions",
     "--no-first-run",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 SECONDS = 60.0
 _AS_3_AND_4 = (
     "import os,sys; r,w=map(int,sys.argv[1:3]); os.dup2(r,3); os.dup2(w,4); os.execv(sys.argv[3],sys.argv[3:])"
 )
+
+
+DEFECTS = """() => {
+  const defects = [];
+  const name = (element) => {
+    const kind = element.className?.baseVal ?? element.className;
+    return `${element.tagName.toLowerCase()}${kind ? '.' + String(kind).trim().replace(/ +/g, '.') : ''}`;
+  };
+  const isShown = (element) => {
+    const box = element.getBoundingClientRect();
+    return box.width > 1 && box.height > 1 && element.checkVisibility({ opacityProperty: true, visibilityProperty: true });
+  };
+  const scrolls = (element) => {
+    for (let each = element.parentElement; each && each !== document.body; each = each.parentElement) {
+      if (getComputedStyle(each).overflowX !== 'visible') return true;
+    }
+    return false;
+  };
+  const wide = document.documentElement.scrollWidth;
+  if (wide > innerWidth) defects.push(`the page is ${wide} wide in a window of ${innerWidth}`);
+  const numbers = (text) => {
+    const [r, g, b, a = 1] = text.match(/[\\d.]+(?:e-?\\d+)?/g).map(Number);
+    return text.startsWith('color(') ? [255 * r, 255 * g, 255 * b, a] : [r, g, b, a];
+  };
+  const over = (front, back) => back.map((value, index) => front[3] * front[index] + (1 - front[3]) * value);
+  const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+  const contrast = (element) => {
+    const layers = [];
+    for (let each = element; each; each = each.parentElement) {
+      layers.push(numbers(getComputedStyle(each).backgroundColor));
+      if (layers.at(-1)[3] === 1) break;
+    }
+    const back = layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255]);
+    const [low, high] = [light(over(numbers(getComputedStyle(element).color), back)), light(back)].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  };
+  const elements = [...document.body.querySelectorAll('*')].filter(isShown);
+  const counted = new Set();
+  const report = (element, text) => {
+    const key = name(element) + text;
+    if (!counted.has(key)) defects.push(`${name(element)} “${element.textContent.trim().slice(0, 30)}” ${text}`);
+    counted.add(key);
+  };
+  for (const element of elements) {
+    const box = element.getBoundingClientRect();
+    if (box.right > innerWidth + 1 && box.left < innerWidth && !scrolls(element)) report(element, 'ends right of the window');
+    if ([...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) {
+      const ratio = contrast(element);
+      if (ratio < 4.5) report(element, `has a contrast of ${ratio.toFixed(2)}`);
+    }
+    if (element.matches('button, select, summary, nav a') && Math.min(box.width, box.height) < 23.5) {
+      report(element, `is ${box.width.toFixed(0)} x ${box.height.toFixed(0)}, too small to tap`);
+    }
+  }
+  return defects.slice(0, 20);
+}"""
+"""Returns defects of a page as sentences: WCAG 2.2 AA has 4.5 as contrast of text and 24 pixels as size of targets."""
 
 
 def find_chromium() -> str | None:
@@ -43,7 +101,7 @@ def find_chromium() -> str | None:
 
 
 @contextlib.contextmanager
-def chromium(dark: bool = False) -> Iterator[Tab]:
+def chromium() -> Iterator[Tab]:
     """Opens a tab of a browser with an empty profile and without network; closes it at the end."""
     binary = find_chromium()
     if binary is None:
@@ -62,7 +120,7 @@ def chromium(dark: bool = False) -> Iterator[Tab]:
         os.close(to_browser)
         os.close(from_browser)
         try:
-            yield Tab(Wire(from_us, to_us), dark)
+            yield Tab(Wire(from_us, to_us))
         finally:
             process.terminate()
             process.wait(SECONDS)
@@ -121,29 +179,34 @@ class Wire:
 class Tab:
     """A tab that shows one page at a time."""
 
-    def __init__(self, wire: Wire, dark: bool):
+    def __init__(self, wire: Wire):
         self._wire = wire
         target = wire.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = wire.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        scheme = "dark" if dark else "light"
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.media()
+
+    def media(self, dark: bool = False, kind: str = "") -> None:
+        """Emulates a colour scheme and a medium, such as `print`, from the next page on."""
+        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.call("Emulation.setEmulatedMedia", media=kind, features=features)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         return self._wire.call(method, self._session, **parameters)
 
-    def open(self, path: Path, width: int, height: int = 900, phone: bool = False, scale: float = 1.0) -> None:
-        """Loads a file at that size in CSS pixels and waits until its scripts have run."""
+    def open(self, page: Path | str, width: int, height: int = 900, phone: bool = False, scale: float = 1.0) -> None:
+        """Loads a file or address at that size in CSS pixels and waits until its scripts have run."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone
         )
         self._wire.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        url = page if isinstance(page, str) else page.resolve().as_uri()
+        self.call("Page.navigate", url=url)
         until = time.monotonic() + SECONDS
-        while self.run("document.readyState + '|' + location.protocol") != "complete|file:":
+        while not self.run("document.readyState == 'complete' && location.protocol != 'about:'"):
             if time.monotonic() > until:
-                raise TimeoutError(f"{path} does not load")
+                raise TimeoutError(f"{page} does not load")
             time.sleep(0.02)
 
     def run(self, script: str) -> Any:
@@ -180,7 +243,13 @@ class Tab:
         requested = [
             e["params"]["request"]["url"] for e in self._wire.events if e["method"] == "Network.requestWillBeSent"
         ]
-        return [url for url in requested if not url.startswith(("file:", "data:"))]
+        return [url for url in requested if not url.startswith(("file:", "data:", "http://127.0.0.1:"))]
+
+    def defects(self) -> list[str]:
+        """Returns what is wrong with the page: console messages, width, contrast of text (WCAG AA), small buttons."""
+        defects = [f"console: {each}" for each in self.complaints()]
+        defects += [f"request to {each}" for each in self.requests()]
+        return defects + self.run(f"({DEFECTS})()")
 
     def picture(self, path: Path, top: float = 0.0, height: float | None = None) -> None:
         """Returns a PNG of the page from `top` on, in CSS pixels; without `height` up to its end."""

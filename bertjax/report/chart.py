@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.report.downsample import downsample_indices, smooth_series
+from bertjax.report.page import with_code
 from bertjax.report.run_record import Series
 from bertjax.report.scales import SPAN, Scale, make_scale, number
 
@@ -95,7 +96,7 @@ def _note(chart: Chart) -> str:
     gaps = sum(int(np.isnan(line.y).sum()) for line in chart.lines)
     notes = [chart.note] if chart.note else []
     notes += [f"Gaps: {gaps:,} non-finite value{'s' if gaps > 1 else ''}."] if gaps else []
-    return f'<p class="note">{escape(" ".join(notes))}</p>' if notes else ""
+    return f'<p class="note">{with_code(" ".join(notes))}</p>' if notes else ""
 
 
 class _Drawn(NamedTuple):
@@ -126,7 +127,7 @@ def _views(chart: Chart, lines: Sequence[Line]) -> list[View]:
         ends = np.concatenate([np.zeros(0), *(np.asarray(line.xs[axis]) for line in lines if axis in line.xs)])
         ends = ends[np.isfinite(ends)]
         first, last = (float(ends.min()), float(ends.max())) if len(ends) else (0.0, 1.0)
-        first = 0.0 if 0 <= first < 0.2 * last else first
+        first = min(first, 0.0)  # steps, tokens and FLOPs count from 0: charts below each other line up
         views.append(View(axis, Scale(first, last if last > first else first + 1.0), scale))
     return views
 
@@ -217,13 +218,15 @@ def _grid(view: View, number_format: str) -> str:
 
 def _tick_html(chart: Chart, view: View) -> str:
     spans = []
-    for tick in view.y.ticks(chart.number_format):
+    ticks = view.y.ticks(chart.number_format)
+    for tick, text in zip(ticks, view.y.tick_labels(ticks, chart.number_format), strict=True):
         top = 100.0 - float(view.y.project(np.array(tick))) / SPAN * 100.0
-        spans.append(f'<span class="tick up" style="top:{top:.1f}%">{number(tick, chart.number_format)}</span>')
-    for index, tick in enumerate(view.x.ticks()):
+        spans.append(f'<span class="tick up" style="top:{top:.1f}%">{text}</span>')
+    ticks = view.x.ticks()
+    for index, (tick, text) in enumerate(zip(ticks, view.x.tick_labels(ticks, "big"), strict=True)):
         left = float(view.x.project(np.array(tick))) / SPAN * 100.0
         minor = " minor" if index % 2 else ""
-        spans.append(f'<span class="tick across{minor}" style="left:{left:.1f}%">{number(tick, "big")}</span>')
+        spans.append(f'<span class="tick across{minor}" style="left:{left:.1f}%">{text}</span>')
     mark = chart.marks.get(view.axis)
     if mark is not None:
         left = float(view.x.project(np.array(mark[0]))) / SPAN * 100.0

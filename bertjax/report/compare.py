@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -21,6 +22,7 @@ from bertjax.report.comparability import (
     shared_end,
 )
 from bertjax.report.page import Section, page, table, write_page
+from bertjax.report.run_record import RunRecord
 from bertjax.report.run_header import describe_objective, preset_name
 from bertjax.report.scales import NO_VALUE, number
 from bertjax.report.sections import token_losses, unigram_baseline
@@ -34,34 +36,58 @@ NO_PROBE = (
     "probes; scripts/linear_probe.py probes one export."
 )
 TASKS = "Finetuned runs are compared by their scores on the same held-out examples, within a group."
+NO_BREAK = "\N{NO-BREAK SPACE}"
 HEADS = ("run", "group", "objective", "model", "parameters", "steps", "tokens", "FLOPs", "minutes")
 
 
-def compare(runs: Sequence[ComparedRun], out: Path | None) -> str:
-    """Writes the page to `out`, unless it is None, and returns the table as plain text."""
+def compare(runs: Sequence[ComparedRun], out: Path | None, columns: int | None = None) -> str:
+    """Writes the page to `out`, unless it is None, and returns the table as plain text.
+
+    Args:
+        runs: Runs to compare.
+        out: Page to write.
+        columns: Width of the terminal; the results of wider tables follow in a table of their own.
+    """
     groups = group_comparable(runs)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_page(out, compare_page(runs, groups))
     heads, rows = overview(groups)
-    return f"{plain_table(heads, rows)}\n\n{NOT_COMPARABLE}\n" + (f"{NO_PROBE}\n" if _needs_probe(runs) else "")
+    legend = [f"{group.letter}: {_objective(group.members[0])}" for group in groups]
+    notes = [textwrap.fill(each, columns or 10_000) for each in [*legend, *_notes(runs, groups)]]
+    return "\n".join([_plain_tables(heads, rows, columns), "", *notes[: len(groups)], "", *notes[len(groups) :]])
 
 
 def compare_page(runs: Sequence[ComparedRun], groups: Sequence[Group]) -> str:
     """Returns the page that compares runs."""
     heads, rows = overview(groups, with_probes=False)
+    rows = [[*row[:-1], row[-1].replace(" ", NO_BREAK).replace(f",{NO_BREAK}", ", ")] for row in rows]
     sections = [
         Section("probe", "Probe of frozen features", _probe_section(runs)),
         Section("runs", "Runs", f'<div class="card runs">{table(heads, rows, numeric=range(4, len(heads) - 1))}</div>'),
         *map(_section, groups),
     ]
-    head = f'<p>{len(runs)} runs, {len(groups)} groups.</p><p class="warn">{escape(NOT_COMPARABLE)}</p>'
+    notes = "".join(f'<p class="callout">{escape(note)}</p>' for note in _notes(runs, groups))
+    head = f"<p>{_counted(len(runs), 'run')}, {_counted(len(groups), 'group')}.</p>{notes}"
     foot = (
         "<p>Tokens exclude padding. FLOPs are those of the model, forward and backward, padding included. Minutes are "
         "those of training steps on the machine of each run. Written by <code>bertjax "
         "compare</code>.</p>"
     )
     return page("Comparison of runs", head, sections, foot)
+
+
+def _notes(runs: Sequence[ComparedRun], groups: Sequence[Group]) -> list[str]:
+    """Returns what to keep in mind about runs whose losses cannot be compared."""
+    several = len(groups) > 1
+    notes = [NOT_COMPARABLE] if several else []
+    if all(map(_is_task, runs)):
+        return [*notes, TASKS]
+    return [*notes, NO_PROBE] if several and not _probed(runs) else notes
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def overview(groups: Sequence[Group], with_probes: bool = True) -> tuple[list[str], list[list[str]]]:
@@ -86,19 +112,26 @@ def _row(each: ComparedRun, letter: str) -> list[str]:
     return [
         each.name,
         letter,
-        _objective(each),
+        str(run.setting("objective.name")),
         preset_name(run),
         parameters,
-        number(float(run.step), "count"),
+        _steps(run),
         number(each.spent("tokens"), "big"),
         NO_VALUE if (flops := each.spent("FLOPs")) is None else f"{flops:.3g}",
         NO_VALUE if minutes is None else f"{minutes:.1f}",
     ]
 
 
+def _steps(run: RunRecord) -> str:
+    """Returns the steps of a run; of how many, if it has not reached its end."""
+    unfinished = run.num_steps is not None and run.step < run.num_steps
+    return f"{run.step:,}" + (f" of {run.num_steps:,}" if unfinished else "")
+
+
 def _objective(each: ComparedRun) -> str:
+    """Returns the objective with its description in words."""
     name, words = each.run.setting("objective.name"), describe_objective(each.run)
-    return f"{name} ({words})" if words else str(name)
+    return f"{name}, {words}" if words else str(name)
 
 
 def _losses(each: ComparedRun) -> str:
@@ -135,11 +168,6 @@ def _probed(runs: Sequence[ComparedRun]) -> bool:
     return any(each.scores for each in runs)
 
 
-def _needs_probe(runs: Sequence[ComparedRun]) -> bool:
-    """Returns whether a probe is missing; finetuned runs are compared by their own scores."""
-    return not _probed(runs) and not all(map(_is_task, runs))
-
-
 def _section(group: Group) -> Section:
     short = f"Group {group.letter}"
     return Section(f"group-{group.letter}", f"{short}: {_objective(group.members[0])}", _group(group), short)
@@ -147,25 +175,27 @@ def _section(group: Group) -> Section:
 
 def _group(group: Group) -> str:
     """Returns held-out curves of a group over a choice of x axes, and the values at equal amounts."""
-    axes = [axis for axis in AXES if all(axis in each.cost for each in group.members)]
-    ends = {axis: shared_end(group.members, axis) for axis in axes}
+    names = eval_metric_names(group)
+    evaluated = [each for each in group.members if any(f"eval/{name}" in each.run.metrics for name in names)]
+    axes = [axis for axis in AXES if all(axis in each.cost for each in evaluated)]
+    ends = {axis: shared_end(evaluated, axis) for axis in axes}
     marks = {
         axis: (end, "end of the shortest run")
         for axis, end in ends.items()
-        if end is not None and _is_short(group, axis, end)
+        if end is not None and _is_short(evaluated, axis, end)
     }
-    names = eval_metric_names(group)
     charts = "".join(chart_html(_chart(group, name, axes, marks)) for name in names)
     missing = [axis for axis in AXES if axis not in axes]
-    note = f'<p class="note">Unknown for some runs: {", ".join(missing)}.</p>' if missing else ""
-    if not names:
-        return f'<p class="none">No evaluation yet.</p>{note}'
-    return f'<div class="grid-of">{charts}</div>{note}{_equal_amounts(group, names[0], ends)}'
+    notes = [f"Unknown for some runs: {', '.join(missing)}."] if missing else []
+    silent = [each.name for each in group.members if all(each is not other for other in evaluated)]
+    notes += [f"Without an evaluation: {', '.join(silent)}."] if silent else []
+    note = "".join(f'<p class="note">{escape(each)}</p>' for each in notes)
+    return f'<div class="grid-of">{charts}</div>{note}{_equal_amounts(evaluated, names[0], ends) if names else ""}'
 
 
-def _is_short(group: Group, axis: str, end: float) -> bool:
+def _is_short(runs: Sequence[ComparedRun], axis: str, end: float) -> bool:
     """Returns whether some runs are longer than the shortest."""
-    return max(each.spent(axis) or 0.0 for each in group.members) > 1.001 * end
+    return max(each.spent(axis) or 0.0 for each in runs) > 1.001 * end
 
 
 def _chart(group: Group, name: str, axes: Sequence[str], marks: Mapping[str, tuple[float, str]]) -> Chart:
@@ -181,10 +211,10 @@ def _chart(group: Group, name: str, axes: Sequence[str], marks: Mapping[str, tup
     return Chart(f"chart-{ident}", title, lines, number_format, log=name.endswith("loss"), axes=axes, marks=marks)
 
 
-def _equal_amounts(group: Group, name: str, ends: Mapping[str, float | None]) -> str:
-    """Returns a table of the metric at the largest amount that all runs of a group reached."""
+def _equal_amounts(runs: Sequence[ComparedRun], name: str, ends: Mapping[str, float | None]) -> str:
+    """Returns a table of the metric at the largest amount that all these runs reached."""
     known = {axis: end for axis, end in ends.items() if end is not None}
-    if len(group.members) < 2 or not known:
+    if len(runs) < 2 or not known:
         return ""
     heads = [
         "run",
@@ -192,7 +222,7 @@ def _equal_amounts(group: Group, name: str, ends: Mapping[str, float | None]) ->
     ]
     rows = [
         [each.name, *(number(interpolate_metric(each, name, axis, end)) for axis, end in known.items())]
-        for each in group.members
+        for each in runs
     ]
     caption = f"{name.replace('_', ' ')} at equal amounts, interpolated linearly between evaluations"
     return f'<div class="card">{table(heads, rows, numeric=range(1, len(heads)), caption=caption)}</div>'
@@ -201,8 +231,7 @@ def _equal_amounts(group: Group, name: str, ends: Mapping[str, float | None]) ->
 def _probe_section(runs: Sequence[ComparedRun]) -> str:
     """Returns a strip plot per probe: runs by their mean, one dot per seed."""
     if not _probed(runs):
-        kind, text = ("warn", NO_PROBE) if _needs_probe(runs) else ("note", TASKS)
-        return f'<p class="{kind}">{escape(text)}</p>'
+        return ""
     seeds = group_by_seed(runs)
     blocks = "".join(_probe_block(name, seeds) for name in _probe_names(runs))
     note = (
@@ -245,11 +274,22 @@ def _probe_row(run: str, values: Sequence[float], low: float, high: float) -> st
     )
 
 
+def _plain_tables(heads: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None) -> str:
+    """Returns one table, or two where one is wider than the terminal: facts of the runs, and their results."""
+    table = plain_table(heads, rows)
+    if columns is None or max(map(len, table.splitlines())) <= columns:
+        return table
+    facts = len(HEADS)
+    results = plain_table([heads[0], *heads[facts:]], [[row[0], *row[facts:]] for row in rows])
+    return f"{plain_table(heads[:facts], [row[:facts] for row in rows])}\n\n{results}"
+
+
 def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Returns an aligned table for a terminal, numbers right-aligned."""
     lines = [list(heads), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    right = [column >= 4 and heads[column] != "held out" for column in range(len(heads))]
+    left = (*HEADS[:4], "held out")
+    right = [head not in left for head in heads]
 
     def one(line: Sequence[str]) -> str:
         cells = zip(line, widths, right, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -48,15 +49,20 @@ def page(title: str, head: str, sections: Sequence[Section], foot: str) -> str:
         foot: Markup of the footer.
     """
     shown = [section for section in sections if section.body]
+    icon = base64.b64encode(_asset("logo.svg").encode()).decode()
     links = "".join(f'<li><a href="#{each.ident}">{escape(each.short or each.title)}</a></li>' for each in shown)
-    bodies = "".join(f'<section id="{each.ident}"><h2>{escape(each.title)}</h2>{each.body}</section>' for each in shown)
+    bodies = "".join(
+        f'<section id="{each.ident}"><h2><a href="#{each.ident}">{escape(each.title)}</a></h2>{each.body}</section>'
+        for each in shown
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title><style>{_asset('report.css')}</style></head><body>\n"
-        f'<header><h1>{escape(title)}</h1>{head}</header><nav aria-label="sections"><ul>{links}</ul></nav>\n'
+        '<meta name="referrer" content="no-referrer">'
+        f'<link rel="icon" href="data:image/svg+xml;base64,{icon}">'
+        f"<title>{escape(title)} · bertjax</title><style>{_asset('report.css')}</style></head><body>\n"
+        f'<header><p class="brand">{_asset("logo.svg")} bertjax</p><h1>{escape(title)}</h1>{head}</header><nav aria-label="sections"><ul>{links}</ul></nav>\n'
         f"<main>{bodies}</main>\n<footer>{foot}</footer>\n<script>{_asset('report.js')}</script></body></html>\n"
     )
 
@@ -72,7 +78,7 @@ def facts(entries: Mapping[str, str | tuple[str, str]]) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[int] = (), caption: str = "") -> str:
-    """Returns a table of text that scrolls if it is wide.
+    """Returns a table of text that scrolls inside itself if it is wide.
 
     Args:
         heads: Column headings.
@@ -88,11 +94,20 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence
         )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    named = f"<caption class='quiet'>{escape(caption)}</caption>" if caption else ""
-    return (
-        f'<div class="scroll" tabindex="0"><table>{named}<thead><tr>{cells("th", heads)}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+    named = f'<p class="note">{escape(caption)}</p>' if caption else ""
+    return named + scrolling(
+        f"<table><thead><tr>{cells('th', heads)}</tr></thead><tbody>{body}</tbody></table>", caption or "table"
     )
+
+
+def scrolling(markup: str, label: str) -> str:
+    """Returns markup that scrolls sideways inside itself, also by keys, where the window is narrower."""
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label, quote=True)}">{markup}</div>'
+
+
+def with_code(text: str) -> str:
+    """Returns escaped text, with what backticks enclose as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def write_page(path: Path, text: str) -> None:

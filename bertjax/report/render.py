@@ -23,7 +23,7 @@ def report_page(run: RunRecord) -> str:
     shown = [
         Section("loss", "Loss", sections.losses(run)),
         Section("task", "Task", tasks.task(run)),
-        Section("scores", "Accuracy", sections.scores(run)),
+        Section("scores", "Scores", sections.scores(run)),
         Section("predictions", "Mask predictions", model_views.mask_predictions(run)),
         Section("attention", "Attention", model_views.attention(run)),
         Section("neighbors", "Nearest tokens", model_views.neighbors(run)),

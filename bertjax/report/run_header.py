@@ -105,7 +105,7 @@ def config(run: RunRecord) -> str:
     groups = {key: value for key, value in run.config.items() if isinstance(value, dict)}
     parts = [_keys("run", top)] if top else []
     parts += [_keys(name, values) for name, values in groups.items()]
-    return f'<div class="card">{"".join(parts)}</div>' if parts else ""
+    return f'<div class="card columns">{"".join(parts)}</div>' if parts else ""
 
 
 def _keys(name: str, values: Mapping[str, Any]) -> str:

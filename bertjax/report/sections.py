@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -215,7 +216,7 @@ def _grid(charts: Iterable[Chart]) -> str:
 
 
 def _spell(key: str) -> str:
-    words = key.replace("_", " ").strip()
+    words = re.sub(r"\bf1\b", "F1", key.replace("_", " ").strip())
     return words[:1].upper() + words[1:]
 
 
@@ -247,7 +248,10 @@ def headline(run: RunRecord) -> Mapping[str, str | tuple[str, str]]:
             cards[f"{_loss_title(name)}, accuracy"] = (number(accuracy.last, "percent"), "held out")
     if not cards:  # a task
         held_out = [key for key in _score_names(run) if f"eval/{key}" in run.metrics][:3]
-        cards |= {_titled(key): number(run.metrics[f"eval/{key}"].last, _number_format(run, key)) for key in held_out}
+        cards |= {
+            _titled(key): (number(run.metrics[f"eval/{key}"].last, _number_format(run, key)), "held out")
+            for key in held_out
+        }
     throughput = run.metrics.get("train/tokens_per_second")
     if throughput is not None and np.isfinite(throughput.y).any():
         cards["Throughput"] = (f"{number(float(np.nanmedian(throughput.y)), 'big')} tokens/s", "real tokens, median")

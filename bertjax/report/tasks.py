@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.report.chart import Chart, Line, chart_html
-from bertjax.report.page import table
+from bertjax.report.page import scrolling, table
 from bertjax.report.probe_log import Record
 from bertjax.report.run_record import RunRecord
 from bertjax.report.scales import NO_VALUE, number
@@ -46,8 +46,10 @@ def _confusion(record: Record) -> str:
     rows = "".join(_confusion_row(name, matrix[i], shares[i], i) for i, name in enumerate(names))
     heads = "".join(f'<th scope="col" class="n">{escape(name)}</th>' for name in names)
     return (
-        f'<h3>{escape(title)}</h3>{note}<div class="scroll" tabindex="0"><table class="confusion">'
-        f"<thead><tr><td></td>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f"<h3>{escape(title)}</h3>{note}"
+        + scrolling(
+            f'<table class="confusion"><thead><tr><td></td>{heads}</tr></thead><tbody>{rows}</tbody></table>', title
+        )
     )
 
 
@@ -82,7 +84,7 @@ def _classes(record: Record) -> str:
     cells = [
         [
             str(row["label"]),
-            *(number(_float(row.get(name)), "count" if name == "support" else "percent") for name in names),
+            *(number(_float(row.get(name)), "count" if name == "support" else "share") for name in names),
         ]
         for row in rows
     ]
@@ -122,7 +124,7 @@ def _pseudo_labels(record: Record) -> str:
     return f"<h3>Pseudo-labels</h3><p>{escape(text)}{trust}</p>{listed}"
 
 
-_COLUMNS = (("kept", "count"), ("of", "count"), ("agreement", "percent"))
+_COLUMNS = (("kept", "count"), ("of", "count"), ("agreement", "share"))
 
 
 def _lr_finder(record: Record) -> str:

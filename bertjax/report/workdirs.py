@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,9 +105,9 @@ def compare(folders: Sequence[Path], out: Path | None = None) -> None:
         read_compared_run(workdir, name, _record_with_facts(workdir))
         for workdir, name in zip(workdirs, unique_names(workdirs), strict=True)
     ]
-    print(compare_runs(runs, out))
+    print(compare_runs(runs, out, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     if out is not None:
-        print(out)
+        print(f"charts: {out}")
 
 
 def _record_with_facts(workdir: Path) -> RunRecord:

@@ -151,6 +151,7 @@ def test_tasks_are_compared_by_their_scores(tmp_path: Path) -> None:
     table = compare([each], tmp_path / "c.html")
     assert "classification 0.500, accuracy 0.8125" in table and " custom " in table and " none " not in table
     assert "No run has a probe" not in table + (tmp_path / "c.html").read_text()
+    assert "scores on the same held-out examples" in table
     assert "No run has a probe" in compare([each, run(tmp_path / "b")], None)
 
 

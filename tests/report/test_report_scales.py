@@ -70,3 +70,19 @@ def test_a_flat_line_has_a_scale(low: float, high: float, log: bool) -> None:
 )
 def test_numbers_as_people_read_them(value: float | None, form: str, written: str) -> None:
     assert number(value, form) == written
+
+
+@pytest.mark.parametrize(
+    "low,high,form,written",
+    [
+        (0.6152, 0.6165, "percent", ["61.54 %", "61.56 %", "61.58 %", "61.60 %", "61.62 %", "61.64 %"]),
+        (7.1, 9.2, "plain", ["7.5", "8.0", "8.5", "9.0"]),
+        (0.0, 0.002, "plain", ["0.0000", "0.0005", "0.0010", "0.0015", "0.0020"]),
+        (0.0, 5e-5, "plain", ["0", "1e-5", "2e-5", "3e-5", "4e-5", "5e-5"]),
+        (12_341, 12_362, "big", ["12.345k", "12.35k", "12.355k", "12.36k"]),
+        (-3.0, 1.0, "plain", ["-3", "-2", "-1", "0", "1"]),
+    ],
+)
+def test_ticks_are_told_apart(low: float, high: float, form: str, written: list[str]) -> None:
+    ticks = linear_ticks(low, high)
+    assert Scale(low, high).tick_labels(ticks, form) == written

@@ -5,7 +5,7 @@
 
   function write(value, form) {
     if (value === null || value === undefined) return "–";
-    if (form === "percent") return `${Number((100 * value).toPrecision(3))} %`;
+    if (form === "percent") return `${Number((100 * value).toPrecision(Math.abs(value) >= 1e-3 ? 3 : 1))} %`;
     if (form === "count") return value.toLocaleString("en-US", { maximumFractionDigits: 1 });
     if (units[form]) {
       const [base, names] = units[form];
@@ -135,7 +135,7 @@
       state.head = Math.min(state.head, maps[0].length - 1);
       state.token = Math.min(state.token, step.tokens.length - 1);
       grid.replaceChildren();
-      grid.style.gridTemplateColumns = `auto repeat(${maps[0].length}, minmax(0, 1fr))`;
+      grid.style.gridTemplateColumns = `auto repeat(${maps[0].length}, minmax(24px, 1fr))`;
       maps.forEach((layer, index) => {
         const name = document.createElement("span");
         name.textContent = String(index);
@@ -177,7 +177,7 @@
       const { tokens } = steps[state.at];
       const share = maps[state.layer][state.head][from * tokens.length + to] / 255;
       said.textContent =
-        `layer ${state.layer}, head ${state.head}: “${tokens[from]}” looks at “${tokens[to]}” with ${write(share, "percent")}`;
+        `layer ${state.layer}, head ${state.head}: “${tokens[from]}” looks at “${tokens[to]}” with ${write(share, "percent").replace(" ", "\u00a0")}`;
     }
     function mark() {
       const { tokens } = steps[state.at];
