@@ -106,7 +106,7 @@ def chromium() -> Iterator[Tab]:
     binary = find_chromium()
     if binary is None:
         raise FileNotFoundError(f"none of {', '.join(NAMES)} is installed")
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         to_browser, from_us = _pipe()
         to_us, from_browser = _pipe()
         arguments = [binary, "--headless", "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={profile}"]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.report.downsample import downsample_indices, smooth_series
-from bertjax.report.page import with_code
+from bertjax.report.page import breakable, with_code
 from bertjax.report.run_record import Series
 from bertjax.report.scales import SPAN, Scale, make_scale, number
 
@@ -149,7 +149,8 @@ def _tools(chart: Chart, views: Sequence[View], drawn: Sequence[_Drawn]) -> str:
 def _legend(chart: Chart, lines: Sequence[Line]) -> str:
     entries = "".join(
         f'<li class="s{line.style % STYLES}"><svg class="key" viewBox="0 0 24 8" aria-hidden="true">'
-        f'<path d="M1 4H23"/></svg>{escape(line.name)} <b>{number(_last(line.y), chart.number_format)}</b></li>'
+        f'<path d="M1 4H23"/></svg><span>{breakable(line.name)} '
+        f"<b>{number(_last(line.y), chart.number_format)}</b></span></li>"
         for line in lines
     )
     return f'<ul class="legend" data-at="">{entries}</ul>'

@@ -25,7 +25,7 @@ from bertjax.report.page import Section, page, table, write_page
 from bertjax.report.run_record import RunRecord
 from bertjax.report.run_header import describe_objective, preset_name
 from bertjax.report.scales import NO_VALUE, number
-from bertjax.report.sections import token_losses, unigram_baseline
+from bertjax.report.sections import metric_title, share_format, token_losses, unigram_baseline
 
 NOT_COMPARABLE = (
     "Losses of different objectives, tokenizers or held-out examples are not comparable. Runs with comparable losses "
@@ -190,7 +190,8 @@ def _group(group: Group) -> str:
     silent = [each.name for each in group.members if all(each is not other for other in evaluated)]
     notes += [f"Without an evaluation: {', '.join(silent)}."] if silent else []
     note = "".join(f'<p class="note">{escape(each)}</p>' for each in notes)
-    return f'<div class="grid-of">{charts}</div>{note}{_equal_amounts(evaluated, names[0], ends) if names else ""}'
+    intro = '<p class="note">Metrics of the held-out examples at every evaluation.</p>' if names else ""
+    return f'{intro}<div class="grid-of">{charts}</div>{note}{_equal_amounts(evaluated, names[0], ends) if names else ""}'
 
 
 def _is_short(runs: Sequence[ComparedRun], axis: str, end: float) -> bool:
@@ -199,16 +200,26 @@ def _is_short(runs: Sequence[ComparedRun], axis: str, end: float) -> bool:
 
 
 def _chart(group: Group, name: str, axes: Sequence[str], marks: Mapping[str, tuple[float, str]]) -> Chart:
+    evaluated = [each for each in group.members if f"eval/{name}" in each.run.metrics]
+    names = _short_names([each.name for each in group.members])
     lines = []
     for style, each in enumerate(group.members):
         series = each.run.metrics.get(f"eval/{name}")
         if series is not None:
             xs = {axis: x for axis in axes if (x := each.at(axis, series.x)) is not None}
-            lines.append(Line(each.name, series.y, xs, style, dots=True))
-    number_format = "percent" if name.endswith("accuracy") else "plain"
-    title = f"Held out: {name.replace('_', ' ')}"
+            lines.append(Line(names[each.name], series.y, xs, style, dots=True))
+    number_format = share_format(name, [each.run.metrics[f"eval/{name}"] for each in evaluated])
     ident = "".join(letter if letter.isalnum() else "-" for letter in f"{group.letter}-{name}")
-    return Chart(f"chart-{ident}", title, lines, number_format, log=name.endswith("loss"), axes=axes, marks=marks)
+    is_loss = name.endswith("loss")
+    return Chart(f"chart-{ident}", metric_title(name), lines, number_format, log=is_loss, axes=axes, marks=marks)
+
+
+def _short_names(names: Sequence[str]) -> dict[str, str]:
+    """Returns names without the parts that all share, such as `batch_size=64`, where that leaves them distinct."""
+    parts = [name.split(",") for name in names]
+    shared = set.intersection(*map(set, parts))
+    short = [",".join(part for part in each if part not in shared) for each in parts]
+    return dict(zip(names, short if all(short) and len(set(short)) == len(names) > 1 else names, strict=True))
 
 
 def _equal_amounts(runs: Sequence[ComparedRun], name: str, ends: Mapping[str, float | None]) -> str:
@@ -221,11 +232,11 @@ def _equal_amounts(runs: Sequence[ComparedRun], name: str, ends: Mapping[str, fl
         *(f"at {number(end, 'big')} {axis}{'s' if axis == 'step' else ''}" for axis, end in known.items()),
     ]
     rows = [
-        [each.name, *(number(interpolate_metric(each, name, axis, end)) for axis, end in known.items())]
-        for each in runs
+        [short, *(number(interpolate_metric(each, name, axis, end)) for axis, end in known.items())]
+        for short, each in zip(_short_names([each.name for each in runs]).values(), runs, strict=True)
     ]
-    caption = f"{name.replace('_', ' ')} at equal amounts, interpolated linearly between evaluations"
-    return f'<div class="card">{table(heads, rows, numeric=range(1, len(heads)), caption=caption)}</div>'
+    caption = f"{metric_title(name)}, held out, at equal amounts, interpolated linearly between evaluations"
+    return f'<div class="card runs">{table(heads, rows, numeric=range(1, len(heads)), caption=caption)}</div>'
 
 
 def _probe_section(runs: Sequence[ComparedRun]) -> str:

@@ -50,6 +50,7 @@ def page(title: str, head: str, sections: Sequence[Section], foot: str) -> str:
     """
     shown = [section for section in sections if section.body]
     icon = base64.b64encode(_asset("logo.svg").encode()).decode()
+    logo = _asset("logo.svg").replace(' xmlns="http://www.w3.org/2000/svg"', "")  # HTML needs none
     links = "".join(f'<li><a href="#{each.ident}">{escape(each.short or each.title)}</a></li>' for each in shown)
     bodies = "".join(
         f'<section id="{each.ident}"><h2><a href="#{each.ident}">{escape(each.title)}</a></h2>{each.body}</section>'
@@ -62,7 +63,7 @@ def page(title: str, head: str, sections: Sequence[Section], foot: str) -> str:
         '<meta name="referrer" content="no-referrer">'
         f'<link rel="icon" href="data:image/svg+xml;base64,{icon}">'
         f"<title>{escape(title)} · bertjax</title><style>{_asset('report.css')}</style></head><body>\n"
-        f'<header><p class="brand">{_asset("logo.svg")} bertjax</p><h1>{escape(title)}</h1>{head}</header><nav aria-label="sections"><ul>{links}</ul></nav>\n'
+        f'<header><p class="brand">{logo} bertjax</p><h1>{escape(title)}</h1>{head}</header><nav aria-label="sections"><ul>{links}</ul></nav>\n'
         f"<main>{bodies}</main>\n<footer>{foot}</footer>\n<script>{_asset('report.js')}</script></body></html>\n"
     )
 
@@ -90,7 +91,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence
     def cells(tag: str, texts: Sequence[str]) -> str:
         marked = (' class="n"' if index in numeric else "" for index in range(len(texts)))
         return "".join(
-            f"<{tag}{alignment}>{escape(text)}</{tag}>" for alignment, text in zip(marked, texts, strict=True)
+            f"<{tag}{alignment}>{breakable(text)}</{tag}>" for alignment, text in zip(marked, texts, strict=True)
         )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
@@ -103,6 +104,11 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence
 def scrolling(markup: str, label: str) -> str:
     """Returns markup that scrolls sideways inside itself, also by keys, where the window is narrower."""
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label, quote=True)}">{markup}</div>'
+
+
+def breakable(text: str) -> str:
+    """Returns escaped text that may be broken after commas and slashes, as long names of runs are."""
+    return re.sub(r"([,/])(?=\S)", r"\1<wbr>", escape(text))
 
 
 def with_code(text: str) -> str:

@@ -69,8 +69,8 @@ def make_scale(low: float, high: float, log: bool = False) -> Scale:
         margin = (high / low) ** 0.04
         return Scale(low / margin, high * margin, True)
     if high <= low:
-        margin = abs(low) * 0.1 or 1.0
-        return Scale(low - margin, high + margin)
+        margin = abs(low) * 0.1
+        return Scale(low - margin, high + margin if low else 1.0)
     margin = 0.04 * (high - low)
     padded = low - margin if low < 0 or low > margin else 0.0
     return Scale(padded, high + margin)

@@ -73,7 +73,7 @@ def _token_loss_chart(run: RunRecord, name: str) -> Chart:
 
 def scores(run: RunRecord) -> str:
     """Returns charts of accuracies and of all other metrics that are neither losses nor about speed."""
-    return _grid(_pair(run, key, _titled(key), number_format=_number_format(run, key)) for key in _score_names(run))
+    return _grid(_pair(run, key, metric_title(key), number_format=_number_format(run, key)) for key in _score_names(run))
 
 
 def _score_names(run: RunRecord) -> list[str]:
@@ -203,10 +203,13 @@ def _pair(
 
 
 def _number_format(run: RunRecord, key: str) -> str:
+    return share_format(key, [run.metrics[name] for name in (f"train/{key}", f"eval/{key}") if name in run.metrics])
+
+
+def share_format(key: str, series: Iterable[Series]) -> str:
     """Formats shares as percentages: metrics named as shares with values between 0 and 1."""
     shares = key.endswith(("accuracy", "precision", "recall", "share", "f1", "exact_match", "exact"))
-    values = [run.metrics[name].y for name in (f"train/{key}", f"eval/{key}") if name in run.metrics]
-    finite = np.concatenate([value[np.isfinite(value)] for value in values])
+    finite = np.concatenate([np.zeros(0), *(each.y[np.isfinite(each.y)] for each in series)])
     return "percent" if shares and (not len(finite) or 0 <= finite.min() <= finite.max() <= 1) else "plain"
 
 
@@ -220,8 +223,8 @@ def _spell(key: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _titled(key: str) -> str:
-    """`mlm_accuracy` -> "Masked tokens: accuracy"."""
+def metric_title(key: str) -> str:
+    """Returns a metric in words: `mlm_accuracy` -> "Masked tokens: accuracy"."""
     name, _, metric = key.partition("_")
     known = _LOSS_TITLES.get(f"{name}_loss")
     return f"{known}: {metric.replace('_', ' ')}" if known and metric else _spell(key)
@@ -249,7 +252,7 @@ def headline(run: RunRecord) -> Mapping[str, str | tuple[str, str]]:
     if not cards:  # a task
         held_out = [key for key in _score_names(run) if f"eval/{key}" in run.metrics][:3]
         cards |= {
-            _titled(key): (number(run.metrics[f"eval/{key}"].last, _number_format(run, key)), "held out")
+            metric_title(key): (number(run.metrics[f"eval/{key}"].last, _number_format(run, key)), "held out")
             for key in held_out
         }
     throughput = run.metrics.get("train/tokens_per_second")

@@ -144,6 +144,22 @@ def test_without_a_probe_the_page_says_that_nothing_is_decided(tmp_path: Path) -
     assert "No run has a probe yet" in table and "No run has a probe yet" in (tmp_path / "c.html").read_text()
 
 
+def test_a_run_that_stopped_early_shortens_no_comparison(tmp_path: Path) -> None:
+    runs = [run(tmp_path / name, last=last) for name, last in (("size=1,seed=0", 100), ("b", 75), ("s", 3))]
+    compare(runs, tmp_path / "c.html")
+    document = Document((tmp_path / "c.html").read_text())
+    assert "Without an evaluation: s." in document.texts["p"] and "at 75 steps" in document.texts["th"]
+    assert "3 of 100" in document.texts["td"]
+
+
+def test_names_are_short_in_legends_and_tables_fit_a_terminal(tmp_path: Path) -> None:
+    runs = [run(tmp_path / f"size=1,seed={seed}") for seed in (0, 1)]
+    table = compare(runs, tmp_path / "c.html", columns=100)
+    assert {"seed=0 ", "seed=1 "} <= set(Document((tmp_path / "c.html").read_text()).texts["span"])
+    assert max(map(len, table.splitlines())) <= 100 < max(map(len, compare(runs, None).splitlines()))
+    assert sum(line.startswith("size=1,seed=0  ") for line in table.splitlines()) == 2, "facts, then results"
+
+
 def test_tasks_are_compared_by_their_scores(tmp_path: Path) -> None:
     lines = [{"step": 10, "eval/loss": 0.5, "eval/classification_loss": 0.5, "eval/accuracy": 0.8125}]
     changes = {"objective__name": "task", "model__preset": "none"}

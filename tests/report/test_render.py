@@ -143,7 +143,7 @@ def test_held_out_sets_stand_in_one_chart(tmp_path: Path) -> None:
     more = {"eval/news/mlm_loss": 5.0, "eval/books/mlm_loss": 6.0}
     _, document = rendered(write_workdir(tmp_path, [eval_line(step, 6.0, **more) for step in (10, 20)]))
     assert "chart-sets-mlm_loss" in document.ids
-    assert {"news ", "books "} <= set(document.texts["li"])
+    assert {"news ", "books "} <= set(document.texts["span"])
 
 
 def test_replaced_tokens_have_their_own_loss_and_their_scores(tmp_path: Path) -> None:

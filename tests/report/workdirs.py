@@ -12,7 +12,7 @@ from typing import Any
 
 EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)> & \"quoted\" [MASK] ]]>"
 """Text that becomes markup, if anything writes it as it is."""
-VOID = {"meta", "link", "br", "img", "input", "path", "hr"}
+VOID = {"meta", "link", "br", "img", "input", "path", "hr", "wbr"}
 
 
 def config(**changes: Any) -> dict[str, Any]:
