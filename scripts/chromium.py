@@ -45,7 +45,8 @@ DEFECTS = """() => {
   };
   const isShown = (element) => {
     const box = element.getBoundingClientRect();
-    return box.width > 1 && box.height > 1 && element.checkVisibility({ opacityProperty: true, visibilityProperty: true });
+    return box.width > 1 && box.height > 1 &&
+      element.checkVisibility({ opacityProperty: true, visibilityProperty: true });
   };
   const scrolls = (element) => {
     for (let each = element.parentElement; each && each !== document.body; each = each.parentElement) {
@@ -69,7 +70,8 @@ DEFECTS = """() => {
       if (layers.at(-1)[3] === 1) break;
     }
     const back = layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255]);
-    const [low, high] = [light(over(numbers(getComputedStyle(element).color), back)), light(back)].sort((a, b) => a - b);
+    const front = over(numbers(getComputedStyle(element).color), back);
+    const [low, high] = [light(front), light(back)].sort((a, b) => a - b);
     return (high + 0.05) / (low + 0.05);
   };
   const elements = [...document.body.querySelectorAll('*')].filter(isShown);
@@ -81,7 +83,9 @@ DEFECTS = """() => {
   };
   for (const element of elements) {
     const box = element.getBoundingClientRect();
-    if (box.right > innerWidth + 1 && box.left < innerWidth && !scrolls(element)) report(element, 'ends right of the window');
+    if (box.right > innerWidth + 1 && box.left < innerWidth && !scrolls(element)) {
+      report(element, 'ends right of the window');
+    }
     if ([...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) {
       const ratio = contrast(element);
       if (ratio < 4.5) report(element, `has a contrast of ${ratio.toFixed(2)}`);

@@ -22,8 +22,8 @@ from bertjax.report.comparability import (
     shared_end,
 )
 from bertjax.report.page import Section, page, table, write_page
-from bertjax.report.run_record import RunRecord
 from bertjax.report.run_header import describe_objective, preset_name
+from bertjax.report.run_record import RunRecord
 from bertjax.report.scales import NO_VALUE, number
 from bertjax.report.sections import metric_title, share_format, token_losses, unigram_baseline
 
@@ -191,7 +191,9 @@ def _group(group: Group) -> str:
     notes += [f"Without an evaluation: {', '.join(silent)}."] if silent else []
     note = "".join(f'<p class="note">{escape(each)}</p>' for each in notes)
     intro = '<p class="note">Metrics of the held-out examples at every evaluation.</p>' if names else ""
-    return f'{intro}<div class="grid-of">{charts}</div>{note}{_equal_amounts(evaluated, names[0], ends) if names else ""}'
+    return (
+        f'{intro}<div class="grid-of">{charts}</div>{note}{_equal_amounts(evaluated, names[0], ends) if names else ""}'
+    )
 
 
 def _is_short(runs: Sequence[ComparedRun], axis: str, end: float) -> bool:

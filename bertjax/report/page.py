@@ -63,7 +63,8 @@ def page(title: str, head: str, sections: Sequence[Section], foot: str) -> str:
         '<meta name="referrer" content="no-referrer">'
         f'<link rel="icon" href="data:image/svg+xml;base64,{icon}">'
         f"<title>{escape(title)} · bertjax</title><style>{_asset('report.css')}</style></head><body>\n"
-        f'<header><p class="brand">{logo} bertjax</p><h1>{escape(title)}</h1>{head}</header><nav aria-label="sections"><ul>{links}</ul></nav>\n'
+        f'<header><p class="brand">{logo} bertjax</p><h1>{escape(title)}</h1>{head}</header>'
+        f'<nav aria-label="sections"><ul>{links}</ul></nav>\n'
         f"<main>{bodies}</main>\n<footer>{foot}</footer>\n<script>{_asset('report.js')}</script></body></html>\n"
     )
 

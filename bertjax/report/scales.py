@@ -114,7 +114,8 @@ def number(value: float | None, number_format: str = "plain", digits: int = 3) -
 
     Args:
         value: None and non-finite values become a dash.
-        number_format: `plain` (4 digits), `percent`, `share` (percent with one decimal, for columns), `bytes`, `big` (12.3k) or `count` (12,345).
+        number_format: `plain` (4 digits), `percent`, `share` (percent with one decimal, for columns), `bytes`,
+            `big` (12.3k) or `count` (12,345).
         digits: Significant digits of `bytes` and `big`.
     """
     if value is None or not math.isfinite(value):

@@ -73,7 +73,9 @@ def _token_loss_chart(run: RunRecord, name: str) -> Chart:
 
 def scores(run: RunRecord) -> str:
     """Returns charts of accuracies and of all other metrics that are neither losses nor about speed."""
-    return _grid(_pair(run, key, metric_title(key), number_format=_number_format(run, key)) for key in _score_names(run))
+    return _grid(
+        _pair(run, key, metric_title(key), number_format=_number_format(run, key)) for key in _score_names(run)
+    )
 
 
 def _score_names(run: RunRecord) -> list[str]:

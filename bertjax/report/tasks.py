@@ -45,11 +45,8 @@ def _confusion(record: Record) -> str:
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1.0)
     rows = "".join(_confusion_row(name, matrix[i], shares[i], i) for i, name in enumerate(names))
     heads = "".join(f'<th scope="col" class="n">{escape(name)}</th>' for name in names)
-    return (
-        f"<h3>{escape(title)}</h3>{note}"
-        + scrolling(
-            f'<table class="confusion"><thead><tr><td></td>{heads}</tr></thead><tbody>{rows}</tbody></table>', title
-        )
+    return f"<h3>{escape(title)}</h3>{note}" + scrolling(
+        f'<table class="confusion"><thead><tr><td></td>{heads}</tr></thead><tbody>{rows}</tbody></table>', title
     )
 
 
