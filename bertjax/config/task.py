@@ -24,6 +24,7 @@ class TaskKind(Settings):
         title: The kind in words.
         head: Head of the model.
         main_metric: Metric of most tasks of the kind that selects the best checkpoint; see `metric`.
+        metrics: Held-out metrics by name: (unit, meaning).
         label_array: Array of `Features.labels` that the loss reads.
         has_classes: Whether labels are named classes (`task.labels`, `task.class_weights`).
         output_labels: Names of the outputs of a head without classes; None: those of the model stay.
@@ -37,6 +38,7 @@ class TaskKind(Settings):
     title: ClassVar[str]
     head: ClassVar[str]
     main_metric: ClassVar[str]
+    metrics: ClassVar[dict[str, tuple[str, str]]]
     label_array: ClassVar[str]
     has_classes: ClassVar[bool] = False
     output_labels: ClassVar[tuple[str, ...] | None] = None
@@ -60,6 +62,12 @@ class ClassificationConfig(TaskKind, group="task.classification"):
 
     name, title, head = "classification", "classification", "sequence_classification"
     main_metric, label_array = "accuracy", "class_labels"
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {
+        "accuracy": ("share", "Examples with the right class."),
+        "f1": ("share", "F1 of the second of two classes (GLUE)."),
+        "macro_f1": ("share", "Mean F1 of the classes that occur."),
+        "matthews": ("-1 to 1", "Matthews correlation (CoLA)."),
+    }
     has_classes = reads_texts = True
 
 
@@ -69,6 +77,11 @@ class RegressionConfig(TaskKind, group="task.regression"):
 
     name, title, head = "regression", "regression", "sequence_classification"
     main_metric, label_array = "pearson", "score_labels"
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {
+        "pearson": ("-1 to 1", "Pearson's correlation; nan where it is undefined."),
+        "spearman": ("-1 to 1", "Spearman's rank correlation; nan where it is undefined."),
+        "mse": ("squared label", "Mean squared error."),
+    }
     output_labels = ("LABEL_0",)
     reads_texts = True
 
@@ -79,6 +92,13 @@ class TokensConfig(TaskKind, group="task.tokens"):
 
     name, title, head = "tokens", "token classification", "token_classification"
     main_metric, label_array = "f1", "token_labels"
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {
+        "precision": ("share", "Predicted entities that are right: type and both ends."),
+        "recall": ("share", "Gold entities that are predicted."),
+        "f1": ("share", "F1 of entities, as in seqeval."),
+        "macro_f1": ("share", "Mean F1 of the types; of plain labels, of the labels."),
+        "accuracy": ("share", "Words with the right label."),
+    }
     has_classes = per_token = True
     source_kinds, example_source = ("conll", "jsonl", "hub"), "conll:train.txt"
 
@@ -100,6 +120,18 @@ class QaConfig(TaskKind, group="task.qa"):
 
     name, title, head = "qa", "extractive question answering", "question_answering"
     main_metric, label_array = "f1", "start_labels"
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {
+        "exact_match": ("percent", "Answers that equal a gold answer, as in SQuAD's scripts."),
+        "f1": ("percent", "Mean F1 of the words of the answers, as in SQuAD's scripts."),
+        "has_answer_exact_match": ("percent", "The same of the questions that have an answer."),
+        "has_answer_f1": ("percent", "The same of the questions that have an answer."),
+        "no_answer_exact_match": ("percent", "The same of the questions that have none."),
+        "no_answer_f1": ("percent", "The same of the questions that have none."),
+        "best_exact_match": ("percent", "With the threshold for no answer that is best on these questions."),
+        "best_exact_match_threshold": ("logits", "That threshold."),
+        "best_f1": ("percent", "With the threshold for no answer that is best on these questions."),
+        "best_f1_threshold": ("logits", "That threshold."),
+    }
     per_token = True
     source_kinds, example_source = ("squad", "jsonl", "hub"), "squad:train-v1.1.json"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bertjax import cli
@@ -37,6 +39,13 @@ def test_keys_of_other_objectives_are_left_out() -> None:
     assert not any(key.startswith(("objective.plm.", "objective.distillation.", "task.")) for key in shown)
 
 
-def test_the_reference_names_every_key() -> None:
+def test_the_reference_names_every_key_once_and_links_others() -> None:
     page = markdown_reference()
-    assert all(f"| `{key}` |" in page for key in declared())
+    ids = re.findall(r"\{ #(\S+) \}", page)
+    assert len(ids) == len(set(ids))
+    assert {key for key in declared() if key not in ids} == {
+        key for key in declared() if key.startswith("generator.") and f"model.{key[10:]}" in declared()
+    }
+    assert set(re.findall(r"\]\(#(\S+?)\)", page)) <= set(ids)
+    assert "`optimizer.name`{ #optimizer.name }\n:   adamw: Adam" in page
+    assert "one of `adamw`, `lamb`, `stable_adamw`, `muon`" in page

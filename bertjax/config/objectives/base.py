@@ -52,6 +52,7 @@ class ObjectiveConfig(Settings):
         objective_class: `"package.module:Class"` of the `bertjax.Objective`, imported only when it is built.
         example_formats: values of `data.example_format` that it reads.
         loss_titles: headings of its losses in reports, by name.
+        metrics: what it measures besides losses, by name: (unit, meaning).
         uses: the other configs that it reads.
         needs_mask_token: the tokenizer must have a mask token.
         can_pack: several examples may share a sequence.
@@ -64,6 +65,7 @@ class ObjectiveConfig(Settings):
     objective_class: ClassVar[str] = ""
     example_formats: ClassVar[tuple[str, ...]] = (*TEXT_FORMATS, *PAIR_FORMATS)
     loss_titles: ClassVar[dict[str, str]] = {}
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {}
     uses: ClassVar[tuple[type[Settings], ...]] = (MaskingConfig,)
     needs_mask_token: ClassVar[bool] = True
     can_pack: ClassVar[bool] = True

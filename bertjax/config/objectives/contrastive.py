@@ -23,6 +23,10 @@ class ContrastiveConfig(ObjectiveConfig, group="objective.contrastive"):
     title = "contrastive sentence embeddings"
     objective_class = "bertjax.objectives.contrastive:ContrastiveLearning"
     loss_titles: ClassVar[dict[str, str]] = {"contrastive": "Contrastive", "mlm": "Masked tokens"}
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {
+        "alignment": ("squared distance", "Mean of two views of a text on the unit sphere (arXiv:2005.10242)."),
+        "uniformity": ("log", "Log of the mean of exp(-2 d²) over all pairs of a batch; 0 = all vectors are equal."),
+    }
 
     masking: MaskingConfig
     pooling: str = setting(

@@ -31,6 +31,9 @@ class DistillationConfig(ObjectiveConfig, group="objective.distillation"):
         "hidden_states": "Teacher: hidden states",
         "attention": "Teacher: attention scores",
     }
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {
+        "teacher_mlm_loss": ("nats", "The teacher's loss of the masked tokens of the same batches."),
+    }
     uses_teacher = True
 
     masking: MaskingConfig

@@ -30,6 +30,11 @@ class RtdConfig(PairObjectiveConfig, group="objective.rtd"):
         "rtd": "Replaced tokens",
         "pair": "Sentence pairs",
     }
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {
+        "rtd_precision": ("share", "Tokens called replaced that are replaced."),
+        "rtd_recall": ("share", "Replaced tokens that are called replaced."),
+        "replaced_share": ("share", "Tokens that the generator replaced by another one."),
+    }
 
     masking: MaskingConfig
     mlm_weight: float = setting(
