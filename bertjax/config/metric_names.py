@@ -43,8 +43,10 @@ _UNITS = {
 def losses() -> dict[str, tuple[str, str, str]]:
     """Returns name -> (unit, what is predicted, settings that have it) of all losses."""
     titles = loss_titles() | {kind: spec.title.capitalize() for kind, spec in TASK_KINDS.items()}
-    owners = {loss: [f"objective.name={name}" for name, each in OBJECTIVES.items() if loss in each.loss_titles]
-              for loss in titles} | {kind: [f"task.kind={kind}"] for kind in TASK_KINDS}
+    owners = {
+        loss: [f"objective.name={name}" for name, each in OBJECTIVES.items() if loss in each.loss_titles]
+        for loss in titles
+    } | {kind: [f"task.kind={kind}"] for kind in TASK_KINDS}
     return {loss: (_UNITS.get(loss, "nats"), title, ", ".join(owners[loss])) for loss, title in titles.items()}
 
 

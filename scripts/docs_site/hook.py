@@ -5,14 +5,19 @@ A line `<!-- generate: NAME -->` of a page is replaced by the Markdown of `GENER
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
-from generators import GENERATORS
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # parameters are counted by shapes
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+from docs_site.generators import GENERATORS  # noqa: E402
+
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#]*)(#[^)]*)?\)")
 _MARKER = re.compile(r"^<!-- generate: (\w+) -->$", re.MULTILINE)

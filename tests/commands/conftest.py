@@ -14,9 +14,12 @@ from lab import CONFIG, Finished, Lab, sentences
 from ml_collections import ConfigDict
 
 from bertjax.cli import main
+from bertjax.config.metric_names import undescribed
 from bertjax.config.overrides import flatten
 from bertjax.config.phases import list_phases
 from bertjax.experiment import build
+from bertjax.metrics import Metrics
+from bertjax.training.run_context import RunContext
 from bertjax.types import Vocabulary
 
 NOT_COMPILED = re.compile(
@@ -24,6 +27,20 @@ NOT_COMPILED = re.compile(
     r"|data\.(sources|eval_sources|cache_dir|workers|eval_fraction|tokenizer|encoding_errors)|train\.log_interval_steps"
 )
 """Keys that no compiled step depends on, once the vocabulary is given."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def described_metrics() -> Iterator[None]:
+    """Whatever a run of any test logs is in the reference of metrics."""
+    write = RunContext.write
+
+    def checked(self: RunContext, step: int, metrics: Metrics) -> None:
+        assert undescribed(metrics) == [], "describe it in config/metric_names.py, its objective or its kind of task"
+        write(self, step, metrics)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunContext, "write", checked)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,69 @@
+"""The generated pages of the documentation have every command, key, metric and model."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bertjax
+from bertjax.cli import command_parsers
+from bertjax.config.metric_names import undescribed
+from bertjax.config.objectives import OBJECTIVES
+from bertjax.config.presets import PRESETS
+from bertjax.config.task import TASK_KINDS
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "scripts"))
+from docs_site.generators import GENERATORS  # noqa: E402
+from docs_site.model_zoo import SOURCES  # noqa: E402
+
+
+def test_every_command_has_its_flags() -> None:
+    page = GENERATORS["commands"]()
+    sections = dict(re.findall(r"## bertjax (\S+)\n(.*?)(?=\n## |\Z)", page, flags=re.DOTALL))
+    assert list(sections) == list(command_parsers())
+    for name, parser in command_parsers().items():
+        for action in parser._actions:
+            for flag in set(action.option_strings) - {"-h", "--help"}:
+                assert re.search(rf"\| `[^|]*{flag}\b", sections[name]), (name, flag)
+
+
+def test_every_objective_and_kind_of_task_is_listed() -> None:
+    page = GENERATORS["objectives_and_tasks"]()
+    names = re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)
+    assert names == [name for name, each in OBJECTIVES.items() if not each.is_finetuning] + list(TASK_KINDS)
+
+
+def test_every_public_name_and_protocol_is_referenced() -> None:
+    page = GENERATORS["public_names"]()
+    assert page.count("::: ") == len([name for name in bertjax.__all__ if not name.startswith("__")])
+    for path in re.findall(r"^::: (\S+)$", page + "\n" + GENERATORS["protocols"](), flags=re.MULTILINE):
+        module = path.rpartition(".")[0]
+        assert path in sys.modules or hasattr(__import__(module, fromlist=["_"]), path.rpartition(".")[2]), path
+
+
+def test_every_preset_has_a_source() -> None:
+    assert [name for name in PRESETS if not any(re.match(pattern, name) for pattern, *_ in SOURCES)] == []
+
+
+def test_metrics_are_told_apart() -> None:
+    assert undescribed(["step", "eval/mlm_loss", "eval/wiki/pair_accuracy", "train/grad_norm", "eval/f1"]) == []
+    assert undescribed(["train/mlm_speed", "eval/loss_scale"]) == ["train/mlm_speed", "eval/loss_scale"]
+
+
+@pytest.mark.long
+def test_the_site_has_no_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    models = (tmp_path / "site" / "reference" / "models" / "index.html").read_text()
+    assert "109,514,298" in models and "<!-- generate" not in models
+    outside = re.compile(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="?(?:https?:)?//')
+    assert not [page for page in (tmp_path / "site").rglob("*.html") if outside.search(page.read_text())]
