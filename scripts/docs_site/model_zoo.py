@@ -112,14 +112,14 @@ def _links(source: str) -> str:
 
 def _configs_by_preset() -> dict[str, list[tuple[str, int]]]:
     """Returns (name, vocabulary) of the configs that train a preset, those of its authors first."""
-    found = defaultdict(list)
+    configs_of = defaultdict(list)
     for file, path in shipped_configs().items():
         for size in sizes_of(path):
             name = f"{file}:{size}"
             config = load_config(name)
             changed = [key for key in ("num_layers", "hidden_size", "family") if config.model[key] != "preset"]
             if not changed and not _NOT_THE_MODEL.search(name):
-                found[config.model.preset].append((name, config.data.vocab_size))
-    for name, configs in found.items():
+                configs_of[config.model.preset].append((name, config.data.vocab_size))
+    for name, configs in configs_of.items():
         configs.sort(key=lambda each: not each[0].replace(":", "-").replace("_", "-").endswith(name))
-    return found
+    return configs_of
