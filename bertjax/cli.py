@@ -19,6 +19,7 @@ from bertjax.commands import (
     compare,
     compile,
     config,
+    configs,
     embed,
     eval_minimal_pairs,
     eval_sts,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from ml_collections import ConfigDict
 
 COMMANDS: tuple[ModuleType, ...] = (
-    *(config, tokenizer, prepare, inspect_data, pretrain, finetune, lr_find),
+    *(configs, config, tokenizer, prepare, inspect_data, pretrain, finetune, lr_find),
     *(evaluate, export, report, compare),
     *(predict, pseudo_label, fill_mask, embed, eval_sts, eval_minimal_pairs),
     *(benchmark, compile, parity),

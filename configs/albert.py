@@ -1,6 +1,6 @@
 """ALBERT: factorised embeddings and one set of parameters for all layers (arXiv:1909.11942).
 
-    bertjax pretrain --config configs/albert.py:base-v2 --workdir runs/albert --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config albert:base-v2 --workdir runs/albert --config.data.sources='text:corpus/*.txt'
 
 Sizes: base large xlarge xxlarge, each as -v1 and -v2 (v2 without dropout), and smoke (minutes on a CPU). `smoke-groups`
 shows two groups of two inner layers.
@@ -18,7 +18,7 @@ Where this differs: `smoke` trains with AdamW, not with LAMB.
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = (*(f"{size}-{version}" for size in ("base", "large", "xlarge", "xxlarge") for version in ("v1", "v2")),)
 SIZES = (*SIZES, "smoke", "smoke-groups")
@@ -26,8 +26,7 @@ SIZES = (*SIZES, "smoke", "smoke-groups")
 
 def get_config(size: str = "base-v2") -> ConfigDict:
     """The recipe of section 4.1 for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     config.model.preset = "albert-base-v2" if size.startswith("smoke") else f"albert-{size}"
 

@@ -1,6 +1,6 @@
 """BERT, masked tokens and next sentences, at every published size (arXiv:1810.04805; miniatures arXiv:1908.08962).
 
-    bertjax pretrain --config configs/bert.py:base --workdir runs/bert --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config bert:base --workdir runs/bert --config.data.sources='text:corpus/*.txt'
 
 Sizes: tiny mini small medium base large (uncased), base-cased large-cased, and the 24 miniatures as LAYERSxWIDTH, such
 as 6x512 (table "Smaller BERT Models" of google-research/bert:README.md); and smoke (two layers, minutes on a CPU).
@@ -15,7 +15,7 @@ everything runs.
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, every, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 NAMED = ("tiny", "mini", "small", "medium", "base", "large")
 CASED = ("base-cased", "large-cased")
@@ -25,8 +25,7 @@ SIZES = (*NAMED, *CASED, *MINIATURES, "smoke")
 
 def get_config(size: str = "base") -> ConfigDict:
     """The recipe of the paper for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(NAMED + CASED)} and LxH such as 6x512")
+    require_one_of("size", size, SIZES)
     config = base_config()
     config.model.preset = "bert-tiny" if size == "smoke" else f"bert-{size.removesuffix('-cased')}"
 

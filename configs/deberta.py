@@ -1,6 +1,6 @@
 """DeBERTa v1, v2 and v3: disentangled attention, and a decoder that adds positions late (arXiv:2006.03654, 2111.09543).
 
-    bertjax pretrain --config configs/deberta.py:v3-base --workdir runs/v3 --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config deberta:v3-base --workdir runs/v3 --config.data.sources='text:corpus/*.txt'
 
 Sizes: v1-base v1-large v1-xlarge, v2-xlarge v2-xxlarge (with the convolution), v3-xsmall v3-small v3-base v3-large, and
 smoke smoke-v1 smoke-v2 (two layers, minutes on a CPU); v1-base-sop v2-xlarge-sop v3-base-sop smoke-sop also learn the
@@ -21,7 +21,7 @@ released code trains the generator first, so its tables are one step newer when 
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 PRESETS = {
     **{f"v1-{size}": f"deberta-{size}" for size in ("base", "large", "xlarge")},
@@ -36,8 +36,7 @@ SIZES = (*PRESETS, *(f"{size}-sop" for size in ("v1-base", "v2-xlarge", "v3-base
 
 def get_config(size: str = "v3-base") -> ConfigDict:
     """The released script's recipe (microsoft/DeBERTa:experiments/language_model) for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     size, sentences = size.removesuffix("-sop"), size.endswith("-sop")
     config = base_config()
     config.model.preset = PRESETS[size]

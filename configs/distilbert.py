@@ -1,13 +1,13 @@
 """DistilBERT: half of BERT's layers, taught by BERT, no token types, no pooler (arXiv:1910.01108).
 
-    bertjax pretrain --config configs/distilbert.py:base --workdir runs/distil \
-        --config.objective.distillation.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/ \
+    bertjax pretrain --config distilbert:base --workdir runs/distil \\
+        --config.objective.distillation.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/ \\
         --config.data.sources='text:corpus/*.txt'
 
 The teacher is any folder that Hugging Face or we wrote, with the same tokens: base and base-cased start as layers 0, 2,
-4, 7, 9 and 11 of BERT-base. `smoke` (minutes on a CPU) is taught by the run of configs/quickstart.py:
+4, 7, 9 and 11 of BERT-base. `smoke` (minutes on a CPU) is taught by the run of `quickstart`:
 
-    bertjax pretrain --config configs/distilbert.py:smoke --workdir runs/distil \
+    bertjax pretrain --config distilbert:smoke --workdir runs/distil \\
         --config.objective.distillation.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
 
 Hardware and time: by the paper, 90 hours on 8 V100 GPUs; not measured here. Result: by its authors, GLUE dev average
@@ -24,15 +24,14 @@ option of theirs); positions are trained; norms are not decayed.
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("base", "base-cased", "smoke")
 
 
 def get_config(size: str = "base") -> ConfigDict:
     """The authors' optimizer (huggingface/transformers-research-projects:distillation/train.py) for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     config.model.preset = "distilbert"
 

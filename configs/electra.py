@@ -1,6 +1,6 @@
 """ELECTRA: a generator fills masks, and the model finds the tokens that it got wrong (arXiv:2003.10555).
 
-    bertjax pretrain --config configs/electra.py:small --workdir runs/electra --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config electra:small --workdir runs/electra --config.data.sources='text:corpus/*.txt'
 
 Sizes: small base large, and smoke (two layers, minutes on a CPU); base-sop and smoke-sop also learn the order of two
 segments (sentence-order prediction, arXiv:1909.11942), which the authors do not. With
@@ -18,15 +18,14 @@ drawn twice gets one decision between [MASK] and itself, not two; the score's we
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("small", "base", "large", "smoke", "base-sop", "smoke-sop")
 
 
 def get_config(size: str = "small") -> ConfigDict:
     """The recipe of google-research/electra:configure_pretraining.py for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     size, _, sentences = size.partition("-")
     config = base_config()
     config.model.preset = "electra-small" if size == "smoke" else f"electra-{size}"

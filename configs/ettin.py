@@ -1,16 +1,16 @@
 """Ettin, pairs of an encoder and its causal twin (arXiv:2507.11412), and mmBERT, 1,833 languages (arXiv:2509.06888).
 
-    bertjax pretrain --config configs/ettin.py:encoder-150m --workdir runs/e --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config ettin:encoder-150m --workdir runs/e --config.data.sources='text:corpus/*.txt'
 
 Sizes: encoder-17m -32m -68m -150m -400m -1b, decoder-17m to decoder-1b (the same with a causal mask, trained on the
 next token), mmbert-small mmbert-base, and smoke smoke-decoder (four layers, minutes on a CPU). All are ModernBERT's
-network and recipe: the first phase, of 1,024 tokens; configs/modernbert.py shows the extension and the decay after
+network and recipe: the first phase, of 1,024 tokens; `modernbert` shows the extension and the decay after
 it.
 
 Hardware and time: by the authors, 141 hours (17m) to 2,170 hours (1b) of four H100 for all phases of Ettin; not
 measured here. Result: by the authors, GLUE 88.9 (encoder-150m).
 
-Where this differs from the authors': as configs/modernbert.py says; Ettin's sequences were not packed, here they are;
+Where this differs from the authors': as `modernbert` says; Ettin's sequences were not packed, here they are;
 mmBERT's languages are sampled by the weights of `data.sources`, and its vocabulary is Gemma 2's, so set
 `data.tokenizer=hub:google/gemma-2-9b`. `smoke` trains with AdamW.
 """
@@ -18,7 +18,7 @@ mmBERT's languages are sampled by the weights of `data.sources`, and its vocabul
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 # JHU-CLSP/ettin-encoder-vs-decoder:pretraining/configs/standard, JHU-CLSP/mmBERT:configs: peak learning rate, weight
 # decay, warmup and batch ramp in G tokens, first batch (microbatches of the authors' four or eight devices).
@@ -38,8 +38,7 @@ SIZES += ("mmbert-small", "mmbert-base", "smoke", "smoke-decoder")
 
 def get_config(size: str = "encoder-150m") -> ConfigDict:
     """The first phase of one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     full = {"smoke": "encoder-17m", "smoke-decoder": "decoder-17m"}.get(size, size)
     multilingual, decoder = full.startswith("mmbert"), full.startswith("decoder")
     rate, decay, warmup, ramp, first_batch = RECIPES[full if multilingual else full.split("-")[1]]

@@ -1,6 +1,6 @@
 """EuroBERT: Llama's blocks as an encoder for fifteen languages, code and mathematics (arXiv:2503.05500).
 
-    bertjax pretrain --config configs/eurobert.py:210m --workdir runs/euro --config.data.sources='text:corpus/*.txt' \
+    bertjax pretrain --config eurobert:210m --workdir runs/euro --config.data.sources='text:corpus/*.txt' \\
         --config.data.tokenizer=hub:EuroBERT/EuroBERT-210m
 
 Sizes: 210m 610m 2.1b (4.8T tokens in sequences of 2,048), the annealing after it 210m-annealing 610m-annealing
@@ -20,15 +20,15 @@ begin with a deviation of 0.02 as in their config.json (table 4 says 0.2).
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("210m", "610m", "2.1b", "210m-annealing", "610m-annealing", "2.1b-annealing", "smoke")
+NEEDS_INIT_FROM = tuple(size for size in SIZES if size.endswith("-annealing"))
 
 
 def get_config(size: str = "210m") -> ConfigDict:
     """The phases of the paper's section 2 and tables 3 and 4 for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     name, _, phase = size.partition("-")
     annealing = phase == "annealing"

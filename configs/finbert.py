@@ -1,6 +1,6 @@
 """FinBERT: BERT for financial text, on its own vocabulary or continued from BERT (arXiv:2006.08097, 1908.10063).
 
-    bertjax pretrain --config configs/finbert.py:uncased --workdir runs/fin --config.data.sources='text:filings/*.txt'
+    bertjax pretrain --config finbert:uncased --workdir runs/fin --config.data.sources='text:filings/*.txt'
 
 Sizes: uncased and cased (from scratch, "FinVocab" of 30,873 and 28,573 tokens: yya518/FinBERT), continued ("BaseVocab":
 BERT's weights and tokens), and smoke (two layers, minutes on a CPU). `continued` also needs
@@ -25,16 +25,16 @@ steps.
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 VOCAB_SIZES = {"uncased": 30873, "cased": 28573, "continued": 30522, "smoke": 4096}
 SIZES = tuple(VOCAB_SIZES)
+NEEDS_INIT_FROM = ("continued",)
 
 
 def get_config(size: str = "uncased") -> ConfigDict:
     """One of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     config.model.preset = "bert-base"
 

@@ -1,6 +1,6 @@
 """GPT-2: the same blocks with a causal mask, the decoder that encoders are compared with (openai/gpt-2).
 
-    bertjax pretrain --config configs/gpt2.py:small --workdir runs/gpt2 --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config gpt2:small --workdir runs/gpt2 --config.data.sources='text:corpus/*.txt'
 
 Sizes: small medium large xl (124, 355, 774 and 1,558 million parameters), and smoke (two layers, minutes on a CPU).
 
@@ -14,7 +14,7 @@ optimizer and its rate were not published, the values here are common choices.
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 PRESETS = {"small": "gpt2", "medium": "gpt2-medium", "large": "gpt2-large", "xl": "gpt2-xl", "smoke": "gpt2"}
 SIZES = tuple(PRESETS)
@@ -22,8 +22,7 @@ SIZES = tuple(PRESETS)
 
 def get_config(size: str = "small") -> ConfigDict:
     """One of `SIZES`, 512 rows of 1,024 tokens."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     config.model.preset = PRESETS[size]
 

@@ -1,6 +1,6 @@
 """GPT-BERT: every sequence is read either in both directions, masked, or from left to right (arXiv:2410.24159).
 
-    bertjax pretrain --config configs/gpt_bert.py:base --workdir runs/gptbert --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config gpt_bert:base --workdir runs/gptbert --config.data.sources='text:corpus/*.txt'
 
 Sizes: base (for 100M words) and small (for 10M), and smoke (two layers, minutes on a CPU). 15 of 16 sequences are
 masked, one is causal; both predict from the previous token. The export is the bidirectional encoder.
@@ -17,7 +17,7 @@ epoch.
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("base", "small", "smoke")
 
@@ -35,8 +35,7 @@ PHASES = (
 
 def get_config(size: str = "base") -> ConfigDict:
     """The authors' recipe for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     small = size != "base"
     config.model.preset = "bert-base"

@@ -1,7 +1,7 @@
 """LLM2Vec's first steps: a decoder sees both sides and learns masked next-token prediction (arXiv:2404.05961).
 
-    bertjax pretrain --config configs/llm2vec.py:FOLDER --workdir runs/mntp --config.data.sources='text:corpus/*.txt'
-    bertjax pretrain --config configs/simcse.py:base ...  # their third step: sentence embeddings without labels
+    bertjax pretrain --config llm2vec:FOLDER --workdir runs/mntp --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config simcse:base ...  # their third step: sentence embeddings without labels
 
 FOLDER is a Llama, Mistral, Qwen 2 or Qwen 3, a folder or `hub:NAME` (princeton-nlp/Sheared-LLaMA-1.3B, ...); the
 model's sizes, weights and tokenizer come from there. A masked token is predicted from the representation of the token

@@ -1,15 +1,15 @@
 """MiniLM: a student learns how the last attention of its teacher relates tokens (arXiv:2002.10957, 2012.15828).
 
-    bertjax pretrain --config configs/minilm.py:6x384 --workdir runs/minilm --config.data.sources='text:corpus/*.txt' \
+    bertjax pretrain --config minilm:6x384 --workdir runs/minilm --config.data.sources='text:corpus/*.txt' \\
         --config.objective.distillation.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/
 
 Sizes: 6x768, 6x384 and 12x384 (layers x width) by the first paper: distributions of attention and relations of values,
 head by head, so the teacher has 12 heads. v2-6x768 and v2-6x384 by the second: relations of queries, keys and values
 with 48 relation heads, of any teacher; of a large one take `objective.distillation.relation_heads=64` and a layer
 before the last (`objective.distillation.relation_layer`). smoke (minutes on a CPU) is taught by the run of
-configs/quickstart.py:
+`quickstart`:
 
-    bertjax pretrain --config configs/minilm.py:smoke --workdir runs/minilm \
+    bertjax pretrain --config minilm:smoke --workdir runs/minilm \\
         --config.objective.distillation.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
 
 No tokens are predicted: the model has neither a masked-token head nor masked text.
@@ -23,15 +23,14 @@ half of the teacher's layers and width learn from it at once, without the assist
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("6x768", "6x384", "12x384", "v2-6x768", "v2-6x384", "smoke")
 
 
 def get_config(size: str = "6x384") -> ConfigDict:
     """The authors' students and optimizer (section 4.1 of the first paper) for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     config.model.preset = "bert-base"
     config.model.hidden_act = "gelu"

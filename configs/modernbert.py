@@ -1,6 +1,6 @@
 """ModernBERT: rotary positions, gated feed-forward blocks, two local layers after every global one (arXiv:2412.13663).
 
-    bertjax pretrain --config configs/modernbert.py:base --workdir runs/modern --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config modernbert:base --workdir runs/modern --config.data.sources='text:corpus/*.txt'
 
 Sizes: base large (the authors' began as base: `init_from` and `init_growth=tile`), their extension to 8,192 tokens and
 the decay that ends it in one run base-8192 large-8192 (set `init_from` to what the first run exported), all of it in
@@ -19,15 +19,15 @@ from five batches per device; and held-out text is masked at 30 % as well (their
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("base", "large", "base-8192", "large-8192", "base-whole", "large-whole", "smoke", "smoke-whole")
+NEEDS_INIT_FROM = ("base-8192", "large-8192")
 
 
 def get_config(size: str = "base") -> ConfigDict:
     """The phases of AnswerDotAI/ModernBERT:yamls/modernbert for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     large, extended, whole = size.startswith("large"), size.endswith("8192"), size.endswith("whole")
     config.model.preset = "modernbert-large" if large else "modernbert-base"

@@ -1,6 +1,6 @@
 """MPNet's architecture as a masked language model: RoBERTa with biases of distances (arXiv:2004.09297).
 
-    bertjax pretrain --config configs/mpnet.py:base --workdir runs/mpnet --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config mpnet:base --workdir runs/mpnet --config.data.sources='text:corpus/*.txt'
 
 Sizes: base, and smoke (two layers, minutes on a CPU).
 
@@ -13,15 +13,14 @@ in permuted order with the positions of those to come. An export is MPNet for `t
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("base", "smoke")
 
 
 def get_config(size: str = "base") -> ConfigDict:
     """The README's command (microsoft/MPNet), steps and batch of the paper, for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     config.model.preset = "mpnet-base"
 

@@ -1,6 +1,6 @@
 """NeoBERT: 28 narrow layers with gated feed-forward blocks and RMS norms, read up to 4,096 tokens (arXiv:2502.19587).
 
-    bertjax pretrain --config configs/neobert.py:base --workdir runs/neo --config.data.sources='text:corpus/*.txt' \
+    bertjax pretrain --config neobert:base --workdir runs/neo --config.data.sources='text:corpus/*.txt' \\
         --config.data.tokenizer=hub:chandar-lab/NeoBERT
 
 Sizes: base (1M steps of 1,024 tokens), base-4096 (the 50,000 steps of 4,096 tokens after it; set `init_from` to what
@@ -16,15 +16,15 @@ where the first one ended, and its sequences are those of `data.sources`, theirs
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("base", "base-4096", "smoke")
+NEEDS_INIT_FROM = ("base-4096",)
 
 
 def get_config(size: str = "base") -> ConfigDict:
     """The paper's section 3 and the authors' conf/{datacollator,scheduler} for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     extended = size == "base-4096"
     config.model.preset = "neobert"

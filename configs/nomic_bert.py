@@ -1,6 +1,6 @@
 """NomicBERT: BERT with rotary positions, gated blocks and long sequences, a base for embeddings (arXiv:2402.01613).
 
-    bertjax pretrain --config configs/nomic_bert.py:2048 --workdir runs/nomic --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config nomic_bert:2048 --workdir runs/nomic --config.data.sources='text:corpus/*.txt'
 
 Sizes: 2048 (its length in tokens), and smoke (two layers, minutes on a CPU).
 
@@ -13,15 +13,14 @@ documents; held-out text is masked at 30 % as well (theirs at 15 %).
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("2048", "smoke")
 
 
 def get_config(size: str = "2048") -> ConfigDict:
     """The settings of contrastors:src/contrastors/configs/train/mlm.yaml at 2,048 tokens, for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     config.model.preset = "nomic-bert-2048"
 

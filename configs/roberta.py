@@ -1,6 +1,6 @@
 """RoBERTa: BERT without pairs, byte-level tokens, long sequences, large batches (arXiv:1907.11692, table 9).
 
-    bertjax pretrain --config configs/roberta.py:base --workdir runs/roberta --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config roberta:base --workdir runs/roberta --config.data.sources='text:corpus/*.txt'
 
 Sizes: base large distilroberta, and smoke (two layers, minutes on a CPU); XLM-R's xlm-roberta-base xlm-roberta-large
 xlm-roberta-xl xlm-roberta-xxl (arXiv:1911.02116, 2105.00572) and CamemBERT's camembert-base camembert-large
@@ -21,7 +21,7 @@ proportion to their share of the text to the power of 0.3.
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = (
     *("base", "large", "distilroberta", "smoke"),
@@ -32,8 +32,7 @@ SIZES = (
 
 def get_config(size: str = "base") -> ConfigDict:
     """The recipe of table 9, or that of XLM-R or CamemBERT, for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     large, multilingual, french = (
         not size.endswith(("base", "smoke", "distilroberta")),

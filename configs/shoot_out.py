@@ -1,6 +1,6 @@
 """One small encoder under eight objectives, to be compared at equal FLOPs (scripts/shoot_out.py).
 
-    bertjax pretrain --config configs/shoot_out.py:rtd --workdir runs/rtd --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config shoot_out:rtd --workdir runs/rtd --config.data.sources='text:corpus/*.txt'
 
 Objectives: mlm, whole_word, span (SpanBERT's, with the span-boundary loss), sop (mlm with sentence order), rtd
 (ELECTRA's), plm (XLNet's, without memory), causal, hybrid (GPT-BERT's).
@@ -13,15 +13,14 @@ two streams need. Learning rates are not tuned. Hardware and time: minutes on tw
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("mlm", "whole_word", "span", "sop", "rtd", "plm", "causal", "hybrid")
 
 
 def get_config(objective: str = "mlm") -> ConfigDict:
     """The small encoder under one of `SIZES`, which are objectives here."""
-    if objective not in SIZES:
-        raise UserError(f"unknown objective {objective!r}; there are {', '.join(SIZES)}")
+    require_one_of("objective", objective, SIZES)
     config = base_config()
     config.model.preset = "bert-tiny"
     make_smoke(config)

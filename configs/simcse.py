@@ -1,12 +1,12 @@
 """Unsupervised SimCSE: a trained encoder learns to embed sentences (arXiv:2104.08821).
 
-    bertjax pretrain --config configs/simcse.py:base --workdir runs/simcse --config.init_from=bert-base-uncased/ \
+    bertjax pretrain --config simcse:base --workdir runs/simcse --config.init_from=bert-base-uncased/ \\
         --config.data.tokenizer=bert-base-uncased/ --config.data.sources=lines:wiki1m_for_simcse.txt
     bertjax export --workdir runs/simcse --out embedder/ --sentence-transformers --pooling cls
 
-Sizes: base and large of BERT, and smoke, which goes on from the run of configs/quickstart.py (a minute on a CPU):
+Sizes: base and large of BERT, and smoke, which goes on from the run of quickstart (a minute on a CPU):
 
-    bertjax pretrain --config configs/simcse.py:smoke --workdir runs/simcse --config.init_from=runs/quickstart \
+    bertjax pretrain --config simcse:smoke --workdir runs/simcse --config.init_from=runs/quickstart \\
         --config.data.tokenizer=runs/quickstart/tokenizer
 
 `lines:` reads every line as one text, as in the authors' file of a million sentences. An export embeds
@@ -20,15 +20,15 @@ No difference is known, except that the authors keep the best of a run by STS-B'
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("base", "large", "smoke")
+NEEDS_INIT_FROM = SIZES
 
 
 def get_config(size: str = "base") -> ConfigDict:
     """The authors' optimizer (princeton-nlp/SimCSE:README.md, "Unsup. BERT") for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     config.model.preset = "bert-large" if size == "large" else "bert-base"
     config.model.hidden_act = "gelu"

@@ -1,6 +1,6 @@
 """SpanBERT: BERT cased that fills spans, also from their boundaries, in single blocks of text (arXiv:1907.10529).
 
-    bertjax pretrain --config configs/spanbert.py:base --workdir runs/spanbert --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config spanbert:base --workdir runs/spanbert --config.data.sources='text:corpus/*.txt'
 
 Sizes: base large, and smoke (two layers, minutes on a CPU); base-sop and smoke-sop also learn the order of two segments
 (sentence-order prediction, arXiv:1909.11942), which the authors do not.
@@ -16,15 +16,14 @@ more, so that their clipping at norm 1 hardly ever acts.
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("base", "large", "smoke", "base-sop", "smoke-sop")
 
 
 def get_config(size: str = "base") -> ConfigDict:
     """The README's recipe (facebookresearch/SpanBERT) for one of `SIZES`; weight decay as in the paper."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     size, _, sentences = size.partition("-")
     config = base_config()
     config.model.preset = "spanbert-large" if size == "large" else "spanbert-base"

@@ -1,12 +1,12 @@
 """TinyBERT's general distillation: all layers, states and scores of attention (arXiv:1909.10351).
 
-    bertjax pretrain --config configs/tinybert.py:4x312 --workdir runs/tiny --config.data.sources='text:corpus/*.txt' \
+    bertjax pretrain --config tinybert:4x312 --workdir runs/tiny --config.data.sources='text:corpus/*.txt' \\
         --config.objective.distillation.teacher=bert-base-uncased/ --config.data.tokenizer=bert-base-uncased/
 
 Sizes: 4x312 and 6x768 (layers x width), whose layers are spread evenly over the teacher's 12, and smoke (minutes on a
-CPU), taught by the run of configs/quickstart.py:
+CPU), taught by the run of `quickstart`:
 
-    bertjax pretrain --config configs/tinybert.py:smoke --workdir runs/tiny \
+    bertjax pretrain --config tinybert:smoke --workdir runs/tiny \\
         --config.objective.distillation.teacher=runs/quickstart --config.data.tokenizer=runs/quickstart/tokenizer
 
 No tokens are predicted: the model has no masked-token head. The text is not masked, as for the authors' second release.
@@ -21,7 +21,7 @@ augmented data, is not included.
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 WIDTHS = {"4x312": (4, 312, 1200), "6x768": (6, 768, 3072), "smoke": (3, 64, 256)}
 SIZES = tuple(WIDTHS)
@@ -29,8 +29,7 @@ SIZES = tuple(WIDTHS)
 
 def get_config(size: str = "4x312") -> ConfigDict:
     """The authors' students and optimizer (huawei-noah: TinyBERT/general_distill.py, README.md) for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     config.model.preset = "bert-base"
     config.model.hidden_act = "gelu"

@@ -1,6 +1,6 @@
 """The plain Transformer encoder, a base for mixtures: positions, norms, feed-forward blocks (arXiv:1706.03762).
 
-    bertjax pretrain --config configs/transformer.py:base --workdir runs/plain --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config transformer:base --workdir runs/plain --config.data.sources='text:corpus/*.txt'
         --config.model.attention_position=rotary --config.model.position_embedding=none
         --config.model.norm_placement=pre --config.model.feed_forward=glu
 
@@ -13,15 +13,14 @@ class can hold are exported in bertjax's own format.
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("base", "big", "smoke")
 
 
 def get_config(size: str = "base") -> ConfigDict:
     """One of `SIZES`, trained to fill masks with BERT's optimizer."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     config.model.preset = "transformer-big" if size == "big" else "transformer-base"
 

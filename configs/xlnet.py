@@ -1,6 +1,6 @@
 """XLNet: permutation language modelling with a memory, relative positions and segments (arXiv:1906.08237).
 
-    bertjax pretrain --config configs/xlnet.py:base --workdir runs/xlnet --config.data.sources='text:corpus/*.txt'
+    bertjax pretrain --config xlnet:base --workdir runs/xlnet --config.data.sources='text:corpus/*.txt'
 
 Sizes: base large, and smoke (two layers, minutes on a CPU).
 
@@ -15,15 +15,14 @@ not half of each chip's.
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config, make_smoke
-from bertjax.errors import UserError
+from bertjax.errors import require_one_of
 
 SIZES = ("base", "large", "smoke")
 
 
 def get_config(size: str = "base") -> ConfigDict:
     """The recipe of appendix A.4.1, with the README's lengths, for one of `SIZES`."""
-    if size not in SIZES:
-        raise UserError(f"unknown size {size!r}; there are {', '.join(SIZES)}")
+    require_one_of("size", size, SIZES)
     config = base_config()
     config.model.preset = "xlnet-large" if size == "large" else "xlnet-base"
     config.model.bi_data = True  # memory and reuse stay 3/4 and 1/2 of a sequence: 384 and 256

@@ -25,6 +25,17 @@ def sizes_of(path: Path) -> tuple[str, ...]:
     return tuple(runpy.run_path(str(path)).get("SIZES", ()))
 
 
+def split_argument(spec: str) -> tuple[str, str | None]:
+    """Returns the config and its argument: `bert:base` is bert with base, `my/bert.py:base` my/bert.py with base."""
+    path, extension, argument = spec.partition(".py:")
+    if spec.endswith(".py"):
+        return spec, None
+    if extension:
+        return f"{path}.py", argument
+    name, colon, argument = spec.partition(":")
+    return name, argument if colon else None
+
+
 def resolve(spec: str) -> tuple[str, str | None]:
     """Returns path and argument of a config.
 
@@ -35,14 +46,11 @@ def resolve(spec: str) -> tuple[str, str | None]:
     Raises:
         UserError: There is no config of that name; the message has the nearest one.
     """
-    path, extension, argument = spec.partition(".py:")
-    if spec.endswith(".py"):
-        return spec, None
-    if extension:
-        return f"{path}.py", argument
-    name, colon, argument = spec.partition(":")
+    name, argument = split_argument(spec)
+    if name.endswith(".py"):
+        return name, argument
     if name in shipped_configs():
-        return str(shipped_configs()[name]), argument if colon else None
+        return str(shipped_configs()[name]), argument
     if Path(name).is_file():
         raise UserError(f"{spec} is not a config: a config is a Python file, PATH.py or PATH.py:ARGUMENT")
     raise UserError(f"there is no config {spec}{_nearest(spec)}; `bertjax configs` lists them, a file is PATH.py")

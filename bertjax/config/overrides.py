@@ -39,7 +39,7 @@ def load_config(spec: str) -> ConfigDict:
         UserError: The file is missing or fails, or it sets a key or a value that is not allowed.
     """
     path, argument = resolve(spec)
-    get_config = _execute(path).get("get_config")
+    get_config = execute(path).get("get_config")
     if not isinstance(get_config, types.FunctionType):
         raise UserError(f"{path} defines no function get_config()")
     if argument is not None and not get_config.__code__.co_argcount:
@@ -246,8 +246,8 @@ def _parse_argument(argument: str) -> tuple[str, Any]:
     return key, declared()[key].parse(key, text)
 
 
-def _execute(path: str) -> dict[str, Any]:
-    """Runs a config file, without reading or writing bytecode, and returns its names."""
+def execute(path: str) -> dict[str, Any]:
+    """Runs a config file, without reading or writing bytecode, and returns its names; may raise `UserError`."""
     require_regular_file(path)
     try:
         source = Path(path).read_bytes()

@@ -1,11 +1,13 @@
-"""Every config of `configs/`, every size: the whole train step by shapes alone, and the published parameter counts."""
+"""Every config of `configs/`, every size: the whole train step by shapes alone, and the published parameter counts.
+
+`python tests/config/test_configs.py` writes the counts that `bertjax configs` prints.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
-import runpy
 from pathlib import Path
 
 import jax
@@ -13,6 +15,8 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from bertjax.config import catalog
+from bertjax.config.catalog import config_files, parameter_counts
 from bertjax.config.model import EncoderConfig, differences, encoder_config
 from bertjax.config.overrides import load_config
 from bertjax.config.parse import check, schedule_config
@@ -25,12 +29,9 @@ from bertjax.objectives.base import Network
 from bertjax.objectives.distillation.objective import Distillation
 from bertjax.types import Vocabulary, padded_vocab_size
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-SPECS = [
-    f"{path.name}:{size}" if size else path.name
-    for path in sorted(CONFIGS.glob("*.py"))
-    for size in runpy.run_path(str(path)).get("SIZES", ("",))
-]
+PRETRAINING = [file for file in config_files() if not file.name.startswith("finetune/")]
+SPECS = [f"{file.name}:{size}" if size else file.name for file in PRETRAINING for size in file.sizes]
+COUNTS = Path(catalog.__file__).with_name("parameter_counts.json")
 
 # ForPreTraining, tied weights once (google-research/bert:README.md sizes; counted with Hugging Face's classes).
 PUBLISHED = {
@@ -51,19 +52,19 @@ def vocabulary(size: int) -> Vocabulary:
 
 
 def teacher_of(cfg: ConfigDict) -> Network | None:
-    """What recipes of distillation are taught by: BERT-base, or the run of configs/quickstart.py."""
+    """What recipes of distillation are taught by: BERT-base, or the run of quickstart."""
     if cfg.objective.name != "distillation":
         return None
-    name = "bert.py:base" if cfg.model.num_layers == "preset" or cfg.data.seq_len > 32 else "quickstart.py"
+    name = "bert:base" if cfg.model.num_layers == "preset" or cfg.data.seq_len > 32 else "quickstart"
     return Network(
-        dataclasses.replace(encoder_config(load_config(f"{CONFIGS}/{name}")), vocab_size=cfg.data.vocab_size),
+        dataclasses.replace(encoder_config(load_config(name)), vocab_size=cfg.data.vocab_size),
         ("pooler", "mlm", "pair"),
     )
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_length_of_a_run(spec: str) -> None:
-    cfg = load_config(f"{CONFIGS}/{spec}")
+    cfg = load_config(spec)
     for steps in (1, 5, 11, 89):
         cfg.train.num_steps = steps
         check(cfg)
@@ -72,13 +73,13 @@ def test_every_length_of_a_run(spec: str) -> None:
 
 
 # Sizes that differ from another of their family in little but width and depth
-TWINS = r":\d+x\d+$|^(?!bert).*:(?!smoke$)|^shoot_out.py"
+TWINS = r":\d+x\d+$|^(?!bert:).*:(?!smoke$)|^shoot_out"
 EVERY = [pytest.param(spec, marks=pytest.mark.long) if re.search(TWINS, spec) else spec for spec in SPECS]
 
 
 @pytest.mark.parametrize("spec", EVERY)
 def test_the_whole_train_step_has_its_shapes(spec: str) -> None:
-    cfg = load_config(f"{CONFIGS}/{spec}")
+    cfg = load_config(spec)
     check(cfg)
     cfg.model.unroll = 1
     experiment = build.make_experiment(cfg, vocabulary(cfg.data.vocab_size), teacher_of(cfg))
@@ -90,22 +91,30 @@ def test_the_whole_train_step_has_its_shapes(spec: str) -> None:
     shapes = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree) for tree in (state, new_state)]
     assert shapes[0] == shapes[1]
     assert metrics["loss"].shape == ()
+    assert count_params(*experiment.network) == parameter_counts()[spec]
 
 
-@pytest.mark.parametrize("size", PUBLISHED)
-def test_parameter_counts_are_the_published_ones(size: str) -> None:
-    cfg = load_config(f"{CONFIGS}/bert.py:{size}")
-    experiment = build.make_experiment(cfg, vocabulary(cfg.data.vocab_size))
-    assert count_params(experiment.model, experiment.objective.heads) == PUBLISHED[size]
+def test_parameter_counts_are_the_published_ones() -> None:
+    assert {size: parameter_counts()[f"bert:{size}"] for size in PUBLISHED} == PUBLISHED
+    assert set(parameter_counts()) == set(SPECS)
 
 
 def test_a_decoder_becomes_an_encoder_of_its_sizes(tmp_path: Path) -> None:
-    """configs/llm2vec.py takes the architecture of a folder, with every token in sight."""
+    """llm2vec takes the architecture of a folder, with every token in sight."""
     model = EncoderConfig(**{**preset("eurobert-610m"), "family": "llama", "causal": True, "pad_token_id": 0})
     values = FAMILIES["llama"].render_config(dataclasses.replace(model, classifier_dense="none"), "LlamaForCausalLM")
     (tmp_path / "config.json").write_text(json.dumps(values))
-    cfg = load_config(f"{CONFIGS}/llm2vec.py:{tmp_path}")
+    cfg = load_config(f"llm2vec:{tmp_path}")
     found = encoder_config(cfg)
     assert (found.kv_heads, found.num_heads, found.num_layers, found.causal) == (6, 18, 26, False)
     assert cfg.init_from == cfg.data.tokenizer == str(tmp_path) and cfg.objective.mlm.masked_next_token
     assert differences(found, FAMILIES["llama"].parse_config(values | {"is_causal": False})) == []
+
+
+if __name__ == "__main__":
+    counts = {}
+    for each in SPECS:
+        config = load_config(each)
+        built = build.make_experiment(config, vocabulary(config.data.vocab_size), teacher_of(config))
+        counts[each] = count_params(*built.network)
+    COUNTS.write_text(json.dumps(counts, indent=0, sort_keys=True) + "\n", encoding="utf-8")

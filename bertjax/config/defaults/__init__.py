@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.data import DataConfig
 from bertjax.config.defaults.debug_size import make_smoke
-from bertjax.config.defaults.finetune_recipes import make_task
+from bertjax.config.defaults.finetune_recipes import RECIPES, make_task
 from bertjax.config.distributed import DistributedConfig, MeshConfig
 from bertjax.config.fields import Setting, Settings, declare, new_config
 from bertjax.config.filters import FilterConfig
@@ -24,7 +24,7 @@ from bertjax.config.run import every
 from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
 from bertjax.config.training import AnomalyConfig, TrainConfig
 
-__all__ = ["base_config", "every", "make_smoke", "make_task"]
+__all__ = ["RECIPES", "base_config", "every", "make_smoke", "make_task"]
 
 GROUPS: tuple[type[Settings], ...] = (
     *RUN_GROUPS,

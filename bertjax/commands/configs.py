@@ -1,0 +1,119 @@
+"""List the configs that bertjax ships, with sizes and needs; with a name, describe one."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bertjax.config.catalog import ConfigFacts, ConfigFile
+
+_HEADINGS = ("", "parameters", "objective", "tokens", "batch", "steps", "tokenizer", "needs")
+_NO_BREAK = "\xa0"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the name and `--json`."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a config, such as bert, bert:base or a file PATH.py")
+    parser.add_argument("--json", action="store_true", help="print a JSON list with one object per config and size")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Prints the configs."""
+    from bertjax.config.catalog import config_file, config_files
+    from bertjax.config.names import split_argument
+
+    if options.name is None:
+        files = config_files()
+    else:
+        name, size = split_argument(options.name)
+        file = config_file(name)
+        files = [file if size is None else dataclasses.replace(file, sizes=(size,))]
+    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+    if options.json:
+        print(json.dumps([each.as_json(size) for each in files for size in each.sizes], indent=2))
+    elif options.name is None:
+        print("\n\n".join(_overview(each, width) for each in files))
+        print("\n" + textwrap.fill("bertjax configs NAME describes one; --config NAME:SIZE uses it.", width))
+    else:
+        facts = [each.facts(size) for each in files for size in each.sizes]
+        print(f"{_reflow(files[0].doc, width)}\n\n{_table(facts, width)}")
+
+
+def _overview(file: ConfigFile, width: int) -> str:
+    facts = [file.facts(size) for size in file.sizes]
+    sizes = [f"{size} {_millions(each.parameters)}".strip() for size, each in zip(file.sizes, facts, strict=True)]
+    lines = [file.title]
+    if any(file.sizes):
+        title = "Sizes and parameters" if facts[0].parameters else "Recipes"
+        lines.append(f"{title}: {', '.join(size.replace(' ', _NO_BREAK) for size in sizes)}")
+    else:
+        lines.append(f"{sizes[0]} parameters")
+    recipes = [each for each in facts if "smoke" not in each.name] or facts
+    lengths = ", ".join(f"{length:,}" for length in sorted({length for each in recipes for length in each.seq_lens}))
+    words = [_distinct(each.objective for each in recipes), f"{lengths} tokens per sequence"]
+    lines.append("; ".join(filter(None, [*words, _distinct(each.tokenizer for each in recipes)])))
+    needs: dict[str, list[str]] = {}  # the keys by the sizes that need them
+    for need in dict.fromkeys(need for each in facts for need in each.needs):
+        only = ", ".join(size for size, each in zip(file.sizes, facts, strict=True) if need in each.needs)
+        needs.setdefault(only, []).append(need)
+    for only, keys in needs.items():
+        lines.append(f"Needs {', '.join(keys)}" + (f" ({only})" if only != ", ".join(file.sizes) else ""))
+    if file.hardware and not file.hardware.startswith("not measured"):
+        lines.append(f"Hardware: {file.hardware}")
+    return f"{file.name}\n" + textwrap.indent("\n".join(_fill(line, width - 4) for line in lines), "    ")
+
+
+def _table(facts: Sequence[ConfigFacts], width: int) -> str:
+    """A table where it fits into the terminal, otherwise a paragraph per config."""
+    rows = [_cells(each) for each in facts]
+    used = [index for index in range(len(_HEADINGS)) if any(row[index] for row in rows)]
+    widths = {index: max(len(row[index]) for row in [_HEADINGS, *rows]) for index in used}
+    if sum(widths.values()) + 2 * len(used) <= width + 2:
+        lines = ["  ".join(row[index].ljust(widths[index]) for index in used).rstrip() for row in [_HEADINGS, *rows]]
+        return "\n".join(lines)
+    texts = [(row[0], ", ".join(f"{_HEADINGS[i]}{_NO_BREAK}{row[i]}" for i in used[1:] if row[i])) for row in rows]
+    return "\n".join(f"{name}\n{textwrap.indent(_fill(text, width - 4), '    ')}" for name, text in texts)
+
+
+def _cells(each: ConfigFacts) -> tuple[str, ...]:
+    steps = f"{each.num_steps:,}" if each.num_steps else f"{each.epochs:g} epochs"
+    lengths = ", ".join(f"{length:,}" for length in each.seq_lens)
+    tokenizer = f"{each.tokenizer} {each.vocab_size:,}" if each.tokenizer and each.vocab_size else ""
+    parameters = f"{each.parameters:,}" if each.parameters else ""
+    return (
+        each.name,
+        parameters,
+        each.objective,
+        lengths,
+        f"{each.batch_size:,}",
+        steps,
+        tokenizer,
+        ", ".join(each.needs),
+    )
+
+
+def _distinct(values: Iterable[str | None]) -> str:
+    return ", ".join(dict.fromkeys(value for value in values if value))
+
+
+def _millions(count: int | None) -> str:
+    if count is None:
+        return ""
+    return f"{count / 1e9:.1f}B" if count >= 999.5e6 else f"{count / 1e6:.{0 if count >= 9.95e6 else 1}f}M"
+
+
+def _reflow(text: str, width: int) -> str:
+    """Wraps the paragraphs of a docstring; what is indented, such as commands, stays as it is."""
+    return "\n\n".join(each if each.startswith(" ") else _fill(each, width) for each in text.split("\n\n"))
+
+
+def _fill(text: str, width: int) -> str:
+    """Wraps text at spaces, not at those that do not break."""
+    lines = textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace(_NO_BREAK, " ")
