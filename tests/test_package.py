@@ -72,9 +72,9 @@ def test_the_wheel_works_in_an_empty_directory(packages: dict[str, Path], tmp_pa
     assert run(python, "-c", "import bertjax; print(bertjax.__file__)", cwd=empty).startswith(str(site))
     assert bertjax_command("configs").startswith("quickstart\n")
     assert "model.preset = bert-base\n" in bertjax_command("config", "--config", "bert:base", "model.preset")
-    short = ("num_steps=2", "batch_size=8")
-    options = [*(f"--config.train.{each}" for each in short), "--config.model.num_layers=1", "--config.eval.num_batches=1"]
-    bertjax_command("pretrain", "--config", "quickstart", "--workdir", "runs/q", *options)
+    options = ("train.num_steps=2", "train.batch_size=8", "model.num_layers=1", "eval.num_batches=1")
+    keys = [f"--config.{each}" for each in options]
+    bertjax_command("pretrain", "--config", "quickstart", "--workdir", "runs/q", *keys)
     assert {"config.json", "report.html", "export"} <= {path.name for path in (empty / "runs" / "q").iterdir()}
-    script = "import bertjax; print(bertjax.load_pretrained('runs/q/export').encoder.config.num_layers)"
-    print(run(python, "-c", script, cwd=empty)
+    script = "import bertjax; print(bertjax.load_pretrained('runs/q/export').config.num_layers)"
+    assert run(python, "-c", script, cwd=empty) == "1\n"
