@@ -1,4 +1,4 @@
-"""What every config trains and needs: for `bertjax configs` and the model zoo of the docs."""
+"""Facts of every config, its sizes and needs: for `bertjax configs` and the model zoo of the docs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ConfigFile:
 
     @property
     def hardware(self) -> str:
-        """What the docstring says about hardware and time; empty if it says nothing."""
+        """Hardware and time as the docstring states them; empty if it does not."""
         match = re.search(r"^Hardware[^:]*: (.*?)(?= Result: |$)", _paragraph(self.doc, "Hardware"))
         return match[1] if match else ""
 
