@@ -70,7 +70,9 @@ DEFECTS = """() => {
       if (layers.at(-1)[3] === 1) break;
     }
     const back = layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255]);
-    const front = over(numbers(getComputedStyle(element).color), back);
+    const colour = numbers(getComputedStyle(element).color);
+    for (let each = element; each; each = each.parentElement) colour[3] *= Number(getComputedStyle(each).opacity);
+    const front = over(colour, back);
     const [low, high] = [light(front), light(back)].sort((a, b) => a - b);
     return (high + 0.05) / (low + 0.05);
   };
@@ -90,7 +92,8 @@ DEFECTS = """() => {
       const ratio = contrast(element);
       if (ratio < 4.5) report(element, `has a contrast of ${ratio.toFixed(2)}`);
     }
-    if (element.matches('button, select, summary, nav a') && Math.min(box.width, box.height) < 23.5) {
+    const isTarget = innerWidth < 500 && element.matches('button, select, summary, nav a');
+    if (isTarget && Math.min(box.width, box.height) < 23.5) {
       report(element, `is ${box.width.toFixed(0)} x ${box.height.toFixed(0)}, too small to tap`);
     }
   }

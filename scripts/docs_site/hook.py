@@ -18,16 +18,18 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")  # parameters are counted by shape
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 from docs_site.generators import GENERATORS  # noqa: E402
 
+LOGO = ROOT / "bertjax" / "report" / "assets" / "logo.svg"
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#]*)(#[^)]*)?\)")
 _MARKER = re.compile(r"^<!-- generate: (\w+) -->$", re.MULTILINE)
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds README, CONTRIBUTING and CHANGELOG as pages of the site."""
+    """Adds README, CONTRIBUTING and CHANGELOG as pages of the site, and the logo of the reports."""
     for source, target in PAGES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, target, content=_LINK.sub(_on_site, text)))
+    files.append(File.generated(config, "assets/logo.svg", content=LOGO.read_text(encoding="utf-8")))
     return files
 
 
