@@ -9,18 +9,20 @@ import ast
 import functools
 import importlib
 import itertools
+import random
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from commands.lab import load_script
+from ml_collections import ConfigDict
 
 from bertjax.cli import build_parser
 from bertjax.config.defaults import base_config
 from bertjax.config.objectives import objective_class
-from bertjax.config.overrides import apply_overrides, load_config, to_json
+from bertjax.config.overrides import apply_overrides, copy_config, flatten, load_config
 from bertjax.config.parse import check
 from bertjax.errors import UserError
 from bertjax.experiment import build
@@ -29,6 +31,7 @@ from bertjax.experiment.abstract_inputs import placeholder_vocabulary
 ROOT = Path(__file__).parents[1]
 follow = load_script(ROOT / "scripts" / "follow_tutorials.py")
 PAGES = follow.read_pages()
+RESOLVED: set[str] = set()
 LANGUAGES = {"bash", "python", "text", "diff", "json", "yaml", "toml", "mermaid"}
 SHELL = {
     "cd",
@@ -50,8 +53,28 @@ SHELL = {
 }
 SHELL |= {"sort", "true", "test", "[", ":", "python"}
 TOOLS = {"pytest", "ruff", "mypy", "mkdocs"}  # of the extras that the test environment has
-SEPARATORS = {";", "&&", "||", "|", "&", "(", ")", "{", "}", "do", "done", "then", "else", "fi", "if", "while", "!"}
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)|\$\([^)]*\)|\$[!?$]")
+SEPARATORS = {
+    ";",
+    "&&",
+    "||",
+    "|",
+    "&",
+    "(",
+    ")",
+    "{",
+    "}",
+    "do",
+    "done",
+    "then",
+    "else",
+    "fi",
+    "if",
+    "while",
+    "until",
+    "!",
+}
+_ARRAY = re.compile(r"^(\w+)=\((.*?)\)$", re.MULTILINE)
+_VARIABLE = re.compile(r"\"?\$\{(?P<array>\w+)\[@\]\}\"?|\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)|\$\(+[^)]*\)+|\$[!?$]")
 _HEREDOC = re.compile(r"<<-?\s*'?\"?(\w+)'?\"?([^\n]*)\n(.*?)\n\1(?=\n|$)", re.DOTALL)
 
 
@@ -59,10 +82,14 @@ def split_shell(text: str, variables: dict[str, str]) -> Iterator[list[str]]:
     """The words of every simple command; `variables` of the page so far are used, and set."""
 
     def value(match: re.Match[str]) -> str:
-        name = match[1] or match[3]
-        return variables.get(name, match[2] if match[2] is not None else "0") if name else "0"
+        array, name, default, other = match.groups()
+        if array:
+            return _VARIABLE.sub(value, variables[array])
+        return variables.get(name or other, "1" if default is None else default)
 
-    for statement in _statements(_HEREDOC.sub(r"\2", text).replace("\\\n", " ")):
+    text = _HEREDOC.sub(r"\2", text).replace("\\\n", " ")
+    variables |= dict(_ARRAY.findall(text))
+    for statement in _statements(_ARRAY.sub("", text)):
         lexer = shlex.shlex(_VARIABLE.sub(value, statement), posix=True, punctuation_chars=True)
         lexer.whitespace_split, lexer.commenters = True, ""
         words: list[str] = []
@@ -171,20 +198,21 @@ def check_bertjax(words: list[str]) -> None:
         cfg = apply_overrides(load_config(options.config), rest)
         check(cfg)
         if options.command == "pretrain":
-            resolve(to_json(cfg))
+            resolve(cfg)
     else:
         assert [word for word in rest if word.startswith("--")] == [], f"unknown argument in {shlex.join(words)}"
 
 
-@functools.cache
-def resolve(text: str) -> None:
-    """Makes what a run would train, by shapes alone."""
-    from bertjax.config.overrides import from_json
-
-    cfg = from_json(text)
-    if not objective_class(cfg.objective.name).uses_teacher:
-        experiment = build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size))
-        experiment.abstract_state()
+def resolve(cfg: ConfigDict) -> None:
+    """Makes what a run would train, by shapes alone; once for runs that differ in their text, length or hardware."""
+    cfg = copy_config(cfg)
+    cfg.platform, cfg.model.unroll = "any", 1
+    kept = {"model", "generator", "objective", "optimizer", "mesh"}
+    values = {key: value for key, value in flatten(cfg).items() if key.partition(".")[0] in kept}
+    key = repr((values, cfg.data.vocab_size, cfg.data.seq_len, cfg.data.example_format, cfg.data.packing))
+    if key not in RESOLVED and not objective_class(cfg.objective.name).uses_teacher:
+        build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size)).abstract_state()
+    RESOLVED.add(key)
 
 
 def check_python(text: str) -> None:
@@ -269,3 +297,115 @@ def test_comments_say_how_a_block_is_tested(tmp_path: Path) -> None:
         page.write_text(wrong)
         with pytest.raises(ValueError, match=r"page.md:1|stands before no block"):
             follow.read_page(page, tmp_path)
+
+
+# What a page runs with in the tests: its sizes, and local text in place of downloads.
+SMALL: dict[str, dict[str, str]] = {
+    "first-model": {"STEPS": "30"},
+    "your-language": {
+        "TEXT": "text:../texts/zh.txt",
+        "VOCAB": "200",
+        "STEPS": "20",
+        "TRAIN": "tsv:../texts/zh/train.tsv",
+        "DEV": "tsv:../texts/zh/dev.tsv",
+        "EPOCHS": "0.2",
+    },
+    "continue": {
+        "MODEL": "../first-model/runs/first/export",
+        "CONFIG": "quickstart",
+        "TEXT": "text:../texts/en.txt",
+        "HELD_OUT": "text:../texts/en-held-out.txt",
+        "STEPS": "20",
+        "TRAIN": "tsv:../texts/en/train.tsv",
+        "COLUMN": "sentence",
+        "DEV": "tsv:../texts/en/dev.tsv",
+        "EPOCHS": "0.2",
+    },
+    "finetune": {
+        "MODEL": "../continue/runs/after/export",
+        "DATA": "../texts/en",
+        "EXAMPLES": "60",
+        "EPOCHS": "0.5",
+        "SEEDS": "0,1",
+    },
+    "many-hosts": {"STEPS": "200"},
+}
+EXPECTED = {
+    "first-model": ["guessing by frequency", "bert ['", "(1, 3, 128)"],
+    "your-language": ["0 unknown", "documents", "runs/reviews-from-scratch"],
+    "continue": ["words added as", "0 fresh", "runs/task-after"],
+    "finetune": ["wrong; the most confident", "'label': ", "torch.Size([1, 2])"],
+    "many-hosts": ["4 x cpu of 2 processes", "ended with status 75", "resuming at step"],
+}
+RUNNING = [path for path, page in PAGES.items() if page.to_run]
+WORDS = {
+    "zh": (
+        "今天 昨天 我们 他们 老师 朋友",
+        "在 北京 上海 学校 书店 房间",
+        "看到 买了 喜欢 找到 听说",
+        "一本 两个 新的 漂亮的",
+        "书 电影 酒店 早餐 朋友",
+    ),
+    "en": (
+        "the a this",
+        "company bank trader customer",
+        "reports sees expects loses",
+        "higher lower quarterly",
+        "profits losses sales",
+    ),
+}
+
+
+def write_texts(folder: Path) -> None:
+    """Writes sentences of a small grammar, and such with labels: the first word of the last group or another one."""
+    for language, groups in WORDS.items():
+        draw, space = random.Random(0), "" if language == "zh" else " "
+        end = "。" if language == "zh" else "."
+
+        def sentence(
+            space: str = space, end: str = end, draw: random.Random = draw, groups: tuple[str, ...] = groups
+        ) -> str:
+            return space.join(draw.choice(group.split()) for group in groups) + end
+
+        for name, count in {f"{language}.txt": 300, f"{language}-held-out.txt": 60}.items():
+            documents = ("\n".join(sentence() for _ in range(6)) for _ in range(count))
+            (folder / name).write_text("\n\n".join(documents), encoding="utf-8")
+        (folder / language).mkdir()
+        label, column = groups[2].split()[0], "sentence" if language == "en" else "text"
+        for split, count in {"train": 120, "dev": 40}.items():
+            lines = [f"{each}\t{int(label in each)}" for each in (sentence() for _ in range(count))]
+            (folder / language / f"{split}.tsv").write_text("\n".join([f"{column}\tlabel", *lines]), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[tuple]]:
+    """Runs a page once, after the pages that it needs, and returns its blocks with their output."""
+    top = tmp_path_factory.mktemp("reader")
+    (top / "texts").mkdir()
+    write_texts(top / "texts")
+    environment = follow.reader_environment(top / "bin", top / "home") | {"PYTHONPATH": str(ROOT)}
+    environment |= {"XLA_FLAGS": "--xla_backend_optimization_level=0", "HF_HUB_OFFLINE": "1"}
+    needs = {"continue": ["first-model"], "finetune": ["first-model", "continue"]}
+
+    @functools.cache
+    def run(path: str) -> list[tuple]:
+        page, name = PAGES[path], Path(path).stem
+        before = [f"docs/tutorials/{each}.md" for each in needs.get(name, [])] if page.after is None else [page.after]
+        for each in before:
+            run(each)
+        folder = top / (name if page.after is None else Path(page.after).stem)
+        folder.mkdir(exist_ok=True)
+        return follow.run_blocks(page.to_run, folder, environment | SMALL.get(name, {}), timeout=600)
+
+    return run
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", RUNNING)
+def test_a_page_runs_from_an_empty_directory(path: str, reader: Callable[[str], list[tuple]]) -> None:
+    pytest.importorskip("transformers")
+    done = reader(path)
+    printed = "".join(f"== {each.block.name} ({each.seconds:.1f} s)\n{each.output}" for each in done)
+    assert done[-1].status == 0 and len(done) == len(PAGES[path].to_run), printed[-6000:]
+    for expected in EXPECTED.get(Path(path).stem, []):
+        assert expected in printed, f"{expected!r} is missing in\n{printed[-6000:]}"

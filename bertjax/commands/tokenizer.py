@@ -1,4 +1,4 @@
-"""Train the tokenizer of a config on its corpus, or add words to it."""
+"""Train the tokenizer of a config, find words that it splits, or add words to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ _SAMPLE = 12
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the flags of the command."""
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="new folder")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="new folder; with --split-words a file"
+    )
+    parser.add_argument(
+        "--split-words",
+        type=int,
+        metavar="N",
+        help="write the N most frequent words of the corpus that the tokenizer splits, for --add-words",
+    )
     parser.add_argument(
         "--add-words",
         type=Path,
@@ -26,9 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Trains or copies the tokenizer into a new folder that bertjax and `transformers` read."""
     from bertjax.data import from_config
-    from bertjax.data.added_words import add_words, read_words
+    from bertjax.data.added_words import add_words, read_words, split_words
+    from bertjax.io.atomic import write_text
 
     out: Path = options.out
+    if options.split_words is not None:
+        tokenizer = from_config.load_or_train_tokenizer(options.config)
+        words = split_words(from_config.training_documents(options.config), tokenizer, options.split_words)
+        write_text(out, "".join(f"{word}\n" for word in words))
+        print(f"{len(words):,} words that the tokenizer splits in {out}: {', '.join(words[:_SAMPLE])}")
+        return
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out {out} is not empty; give a new folder")
     words = None if options.add_words is None else read_words(options.add_words)

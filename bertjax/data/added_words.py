@@ -10,7 +10,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +43,19 @@ class _Word(NamedTuple):
     text: str
     spelled: str
     parts: list[str]
+
+
+def split_words(documents: Iterable[str], tokenizer: Tokenizer, count: int) -> list[str]:
+    """Returns the most frequent words of a text that a tokenizer splits, the most frequent first.
+
+    Words are runs of three or more letters.
+    """
+    counts = Counter[str]()
+    for document in documents:
+        counts.update(re.findall(r"[^\W\d_]{3,}", document.lower() if tokenizer.lowercase else document))
+    words = [word for word, _ in counts.most_common()]
+    lengths = map(len, tokenizer.encode_batch([f" {word}" for word in words]))
+    return [word for word, length in zip(words, lengths, strict=True) if length > 1][:count]
 
 
 def read_words(path: str | os.PathLike[str]) -> list[str]:

@@ -101,7 +101,7 @@ def load_or_train_tokenizer(cfg: ConfigDict, say: LogFunction = print) -> Tokeni
     if not folder.exists():
         say(f"training a {data.tokenizer} tokenizer of {data.vocab_size:,} tokens")
         tokenizer = train_tokenizer(
-            _training_documents(cfg),
+            training_documents(cfg),
             model=data.tokenizer,
             family=data.tokenizer_family,
             vocab_size=data.vocab_size,
@@ -235,7 +235,7 @@ def source_names(sources: Sequence[Source]) -> list[str]:
     return names
 
 
-def _training_documents(cfg: ConfigDict) -> Iterator[str]:
+def training_documents(cfg: ConfigDict) -> Iterator[str]:
     """Yields the training split only, so that held-out text does not enter the tokenizer."""
     fraction = 0.0 if cfg.data.eval_sources else cfg.data.eval_fraction
     for source in parse.sources(cfg):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_tokenizer import CHINESE, corpus, trained
 
-from bertjax.data.added_words import add_words, read_words
+from bertjax.data.added_words import add_words, read_words, split_words
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_io import load_tokenizer, save_tokenizer
 from bertjax.data.vocab_transfer import Spelling, match_tokens
@@ -90,3 +90,11 @@ def test_words_that_cannot_be_tokens() -> None:
         add_words(bert, ["x" * 101])
     found = add_words(bert, ["Novelty", "novelty", "the"])
     assert (found.added, found.known, found.tokens) == (["Novelty"], ["the"], 1)
+
+
+def test_frequent_words_that_are_split_are_candidates() -> None:
+    text = ["The novelty, the THE the of", "a Novelty 2024 covid_x zebra's Novelty"]
+    bert = trained("bert", "wordpiece")
+    found = split_words(text, bert, 9)
+    assert found[0] == "novelty" and {"the", "2024"}.isdisjoint(found) and split_words(text, bert, 1) == ["novelty"]
+    assert set(add_words(bert, found).added) == set(found)
