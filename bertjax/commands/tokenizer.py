@@ -40,9 +40,9 @@ def run(options: argparse.Namespace) -> None:
     out: Path = options.out
     if options.split_words is not None:
         tokenizer = from_config.load_or_train_tokenizer(options.config)
-        found = split_words(from_config.training_documents(options.config), tokenizer, options.split_words)
-        write_text(out, "".join(f"{word}\n" for word in found))
-        print(f"{len(found):,} words that the tokenizer splits in {out}: {', '.join(found[:_SAMPLE])}")
+        candidates = split_words(from_config.training_documents(options.config), tokenizer, options.split_words)
+        write_text(out, "".join(f"{word}\n" for word in candidates))
+        print(f"{len(candidates):,} words that the tokenizer splits in {out}: {', '.join(candidates[:_SAMPLE])}")
         return
     if out.exists() and any(out.iterdir()):
         raise UserError(f"--out {out} is not empty; give a new folder")

@@ -48,7 +48,10 @@ class _Word(NamedTuple):
 def split_words(documents: Iterable[str], tokenizer: Tokenizer, count: int) -> list[str]:
     """Returns the most frequent words of a text that a tokenizer splits, the most frequent first.
 
-    Words are runs of three or more letters.
+    Args:
+        documents: The text. Words are runs of three or more letters.
+        tokenizer: The tokenizer that splits them.
+        count: Number of words at most.
     """
     counts = Counter[str]()
     for document in documents:
