@@ -185,8 +185,8 @@ def check_bertjax(words: list[str]) -> None:
     """The words are a command line of bertjax; `...` stands for arguments that do not matter."""
     elided = "..." in words
     words = [word for word in words if word != "..."]
-    config_given = any(word.partition("=")[0] == "--config" for word in words)
-    if elided and not config_given:
+    has_config = any(word.partition("=")[0] == "--config" for word in words)
+    if elided and not has_config:
         words += ["--config", "configs/bert.py:base"]
     try:
         options, rest = build_parser().parse_known_args(words)

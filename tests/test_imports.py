@@ -140,10 +140,10 @@ def package_imports() -> dict[str, set[str]]:
 
 def levels() -> dict[str, int]:
     """Returns the level of every package: one more than the highest that it imports. Raises CycleError."""
-    graph, found = package_imports(), {}
+    graph, result = package_imports(), {}
     for package in TopologicalSorter(graph).static_order():
-        found[package] = 1 + max((found[each] for each in graph[package]), default=-1)
-    return found
+        result[package] = 1 + max((result[each] for each in graph[package]), default=-1)
+    return result
 
 
 def module_imports() -> dict[str, set[str]]:
@@ -189,9 +189,9 @@ def test_imports_follow_the_arrows() -> None:
 
 def test_the_package_has_at_most_ten_levels() -> None:
     """Entry points form one group with what they open: `cli.py` with `commands/`, the root with `api/`."""
-    found = levels()
+    result = levels()
     entries = ("bertjax", "cli", "__main__")
-    assert 1 + max(level for package, level in found.items() if package not in entries) <= 10, found
+    assert 1 + max(level for package, level in result.items() if package not in entries) <= 10, result
 
 
 def test_the_table_of_the_design_page_is_generated() -> None:
@@ -223,10 +223,10 @@ def cycles(graph: dict[str, set[str]]) -> list[set[str]]:
     """Sets of modules that all reach each other, by the transitive closure of the graph."""
 
     def reached(start: str) -> set[str]:
-        found, ahead = set(), [start]
+        result, ahead = set(), [start]
         while ahead:
-            ahead += [name for name in graph[ahead.pop()] if name not in found and not found.add(name)]
-        return found
+            ahead += [name for name in graph[ahead.pop()] if name not in result and not result.add(name)]
+        return result
 
     closure = {name: reached(name) for name in graph}
     sets = {frozenset(other for other in closure[name] if name in closure[other]) for name in graph}
@@ -251,8 +251,8 @@ def test_configs_import_only_what_declares_keys() -> None:
 
 def test_whatever_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
-    declared = {re.split(r"[\[<>=]", requirement)[0].replace("-", "_").lower() for requirement in wanted}
+    expected = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    declared = {re.split(r"[\[<>=]", requirement)[0].replace("-", "_").lower() for requirement in expected}
     imported = {name.split(".")[0] for path in FILES for _, name in imports_of(path)}
     foreign = imported - sys.stdlib_module_names - {"bertjax", "jaxlib"}
     assert {DISTRIBUTIONS.get(name, name).lower() for name in foreign} <= declared

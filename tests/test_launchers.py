@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is n
 
 def run(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     command = ["bash", str(LAUNCHERS / script), *arguments]
-    given = {"env": os.environ | environment, "capture_output": True, "text": True, "timeout": 60}
-    return subprocess.run(command, check=False, **given)
+    options = {"env": os.environ | environment, "capture_output": True, "text": True, "timeout": 60}
+    return subprocess.run(command, check=False, **options)
 
 
 def printed(script: str, *arguments: str) -> str:
@@ -64,10 +64,10 @@ def test_a_slurm_job_is_queued_again_when_that_helps(tmp_path: Path, status: int
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BERTJAX_JOB": "1", "SLURM_JOB_ID": "7"}
     assert run("slurm.sh", *OURS, **environment).returncode == status
     assert (tmp_path / "srun.txt").read_text().split("|")[:-1] == ["--kill-on-bad-exit=1", "bertjax", "pretrain", *OURS]
-    asked = tmp_path / "scontrol.txt"
-    assert (asked.read_text().strip() if asked.exists() else "") == ("requeue 7" if again else "")
+    calls = tmp_path / "scontrol.txt"
+    assert (calls.read_text().strip() if calls.exists() else "") == ("requeue 7" if again else "")
     run("slurm.sh", *OURS, **environment, SLURM_RESTART_COUNT="50")
-    assert not again or asked.read_text().count("\n") == 1
+    assert not again or calls.read_text().count("\n") == 1
 
 
 def test_a_tpu_slice_gets_the_same_command_on_all_hosts() -> None:

@@ -48,7 +48,7 @@ ALLOWED = {
 SAFE_KEYWORDS = {"allow_pickle": False, "trust_remote_code": False, "shell": False}
 
 
-def faults(path: Path, text: str) -> Iterator[str]:
+def violations(path: Path, text: str) -> Iterator[str]:
     name = path.relative_to(ROOT).as_posix()
     for node in ast.walk(ast.parse(text)):
         where = f"{name}:{getattr(node, 'lineno', 0)}"
@@ -74,7 +74,7 @@ def faults(path: Path, text: str) -> Iterator[str]:
 def test_no_file_of_ours_can_read_a_pickle() -> None:
     """Static: no module that unpickles is imported, no array file is opened with pickles, no remote code is trusted."""
     assert len(FILES) > 100
-    assert [fault for path in FILES for fault in faults(path, path.read_text(encoding="utf-8"))] == []
+    assert [violation for path in FILES for violation in violations(path, path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_no_file_of_ours_can_read_a_pickle() -> None:
     ],
 )
 def test_the_static_look_sees_what_it_must(line: str) -> None:
-    assert list(faults(ROOT / "bertjax" / "new.py", line))
+    assert list(violations(ROOT / "bertjax" / "new.py", line))
 
 
 @pytest.mark.parametrize("line", ["np.load(path, allow_pickle=False)", "model.eval()", "re.compile(text)", "import os"])
 def test_the_static_look_lets_the_rest_be(line: str) -> None:
-    assert not list(faults(ROOT / "bertjax" / "new.py", line))
+    assert not list(violations(ROOT / "bertjax" / "new.py", line))

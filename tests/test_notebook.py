@@ -44,7 +44,7 @@ def written_files() -> dict[str, str]:
 def commands() -> list[list[str]]:
     """The words of every bertjax command, with the sizes that the first cell sets in place of variables."""
     sizes = dict(re.findall(r'os\.environ\.setdefault\("(\w+)", "([^"]*)"\)', CODE[0]))
-    found = []
+    result = []
     for source in CODE:
         line, text = magic(source)
         if line == "%%bash":
@@ -52,8 +52,8 @@ def commands() -> list[list[str]]:
                 text = text.replace(f"${name}", value)
             assert "$" not in text
             lines = text.replace("\\\n", " ").split("\n")
-            found += [shlex.split(each.split(" | ")[0]) for each in lines if each.startswith("bertjax")]
-    return found
+            result += [shlex.split(each.split(" | ")[0]) for each in lines if each.startswith("bertjax")]
+    return result
 
 
 def test_it_is_a_notebook() -> None:
@@ -139,8 +139,8 @@ def test_it_runs(tmp_path: Path) -> None:
     environment = os.environ | SMALL | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     environment["PATH"] = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
     environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
-    asked = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": 600}
-    done = subprocess.run([sys.executable, "cells.py"], check=False, **asked)
+    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": 600}
+    done = subprocess.run([sys.executable, "cells.py"], check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("the same tags as bertjax: True") == 2
     assert re.search(r"^always O +0\.3\d\d$", done.stdout, flags=re.MULTILINE)

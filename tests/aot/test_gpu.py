@@ -82,15 +82,15 @@ def totals() -> dict[str, tuple[int, float, int]]:
 
 
 def test_matmuls_take_their_share_of_the_peak() -> None:
-    found = kernels(parse_hlo(PROGRAM), GPU, PEAK, 512)
-    assert [each.types for each in found if each.kind == "matmul"] == ["bf16 bf16 -> bf16", "f32 f32 -> f32"]
-    large, batched = (each for each in found if each.kind == "matmul")
+    result = kernels(parse_hlo(PROGRAM), GPU, PEAK, 512)
+    assert [each.types for each in result if each.kind == "matmul"] == ["bf16 bf16 -> bf16", "f32 f32 -> f32"]
+    large, batched = (each for each in result if each.kind == "matmul")
     assert large.seconds == pytest.approx(2 * 8192**3 / (MATMUL_SHARE * PEAK))
     moved = 4 * 64 * (128 * 256 + 256 * 32 + 128 * 32)
     flops = 2 * 64 * 128 * 256 * 32
     assert flops / (MATMUL_SHARE * PEAK) < moved / GPU.bandwidth  # by its bytes, and not sqrt(64) times too slow
     assert batched.seconds == pytest.approx((moved + 64) / GPU.bandwidth)
-    assert matmuls_by_type(found)["bf16 bf16 -> bf16"] == (1, large.seconds)
+    assert matmuls_by_type(result)["bf16 bf16 -> bf16"] == (1, large.seconds)
 
 
 def test_attention_takes_seven_matmuls(totals: dict[str, tuple[int, float, int]]) -> None:

@@ -92,7 +92,7 @@ MESH = {"data": 2, "fsdp": 2, "tensor": 2}
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Collective]:
+def collectives() -> dict[str, Collective]:
     return {each.name: each for each in find_collectives(LOOPS, MESH)}
 
 
@@ -104,8 +104,8 @@ def test_computations_run_as_often_as_the_loops_around_them() -> None:
     assert counts["endless_body"] is None
 
 
-def test_every_collective_is_found_once(found: dict[str, Collective]) -> None:
-    assert sorted(each.kind for each in found.values()) == [
+def test_every_collective_is_found_once(collectives: dict[str, Collective]) -> None:
+    assert sorted(each.kind for each in collectives.values()) == [
         "all-gather",
         "all-gather",
         "all-gather",
@@ -116,8 +116,8 @@ def test_every_collective_is_found_once(found: dict[str, Collective]) -> None:
         "reduce-scatter",
         "reduce-scatter",
     ]
-    assert "alone" not in found and "ar-done" not in found
-    assert ("all-gather.3" in found) != ("all-gather.4" in found)  # two pieces of one
+    assert "alone" not in collectives and "ar-done" not in collectives
+    assert ("all-gather.3" in collectives) != ("all-gather.4" in collectives)  # two pieces of one
 
 
 @pytest.mark.parametrize(
@@ -134,20 +134,20 @@ def test_every_collective_is_found_once(found: dict[str, Collective]) -> None:
     ],
 )
 def test_bytes_axes_and_times(
-    found: dict[str, Collective], name: str, kind: str, size: int, axes: tuple[str, ...], times: int | None
+    collectives: dict[str, Collective], name: str, kind: str, size: int, axes: tuple[str, ...], times: int | None
 ) -> None:
-    own = found[name]
-    assert (own.kind, own.bytes, own.axes, own.times) == (kind, size, axes, times)
+    collective = collectives[name]
+    assert (collective.kind, collective.bytes, collective.axes, collective.times) == (kind, size, axes, times)
 
 
-def test_names_and_shapes(found: dict[str, Collective]) -> None:
-    assert found["all-reduce.1"].op_name == "jit(step)/inner/dot_general"
-    assert found["all-reduce.1"].shapes == ((8, 4), (3,), ())
-    assert found["all-reduce.1"].group_size == 4 and found["rs"].group_size == 8
+def test_names_and_shapes(collectives: dict[str, Collective]) -> None:
+    assert collectives["all-reduce.1"].op_name == "jit(step)/inner/dot_general"
+    assert collectives["all-reduce.1"].shapes == ((8, 4), (3,), ())
+    assert collectives["all-reduce.1"].group_size == 4 and collectives["rs"].group_size == 8
 
 
-def test_totals_by_kind_count_every_run(found: dict[str, Collective]) -> None:
-    totals = totals_by_kind(found.values())
+def test_totals_by_kind_count_every_run(collectives: dict[str, Collective]) -> None:
+    totals = totals_by_kind(collectives.values())
     assert totals["all-reduce", ("fsdp", "tensor")] == (36, 36 * 138)
     assert totals["all-gather", ("tensor",)] == (2, 16 * 4 * 4 + 16 * 4 * 2)  # the unknown loop counts once
 
@@ -167,8 +167,8 @@ def test_totals_by_kind_count_every_run(found: dict[str, Collective]) -> None:
 )
 def test_groups_in_every_spelling(written: str, groups: tuple) -> None:
     line = f"  %r = f32[4]{{0}} all-reduce(%p), channel_id=1, replica_groups={written}, to_apply=%add"
-    [own] = find_collectives(f"ENTRY %main (p: f32[4]) -> f32[4] {{\n{line}\n}}\n")
-    assert own.groups == groups
+    [collective] = find_collectives(f"ENTRY %main (p: f32[4]) -> f32[4] {{\n{line}\n}}\n")
+    assert collective.groups == groups
 
 
 def test_types() -> None:
@@ -191,6 +191,11 @@ def test_what_xla_writes_is_read() -> None:
     x = jax.ShapeDtypeStruct((5, 64, 24), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec(None, "data")))
     w = jax.ShapeDtypeStruct((24, 24), jnp.float32, sharding=whole)
     compiled = jax.jit(work, out_shardings=whole).lower(x, w).compile({"xla_backend_optimization_level": 0})
-    [own] = find_collectives(compiled.as_text(), {"data": 8})
-    assert (own.kind, own.bytes, own.times, own.axes) == ("all-reduce", 24 * 24 * 4, 5, ("data",))
-    assert own.groups is None or np.sort(np.concatenate(own.groups)).tolist() == list(range(8))
+    [collective] = find_collectives(compiled.as_text(), {"data": 8})
+    assert (collective.kind, collective.bytes, collective.times, collective.axes) == (
+        "all-reduce",
+        24 * 24 * 4,
+        5,
+        ("data",),
+    )
+    assert collective.groups is None or np.sort(np.concatenate(collective.groups)).tolist() == list(range(8))

@@ -70,10 +70,10 @@ def test_rows_fall_apart_into_their_examples() -> None:
         "token_type_ids": np.array([[0, 0, 0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 0, 0, 0, 0], [0] * 8], np.int32),
         "pair_labels": np.array([[1, 0], [1, 0], [0, 0]], np.int32),
     }
-    found = list(split_examples(batch))
-    assert [example["input_ids"].tolist() for example in found] == [[2, 7, 3], [2, 8, 9, 3], [2, 5, 6, 3]]
-    assert [example["token_type_ids"].tolist() for example in found] == [[0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
-    assert [int(example["pair_labels"]) for example in found] == [1, 0, 1]
+    result = list(split_examples(batch))
+    assert [example["input_ids"].tolist() for example in result] == [[2, 7, 3], [2, 8, 9, 3], [2, 5, 6, 3]]
+    assert [example["token_type_ids"].tolist() for example in result] == [[0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
+    assert [int(example["pair_labels"]) for example in result] == [1, 0, 1]
 
 
 def test_shares_of_parts_add_up() -> None:

@@ -37,9 +37,9 @@ def test_time_inside_others_is_counted_once() -> None:
         ("second", 5.0, 6.0),
         ("next", 10.0, 12.0),
     ]
-    found = dict(self_times(reversed(events)))
-    assert found == {"outer": 6.0, "first": 2.0, "inner": 1.0, "second": 1.0, "next": 2.0}
-    assert sum(found.values()) == 12.0
+    result = dict(self_times(reversed(events)))
+    assert result == {"outer": 6.0, "first": 2.0, "inner": 1.0, "second": 1.0, "next": 2.0}
+    assert sum(result.values()) == 12.0
 
 
 def work(x: jax.Array) -> jax.Array:
@@ -60,7 +60,7 @@ def test_a_trace_finds_where_a_program_spends_its_time(tmp_path: Path) -> None:
     jax.profiler.start_trace(str(tmp_path))
     jax.block_until_ready(compiled(x))
     jax.profiler.stop_trace()
-    found = seconds_by_scope(tmp_path, text)
-    loop = found[StepScope("feed-forward", "update")]
-    assert loop > found[StepScope("attention: matmuls, layout", "update")] > 0.0
-    assert loop > 0.5 * sum(found.values())
+    result = seconds_by_scope(tmp_path, text)
+    loop = result[StepScope("feed-forward", "update")]
+    assert loop > result[StepScope("attention: matmuls, layout", "update")] > 0.0
+    assert loop > 0.5 * sum(result.values())

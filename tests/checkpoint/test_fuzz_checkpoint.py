@@ -66,12 +66,12 @@ def test_a_mutated_checkpoint_is_loaded_exactly_or_explained(saved: Path, data: 
     names = sorted(str(path.relative_to(saved)) for path in saved.rglob("*") if path.is_file())
     name = data.draw(st.sampled_from(names))
     whole = (saved / name).read_bytes()
-    place = data.draw(st.integers(0, max(len(whole) - 1, 0)))
+    position = data.draw(st.integers(0, max(len(whole) - 1, 0)))
     noise = data.draw(st.one_of(st.binary(min_size=1, max_size=16), st.sampled_from(JSON_BOMBS)))
     made = {
-        "cut": whole[:place],
-        "longer": whole[:place] + noise + whole[place:],
-        "replaced": whole[:place] + noise + whole[place + len(noise) :],
+        "cut": whole[:position],
+        "longer": whole[:position] + noise + whole[position:],
+        "replaced": whole[:position] + noise + whole[position + len(noise) :],
         "instead": noise,
         "zeros": bytes(len(whole)),
         "gone": None,

@@ -23,7 +23,7 @@ SAVING = """
         checkpoints.save(step, state, {"step": step})
         print(step, flush=True)
 """
-WANTED = {f"array {i}": jax.ShapeDtypeStruct((64, 64), jnp.float32) for i in range(8)}
+EXPECTED = {f"array {i}": jax.ShapeDtypeStruct((64, 64), jnp.float32) for i in range(8)}
 
 
 @pytest.mark.long  # in short: tests/checkpoint/test_manager.py, with three kills
@@ -33,7 +33,7 @@ def test_forty_kills_leave_a_whole_checkpoint_each_time(tmp_path: Path) -> None:
         kill_after_lines(SAVING, tmp_path, 2, draw.uniform(0.0, 0.03))  # the first of the two is whole then
         inside += any("tmp" in entry.name for entry in tmp_path.iterdir())
         checkpoints = Checkpoints(tmp_path, keep=1)
-        restored = checkpoints.restore(WANTED)
+        restored = checkpoints.restore(EXPECTED)
         checkpoints.close()
         assert restored is not None and restored.step > last
         assert not (tmp_path / "damaged").exists()

@@ -126,12 +126,12 @@ def test_another_mesh_gets_the_same_bits(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.save(5, jax.device_put(values, shardings(1, 8, 1)), {})
     for sizes in ((2, 2, 2), (8, 1, 1), (1, 1, 8)):
-        wanted = shardings(*sizes)
-        target = {k: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=wanted[k]) for k, v in values.items()}
+        layout = shardings(*sizes)
+        target = {k: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=layout[k]) for k, v in values.items()}
         restored = checkpoints.restore(target)
         assert restored is not None
         for name, value in values.items():
-            assert restored.state[name].sharding == wanted[name]
+            assert restored.state[name].sharding == layout[name]
             assert np.asarray(restored.state[name]).tobytes() == value.tobytes()
 
 
@@ -389,14 +389,14 @@ def test_retention_on_disk(tmp_path: Path) -> None:
 )
 def test_kept_steps(steps: set[int], keep: int, every: int | None, lower: bool, random: Any) -> None:
     scores = {s: random.choice([None, float("nan"), float("inf"), random.random()]) for s in steps}
-    kept = steps_to_keep(steps, keep, every, scores, lower)
-    assert kept <= steps and len(kept) >= min(keep, len(steps))
-    assert set(sorted(steps)[-keep:]) <= kept
-    assert all(s in kept for s in steps if every and s % every == 0)
+    remaining = steps_to_keep(steps, keep, every, scores, lower)
+    assert remaining <= steps and len(remaining) >= min(keep, len(steps))
+    assert set(sorted(steps)[-keep:]) <= remaining
+    assert all(s in remaining for s in steps if every and s % every == 0)
     finite = {s: v for s, v in scores.items() if v is not None and np.isfinite(v)}
     if finite:
         best = min(finite.values()) if lower else max(finite.values())
-        assert any(finite.get(s) == best for s in kept)
+        assert any(finite.get(s) == best for s in remaining)
 
 
 def test_bad_settings_are_named(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_row_without_parts_is_the_mean_of_all() -> None:
 def test_rows_without_parts_cost_known_words_little() -> None:
     """The sum under the softmax grows by no more than as many average pieces, whatever the hidden state."""
     old, bias, hidden = table(50, 8).astype(np.float64) * 3, table(50, 1)[:, 0].astype(np.float64), table(200, 8)
-    parts = [[place] for place in range(50)] + [[]] * 20
+    parts = [[position] for position in range(50)] + [[]] * 20
 
     def log_sum(rows: np.ndarray, biases: np.ndarray) -> np.ndarray:
         return np.log(np.exp(hidden @ rows.T + biases[None]).sum(axis=1))

@@ -71,7 +71,7 @@ def shared_programs(programs: dict[Any, build.Experiment]) -> Iterator[None]:
 
 
 @pytest.fixture
-def own_programs(programs: dict[Any, build.Experiment]) -> Iterator[None]:
+def fresh_programs(programs: dict[Any, build.Experiment]) -> Iterator[None]:
     """For tests that change what is compiled."""
     programs.clear()
     yield

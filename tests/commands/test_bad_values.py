@@ -80,10 +80,10 @@ def test_a_bad_setting_is_answered_at_once(
     began = time.monotonic()
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *typed.split()) == 2
     assert time.monotonic() - began < 5
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and not (tmp_path / "run").exists()
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and not (tmp_path / "run").exists()
     for words in BAD[typed]:
-        assert words in said
+        assert words in output
 
 
 @pytest.mark.parametrize(
@@ -98,5 +98,5 @@ def test_what_is_meant_beyond_doubt_is_taken(typed: str, key: str, value: Any, l
     from bertjax.cli import _checked_config
     from bertjax.config.overrides import flatten
 
-    found = flatten(_checked_config(str(lab.config), [typed]))[key]
-    assert found == value and type(found) is type(value)
+    result = flatten(_checked_config(str(lab.config), [typed]))[key]
+    assert result == value and type(result) is type(value)

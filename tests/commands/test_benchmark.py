@@ -13,14 +13,16 @@ QUICK = ("--repeats", "2", "--steps", "3", "--warmup", "1")
 
 def test_the_figures_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab.run("benchmark", *QUICK, "--out", tmp_path / "figures.json", "--config.data.packing=best_fit") == 0
-    found, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
-    step, speed = found["seconds_per_step"], found["tokens_per_second"]
-    assert 0.0 < step["low"] <= step["median"] <= step["high"] and found["repeats"] == 2
-    real = 8 * 32 * (1.0 - found["padding"])
+    result, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
+    step, speed = result["seconds_per_step"], result["tokens_per_second"]
+    assert 0.0 < step["low"] <= step["median"] <= step["high"] and result["repeats"] == 2
+    real = 8 * 32 * (1.0 - result["padding"])
     assert speed["low"] * step["low"] <= 1.2 * real and speed["high"] * step["high"] >= 0.8 * real
-    assert found["flops_per_second"] == pytest.approx(found["flops_per_token"] * speed["median"])
-    assert found["mfu"] is None and found["compile_seconds"] > 0.0 and found["peak_bytes"] > found["state_bytes"] > 0
-    work = found["work_seconds"]
+    assert result["flops_per_second"] == pytest.approx(result["flops_per_token"] * speed["median"])
+    assert (
+        result["mfu"] is None and result["compile_seconds"] > 0.0 and result["peak_bytes"] > result["state_bytes"] > 0
+    )
+    work = result["work_seconds"]
     assert {"attention: matmuls, layout", "feed-forward", "heads and losses", "clipping and optimizer"} <= set(work)
     assert work["feed-forward"]["backward"] > 0.0
     for line in ("real tokens/s", "model FLOPs", "compile", "share of the work", "dropout"):
@@ -34,8 +36,8 @@ def test_a_peer_in_turns(lab: Lab, tmp_path: Path, example_format: str, capsys: 
     arguments = (*QUICK, "--baseline", "hf", "--no-compile", "--out", tmp_path / "figures.json")
     arguments += (f"--config.data.example_format={example_format}",)
     assert lab.run("benchmark", *arguments) == 0
-    found, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
-    peer = found["baseline"]
+    result, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
+    peer = result["baseline"]
     assert set(peer["trials"]) == {"float32, eager", "bfloat16 autocast, eager"}
     assert isinstance(peer["trials"]["float32, eager"], float) and peer["attention"] == "sdpa"
     assert peer["mode"] in peer["trials"] and 0.0 <= peer["padding"] < 0.9

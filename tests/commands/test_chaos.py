@@ -41,10 +41,10 @@ def test_a_run_that_is_killed_is_the_run_that_was_not(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """P1, P2, P8: eight SIGKILLs while preparing, starting, restoring, in steps, in saves and in the export."""
-    said = run_chaos(lab, monkeypatch, tmp_path, kills=8, steps=120)
-    aimed = {moment: int(count) for moment, count, _ in re.findall(r"^(\w+) +(\d+) +(\d+)$", said, re.MULTILINE)}
+    output = run_chaos(lab, monkeypatch, tmp_path, kills=8, steps=120)
+    aimed = {moment: int(count) for moment, count, _ in re.findall(r"^(\w+) +(\d+) +(\d+)$", output, re.MULTILINE)}
     assert sum(aimed.values()) == 8 and aimed["prepare"] and aimed["export"] and aimed["step"] + aimed["save"] >= 4
-    sides = re.findall(r"never stopped +(\w+)\n +killed +(\w+)", said)
+    sides = re.findall(r"never stopped +(\w+)\n +killed +(\w+)", output)
     assert len(sides) == 3 and all(left == right for left, right in sides)
 
 

@@ -125,8 +125,8 @@ def test_added_words_begin_as_their_old_tokens(
 
 
 def test_a_given_tokenizer_is_used(lab: Lab, finished: Finished, tmp_path: Path) -> None:
-    given = finished.workdir / "export" / "vocab.txt"
-    arguments = ["--config.train.num_steps=1", f"--config.data.tokenizer={given}"]
+    inputs = finished.workdir / "export" / "vocab.txt"
+    arguments = ["--config.train.num_steps=1", f"--config.data.tokenizer={inputs}"]
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 0
     used = load_tokenizer(tmp_path / "run" / "tokenizer")
     assert used.tokens == load_tokenizer(finished.workdir / "tokenizer").tokens
@@ -226,13 +226,13 @@ def test_answers_come_before_anything_heavy_is_imported(arguments: list[str], la
 
 def test_members_of_a_mixture_are_shown_by_themselves() -> None:
     batch = {"mlm/input_ids": np.zeros((3, 2)), "mlm/masked_ids": np.ones(1), "clm/input_ids": np.ones((1, 2))}
-    found = members(batch)
-    assert {name: sorted(part) for name, part in found.items()} == {
+    result = members(batch)
+    assert {name: sorted(part) for name, part in result.items()} == {
         "mlm": ["input_ids", "masked_ids"],
         "clm": ["input_ids"],
     }
-    assert found["clm"]["input_ids"] is batch["clm/input_ids"]
-    assert members(found["mlm"]) == {"": found["mlm"]}
+    assert result["clm"]["input_ids"] is batch["clm/input_ids"]
+    assert members(result["mlm"]) == {"": result["mlm"]}
 
 
 @pytest.mark.parametrize("where", ["/srv/cache/digests", None])

@@ -26,14 +26,14 @@ def test_virtual_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     out = tmp_path / "figures.json"
     mesh = ["--config.mesh.data=4", "--config.mesh.fsdp=2"]
     assert run("--devices", "8", "--out", str(out), *mesh, monkeypatch=monkeypatch) == 0
-    told = capsys.readouterr().out
-    assert "data=4 x fsdp=2 x tensor=1 = 8 x cpu, compiled only: nothing ran" in told
-    assert "no estimate" in told and "MiB per chip" in told
-    figures = json.loads(out.read_text())
-    assert figures["devices"] == 8 and figures["topology"] is None
-    assert figures["state_bytes"] > 0 and figures["temporary_bytes"] > 0
-    assert {each["kind"] for each in figures["collectives"]} >= {"all-reduce", "all-gather"}
-    assert figures["estimated_mfu"] == dict.fromkeys(("as_compiled", "unrolled", "optimal", "roofline"))
+    output = capsys.readouterr().out
+    assert "data=4 x fsdp=2 x tensor=1 = 8 x cpu, compiled only: nothing ran" in output
+    assert "no estimate" in output and "MiB per chip" in output
+    result = json.loads(out.read_text())
+    assert result["devices"] == 8 and result["topology"] is None
+    assert result["state_bytes"] > 0 and result["temporary_bytes"] > 0
+    assert {each["kind"] for each in result["collectives"]} >= {"all-reduce", "all-gather"}
+    assert result["estimated_mfu"] == dict.fromkeys(("as_compiled", "unrolled", "optimal", "roofline"))
     assert not list(tmp_path.glob("*/")), "nothing is prepared"
 
 
@@ -53,8 +53,8 @@ def test_what_cannot_be_is_one_line(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(*arguments, monkeypatch=monkeypatch) == 2
-    told = capsys.readouterr().err
-    assert words in told and len(told.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert words in output and len(output.splitlines()) == 1
 
 
 @pytest.mark.long
@@ -65,8 +65,8 @@ def test_a_slice_of_tpus(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     rows = ["--config.train.batch_size=32", "--config.train.dropout_prng=rbg", "--config.data.seq_len=128"]
     rows += ["--config.model.max_position_embeddings=128"]
     assert run("--topology", "v5e-16", "--out", str(out), *rows, monkeypatch=monkeypatch) == 0
-    figures = json.loads(out.read_text())
-    assert figures["custom_calls"]["tpu_custom_call"] > 0 and figures["compute_dtype"] == "bfloat16"
-    assert all(0.0 < share < 1.0 for share in figures["estimated_mfu"].values())
+    result = json.loads(out.read_text())
+    assert result["custom_calls"]["tpu_custom_call"] > 0 and result["compute_dtype"] == "bfloat16"
+    assert all(0.0 < share < 1.0 for share in result["estimated_mfu"].values())
     assert "ESTIMATES of the compiler, not measured" in capsys.readouterr().out
     assert jax.devices()[0].platform == "cpu"

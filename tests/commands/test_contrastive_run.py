@@ -27,9 +27,9 @@ def test_a_run_goes_on_from_a_trained_model_and_exports_an_encoder(
     start = f"--config.init_from={finished.workdir}"
     assert lab.run("pretrain", "--workdir", workdir, *ARGUMENTS, start) == 0
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    found = next(line for line in reversed(lines) if "eval/loss" in line)
-    assert found["eval/loss"] == found["eval/contrastive_loss"] and found["eval/uniformity"] < 0
-    assert {"eval/contrastive_accuracy", "eval/alignment"} <= set(found)
+    result = next(line for line in reversed(lines) if "eval/loss" in line)
+    assert result["eval/loss"] == result["eval/contrastive_loss"] and result["eval/uniformity"] < 0
+    assert {"eval/contrastive_accuracy", "eval/alignment"} <= set(result)
     assert set(load_run(workdir).params) == {"encoder", "projection"}
     model = load_pretrained(workdir / "export")
     assert model.heads == () and set(model.params) == {"encoder"}
@@ -37,7 +37,7 @@ def test_a_run_goes_on_from_a_trained_model_and_exports_an_encoder(
     assert np.isfinite(model(ids).last_hidden_state).all()
     capsys.readouterr()
     assert lab.run("evaluate", "--workdir", workdir) == 0
-    assert f"{found['eval/contrastive_loss']:.3f}" in capsys.readouterr().out
+    assert f"{result['eval/contrastive_loss']:.3f}" in capsys.readouterr().out
 
 
 def test_what_would_make_twins_equal_or_batches_small_is_refused(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

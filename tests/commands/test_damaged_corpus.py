@@ -34,8 +34,8 @@ def test_a_run_on_a_damaged_corpus_ends_with_the_document(
     overwrite(folder, value)
     capsys.readouterr()
     assert lab.run("pretrain", "--workdir", tmp_path / "run", cache) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert f"contains token id {value} (example " in said and f"the vocabulary has {size} tokens" in said
-    assert f"token 1 of document 1 of {folder}/train; prepare the corpus" in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert f"contains token id {value} (example " in output and f"the vocabulary has {size} tokens" in output
+    assert f"token 1 of document 1 of {folder}/train; prepare the corpus" in output
     assert not list((tmp_path / "run").glob("checkpoints/[0-9]*"))

@@ -53,7 +53,7 @@ class Disk:
                 except OSError as error:
                     assert error.errno == errno.ENOSPC
 
-    def make_room(self) -> None:
+    def free_space(self) -> None:
         (self.folder / "filler").unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -102,11 +102,11 @@ def test_a_disk_that_fills_up_stops_the_run_and_costs_nothing(
         time.sleep(0.01)
     disk.fill(process)
     try:
-        _, said = process.communicate(timeout=60)  # it must not wait for room
+        _, output = process.communicate(timeout=60)  # it must not wait for room
     finally:
         process.send_signal(signal.SIGKILL)
-    lines = said.decode().splitlines()
-    assert process.returncode == 2 and len(lines) == 1, said.decode()
+    lines = output.decode().splitlines()
+    assert process.returncode == 2 and len(lines) == 1, output.decode()
     assert lines[0].startswith("bertjax pretrain: ") and (
         "to resume from" in lines[0] or "the same command" in lines[0]
     )
@@ -117,7 +117,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_costs_nothing(
     for each in left:
         verify_checkpoint(each)
 
-    disk.make_room()
+    disk.free_space()
     capsys.readouterr()
     assert lab.run("pretrain", "--workdir", workdir, *settings) == 0
     assert f"resuming at step {max(int(each.name) for each in left)}" in capsys.readouterr().out
@@ -144,7 +144,7 @@ def test_a_disk_that_is_full_from_the_beginning(
     (line,) = capsys.readouterr().err.splitlines()
     assert "no space left" in line.lower() and "None" not in line
     assert not [path for path in workdir.rglob("*") if "tmp" in path.name]
-    disk.make_room()
+    disk.free_space()
     assert lab.run("pretrain", "--workdir", workdir) == 0
     assert digest(workdir) == digest(finished.workdir)
 
@@ -163,7 +163,7 @@ def test_no_room_for_the_prepared_text_or_the_export(
     assert lab.run("pretrain", *text) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no space left" in line.lower()
-    disk.make_room()
+    disk.free_space()
     assert lab.run("pretrain", *text) == 0
     assert digest(tmp_path / "run") == digest(finished.workdir)
 
@@ -175,7 +175,7 @@ def test_no_room_for_the_prepared_text_or_the_export(
     assert lab.run("pretrain", "--workdir", workdir) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no space left" in line.lower() and not (workdir / "export").exists()
-    disk.make_room()
+    disk.free_space()
     assert lab.run("pretrain", "--workdir", workdir) == 0
     assert digest(workdir) == digest(finished.workdir)
 

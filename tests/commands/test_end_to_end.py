@@ -44,8 +44,8 @@ def test_our_side_counts_the_tokens_of_a_real_run(lab: Lab, script: ModuleType, 
         tmp_path, options_of(lab, bytes=10**6), ["--config.train.compute_dtype=float32", "--config.mesh.data=1"]
     )
     script.prepare(job)
-    found = script.ours(job, "cold-0", tmp_path / "compiled")
-    assert 0 < found.real_tokens <= 2 * 4 * 32 and 1 < found.seconds < 300
+    result = script.ours(job, "cold-0", tmp_path / "compiled")
+    assert 0 < result.real_tokens <= 2 * 4 * 32 and 1 < result.seconds < 300
     assert any((tmp_path / "compiled").iterdir())
 
 
@@ -57,20 +57,20 @@ def test_the_peer_gets_the_same_sizes_text_and_tokenizer(
 
     def call(command: list[str], environment: dict[str, str] | None = None) -> None:
         assert command[0] == "python" and command[1] == str(SCRIPTS / "trainer_peer.py")
-        told = json.loads(Path(command[2]).read_text())
-        assert told["model"] | {"hidden_size": 128, "num_hidden_layers": 2, "vocab_size": 2} == told["model"]
-        assert (told["form"], told["dtype"], told["rows"], told["seq_len"], told["steps"]) == (
+        options = json.loads(Path(command[2]).read_text())
+        assert options["model"] | {"hidden_size": 128, "num_hidden_layers": 2, "vocab_size": 2} == options["model"]
+        assert (options["form"], options["dtype"], options["rows"], options["seq_len"], options["steps"]) == (
             "lines",
             "bfloat16",
             4,
             32,
             2,
         )
-        Path(told["out"]).write_text(json.dumps({"ended": time.time() + 5, "real_tokens": 77}))
+        Path(options["out"]).write_text(json.dumps({"ended": time.time() + 5, "real_tokens": 77}))
 
     monkeypatch.setattr(script, "call", call)
-    found = script.theirs(script.Job(tmp_path, options_of(lab), []), "lines-0", "lines", "bfloat16")
-    assert found.real_tokens == 77 and 5 <= found.seconds < 15
+    result = script.theirs(script.Job(tmp_path, options_of(lab), []), "lines-0", "lines", "bfloat16")
+    assert result.real_tokens == 77 and 5 <= result.seconds < 15
 
 
 def test_all_take_turns_and_the_slower_type_of_each_form_only_one(
@@ -93,7 +93,7 @@ def test_all_take_turns_and_the_slower_type_of_each_form_only_one(
     first = ["group-float32-0", "group-bfloat16-0", "lines-float32-0", "lines-bfloat16-0"]
     assert order[:6] == ["cold-0 compiled-0", *first, "warm-0 compiled-0"]
     assert order[6:] == ["cold-1 compiled-1", "group-bfloat16-1", "lines-float32-1", "warm-1 compiled-1"]
-    said = capsys.readouterr().out
-    assert "| bertjax, nothing compiled before | 2 | 1.0 (1.0 to 1.0) | 100 | 100 | 2.00 |" in said
-    assert "| bertjax, compiled before | 2 | 0.5 (0.5 to 0.5) | 100 | 200 | 4.00 |" in said
-    assert "| Trainer, joined and cut, float32 | 1 | 4.0 (4.0 to 4.0) | 100 | 25 | 0.50 |" in said
+    output = capsys.readouterr().out
+    assert "| bertjax, nothing compiled before | 2 | 1.0 (1.0 to 1.0) | 100 | 100 | 2.00 |" in output
+    assert "| bertjax, compiled before | 2 | 0.5 (0.5 to 0.5) | 100 | 200 | 4.00 |" in output
+    assert "| Trainer, joined and cut, float32 | 1 | 4.0 (4.0 to 4.0) | 100 | 25 | 0.50 |" in output

@@ -69,8 +69,8 @@ def task(lab: Lab, finished: Finished, tmp_path_factory: pytest.TempPathFactory)
     write_texts(folder, 80, "train")
     write_texts(folder, 24, "dev")
     config = folder / "task.py"
-    places = {"folder": folder, "cache": lab.folder / "cache", "model": finished.workdir}
-    config.write_text(CONFIG.format(task="classification", kind="tsv", ending="tsv", **places))
+    paths = {"folder": folder, "cache": lab.folder / "cache", "model": finished.workdir}
+    config.write_text(CONFIG.format(task="classification", kind="tsv", ending="tsv", **paths))
 
     def run(*arguments: object) -> int:
         return main(["finetune", "--config", str(config), *map(str, arguments)])
@@ -79,12 +79,12 @@ def task(lab: Lab, finished: Finished, tmp_path_factory: pytest.TempPathFactory)
     return run
 
 
-def figures(workdir: Path) -> dict[int, dict[str, float]]:
-    found: dict[int, dict[str, float]] = {}
+def metrics_by_step(workdir: Path) -> dict[int, dict[str, float]]:
+    result: dict[int, dict[str, float]] = {}
     for line in (workdir / "metrics.jsonl").read_text().splitlines():
         record = json.loads(line)
-        found.setdefault(record.pop("step"), {}).update(record)
-    return found
+        result.setdefault(record.pop("step"), {}).update(record)
+    return result
 
 
 SPEED = ("per_second", "per_step", "eta", "wait", "mfu", "memory")
@@ -93,7 +93,7 @@ SPEED = ("per_second", "per_step", "eta", "wait", "mfu", "memory")
 def comparable(workdir: Path) -> dict[int, dict[str, float]]:
     return {
         step: {name: value for name, value in record.items() if not any(word in name for word in SPEED)}
-        for step, record in figures(workdir).items()
+        for step, record in metrics_by_step(workdir).items()
     }
 
 
@@ -101,16 +101,16 @@ def test_from_a_run_to_an_export(task: Task, tmp_path: Path, capsys: pytest.Capt
     assert task("--workdir", tmp_path / "run", *LEARN) == 0
     out = capsys.readouterr().out
     assert "labels animal, thing" in out and "held out, step 160: loss" in out
-    found = figures(tmp_path / "run")
-    assert [step for step, record in found.items() if "eval/accuracy" in record] == [40, 80, 120, 160]
-    assert found[160]["eval/accuracy"] > 0.9 > found[160]["train/classification_loss"]
+    result = metrics_by_step(tmp_path / "run")
+    assert [step for step, record in result.items() if "eval/accuracy" in record] == [40, 80, 120, 160]
+    assert result[160]["eval/accuracy"] > 0.9 > result[160]["train/classification_loss"]
     exported = load_pretrained(tmp_path / "run" / "export")
     assert exported.config.labels == ("animal", "thing") and "sequence_classification" in exported.heads
     transformers = pytest.importorskip("transformers")
     pipe = transformers.pipeline("text-classification", model=str(tmp_path / "run" / "export"), device="cpu")
-    said = pipe(["the dog sees it.", "the window likes it."])
-    assert [each["label"] for each in said] == ["animal", "thing"]
-    check_evaluation(tmp_path / "run", found[160], capsys)
+    output = pipe(["the dog sees it.", "the window likes it."])
+    assert [each["label"] for each in output] == ["animal", "thing"]
+    check_evaluation(tmp_path / "run", result[160], capsys)
 
 
 def check_evaluation(workdir: Path, last: dict[str, float], capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,11 +166,11 @@ def test_killed_and_taken_up_again_it_is_the_same_run(
 ) -> None:
     """The folder that it began from may be gone by then."""
     assert task("--workdir", tmp_path / "whole") == 0
-    evaluate, seen = loop.TrainLoop.evaluate, []
+    evaluate, calls = loop.TrainLoop.evaluate, []
 
     def dies(*arguments: object) -> dict[str, float]:
-        seen.append(arguments)
-        if len(seen) == 3:
+        calls.append(arguments)
+        if len(calls) == 3:
             raise Killed
         return evaluate(*arguments)  # type: ignore[arg-type]
 
@@ -195,13 +195,13 @@ def test_packed_or_a_row_each_it_is_the_same_task(task: Task, tmp_path: Path) ->
     more = [f"{'the cat sees it. ' * (row % 5)}the dog sees it.\t{row % 2}" for row in range(80)]
     (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *more]) + "\n")
     quiet += [f"--config.task.train=tsv:{tmp_path}/train.tsv", "--config.task.eval="]
-    found = {}
+    result = {}
     for name in ("packing=true", "packing=false", "num_batch_shapes=3"):
         assert task("--workdir", tmp_path / name, f"--config.task.{name}", *quiet) == 0
-        found[name] = [record for record in figures(tmp_path / name).values() if "train/loss" in record]
+        result[name] = [record for record in metrics_by_step(tmp_path / name).values() if "train/loss" in record]
     packed, alone, fewer_rows = (
-        np.array([[record[f"train/{figure}"] for figure in ("classification_loss", "padding")] for record in records])
-        for records in found.values()
+        np.array([[record[f"train/{metric}"] for metric in ("classification_loss", "padding")] for record in records])
+        for records in result.values()
     )
     assert packed.shape == (5, 2)
     np.testing.assert_allclose(packed[:, 0], alone[:, 0], atol=2e-5)
@@ -216,7 +216,9 @@ def test_the_best_weights_and_an_early_end(task: Task, tmp_path: Path, capsys: p
     more += ["--config.task.export_checkpoint=best", "--config.eval.patience=2", "--config.checkpoint.keep=1"]
     assert task("--workdir", tmp_path / "run", *more) == 0
     scores = {
-        step: record["eval/accuracy"] for step, record in figures(tmp_path / "run").items() if "eval/accuracy" in record
+        step: record["eval/accuracy"]
+        for step, record in metrics_by_step(tmp_path / "run").items()
+        if "eval/accuracy" in record
     }
     best = max(scores, key=lambda step: (scores[step], -step))
     out = capsys.readouterr().out
@@ -245,24 +247,24 @@ def test_gradual_unfreezing_by_epochs(task: Task, tmp_path: Path) -> None:
     assert task("--workdir", tmp_path / "run", *more) == 0
     before = load_pretrained(tmp_path / "run" / "export").params["encoder"]
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    given = task_module.load_source_model(config["init_from"]).params["encoder"]
-    kernel = [np.asarray(side["layers"]["attention"]["query"]["kernel"]) for side in (before, given)]
+    source = task_module.load_source_model(config["init_from"]).params["encoder"]
+    kernel = [np.asarray(side["layers"]["attention"]["query"]["kernel"]) for side in (before, source)]
     np.testing.assert_array_equal(kernel[0][0], kernel[1][0])
     assert np.abs(kernel[0][1] - kernel[1][1]).max() > 1e-4
-    words = [np.asarray(side["embeddings"]["word_embeddings"]["embedding"]) for side in (before, given)]
+    words = [np.asarray(side["embeddings"]["word_embeddings"]["embedding"]) for side in (before, source)]
     np.testing.assert_array_equal(words[0], words[1])
 
 
 @pytest.mark.parametrize(
-    ("epochs", "platform", "together", "said"),
+    ("epochs", "platform", "together", "num_shapes"),
     [(1, "cpu", 1, 1), (3, "cpu", 1, 2), (3, "cpu", 4, 1), (3, "gpu", 1, 1), (30, "cpu", 1, 3), (30, "gpu", 1, 2)],
 )
-def test_long_runs_have_several_numbers_of_rows(epochs: int, platform: str, together: int, said: int) -> None:
+def test_long_runs_have_several_numbers_of_rows(epochs: int, platform: str, together: int, num_shapes: int) -> None:
     """100 updates an epoch."""
     cfg = base_config()
     cfg.train.steps_per_dispatch = together
     config = TaskConfig("classification", ("tsv:a.tsv",), batch_size=16, epochs=epochs)
-    assert task_module.num_batch_shapes(cfg, config, 1600, platform) == said
+    assert task_module.num_batch_shapes(cfg, config, 1600, platform) == num_shapes
     chosen = dataclasses.replace(config, num_batch_shapes=5)
     assert together > 1 or task_module.num_batch_shapes(cfg, chosen, 1600, platform) == 5
 
@@ -271,9 +273,9 @@ def test_long_runs_have_several_numbers_of_rows(epochs: int, platform: str, toge
 def test_seeds_and_a_grid(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ["--seeds", "3,4", "--grid", "optimizer.learning_rate=1e-6,3e-3", "--config.export.at_end=false"]
     assert task("--workdir", tmp_path, *more, "--config.task.epochs=1") == 0
-    told = json.loads((tmp_path / "sweep.json").read_text())
-    assert [point["settings"]["optimizer.learning_rate"] for point in told] == ["1e-6", "3e-3"]
-    accuracies = [point["seeds"][seed]["eval/accuracy"] for point in told for seed in ("3", "4")]
+    points = json.loads((tmp_path / "sweep.json").read_text())
+    assert [point["settings"]["optimizer.learning_rate"] for point in points] == ["1e-6", "3e-3"]
+    accuracies = [point["seeds"][seed]["eval/accuracy"] for point in points for seed in ("3", "4")]
     lines = capsys.readouterr().out.splitlines()
     assert (
         f"* learning_rate=3e-3: accuracy {np.mean(accuracies[2:]):.4f} +- {np.std(accuracies[2:], ddof=1):.4f}"
@@ -293,7 +295,7 @@ def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["--config.train.batch_size=8"], "train.batch_size follows from the task: set task.batch_size"),
         (["--config.train.num_steps=8"], "train.num_steps follows from the task: set task.epochs"),
@@ -317,11 +319,11 @@ def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
     ],
 )
 def test_refused_in_one_line(
-    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
     assert task("--workdir", tmp_path / "run", *more) == 2
     error = capsys.readouterr().err
-    assert error.startswith("bertjax finetune: ") and said in error and error.count("\n") == 1
+    assert error.startswith("bertjax finetune: ") and message in error and error.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 

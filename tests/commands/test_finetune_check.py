@@ -56,8 +56,8 @@ def sides(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         def call(command: list[str], environment: dict[str, str] | None = None) -> None:
             if command[0] == "python":
                 jobs.append(json.loads(Path(command[2]).read_text()))
-                found = {"ended": time.time() + 2, "predictions": predictions, "losses": losses}
-                Path(jobs[-1]["out"]).write_text(json.dumps(found))
+                result = {"ended": time.time() + 2, "predictions": predictions, "losses": losses}
+                Path(jobs[-1]["out"]).write_text(json.dumps(result))
                 return
             for seed in command[command.index("--seeds") + 1].split(","):
                 workdir = Path(command[command.index("--workdir") + 1], f"seed-{seed}")

@@ -64,8 +64,8 @@ def explained(name: str, raw: bytes, read: Callable[[Path], Any]) -> Any:
 @example(BOMBS[0])
 @example(BOMBS[1])
 def test_config_json(raw: bytes) -> None:
-    found = explained("config.json", raw, read_config)
-    assert found is None or flatten(found).keys() == flatten(base_config()).keys()
+    result = explained("config.json", raw, read_config)
+    assert result is None or flatten(result).keys() == flatten(base_config()).keys()
 
 
 @pytest.mark.parametrize("value", [None, -1, 3, 0.5, True, "57", [], ["a"], {"a": 1}, [[1]], "\ud800"], ids=str)
@@ -85,10 +85,10 @@ def test_any_value_of_a_key_is_of_its_type_or_explained(value: Any) -> None:
 @example(BOMBS[0])
 def test_figures(raw: bytes) -> None:
     """Those of a process that was killed in the middle of a line, and of a disk that lost some."""
-    found = explained("metrics.jsonl", raw, lambda folder: metrics_at(folder, 3))
-    assert found is not None and all(key.startswith("eval/") for key in found)
+    result = explained("metrics.jsonl", raw, lambda folder: metrics_at(folder, 3))
+    assert result is not None and all(key.startswith("eval/") for key in result)
     if raw.startswith(LINES[0]):
-        assert found["eval/loss"] == 1.5
+        assert result["eval/loss"] == 1.5
 
     def goes_on(folder: Path) -> list[str]:
         writer = JsonlLog(folder / "metrics.jsonl", 3)

@@ -42,8 +42,8 @@ def test_a_loader_that_needs_three_times_as_long_as_a_step_is_waited_for(
     monkeypatch.setattr(script, "from_config", fake)
     monkeypatch.setattr(script, "parse", SimpleNamespace(check=lambda cfg: None))
     cfg = SimpleNamespace(train=SimpleNamespace(batch_size=4), data=SimpleNamespace(seq_len=100))
-    found = script.measure(cfg, demand=400 / 0.02, seconds=0.4)
-    assert least <= found.waited <= most and found.filled == 0.75 and found.made > 0
+    result = script.measure(cfg, demand=400 / 0.02, seconds=0.4)
+    assert least <= result.waited <= most and result.filled == 0.75 and result.made > 0
 
 
 def test_a_line_a_form(

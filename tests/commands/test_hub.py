@@ -60,9 +60,9 @@ def in_shards(files: dict[str, bytes]) -> dict[str, bytes]:
     tensors = sorted(load(files["model.safetensors"]).items())
     shards = {f"model-0000{n + 1}-of-00002.safetensors": dict(tensors[n::2]) for n in range(2)}
     index = {"weight_map": {tensor: name for name, part in shards.items() for tensor in part}}
-    kept = {name: content for name, content in files.items() if name != "model.safetensors"}
+    remaining = {name: content for name, content in files.items() if name != "model.safetensors"}
     small = {"model.safetensors.index.json": json.dumps(index).encode()}
-    return kept | small | {name: save(part) for name, part in shards.items()}
+    return remaining | small | {name: save(part) for name, part in shards.items()}
 
 
 def test_only_what_is_read_is_downloaded_once(hub: Hub, finished: Finished) -> None:

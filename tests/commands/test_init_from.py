@@ -35,9 +35,9 @@ from bertjax.training.run_context import RunContext
 from bertjax.training.state import TrainState
 from bertjax.types import Params
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh"), "bad"]
+TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh"), "bad"]
 SMALL = EncoderConfig(
-    vocab_size=len(PIECES),
+    vocab_size=len(TOKENS),
     hidden_size=16,
     num_layers=2,
     num_heads=2,
@@ -62,21 +62,21 @@ def random_params(config: EncoderConfig, heads: tuple[str, ...]) -> Params:
     return drawn(abstract_params(config, heads))
 
 
-def wordpiece(folder: Path, pieces: list[str]) -> Tokenizer:
+def wordpiece(folder: Path, tokens: list[str]) -> Tokenizer:
     path = folder / "vocab.txt"
-    path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
+    path.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
     return load_tokenizer(path, lowercase=True)
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> SourceModel:
-    return SourceModel(SMALL, HEADS, random_params(SMALL, HEADS), wordpiece(tmp_path, PIECES))
+def source(tmp_path: Path) -> SourceModel:
+    return SourceModel(SMALL, HEADS, random_params(SMALL, HEADS), wordpiece(tmp_path, TOKENS))
 
 
 def refitted(
-    given: SourceModel, config: EncoderConfig, tokenizer: Tokenizer | None = None, how: str = "tile"
+    source: SourceModel, config: EncoderConfig, tokenizer: Tokenizer | None = None, how: str = "tile"
 ) -> Params:
-    return resize_tables(given, config, match_tokens(given.tokenizer, tokenizer or given.tokenizer), how)
+    return resize_tables(source, config, match_tokens(source.tokenizer, tokenizer or source.tokenizer), how)
 
 
 def outputs(config: EncoderConfig, params: Params, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,37 +84,37 @@ def outputs(config: EncoderConfig, params: Params, ids: np.ndarray) -> tuple[np.
     return np.asarray(out.last_hidden_state), np.asarray(out.mlm_logits)
 
 
-def test_text_of_shared_pieces_is_read_as_before(given: SourceModel, tmp_path: Path) -> None:
+def test_text_of_shared_pieces_is_read_as_before(source: SourceModel, tmp_path: Path) -> None:
     """The new tokenizer has the old pieces in another order, and others between them."""
-    pieces = [*PIECES[:5], "dead", *reversed(PIECES[5:]), "##bed", "face"]
-    new = wordpiece(tmp_path, pieces)
+    tokens = [*TOKENS[:5], "dead", *reversed(TOKENS[5:]), "##bed", "face"]
+    new = wordpiece(tmp_path, tokens)
     config = dataclasses.replace(SMALL, vocab_size=new.size)
-    params = refitted(given, config, new)
-    shared = np.array([pieces.index(piece) for piece in PIECES])
-    ids = np.random.default_rng(1).integers(0, len(PIECES), (3, 12))
-    hidden, logits = outputs(SMALL, given.params, ids)
+    params = refitted(source, config, new)
+    shared = np.array([tokens.index(token) for token in TOKENS])
+    ids = np.random.default_rng(1).integers(0, len(TOKENS), (3, 12))
+    hidden, logits = outputs(SMALL, source.params, ids)
     new_hidden, new_logits = outputs(config, params, shared[ids])
     assert np.array_equal(new_hidden, hidden)
     assert np.allclose(new_logits[..., shared], logits, rtol=0, atol=1e-5)  # a product with another number of columns
     table, bias = flatten_tree(params)[WORDS], params["mlm_head"]["bias"]
-    old_table, old_bias = flatten_tree(given.params)[WORDS], given.params["mlm_head"]["bias"]
+    old_table, old_bias = flatten_tree(source.params)[WORDS], source.params["mlm_head"]["bias"]
     assert np.array_equal(table[shared], old_table) and np.array_equal(bias[shared], old_bias)
-    for piece, parts in {"dead": ["d", "##e", "##a", "##d"], "##bed": ["##b", "##e", "##d"]}.items():
-        ids = [PIECES.index(part) for part in parts]
-        assert np.allclose(table[pieces.index(piece)], old_table[ids].mean(axis=0), atol=1e-7)
-        assert np.allclose(bias[pieces.index(piece)], old_bias[ids].mean(), atol=1e-7)
+    for token, parts in {"dead": ["d", "##e", "##a", "##d"], "##bed": ["##b", "##e", "##d"]}.items():
+        ids = [TOKENS.index(part) for part in parts]
+        assert np.allclose(table[tokens.index(token)], old_table[ids].mean(axis=0), atol=1e-7)
+        assert np.allclose(bias[tokens.index(token)], old_bias[ids].mean(), atol=1e-7)
 
 
-def test_a_tiled_table_leaves_short_rows_as_they_were(given: SourceModel) -> None:
+def test_a_tiled_table_leaves_short_rows_as_they_were(source: SourceModel) -> None:
     long = dataclasses.replace(SMALL, max_position_embeddings=30)
-    ids = np.random.default_rng(2).integers(0, len(PIECES), (2, 12))
-    before, _ = outputs(SMALL, given.params, ids)
-    tiled, _ = outputs(long, refitted(given, long), ids)
+    ids = np.random.default_rng(2).integers(0, len(TOKENS), (2, 12))
+    before, _ = outputs(SMALL, source.params, ids)
+    tiled, _ = outputs(long, refitted(source, long), ids)
     assert np.array_equal(tiled, before)
-    table = flatten_tree(refitted(given, long))[POSITIONS]
-    assert np.array_equal(table, flatten_tree(given.params)[POSITIONS][np.arange(30) % 12])
-    spread = refitted(given, long, how="interpolate")  # here only the first token stands where it stood
-    old, new = flatten_tree(given.params)[POSITIONS], flatten_tree(spread)[POSITIONS]
+    table = flatten_tree(refitted(source, long))[POSITIONS]
+    assert np.array_equal(table, flatten_tree(source.params)[POSITIONS][np.arange(30) % 12])
+    spread = refitted(source, long, how="interpolate")  # here only the first token stands where it stood
+    old, new = flatten_tree(source.params)[POSITIONS], flatten_tree(spread)[POSITIONS]
     assert np.array_equal(new[[0, 29]], old[[0, 11]]) and not np.allclose(new[1], old[1])
 
 
@@ -123,11 +123,11 @@ def test_positions_behind_an_offset_and_of_the_decoder(tmp_path: Path) -> None:
     offset = dataclasses.replace(SMALL, position_offset=2)
     decoder = dataclasses.replace(SMALL, position_embedding="none", enhanced_decoder=True)
     for config, path in ((offset, POSITIONS), (decoder, "decoder_positions/embedding")):
-        given = SourceModel(config, heads, random_params(config, heads), wordpiece(tmp_path, PIECES))
-        old = flatten_tree(given.params)[path]
+        source = SourceModel(config, heads, random_params(config, heads), wordpiece(tmp_path, TOKENS))
+        old = flatten_tree(source.params)[path]
         first = config.position_offset
         for length in (7, 20):
-            new = flatten_tree(refitted(given, dataclasses.replace(config, max_position_embeddings=length)))[path]
+            new = flatten_tree(refitted(source, dataclasses.replace(config, max_position_embeddings=length)))[path]
             assert np.array_equal(new, old[[*range(first), *(first + np.arange(length) % 12)]])
 
 
@@ -136,10 +136,10 @@ def test_far_distances_share_the_outermost_row(buckets: int, tmp_path: Path) -> 
     disentangled = {"attention_position": "disentangled", "position_embedding": "none", "position_buckets": buckets}
     old = dataclasses.replace(SMALL, **disentangled, max_relative_positions=16)
     new = dataclasses.replace(old, max_relative_positions=40)
-    given = SourceModel(old, ("mlm",), random_params(old, ("mlm",)), wordpiece(tmp_path, PIECES))
+    source = SourceModel(old, ("mlm",), random_params(old, ("mlm",)), wordpiece(tmp_path, TOKENS))
     path = "encoder/relative/embedding"
-    before, after = flatten_tree(given.params)[path], flatten_tree(refitted(given, new))[path]
-    assert np.array_equal(flatten_tree(refitted(given, old))[path], before)
+    before, after = flatten_tree(source.params)[path], flatten_tree(refitted(source, new))[path]
+    assert np.array_equal(flatten_tree(refitted(source, old))[path], before)
     assert len(after) == 2 * attention_span(new)
     # with a row a distance, every one; with buckets, those that have rows of their own in both tables
     near = np.arange(-40, 40) if not buckets else np.arange(-4, 5)
@@ -148,13 +148,13 @@ def test_far_distances_share_the_outermost_row(buckets: int, tmp_path: Path) -> 
     assert np.array_equal(after[distance_bucket(ends, new)], before[distance_bucket(ends, old)])
 
 
-def test_token_types_are_cut_or_drawn(given: SourceModel) -> None:
+def test_token_types_are_cut_or_drawn(source: SourceModel) -> None:
     path = "encoder/embeddings/token_type_embeddings/embedding"
-    old = flatten_tree(given.params)[path]
+    old = flatten_tree(source.params)[path]
     fewer = dataclasses.replace(SMALL, type_vocab_size=1)
-    assert np.array_equal(flatten_tree(refitted(given, fewer))[path], old[:1])
+    assert np.array_equal(flatten_tree(refitted(source, fewer))[path], old[:1])
     more = dataclasses.replace(SMALL, type_vocab_size=3)
-    assert np.array_equal(flatten_tree(refitted(given, more))[path], old)  # merging draws the third
+    assert np.array_equal(flatten_tree(refitted(source, more))[path], old)  # merging draws the third
 
 
 @pytest.mark.parametrize(
@@ -165,16 +165,16 @@ def test_token_types_are_cut_or_drawn(given: SourceModel) -> None:
     ],
 )
 def test_weights_that_would_mean_something_else_are_refused(field: str, value: object) -> None:
-    wanted = dataclasses.replace(SMALL, **{field: value})
+    changed = dataclasses.replace(SMALL, **{field: value})
     with pytest.raises(UserError, match=f"init_from=there is another model: {field} ") as caught:
-        architecture_changes(Path("there"), SMALL, wanted)
+        architecture_changes(Path("there"), SMALL, changed)
     assert f"{field} {getattr(SMALL, field)} there, {value} here" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_what_may_change_is_said() -> None:
-    wanted = dataclasses.replace(SMALL, causal=True, layer_norm_eps=1e-5, hidden_dropout=0.5, vocab_size=99)
-    assert architecture_changes(Path("there"), SMALL, wanted) == [
+    changed = dataclasses.replace(SMALL, causal=True, layer_norm_eps=1e-5, hidden_dropout=0.5, vocab_size=99)
+    assert architecture_changes(Path("there"), SMALL, changed) == [
         "causal False there, True here",
         "layer_norm_eps 1e-12 there, 1e-05 here",
     ]
@@ -182,25 +182,25 @@ def test_what_may_change_is_said() -> None:
 
 
 @pytest.mark.parametrize("sharing", ["embeddings", "gdes", "none", "all"])
-def test_the_first_of_several_networks_is_filled(sharing: str, given: SourceModel) -> None:
+def test_the_first_of_several_networks_is_filled(sharing: str, source: SourceModel) -> None:
     """ELECTRA's discriminator from an encoder; the generator has what it shares with it, and else its own draw."""
     padded = dataclasses.replace(SMALL, padded_vocab_size=64)
     generator = padded if sharing == "all" else dataclasses.replace(padded, intermediate_size=8)
     towers = RtdNetworksConfig(generator, padded, sharing)
     objective = ReplacedTokenDetection(
-        RtdConfig(MaskingConfig(max_predictions=3)), towers, given.tokenizer.vocabulary()
+        RtdConfig(MaskingConfig(max_predictions=3)), towers, source.tokenizer.vocabulary()
     )
     fresh = drawn(jax.eval_shape(objective.init, jax.random.key(0)), 1)
     zeros = {path: np.zeros_like(leaf) for path, leaf in flatten_tree(fresh).items() if path.endswith("/delta")}
-    params, own = fill_network(objective, replace_leaves(fresh, zeros), "discriminator", refitted(given, SMALL))
-    found = flatten_tree(jax.device_get(objective.network_params(params, "discriminator")))
-    for path, leaf in flatten_tree(given.params).items():
+    params, filled = fill_network(objective, replace_leaves(fresh, zeros), "discriminator", refitted(source, SMALL))
+    result = flatten_tree(jax.device_get(objective.network_params(params, "discriminator")))
+    for path, leaf in flatten_tree(source.params).items():
         if path.startswith("encoder"):
-            assert np.array_equal(found[path][: len(leaf)], leaf), path
-    assert "discriminator/rtd_head" in own
-    assert ("generator" in own) == (sharing in ("embeddings", "none", "all"))
+            assert np.array_equal(result[path][: len(leaf)], leaf), path
+    assert "discriminator/rtd_head" in filled
+    assert ("generator" in filled) == (sharing in ("embeddings", "none", "all"))
     words = objective.network_params(params, "generator")["encoder"]["embeddings"]["word_embeddings"]["embedding"]
-    same = np.array_equal(words[: len(PIECES)], flatten_tree(given.params)[WORDS])
+    same = np.array_equal(words[: len(TOKENS)], flatten_tree(source.params)[WORDS])
     assert same == (sharing != "none")
 
 
@@ -221,9 +221,9 @@ def only_evaluated(run: RunContext, state: TrainState) -> tuple[TrainState, dict
     """In place of training: the held-out figures of the weights that a run begins with."""
     program = run.programs[0]
     with jax.set_mesh(run.mesh):
-        figures = dict(program.evaluate(state.params, run.frozen))
-    FIRST.update(figures)
-    return state, figures
+        metrics = dict(program.evaluate(state.params, run.frozen))
+    FIRST.update(metrics)
+    return state, metrics
 
 
 def test_other_pieces_other_length_other_objective(
@@ -247,11 +247,11 @@ def test_other_pieces_other_length_other_objective(
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *begin, "--config.init_embeddings=remap") == 0
     printed = capsys.readouterr().out
     assert f"weights from {finished.workdir}; unused: pair_head, pooler" in printed
-    found = re.search(r"tokens: (\d+) of (\d+) kept, (\d+) composed of old ones, (\d+) fresh", printed)
-    assert found and int(found[1]) > 60 and int(found[2]) == int(found[1]) + int(found[3]) + int(found[4])
+    result = re.search(r"tokens: (\d+) of (\d+) kept, (\d+) composed of old ones, (\d+) fresh", printed)
+    assert result and int(result[1]) > 60 and int(result[2]) == int(result[1]) + int(result[3]) + int(result[4])
     assert "positions: 64 there, 80 here: resized (init_positions=tile)" in printed
     assert FIRST["eval/mlm_loss"] < fresh["eval/mlm_loss"] - 0.2
-    assert math.isclose(fresh["eval/mlm_loss"], math.log(int(found[2])), rel_tol=0.1)
+    assert math.isclose(fresh["eval/mlm_loss"], math.log(int(result[2])), rel_tol=0.1)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["init_embeddings"] == "remap"
 
 

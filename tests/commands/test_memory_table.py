@@ -31,11 +31,11 @@ def test_products_in_loops_count_as_often_as_they_run(script: ModuleType) -> Non
 
     shapes = jnp.ones((3, 4, 4)), jnp.ones((5, 4))
     one = 3 * 2 * 5 * 4 * 4
-    found = [
+    result = [
         script.products(jax.make_jaxpr(jax.grad(loss), static_argnums=2)(*shapes, remat).jaxpr)
         for remat in (False, True)
     ]
-    assert found == [3 * one, 4 * one]
+    assert result == [3 * one, 4 * one]
 
 
 def test_a_line_a_policy_over_the_one_that_recomputes_nothing(
@@ -52,9 +52,9 @@ def test_a_line_a_policy_over_the_one_that_recomputes_nothing(
     arguments = ["--config", str(lab.config), "--sizes", "", "--microbatches", "1", "2", "--remat", "none", "full"]
     monkeypatch.setattr(sys, "argv", ["memory_table.py", *arguments])
     assert script.main() == 0
-    said = capsys.readouterr().out
-    assert "state 1.00 GiB (0.50 with" in said and "| 1 microbatch | 2 microbatches |" in said
-    assert "| none | 1.00 | 9.0 | 5.0 |" in said and "| full | 1.33 | 2.0 | 1.5 |" in said
+    output = capsys.readouterr().out
+    assert "state 1.00 GiB (0.50 with" in output and "| 1 microbatch | 2 microbatches |" in output
+    assert "| none | 1.00 | 9.0 | 5.0 |" in output and "| full | 1.33 | 2.0 | 1.5 |" in output
 
 
 @pytest.mark.long  # in short: above
@@ -88,5 +88,5 @@ def test_what_is_wrong_is_one_line(
     arguments = ["--config", str(lab.config), "--sizes", "", "--rows", "9", "--length", "64", "--microbatches", "2"]
     monkeypatch.setattr(sys, "argv", ["memory_table.py", *arguments])
     assert script.main() == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: train.batch_size=9 is not divisible by 2") and said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("error: train.batch_size=9 is not divisible by 2") and output.count("\n") == 1

@@ -55,9 +55,9 @@ def test_fill_mask_of_a_run_and_of_its_export(finished: Finished, export: Path, 
 def test_fill_mask_from_the_standard_input(export: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     say(monkeypatch, "The [MASK] sees naïve dogs.\r\n\nthe [MASK]\n".encode())
     assert run("fill-mask", "--model", export, "--jsonl", "--top-k", 2) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["sentence"] for each in found] == ["The [MASK] sees naïve dogs.", "the [MASK]"]
-    assert [[len(mask) for mask in each["masks"]] for each in found] == [[2], [2]]
+    result = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["sentence"] for each in result] == ["The [MASK] sees naïve dogs.", "the [MASK]"]
+    assert [[len(mask) for mask in each["masks"]] for each in result] == [[2], [2]]
     say(monkeypatch, b"b [MASK]\n")
     assert run("fill-mask", "a [MASK]", "-", "--model", export) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if line[0] != " "] == ["a [MASK]", "b [MASK]"]
@@ -67,14 +67,14 @@ def test_fill_mask_shows_what_the_network_says(export: Path, capsys: Capture) ->
     """Two masks in a sentence, all of its batch padded: the shares are those of a plain forward pass."""
     sentence = "the [MASK] sees the [MASK] ."
     assert run("fill-mask", sentence, "the [MASK] " * 9, "--model", export, "--jsonl", "--top-k", 4) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[0])["masks"]
+    output = json.loads(capsys.readouterr().out.splitlines()[0])["masks"]
     model, tokenizer = load_pretrained(export), load_tokenizer(export)
     ids = np.array([tokenizer.encode_with_specials(sentence)])
     logits = np.asarray(model(ids).logits, np.float64)[0, ids[0] == tokenizer.mask_id]
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    for mask, share in zip(told, shares, strict=True):
+    for mask, share in zip(output, shares, strict=True):
         best = np.argsort(-share)[:4]
-        assert [each["token"] for each in mask] == [tokenizer.decode([piece]).strip() for piece in best]
+        assert [each["token"] for each in mask] == [tokenizer.decode([token]).strip() for token in best]
         np.testing.assert_allclose([each["probability"] for each in mask], share[best], atol=1e-6)
 
 
@@ -173,8 +173,8 @@ def test_bad_input_is_one_line(
         (tmp_path / file).write_bytes(content)
     arguments, message = BAD[name]
     assert run(*[str(export) if argument == "EXPORT" else argument for argument in arguments]) == 2
-    told = capsys.readouterr().err
-    assert message in told and told.count("\n") == 1, told
+    output = capsys.readouterr().err
+    assert message in output and output.count("\n") == 1, output
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files), "nothing is left behind"
 
 
@@ -196,9 +196,10 @@ def test_embed_writes_one_vector_a_text(export: Path, tmp_path: Path, capsys: Ca
     with gzip.open(tmp_path / "t.jsonl.gz", "wt") as file:
         file.write("\n".join(map(json.dumps, records)))
     assert run("embed", "--model", export, "--in", tmp_path / "t.txt", "--out", tmp_path / "v.npz") == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        told.startswith("5 texts, the mean of the tokens, 32 numbers each") and "1 of them were longer than 64" in told
+        output.startswith("5 texts, the mean of the tokens, 32 numbers each")
+        and "1 of them were longer than 64" in output
     )
     assert run("embed", "--model", export, "--in", tmp_path / "t.txt", "--out", tmp_path / "v.npy") == 0
     jsonl = [
@@ -235,7 +236,7 @@ def test_similarity_is_that_of_the_vectors_that_embed_writes(export: Path, tmp_p
     (tmp_path / "p.tsv").write_text("\n".join(lines) + "\n")
     columns = ["--text-column", "left", "--pair-column", "right", "--label-column", "like", "--pooling", "cls"]
     assert run("eval-sts", "--model", export, "--pairs", f"tsv:{tmp_path}/p.tsv", *columns) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     vectors = []
     for side in (0, 1):
         (tmp_path / "t.txt").write_text("\n".join(pair[side] for pair in pairs) + "\n")
@@ -243,9 +244,9 @@ def test_similarity_is_that_of_the_vectors_that_embed_writes(export: Path, tmp_p
         assert run("embed", "--model", export, "--in", tmp_path / "t.txt", "--out", out, "--pooling", "cls") == 0
         vectors.append(np.load(out).astype(np.float64))
     cosines = (vectors[0] * vectors[1]).sum(1) / np.prod([np.linalg.norm(side, axis=1) for side in vectors], axis=0)
-    wanted = scipy.stats.spearmanr(cosines, gold)[0], scipy.stats.pearsonr(cosines, gold)[0]
-    assert f"spearman {wanted[0]:.4f}  pearson {wanted[1]:.4f}" in told
-    assert told.startswith("10 pairs, cosines of the summary token")
+    expected = scipy.stats.spearmanr(cosines, gold)[0], scipy.stats.pearsonr(cosines, gold)[0]
+    assert f"spearman {expected[0]:.4f}  pearson {expected[1]:.4f}" in output
+    assert output.startswith("10 pairs, cosines of the summary token")
 
 
 def test_embed_pools_as_the_folder_says(export: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -257,12 +258,12 @@ def test_embed_pools_as_the_folder_says(export: Path, tmp_path: Path, capsys: Ca
         assert run("embed", "--model", folder, "--in", tmp_path / "t.txt", "--out", tmp_path / "v.npy", *more) == 0
         return np.load(tmp_path / "v.npy")
 
-    own, told = vectors(), capsys.readouterr().out
-    assert "the summary token, scaled to length one" in told and "2 of them were longer than 6 tokens" in told
-    np.testing.assert_allclose(np.linalg.norm(own, axis=1), 1.0, atol=1e-5)
+    scaled, output = vectors(), capsys.readouterr().out
+    assert "the summary token, scaled to length one" in output and "2 of them were longer than 6 tokens" in output
+    np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), 1.0, atol=1e-5)
     raw = vectors("--no-normalize")
-    np.testing.assert_allclose(raw / np.linalg.norm(raw, axis=1, keepdims=True), own, atol=1e-5)
-    assert np.abs(vectors("--pooling", "mean", "--max-length", "64") - own).max() > 1e-3
+    np.testing.assert_allclose(raw / np.linalg.norm(raw, axis=1, keepdims=True), scaled, atol=1e-5)
+    assert np.abs(vectors("--pooling", "mean", "--max-length", "64") - scaled).max() > 1e-3
 
 
 def test_minimal_pairs_by_group(finished: Finished, export: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -286,11 +287,11 @@ def test_minimal_pairs_by_group(finished: Finished, export: Path, tmp_path: Path
         (tmp_path / f"{number}.jsonl").write_text("\n".join(map(json.dumps, part)) + "\n\n")
     files, out = ["--pairs", tmp_path / "0.jsonl", tmp_path / "1.jsonl"], tmp_path / "scores.jsonl"
     assert run("eval-minimal-pairs", "--model", export, *files, "--out", out) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("3 pairs, pseudo-log-likelihood, each token masked in turn")
-    table = {line[:20].strip(): line[20:].split() for line in told[1:] if not line.startswith("ties")}
+    output = capsys.readouterr().out.splitlines()
+    assert output[0].startswith("3 pairs, pseudo-log-likelihood, each token masked in turn")
+    table = {line[:20].strip(): line[20:].split() for line in output[1:] if not line.startswith("ties")}
     assert table["UID"] == ["pairs", "accuracy"] and table["order"][0] == "2" and table["same"] == ["1", "0.000"]
-    assert table["all"][0] == "3" and told[-1] == "ties, which count as wrong: 1"
+    assert table["all"][0] == "3" and output[-1] == "ties, which count as wrong: 1"
     scored = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["n"] for line in scored] == [1, 2, 3] and scored[1]["score_good"] == scored[1]["score_bad"] < 0
     right = [line["score_good"] > line["score_bad"] for line in scored]

@@ -51,7 +51,7 @@ def test_a_dry_run_tells_the_smaller_state(lab: Lab, capsys: pytest.CaptureFixtu
     for options in ([], [HALF]):
         wide = "--config.model.intermediate_size=4096"
         assert lab.run("pretrain", "--config.dry_run=true", wide, *options) == 0
-        found = re.search(r"^state +([\d,.]+) MiB", capsys.readouterr().out, re.MULTILINE)
-        assert found is not None
-        sizes.append(float(found[1]))
+        result = re.search(r"^state +([\d,.]+) MiB", capsys.readouterr().out, re.MULTILINE)
+        assert result is not None
+        sizes.append(float(result[1]))
     assert sizes[1] / sizes[0] == pytest.approx(2 / 3, abs=0.02)

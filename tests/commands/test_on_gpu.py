@@ -14,7 +14,7 @@ from lab import load_script
 from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.config.parse import check
 
-FIGURES = {
+METRICS = {
     "tokens_per_second": {"median": 550e3},
     "seconds_per_step": {"median": 0.12},
     "mfu": 0.4,
@@ -61,7 +61,7 @@ def test_jobs_run_once_failures_are_reported_and_targets_shown(
             return SimpleNamespace(returncode=3)
         out = Path(command[command.index("--out") + 1])
         started.append((out.stem, settings["env"].get("XLA_FLAGS", "")))
-        out.write_text(json.dumps(FIGURES))
+        out.write_text(json.dumps(METRICS))
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(script.subprocess, "run", start)

@@ -59,7 +59,7 @@ def test_an_unknown_family_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_row_is_the_worst_of_its_cases() -> None:
-    found = [
+    result = [
         measurement("hidden_states[0]", 1e-6),
         measurement("memory: hidden_states[1]", 3e-4),
         measurement("mlm_logits", 2e-5),
@@ -67,9 +67,9 @@ def test_a_row_is_the_worst_of_its_cases() -> None:
         dataclasses.replace(measurement(NAMES, 0.0), tolerance=0.0),
         dataclasses.replace(measurement(CONFIG, 0.0), tolerance=0.0),
     ]
-    (row,) = table_rows(found)
+    (row,) = table_rows(result)
     assert (row.cases, row.hidden, row.outputs, row.names, row.agrees) == (2, 3e-4, 4e-5, True, True)
-    worse = [*found, dataclasses.replace(measurement(NAMES, float("inf")), tolerance=0.0)]
+    worse = [*result, dataclasses.replace(measurement(NAMES, float("inf")), tolerance=0.0)]
     (row,) = table_rows(worse)
     assert row.names is False and not row.agrees
     assert "names inf" in render(worse, [SMALL], {}) and "because" in render(worse, [SMALL], {})

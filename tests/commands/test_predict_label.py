@@ -43,17 +43,17 @@ def records(path: Path | str) -> list[dict[str, Any]]:
 def model_of(finished: Finished, folder: Path, head: str, labels: tuple[str, ...]) -> Path:
     """The tokenizer of the finished run, and a random model for a task."""
     export = finished.workdir / "export"
-    own = load_pretrained(export)
-    config = dataclasses.replace(own.config, labels=labels)
+    source = load_pretrained(export)
+    config = dataclasses.replace(source.config, labels=labels)
     heads = ("pooler", head) if head == "sequence_classification" else (head,)
     params = random_params(config, heads)
     if len(labels) == 2 and head == "sequence_classification":  # each of them for half of the sentences
         tokenizer, bias = load_tokenizer(export), params["sequence_head"]["output"]["bias"]
         model = PretrainedModel(config, params, heads)
-        said = [model([tokenizer.encode_with_specials(text)]).sequence_logits for text in sentences(9, 1)]
-        gaps = np.array([float(logits[0, 0] - logits[0, 1]) for logits in said])
+        outputs = [model([tokenizer.encode_with_specials(text)]).sequence_logits for text in sentences(9, 1)]
+        gaps = np.array([float(logits[0, 0] - logits[0, 1]) for logits in outputs])
         params["sequence_head"]["output"]["bias"] = bias - np.array([np.median(gaps), 0.0], np.float32)
-    save_pretrained(folder, params, config, heads=heads, tokenizer=own.tokenizer_files)
+    save_pretrained(folder, params, config, heads=heads, tokenizer=source.tokenizer_files)
     return folder
 
 
@@ -72,7 +72,7 @@ def test_all_forms_of_input_say_the_same(
     (tmp_path / "t.tsv").write_text("name\tbody\n" + "".join(f"n{i}\t{text}\n" for i, text in enumerate(TEXTS[:4])))
     (tmp_path / "t.csv").write_text("".join(f'"{text}",x\n' for text in TEXTS[:4]))
     out = tmp_path / "out.jsonl"
-    said: dict[str, list[dict[str, Any]]] = {}
+    records_of: dict[str, list[dict[str, Any]]] = {}
     for name, more in {
         "t.txt": [],
         "t.jsonl.gz": [],
@@ -80,20 +80,20 @@ def test_all_forms_of_input_say_the_same(
         "t.csv": ["--no-header", "--text-column", "0"],
     }.items():
         assert run("predict", "--model", classifier, "--in", tmp_path / name, "--out", out, *more) == 0
-        said[name] = records(out)
+        records_of[name] = records(out)
         assert capsys.readouterr().out.startswith("4 examples, classification, in ")
     for name, text in (("lines", lines), ("objects", objects)):
         say(monkeypatch, text.encode())
         assert run("predict", "--model", classifier, "--in", "-", "--out", "-", "--with-input") == 0
         printed = capsys.readouterr()
-        said[name] = records(printed.out)
+        records_of[name] = records(printed.out)
         assert "4 examples" in printed.err
-        assert [record.pop("text") for record in said[name]] == TEXTS[:4]
-    first = [{**record, "id": None} for record in said["t.txt"]]
-    for name, found in said.items():
-        assert [{**record, "id": None} for record in found] == first, name
+        assert [record.pop("text") for record in records_of[name]] == TEXTS[:4]
+    first = [{**record, "id": None} for record in records_of["t.txt"]]
+    for name, result in records_of.items():
+        assert [{**record, "id": None} for record in result] == first, name
         ids = [f"n{i}" for i in range(4)] if name in ("t.jsonl.gz", "t.tsv", "objects") else list(range(4))
-        assert [record["id"] for record in found] == ids, name
+        assert [record["id"] for record in result] == ids, name
     assert set(first[0]["probabilities"]) == set(LABELS)
     assert sum(first[0]["probabilities"].values()) == pytest.approx(1.0, abs=2e-6)
     assert len({record["score"] for record in first}) == 4
@@ -141,25 +141,25 @@ def test_a_classifier_labels_and_a_task_reads_it(classifier: Path, tmp_path: Pat
     texts = sorted(set(sentences(120, 5)))
     (tmp_path / "t.txt").write_text("\n".join([*texts, texts[0], " "]) + "\n")
     assert run("predict", "--model", classifier, "--in", tmp_path / "t.txt", "--out", tmp_path / "p.jsonl") == 0
-    said = {text: record for text, record in zip(texts, records(tmp_path / "p.jsonl"), strict=False)}
-    threshold = float(np.median([record["score"] for record in said.values()]))
+    predicted = {text: record for text, record in zip(texts, records(tmp_path / "p.jsonl"), strict=False)}
+    threshold = float(np.median([record["score"] for record in predicted.values()]))
     gold = texts[:20]
-    lines = [f"{text}\t{LABELS.index(said[text]['label']) if i else 0}" for i, text in enumerate(gold)]
+    lines = [f"{text}\t{LABELS.index(predicted[text]['label']) if i else 0}" for i, text in enumerate(gold)]
     (tmp_path / "gold.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
     capsys.readouterr()
     out = tmp_path / "silver.jsonl"
     more = ["--min-confidence", threshold, "--gold", tmp_path / "gold.tsv"]
     assert run("pseudo-label", "--model", classifier, "--in", tmp_path / "t.txt", "--out", out, *more) == 0
-    wanted = [text for text in texts[20:] if said[text]["score"] >= threshold]
-    kept = records(out)
-    assert [record["text"] for record in kept] == wanted and 10 < len(wanted) < 90
-    assert all(record["confidence"] == said[record["text"]]["score"] >= threshold for record in kept)
+    expected = [text for text in texts[20:] if predicted[text]["score"] >= threshold]
+    labelled = records(out)
+    assert [record["text"] for record in labelled] == expected and 10 < len(expected) < 90
+    assert all(record["confidence"] == predicted[record["text"]]["score"] >= threshold for record in labelled)
     examples = read_examples(TaskConfig("classification", (f"jsonl:{out}",)))
-    assert examples.labels == [said[text]["label"] for text in wanted]  # type: ignore[union-attr]
+    assert examples.labels == [predicted[text]["label"] for text in expected]  # type: ignore[union-attr]
     facts = json.loads((tmp_path / "silver.labels.json").read_text())
-    at = [text for text in gold if said[text]["score"] >= threshold]
-    right = sum(said[text]["label"] == ("animal" if text == gold[0] else said[text]["label"]) for text in at)
-    assert (facts["kept"], facts["of"]) == (len(wanted), len(texts) + 2)
+    at = [text for text in gold if predicted[text]["score"] >= threshold]
+    right = sum(predicted[text]["label"] == ("animal" if text == gold[0] else predicted[text]["label"]) for text in at)
+    assert (facts["kept"], facts["of"]) == (len(expected), len(texts) + 2)
     assert facts["agreement"] == pytest.approx(right / len(at)) and facts["dropped"] == {"empty": 1, "gold": 21}
     printed = capsys.readouterr().out
     assert f"of {len(at)} gold examples {right / len(at):.1%} agree" in printed and facts["trust"] in printed
@@ -175,7 +175,7 @@ def test_a_classifier_labels_and_a_task_reads_it(classifier: Path, tmp_path: Pat
 def test_answers_of_a_language_model(tmp_path: Path, capsys: Capture) -> None:
     """By id and by text, with chatter; no model is read."""
     corpus = [{"id": i, "text": f"text {i}"} for i in range(8)]
-    said: list[dict[str, Any]] = [
+    answers: list[dict[str, Any]] = [
         {"id": 0, "label": "Positive.", "confidence": 0.95},
         {"id": "1", "label": "negative", "confidence": "0.9"},
         {"id": 2, "label": "As a language model I cannot", "confidence": 0.9},
@@ -186,13 +186,13 @@ def test_answers_of_a_language_model(tmp_path: Path, capsys: Capture) -> None:
         {"id": 6, "label": "negative", "confidence": 0.8},
     ]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(each) + "\n" for each in corpus))
-    (tmp_path / "said.jsonl").write_text("".join(json.dumps(each) + "\n" for each in said))
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(each) + "\n" for each in answers))
     (tmp_path / "gold.jsonl").write_text(
         '{"text": "text 6", "label": "negative"}\n{"text": "no", "label": "positive"}\n'
     )
     out = tmp_path / "silver.tsv"
     more = ["--in", tmp_path / "corpus.jsonl", "--min-confidence", 0.5, "--gold", tmp_path / "gold.jsonl", "--out", out]
-    assert run("pseudo-label", "--labels-file", tmp_path / "said.jsonl", *more) == 0
+    assert run("pseudo-label", "--labels-file", tmp_path / "answers.jsonl", *more) == 0
     assert out.read_text() == "text\tlabel\ntext 0\tpositive\ntext 1\tnegative\n"
     printed = capsys.readouterr().out
     assert printed.startswith("2 of 8 labels kept, confidence at least 0.5: ")
@@ -204,15 +204,15 @@ def test_answers_of_a_language_model(tmp_path: Path, capsys: Capture) -> None:
 def test_several_labels_a_text_are_refused(classifier: Path, tmp_path: Path, capsys: Capture) -> None:
     shutil.copytree(classifier, tmp_path / "model")
     config = tmp_path / "model" / "config.json"
-    kept = json.loads(config.read_text()) | {"problem_type": "multi_label_classification"}
-    config.write_text(json.dumps(kept))
+    labelled = json.loads(config.read_text()) | {"problem_type": "multi_label_classification"}
+    config.write_text(json.dumps(labelled))
     (tmp_path / "t.txt").write_text("a")
     assert run("predict", "--model", tmp_path / "model", "--in", tmp_path / "t.txt", "--out", "-") == 2
     assert "problem_type is multi_label_classification" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("predict --model {model} --in nowhere.txt --out {out}", "--in nowhere.txt: no such file"),
         ("predict --model {model} --in {jsonl} --out {out} --text-column body", "no field 'body' (it has id, words)"),
@@ -251,7 +251,7 @@ def test_several_labels_a_text_are_refused(classifier: Path, tmp_path: Path, cap
     ],
 )
 def test_refused_in_one_line(
-    classifier: Path, finished: Finished, tmp_path: Path, capsys: Capture, words: str, said: str
+    classifier: Path, finished: Finished, tmp_path: Path, capsys: Capture, words: str, message: str
 ) -> None:
     files = {
         "txt": "a\nb\n",
@@ -262,15 +262,15 @@ def test_refused_in_one_line(
         "bad": '{"text": "a", "label": "a", "confidence": "high"}\n',
         "noid": '{"id": 1, "label": "a"}\n',
     }
-    places = {"model": classifier, "bare": finished.workdir, "out": tmp_path / "out.jsonl"}
+    paths = {"model": classifier, "bare": finished.workdir, "out": tmp_path / "out.jsonl"}
     for name, text in files.items():
         ending = {"empty": "txt", "bad": "jsonl", "noid": "jsonl"}.get(name, name)
-        places[name] = tmp_path / f"{name}.{ending}"
-        places[name].write_text(text)
-    assert run(*words.format(**places).split()) == 2
+        paths[name] = tmp_path / f"{name}.{ending}"
+        paths[name].write_text(text)
+    assert run(*words.format(**paths).split()) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"bertjax {words.split()[0]}: ") and said in error and error.count("\n") == 1, error
-    assert not places["out"].exists() and not list(tmp_path.glob(".*.tmp"))
+    assert error.startswith(f"bertjax {words.split()[0]}: ") and message in error and error.count("\n") == 1, error
+    assert not paths["out"].exists() and not list(tmp_path.glob(".*.tmp"))
 
 
 TASK = """
@@ -313,11 +313,11 @@ def test_from_silver_labels_to_a_run_and_its_predictions(
     assert "Pseudo-labels" in page and f"{facts['kept']} of {facts['of']} selected" in page
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     capsys.readouterr()
-    said = []
+    predicted = []
     for folder in (tmp_path / "run", tmp_path / "run" / "export"):
         assert run("predict", "--model", folder, "--in", gold, "--out", tmp_path / "p.jsonl", "--score") == 0
         assert f"accuracy {last['eval/accuracy']:.4f}" in capsys.readouterr().out
-        said.append(records(tmp_path / "p.jsonl"))
-    for one, other in zip(*said, strict=True):
+        predicted.append(records(tmp_path / "p.jsonl"))
+    for one, other in zip(*predicted, strict=True):
         assert one["label"] == other["label"]
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-6)

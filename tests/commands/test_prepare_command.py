@@ -36,7 +36,7 @@ def dirty(lab: Lab, tmp_path: Path) -> list[str]:
 
 def test_what_is_left_out_is_told(lab: Lab, dirty: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """P28: each row of bad input is a count, on the terminal and in the prepared folder."""
-    told = [
+    output = [
         "1 documents left out, whose text came before (data.deduplicate)",
         "1 documents left out, shorter than data.min_chars",
         "1 documents left out, mostly in other scripts than data.scripts",
@@ -46,7 +46,7 @@ def test_what_is_left_out_is_told(lab: Lab, dirty: list[str], tmp_path: Path, ca
     for _ in range(2):  # made, and from the cache
         assert lab.run("prepare", *dirty) == 0
         printed = capsys.readouterr().out
-        assert [line.strip() for line in printed.splitlines() if line.strip() in told] == told
+        assert [line.strip() for line in printed.splitlines() if line.strip() in output] == output
     (meta,) = (tmp_path / "cache" / "corpora").glob("*/meta.json")
     facts = json.loads(meta.read_text())["facts"]
     assert (facts["duplicates"], facts["too_short"], facts["other_script"], facts["invalid_lines"]) == (1, 1, 1, 1)

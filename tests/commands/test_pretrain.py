@@ -39,11 +39,11 @@ def without_times(record: dict) -> dict:
 
 
 def test_a_run_leaves_what_the_design_promises(finished: Finished) -> None:
-    found = {path.name for path in finished.workdir.iterdir()}
-    assert {"config.json", "metrics.jsonl", "checkpoints", "tokenizer", "export"} <= found
-    figures = {key for record in records(finished.workdir) for key in record}
-    assert {"step", "train/loss", "train/mlm_loss", "train/pair_loss", "train/tokens_per_second"} <= figures
-    assert {"eval/loss", "eval/mlm_loss", "eval/mlm_accuracy", "eval/mlm_unigram_loss", "eval/pair_accuracy"} <= figures
+    result = {path.name for path in finished.workdir.iterdir()}
+    assert {"config.json", "metrics.jsonl", "checkpoints", "tokenizer", "export"} <= result
+    names = {key for record in records(finished.workdir) for key in record}
+    assert {"step", "train/loss", "train/mlm_loss", "train/pair_loss", "train/tokens_per_second"} <= names
+    assert {"eval/loss", "eval/mlm_loss", "eval/mlm_accuracy", "eval/mlm_unigram_loss", "eval/pair_accuracy"} <= names
     assert "the cat [MASK] the dog." in finished.printed
     assert "than guessing by frequency" in finished.printed
 
@@ -132,9 +132,9 @@ def test_pieces_of_several_updates_are_the_same_run_stopped_or_not(
         lab.run("pretrain", "--workdir", stopped, *arguments)
     assert lab.run("pretrain", "--workdir", stopped, *arguments) == 0
     assert weights_digest(stopped) == weights_digest(whole)
-    found, wanted = ([r["train/loss"] for r in records(w) if "train/loss" in r] for w in (whole, finished.workdir))
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    assert len(wanted) == 4
+    result, expected = ([r["train/loss"] for r in records(w) if "train/loss" in r] for w in (whole, finished.workdir))
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
+    assert len(expected) == 4
 
 
 def test_a_finished_run_has_nothing_left_to_train(
@@ -271,8 +271,8 @@ def test_weights_come_from_an_export_or_a_work_folder(
         workdir = tmp_path / name
         assert lab.run("pretrain", "--workdir", workdir, f"--config.init_from={source}", *steps) == 0
         assert weights_digest(workdir) == weights_digest(finished.workdir)
-    pieces = [*steps, "--config.data.lowercase=false"]  # as many pieces, but not the same
-    assert lab.run("pretrain", "--workdir", tmp_path / "y", f"--config.init_from={finished.workdir}", *pieces) == 2
+    cased = [*steps, "--config.data.lowercase=false"]  # as many pieces, but not the same
+    assert lab.run("pretrain", "--workdir", tmp_path / "y", f"--config.init_from={finished.workdir}", *cased) == 2
     assert "other tokens than data.tokenizer has" in capsys.readouterr().err
     other = ["--config.model.num_layers=3", *steps]
     assert lab.run("pretrain", "--workdir", tmp_path / "x", f"--config.init_from={finished.workdir}", *other) == 2
@@ -304,8 +304,8 @@ def test_a_mixture_is_evaluated_by_source(lab: Lab, tmp_path: Path) -> None:
     other.write_text("\n\n".join("\n".join(sentences(6, seed)).upper() for seed in range(100, 140)))
     arguments = [f"--config.data.sources=text:{lab.corpus}@0.75,text:{other}@0.25", "--config.export.at_end=false"]
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 0
-    figures = [record for record in records(tmp_path / "run") if "eval/mlm_loss" in record][-1]
-    by_source = {key.split("/")[1] for key in figures if key.count("/") == 2}
+    names = [record for record in records(tmp_path / "run") if "eval/mlm_loss" in record][-1]
+    by_source = {key.split("/")[1] for key in names if key.count("/") == 2}
     assert len(by_source) == 2 and any(name.endswith("other") for name in by_source)
 
 
@@ -325,5 +325,5 @@ def test_pairs_next_to_any_objective_of_tokens_are_exported_and_resumed(
     assert lab.run("pretrain", "--workdir", stopped, *arguments) == 0
     assert weights_digest(stopped) == weights_digest(whole)
     assert {"pooler", "pair"} < set(load_pretrained(whole / "export").heads)
-    found = [record["eval/pair_loss"] for record in records(whole) if "eval/pair_loss" in record]
-    assert len(found) == 2 and np.isfinite(found).all()
+    result = [record["eval/pair_loss"] for record in records(whole) if "eval/pair_loss" in record]
+    assert len(result) == 2 and np.isfinite(result).all()

@@ -25,10 +25,10 @@ def test_a_trace_has_the_operations_of_its_updates_and_of_no_others(
     """Every operation of the step's program runs as often in either of two updates."""
     options = ["--config.profile.steps=5:6", "--config.export.at_end=false"]
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *options) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     folder = next((tmp_path / "run" / "profile" / "plugins" / "profile").iterdir())
-    assert f"a trace of steps 5 to 6 is in {folder}" in said
-    assert f"--logdir {tmp_path / 'run' / 'profile'}" in said
+    assert f"a trace of steps 5 to 6 is in {folder}" in output
+    assert f"--logdir {tmp_path / 'run' / 'profile'}" in output
 
     (binary,) = folder.glob("*.xplane.pb")
     events = events_of(binary)

@@ -21,28 +21,28 @@ def kinds(workdir: Path) -> list[tuple[int, str]]:
 
 def test_a_run_leaves_a_page_of_what_it_learned(finished: Finished) -> None:
     text = (finished.workdir / "report.html").read_text()
-    for said in ("Step 8 of 8, done", "unigram baseline", "the cat", 'id="attention"', 'id="neighbors"'):
-        assert said in text, said
-    found = kinds(finished.workdir)
-    assert found[0] == (0, "run")
-    assert [each for each in found if each[1] == "fill_mask"] == [(4, "fill_mask"), (8, "fill_mask")]
-    assert [each for each in found if each[1] == "attention"] == [(4, "attention"), (8, "attention")]
-    assert [each for each in found if each[1] == "memory"] == [(4, "memory"), (8, "memory")]
+    for phrase in ("Step 8 of 8, done", "unigram baseline", "the cat", 'id="attention"', 'id="neighbors"'):
+        assert phrase in text, phrase
+    result = kinds(finished.workdir)
+    assert result[0] == (0, "run")
+    assert [each for each in result if each[1] == "fill_mask"] == [(4, "fill_mask"), (8, "fill_mask")]
+    assert [each for each in result if each[1] == "attention"] == [(4, "attention"), (8, "attention")]
+    assert [each for each in result if each[1] == "memory"] == [(4, "memory"), (8, "memory")]
     assert "warning: " not in finished.printed
 
 
 def test_the_page_tells_what_the_run_is(finished: Finished) -> None:
     run = json.loads((finished.workdir / "probes.jsonl").read_text().splitlines()[0])
     assert run["parameters"]["model"] > 1000 and run["devices"] == "1 x cpu" and run["tokens"] > 0
-    (stage,) = run["phases"]
-    assert stage["start"] == 0 and stage["slots"] == 8 * 32 and stage["flops"] > 0
+    (phase,) = run["phases"]
+    assert phase["start"] == 0 and phase["slots"] == 8 * 32 and phase["flops"] > 0
 
 
 def test_what_it_fills_in_last_is_what_the_end_of_the_run_prints(finished: Finished) -> None:
     last = json.loads(
         [line for line in (finished.workdir / "probes.jsonl").read_text().splitlines() if "fill_m" in line][-1]
     )
-    printed = "  ".join(f"{piece} {share:.2f}" for piece, share in last["tokens"])
+    printed = "  ".join(f"{token} {share:.2f}" for token, share in last["tokens"])
     assert printed in finished.printed
 
 

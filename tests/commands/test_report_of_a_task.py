@@ -93,5 +93,5 @@ def test_a_task_has_its_classes_and_its_seeds(lab: Lab, finished: Finished, tmp_
         (seeds,) = [record for record in records if record["kind"] == "seeds"]
         assert [row["seed"] for row in seeds["rows"]] == [0, 1] and "accuracy" in seeds["rows"][0]["scores"]
         text = (folder / "report.html").read_text()
-        for said in ("Confusion, step", "2 seeds", "<td>std</td>", 'id="chart-accuracy"'):
-            assert said in text, said
+        for output in ("Confusion, step", "2 seeds", "<td>std</td>", 'id="chart-accuracy"'):
+            assert output in text, output

@@ -116,8 +116,8 @@ def test_changes_that_no_array_shows_are_refused_from_the_command_line(
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.workdir.rglob("*") if path.is_file()}
     assert lab.run("pretrain", "--workdir", finished.workdir, f"--config.{key}={value}") == 2
-    said = capsys.readouterr().err
-    assert words in said and said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert words in output and output.count("\n") == 1
     assert {path: path.stat().st_mtime_ns for path in finished.workdir.rglob("*") if path.is_file()} == before
 
 
@@ -144,8 +144,8 @@ def test_checkpoints_of_another_run_are_refused_and_left_alone(
     shutil.copytree(finished.workdir / "checkpoints", begun / "checkpoints")
     before = files_of(begun)
     assert lab.run("pretrain", "--workdir", begun, "--config.seed=1") == 2
-    said = capsys.readouterr().err
-    assert "the checkpoint of step 8" in said and "belongs to another run (seed: 0 there, 1 here)" in said
+    output = capsys.readouterr().err
+    assert "the checkpoint of step 8" in output and "belongs to another run (seed: 0 there, 1 here)" in output
     assert files_of(begun) == before
     for command in (["evaluate"], ["export", "--out", begun / "out"]):
         assert lab.run(command[0], "--workdir", begun, *command[1:]) == 2
@@ -188,9 +188,9 @@ def test_a_key_of_another_version_is_named(
     edited(copied, lambda stored: stored["model"].update(future_norm="deep"))
     out = ["--out", copied / "out"] if command == "export" else []
     assert lab.run(command, "--workdir", copied, *out) == 2
-    said = capsys.readouterr().err
-    assert f"{copied / 'config.json'}: unknown key model.future_norm" in said and said.count("\n") == 1
-    assert "(was it written by another version of bertjax?)" in said
+    output = capsys.readouterr().err
+    assert f"{copied / 'config.json'}: unknown key model.future_norm" in output and output.count("\n") == 1
+    assert "(was it written by another version of bertjax?)" in output
 
 
 def test_a_key_that_is_younger_than_the_run_has_its_default(

@@ -20,9 +20,9 @@ def script() -> ModuleType:
 def test_the_verdict_is_two_standard_errors_of_the_difference_of_means(script: ModuleType) -> None:
     plain, near, far = [3.0, 3.1, 2.9], [3.05, 3.17, 2.95], [3.3, 3.4, 3.2]
     error = 0.1 / 3**0.5  # of each mean
-    found = script.difference(script.summary(plain), script.summary(far))
-    assert found.mean == pytest.approx(0.3) and found.error == pytest.approx(2**0.5 * error)
-    assert found.paired_error == pytest.approx(0, abs=1e-9) and not found.is_within
+    result = script.difference(script.summary(plain), script.summary(far))
+    assert result.mean == pytest.approx(0.3) and result.error == pytest.approx(2**0.5 * error)
+    assert result.paired_error == pytest.approx(0, abs=1e-9) and not result.is_within
     assert script.difference(script.summary(plain), script.summary(near)).is_within
     lines = script.table({"plain": plain, "speed-ups": near, "speed-ups, half": far})
     assert lines[2].startswith("| plain | 3.0000 3.1000 2.9000 | 3.0000 ± 0.0577 |")
@@ -71,6 +71,6 @@ def test_the_plain_dropout_is_that_of_jax(script: ModuleType, monkeypatch: pytes
     monkeypatch.setattr(cli, "main", lambda arguments: arguments == ["pretrain"])
     assert script.run_plain(["pretrain"])
     key, ones = jax.random.key(0), jnp.ones((64, 64))
-    found = home.dropout(ones, 0.25, key)
-    assert (found == jnp.where(jax.random.bernoulli(key, 0.75, ones.shape), 1 / 0.75, 0.0)).all()
+    result = home.dropout(ones, 0.25, key)
+    assert (result == jnp.where(jax.random.bernoulli(key, 0.75, ones.shape), 1 / 0.75, 0.0)).all()
     assert home.dropout(ones, 0.25, None) is ones

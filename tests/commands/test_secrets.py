@@ -34,8 +34,8 @@ def test_no_file_of_a_run_holds_the_environment(
     """Config, figures, events, checkpoints, export, cache, and all that is printed by us or by libraries."""
     cache = tmp_path / "cache"
     assert lab.run("pretrain", "--workdir", tmp_path / "run", EVENTS, f"--config.data.cache_dir={cache}") == 0
-    found = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {"config.json", "metrics.jsonl", "checkpoints", "tokenizer", "tensorboard", "export"} <= found
+    result = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"config.json", "metrics.jsonl", "checkpoints", "tokenizer", "tensorboard", "export"} <= result
     assert holding(tmp_path / "run", cache) == []
     assert CANARY not in "".join(capfd.readouterr())
 
@@ -45,14 +45,14 @@ def test_no_report_of_a_fault_holds_the_environment(
     lab: Lab,
     tmp_path: Path,
     canary: None,
-    own_programs: None,
+    fresh_programs: None,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     loss = MaskedLanguageModel.loss
 
-    def broken(self: MaskedLanguageModel, *given: object, **named: object) -> tuple:
-        sums, carry = loss(self, *given, **named)  # type: ignore[arg-type]
+    def broken(self: MaskedLanguageModel, *inputs: object, **named: object) -> tuple:
+        sums, carry = loss(self, *inputs, **named)  # type: ignore[arg-type]
         return {**sums, "mlm": Sum(sums["mlm"].value * float("nan"), sums["mlm"].count)}, carry
 
     monkeypatch.setattr(MaskedLanguageModel, "loss", broken)
@@ -60,5 +60,5 @@ def test_no_report_of_a_fault_holds_the_environment(
     assert list((tmp_path / "run" / "anomalies").glob("*.npz"))
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert not [path for path in files if CANARY.encode() in path.read_bytes()]
-    said = "".join(capfd.readouterr())
-    assert "loss is nan" in said and CANARY not in said
+    output = "".join(capfd.readouterr())
+    assert "loss is nan" in output and CANARY not in output

@@ -54,7 +54,7 @@ class Member(NamedTuple):
     def ended(self) -> int:
         return self.process.wait(timeout=PATIENCE)
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.err.read_text(errors="replace")
 
 
@@ -79,10 +79,10 @@ def launch(lab: Lab, tmp_path: Path) -> Iterator[Launch]:
         members = []
         for index in range(count):
             out, err = (tmp_path / f"{len(started)}.{kind}" for kind in ("out", "err"))
-            own = [f"--config.distributed.process_id={index}"] if count > 1 else []
-            own += last if index == count - 1 else []
+            extra = [f"--config.distributed.process_id={index}"] if count > 1 else []
+            extra += last if index == count - 1 else []
             process = subprocess.Popen(
-                [*command, *own],
+                [*command, *extra],
                 stdout=out.open("w"),
                 stderr=err.open("w"),
                 env=os.environ | cache | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
@@ -122,7 +122,7 @@ def wait_for(members: list[Member], condition: Callable[[], object]) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
         ended = [member for member in members if member.process.poll() is not None]
-        assert not ended and time.monotonic() < end, "\n".join(member.said()[-3000:] for member in members)
+        assert not ended and time.monotonic() < end, "\n".join(member.output()[-3000:] for member in members)
         time.sleep(0.02)
 
 
@@ -134,12 +134,12 @@ def kill_one(members: list[Member], victim: int, how: signal.Signals) -> float:
     code = other.ended()
     seconds = time.monotonic() - began
     members[victim].process.kill()
-    assert code == 75, other.said()
+    assert code == 75, other.output()
     return seconds
 
 
-def near(found: float, expected: float) -> bool:
-    return abs(found - expected) <= 1e-5 * abs(expected)
+def near(actual: float, expected: float) -> bool:
+    return abs(actual - expected) <= 1e-5 * abs(expected)
 
 
 @pytest.mark.long
@@ -151,7 +151,7 @@ def test_a_signal_to_one_of_two_stops_both_and_one_process_goes_on(lab: Lab, lau
     pair[1].process.send_signal(signal.SIGTERM)
     assert [member.ended() for member in pair] == [143, 143]
     *_, before, step = checkpoints(workdir)
-    assert all(f"saved at step {step}" in member.said() for member in pair)
+    assert all(f"saved at step {step}" in member.output() for member in pair)
     assert "8 x cpu of 2 processes" in pair[0].out.read_text() and "step 1/" not in pair[1].out.read_text()
 
     by_two = losses(workdir)
@@ -175,7 +175,7 @@ def test_the_loss_of_one_of_two_ends_both_and_changes_nothing(
     pair = launch(workdir, 2, 4)
     wait_for(pair, lambda: checkpoints(workdir) and max(losses(workdir), default=0) >= 6)
     assert kill_one(pair, victim, how) < PEER_TIMEOUT + 10
-    assert f"bertjax: process {1 - victim} of 2: process {victim}" in pair[1 - victim].said()
+    assert f"bertjax: process {1 - victim} of 2: process {victim}" in pair[1 - victim].output()
     killed = losses(workdir)
 
     pair = launch(workdir, 2, 4)
@@ -198,12 +198,12 @@ def test_a_run_moves_between_one_and_two_processes(launch: Launch, tmp_path: Pat
     for member in members:
         member.process.kill()
         member.ended()
-    same_mesh, seen = losses(moved), losses(whole)
-    assert same_mesh == {each: seen[each] for each in same_mesh}  # to the last bit
+    same_mesh, expected = losses(moved), losses(whole)
+    assert same_mesh == {each: expected[each] for each in same_mesh}  # to the last bit
     assert [member.ended() for member in launch(moved, 3 - first, 8 // (3 - first), *steps)] == [0] * (3 - first)
-    found = losses(moved)
-    assert set(found) == set(seen) == set(range(1, 25))
-    assert all(near(found[each], seen[each]) for each in seen)
+    result = losses(moved)
+    assert set(result) == set(expected) == set(range(1, 25))
+    assert all(near(result[each], expected[each]) for each in expected)
 
 
 @pytest.mark.long
@@ -211,7 +211,7 @@ def test_processes_that_differ_train_nothing_and_leave_nothing(launch: Launch, t
     """Another learning rate on one of two: both say which, before the first step."""
     pair = launch(tmp_path / "run", 2, 2, *QUICK, last=["--config.optimizer.learning_rate=0.5"])
     assert [member.ended() for member in pair] == [2, 2]
-    assert all("process 1: config.optimizer.learning_rate 0.5 instead of 0.001" in each.said() for each in pair)
+    assert all("process 1: config.optimizer.learning_rate 0.5 instead of 0.001" in each.output() for each in pair)
     assert not (tmp_path / "run").exists()
 
 
@@ -228,8 +228,8 @@ def test_a_second_run_in_a_work_directory_is_refused_while_any_process_of_the_fi
     pair[0].process.kill()
     pair[0].ended()
     assert lab.run("pretrain", "--workdir", workdir, *arguments) == 2
-    said = capsys.readouterr().err
-    assert said.count("is in use by process") == 2 and f"process {pair[1].process.pid} on" in said
+    output = capsys.readouterr().err
+    assert output.count("is in use by process") == 2 and f"process {pair[1].process.pid} on" in output
     pair[1].process.kill()
     pair[1].ended()
     steps = max(checkpoints(workdir)) + 1
@@ -257,17 +257,17 @@ def test_memories_teachers_and_parts_of_weights_are_those_of_one_process(
             "--config.objective.distillation.teacher_layers=1",
         ],
     )
-    found = []
+    result = []
     for count in (2, 1):
         workdir = tmp_path / str(count)
         members = launch(workdir, count, 4 // count, *arguments, "--config.train.num_steps=4")
-        assert [member.ended() for member in members] == [0] * count, members[0].said()
-        found.append(figures(workdir))
-    assert found[0].keys() == found[1].keys()
-    assert all(near(value, found[1][name]) for name, value in found[0].items())
+        assert [member.ended() for member in members] == [0] * count, members[0].output()
+        result.append(last_metrics(workdir))
+    assert result[0].keys() == result[1].keys()
+    assert all(near(value, result[1][name]) for name, value in result[0].items())
 
 
-def figures(workdir: Path) -> dict[str, float]:
+def last_metrics(workdir: Path) -> dict[str, float]:
     """The losses of every step, held-out ones too."""
     records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return {f"{each['step']} {name}": each[name] for each in records for name in each if name.endswith("/loss")}
@@ -279,9 +279,9 @@ def test_two_processes_go_back_together_and_give_up_together(launch: Launch, tmp
     arguments = ["--config.optimizer.learning_rate=1e37", "--config.train.on_nonfinite=rollback"]
     arguments += ["--config.train.max_nonfinite=2", "--config.checkpoint.interval_steps=1"]
     pair = launch(tmp_path / "run", 2, 2, *QUICK, *arguments)
-    assert [member.ended() for member in pair] == [2, 2], pair[0].said()
+    assert [member.ended() for member in pair] == [2, 2], pair[0].output()
     assert pair[0].out.read_text().count("went back to step") == 2
-    assert "went back to step" in pair[0].said() and "(train.max_nonfinite)" in pair[0].said()
+    assert "went back to step" in pair[0].output() and "(train.max_nonfinite)" in pair[0].output()
 
 
 def test_a_cache_that_is_not_shared_is_named(lab: Lab) -> None:

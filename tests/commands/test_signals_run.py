@@ -63,8 +63,8 @@ def test_a_signal_at_any_moment_saves_and_the_next_run_goes_on(
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, signalling(number, getattr(owner, name), before, at))
             assert lab.run("pretrain", "--workdir", workdir) == 128 + number, moment
-        said = capsys.readouterr().err
-        assert f"stopped by {number.name}; saved at step {saved}, the same command resumes" in said, moment
+        output = capsys.readouterr().err
+        assert f"stopped by {number.name}; saved at step {saved}, the same command resumes" in output, moment
         assert steps_saved(workdir)[-1] == saved, moment
     with monkeypatch.context() as patch:  # trained, not yet exported: there is nothing to save
         patch.setattr(pretrain, "export_params", signalling(signal.SIGINT, pretrain.export_params))
@@ -116,12 +116,12 @@ def test_signals_to_a_process_lose_at_most_a_step(lab: Lab, tmp_path: Path) -> N
         process.send_signal(number)
         if twice:
             process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=300)
+        _, output = process.communicate(timeout=300)
         # In start-up nobody has asked for SIGTERM yet: the system ends the process, which a shell shows as 143, too.
-        assert process.returncode in (128 + number, 143, -number, -signal.SIGTERM), said
-        if "saved at step" in said:
+        assert process.returncode in (128 + number, 143, -number, -signal.SIGTERM), output
+        if "saved at step" in output:
             saved += 1
-            assert f"saved at step {steps_saved(workdir)[-1]}," in said
+            assert f"saved at step {steps_saved(workdir)[-1]}," in output
     assert saved >= 2
     for folder in ("stopped", "whole"):
         subprocess.run([*command, str(tmp_path / folder)], check=True, capture_output=True)

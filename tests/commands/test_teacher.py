@@ -46,19 +46,19 @@ def taught(lab: Lab, finished: Finished) -> Taught:
     return Taught(teacher, workdir, arguments, printed.getvalue())
 
 
-def figures(workdir: Path) -> dict[str, float]:
+def last_metrics(workdir: Path) -> dict[str, float]:
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     return next(record for line in reversed(lines) if "eval/loss" in (record := json.loads(line)))
 
 
 def test_a_student_is_trained_and_exported(taught: Taught, finished: Finished) -> None:
     assert f"the student starts as layers 1 of {taught.teacher}" in taught.printed
-    found = figures(taught.workdir)
+    result = last_metrics(taught.workdir)
     for name in ("kd_loss", "cosine_loss", "mlm_loss", "mlm_unigram_loss", "teacher_mlm_loss"):
-        assert np.isfinite(found[f"eval/{name}"]), name
+        assert np.isfinite(result[f"eval/{name}"]), name
     np.testing.assert_allclose(
-        found["eval/loss"],
-        5 * found["eval/kd_loss"] + found["eval/mlm_loss"] + found["eval/cosine_loss"],
+        result["eval/loss"],
+        5 * result["eval/kd_loss"] + result["eval/mlm_loss"] + result["eval/cosine_loss"],
         rtol=1e-5,
     )
     model = load_pretrained(taught.workdir / "export")
@@ -116,27 +116,27 @@ def test_without_its_teacher_a_student_is_itself(
     finally:
         gone.rename(taught.teacher)
     assert "evaluating the student without its teacher" in alone and "kd" not in alone
-    loss = f"{figures(taught.workdir)['eval/mlm_loss']:.3f}"
+    loss = f"{last_metrics(taught.workdir)['eval/mlm_loss']:.3f}"
     assert loss in with_teacher and loss in alone
     assert f"{taught.teacher} holds no model" in capsys.readouterr().err
     assert not (lab.folder / "no-teacher").exists()
 
 
 def test_another_teacher_cannot_take_over(lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str]) -> None:
-    own = f"teacher={taught.teacher}"
-    other = [argument.replace(own, f"teacher={taught.workdir}/export") for argument in taught.arguments]
+    current = f"teacher={taught.teacher}"
+    other = [argument.replace(current, f"teacher={taught.workdir}/export") for argument in taught.arguments]
     assert lab.run("pretrain", "--workdir", taught.workdir, *other) == 2
     assert "changed since its checkpoint (teacher)" in capsys.readouterr().err
     shutil.copytree(taught.teacher, lab.folder / "moved")
-    moved = [argument.replace(own, f"teacher={lab.folder}/moved") for argument in taught.arguments]
+    moved = [argument.replace(current, f"teacher={lab.folder}/moved") for argument in taught.arguments]
     assert lab.run("pretrain", "--workdir", taught.workdir, *moved) == 0
 
 
 def test_teachers_of_other_pieces_are_refused(lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str]) -> None:
-    own = [argument for argument in taught.arguments if "tokenizer" not in argument]
-    assert lab.run("pretrain", "--workdir", lab.folder / "x", *own, "--config.data.vocab_size=100") == 2
+    untokenized = [argument for argument in taught.arguments if "tokenizer" not in argument]
+    assert lab.run("pretrain", "--workdir", lab.folder / "x", *untokenized, "--config.data.vocab_size=100") == 2
     assert "has other tokens than data.tokenizer" in capsys.readouterr().err
-    none = [argument for argument in own if not argument.startswith("--config.objective.distillation.teacher=")]
+    none = [argument for argument in untokenized if not argument.startswith("--config.objective.distillation.teacher=")]
     assert lab.run("pretrain", "--workdir", lab.folder / "x", *none) == 2
     assert "objective.name=distillation needs a teacher" in capsys.readouterr().err
     both = [*taught.arguments, f"--config.init_from={taught.teacher}"]

@@ -20,7 +20,7 @@ def cfg() -> ConfigDict:
 
 
 def table(cfg: ConfigDict) -> list[tuple[int, int, int]]:
-    return [(stage.start, stage.cfg.train.batch_size, stage.cfg.data.seq_len) for stage in list_phases(cfg)]
+    return [(phase.start, phase.cfg.train.batch_size, phase.cfg.data.seq_len) for phase in list_phases(cfg)]
 
 
 def test_without_phases_the_config_is_the_only_stage(cfg: ConfigDict) -> None:
@@ -31,7 +31,7 @@ def test_without_phases_the_config_is_the_only_stage(cfg: ConfigDict) -> None:
 def test_phases_follow_each_other_and_the_config_comes_last(cfg: ConfigDict) -> None:
     cfg.train.phases = ("80%:data.seq_len=128,objective.masking.max_predictions=20", "100:data.seq_len=256")
     assert table(cfg) == [(0, 64, 128), (800, 64, 256), (900, 64, 512)]
-    assert [stage.cfg.objective.masking.max_predictions for stage in list_phases(cfg)] == [20, None, None]
+    assert [phase.cfg.objective.masking.max_predictions for phase in list_phases(cfg)] == [20, None, None]
     assert cfg.data.seq_len == 512 and cfg.objective.masking.max_predictions is None
     assert amounts(cfg, 850) == (850 * 64, 800 * 64 * 128 + 50 * 64 * 256)
     cfg.train.num_steps = 100

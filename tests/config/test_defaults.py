@@ -125,8 +125,8 @@ def test_every_config_loads_and_its_model_is_published(spec: str) -> None:
 def test_bert_sizes(size: str, expected: tuple) -> None:
     config = load_config(f"{CONFIGS}/bert.py:{size}")
     sizes = preset(config.model.preset)
-    found = (sizes["num_layers"], sizes["hidden_size"], sizes["num_heads"], config.data.vocab_size)
-    assert (*found, config.data.lowercase) == expected
+    result = (sizes["num_layers"], sizes["hidden_size"], sizes["num_heads"], config.data.vocab_size)
+    assert (*result, config.data.lowercase) == expected
 
 
 def test_no_two_keys_are_one_reference() -> None:

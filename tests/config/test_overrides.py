@@ -114,8 +114,8 @@ def test_a_misspelt_key_names_the_one_that_was_meant(key: str, meant: str) -> No
 @settings(max_examples=20)
 @given(st.sampled_from(sorted(flatten(base_config()))), st.data())
 def test_one_wrong_letter_is_always_understood(key: str, data: st.DataObject) -> None:
-    place = data.draw(st.integers(len(key.rpartition(".")[0]) + 1, len(key) - 1))
-    wrong = key[:place] + "Z" + key[place + 1 :]
+    position = data.draw(st.integers(len(key.rpartition(".")[0]) + 1, len(key) - 1))
+    wrong = key[:position] + "Z" + key[position + 1 :]
     if len(key.rpartition(".")[2]) > 3:
         assert key in refusal(f"--config.{wrong}=1")
 

@@ -40,7 +40,7 @@ def documents(count: int, seed: int = 0) -> list[str]:
     rng = np.random.default_rng(seed)
     lines = [" ".join(rng.choice(WORDS, 8)).capitalize() + "." for _ in range(400)]
     return [
-        f"Document {number}.\n" + "\n".join(lines[place] for place in rng.integers(0, 400, rng.integers(1, 9)))
+        f"Document {number}.\n" + "\n".join(lines[index] for index in rng.integers(0, 400, rng.integers(1, 9)))
         for number in range(count)
     ]
 
@@ -53,7 +53,7 @@ def tokenizer() -> Tokenizer:
 def prepare(
     cache_dir: Path, texts: Iterable[str], filters: FilterConfig | None = None, **changes: Any
 ) -> PreparedCorpus:
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "source_name": "toys",
         "source_digest": "toys v1",
         "tokenizer": tokenizer(),
@@ -62,7 +62,7 @@ def prepare(
         "is_held_out": is_held_out,
         "cache_dir": cache_dir,
     }
-    return prepare_corpus(texts, **(given | changes))
+    return prepare_corpus(texts, **(options | changes))
 
 
 def digest(folder: Path) -> str:

@@ -34,10 +34,10 @@ def build(family: str, model: str, folder: Path) -> Tokenizer:
 @pytest.mark.parametrize(("family", "model"), KINDS)
 def test_added_words_are_single_tokens(family: str, model: str, tmp_path: Path) -> None:
     tokenizer = build(family, model, tmp_path)
-    found = add_words(tokenizer, WORDS)
-    larger = found.tokenizer
-    assert set(found.added) | set(found.known) == set(WORDS) and set(WORDS[:3]) <= set(found.added)
-    assert larger.tokens[: tokenizer.size] == tokenizer.tokens and larger.size == tokenizer.size + found.tokens
+    result = add_words(tokenizer, WORDS)
+    larger = result.tokenizer
+    assert set(result.added) | set(result.known) == set(WORDS) and set(WORDS[:3]) <= set(result.added)
+    assert larger.tokens[: tokenizer.size] == tokenizer.tokens and larger.size == tokenizer.size + result.tokens
     assert larger.special_ids == tokenizer.special_ids and larger.spec == tokenizer.spec
     blank = Spelling(tokenizer).blank
     sizes = [len(ids) for ids in larger.encode_batch([f"{blank}{word}" for word in WORDS])]
@@ -46,7 +46,7 @@ def test_added_words_are_single_tokens(family: str, model: str, tmp_path: Path) 
     assert sum(index >= tokenizer.size for index in sentence) == 3
     texts = [*corpus(), *CHINESE, "unknown 🙂 signs"]
     if tokenizer.kind != "bpe":  # whose tokens between, such as "hy", join in other words, too
-        others = [text for text in texts if not any(word in text for word in found.added)]
+        others = [text for text in texts if not any(word in text for word in result.added)]
         assert len(others) > 9
         for before, after in zip(tokenizer.encode_batch(others), larger.encode_batch(others), strict=True):
             assert before.tolist() == after.tolist()
@@ -54,7 +54,7 @@ def test_added_words_are_single_tokens(family: str, model: str, tmp_path: Path) 
     assert parts[: tokenizer.size] == [[index] for index in range(tokenizer.size)]
     for word, index in zip(WORDS, larger.encode_batch([f"{blank}{word}" for word in WORDS]), strict=True):
         split = tokenizer.encode_batch([f"{blank}{word}"])[0].tolist()
-        assert parts[index[0]] == [each for each in split if each != tokenizer.unk_id] or word in found.known
+        assert parts[index[0]] == [each for each in split if each != tokenizer.unk_id] or word in result.known
     marked = [*texts, *(f"the {word} is" for word in WORDS)]
     assert runpy.run_path(str(SCRIPT))["compare_export"](larger, marked) == len(marked)
     save_tokenizer(larger, tmp_path / "saved")

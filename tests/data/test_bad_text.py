@@ -21,9 +21,9 @@ from bertjax.io import jsonl
 
 def read(text: str, errors: str = "strict") -> tuple[list[str], dict[str, int]]:
     reading = DocumentStats()
-    found = list(iter_documents(parse_source(text), errors, reading))
-    assert reading.documents == len(found)
-    return found, {name: count for name, count in reading.facts().items() if count and name != "documents"}
+    result = list(iter_documents(parse_source(text), errors, reading))
+    assert reading.documents == len(result)
+    return result, {name: count for name, count in reading.facts().items() if count and name != "documents"}
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def test_control_characters_go_and_whitespace_stays(tmp_path: Path) -> None:
 
 def test_replaced_bytes_are_counted_by_lines(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"fine\n\xff\xfe\nca\xe9\n")
-    found, facts = read(f"text:{tmp_path}/a.txt", "replace")
-    assert found == ["fine\n\ufffd\ufffd\nca\ufffd"] and facts == {"invalid_lines": 2}
+    result, facts = read(f"text:{tmp_path}/a.txt", "replace")
+    assert result == ["fine\n\ufffd\ufffd\nca\ufffd"] and facts == {"invalid_lines": 2}
     with pytest.raises(UserError, match=f"{tmp_path}/a.txt:2: invalid UTF-8"):
         read(f"text:{tmp_path}/a.txt")
 
@@ -64,27 +64,27 @@ def test_gigantic_documents_are_cut_and_lose_nothing(
     text = unit * (1000 // len(unit))
     path = tmp_path / ("a.txt.gz" if packed else "a.txt")
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    found, facts = read(f"{kind}:{path}")
-    assert "".join("".join(each.split()) for each in found) == "".join(text.split())
+    result, facts = read(f"{kind}:{path}")
+    assert "".join("".join(each.split()) for each in result) == "".join(text.split())
     if "\n" not in unit or kind != "lines":
-        assert facts["cut"] == len(found) - 1 > 3
-    assert max(map(len, found)) <= small
+        assert facts["cut"] == len(result) - 1 > 3
+    assert max(map(len, result)) <= small
     if " " in unit:
-        assert {word for each in found for word in each.split()} == set(text.split())
+        assert {word for each in result for word in each.split()} == set(text.split())
 
 
 def test_the_lines_behind_a_gigantic_one_have_their_numbers(small: int, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"first\n" + b"word " * 100 + b"\n" + b"y" * small + b"\nlast \xff\n")
     with pytest.raises(UserError, match=r"a.txt:4: invalid UTF-8 \(byte 0xff at column 6\)"):
         read(f"lines:{tmp_path}/a.txt")
-    found, facts = read(f"lines:{tmp_path}/a.txt", "replace")
-    assert found[-2:] == ["y" * small, "last \ufffd"] and facts["invalid_lines"] == 1
+    result, facts = read(f"lines:{tmp_path}/a.txt", "replace")
+    assert result[-2:] == ["y" * small, "last \ufffd"] and facts["invalid_lines"] == 1
 
 
 def test_a_gigantic_record_is_read_and_cut(small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' + json.dumps({"text": "word " * 100}) + "\n")
-    found, facts = read(f"jsonl:{tmp_path}/a.jsonl")
-    assert " ".join(found) == "x " + ("word " * 100).strip() and facts["cut"] == len(found) - 2
+    result, facts = read(f"jsonl:{tmp_path}/a.jsonl")
+    assert " ".join(result) == "x " + ("word " * 100).strip() and facts["cut"] == len(result) - 2
     monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 400)
     with pytest.raises(UserError, match=r"a.jsonl:2: a line of more than 400 bytes"):
         read(f"jsonl:{tmp_path}/a.jsonl")

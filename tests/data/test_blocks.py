@@ -32,8 +32,8 @@ def all_rows(form, epoch=0):
 def test_documents_are_cut_into_full_rows():
     form = blocks([9, 2, 1, 4, 5], seq_len=6)
     rows = sorted(row[row != PAD].tolist() for row in all_rows(form)["input_ids"])
-    wanted = [[0, 1, 2, 3], [4, 5, 6, 7], [9, 10], [12, 13, 14, 15], [16, 17, 18, 19]]
-    assert rows == sorted([CLS, *(FIRST_ID + t for t in piece), SEP] for piece in wanted)
+    expected = [[0, 1, 2, 3], [4, 5, 6, 7], [9, 10], [12, 13, 14, 15], [16, 17, 18, 19]]
+    assert rows == sorted([CLS, *(FIRST_ID + t for t in token), SEP] for token in expected)
     assert form.num_sequences(0) == 5
     assert form.dropped_examples == 3  # tokens 8, 11 and 20: alone in their pieces
 

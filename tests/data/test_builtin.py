@@ -57,7 +57,7 @@ def test_prose_is_what_remains() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("This is a sentence about the matter.", True),
         ("Return True if the file is open.", True),
@@ -69,8 +69,8 @@ def test_prose_is_what_remains() -> None:
         ("", False),
     ],
 )
-def test_is_prose(text: str, wanted: bool) -> None:
-    assert is_prose(text) is wanted
+def test_is_prose(text: str, expected: bool) -> None:
+    assert is_prose(text) is expected
 
 
 def test_modules_are_read_and_not_run(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def test_permutation_is_one():
 
 def test_heads_is_binomial():
     for tosses in (1, 5, 64, 65, 1000):
-        found = binomial_half(np.full(20_000, tosses), CounterRng("coins", tosses))
-        assert found.min() >= 0 and found.max() <= tosses
-        assert abs(found.mean() - tosses / 2) < 5 * np.sqrt(tosses / 4 / 20_000)
-        assert abs(found.var() / (tosses / 4) - 1) < 0.06
+        result = binomial_half(np.full(20_000, tosses), CounterRng("coins", tosses))
+        assert result.min() >= 0 and result.max() <= tosses
+        assert abs(result.mean() - tosses / 2) < 5 * np.sqrt(tosses / 4 / 20_000)
+        assert abs(result.var() / (tosses / 4) - 1) < 0.06
     assert binomial_half(np.array([0, 3, 0]), CounterRng("coins"))[[0, 2]].tolist() == [0, 0]

@@ -20,7 +20,7 @@ from bertjax.data.sentence_splitter import split_sentences
 from bertjax.errors import UserError
 
 
-def kept(texts: list[str], batch: int = 1000, **settings: object) -> tuple[list[str], dict[str, int]]:
+def filter_texts(texts: list[str], batch: int = 1000, **settings: object) -> tuple[list[str], dict[str, int]]:
     filter_ = DocumentFilter(FilterConfig(**settings))  # type: ignore[arg-type]
     out = [text for start in range(0, len(texts), batch) for text in filter_.filter(texts[start : start + batch])]
     return out, {name: count for name, count in filter_.num_dropped.items() if count}
@@ -29,9 +29,9 @@ def kept(texts: list[str], batch: int = 1000, **settings: object) -> tuple[list[
 @given(st.lists(st.integers(0, 30)), st.integers(1, 7))
 def test_the_first_of_equal_texts_stays(numbers: list[int], batch: int) -> None:
     texts = [f"text {number}" for number in numbers]
-    found, num_dropped = kept(texts, batch, deduplicate=True)
-    assert found == list(dict.fromkeys(texts))
-    assert num_dropped.get("duplicates", 0) == len(texts) - len(found)
+    result, num_dropped = filter_texts(texts, batch, deduplicate=True)
+    assert result == list(dict.fromkeys(texts))
+    assert num_dropped.get("duplicates", 0) == len(texts) - len(result)
 
 
 def test_many_texts_are_remembered_in_few_sorted_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_many_texts_are_remembered_in_few_sorted_runs(monkeypatch: pytest.Monkey
 
 def test_lengths_are_counted_in_characters() -> None:
     texts = ["a", "ab", "图书馆", "abcd", "abcde"]
-    assert kept(texts, min_chars=2, max_chars=4) == (texts[1:4], {"too_short": 1, "too_long": 1})
+    assert filter_texts(texts, min_chars=2, max_chars=4) == (texts[1:4], {"too_short": 1, "too_long": 1})
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_every_script_has_letters() -> None:
 
 def test_documents_of_other_scripts_go() -> None:
     texts = ["English text.", "Русский текст.", "half пол"]
-    assert kept(texts, scripts=("latin",), script_share=0.5) == ([texts[0], texts[2]], {"other_script": 1})
+    assert filter_texts(texts, scripts=("latin",), script_share=0.5) == ([texts[0], texts[2]], {"other_script": 1})
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"min_chars": -1}, "at least 0"),
         ({"min_chars": 5, "max_chars": 4}, "leaves no document"),
@@ -87,8 +87,8 @@ def test_documents_of_other_scripts_go() -> None:
         ({"script_share": 1.5}, r"must lie in \(0, 1\], not 1.5"),
     ],
 )
-def test_filters_that_make_no_sense(settings: dict, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_filters_that_make_no_sense(settings: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         FilterConfig(**settings)
 
 
@@ -120,7 +120,7 @@ def test_nothing_is_lost_without_being_counted(tmp_path_factory: pytest.TempPath
     except UserError as error:
         assert "is empty" in str(error)
         return
-    stored, _ = kept(texts, deduplicate=filters.deduplicate, min_chars=filters.min_chars)
+    stored, _ = filter_texts(texts, deduplicate=filters.deduplicate, min_chars=filters.min_chars)
     lengths = [sum(map(len, tokenizer().encode_batch(split_sentences(text)))) for text in stored]
     sizes = made.splits.values()
     assert sum(size.tokens for size in sizes) == sum(lengths)
@@ -137,11 +137,11 @@ def test_the_facts_are_kept_with_the_corpus(tmp_path: Path) -> None:
     made = prepare(
         tmp_path, texts, FilterConfig(deduplicate=True, min_chars=3), read_facts=lambda: {"empty": 2, "cut": 0}
     )
-    wanted = {"empty": 2, "cut": 0, "too_short": 1, "too_long": 0, "other_script": 0, "duplicates": 3, "kept": 20}
-    assert made.facts == wanted
-    assert json.loads((made.folder / "meta.json").read_text())["facts"] == wanted
+    expected = {"empty": 2, "cut": 0, "too_short": 1, "too_long": 0, "other_script": 0, "duplicates": 3, "kept": 20}
+    assert made.facts == expected
+    assert json.loads((made.folder / "meta.json").read_text())["facts"] == expected
     again = prepare(tmp_path, [], FilterConfig(deduplicate=True, min_chars=3))
-    assert again.reused and again.facts == wanted
+    assert again.reused and again.facts == expected
     assert np.load(made.folder / "counts.npy").sum() == made.splits["train"].tokens
 
 

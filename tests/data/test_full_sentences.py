@@ -128,11 +128,11 @@ def test_epochs_hold_the_same_rows_in_another_order(name):
 def test_walking_in_windows_changes_nothing(step, longest):
     rng = np.random.default_rng(step)
     after = np.arange(500) + rng.integers(1, longest + 1, 500)
-    place, wanted = 0, []
-    while place < len(after):
-        wanted.append(place)
-        place = int(after[place])
-    assert _walk(after, step).tolist() == wanted
+    position, expected = 0, []
+    while position < len(after):
+        expected.append(position)
+        position = int(after[position])
+    assert _walk(after, step).tolist() == expected
 
 
 @pytest.mark.parametrize("name", FORMATS)

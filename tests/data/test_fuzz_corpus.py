@@ -31,25 +31,25 @@ FAST = settings(
     deadline=timedelta(seconds=10),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-PIECES = st.sampled_from(
+FRAGMENTS = st.sampled_from(
     [b"\n", b"\n\n", b"\r\n", b"\0", b"\xff", b"\xc3", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"word. ", b"\xe5\x9b\xbe"]  # noqa: RUF005
     + [b'{"text": "', b'"}\n', b'{"text": null}', b"[1", b'{"text": "\\ud800"}\n', b'{"text": "fine"}\n', b"NaN"]
 )
-BYTES = st.lists(st.one_of(PIECES, st.binary(max_size=8)), max_size=20).map(b"".join)
+BYTES = st.lists(st.one_of(FRAGMENTS, st.binary(max_size=8)), max_size=20).map(b"".join)
 
 
 def read_or_explained(source: str, errors: str) -> None:
     reading = DocumentStats()
     try:
-        found = list(iter_documents(parse_source(source), errors, reading))
+        result = list(iter_documents(parse_source(source), errors, reading))
     except UserError as error:
         assert "\n" not in str(error) and len(str(error)) < 1000
         return
-    assert len(found) == reading.documents
-    for document in found:
+    assert len(result) == reading.documents
+    for document in result:
         assert document.strip() and document.encode().decode() == document
-    if found:
-        lengths, ids = tokenizer().encode_flat(found)
+    if result:
+        lengths, ids = tokenizer().encode_flat(result)
         assert lengths.sum() == len(ids)
 
 
@@ -64,19 +64,19 @@ def test_any_bytes_are_read_or_explained(raw: bytes, kind: str, errors: str) -> 
 
 @FAST
 @given(BYTES, st.integers(0, 80), st.integers(0, 255), st.booleans())
-def test_any_gzip_file_is_read_or_explained(raw: bytes, place: int, value: int, cut: bool) -> None:
+def test_any_gzip_file_is_read_or_explained(raw: bytes, position: int, value: int, cut: bool) -> None:
     packed = bytearray(gzip.compress(raw))
-    place %= len(packed)
-    packed[place] ^= value
+    position %= len(packed)
+    packed[position] ^= value
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.txt.gz"
-        path.write_bytes(bytes(packed[:place] if cut else packed))
+        path.write_bytes(bytes(packed[:position] if cut else packed))
         read_or_explained(f"lines:{path}", "replace")
 
 
 @settings(FAST, max_examples=15)
 @given(st.binary(max_size=64), st.integers(0, 400))
-def test_any_parquet_file_is_read_or_explained(raw: bytes, place: int) -> None:
+def test_any_parquet_file_is_read_or_explained(raw: bytes, position: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -84,7 +84,7 @@ def test_any_parquet_file_is_read_or_explained(raw: bytes, place: int) -> None:
         path = Path(folder) / "a.parquet"
         pq.write_table(pa.table({"text": ["one", "two"]}), path)
         whole = path.read_bytes()
-        path.write_bytes(whole[: place % len(whole)] + raw + whole[place % len(whole) + len(raw) :])
+        path.write_bytes(whole[: position % len(whole)] + raw + whole[position % len(whole) + len(raw) :])
         read_or_explained(f"parquet:{path}", "strict")
 
 
@@ -106,7 +106,7 @@ def contents(opened: dict[str, Corpus]) -> list[list[int]]:
 @given(st.data())
 def test_a_mutated_corpus_is_opened_exactly_or_explained(corpus: Path, data: st.DataObject) -> None:
     """Metadata and sizes are checked; only bits flipped inside the ids pass, and those are checked batch by batch."""
-    wanted = contents(open_corpus(corpus))
+    expected = contents(open_corpus(corpus))
     names = sorted(str(path.relative_to(corpus)) for path in corpus.rglob("*") if path.is_file())
     name = data.draw(st.sampled_from(names))
     with tempfile.TemporaryDirectory() as folder:
@@ -114,12 +114,12 @@ def test_a_mutated_corpus_is_opened_exactly_or_explained(corpus: Path, data: st.
         shutil.copytree(corpus, copy)
         whole = (copy / name).read_bytes()
         way = data.draw(st.sampled_from(["cut", "longer", "replaced", "gone", "zeros"]))
-        place = data.draw(st.integers(0, max(len(whole) - 1, 0)))
+        position = data.draw(st.integers(0, max(len(whole) - 1, 0)))
         noise = data.draw(st.binary(min_size=1, max_size=16))
         made = {
-            "cut": whole[:place],
-            "longer": whole[:place] + noise + whole[place:],
-            "replaced": whole[:place] + noise + whole[place + len(noise) :],
+            "cut": whole[:position],
+            "longer": whole[:position] + noise + whole[position:],
+            "replaced": whole[:position] + noise + whole[position + len(noise) :],
             "zeros": bytes(len(whole)),
         }
         if way == "gone":
@@ -127,12 +127,12 @@ def test_a_mutated_corpus_is_opened_exactly_or_explained(corpus: Path, data: st.
         else:
             (copy / name).write_bytes(made[way])
         try:
-            found = contents(open_corpus(copy))
+            result = contents(open_corpus(copy))
         except UserError as error:
             assert "\n" not in str(error) and "prepared corpus" in str(error)
             return
         if way != "replaced" or not name.endswith(".arrow"):
-            assert found == wanted or made[way] == whole
+            assert result == expected or made[way] == whole
 
 
 @settings(FAST, max_examples=30)

@@ -32,8 +32,8 @@ def corpus_of(num_documents=30, seed=0):
 
 
 def form_of(name, packing="best_fit", corpus=None, **settings):
-    given = {"seq_len": S, "seed": 1, "special_ids": SPECIAL_IDS, "dupe_factor": 3, "max_examples": MOST}
-    return make_format(name, corpus or corpus_of(), packing=packing, **(given | settings))
+    options = {"seq_len": S, "seed": 1, "special_ids": SPECIAL_IDS, "dupe_factor": 3, "max_examples": MOST}
+    return make_format(name, corpus or corpus_of(), packing=packing, **(options | settings))
 
 
 def all_rows(form, epoch=0):
@@ -42,7 +42,7 @@ def all_rows(form, epoch=0):
 
 def examples_of(batch):
     """All that is known of every example of a batch, in a canonical order; checks what rows owe beside them."""
-    found = []
+    result = []
     for row in range(len(batch["input_ids"])):
         segments, weights = batch["segment_ids"][row], batch["example_weights"][row]
         count = int(segments.max())
@@ -55,15 +55,15 @@ def examples_of(batch):
             assert not batch[name][row][segments == 0].any()
         assert (batch["input_ids"][row][segments == 0] == PAD).all()
         for number in range(count):
-            own = np.flatnonzero(segments == number + 1)
-            assert batch["example_positions"][row, number] == own[0]
-            assert batch["position_ids"][row][own].tolist() == list(range(len(own)))
+            columns = np.flatnonzero(segments == number + 1)
+            assert batch["example_positions"][row, number] == columns[0]
+            assert batch["position_ids"][row][columns].tolist() == list(range(len(columns)))
             per_example = [name for name in ("example_ids", "example_draws", "pair_labels") if name in batch]
-            tokens = (tuple(batch[name][row][own].tolist()) for name in ("input_ids", "token_type_ids"))
-            found.append((*(int(batch[name][row, number]) for name in per_example), *tokens))
+            tokens = (tuple(batch[name][row][columns].tolist()) for name in ("input_ids", "token_type_ids"))
+            result.append((*(int(batch[name][row, number]) for name in per_example), *tokens))
         for name in ("example_ids", "example_epochs", "example_draws", "example_positions"):
             assert not batch[name][row, count:].any()
-    return sorted(found)
+    return sorted(result)
 
 
 @pytest.mark.parametrize("name", PACKABLE)
@@ -76,8 +76,8 @@ def test_examples_are_those_of_the_form_alone(name, epoch):
     assert together["segment_ids"].max() > 1
     assert together.keys() == alone.keys()
     for key, array in together.items():
-        wanted = alone[key].shape[1:] if alone[key].shape[1] == S else (MOST,)
-        assert (array.dtype, array.shape[1:]) == (alone[key].dtype, wanted), key
+        expected = alone[key].shape[1:] if alone[key].shape[1] == S else (MOST,)
+        assert (array.dtype, array.shape[1:]) == (alone[key].dtype, expected), key
 
 
 @pytest.mark.parametrize("name", PACKABLE)
@@ -91,8 +91,8 @@ def test_a_batch_costs_its_rows(name, monkeypatch):
         "examples",
         lambda epoch, numbers, counts: sizes.append(len(numbers)) or examples(epoch, numbers, counts),
     )
-    found = form.sequences(0, some)
-    assert all(np.array_equal(found[key], whole[key][some]) for key in whole)
+    result = form.sequences(0, some)
+    assert all(np.array_equal(result[key], whole[key][some]) for key in whole)
     assert sizes == [int(whole["example_weights"][some].sum())]
 
 
@@ -123,9 +123,9 @@ def test_epochs_pack_the_same_examples_in_another_way(name):
 def test_every_epoch_is_planned_once_and_the_next_one_ahead(monkeypatch):
     planned, plan_packing = [], packed.plan_packing
 
-    def counted(*given, **named):
+    def counted(*options, **named):
         planned.append((named["epoch"], threading.current_thread().name))
-        return plan_packing(*given, **named)
+        return plan_packing(*options, **named)
 
     monkeypatch.setattr(packed, "plan_packing", counted)
     form = form_of("nsp_pairs")
@@ -167,41 +167,41 @@ def digest_of(batch):
 
 
 @pytest.fixture(scope="module")
-def wanted():
+def expected():
     """Digests of 200 batches, asked for in order by nobody else."""
     pipeline = mixed_pipeline()
     return [digest_of(pipeline.batch(cursor)) for cursor in range(200)]
 
 
-def test_packed_batches_are_the_same_for_ever(wanted):
+def test_packed_batches_are_the_same_for_ever(expected):
     """P3: whoever changes this digest changes what the runs that are resumed tomorrow will see."""
-    assert hashlib.sha256("".join(wanted[:100]).encode()).hexdigest()[:16] == "39833e5526356f30"
-    assert len(set(wanted)) == 200
+    assert hashlib.sha256("".join(expected[:100]).encode()).hexdigest()[:16] == "39833e5526356f30"
+    assert len(set(expected)) == 200
 
 
 @pytest.mark.parametrize("readers", [1, 2, 4])
-def test_readers_and_their_order_change_nothing(readers, wanted):
+def test_readers_and_their_order_change_nothing(readers, expected):
     """P3, P19: any number of threads, each beginning anywhere, each with any share of the rows."""
-    pipeline, found = mixed_pipeline(), {}
+    pipeline, result = mixed_pipeline(), {}
 
     def read(first):
         for cursor in reversed(range(first, 200, readers)):
             parts = [pipeline.batch(cursor, slice(row, row + 6 // readers)) for row in range(0, 6, 6 // readers)]
-            found[cursor] = digest_of({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+            result[cursor] = digest_of({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
     threads = [threading.Thread(target=read, args=(first,)) for first in range(readers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [found[cursor] for cursor in range(200)] == wanted
+    assert [result[cursor] for cursor in range(200)] == expected
 
 
 @pytest.mark.parametrize("depth", [1, 4])
-def test_prefetching_changes_nothing(depth, wanted):
+def test_prefetching_changes_nothing(depth, expected):
     """P3."""
     with mixed_pipeline().prefetch(0, 200, depth=depth) as ahead:
-        assert [digest_of(batch) for _, batch in ahead] == wanted
+        assert [digest_of(batch) for _, batch in ahead] == expected
 
 
 @pytest.mark.parametrize("name", PACKABLE)
@@ -211,16 +211,16 @@ def test_a_resumed_run_goes_on_where_it_stopped(name, where):
     form = form_of(name)
     begins = offsets([form.num_sequences(epoch) for epoch in range(5)])
     size = int(begins[1]) // 4  # the first epoch ends with a batch, or with up to three rows of the next one
-    places = {
+    cursors = {
         "first": 1,
         "last of an epoch": int(begins[1]) // size - 1,
         "end of an epoch": int(begins[1]) // size,
         "inside epoch 3": int(begins[3] + begins[4]) // 2 // size,
     }
     going_on, resumed = single_pipeline(name, size), single_pipeline(name, size)
-    for cursor in range(places[where]):
+    for cursor in range(cursors[where]):
         going_on.batch(cursor)
-    for cursor in range(places[where], places[where] + 3):
+    for cursor in range(cursors[where], cursors[where] + 3):
         assert digest_of(resumed.batch(cursor)) == digest_of(going_on.batch(cursor))
         assert resumed.epochs_at(cursor) == going_on.epochs_at(cursor)
 
@@ -234,8 +234,8 @@ def test_each_epoch_holds_every_example_once_and_runs_into_the_next():
     stream = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     begins = offsets(lengths)
     for epoch in range(4):
-        own = {name: array[begins[epoch] : begins[epoch + 1]] for name, array in stream.items()}
-        assert examples_of(own) == examples_of(all_rows(form_of("nsp_pairs", "none"), epoch))
+        epoch_batch = {name: array[begins[epoch] : begins[epoch + 1]] for name, array in stream.items()}
+        assert examples_of(epoch_batch) == examples_of(all_rows(form_of("nsp_pairs", "none"), epoch))
 
 
 def test_resuming_late_costs_no_more_than_a_cycle_of_epochs(monkeypatch):
@@ -243,12 +243,12 @@ def test_resuming_late_costs_no_more_than_a_cycle_of_epochs(monkeypatch):
     planned, counted = [], []
     plan_packing, count_packed_sequences = packed.plan_packing, packed.count_packed_sequences
     monkeypatch.setattr(
-        packed, "plan_packing", lambda *given, **named: planned.append(1) or plan_packing(*given, **named)
+        packed, "plan_packing", lambda *options, **named: planned.append(1) or plan_packing(*options, **named)
     )
     monkeypatch.setattr(
         packed,
         "count_packed_sequences",
-        lambda *given, **named: counted.append(1) or count_packed_sequences(*given, **named),
+        lambda *options, **named: counted.append(1) or count_packed_sequences(*options, **named),
     )
     single_pipeline().batch(10**9)
     assert len(planned) <= 2

@@ -47,8 +47,8 @@ KINDS = ["any", "articles", "short", "two", "equal", "long"]
 def test_rows_are_those_of_best_fit_one_by_one(kind, seq_len, most):
     lengths = lengths_of(kind, 300, seq_len)
     rows = members(plan_packing(lengths, seq_len=seq_len, max_examples=most, seed=1, epoch=0))
-    wanted = [(sum(row), len(row)) for row in one_by_one(lengths, seq_len, most)]  # alike rows are interchangeable
-    assert sorted((int(lengths[row].sum()), len(row)) for row in rows) == sorted(wanted)
+    expected = [(sum(row), len(row)) for row in one_by_one(lengths, seq_len, most)]  # alike rows are interchangeable
+    assert sorted((int(lengths[row].sum()), len(row)) for row in rows) == sorted(expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,24 +93,24 @@ def test_a_plan_is_a_function_of_seed_and_epoch():
 
 def test_who_shares_a_row_and_where_rows_stand_is_random():
     lengths = np.repeat([30, 70], 500).astype(np.int32)  # every row has one of each
-    partners, places = np.zeros((2, 500)), np.zeros((2, 500))
+    partners, positions = np.zeros((2, 500)), np.zeros((2, 500))
     for epoch in range(2):
         rows = np.sort(
             np.stack(members(plan_packing(lengths, seq_len=100, max_examples=9, seed=0, epoch=epoch))), axis=1
         )
         order = np.argsort(rows[:, 0])
-        partners[epoch], places[epoch] = rows[order, 1], order
-    for found in (partners, places):
-        assert abs(np.corrcoef(found[0], found[1])[0, 1]) < 0.2
-        assert all(abs(np.corrcoef(found[epoch], np.arange(500))[0, 1]) < 0.2 for epoch in range(2))
+        partners[epoch], positions[epoch] = rows[order, 1], order
+    for result in (partners, positions):
+        assert abs(np.corrcoef(result[0], result[1])[0, 1]) < 0.2
+        assert all(abs(np.corrcoef(result[epoch], np.arange(500))[0, 1]) < 0.2 for epoch in range(2))
 
 
 def test_some_rows_are_found_without_the_others():
     plan = plan_packing(lengths_of("any", 500, 64), seq_len=64, max_examples=8, seed=0, epoch=0)
     whole = members(plan)
     some = np.random.default_rng(0).integers(0, plan.num_sequences, 40)
-    for found, row in zip(members(plan, some), some.tolist(), strict=True):
-        assert found.tolist() == whole[row].tolist()
+    for result, row in zip(members(plan, some), some.tolist(), strict=True):
+        assert result.tolist() == whole[row].tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,7 +134,7 @@ def test_steps_are_as_many_as_lengths_and_not_as_examples(monkeypatch):
 
     steps = []
     put = packing._Packer.put
-    monkeypatch.setattr(packing._Packer, "put", lambda self, *given: steps.append(1) or put(self, *given))
+    monkeypatch.setattr(packing._Packer, "put", lambda self, *args: steps.append(1) or put(self, *args))
     counts = np.bincount(lengths_of("any", 1000, 128), minlength=129)
     best_fit(counts, 128, 8)
     few = len(steps)

@@ -91,7 +91,7 @@ def joined(sentences):
     return [token for sentence in sentences for token in sentence]
 
 
-def random_b(texts, number, wanted, rng):
+def random_b(texts, number, length, rng):
     for _ in range(10):
         other = rng.randrange(len(texts))
         if other != number:
@@ -99,7 +99,7 @@ def random_b(texts, number, wanted, rng):
     b = []
     for sentence in texts[other][rng.randrange(len(texts[other])) :]:
         b = b + sentence
-        if len(b) >= wanted:
+        if len(b) >= length:
             break
     return b
 
@@ -117,7 +117,7 @@ def summary(a_start, a_length, b_start, b_length, label, corpus):
     document = np.searchsorted(corpus.document_tokens, a_start, side="right")
     b_document = np.searchsorted(corpus.document_tokens, b_start, side="right")
     total = a_length + b_length
-    figures = {
+    statistics = {
         "pairs": total > 0,
         "random B": label,
         "length of A": a_length,
@@ -135,7 +135,7 @@ def summary(a_start, a_length, b_start, b_length, label, corpus):
         "sentences in A": np.searchsorted(ends, a_start + a_length) - np.searchsorted(ends, a_start),
         "place of random B": b_start * label / corpus.num_tokens,
     }
-    return {name: float(values.sum()) for name, values in figures.items()}
+    return {name: float(values.sum()) for name, values in statistics.items()}
 
 
 @pytest.mark.parametrize(
@@ -151,17 +151,17 @@ def summary(a_start, a_length, b_start, b_length, label, corpus):
 )
 def test_statistics_are_those_of_the_sequential_reference(documents, seq_len, short_seq_prob):
     corpus = corpus_of(documents)
-    given_ = form_of(documents, seq_len, short_seq_prob).settings
+    options = form_of(documents, seq_len, short_seq_prob).settings
     passes = max(40, 20_000 // corpus.num_sentences)
     rng = random.Random(5)
     ours, theirs = [], []
     for draw in range(passes):
-        ours.append(summary(*columns(plan_pairs(corpus, given_, draw)), corpus))
+        ours.append(summary(*columns(plan_pairs(corpus, options, draw)), corpus))
         reference = zip(*sequential_pairs(documents, seq_len, short_seq_prob, rng), strict=True)
         a_start, a_length, b_start, b_length, label = map(np.array, reference)
         theirs.append(summary(a_start, a_length, b_start, b_length, label, corpus))
     for name in ours[0]:
-        one, other = (np.array([figures[name] for figures in side]) for side in (ours, theirs))
+        one, other = (np.array([statistics[name] for statistics in side]) for side in (ours, theirs))
         # pairs of one document share their target, so only whole passes are independent
         error = np.sqrt((one.var() + other.var()) / passes)
         assert abs(one.mean() - other.mean()) <= 4.5 * error, (name, one.mean(), other.mean(), error)
@@ -199,9 +199,9 @@ def test_every_pair_fits_and_stays_inside_its_documents(documents, seq_len, shor
 @given(documents_strategy, st.integers(5, 40), st.integers(0, 5))
 def test_chunks_follow_each_other(documents, seq_len, seed):
     """Each chunk is the fewest sentences that reach the target; the next begins where this one, or its A, ended."""
-    corpus, given_ = corpus_of(documents), form_of(documents, seq_len=seq_len, short_seq_prob=0.5, seed=seed).settings
+    corpus, options = corpus_of(documents), form_of(documents, seq_len=seq_len, short_seq_prob=0.5, seed=seed).settings
     group = range(corpus.num_documents)
-    chunks = pairs_module._cut_chunks(corpus, given_, group, CounterRng("test", seed), "nsp")
+    chunks = pairs_module._cut_chunks(corpus, options, group, CounterRng("test", seed), "nsp")
     tokens = corpus.sentence_tokens
     for document in group:
         here = np.flatnonzero(chunks.document == document)
@@ -221,8 +221,8 @@ def test_chunks_follow_each_other(documents, seq_len, seed):
 
 
 def test_short_targets_are_uniform_from_two_to_the_longest():
-    corpus, given_ = corpus_of([[1]] * 11_000), form_of([[1]], seq_len=14, short_seq_prob=1.0).settings
-    targets = pairs_module._cut_chunks(corpus, given_, range(11_000), CounterRng("test"), "nsp").target
+    corpus, options = corpus_of([[1]] * 11_000), form_of([[1]], seq_len=14, short_seq_prob=1.0).settings
+    targets = pairs_module._cut_chunks(corpus, options, range(11_000), CounterRng("test"), "nsp").target
     shares = np.bincount(targets, minlength=12)
     assert shares[:2].tolist() == [0, 0] and len(shares) == 12
     assert np.abs(shares[2:] - 1100).max() < 5 * np.sqrt(1100)
@@ -286,11 +286,11 @@ def test_layout():
     plan = plan_pairs(corpus_of([[3, 4, 2, 5, 3, 6]] * 4), form.settings, 0)
     batch = form.sequences(0, np.arange(form.num_sequences(0)))
     assert batch["pair_labels"].shape == (plan.num_pairs, 1) and batch["pair_labels"].dtype == np.int32
-    seen = set()
+    visible = set()
     for row in range(plan.num_pairs):
         one = {name: array[row] for name, array in batch.items()}
         i = int(np.flatnonzero(plan.a_start + FIRST_ID == one["input_ids"][1])[0])
-        seen.add(i)
+        visible.add(i)
         a = list(range(FIRST_ID + plan.a_start[i], FIRST_ID + plan.a_start[i] + plan.a_length[i]))
         b = list(range(FIRST_ID + plan.b_start[i], FIRST_ID + plan.b_start[i] + plan.b_length[i]))
         used, rest = len(a) + len(b) + 3, 13 - len(a) - len(b)
@@ -299,7 +299,7 @@ def test_layout():
         assert one["segment_ids"].tolist() == [1] * used + [0] * rest
         assert one["position_ids"].tolist() == list(range(used)) + [0] * rest
         assert one["pair_labels"].tolist() == [int(plan.label[i])]
-    assert seen == set(range(plan.num_pairs))
+    assert visible == set(range(plan.num_pairs))
 
 
 def test_pairs_are_redrawn_every_epoch_with_the_period_dupe_factor():

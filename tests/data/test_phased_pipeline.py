@@ -35,9 +35,9 @@ def staged() -> PhasedPipeline:
 
 
 def test_a_larger_batch_goes_on_behind_the_smaller_ones(staged: PhasedPipeline) -> None:
-    seen = [staged.batch(cursor)["input_ids"][:, 0].tolist() for cursor in range(7)]
-    assert list(itertools.chain(*seen[:5])) == list(range(14))
-    assert seen[5:] == [[1000, 1001, 1002], [1003, 1004, 1005]]
+    firsts = [staged.batch(cursor)["input_ids"][:, 0].tolist() for cursor in range(7)]
+    assert list(itertools.chain(*firsts[:5])) == list(range(14))
+    assert firsts[5:] == [[1000, 1001, 1002], [1003, 1004, 1005]]
     assert staged.sequences_per_epoch == {"all": 100}
 
 
@@ -52,7 +52,7 @@ def test_every_host_reads_its_share_whatever_the_size_of_the_batch() -> None:
     """P19: four hosts, then two from cursor 4 on; every row once, and every batch as one host would have it."""
     phases = [PhaseBatches(0, 0, Rows(4, 0)), PhaseBatches(3, 12, Rows(8, 0))]
     whole = {cursor: PhasedPipeline(phases).batch(cursor)["input_ids"][:, 0] for cursor in range(8)}
-    found: dict[int, list[int]] = {cursor: [] for cursor in whole}
+    result: dict[int, list[int]] = {cursor: [] for cursor in whole}
     for hosts, start, stop in ((4, 0, 4), (2, 4, 8)):
         for host in range(hosts):
             # a slice or numbers, as the mesh has it
@@ -60,6 +60,6 @@ def test_every_host_reads_its_share_whatever_the_size_of_the_batch() -> None:
             share = shares.get(host, lambda rows, n=hosts, h=host: np.arange(h * rows // n, (h + 1) * rows // n))
             with PhasedPipeline(phases, share).prefetch(start, stop) as batches:
                 for cursor, batch in batches:
-                    found[cursor] += batch["input_ids"][:, 0].tolist()
-    assert found == {cursor: rows.tolist() for cursor, rows in whole.items()}
-    assert list(itertools.chain(*found.values())) == list(range(12 + 5 * 8))
+                    result[cursor] += batch["input_ids"][:, 0].tolist()
+    assert result == {cursor: rows.tolist() for cursor, rows in whole.items()}
+    assert list(itertools.chain(*result.values())) == list(range(12 + 5 * 8))

@@ -27,8 +27,8 @@ def corpus_of(num_documents, first_id=FIRST_ID, seed=0):
 
 def source_of(name="a", num_documents=30, form="nsp_pairs", weight=None, first_id=FIRST_ID, dupe_factor=3, **settings):
     corpus = corpus_of(num_documents, first_id, seed=len(name) + num_documents)
-    given = {"seq_len": 24, "seed": 1, "special_ids": SPECIAL_IDS, "dupe_factor": dupe_factor}
-    return MixtureSource(name, make_format(form, corpus, **(given | settings)), weight)
+    options = {"seq_len": 24, "seed": 1, "special_ids": SPECIAL_IDS, "dupe_factor": dupe_factor}
+    return MixtureSource(name, make_format(form, corpus, **(options | settings)), weight)
 
 
 def pipeline_of(*sources, batch_size=16, seed=5, vocab_size=VOCABULARY):
@@ -93,11 +93,11 @@ def test_hosts_share_a_batch():
 
 def test_threads_do_not_disturb_each_other():
     expected = [mixed().batch(cursor) for cursor in range(60)]
-    pipeline, found = mixed(), {}
+    pipeline, result = mixed(), {}
 
     def ask(first):
         for cursor in range(first, 60, 4):
-            found[cursor] = pipeline.batch(cursor)
+            result[cursor] = pipeline.batch(cursor)
 
     threads = [threading.Thread(target=ask, args=(first,)) for first in range(4)]
     for thread in threads:
@@ -105,7 +105,7 @@ def test_threads_do_not_disturb_each_other():
     for thread in threads:
         thread.join()
     for cursor in range(60):
-        assert_equal(found[cursor], expected[cursor])
+        assert_equal(result[cursor], expected[cursor])
 
 
 @pytest.mark.parametrize("form", ["block", "nsp_pairs"])
@@ -129,12 +129,12 @@ def test_each_epoch_holds_every_row_once_and_runs_into_the_next(form):
 def test_the_next_epoch_is_planned_in_the_second_half_of_this_one(form, monkeypatch):
     source = source_of(form=form)
     pipeline = pipeline_of(source, batch_size=1)
-    asked, prepare, rows = [], source.format.plan_ahead, source.format.num_sequences(0)
-    monkeypatch.setattr(source.format, "plan_ahead", lambda epoch: asked.append(epoch) or prepare(epoch))
+    planned, prepare, rows = [], source.format.plan_ahead, source.format.num_sequences(0)
+    monkeypatch.setattr(source.format, "plan_ahead", lambda epoch: planned.append(epoch) or prepare(epoch))
     pipeline.batch(rows // 2 - 2)
-    assert asked == []
+    assert planned == []
     pipeline.batch(rows // 2 + 2)
-    assert asked == [1]
+    assert planned == [1]
     wait_until(lambda: 1 in source.format._orders._futures and source.format._orders._futures[1].done())
     assert_equal(pipeline.batch(rows), pipeline_of(source_of(form=form), batch_size=1).batch(rows))
 
@@ -218,8 +218,8 @@ def test_evaluation_counts_every_row_once(make):
     assert all({name: array.shape for name, array in batch.items()} == shapes for batch in batches)
     for source in pipeline.sources:
         rows = source.format.sequences(0, np.arange(source.format.num_sequences(0)))
-        found = np.concatenate([batch["input_ids"][batch["example_weights"][:, 0] > 0] for batch in batches])
-        mine = [row for row in found.tolist() if row in rows["input_ids"].tolist()]
+        result = np.concatenate([batch["input_ids"][batch["example_weights"][:, 0] > 0] for batch in batches])
+        mine = [row for row in result.tolist() if row in rows["input_ids"].tolist()]
         assert sorted(mine) == sorted(rows["input_ids"].tolist())
     assert sum(batch["example_weights"].sum() for batch in batches) == sum(pipeline.sequences_per_epoch.values())
 

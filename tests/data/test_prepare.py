@@ -38,7 +38,7 @@ def is_held_out(text, fraction):
 
 
 def prepare(cache_dir, documents, **changes):
-    given = {
+    options = {
         "source_name": "toys",
         "source_digest": "toys v1",
         "tokenizer": Words(),
@@ -49,7 +49,7 @@ def prepare(cache_dir, documents, **changes):
     recipe = {name: changes.pop(name) for name in ("eval_fraction", "max_document_tokens") if name in changes}
     filters = FilterConfig(**changes.pop("filters", {}))
     return prepare_corpus(
-        documents, recipe=CorpusRecipe(**({"eval_fraction": 0.0, "filters": filters} | recipe)), **(given | changes)
+        documents, recipe=CorpusRecipe(**({"eval_fraction": 0.0, "filters": filters} | recipe)), **(options | changes)
     )
 
 
@@ -91,11 +91,11 @@ def test_one_pass_writes_both_splits(tmp_path):
     texts = list(documents(500))
     prepared = prepare(tmp_path, iter(texts), eval_fraction=0.3)
     held_out = [is_held_out(text, 0.3) for text in texts]
-    for name, wanted in (("train", False), ("eval", True)):
-        kept = [text for text, held in zip(texts, held_out, strict=True) if held is wanted]
-        assert rows(prepared.folder / name) == expected(kept)
+    for name, is_eval in (("train", False), ("eval", True)):
+        remaining = [text for text, held in zip(texts, held_out, strict=True) if held is is_eval]
+        assert rows(prepared.folder / name) == expected(remaining)
         size = prepared.splits[name]
-        assert size.documents + size.dropped_documents == len(kept)
+        assert size.documents + size.dropped_documents == len(remaining)
     train = np.concatenate([ids for ids, _ in rows(prepared.folder / "train")])
     assert np.array_equal(np.load(prepared.folder / "counts.npy"), np.bincount(train, minlength=1000))
 
@@ -245,9 +245,9 @@ def test_leftovers_of_killed_processes_go_after_a_day(tmp_path):
 
 def test_progress_counts_documents_and_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(prepare_module, "DOCUMENTS_PER_BATCH", 2)
-    seen = []
-    prepare(tmp_path, ["1 2", "3", "4\u2003 5"], progress=lambda done, size: seen.append((done, size)))
-    assert seen == [(2, 4), (3, 4 + 6)]
+    calls = []
+    prepare(tmp_path, ["1 2", "3", "4\u2003 5"], progress=lambda done, size: calls.append((done, size)))
+    assert calls == [(2, 4), (3, 4 + 6)]
 
 
 def test_no_progress_bar_is_drawn(tmp_path, capfd):

@@ -55,33 +55,35 @@ def test_interrupted_at_any_place_it_ends_as_the_same_files(tmp_path: Path, filt
 
 
 def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts, seen = documents(100), []
+    texts, tokenized = documents(100), []
 
     def counted(batch: list[str], *others: object) -> object:
-        seen.extend(batch)
+        tokenized.extend(batch)
         return tokenize_documents(batch, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(prepare_module, "tokenize_documents", counted)
     with pytest.raises(Crash):
         prepare(tmp_path, dying_after(texts, 80))
-    kept = sum(1 for _ in (next(tmp_path.glob(".*.parts"))).glob("*.npz"))
-    assert kept >= 2
-    first = len(seen)
+    num_parts = sum(1 for _ in (next(tmp_path.glob(".*.parts"))).glob("*.npz"))
+    assert num_parts >= 2
+    first = len(tokenized)
     prepare(tmp_path, texts)
-    assert len(texts) <= len(seen) < first + len(texts) - 20 * (kept - 1)
+    assert len(texts) <= len(tokenized) < first + len(texts) - 20 * (num_parts - 1)
 
 
-@pytest.mark.parametrize("place", ["save", "write", "finish", "publish"])
-def test_a_crash_while_writing_leaves_nothing_half(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("operation", ["save", "write", "finish", "publish"])
+def test_a_crash_while_writing_leaves_nothing_half(
+    tmp_path: Path, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = documents(120)
     clean = prepare(tmp_path / "clean", texts)
     calls = []
 
     def crashing(*args: object, **kwargs: object) -> object:
-        if place == "publish" and not Path(str(args[0])).is_dir():  # the file of a part
+        if operation == "publish" and not Path(str(args[0])).is_dir():  # the file of a part
             return whole(*args, **kwargs)
         calls.append(0)
-        if len(calls) == (2 if place == "save" else 1):
+        if len(calls) == (2 if operation == "save" else 1):
             raise Crash
         return whole(*args, **kwargs)
 
@@ -90,7 +92,7 @@ def test_a_crash_while_writing_leaves_nothing_half(tmp_path: Path, place: str, m
         "write": (prepare_module, "_write"),
         "finish": (prepare_module, "_write_meta"),
         "publish": (atomic.os, "replace"),
-    }[place]
+    }[operation]
     whole = getattr(home, name)
     with monkeypatch.context() as patch:
         patch.setattr(home, name, crashing)

@@ -75,8 +75,8 @@ def test_added_special_tokens_come_after_the_ids_of_the_model(tmp_path: Path) ->
     after = before.complete(("pad", "cls", "sep", "mask"))
     assert (before.family, before.cls_id, before.mask_id) == (DECLARED, -1, -1)
     assert after.tokens[: before.size] == before.tokens and after.tokens[before.size :] == ["<|cls|>", "<|mask|>"]
-    found = match_tokens(before, after)
-    assert found.parts == [*([index] for index in range(before.size)), [], []] and found.fresh == 2
+    result = match_tokens(before, after)
+    assert result.parts == [*([index] for index in range(before.size)), [], []] and result.fresh == 2
     assert before.complete(("pad", "cls", "sep")).mask_id == -1  # causal models mask nothing
 
 

@@ -36,9 +36,9 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES)
 def test_borders(case: str) -> None:
-    wanted = [part.strip() for part in case.split(" | ")]
+    expected = [part.strip() for part in case.split(" | ")]
     chinese = any("\u4e00" <= c <= "\u9fff" for c in case)
-    assert split_sentences(("" if chinese else " ").join(wanted)) == wanted
+    assert split_sentences(("" if chinese else " ").join(expected)) == expected
 
 
 def test_newline_always_ends_a_sentence() -> None:

@@ -82,17 +82,17 @@ def sequential_pairs(documents, seq_len, short_seq_prob, strict, rng):
 )
 def test_statistics_are_those_of_the_sequential_reference(documents, seq_len, short_seq_prob, strict):
     corpus = corpus_of(documents)
-    given_ = form_of(documents, seq_len, short_seq_prob, strict=strict).settings
+    options = form_of(documents, seq_len, short_seq_prob, strict=strict).settings
     passes, rng = 60, random.Random(5)
     ours, theirs = [], []
     for draw in range(passes):
-        plan = plan_pairs(corpus, given_, draw, "sop")
+        plan = plan_pairs(corpus, options, draw, "sop")
         reference = [*zip(*sequential_pairs(documents, seq_len, short_seq_prob, strict, rng), strict=True)]
-        for side, found in ((ours, columns(plan)), (theirs, tuple(map(np.array, reference)))):
-            before = (found[0] < found[2]) * found[4]
-            side.append(summary(*found, corpus) | {"labelled 1, A before B": float(before.sum())})
+        for side, result in ((ours, columns(plan)), (theirs, tuple(map(np.array, reference)))):
+            before = (result[0] < result[2]) * result[4]
+            side.append(summary(*result, corpus) | {"labelled 1, A before B": float(before.sum())})
     for name in ours[0]:
-        one, other = (np.array([figures[name] for figures in side]) for side in (ours, theirs))
+        one, other = (np.array([statistics[name] for statistics in side]) for side in (ours, theirs))
         error = np.sqrt((one.var() + other.var()) / passes)
         assert abs(one.mean() - other.mean()) <= 4.5 * error + 1e-9, (name, one.mean(), other.mean(), error)
 

@@ -12,11 +12,11 @@ class Counted:
     """A form of which only the lengths of its epochs are known."""
 
     def __init__(self, lengths):
-        self.lengths, self.asked = lengths, []
+        self.lengths, self.requested = lengths, []
         self.settings = types.SimpleNamespace(dupe_factor=len(lengths))
 
     def num_sequences(self, epoch):
-        self.asked.append(epoch)
+        self.requested.append(epoch)
         return self.lengths[epoch % len(self.lengths)]
 
 
@@ -61,19 +61,19 @@ def test_epochs_are_laid_end_to_end(lengths, order):
     stream = [(epoch, row) for epoch in range(60) for row in range(lengths[epoch % len(lengths)])][:60]
     epochs = EpochStream(Counted(lengths))
     for index in order:
-        found = epochs.locate(np.array([index]))
-        assert (found[0][0], found[1][0]) == stream[index]
-    found = epochs.locate(np.array(order))
-    assert list(zip(*found, strict=True)) == [stream[index] for index in order]
+        result = epochs.locate(np.array([index]))
+        assert (result[0][0], result[1][0]) == stream[index]
+    result = epochs.locate(np.array(order))
+    assert list(zip(*result, strict=True)) == [stream[index] for index in order]
 
 
 def test_lengths_are_asked_for_when_needed():
     form = Counted([10, 12, 11, 13])
     epochs = EpochStream(form)
     epochs.locate(np.array([9]))
-    assert set(form.asked) == {0}
+    assert set(form.requested) == {0}
     epochs.locate(np.array([22]))
-    assert set(form.asked) == {0, 1, 2}
+    assert set(form.requested) == {0, 1, 2}
     assert [x.tolist() for x in epochs.locate(np.array([46 * 10**9 + 10]))] == [[4 * 10**9 + 1], [0]]
 
 

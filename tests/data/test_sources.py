@@ -43,7 +43,7 @@ def test_parse(text: str, kind: str, where: str, field: str | None, weight: floa
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("jsnl:a.jsonl", "did you mean jsonl:?"),
         ("just-a-word", "must begin with one of builtin:"),
@@ -55,8 +55,8 @@ def test_parse(text: str, kind: str, where: str, field: str | None, weight: floa
         ("text:a.txt@inf", "not inf"),
     ],
 )
-def test_parse_faults(text: str, said: str) -> None:
-    with pytest.raises(UserError, match=said.replace("?", r"\?")):
+def test_parse_faults(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
         parse_source(text)
 
 
@@ -69,7 +69,7 @@ def test_a_bare_path_is_advised(tmp_path: Path) -> None:
 def test_check_says_what_to_do(tmp_path: Path) -> None:
     for name in ("a.txt", "b.parquet", "c.jsonl.gz", "d.zip"):
         (tmp_path / name).write_bytes(b"x")
-    faults = {
+    messages = {
         f"text:{tmp_path}/none.txt": "no such file",
         f"text:{tmp_path}/*.md": "no file matches",
         f"text:{tmp_path}": r"is a directory.*\*\*/\*\.txt",
@@ -82,10 +82,10 @@ def test_check_says_what_to_do(tmp_path: Path) -> None:
         "hub:a/b/c": "NAME as owner/name",
         "hub:a:b:c:d": r"hub:NAME\[:CONFIG",
     }
-    for text, said in faults.items():
-        with pytest.raises(UserError, match=said) as fault:
+    for text, message in messages.items():
+        with pytest.raises(UserError, match=message) as caught:
             check_source(parse_source(text))
-        assert "\n" not in str(fault.value)
+        assert "\n" not in str(caught.value)
     check_source(parse_source(f"text:{tmp_path}/a.txt"))
     check_source(parse_source(f"text:{tmp_path}/*.txt"))
     check_source(parse_source("hub:owner/name"))
@@ -115,8 +115,8 @@ def test_globs_are_sorted_and_deep(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "deep/er/c.txt", "a[1].txt", "no.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    found = source_files(parse_source(f"lines:{tmp_path}/**/*.txt"))
-    assert found == sorted(str(tmp_path / name) for name in ("a.txt", "a[1].txt", "b.txt", "deep/er/c.txt"))
+    result = source_files(parse_source(f"lines:{tmp_path}/**/*.txt"))
+    assert result == sorted(str(tmp_path / name) for name in ("a.txt", "a[1].txt", "b.txt", "deep/er/c.txt"))
     assert documents(f"lines:{tmp_path}/a[1].txt") == ["a[1].txt"]  # a real name wins over the pattern
     assert source_files(parse_source("builtin:python-docs")) == []
 
@@ -186,7 +186,7 @@ def test_jsonl(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('{"text": "x"', "broken JSON"),
         ('["x"]', "a list where a JSON object"),
@@ -197,10 +197,10 @@ def test_jsonl(tmp_path: Path) -> None:
         ("[" * 100_000, "broken JSON"),
     ],
 )
-def test_jsonl_faults_name_the_line(tmp_path: Path, line: str, said: str) -> None:
+def test_jsonl_faults_name_the_line(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "fine"}\n' + line + "\n")
-    with pytest.raises(UserError, match=f"{path}:2: .*{said}"):
+    with pytest.raises(UserError, match=f"{path}:2: .*{message}"):
         documents(f"jsonl:{path}")
 
 
@@ -216,12 +216,12 @@ def test_parquet(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a", " ", "c\nd"], "n": [1, 2, 3], "gap": ["x", None, "y"]}), path)
     assert documents(f"parquet:{path}") == ["a", "c\nd"]
-    for field, said in (
+    for field, message in (
         ("n", "row 1: field 'n' holds int"),
         ("gap", "row 2: .*nothing"),
         ("zz", "it has text, n, gap"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             documents(f"parquet:{path}#{field}")
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match="cannot be read as parquet"):
@@ -231,16 +231,16 @@ def test_parquet(tmp_path: Path) -> None:
 def test_hub_streams_and_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
-    asked: list[object] = []
+    requested: list[object] = []
 
     def fake(name: str, config: str | None, *, split: str, streaming: bool) -> object:
-        asked.append((name, config, split, streaming))
+        requested.append((name, config, split, streaming))
         return datasets.IterableDataset.from_generator(lambda: iter([{"body": "a"}, {"body": ""}, {"body": "b\n"}]))
 
     monkeypatch.setattr(datasets, "load_dataset", fake)
     assert documents("hub:owner/name:en:test#body") == ["a", "b"]
     assert documents("hub:name::valid#body") == ["a", "b"]
-    assert asked == [("owner/name", "en", "test", True), ("name", None, "valid", True)]
+    assert requested == [("owner/name", "en", "test", True), ("name", None, "valid", True)]
     with pytest.raises(UserError, match=r"row 1: no field 'text' \(it has body\)"):
         documents("hub:name")
 
@@ -307,8 +307,8 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
     (inside / "self").symlink_to(".")
     (tmp_path / "corpus" / "other").symlink_to(outside)
     (tmp_path / "corpus" / "broken.txt").symlink_to("nowhere")
-    found = source_files(parse_source(f"text:{tmp_path}/corpus/**/*.txt"))
-    assert [Path(path).resolve() for path in found] == [inside / "b.txt", outside / "c.txt"]
+    result = source_files(parse_source(f"text:{tmp_path}/corpus/**/*.txt"))
+    assert [Path(path).resolve() for path in result] == [inside / "b.txt", outside / "c.txt"]
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def trained(family: str, model: str, vocab_size: int = 400) -> Tokenizer:
     return train_tokenizer(corpus(), model=model, family=family, vocab_size=vocab_size)
 
 
-def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
+def tokens_of(tokenizer: Tokenizer, text: str) -> list[str]:
     return [tokenizer.tokens[i] for i in tokenizer.encode_batch([text])[0]]
 
 
@@ -96,9 +96,9 @@ def test_the_published_numbers() -> None:
 def test_special_strings_in_raw_text_are_text(family: str, model: str) -> None:
     tokenizer = trained(family, model)
     text = "a [MASK] b <mask> c [CLS]</s><s><pad>[PAD]<sep><cls><|endoftext|> d"
-    found = tokenizer.encode_batch([text])[0]
-    assert not set(found.tolist()) & (set(tokenizer.special_ids) - {tokenizer.unk_id})
-    assert found.dtype == np.int32 and len(found) > (6 if model == "wordlevel" else 20)
+    result = tokenizer.encode_batch([text])[0]
+    assert not set(result.tolist()) & (set(tokenizer.special_ids) - {tokenizer.unk_id})
+    assert result.dtype == np.int32 and len(result) > (6 if model == "wordlevel" else 20)
 
 
 @pytest.mark.parametrize(("family", "model"), PAIRS)
@@ -118,21 +118,21 @@ def test_marked_text_keeps_its_mask(family: str, model: str) -> None:
 
 def test_wordpiece_is_berts() -> None:
     uncased = trained("bert", "wordpiece")
-    assert pieces(uncased, "北京学生")[:2] == ["北", "京"]
-    assert all(len(piece) == 1 for piece in pieces(uncased, CHINESE[0]))
-    assert pieces(uncased, "THÉ the") == ["the", "the"]
-    assert pieces(uncased, "x" * 101) == ["[UNK]"] and "[UNK]" not in pieces(uncased, "x" * 100)
-    assert pieces(uncased, "a\x00b\u00adc") == pieces(uncased, "abc")
+    assert tokens_of(uncased, "北京学生")[:2] == ["北", "京"]
+    assert all(len(token) == 1 for token in tokens_of(uncased, CHINESE[0]))
+    assert tokens_of(uncased, "THÉ the") == ["the", "the"]
+    assert tokens_of(uncased, "x" * 101) == ["[UNK]"] and "[UNK]" not in tokens_of(uncased, "x" * 100)
+    assert tokens_of(uncased, "a\x00b\u00adc") == tokens_of(uncased, "abc")
     cased = train_tokenizer(corpus(), model="wordpiece", family="bert", vocab_size=400, lowercase=False)
-    assert pieces(cased, "The the")[0] != pieces(cased, "The the")[-1]
-    assert not any("\u4e00" <= c <= "\u9fff" and len(piece) > 1 for piece in uncased.tokens for c in piece)
+    assert tokens_of(cased, "The the")[0] != tokens_of(cased, "The the")[-1]
+    assert not any("\u4e00" <= c <= "\u9fff" and len(token) > 1 for token in uncased.tokens for c in token)
 
 
 def test_rare_characters_do_not_crowd_out_words() -> None:
     strange = "".join(chr(0x4E00 + i) for i in range(3000))
     tokenizer = train_tokenizer([*corpus(), strange], model="wordpiece", family="bert", vocab_size=400)
     assert tokenizer.size == 400
-    assert sum(len(piece.removeprefix("##")) > 1 for piece in tokenizer.tokens) > 150
+    assert sum(len(token.removeprefix("##")) > 1 for token in tokenizer.tokens) > 150
 
 
 def test_chinese_characters_are_words_of_a_small_vocabulary(caplog: pytest.LogCaptureFixture) -> None:
@@ -153,10 +153,12 @@ def test_chinese_characters_are_words_of_a_small_vocabulary(caplog: pytest.LogCa
 def test_byte_bpe_says_everything() -> None:
     tokenizer = trained("roberta", "bpe")
     for text in TEXTS:
-        found = tokenizer.encode_batch([text])[0]
-        assert tokenizer.unk_id not in found
-        assert tokenizer.decode(found).strip() == text.strip()
-    assert pieces(tokenizer, "the class") == pieces(tokenizer, " the class")  # a sentence start is no special place
+        result = tokenizer.encode_batch([text])[0]
+        assert tokenizer.unk_id not in result
+        assert tokenizer.decode(result).strip() == text.strip()
+    assert tokens_of(tokenizer, "the class") == tokens_of(
+        tokenizer, " the class"
+    )  # a sentence start is no special place
 
 
 def test_starts_word() -> None:
@@ -170,9 +172,9 @@ def test_starts_word() -> None:
         tokenizer = trained(family, model)
         starts = tokenizer.starts_word()
         assert starts.dtype == bool and starts.shape == (tokenizer.size,)
-        present = {piece: starts[tokenizer.tokens.index(piece)] for piece in cases if piece in tokenizer.tokens}
+        present = {token: starts[tokenizer.tokens.index(token)] for token in cases if token in tokenizer.tokens}
         assert len(present) > len(cases) - 2
-        assert present == {piece: wanted for piece, wanted in cases.items() if piece in present}
+        assert present == {token: reference for token, reference in cases.items() if token in present}
 
 
 @pytest.mark.parametrize(("family", "model"), [("bert", "wordpiece"), ("roberta", "bpe"), ("deberta-v2", "unigram")])
@@ -334,9 +336,9 @@ def test_pairs_have_bert_types(tmp_path: Path) -> None:
     tokenizer = trained("bert", "wordpiece")
     save_huggingface_tokenizer(tokenizer, tmp_path, 64)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 400}))
-    found = AutoTokenizer.from_pretrained(tmp_path)("the", "is")
-    assert found["token_type_ids"] == [0, 0, 0, 1, 1]
-    assert [tokenizer.tokens[i] for i in found["input_ids"]] == ["[CLS]", "the", "[SEP]", "is", "[SEP]"]
+    result = AutoTokenizer.from_pretrained(tmp_path)("the", "is")
+    assert result["token_type_ids"] == [0, 0, 0, 1, 1]
+    assert [tokenizer.tokens[i] for i in result["input_ids"]] == ["[CLS]", "the", "[SEP]", "is", "[SEP]"]
 
 
 def test_single_files_load(tmp_path: Path) -> None:
@@ -374,10 +376,10 @@ def test_a_foreign_sentencepiece_model(tmp_path: Path) -> None:
         )
     albert = load_tokenizer(tmp_path / "albert.model")
     assert (albert.family, albert.mask_id, albert.lowercase) == ("albert", 4, True)
-    assert pieces(albert, "THÉ Class") == pieces(albert, "the class")
+    assert tokens_of(albert, "THÉ Class") == tokens_of(albert, "the class")
     assert albert.encode_with_specials("THÉ Class")[1:-1] == albert.encode_batch(["the class"])[0].tolist()
     save_tokenizer(albert, tmp_path / "saved")
-    assert pieces(load_tokenizer(tmp_path / "saved"), "THÉ") == pieces(albert, "the")
+    assert tokens_of(load_tokenizer(tmp_path / "saved"), "THÉ") == tokens_of(albert, "the")
     deberta = load_tokenizer(tmp_path / "deberta.model")
     assert (deberta.family, deberta.size, deberta.mask_id) == ("deberta-v2", 301, 300)
     assert deberta.lowercase is False
@@ -393,7 +395,7 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
     def vocab(lines: list[str]) -> bytes:
         return ("\n".join(lines) + "\n").encode()
 
-    holes = {piece: index + (index > 50) for piece, index in vocabulary.items()}
+    holes = {token: index + (index > 50) for token, index in vocabulary.items()}
     cases: dict[str, tuple[bytes, str]] = {
         "a/vocab.txt": (vocab([*names[:9], "", *names[9:]]), r"vocab\.txt:10: an empty line"),
         "b/vocab.txt": (vocab([*names, names[7]]), rf"vocab\.txt:{len(names) + 1}: token .* on line 8 already"),
@@ -412,12 +414,12 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
         "l/bertjax_tokenizer.json": (b"{}", "not of this version"),
         "m/readme.md": (b"", "holds no tokenizer"),
     }
-    for name, (written, said) in cases.items():
+    for name, (written, message) in cases.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(written)
-        with pytest.raises(UserError, match=said) as fault:
+        with pytest.raises(UserError, match=message) as caught:
             load_tokenizer((tmp_path / name).parent)
-        assert "\n" not in str(fault.value), name
+        assert "\n" not in str(caught.value), name
     with pytest.raises(UserError, match="no such tokenizer"):
         load_tokenizer(tmp_path / "nowhere")
     with pytest.raises(UserError, match="must be one of bert"):
@@ -429,7 +431,7 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated",
                             "invert": False}}, "Regex"),
@@ -440,10 +442,10 @@ def test_faults_are_one_line(tmp_path: Path) -> None:
     ],
     ids=["regex", "regex of the normalizer", "table", "template"],
 )  # fmt: skip
-def test_rules_that_panic_are_refused(tmp_path: Path, capfd: Any, changes: dict[str, Any], said: str) -> None:
+def test_rules_that_panic_are_refused(tmp_path: Path, capfd: Any, changes: dict[str, Any], message: str) -> None:
     content = json.loads(trained("roberta", "bpe").engine.to_str()) | changes
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=rf"tokenizer\.json: broken tokenizer \(.*{said}") as error:
+    with pytest.raises(UserError, match=rf"tokenizer\.json: broken tokenizer \(.*{message}") as error:
         load_tokenizer(tmp_path)
     assert "\n" not in str(error.value) and not capfd.readouterr().err
 
@@ -477,8 +479,8 @@ def test_a_list_of_texts_of_any_kind() -> None:
     for family, model in (("bert", "wordpiece"), ("roberta", "bpe"), ("albert", "unigram")):
         tokenizer = trained(family, model)
         assert tokenizer.encode_batch([]) == []
-        found = tokenizer.encode_batch(["", "the", ""])
-        assert [len(ids) for ids in found] == [0, 1, 0]
-        assert all(ids.dtype == np.int32 and ids.ndim == 1 for ids in found)
+        result = tokenizer.encode_batch(["", "the", ""])
+        assert [len(ids) for ids in result] == [0, 1, 0]
+        assert all(ids.dtype == np.int32 and ids.ndim == 1 for ids in result)
         many = tokenizer.encode_batch(TEXTS * 50)
         assert [x.tolist() for x in many] == [x.tolist() for x in tokenizer.encode_batch(TEXTS)] * 50

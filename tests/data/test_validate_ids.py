@@ -25,20 +25,20 @@ V = 500
 IDS = types.SimpleNamespace(pad_id=0, cls_id=1, sep_id=2)
 
 
-def corpus_of(place: int | None = None, value: int = 0, dtype: type = np.int32) -> Corpus:
+def corpus_of(position: int | None = None, value: int = 0, dtype: type = np.int32) -> Corpus:
     """Forty documents of three sentences of seven tokens in three chunks, one of them wrong."""
     ids = np.random.default_rng(0).integers(3, V, 40 * 21).astype(dtype)
-    if place is not None:
-        ids[place] = value
+    if position is not None:
+        ids[position] = value
     chunks = np.split(ids, [21 * 9, 21 * 30])
     lengths = np.full(120, 7)
     return Corpus(chunks, lengths, offsets([3] * 40), np.zeros(0, np.int64), "toy", Path("cache/toy/train"))
 
 
 def pipeline_of(corpus: Corpus, form: str = "block", **settings: object) -> Pipeline:
-    given = {"seq_len": 24, "seed": 1, "special_ids": IDS, "dupe_factor": 1, "batch_size": 4} | settings
+    options = {"seq_len": 24, "seed": 1, "special_ids": IDS, "dupe_factor": 1, "batch_size": 4} | settings
     return Pipeline(
-        [MixtureSource("toys", make_format(form, corpus, **given), None, corpus)], batch_size=4, seed=0, vocab_size=V
+        [MixtureSource("toys", make_format(form, corpus, **options), None, corpus)], batch_size=4, seed=0, vocab_size=V
     )
 
 
@@ -53,9 +53,9 @@ def test_an_id_outside_the_vocabulary_names_its_document(form: str, value: int) 
     with pytest.raises(UserError) as caught:
         for epoch in range(3):  # pairs leave some text out
             an_epoch(pipeline_of(corpus_of(21 * 33 + 5, value), form, seed=epoch, **more))
-    said = str(caught.value)
-    assert f"source toys contains token id {value} (example " in said and "500 tokens, ids 0 to 499" in said
-    assert f"token 6 of document 34 of {Path('cache/toy/train')}" in said and "prepare the corpus" in said
+    output = str(caught.value)
+    assert f"source toys contains token id {value} (example " in output and "500 tokens, ids 0 to 499" in output
+    assert f"token 6 of document 34 of {Path('cache/toy/train')}" in output and "prepare the corpus" in output
 
 
 @pytest.mark.parametrize(("value", "stored"), [(V, V), (V + 1, V + 1), (-1, 65535), (-100, 65436)])
@@ -74,12 +74,12 @@ def begin_of(corpus: Corpus, example: int) -> int:
 
 
 def test_the_example_that_is_named_holds_it() -> None:
-    place = 21 * 20 + 13
-    corpus = corpus_of(place, V)
+    position = 21 * 20 + 13
+    corpus = corpus_of(position, V)
     with pytest.raises(UserError) as caught:
         an_epoch(pipeline_of(corpus, packing="best_fit", max_examples=3, seq_len=30))
     (example,) = re.findall(r"\(example (\d+)\)", str(caught.value))
-    assert 0 <= place - begin_of(corpus, int(example)) < 21
+    assert 0 <= position - begin_of(corpus, int(example)) < 21
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +144,8 @@ def flipped(folder: Path, value: int) -> int:
     (arrow,) = (folder / "train").glob("*.arrow")
     whole = arrow.read_bytes()
     assert whole.count(old) == 1
-    place = whole.index(old) + 4
-    arrow.write_bytes(whole[:place] + np.array(value).astype("<u2").tobytes() + whole[place + 2 :])
+    position = whole.index(old) + 4
+    arrow.write_bytes(whole[:position] + np.array(value).astype("<u2").tobytes() + whole[position + 2 :])
     return 8
 
 

@@ -16,9 +16,9 @@ BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXT = "the cat sat, then the cats played again and again near the theatre. a player plays (badly) in the playing field"
 
 
-def wordpiece(folder: Path, name: str, pieces: list[str], lowercase: bool = True) -> Tokenizer:
+def wordpiece(folder: Path, name: str, tokens: list[str], lowercase: bool = True) -> Tokenizer:
     path = folder / f"{name}.txt"
-    path.write_text("".join(f"{piece}\n" for piece in [*BERT, *pieces]), encoding="utf-8")
+    path.write_text("".join(f"{token}\n" for token in [*BERT, *tokens]), encoding="utf-8")
     return load_tokenizer(path, lowercase=lowercase)
 
 
@@ -28,18 +28,18 @@ def trained(model: str, family: str) -> Tokenizer:
     return train_tokenizer([TEXT] * 4, model=model, family=family, vocab_size=sizes[model], lowercase=True)
 
 
-def named(old: Tokenizer, new: Tokenizer, piece: str) -> list[str]:
-    return [old.tokens[index] for index in match_tokens(old, new).parts[new.tokens.index(piece)]]
+def named(old: Tokenizer, new: Tokenizer, token: str) -> list[str]:
+    return [old.tokens[index] for index in match_tokens(old, new).parts[new.tokens.index(token)]]
 
 
 def test_another_vocabulary_of_the_same_kind(tmp_path: Path) -> None:
     letters = [*"abcdefi", *(f"##{letter}" for letter in "abcdefi"), ",", "é"]
     old = wordpiece(tmp_path, "old", [*letters, "cab", "##ab"])
     new = wordpiece(tmp_path, "new", ["cab", "##ab", "cabba", "##abba", "Cab", "##e", ",", "xyz", "dé", "##f,e"], False)
-    found = match_tokens(old, new)
-    pieces = [[old.tokens[index] for index in parts] for parts in found.parts]
-    assert pieces[: len(BERT)] == [[piece] for piece in BERT]
-    assert pieces[len(BERT) :] == [
+    result = match_tokens(old, new)
+    tokens = [[old.tokens[index] for index in parts] for parts in result.parts]
+    assert tokens[: len(BERT)] == [[token] for token in BERT]
+    assert tokens[len(BERT) :] == [
         ["cab"],
         ["##ab"],
         ["cab", "##b", "##a"],  # as the old tokenizer cuts the word
@@ -51,7 +51,7 @@ def test_another_vocabulary_of_the_same_kind(tmp_path: Path) -> None:
         ["d", "##e"],  # accents are stripped, as it strips them
         ["##f", ",", "e"],  # a mark ends the word
     ]
-    assert (found.matched, found.composed, found.fresh) == (9, 5, 1)
+    assert (result.matched, result.composed, result.fresh) == (9, 5, 1)
 
 
 def test_equal_pieces_match_themselves(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_special_pieces_are_matched_by_their_part() -> None:
         (trained("unigram", "xlnet"), bert, {"<cls>": "[CLS]", "<s>": "[CLS]", "</s>": "[SEP]"}),
         (bert, trained("bpe", "gpt2"), {"[CLS]": "<|endoftext|>", "[PAD]": "<|endoftext|>"}),
     ):
-        assert {piece: named(old, new, piece) for piece in pairs} == {new: [old] for new, old in pairs.items()}
+        assert {token: named(old, new, token) for token in pairs} == {new: [old] for new, old in pairs.items()}
     assert named(bert, trained("unigram", "xlnet"), "<eod>") == []  # nothing there has its part
     assert named(trained("bpe", "gpt2"), bert, "[MASK]") == []
 
@@ -109,9 +109,9 @@ def test_a_blank_alone_says_nothing_of_a_word() -> None:
 def test_parts_spell_the_piece(old: tuple[str, str], new: tuple[str, str]) -> None:
     """Whatever is composed writes the text of the piece."""
     before, after = trained(*old), trained(*new)
-    found = match_tokens(before, after)
-    assert found.matched + found.composed + found.fresh == after.size and found.matched > 20
-    for piece, parts in zip(after.tokens, found.parts, strict=True):
-        if len(parts) > 1 and piece.isascii():
+    result = match_tokens(before, after)
+    assert result.matched + result.composed + result.fresh == after.size and result.matched > 20
+    for token, parts in zip(after.tokens, result.parts, strict=True):
+        if len(parts) > 1 and token.isascii():
             written = "".join(before.tokens[part].removeprefix("##").strip("Ġ▁") for part in parts)
-            assert written == piece.removeprefix("##").strip("Ġ▁"), piece
+            assert written == token.removeprefix("##").strip("Ġ▁"), token

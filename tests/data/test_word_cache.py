@@ -33,9 +33,9 @@ def trained(family: str, model: str) -> Tokenizer:
 
 def same(tokenizer: Tokenizer, texts: list[str]) -> None:
     lengths, ids = tokenizer.encode_flat(texts)
-    wanted = tokenizer.encode_batch(texts)
-    assert lengths.tolist() == [len(each) for each in wanted]
-    assert ids.tolist() == [number for each in wanted for number in each.tolist()]
+    expected = tokenizer.encode_batch(texts)
+    assert lengths.tolist() == [len(each) for each in expected]
+    assert ids.tolist() == [number for each in expected for number in each.tolist()]
 
 
 @pytest.mark.parametrize(("family", "model"), FAMILIES)
@@ -57,15 +57,15 @@ def test_the_library_is_asked_once_for_a_word(monkeypatch: pytest.MonkeyPatch) -
     tokenizer = train_tokenizer([PROSE], model="wordpiece", family="bert", vocab_size=330)
     same(tokenizer, ["one word and one more", "and more and more", "more, (one)"])
     texts = ["more, and (word)", "more"]
-    wanted = tokenizer.encode_batch(texts)
+    expected = tokenizer.encode_batch(texts)
 
-    def not_again(asked: list[str]) -> list[list[int]]:
-        assert not asked
+    def not_again(words: list[str]) -> list[list[int]]:
+        assert not words
         return []
 
     monkeypatch.setattr(tokenizer.backend, "lists", not_again)
     monkeypatch.setattr(tokenizer.backend, "located", not_again)
-    assert tokenizer.encode_flat(texts)[1].tolist() == np.concatenate(wanted).tolist()
+    assert tokenizer.encode_flat(texts)[1].tolist() == np.concatenate(expected).tolist()
 
 
 def content(family: str, model: str) -> dict:

@@ -39,8 +39,8 @@ def test_workers_change_nothing(tmp_path: Path) -> None:
 def test_batches_come_back_in_order() -> None:
     lists = [documents(count, seed=count) for count in (1, 30, 2, 9, 1, 1, 20)]
     with WorkerPool(tokenizer(), 3) as workers:
-        for own, encoded in zip(lists, workers.map(lists), strict=True):
-            for ours, theirs in zip(tokenize_documents(own, tokenizer(), split_sentences), encoded, strict=True):
+        for texts, encoded in zip(lists, workers.map(lists), strict=True):
+            for ours, theirs in zip(tokenize_documents(texts, tokenizer(), split_sentences), encoded, strict=True):
                 assert ours.dtype == theirs.dtype and np.array_equal(ours, theirs)
 
 
@@ -49,8 +49,8 @@ def test_a_killed_worker_is_named_with_its_documents(tmp_path: Path, monkeypatch
     texts, started = documents(2000), []
     whole = workers_module._start
 
-    def noted(*given: object) -> subprocess.Popen:
-        started.append(whole(*given))  # type: ignore[arg-type]
+    def noted(*args: object) -> subprocess.Popen:
+        started.append(whole(*args))  # type: ignore[arg-type]
         return started[-1]
 
     def killing() -> Iterator[str]:
@@ -88,9 +88,9 @@ class Picky:
 
 def test_a_document_that_cannot_be_tokenised_is_named(tmp_path: Path) -> None:
     texts = [f"Some text, number {number}." for number in range(60)]
-    with pytest.raises(UserError, match="document 34 of source toys, which begins 'Some text, number 33") as fault:
+    with pytest.raises(UserError, match="document 34 of source toys, which begins 'Some text, number 33") as caught:
         prepare(tmp_path, texts, tokenizer=Picky())
-    assert "RuntimeError: a fault of the library" in str(fault.value) and "\n" not in str(fault.value)
+    assert "RuntimeError: a fault of the library" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_worker_that_raises_names_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +104,9 @@ def test_a_worker_that_raises_names_the_document(monkeypatch: pytest.MonkeyPatch
     with WorkerPool(tokenizer(), 1) as workers:
         answers = workers.map([["good"], ["good", "bad"]])
         assert next(answers).document_sentences.tolist() == [1]
-        with pytest.raises(DocumentError) as fault:
+        with pytest.raises(DocumentError) as caught:
             next(answers)
-        assert fault.value.index == 1 and fault.value.reason == "AssertionError: no words"
+        assert caught.value.index == 1 and caught.value.reason == "AssertionError: no words"
         assert next(workers.map([["good", "good"]])).document_sentences.tolist() == [1, 1]
 
 

@@ -122,9 +122,9 @@ def possible_pairs(sentences: np.ndarray, begin: int) -> tuple[set, set, int]:
     following = {shortened(cut, cut, end) for cut in cuts}
     random = set()
     for cut in cuts or [end]:
-        wanted = max(1, TOTAL - (cut - begin))
-        for b_begin in range(length - wanted):
-            first, last = b_begin, b_begin + wanted
+        expected = max(1, TOTAL - (cut - begin))
+        for b_begin in range(length - expected):
+            first, last = b_begin, b_begin + expected
             while first > 0 and sentences[first - 1] == sentences[first]:
                 first -= 1
             while last < length - 1 and sentences[last - 1] == sentences[last]:
@@ -204,9 +204,9 @@ def test_batches_of_a_pipeline_are_rows_of_the_streams(name: str) -> None:
         epoch, step = divmod(cursor, batches)
         expected = form.sequences(epoch, np.arange(step * ROWS, (step + 1) * ROWS))
         for part in (slice(None), slice(2, 5)):
-            found = pipeline.batch(cursor, part)
+            result = pipeline.batch(cursor, part)
             for key, array in expected.items():
-                np.testing.assert_array_equal(found[key], array[part])
+                np.testing.assert_array_equal(result[key], array[part])
     held_out = list(pipeline.eval_batches(1000))
     assert len(held_out) == batches and all((batch["segment_ids"] > 0).all() for batch in held_out)
 

@@ -77,11 +77,11 @@ def test_json_of_all_kinds(kind: str, data: st.DataObject) -> None:
     row[data.draw(st.sampled_from(list(row)))] = data.draw(JUNK)
     read(kind, "jsonl", json.dumps(row).encode(), "strict")
     content: Any = json.loads(json.dumps(SQUAD))
-    place = content
+    position = content
     for step in data.draw(
         st.sampled_from([("data",), ("data", 0), ("data", 0, "paragraphs"), ("data", 0, "paragraphs", 0)])
     ):
-        where, place = place, place[step]
+        where, position = position, position[step]
     where[step] = data.draw(JUNK)
     if kind == "qa":
         read(kind, "squad", json.dumps(content).encode(), "strict")

@@ -109,22 +109,22 @@ def torch_loss(theirs: Any, kind: str, features: Features, numbers: np.ndarray, 
     arrays = {name: np.zeros(size, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
     words = np.full(size, -100)
     for row, (number, length) in enumerate(zip(numbers, lengths, strict=True)):
-        own = slice(features.offsets[number], features.offsets[number + 1])
+        source = slice(features.offsets[number], features.offsets[number + 1])
         here = slice(size[1] - length, size[1]) if left else slice(0, length)
-        arrays["input_ids"][row, here] = features.tokens[own]
-        arrays["token_type_ids"][row, here] = features.token_types[own]
+        arrays["input_ids"][row, here] = features.tokens[source]
+        arrays["token_type_ids"][row, here] = features.token_types[source]
         arrays["attention_mask"][row, here] = 1
         if kind == "tokens":
             words[row, here] = np.where(
-                features.labels["token_labels"][own] < 0, -100, features.labels["token_labels"][own]
+                features.labels["token_labels"][source] < 0, -100, features.labels["token_labels"][source]
             )
     if type(theirs).__name__.startswith(("Roberta", "ModernBert")):
         del arrays["token_type_ids"]
     inputs = {name: torch.from_numpy(value) for name, value in arrays.items()}
     if kind == "qa":  # transformers lets answers lie on padding; among the tokens of the window they are compared here
-        found = theirs(**inputs)
+        result = theirs(**inputs)
         mask = torch.where(inputs["attention_mask"] > 0, 0.0, float("-inf"))
-        sides = ((found.start_logits, "start_labels"), (found.end_logits, "end_labels"))
+        sides = ((result.start_logits, "start_labels"), (result.end_logits, "end_labels"))
         each = [
             torch.nn.functional.cross_entropy(scores + mask, torch.from_numpy(features.labels[name][numbers]).long())
             for scores, name in sides
@@ -158,8 +158,8 @@ def test_first_twenty_losses(case: str, tmp_path: Path) -> None:
     features = features_of(kind, last=case == "xlnet", has_types=case not in ("roberta", "modernbert"))
     orders = [np.random.default_rng(epoch).permutation(WINDOWS) for epoch in range(5)]
     expected = torch_losses(theirs, kind, features, orders, left=case == "xlnet")
-    found = our_losses(tmp_path, kind, features, orders, make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]))
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    result = our_losses(tmp_path, kind, features, orders, make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]))
+    np.testing.assert_allclose(result, expected, atol=1e-4)
     assert np.ptp(expected) > 0.05  # something was learned, or unlearned
 
 

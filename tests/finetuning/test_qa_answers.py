@@ -34,16 +34,16 @@ def slow(task: TaskConfig, data: QaData, starts: np.ndarray, ends: np.ndarray, e
                     candidates.append((s[a] + e[b], int(begin), int(end)))
     if task.qa.allow_no_answer:
         candidates.append((null, 0, 0))
-    kept = sorted(candidates, reverse=True)[: task.qa.n_best_size]
-    if task.qa.allow_no_answer and (null, 0, 0) not in kept:
-        kept.append((null, 0, 0))
-    texts = [context[begin:end].strip() for _, begin, end in kept]
+    chosen = sorted(candidates, reverse=True)[: task.qa.n_best_size]
+    if task.qa.allow_no_answer and (null, 0, 0) not in chosen:
+        chosen.append((null, 0, 0))
+    texts = [context[begin:end].strip() for _, begin, end in chosen]
     if not task.qa.allow_no_answer:
-        return {"text": texts[0] if texts else "", "texts": texts, "scores": [score for score, _, _ in kept]}
+        return {"text": texts[0] if texts else "", "texts": texts, "scores": [score for score, _, _ in chosen]}
     best = next((i for i, text in enumerate(texts) if text), None)
-    margin = float("inf") if best is None else null - kept[best][0]
+    margin = float("inf") if best is None else null - chosen[best][0]
     text = "" if best is None or margin > task.qa.null_score_diff_threshold else texts[best]
-    return {"text": text, "texts": texts, "scores": [score for score, _, _ in kept], "margin": margin}
+    return {"text": text, "texts": texts, "scores": [score for score, _, _ in chosen], "margin": margin}
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlnet"])
@@ -62,22 +62,22 @@ def test_as_the_slow_reading(family: str, no_answer: bool, n_best: int, max_answ
     rng = np.random.default_rng(7)
     starts, ends = rng.normal(size=(2, len(data.features.tokens))).astype(np.float32)
     # No answer has a chance, in some windows more than in others.
-    place = data.features.offsets[:-1] + data.features.summary_position
-    starts[place] += rng.normal(1.5, 2, len(place)).astype(np.float32)
-    found = select_answers(task, data, starts, ends)
-    assert [answer.id for answer in found] == data.examples.ids
-    for example, answer in enumerate(found):
-        wanted = slow(task, data, starts, ends, example)
-        assert answer.text == wanted["text"]
-        assert [span.text for span in answer.spans] == wanted["texts"]
-        np.testing.assert_allclose([span.score for span in answer.spans], wanted["scores"])
+    position = data.features.offsets[:-1] + data.features.summary_position
+    starts[position] += rng.normal(1.5, 2, len(position)).astype(np.float32)
+    result = select_answers(task, data, starts, ends)
+    assert [answer.id for answer in result] == data.examples.ids
+    for example, answer in enumerate(result):
+        expected = slow(task, data, starts, ends, example)
+        assert answer.text == expected["text"]
+        assert [span.text for span in answer.spans] == expected["texts"]
+        np.testing.assert_allclose([span.score for span in answer.spans], expected["scores"])
         assert (answer.null_score_diff is None) == (not no_answer)
         if no_answer:
-            assert answer.null_score_diff == pytest.approx(wanted["margin"])
+            assert answer.null_score_diff == pytest.approx(expected["margin"])
         if answer.spans:
             assert sum(span.probability for span in answer.spans) == pytest.approx(1.0)
     if no_answer:
-        assert 0 < sum(not answer.text for answer in found) < 60
+        assert 0 < sum(not answer.text for answer in result) < 60
 
 
 def answers(starts: np.ndarray, ends: np.ndarray, data: QaData, **values: Any) -> list[PredictedAnswer]:
@@ -90,12 +90,12 @@ def test_the_right_scores_give_the_right_answers() -> None:
     offsets = data.features.offsets[:-1]
     starts[offsets + data.features.labels["start_labels"]] = 9
     ends[offsets + data.features.labels["end_labels"]] = 9
-    given = data.examples.answers
-    assert given is not None
-    found = answers(starts, ends, data, null_score_diff_threshold=0.0)
-    for answer, wanted in zip(found, given, strict=True):
-        if wanted.texts:  # windows without the answer vote for none; the lowest such score counts
-            assert answer.spans[0].text == wanted.texts[0] or answer.spans[1].text == wanted.texts[0]
+    gold = data.examples.answers
+    assert gold is not None
+    result = answers(starts, ends, data, null_score_diff_threshold=0.0)
+    for answer, expected in zip(result, gold, strict=True):
+        if expected.texts:  # windows without the answer vote for none; the lowest such score counts
+            assert answer.spans[0].text == expected.texts[0] or answer.spans[1].text == expected.texts[0]
         else:
             assert answer.text == ""
 
@@ -105,7 +105,7 @@ def test_a_question_without_any_possible_answer() -> None:
     starts, ends = np.zeros((2, len(data.features.tokens)), np.float32)
     first = data.features.offsets[:-1]
     starts[first], ends[first] = 5, 5
-    found = answers(starts, ends, data, allow_no_answer=False, n_best_size=1)
-    assert all(answer.text == "" and answer.spans == [] for answer in found)
-    found = answers(starts, ends, data, n_best_size=1)
-    assert all(answer.text == "" and answer.null_score_diff == np.inf and len(answer.spans) == 1 for answer in found)
+    result = answers(starts, ends, data, allow_no_answer=False, n_best_size=1)
+    assert all(answer.text == "" and answer.spans == [] for answer in result)
+    result = answers(starts, ends, data, n_best_size=1)
+    assert all(answer.text == "" and answer.null_score_diff == np.inf and len(answer.spans) == 1 for answer in result)

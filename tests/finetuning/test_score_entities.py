@@ -33,20 +33,22 @@ SENTENCES = st.lists(
 def test_entities_as_seqeval(pairs: list[list[tuple[str, str]]], nearly_right: bool) -> None:
     seqeval = pytest.importorskip("seqeval.metrics", reason="seqeval, the peer of entity scores, is not installed")
     gold = [[right for right, _ in sentence] for sentence in pairs]
-    found = [[guess for _, guess in sentence] for sentence in pairs]
+    predicted = [[guess for _, guess in sentence] for sentence in pairs]
     if nearly_right:  # random guesses alone would hit nothing
-        found = [guess if index % 2 else right for index, (right, guess) in enumerate(zip(gold, found, strict=True))]
-    ours = entity_scores(gold, found)
+        predicted = [
+            guess if index % 2 else right for index, (right, guess) in enumerate(zip(gold, predicted, strict=True))
+        ]
+    ours = entity_scores(gold, predicted)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        wanted = {
-            "precision": seqeval.precision_score(gold, found),
-            "recall": seqeval.recall_score(gold, found),
-            "f1": seqeval.f1_score(gold, found),
-            "accuracy": seqeval.accuracy_score(gold, found),
+        expected = {
+            "precision": seqeval.precision_score(gold, predicted),
+            "recall": seqeval.recall_score(gold, predicted),
+            "f1": seqeval.f1_score(gold, predicted),
+            "accuracy": seqeval.accuracy_score(gold, predicted),
         }
-        table = seqeval.classification_report(gold, found, output_dict=True) if ours.per_type else {}
-    for name, value in wanted.items():
+        table = seqeval.classification_report(gold, predicted, output_dict=True) if ours.per_type else {}
+    for name, value in expected.items():
         assert ours.metrics()[name] == pytest.approx(value, abs=1e-9), name
     if not ours.per_type:
         return
@@ -94,8 +96,8 @@ def test_readings(name: str) -> None:
 
 def test_scores_by_hand() -> None:
     gold = [["B-PER", "I-PER", "O", "B-LOC"], [], ["O", "B-ORG"]]
-    found = [["B-PER", "I-PER", "B-LOC", "I-LOC"], [], ["B-NEW", "B-ORG"]]
-    scores = entity_scores(gold, found)
+    predicted = [["B-PER", "I-PER", "B-LOC", "I-LOC"], [], ["B-NEW", "B-ORG"]]
+    scores = entity_scores(gold, predicted)
     assert (scores.precision, scores.recall, scores.f1) == (2 / 4, 2 / 3, pytest.approx(4 / 7))
     assert scores.per_type == {
         "LOC": ClassScore(0.0, 0.0, 0.0, 1),  # longer than it should be
@@ -116,7 +118,7 @@ def test_without_entities_all_is_zero_but_accuracy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gold", "found", "message"),
+    ("gold", "predicted", "message"),
     [
         ([], [], "nothing to score"),
         ([[], []], [[], []], "no gold words"),
@@ -127,6 +129,6 @@ def test_without_entities_all_is_zero_but_accuracy() -> None:
         ([["O"]], [[""]], "'' is not the tag"),
     ],
 )
-def test_refused(gold: list, found: list, message: str) -> None:
+def test_refused(gold: list, predicted: list, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        entity_scores(gold, found)
+        entity_scores(gold, predicted)

@@ -46,40 +46,40 @@ def decisions(draw: st.DrawFn) -> tuple[list[int], list[int], int]:
 def test_labels_as_scikit_learn(drawn: tuple[list[int], list[int], int], seed: int) -> None:
     gold, predicted, classes = drawn
     probabilities = np.random.default_rng(seed).dirichlet(np.full(classes, 0.3), len(gold))
-    found = classification_scores(gold, predicted, NAMES[:classes], probabilities)
+    result = classification_scores(gold, predicted, NAMES[:classes], probabilities)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # theirs, of what is undefined
         options = {"y_true": gold, "y_pred": predicted, "zero_division": 0}
-        wanted = {
+        expected = {
             "accuracy": metrics.accuracy_score(gold, predicted),
             "macro_f1": metrics.f1_score(average="macro", **options),
             "matthews": metrics.matthews_corrcoef(gold, predicted),
             "log_loss": metrics.log_loss(gold, probabilities, labels=list(range(classes))),
         }
         if classes == 2:
-            wanted["f1"] = metrics.f1_score(pos_label=1, average="binary", **options)
+            expected["f1"] = metrics.f1_score(pos_label=1, average="binary", **options)
         each = metrics.precision_recall_fscore_support(labels=list(range(classes)), **options)
-    assert found.metrics().keys() == wanted.keys()
-    for name, value in wanted.items():
-        np.testing.assert_allclose(found.metrics()[name], value, err_msg=name, **EQUAL)
-    np.testing.assert_allclose(list(found.per_class.values()), np.transpose(each), **EQUAL)
-    np.testing.assert_array_equal(found.confusion, metrics.confusion_matrix(gold, predicted, labels=range(classes)))
+    assert result.metrics().keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(result.metrics()[name], value, err_msg=name, **EQUAL)
+    np.testing.assert_allclose(list(result.per_class.values()), np.transpose(each), **EQUAL)
+    np.testing.assert_array_equal(result.confusion, metrics.confusion_matrix(gold, predicted, labels=range(classes)))
 
 
 def test_labels_by_hand() -> None:
     """3 of class 1: two found, one missed; one false alarm among 3 of class 0."""
-    found = classification_scores(
+    result = classification_scores(
         ["no", "no", "no", "yes", "yes", "yes"], ["no", "no", "yes", "yes", "yes", "no"], ("no", "yes")
     )
-    assert found.confusion.tolist() == [[2, 1], [1, 2]]
-    assert found.per_class["yes"] == ClassScore(2 / 3, 2 / 3, 2 / 3, 3) and found.f1 == 2 / 3
-    assert found.matthews == pytest.approx((2 * 2 - 1 * 1) / 9, abs=1e-12) and found.log_loss is None
-    assert set(found.metrics()) == {"accuracy", "f1", "macro_f1", "matthews"}
+    assert result.confusion.tolist() == [[2, 1], [1, 2]]
+    assert result.per_class["yes"] == ClassScore(2 / 3, 2 / 3, 2 / 3, 3) and result.f1 == 2 / 3
+    assert result.matthews == pytest.approx((2 * 2 - 1 * 1) / 9, abs=1e-12) and result.log_loss is None
+    assert set(result.metrics()) == {"accuracy", "f1", "macro_f1", "matthews"}
 
 
 def test_constant_predictions_are_zero_not_undefined() -> None:
-    found = classification_scores([0, 1, 1, 0], [1, 1, 1, 1], ("a", "b"))
-    assert found.matthews == 0.0 and found.per_class["a"] == ClassScore(0.0, 0.0, 0.0, 2)
+    result = classification_scores([0, 1, 1, 0], [1, 1, 1, 1], ("a", "b"))
+    assert result.matthews == 0.0 and result.per_class["a"] == ClassScore(0.0, 0.0, 0.0, 2)
     assert classification_scores([1, 1], [0, 0], ("a", "b")).f1 == 0.0
     alone = classification_scores([1], [1], ("a", "b"))
     assert (alone.accuracy, alone.f1, alone.matthews, alone.macro_f1) == (1.0, 1.0, 0.0, 1.0)
@@ -124,17 +124,17 @@ NUMBERS = st.floats(-100, 100, allow_nan=False, width=32)
 @settings(max_examples=60)
 def test_numbers_as_scipy(pairs: list[tuple[float, float]]) -> None:
     gold, predicted = np.array(pairs, np.float32).T
-    found = regression_scores(gold, predicted)
+    result = regression_scores(gold, predicted)
     right, guess = gold.astype(np.float64), predicted.astype(np.float64)
-    np.testing.assert_allclose(found.mse, metrics.mean_squared_error(right, guess), rtol=1e-12)
+    np.testing.assert_allclose(result.mse, metrics.mean_squared_error(right, guess), rtol=1e-12)
     if np.ptp(right) == 0 or np.ptp(guess) == 0:
-        assert math.isnan(found.pearson) and math.isnan(found.spearman)
+        assert math.isnan(result.pearson) and math.isnan(result.spearman)
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        np.testing.assert_allclose(found.pearson, stats.pearsonr(right, guess)[0], **EQUAL)
-        np.testing.assert_allclose(found.spearman, stats.spearmanr(right, guess)[0], **EQUAL)
-    np.testing.assert_allclose(found.spearman, np.corrcoef(_ranks(right), _ranks(guess))[0, 1], **EQUAL)
+        np.testing.assert_allclose(result.pearson, stats.pearsonr(right, guess)[0], **EQUAL)
+        np.testing.assert_allclose(result.spearman, stats.spearmanr(right, guess)[0], **EQUAL)
+    np.testing.assert_allclose(result.spearman, np.corrcoef(_ranks(right), _ranks(guess))[0, 1], **EQUAL)
 
 
 def _ranks(column: np.ndarray) -> np.ndarray:
@@ -166,10 +166,10 @@ def test_numbers_refused(gold: list[float], predicted: list[float], message: str
 def test_similarity_is_of_cosines() -> None:
     draw = np.random.default_rng(0)
     one, other, gold = draw.normal(size=(40, 6)), draw.normal(size=(40, 6)), draw.integers(0, 6, 40)  # ties in gold
-    found = similarity_scores(one, other, gold)
-    wanted = [u @ v / np.sqrt(u @ u * (v @ v)) for u, v in zip(one, other, strict=True)]
-    np.testing.assert_allclose(found, (stats.pearsonr(wanted, gold)[0], stats.spearmanr(wanted, gold)[0]), **EQUAL)
-    np.testing.assert_allclose(similarity_scores(one * 7, other, gold), found, **EQUAL)
+    result = similarity_scores(one, other, gold)
+    expected = [u @ v / np.sqrt(u @ u * (v @ v)) for u, v in zip(one, other, strict=True)]
+    np.testing.assert_allclose(result, (stats.pearsonr(expected, gold)[0], stats.spearmanr(expected, gold)[0]), **EQUAL)
+    np.testing.assert_allclose(similarity_scores(one * 7, other, gold), result, **EQUAL)
     one[0] = 0.0
     assert math.isfinite(similarity_scores(one, other, gold).pearson)
     with pytest.raises(UserError, match="pairs"):
@@ -180,10 +180,10 @@ def test_similarity_is_of_cosines() -> None:
 
 def test_minimal_pairs_need_a_preference() -> None:
     good, bad = [-1.0, -2.0, -3.0, -4.0, -math.inf], [-2.0, -2.0, -1.0, -5.0, -math.inf]
-    found = minimal_pair_scores(good, bad, ["b", "a", "b", "b", "a"])
-    assert found.overall == PairScore(2 / 5, 5, 2)
-    assert list(found.groups.items()) == [("b", PairScore(2 / 3, 3, 0)), ("a", PairScore(0.0, 2, 2))]
-    assert found.macro_accuracy == pytest.approx(1 / 3) and found.overall.accuracy == 2 / 5
+    result = minimal_pair_scores(good, bad, ["b", "a", "b", "b", "a"])
+    assert result.overall == PairScore(2 / 5, 5, 2)
+    assert list(result.groups.items()) == [("b", PairScore(2 / 3, 3, 0)), ("a", PairScore(0.0, 2, 2))]
+    assert result.macro_accuracy == pytest.approx(1 / 3) and result.overall.accuracy == 2 / 5
     assert minimal_pair_scores(good, bad).groups == {}
 
 

@@ -18,8 +18,8 @@ PUNCTUATION = set("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 def plain(text: str) -> list[str]:
     """The words that count: a second reading, character by character."""
-    kept = "".join(character for character in text.lower() if character not in PUNCTUATION)
-    words = re.split(r"\b", kept)  # articles go where word characters end on both sides
+    cleaned = "".join(character for character in text.lower() if character not in PUNCTUATION)
+    words = re.split(r"\b", cleaned)  # articles go where word characters end on both sides
     return "".join(" " if word in ("a", "an", "the") else word for word in words).split()
 
 
@@ -28,17 +28,17 @@ def question(golds: Sequence[str], answer: str, version: str) -> tuple[float, fl
         golds = [gold for gold in golds if plain(gold)] or [""]
     exact, f1 = 0.0, 0.0
     for gold in golds:
-        right, found = plain(gold), plain(answer)
-        exact = max(exact, 1.0 if right == found else 0.0)
+        right, predicted = plain(gold), plain(answer)
+        exact = max(exact, 1.0 if right == predicted else 0.0)
         rest = list(right)
-        for word in found:
+        for word in predicted:
             if word in rest:
                 rest.remove(word)
         common = len(right) - len(rest)
-        if version == "2.0" and not (right and found):
-            f1 = max(f1, 1.0 if right == found else 0.0)
+        if version == "2.0" and not (right and predicted):
+            f1 = max(f1, 1.0 if right == predicted else 0.0)
         elif common:
-            f1 = max(f1, 2 * common / (len(right) + len(found)))
+            f1 = max(f1, 2 * common / (len(right) + len(predicted)))
     return exact, f1
 
 
@@ -49,10 +49,10 @@ def best_by_trying(
     order = sorted(range(len(raw)), key=lambda index: against[index])  # stable
     totals = []
     for size in range(len(raw) + 1):
-        given_answer = set(order[:size])
+        with_answer = set(order[:size])
         total = 0.0
         for index in range(len(raw)):
-            answers = index in given_answer and (answerable[index] or answered[index])
+            answers = index in with_answer and (answerable[index] or answered[index])
             total += raw[index] if answers and answerable[index] else 0.0
             total += 1.0 if not answerable[index] and not answers else 0.0
         totals.append(total)
@@ -77,20 +77,20 @@ def test_as_described(drawn: list[tuple[list[str], str, float]], threshold: floa
     if version == "1.1":
         drawn = [(golds or ["cat"], answer, score) for golds, answer, score in drawn]
     gold = {f"q{index}": golds for index, (golds, _, _) in enumerate(drawn)}
-    found = {f"q{index}": answer for index, (_, answer, _) in enumerate(drawn)}
+    answers = {f"q{index}": answer for index, (_, answer, _) in enumerate(drawn)}
     against = {f"q{index}": score for index, (_, _, score) in enumerate(drawn)}
-    scores = squad_scores(gold, found, against, threshold, version)
+    scores = squad_scores(gold, answers, against, threshold, version)
     raw = [question(golds, answer, version) for golds, answer, _ in drawn]
-    kept = raw
+    outcomes = raw
     if threshold is not None:
         none = [(float(not golds),) * 2 for golds, _, _ in drawn]
-        kept = [none[i] if drawn[i][2] > threshold else raw[i] for i in range(len(drawn))]
+        outcomes = [none[i] if drawn[i][2] > threshold else raw[i] for i in range(len(drawn))]
     for part, chosen in (
         (scores.overall, [True] * len(drawn)),
         (scores.has_answer, [bool(golds) for golds, _, _ in drawn]),
         (scores.no_answer, [not golds for golds, _, _ in drawn]),
     ):
-        mine = [pair for pair, take in zip(kept, chosen, strict=True) if take]
+        mine = [pair for pair, take in zip(outcomes, chosen, strict=True) if take]
         if not mine:
             assert part is None
             continue
@@ -135,11 +135,11 @@ PRINTED_1_1 = (33.333333333333336, 28.571428571428573)
 @pytest.mark.parametrize("threshold", PRINTED)
 def test_hostile_answers_as_the_script_prints(threshold: float | None) -> None:
     gold = {name: golds for name, (golds, _, _) in HOSTILE.items()}
-    found = {name: answer for name, (_, answer, _) in HOSTILE.items()}
-    scores = squad_scores(gold, found, {name: score for name, (*_, score) in HOSTILE.items()}, threshold, "2.0")
+    predicted = {name: answer for name, (_, answer, _) in HOSTILE.items()}
+    scores = squad_scores(gold, predicted, {name: score for name, (*_, score) in HOSTILE.items()}, threshold, "2.0")
     assert scores.has_answer is not None and scores.no_answer is not None and scores.best is not None
-    told = (scores.overall.exact_match, scores.overall.f1, scores.has_answer.exact_match, scores.has_answer.f1)
-    np.testing.assert_allclose((*told, scores.no_answer.exact_match), PRINTED[threshold], rtol=0, atol=1e-9)
+    reported = (scores.overall.exact_match, scores.overall.f1, scores.has_answer.exact_match, scores.has_answer.f1)
+    np.testing.assert_allclose((*reported, scores.no_answer.exact_match), PRINTED[threshold], rtol=0, atol=1e-9)
     best = (scores.best.exact_match, scores.best.exact_match_threshold, scores.best.f1, scores.best.f1_threshold)
     np.testing.assert_allclose(best, BEST, rtol=0, atol=1e-9)
     assert set(scores.metrics()) == {
@@ -157,12 +157,12 @@ def test_version_1_1_gives_no_overlap_to_empty_texts() -> None:
 
 def test_nothing_answered_needs_a_threshold_below_negative_scores() -> None:
     """Differences of scores may be negative: the script's 0 would not silence such a question."""
-    gold, found = {"a": [], "b": []}, {"a": "x", "b": "y"}
-    best = squad_scores(gold, found, {"a": -3.0, "b": -1.0}, version="2.0").best
+    gold, predicted = {"a": [], "b": []}, {"a": "x", "b": "y"}
+    best = squad_scores(gold, predicted, {"a": -3.0, "b": -1.0}, version="2.0").best
     assert best is not None and best.exact_match == 100.0 and best.f1_threshold < -3.0
-    silenced = squad_scores(gold, found, {"a": -3.0, "b": -1.0}, best.f1_threshold, "2.0")
+    silenced = squad_scores(gold, predicted, {"a": -3.0, "b": -1.0}, best.f1_threshold, "2.0")
     assert silenced.overall.f1 == 100.0
-    probabilities = squad_scores(gold, found, {"a": 0.3, "b": 0.9}, version="2.0").best
+    probabilities = squad_scores(gold, predicted, {"a": 0.3, "b": 0.9}, version="2.0").best
     assert probabilities is not None and probabilities.f1_threshold == 0.0
 
 
@@ -172,7 +172,7 @@ def test_normalisation_goes_in_this_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gold", "found", "more", "message"),
+    ("gold", "predicted", "more", "message"),
     [
         ({}, {}, {}, "nothing to score"),
         ({"a": ["x"]}, {"a": "x", "b": "y"}, {}, "1 gold questions, but 2"),
@@ -184,6 +184,6 @@ def test_normalisation_goes_in_this_order() -> None:
         ({"a": ["x"]}, {"a": "x"}, {"no_answer_scores": {"a": float("nan")}}, "question 'a' is nan"),
     ],
 )
-def test_refused(gold: dict, found: dict, more: dict, message: str) -> None:
+def test_refused(gold: dict, predicted: dict, more: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        squad_scores(gold, found, **more)
+        squad_scores(gold, predicted, **more)

@@ -52,7 +52,7 @@ def check_batch(features: Features, batch: Any) -> list[int]:
     """Everything in a batch is what the features say of the windows named in it; gives their numbers."""
     numbers = batch["example_numbers"]
     rows = len(batch["input_ids"])
-    seen = []
+    visited = []
     for row in range(rows):
         column = 0
         for slot, number in enumerate(numbers[row]):
@@ -60,7 +60,7 @@ def check_batch(features: Features, batch: Any) -> list[int]:
                 assert batch["example_weights"][row, slot] == 0
                 assert (numbers[row, slot:] == -1).all()
                 break
-            seen.append(int(number))
+            visited.append(int(number))
             here = slice(features.offsets[number], features.offsets[number + 1])
             length = here.stop - here.start
             there = slice(column, column + length)
@@ -79,45 +79,47 @@ def check_batch(features: Features, batch: Any) -> list[int]:
         assert (batch["input_ids"][row, column:] == 7).all() and (batch["token_labels"][row, column:] == -1).all()
         for name in ("segment_ids", "position_ids", "token_type_ids"):
             assert not batch[name][row, column:].any()
-    return seen
+    return visited
 
 
 @pytest.mark.parametrize("packing", [True, False])
 def test_every_window_once_an_epoch(packing: bool) -> None:
     features = windows(45)
-    found = batches(features, packing=packing)
-    assert (found.steps_per_epoch, found.num_steps) == (6, 12)
+    loader = batches(features, packing=packing)
+    assert (loader.steps_per_epoch, loader.num_steps) == (6, 12)
     for epoch in range(2):
-        seen = []
+        visited = []
         for step in range(6):
-            batch = found.batch(6 * epoch + step)
+            batch = loader.batch(6 * epoch + step)
             numbers = check_batch(features, batch)
-            assert sorted(numbers) == sorted(found.window_numbers(6 * epoch + step).tolist())
+            assert sorted(numbers) == sorted(loader.window_numbers(6 * epoch + step).tolist())
             assert len(numbers) == (8 if step < 5 else 5)
-            seen += numbers
-        assert sorted(seen) == list(range(45))
-    assert found.seq_len == 32 and found.num_sequences == (found.num_sequences if packing else 8)
-    assert found.max_examples == (found.max_examples if packing else 1)
-    assert found.sequences_per_epoch == {"train": found.num_sequences * 6}
-    assert found.padding == pytest.approx(1 - len(features.tokens) / (found.num_sequences * 32 * 6))
+            visited += numbers
+        assert sorted(visited) == list(range(45))
+    assert loader.seq_len == 32 and loader.num_sequences == (loader.num_sequences if packing else 8)
+    assert loader.max_examples == (loader.max_examples if packing else 1)
+    assert loader.sequences_per_epoch == {"train": loader.num_sequences * 6}
+    assert loader.padding == pytest.approx(1 - len(features.tokens) / (loader.num_sequences * 32 * 6))
 
 
 def test_shapes_and_types_are_static() -> None:
-    found = batches(windows(45), seq_len=64)
-    first = found.batch(0)
-    for cursor in range(1, found.num_steps):
-        batch = found.batch(cursor)
+    loader = batches(windows(45), seq_len=64)
+    first = loader.batch(0)
+    for cursor in range(1, loader.num_steps):
+        batch = loader.batch(cursor)
         assert {n: (a.shape, a.dtype) for n, a in batch.items()} == {n: (a.shape, a.dtype) for n, a in first.items()}
-    assert first["input_ids"].shape == (found.num_sequences, 64)
-    assert first["example_positions"].shape == first["class_labels"].shape == (found.num_sequences, found.max_examples)
-    wanted = {
+    assert first["input_ids"].shape == (loader.num_sequences, 64)
+    assert (
+        first["example_positions"].shape == first["class_labels"].shape == (loader.num_sequences, loader.max_examples)
+    )
+    expected = {
         "example_weights": "float32",
         "score_labels": "float32",
         "example_ids": "uint32",
         "example_epochs": "uint32",
         "example_draws": "uint32",
     }
-    assert all(array.dtype == wanted.get(name, "int32") for name, array in first.items())
+    assert all(array.dtype == expected.get(name, "int32") for name, array in first.items())
 
 
 def test_order_is_drawn_from_seed_and_epoch_or_given() -> None:
@@ -129,10 +131,10 @@ def test_order_is_drawn_from_seed_and_epoch_or_given() -> None:
         and one.window_numbers(0).tolist() != one.window_numbers(6).tolist()
     )
     orders = [np.arange(45), np.arange(45)[::-1]]
-    given_orders = batches(features, orders=orders)
-    assert given_orders.window_numbers(0).tolist() == list(range(8)) and given_orders.window_numbers(
-        6
-    ).tolist() == list(range(44, 36, -1))
+    explicit = batches(features, orders=orders)
+    assert explicit.window_numbers(0).tolist() == list(range(8)) and explicit.window_numbers(6).tolist() == list(
+        range(44, 36, -1)
+    )
     with pytest.raises(ValueError, match="orders were given for 1 epochs, 2 are needed"):
         batches(features, orders=orders[:1])
     with pytest.raises(ValueError, match="epoch 1 must hold each of 45 windows once"):
@@ -141,18 +143,18 @@ def test_order_is_drawn_from_seed_and_epoch_or_given() -> None:
 
 def test_epochs_need_not_be_whole_and_go_round() -> None:
     features = windows(45)
-    found = batches(features, epochs=1.5)
-    assert found.num_steps == 9
-    assert found.batch(12)["input_ids"].tolist() == found.batch(0)["input_ids"].tolist()  # behind skipped batches
+    loader = batches(features, epochs=1.5)
+    assert loader.num_steps == 9
+    assert loader.batch(12)["input_ids"].tolist() == loader.batch(0)["input_ids"].tolist()  # behind skipped batches
     assert batches(features, epochs=0.1).num_steps == 1
 
 
 def test_rows_are_the_least_that_suffice() -> None:
     features = windows(45)
-    found = batches(features)
-    used = [int((found.batch(c)["segment_ids"][:, 0] > 0).sum()) for c in range(12)]
-    examples = [int((found.batch(c)["example_numbers"] >= 0).sum(axis=1).max()) for c in range(12)]
-    assert found.num_sequences == max(used) < 8 and found.max_examples == max(examples) > 1
+    loader = batches(features)
+    used = [int((loader.batch(c)["segment_ids"][:, 0] > 0).sum()) for c in range(12)]
+    examples = [int((loader.batch(c)["example_numbers"] >= 0).sum(axis=1).max()) for c in range(12)]
+    assert loader.num_sequences == max(used) < 8 and loader.max_examples == max(examples) > 1
     assert batches(features, sequence_multiple=4).num_sequences == -(-max(used) // 4) * 4
     more = batches(features, sizes=(10,), min_examples=11, sequence_multiple=2)
     assert (more.num_sequences, more.max_examples) == (10, 11)
@@ -188,9 +190,13 @@ def test_sizes_are_those_with_the_least_sum() -> None:
         values = np.unique(needed_sequences)[:-1].tolist()
         for count in (1, 2, 3):
             chosen = [
-                (*own, int(needed_sequences.max())) for n in range(count) for own in itertools.combinations(values, n)
+                (*limits, int(needed_sequences.max()))
+                for n in range(count)
+                for limits in itertools.combinations(values, n)
             ]  # every way to choose them
-            costs = [sum(min(size for size in own if size >= each) for each in needed_sequences) for own in chosen]
+            costs = [
+                sum(min(size for size in limits if size >= each) for each in needed_sequences) for limits in chosen
+            ]
             sizes = choose_batch_sizes(needed_sequences, count)
             assert len(sizes) <= count and sum(min(s for s in sizes if s >= each) for each in needed_sequences) == min(
                 costs
@@ -200,13 +206,13 @@ def test_sizes_are_those_with_the_least_sum() -> None:
 @pytest.mark.parametrize("rows", [slice(2, 5), np.array([0, 3, 4])])
 def test_a_share_of_the_rows(rows: Any) -> None:
     features = windows(45)
-    found = batches(features, sizes=(6,), share=lambda count: rows)
-    whole, own = found.batch(4), found.batch(4, rows)
-    assert all(np.array_equal(own[name], array[rows]) for name, array in whole.items())
-    with found.prefetch(4, 6) as made:
+    loader = batches(features, sizes=(6,), share=lambda count: rows)
+    whole, part = loader.batch(4), loader.batch(4, rows)
+    assert all(np.array_equal(part[name], array[rows]) for name, array in whole.items())
+    with loader.prefetch(4, 6) as made:
         prefetched = list(made)
     assert [cursor for cursor, _ in prefetched] == [4, 5]
-    assert all(np.array_equal(prefetched[0][1][name], array) for name, array in own.items())
+    assert all(np.array_equal(prefetched[0][1][name], array) for name, array in part.items())
     shared = EvalBatches(features, batch_size=6, pad_id=7, vocab_size=VOCAB, share=lambda count: rows)
     alone = EvalBatches(features, batch_size=6, pad_id=7, vocab_size=VOCAB)
     for one, other in zip(shared, alone, strict=True):
@@ -216,21 +222,21 @@ def test_a_share_of_the_rows(rows: Any) -> None:
 @pytest.mark.parametrize(("packing", "num_lengths"), [(True, 1), (False, 1), (False, 3)])
 def test_evaluation_sees_every_window_once(packing: bool, num_lengths: int) -> None:
     features = windows(45)
-    found = EvalBatches(features, batch_size=6, pad_id=7, vocab_size=VOCAB, packing=packing, num_lengths=num_lengths)
-    seen = [number for batch in found for number in check_batch(features, batch)]
-    assert sorted(seen) == list(range(45))
-    shapes = [batch["input_ids"].shape for batch in found]
+    loader = EvalBatches(features, batch_size=6, pad_id=7, vocab_size=VOCAB, packing=packing, num_lengths=num_lengths)
+    visited = [number for batch in loader for number in check_batch(features, batch)]
+    assert sorted(visited) == list(range(45))
+    shapes = [batch["input_ids"].shape for batch in loader]
     assert {rows for rows, _ in shapes} == {6}
     assert {length for _, length in shapes} == ({32, 16, 8} if num_lengths > 1 else {32})
-    assert len({batch["class_labels"].shape for batch in found}) == 1
+    assert len({batch["class_labels"].shape for batch in loader}) == 1
     if not packing:
-        lengths = features.lengths[seen]
+        lengths = features.lengths[visited]
         assert (np.diff(lengths) <= 0).all()
-    assert len(found[1:]) == len(found) - 1 and np.array_equal(
-        found[-1]["input_ids"], found[len(found) - 1]["input_ids"]
+    assert len(loader[1:]) == len(loader) - 1 and np.array_equal(
+        loader[-1]["input_ids"], loader[len(loader) - 1]["input_ids"]
     )
     with pytest.raises(IndexError):
-        found[len(found)]
+        loader[len(loader)]
 
 
 def test_what_a_model_says_comes_back() -> None:
@@ -267,23 +273,23 @@ def test_packing_of_many_batches(lengths: list[list[int]], seq_len: int) -> None
     """No row is overfull, and none is opened where the window still fitted: best fit decreasing, one by one."""
     array = np.array(lengths, np.int32)
     rows = pack_batches(array, seq_len)
-    for own, row in zip(lengths, rows.tolist(), strict=True):
+    for sizes, row in zip(lengths, rows.tolist(), strict=True):
         rooms: list[int] = []
-        for place in np.argsort([-n for n in own], kind="stable").tolist():
-            length = own[place]
+        for window in np.argsort([-n for n in sizes], kind="stable").tolist():
+            length = sizes[window]
             if not length:
                 continue  # no window
-            fitting = [index for index, room in enumerate(rooms) if room >= length]
-            wanted = min(fitting, key=lambda index: (rooms[index], index)) if fitting else len(rooms)
-            assert row[place] == wanted
-            rooms = [*rooms, seq_len] if wanted == len(rooms) else rooms
-            rooms[wanted] -= length
+            fitting = [index for index, space in enumerate(rooms) if space >= length]
+            expected = min(fitting, key=lambda index: (rooms[index], index)) if fitting else len(rooms)
+            assert row[window] == expected
+            rooms = [*rooms, seq_len] if expected == len(rooms) else rooms
+            rooms[expected] -= length
 
 
 def test_planning_is_fast() -> None:
     """100,000 windows in 3 epochs of batches of 32."""
     features = windows(100_000, longest=60, class_labels=np.zeros(100_000, np.int32))
     began = time.process_time()
-    found = batches(features, batch_size=32, epochs=3.0, seq_len=128)
+    loader = batches(features, batch_size=32, epochs=3.0, seq_len=128)
     assert time.process_time() - began < 4.0  # half a second on a quiet machine
-    assert found.num_steps == 9375
+    assert loader.num_steps == 9375

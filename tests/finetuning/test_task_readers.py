@@ -23,9 +23,9 @@ def texts(
     data = content if isinstance(content, bytes) else content.encode()
     Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)
     config = task_config(**{"kind": "classification", "train": (f"{source}:{path}",)} | values)
-    found = read_examples(config, labelled=labelled)
-    assert isinstance(found, TextExamples)
-    return found
+    result = read_examples(config, labelled=labelled)
+    assert isinstance(result, TextExamples)
+    return result
 
 
 TSV = 'sentence\tlabel\nan "unpaired quote \t1\n\nlast\t0'
@@ -33,24 +33,24 @@ TSV = 'sentence\tlabel\nan "unpaired quote \t1\n\nlast\t0'
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a[1].tsv"])
 def test_tsv_has_no_quoting(tmp_path: Path, name: str) -> None:
-    found = texts(tmp_path / name, TSV, text_column="sentence")
-    assert found.texts == ['an "unpaired quote ', "last"] and found.labels == ["1", "0"]
-    assert found.ids == ["0", "1"] and found.pairs is None
-    assert [found.locations[i] for i in range(2)] == [f"{tmp_path / name}:2", f"{tmp_path / name}:4"]
+    result = texts(tmp_path / name, TSV, text_column="sentence")
+    assert result.texts == ['an "unpaired quote ', "last"] and result.labels == ["1", "0"]
+    assert result.ids == ["0", "1"] and result.pairs is None
+    assert [result.locations[i] for i in range(2)] == [f"{tmp_path / name}:2", f"{tmp_path / name}:4"]
 
 
 def test_a_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
     content = b"\xef\xbb\xbfQuality\t#1 String\t#2 String\r\n1\tx\ty\r\n0\tu\tv"
     columns = {"label_column": "Quality", "text_column": "#1 String", "pair_column": "#2 String"}
-    found = texts(tmp_path / "a", content, **columns)
-    assert (found.texts, found.pairs, found.labels) == (["x", "u"], ["y", "v"], ["1", "0"])
+    result = texts(tmp_path / "a", content, **columns)
+    assert (result.texts, result.pairs, result.labels) == (["x", "u"], ["y", "v"], ["1", "0"])
 
 
 def test_columns_by_number_without_a_header(tmp_path: Path) -> None:
-    found = texts(
+    result = texts(
         tmp_path / "a", "x\t1\tone\ny\t2\ttwo\n", header=False, text_column="0", label_column="-1", id_column="1"
     )
-    assert (found.texts, found.labels, found.ids) == (["x", "y"], ["one", "two"], ["1", "2"])
+    assert (result.texts, result.labels, result.ids) == (["x", "y"], ["one", "two"], ["1", "2"])
 
 
 @pytest.mark.parametrize("first", ["0\tx", "label\tsentence"])
@@ -65,28 +65,28 @@ def test_numbers_alone_do_not_tell_whether_there_is_a_header(tmp_path: Path, fir
 
 
 def test_csv_is_quoted(tmp_path: Path) -> None:
-    found = texts(tmp_path / "a", 'text,label\n"a, ""b""\nc",pos\nd,neg\n', "csv")
-    assert found.texts == ['a, "b"\nc', "d"] and found.labels == ["pos", "neg"]
-    assert found.locations[1] == f"{tmp_path / 'a'}:4"
+    result = texts(tmp_path / "a", 'text,label\n"a, ""b""\nc",pos\nd,neg\n', "csv")
+    assert result.texts == ['a, "b"\nc', "d"] and result.labels == ["pos", "neg"]
+    assert result.locations[1] == f"{tmp_path / 'a'}:4"
 
 
 def test_json_lines(tmp_path: Path) -> None:
     rows = [{"text": "a", "label": 1}, {"text": "b", "label": True}, {"text": "c", "label": "x "}]
-    found = texts(tmp_path / "a", "\n".join(map(json.dumps, rows)) + "\n \n", "jsonl")
-    assert found.labels == ["1", "true", "x"]
+    result = texts(tmp_path / "a", "\n".join(map(json.dumps, rows)) + "\n \n", "jsonl")
+    assert result.labels == ["1", "true", "x"]
 
 
 def test_regression_reads_numbers(tmp_path: Path) -> None:
-    found = texts(tmp_path / "a", "text\tlabel\nx\t-2.5\ny\t3", kind="regression")
-    assert found.scores == [-2.5, 3.0] and found.labels is None
+    result = texts(tmp_path / "a", "text\tlabel\nx\t-2.5\ny\t3", kind="regression")
+    assert result.scores == [-2.5, 3.0] and result.labels is None
 
 
 def test_globs_are_sorted_and_labels_can_be_left(tmp_path: Path) -> None:
     for name in "ba":
         (tmp_path / f"{name}.tsv").write_text(f"text\n{name}\n")
     config = TaskConfig("classification", (f"tsv:{tmp_path}/*.tsv",))
-    found = read_examples(config, labelled=False)
-    assert isinstance(found, TextExamples) and found.texts == ["a", "b"] and found.labels is None
+    result = read_examples(config, labelled=False)
+    assert isinstance(result, TextExamples) and result.texts == ["a", "b"] and result.labels is None
     assert read_examples(config, labelled=False, sources=[f"tsv:{tmp_path}/b.tsv"]).texts == ["b"]  # type: ignore[union-attr]
 
 
@@ -151,8 +151,8 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 def test_labels_are_sorted_or_given(tmp_path: Path) -> None:
     def names(values: list[str], **options: Any) -> tuple[str, ...]:
-        found = texts(tmp_path / "a", "text\tlabel\n" + "".join(f"x\t{value}\n" for value in values))
-        return collect_labels(TaskConfig("classification", ("tsv:a",), **options), found)
+        result = texts(tmp_path / "a", "text\tlabel\n" + "".join(f"x\t{value}\n" for value in values))
+        return collect_labels(TaskConfig("classification", ("tsv:a",), **options), result)
 
     assert names(["10", "9", "1", "-2"]) == ("-2", "1", "9", "10")
     assert names(["no", "10", "Yes"]) == ("10", "Yes", "no")
@@ -164,13 +164,13 @@ def test_labels_are_sorted_or_given(tmp_path: Path) -> None:
 
 
 def test_labels_to_numbers(tmp_path: Path) -> None:
-    found = texts(tmp_path / "a", "text\tlabel\nx\tneg\ny\t1\nz\tpos\nz\tsomewhat\n")
-    assert found.labels is not None
-    assert encode_labels(("neg", "pos"), found.labels[:3], found.locations).tolist() == [0, 1, 1]
+    result = texts(tmp_path / "a", "text\tlabel\nx\tneg\ny\t1\nz\tpos\nz\tsomewhat\n")
+    assert result.labels is not None
+    assert encode_labels(("neg", "pos"), result.labels[:3], result.locations).tolist() == [0, 1, 1]
     with pytest.raises(UserError, match=r"a:5: unknown label 'somewhat'; known are neg, pos"):
-        encode_labels(("neg", "pos"), found.labels, found.locations)
+        encode_labels(("neg", "pos"), result.labels, result.locations)
     with pytest.raises(UserError, match=r"a:3: unknown label '1'"):  # "1" is a number here, not a place
-        encode_labels(("neg", "2"), found.labels[:2], found.locations)
+        encode_labels(("neg", "2"), result.labels[:2], result.locations)
 
 
 CONLL = "-DOCSTART- -X- O\n\nEU NNP I-ORG\nsaid VBD O\n\n \nBonn NNP I-LOC\nParis NNP B-LOC\n-DOCSTART- -X- O\nHe PRP O"
@@ -178,16 +178,18 @@ CONLL = "-DOCSTART- -X- O\n\nEU NNP I-ORG\nsaid VBD O\n\n \nBonn NNP I-LOC\nPari
 
 def words(path: Path, content: str, source: str = "conll", labelled: bool = True, **values: Any) -> WordExamples:
     path.write_text(content)
-    found = read_examples(task_config(**{"kind": "tokens", "train": (f"{source}:{path}",)} | values), labelled=labelled)
-    assert isinstance(found, WordExamples)
-    return found
+    result = read_examples(
+        task_config(**{"kind": "tokens", "train": (f"{source}:{path}",)} | values), labelled=labelled
+    )
+    assert isinstance(result, WordExamples)
+    return result
 
 
 def test_conll_columns(tmp_path: Path) -> None:
-    found = words(tmp_path / "a", CONLL, tag_scheme="plain")
-    assert found.words == [["EU", "said"], ["Bonn", "Paris"], ["He"]]
-    assert found.tags == [["I-ORG", "O"], ["I-LOC", "B-LOC"], ["O"]] and not found.notes
-    assert [found.locations[i] for i in range(3)] == [f"{tmp_path / 'a'}:{line}" for line in (3, 7, 10)]
+    result = words(tmp_path / "a", CONLL, tag_scheme="plain")
+    assert result.words == [["EU", "said"], ["Bonn", "Paris"], ["He"]]
+    assert result.tags == [["I-ORG", "O"], ["I-LOC", "B-LOC"], ["O"]] and not result.notes
+    assert [result.locations[i] for i in range(3)] == [f"{tmp_path / 'a'}:{line}" for line in (3, 7, 10)]
     assert words(tmp_path / "a", CONLL, label_column="1", tag_scheme="plain").tags == [
         ["NNP", "VBD"],
         ["NNP", "NNP"],
@@ -199,8 +201,8 @@ def test_conll_columns(tmp_path: Path) -> None:
 
 def test_tags_of_lists(tmp_path: Path) -> None:
     row = {"tokens": ["EU", "said"], "tags": ["B-ORG", "O"], "n": 4}
-    found = words(tmp_path / "a", json.dumps(row), "jsonl", id_column="n")
-    assert (found.words, found.tags, found.ids) == ([["EU", "said"]], [["B-ORG", "O"]], ["4"])
+    result = words(tmp_path / "a", json.dumps(row), "jsonl", id_column="n")
+    assert (result.words, result.tags, result.ids) == ([["EU", "said"]], [["B-ORG", "O"]], ["4"])
     assert words(tmp_path / "a", json.dumps(row | {"tags": [3, 0]}), "jsonl").tags == [["3", "0"]]
 
 
@@ -242,20 +244,20 @@ def test_iob1_becomes_iob2(tmp_path: Path, iob1: str, iob2: str) -> None:
     lines = "".join(f"w {tag}\n" for tag in iob1.split())
     count = sum(a != b for a, b in zip(iob1.split(), iob2.split(), strict=True))
     for scheme in ("auto", "iob1"):
-        found = words(tmp_path / "a", lines, tag_scheme=scheme)
-        assert found.tags == [iob2.split()]
-        assert found.notes == [f"tags were IOB1: {count} entities that I- opened now begin with B- (IOB2)"] * (
+        result = words(tmp_path / "a", lines, tag_scheme=scheme)
+        assert result.tags == [iob2.split()]
+        assert result.notes == [f"tags were IOB1: {count} entities that I- opened now begin with B- (IOB2)"] * (
             count > 0
         )
 
 
 def squad(path: Path, content: Any, source: str = "squad", labelled: bool = True, **values: Any) -> QaExamples:
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    found = read_examples(
+    result = read_examples(
         task_config(**{"kind": "qa", "train": (f"{source}:{path}",), "max_length": 384} | values), labelled=labelled
     )
-    assert isinstance(found, QaExamples)
-    return found
+    assert isinstance(result, QaExamples)
+    return result
 
 
 def file_of(*paragraphs: Any) -> dict[str, Any]:
@@ -275,11 +277,11 @@ def test_squad(tmp_path: Path) -> None:
         {"context": "B.", "qas": [qas("q3", is_impossible=True)]},
         {"context": CONTEXT, "qas": [qas("q4", ("x", 0), is_impossible=True)]},
     )
-    found = squad(tmp_path / "a", content, allow_no_answer=True)
-    assert found.contexts == [CONTEXT, "B."] and found.context_of == [0, 0, 1, 0]
-    assert found.questions == ["q1?", "q2?", "q3?", "q4?"] and found.ids == ["q1", "q2", "q3", "q4"]
-    assert found.answers is not None and found.answers[0] == GoldAnswers(("cat", "A cat"), (2, 0))
-    assert found.answers[2:] == [GoldAnswers((), ())] * 2
+    result = squad(tmp_path / "a", content, allow_no_answer=True)
+    assert result.contexts == [CONTEXT, "B."] and result.context_of == [0, 0, 1, 0]
+    assert result.questions == ["q1?", "q2?", "q3?", "q4?"] and result.ids == ["q1", "q2", "q3", "q4"]
+    assert result.answers is not None and result.answers[0] == GoldAnswers(("cat", "A cat"), (2, 0))
+    assert result.answers[2:] == [GoldAnswers((), ())] * 2
     assert (
         squad(tmp_path / "a", file_of({"context": "B.", "qas": [{"id": "q", "question": "?"}]}), labelled=False).answers
         is None
@@ -289,8 +291,8 @@ def test_squad(tmp_path: Path) -> None:
 def test_squad_as_json_lines(tmp_path: Path) -> None:
     row = {"id": 5, "question": "q", "context": CONTEXT, "answers": {"text": ["cat"], "answer_start": [2]}}
     other = row | {"id": "6", "answers": [{"text": "cat", "answer_start": 2}]}
-    found = squad(tmp_path / "a", f"{json.dumps(row)}\n{json.dumps(other)}", "jsonl")
-    assert found.answers == [GoldAnswers(("cat",), (2,))] * 2 and found.ids == ["5", "6"]
+    result = squad(tmp_path / "a", f"{json.dumps(row)}\n{json.dumps(other)}", "jsonl")
+    assert result.answers == [GoldAnswers(("cat",), (2,))] * 2 and result.ids == ["5", "6"]
     for answers in ({"text": "cat", "answer_start": [2]}, {"text": ["cat", "a"], "answer_start": [2]}, [{"text": 1}]):
         with pytest.raises(
             UserError, match=r"a:1 \('5'\): (answers must be texts|2 answers, but not as many answer_start)"
@@ -328,10 +330,10 @@ def test_one_bad_answer_does_not_end_a_file(tmp_path: Path) -> None:
     bad = [qas("q3", (7, 0)), qas("q4"), {"id": "q5", "answers": []}]
     unplaced["answers"].append({"text": "cat"})
     content = file_of({"context": CONTEXT, "qas": [good, bad[0], unplaced, *bad[1:]]})
-    found = squad(tmp_path / "a", content, skip_invalid=True)
-    assert found.ids == ["q1", "q2"]
-    assert found.answers == [GoldAnswers(("cat",), (2,)), GoldAnswers(("sat", "cat"), (-1, -1))]
-    (note,) = found.notes
+    result = squad(tmp_path / "a", content, skip_invalid=True)
+    assert result.ids == ["q1", "q2"]
+    assert result.answers == [GoldAnswers(("cat",), (2,)), GoldAnswers(("sat", "cat"), (-1, -1))]
+    (note,) = result.notes
     assert note.startswith("3 questions are left out (task.qa.skip_invalid), first ") and "question 2 ('q3')" in note
 
 
@@ -341,8 +343,8 @@ def test_invalid_utf8_in_squad_and_replaced(tmp_path: Path) -> None:
     config = TaskConfig("qa", (f"squad:{tmp_path}/a",), max_length=384)
     with pytest.raises(UserError, match=r"a:8: invalid UTF-8"):
         read_examples(config)
-    found = read_examples(config, errors="replace")
-    assert isinstance(found, QaExamples) and found.contexts == [CONTEXT + "\ufffd"]
+    result = read_examples(config, errors="replace")
+    assert isinstance(result, QaExamples) and result.contexts == [CONTEXT + "\ufffd"]
     (tmp_path / "a").write_bytes(b"text\tlabel\na\xff\t1\n")
     table = read_examples(TaskConfig("classification", (f"tsv:{tmp_path}/a",)), errors="replace")
     assert isinstance(table, TextExamples) and table.texts == ["a\ufffd"]
@@ -366,9 +368,9 @@ def test_hub_data_sets(tmp_path: Path) -> None:
     rows = {"text": ["a", "b"], "label": [1, 0], "tokens": [["u", "v"], ["w"]], "tags": [[0, 1], [1]]}
     data = datasets.Dataset.from_dict(rows, features=features)
     with mock.patch.object(datasets, "load_dataset", lambda name, config, split: data):
-        found = read_examples(TaskConfig("classification", ("hub:owner/name::train",)))
-        assert isinstance(found, TextExamples) and (found.texts, found.labels) == (["a", "b"], ["pos", "neg"])
-        assert found.locations[1] == "hub data set owner/name::train, row 2"
+        result = read_examples(TaskConfig("classification", ("hub:owner/name::train",)))
+        assert isinstance(result, TextExamples) and (result.texts, result.labels) == (["a", "b"], ["pos", "neg"])
+        assert result.locations[1] == "hub data set owner/name::train, row 2"
         sentences = read_examples(TaskConfig("tokens", ("hub:owner/name::train",)))
         assert isinstance(sentences, WordExamples) and sentences.tags == [["O", "B-X"], ["B-X"]]
         with pytest.raises(UserError, match=r"owner/name::train: no field 'sentence' \(it has text, label"):

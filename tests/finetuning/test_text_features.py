@@ -44,24 +44,25 @@ def test_as_transformers(family: str, cut: str) -> None:
         first = [text or "cat" for text in first]
     pairs = None if cut == "single" else second
     rule = "longest_first" if cut == "single" else cut
-    found = text_data(
+    result = text_data(
         config(max_length=max_len, truncation=rule, pair_column=pairs and "b"),
         examples(first, pairs),
         trained(family),
         (),
     )
-    wanted = theirs(family)(first, pairs, truncation=rule, max_length=max_len)
-    features = found.features
-    assert windows(features, features.tokens) == wanted["input_ids"]
+    expected = theirs(family)(first, pairs, truncation=rule, max_length=max_len)
+    features = result.features
+    assert windows(features, features.tokens) == expected["input_ids"]
     if FAMILIES[family].token_types:
-        assert windows(features, features.token_types) == wanted["token_type_ids"]
+        assert windows(features, features.token_types) == expected["token_type_ids"]
     else:
         assert not features.token_types.any()
     whole = theirs(family)(first, pairs)["input_ids"]
     num_truncated = sum(len(ids) > max_len for ids in whole)
     assert 0 < num_truncated < 60
     assert (
-        found.notes[-1].startswith(f"{num_truncated} of 60 examples (") and f"task.truncation={rule}" in found.notes[-1]
+        result.notes[-1].startswith(f"{num_truncated} of 60 examples (")
+        and f"task.truncation={rule}" in result.notes[-1]
     )
     summary_position = features.tokens[features.offsets[:-1] + features.summary_position]
     if family == "gpt2":
@@ -77,8 +78,8 @@ def test_as_transformers(family: str, cut: str) -> None:
 def test_special_pieces_in_a_text(family: str) -> None:
     tokenizer = trained(family)
     text = f"The cat {tokenizer.tokens[tokenizer.sep_id]} sat{tokenizer.tokens[tokenizer.mask_id]}"
-    found = text_data(config(), examples([text]), tokenizer, ())
-    assert found.features.tokens.tolist() == theirs(family)(text)["input_ids"]
+    result = text_data(config(), examples([text]), tokenizer, ())
+    assert result.features.tokens.tolist() == theirs(family)(text)["input_ids"]
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlnet"])
@@ -96,15 +97,17 @@ def test_a_file_without_a_layout_gets_the_familys(tmp_path: Path, family: str) -
 
 def test_cut_lengths_of_every_pair() -> None:
     """Token by token, as BERT's own loop does it: the longer text loses its last, the second where both are equal."""
-    room = 7
+    capacity = 7
     both = np.stack(np.meshgrid(np.arange(12), np.arange(12)), -1).reshape(-1, 2)
-    first, second = truncated_lengths([both[:, 0], both[:, 1]], room, "longest_first")
+    first, second = truncated_lengths([both[:, 0], both[:, 1]], capacity, "longest_first")
     for (a, b), new in zip(both.tolist(), zip(first.tolist(), second.tolist(), strict=True), strict=True):
-        assert sum(new) == min(a + b, room)
+        assert sum(new) == min(a + b, capacity)
         assert new[0] <= a and new[1] <= b
-        if a + b > room:
-            assert new == ((a, room - a) if a <= room // 2 else (room - b, b) if b <= room // 2 else new)
-            if min(a, b) > room // 2:
+        if a + b > capacity:
+            assert new == (
+                (a, capacity - a) if a <= capacity // 2 else (capacity - b, b) if b <= capacity // 2 else new
+            )
+            if min(a, b) > capacity // 2:
                 assert new == ((3, 4) if a <= b else (4, 3))
 
 
@@ -133,8 +136,8 @@ def test_labels_and_swapped_pairs() -> None:
     assert once.labels["class_labels"].tolist() == [0, 1] and once.labels["class_labels"].dtype == np.int32
     twice = text_data(task, some, trained("bert"), ("no", "yes"), training=True).features
     assert twice.labels["class_labels"].tolist() == [0, 1, 0, 1] and twice.example.tolist() == [0, 1, 0, 1]
-    wanted = theirs("bert")([*some.texts, "a mat", "the fence"], ["a mat", "the fence", *some.texts])
-    assert windows(twice, twice.tokens) == wanted["input_ids"]
-    assert windows(twice, twice.token_types) == wanted["token_type_ids"]
+    expected = theirs("bert")([*some.texts, "a mat", "the fence"], ["a mat", "the fence", *some.texts])
+    assert windows(twice, twice.tokens) == expected["input_ids"]
+    assert windows(twice, twice.token_types) == expected["token_type_ids"]
     with pytest.raises(UserError, match=r"file:2: unknown label 'yes'"):
         text_data(task, some, trained("bert"), ("no", "maybe"))

@@ -35,8 +35,8 @@ def tags_of(sentences: list[list[str]]) -> list[list[str]]:
 def aligned(words: list[int | None], tags: list[str]) -> list[int]:
     """The labels of the pieces, by the words that transformers says they are of."""
     return [
-        LABELS.index(tags[word]) if word is not None and word not in words[:place] else -1
-        for place, word in enumerate(words)
+        LABELS.index(tags[word]) if word is not None and word not in words[:index] else -1
+        for index, word in enumerate(words)
     ]
 
 
@@ -44,15 +44,15 @@ def aligned(words: list[int | None], tags: list[str]) -> list[int]:
 def test_as_transformers(family: str) -> None:
     sentences = SENTENCES + LONG
     tags = tags_of(sentences)
-    found = data(family, sentences, tags)
-    features = found.features
+    result = data(family, sentences, tags)
+    features = result.features
     byte_level = family in ("roberta", "gpt2", "deberta", "modernbert")
     tokenizer = theirs(family, add_prefix_space=True) if byte_level else theirs(family)
     for index, sentence in enumerate(sentences):
-        wanted = tokenizer(sentence, is_split_into_words=True, truncation=True, max_length=32)
+        expected = tokenizer(sentence, is_split_into_words=True, truncation=True, max_length=32)
         here = slice(features.offsets[index], features.offsets[index + 1])
-        assert features.tokens[here].tolist() == wanted["input_ids"]
-        assert features.labels["token_labels"][here].tolist() == aligned(wanted.word_ids(), tags[index])
+        assert features.tokens[here].tolist() == expected["input_ids"]
+        assert features.labels["token_labels"][here].tolist() == aligned(expected.word_ids(), tags[index])
 
 
 @pytest.mark.parametrize("family", ["roberta", "deberta-v3", "xlnet"])
@@ -80,22 +80,22 @@ def test_a_blank_goes_before_words_of_byte_level_pieces() -> None:
 
 def test_predictions_come_back_as_words() -> None:
     tags = tags_of(SENTENCES)
-    found = data("bert", SENTENCES, tags, max_len=128)
-    labels = found.features.labels["token_labels"]
-    assert found.predicted_tags(np.where(labels < 0, 0, labels)) == tags
-    assert found.notes == ()
-    assert [LABELS[i] for i in labels[found.first_token_of_word]] == [tag for sentence in tags for tag in sentence]
+    result = data("bert", SENTENCES, tags, max_len=128)
+    labels = result.features.labels["token_labels"]
+    assert result.predicted_tags(np.where(labels < 0, 0, labels)) == tags
+    assert result.notes == ()
+    assert [LABELS[i] for i in labels[result.first_token_of_word]] == [tag for sentence in tags for tag in sentence]
 
 
 def test_words_that_are_not_seen() -> None:
-    found = data("bert", LONG, tags_of(LONG), max_len=12)
-    kept = len(theirs("bert").tokenize("unbelievably"))
-    num_seen = -(-10 // kept)
-    predicted = found.predicted_tags(np.zeros(len(found.features.tokens), np.int32))
-    assert predicted[0] == ["B-X"] * num_seen + ["O"] * (40 - num_seen)
+    result = data("bert", LONG, tags_of(LONG), max_len=12)
+    num_tokens = len(theirs("bert").tokenize("unbelievably"))
+    num_read = -(-10 // num_tokens)
+    predicted = result.predicted_tags(np.zeros(len(result.features.tokens), np.int32))
+    assert predicted[0] == ["B-X"] * num_read + ["O"] * (40 - num_read)
     assert predicted[2] == ["B-X", "O", "B-X"]  # the tokenizer drops the second
-    lost = 40 - num_seen
-    assert found.notes == (
+    lost = 40 - num_read
+    assert result.notes == (
         f"1 of 3 sentences (33.3%) are too long and were cut (task.max_length=12; {lost} words are not read)",
         "1 words have no tokens (the tokenizer drops their characters) and no prediction",
     )

@@ -59,7 +59,7 @@ _ACTIVATIONS = (
     *("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh", "mish", "linear", "x"),
     *("GELU", "", None, 3, ["gelu"]),
 )
-_THEIR_OWN = (
+_THEIR_ERRORS = (
     "expected float, got int",
     "'pad_token_id' expected int",
     "'NoneType' and 'float'",
@@ -110,12 +110,12 @@ class Subject:
         cls = self.config_class
         module = importlib.import_module(cls.__module__.replace(".configuration_", ".modeling_"))
         members = inspect.getmembers(cls, lambda each: isinstance(each, property))
-        found = _EXTRA_KEYS | {name for name, each in members if each.fset} | set(cls.attribute_map)
-        found |= {field.name for field in dataclasses.fields(cls)} | set(self.values) | set(self.family.fields)
-        found |= {key for key, *_ in (*self.family.refused, *self.family.training_only)}
+        result = _EXTRA_KEYS | {name for name, each in members if each.fset} | set(cls.attribute_map)
+        result |= {field.name for field in dataclasses.fields(cls)} | set(self.values) | set(self.family.fields)
+        result |= {key for key, *_ in (*self.family.refused, *self.family.training_only)}
         for source in (cls, module):
-            found |= set(_MENTIONED.findall(inspect.getsource(source)))
-        return sorted(found - _LEFT_ALONE)
+            result |= set(_MENTIONED.findall(inspect.getsource(source)))
+        return sorted(result - _LEFT_ALONE)
 
     def candidates(self, key: str) -> tuple[Any, ...]:
         """Returns values for a key; of wrong kinds only where bertjax reads it."""
@@ -134,15 +134,15 @@ class Subject:
 
 def subjects() -> dict[str, Subject]:
     """Returns the families by name."""
-    found = {}
+    result = {}
     for name, family in FAMILIES.items():
         if "auto_map" in family.constants:  # no class in transformers
             continue
         config_class = f"{list(family.architectures)[-1][:-5]}Config"
         case = next(case for case in CASES if case.config_class == config_class)
         values = json.loads(json.dumps(case.config | {"model_type": family.model_type}))
-        found[name] = Subject(family, values, getattr(transformers, config_class))
-    return found
+        result[name] = Subject(family, values, getattr(transformers, config_class))
+    return result
 
 
 def single_changes(subject: Subject) -> Iterator[Values]:
@@ -221,7 +221,7 @@ def disagreement(subject: Subject, values: Values) -> str:
             theirs = build(subject, values)
             expected = [run(theirs, training) for training in (False, True)]
         except Exception as error:
-            return "" if warned.texts or _is_their_own(error) else f"transformers refuses it: {_short(error)}"
+            return "" if warned.texts or _is_their_error(error) else f"transformers refuses it: {_short(error)}"
         try:
             ours = build(subject, rendered)
             ours.load_state_dict(theirs.state_dict())
@@ -237,13 +237,13 @@ def disagreement(subject: Subject, values: Values) -> str:
     return ""
 
 
-def _is_their_own(error: Exception) -> bool:
+def _is_their_error(error: Exception) -> bool:
     """Returns whether a refusal is one that bertjax need not share.
 
     Whole numbers are floats in JSON; no model is drawn from scratch with the numbers of a file; XLNet's d_head is
     computed before other names of its factors are read; answer heads with other than two outputs have a refused shape.
     """
-    return isinstance(error, ZeroDivisionError) or any(text in str(error) for text in _THEIR_OWN)
+    return isinstance(error, ZeroDivisionError) or any(text in str(error) for text in _THEIR_ERRORS)
 
 
 def _short(error: Exception) -> str:

@@ -122,13 +122,13 @@ def assert_same_gradients(
     with jax.default_matmul_precision("float32"):
         value, gradient = jax.jit(jax.value_and_grad(loss))(ours.params)
     np.testing.assert_allclose(float(value), expected.item(), rtol=1e-6)
-    found = _named(ours, gradient)
-    wanted = {name: parameter.grad for name, parameter in theirs.named_parameters() if parameter.grad is not None}
-    assert set(found) == set(wanted)
+    result = _named(ours, gradient)
+    reference = {name: parameter.grad for name, parameter in theirs.named_parameters() if parameter.grad is not None}
+    assert set(result) == set(reference)
     gaps = {}
-    for name, mine in found.items():
+    for name, mine in result.items():
         rows = _compared_rows(theirs, name, mine.shape[0])
-        mine, yours = mine[rows], wanted[name].numpy()[rows]
+        mine, yours = mine[rows], reference[name].numpy()[rows]
         gaps[name] = float(np.abs(mine - yours).max() / max(np.abs(yours).max(), 1e-2))
     worst = max(gaps, key=gaps.__getitem__)
     assert gaps[worst] <= tolerance, (worst, gaps[worst])

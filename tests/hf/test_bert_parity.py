@@ -36,8 +36,8 @@ def batch() -> Arrays:
 
 def assert_agree(ours: PretrainedModel, theirs: Any, inputs: Arrays) -> None:
     expected = run_transformers(theirs, inputs, output_hidden_states=True).hidden_states[-1].numpy()
-    found = np.asarray(ours(**inputs).last_hidden_state)
-    assert np.abs(found - expected).max() <= TOLERANCE
+    result = np.asarray(ours(**inputs).last_hidden_state)
+    assert np.abs(result - expected).max() <= TOLERANCE
 
 
 def test_auto_classes_find_their_way(tmp_path: Path) -> None:
@@ -95,6 +95,6 @@ def test_a_spanbert_keeps_its_span_boundary_head(tmp_path: Path) -> None:
     model, info = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "m", output_loading_info=True)
     assert type(model).__name__ == "BertForMaskedLM" and not any(info.values())
     inputs = {"input_ids": np.arange(12)[None] + 3, "attention_mask": np.ones((1, 12), np.int64)}
-    found = np.asarray(back(**inputs).mlm_logits)
-    assert np.abs(found - run_transformers(model.eval(), inputs).logits.numpy()).max() <= TOLERANCE
+    result = np.asarray(back(**inputs).mlm_logits)
+    assert np.abs(result - run_transformers(model.eval(), inputs).logits.numpy()).max() <= TOLERANCE
     assert "span-boundary head" in (tmp_path / "m" / "README.md").read_text()

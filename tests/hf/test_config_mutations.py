@@ -30,13 +30,13 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 
 def misread(subject: Subject, draw: random.Random, count: int) -> list[str]:
-    found = []
+    result = []
     for _ in range(count):
         changes = draw_changes(subject, draw)
         values = subject.changed(changes, draw.choice(list(subject.family.architectures)))
         if problem := disagreement(subject, values):
-            found.append(f"{changes}: {problem}")
-    return found
+            result.append(f"{changes}: {problem}")
+    return result
 
 
 def test_random_changes(subject: Subject) -> None:

@@ -90,13 +90,13 @@ def test_the_decoder_comes_back_and_transformers_does_without(tmp_path: Path, un
         ours.params["decoder_positions"]["embedding"], params["decoder_positions"]["embedding"]
     )
     name = "DebertaForMaskedLM" if family == "deberta" else "DebertaV2ForMaskedLM"
-    theirs, told = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True)
-    assert not any(told.values()), told
+    theirs, info = getattr(transformers, name).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info.values()), info
     with torch.no_grad():
         expected = theirs.eval()(torch.tensor(IDS), output_hidden_states=True)
-    found = ours(IDS, output_hidden_states=True)
-    np.testing.assert_allclose(found.hidden_states[-1], expected.hidden_states[-1], atol=2e-5)
-    assert np.abs(found.mlm_logits - expected.logits.numpy()).max() > 0.01  # theirs are read from the last layer
+    result = ours(IDS, output_hidden_states=True)
+    np.testing.assert_allclose(result.hidden_states[-1], expected.hidden_states[-1], atol=2e-5)
+    assert np.abs(result.mlm_logits - expected.logits.numpy()).max() > 0.01  # theirs are read from the last layer
     plain = dataclasses.replace(ours, config=dataclasses.replace(config, enhanced_decoder=False))
     plain.params = {key: value for key, value in ours.params.items() if key != "decoder_positions"}
     np.testing.assert_allclose(plain(IDS).mlm_logits, expected.logits, atol=2e-5)
@@ -153,7 +153,7 @@ def test_what_config_json_must_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "values", "told"),
+    ("family", "values", "message"),
     [
         ("deberta", {"relative_attention": False}, "pos_att_type needs relative_attention"),
         ("deberta", {"pos_att_type": "c2p|p2p"}, "known are c2p, p2c"),
@@ -173,8 +173,8 @@ def test_what_config_json_must_say() -> None:
         ),
     ],
 )
-def test_other_maths_is_refused(family: str, values: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_other_maths_is_refused(family: str, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         FAMILIES[family].parse_config(SIZES | values)
 
 

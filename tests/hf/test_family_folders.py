@@ -142,5 +142,5 @@ def test_published_models_fit_the_classes_of_their_family(name: str) -> None:
     family = FAMILIES[config.family]
     for architecture, heads in family.architectures.items():
         held = family.parse_config(family.render_config(config, architecture))
-        differing, beside = compare_configs(config, held, heads, family.make_keymap(config), heads)
-        assert differing == beside, architecture
+        differing, extra = compare_configs(config, held, heads, family.make_keymap(config), heads)
+        assert differing == extra, architecture

@@ -124,11 +124,11 @@ def test_what_the_hub_says_is_passed_on(folder: Path) -> None:
 
 def test_the_library_has_what_we_ask_of_it() -> None:
     inspect, hub = pytest.importorskip("inspect"), pytest.importorskip("huggingface_hub")
-    asked = {
+    methods = {
         "whoami": set(),
         "repo_exists": {"repo_id"},
         "create_repo": {"repo_id", "private", "exist_ok"},
         "upload_folder": {"repo_id", "folder_path", "commit_message", "delete_patterns"},
     }
-    for name, arguments in asked.items():
+    for name, arguments in methods.items():
         assert arguments <= set(inspect.signature(getattr(hub.HfApi, name)).parameters)

@@ -69,8 +69,8 @@ class Words:
         from tokenizers import Tokenizer, models, pre_tokenizers
 
         self.shift, self.training_shift = shift, training_shift
-        pieces = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz.!?"][:size]
-        self.inner = Tokenizer(models.WordPiece({p: i for i, p in enumerate(pieces)}, unk_token="[UNK]"))
+        tokens = ["[UNK]", *"abcdefghijklmnopqrstuvwxyz.!?"][:size]
+        self.inner = Tokenizer(models.WordPiece({p: i for i, p in enumerate(tokens)}, unk_token="[UNK]"))
         self.inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         if size > 30:
             self.inner.add_tokens([f"extra{i}" for i in range(size - 30)])

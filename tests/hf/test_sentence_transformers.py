@@ -6,6 +6,7 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,10 +78,10 @@ def test_pooling_is_over_real_tokens(model: PretrainedModel) -> None:
     hidden = np.asarray(model(ids, mask).last_hidden_state, np.float64)
     means = np.stack([row[real > 0].mean(0) for row, real in zip(hidden, mask, strict=True)])
     firsts = np.stack([hidden[0, 0], hidden[1, 6], hidden[2, 0]])
-    for mode, wanted in (("mean", means), ("cls", firsts)):
-        found = embed_ids(model, ids, mask, pooling=Pooling(mode, normalize=False))
-        np.testing.assert_allclose(found, wanted, atol=2e-6)
-        scaled = wanted / np.linalg.norm(wanted, axis=1, keepdims=True)
+    for mode, expected in (("mean", means), ("cls", firsts)):
+        result = embed_ids(model, ids, mask, pooling=Pooling(mode, normalize=False))
+        np.testing.assert_allclose(result, expected, atol=2e-6)
+        scaled = expected / np.linalg.norm(expected, axis=1, keepdims=True)
         np.testing.assert_allclose(embed_ids(model, ids, mask, pooling=Pooling(mode)), scaled, atol=2e-6)
 
 

@@ -99,8 +99,8 @@ def test_a_head_without_a_class_lies_beside_and_comes_back(folder: Path) -> None
         "model.safetensors",
     ]
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
-    beside = load_file(folder / "bertjax.safetensors")
-    assert all(name.startswith("span_head.") for name in beside) and beside["span_head.bias"].shape == (30,)
+    extra = load_file(folder / "bertjax.safetensors")
+    assert all(name.startswith("span_head.") for name in extra) and extra["span_head.bias"].shape == (30,)
     assert not any("span" in name for name in load_file(folder / "model.safetensors"))
     model = load_pretrained(folder)
     assert model.heads == SPAN_HEADS and model.config.span_positions == 7

@@ -104,8 +104,8 @@ def test_targets_have_logits_and_no_other_head_does(model: PretrainedModel) -> N
     assert out.token_logits is None and out.sequence_logits is None
 
 
-def one_hot(*places: int) -> np.ndarray:
-    return np.broadcast_to(np.eye(S)[list(places)], (B, len(places), S))
+def one_hot(*positions: int) -> np.ndarray:
+    return np.broadcast_to(np.eye(S)[list(positions)], (B, len(positions), S))
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_lengths_of_zero_mean_no_limit(model: PretrainedModel, tmp_path: Path) -
     model.save_pretrained(tmp_path / "m")
     file = tmp_path / "m" / "config.json"
     values = json.loads(file.read_text())
-    for given, expected in (({"mem_len": 0, "reuse_len": 0}, (None, None)), ({}, (6, None))):
-        file.write_text(json.dumps(values | given))
+    for options, expected in (({"mem_len": 0, "reuse_len": 0}, (None, None)), ({}, (6, None))):
+        file.write_text(json.dumps(values | options))
         config = load_pretrained(tmp_path / "m").config
         assert (config.mem_len, config.reuse_len) == expected
     del values["mem_len"]  # absent: the default of XLNetConfig

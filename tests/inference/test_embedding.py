@@ -37,16 +37,16 @@ def test_vectors_as_transformers(family: str, tmp_path: Path) -> None:
         encoded = tokenizer(text, return_tensors="pt", truncation=True, max_length=LONGEST)
         with torch.no_grad():
             states.append(model.base_model(**encoded).last_hidden_state[0].numpy())
-    place = -1 if family in ("xlnet", "gpt2") else 0
-    wanted = {"mean": [state.mean(0) for state in states], "cls": [state[place] for state in states]}
-    ours, pieces = load_pretrained(tmp_path), load_tokenizer(tmp_path)
-    for mode, vectors in wanted.items():
-        embedder = Embedder(ours, pieces, Pooling(mode, False, LONGEST), tokens=100)
+    index = -1 if family in ("xlnet", "gpt2") else 0
+    expected = {"mean": [state.mean(0) for state in states], "cls": [state[index] for state in states]}
+    ours, vocabulary = load_pretrained(tmp_path), load_tokenizer(tmp_path)
+    for mode, vectors in expected.items():
+        embedder = Embedder(ours, vocabulary, Pooling(mode, False, LONGEST), tokens=100)
         np.testing.assert_allclose(embedder(TEXTS), vectors, atol=1e-5, err_msg=mode)
         assert embedder.num_truncated == sum(len(tokenizer(text)["input_ids"]) > LONGEST for text in TEXTS) > 0
-    scaled = Embedder(ours, pieces, Pooling("mean", True, LONGEST), tokens=100)(TEXTS)
-    lengths = np.linalg.norm(wanted["mean"], axis=1, keepdims=True)
-    np.testing.assert_allclose(scaled, wanted["mean"] / lengths, atol=1e-5)
+    scaled = Embedder(ours, vocabulary, Pooling("mean", True, LONGEST), tokens=100)(TEXTS)
+    lengths = np.linalg.norm(expected["mean"], axis=1, keepdims=True)
+    np.testing.assert_allclose(scaled, expected["mean"] / lengths, atol=1e-5)
 
 
 def test_texts_are_read_in_windows_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,15 +75,15 @@ def test_refused(tmp_path: Path) -> None:
 
 def test_batches_hold_every_text_once_in_few_shapes() -> None:
     lengths = np.random.default_rng(0).integers(1, 301, 2000)
-    found = list(batch_by_length(lengths, 300, 2048))
-    members = np.concatenate([batch.members[: batch.num_real] for batch in found])
+    result = list(batch_by_length(lengths, 300, 2048))
+    members = np.concatenate([batch.members[: batch.num_real] for batch in result])
     assert sorted(members.tolist()) == list(range(2000))
-    assert all((lengths[batch.members] <= batch.length).all() for batch in found)
-    assert all(len(batch.members) * batch.length <= 2048 for batch in found)
-    assert all(earlier.length >= later.length for earlier, later in itertools.pairwise(found))
-    shapes = {(len(batch.members), batch.length) for batch in found}
+    assert all((lengths[batch.members] <= batch.length).all() for batch in result)
+    assert all(len(batch.members) * batch.length <= 2048 for batch in result)
+    assert all(earlier.length >= later.length for earlier, later in itertools.pairwise(result))
+    shapes = {(len(batch.members), batch.length) for batch in result}
     assert len(shapes) <= 25 and max(length for _, length in shapes) == 300
-    padding = 1 - lengths.sum() / sum(len(batch.members) * batch.length for batch in found)
+    padding = 1 - lengths.sum() / sum(len(batch.members) * batch.length for batch in result)
     assert padding < 0.25, f"{padding:.2f} of all places are padding"
     assert all(rows.bit_count() == 1 for rows, _ in shapes), "rows of few numbers, too"
     alone = list(batch_by_length(np.array([5000]), None, 2048))

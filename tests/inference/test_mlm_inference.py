@@ -66,13 +66,13 @@ def test_as_a_forward_pass_over_masks(config: EncoderConfig) -> None:
     rows, hidden, positions = drawn()
     model = model_of(config)
     out = model(np.where(hidden, MASK, rows.input_ids), rows.attention_mask)
-    wanted = np.take_along_axis(np.asarray(out.mlm_logits), positions[:, :, None], axis=1)
+    expected = np.take_along_axis(np.asarray(out.mlm_logits), positions[:, :, None], axis=1)
     how = MaskMode(MASK, False)
     assert how == choose_mask_mode(model, MASK, two_streams=False)
-    found = np.asarray(masked_token_logits(model, rows, hidden, positions, how))
-    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    result = np.asarray(masked_token_logits(model, rows, hidden, positions, how))
+    np.testing.assert_allclose(result, expected, atol=2e-5)
     words = np.take_along_axis(rows.input_ids, positions, axis=1)
-    probs = np.exp(wanted) / np.exp(wanted).sum(-1, keepdims=True)
+    probs = np.exp(expected) / np.exp(expected).sum(-1, keepdims=True)
     of_words = np.take_along_axis(probs, words[:, :, None], axis=2)[:, :, 0]
     log_probs = masked_token_log_probs(model, rows, hidden, positions, words, how)
     np.testing.assert_allclose(log_probs, np.log(of_words), atol=2e-5)
@@ -85,8 +85,8 @@ def test_two_streams_are_those_of_an_order() -> None:
     assert how.two_streams
     perm_mask = np.broadcast_to(hidden[:, None], (3, 9, 9)).astype(np.int32)
     out = model(rows.input_ids, rows.attention_mask, perm_mask=perm_mask, target_mapping=np.eye(9)[positions])
-    found = masked_token_logits(model, rows, hidden, positions, how)
-    np.testing.assert_allclose(found, out.mlm_logits, atol=2e-5)
+    result = masked_token_logits(model, rows, hidden, positions, how)
+    np.testing.assert_allclose(result, out.mlm_logits, atol=2e-5)
 
 
 def test_a_hidden_word_is_never_read() -> None:
@@ -95,8 +95,8 @@ def test_a_hidden_word_is_never_read() -> None:
     for config in (PLAIN, ENHANCED, RELATIVE):
         model = model_of(config)
         how = choose_mask_mode(model, MASK)
-        found = [np.asarray(masked_token_logits(model, each, hidden, positions, how)) for each in (rows, other)]
-        np.testing.assert_array_equal(*found)
+        result = [np.asarray(masked_token_logits(model, each, hidden, positions, how)) for each in (rows, other)]
+        np.testing.assert_array_equal(*result)
 
 
 def test_a_causal_place_predicts_the_next() -> None:
@@ -105,9 +105,9 @@ def test_a_causal_place_predicts_the_next() -> None:
     words = np.take_along_axis(rows.input_ids, np.minimum(positions + 1, 8), axis=1)
     logits = np.asarray(model(rows.input_ids, rows.attention_mask).mlm_logits)
     chosen = np.take_along_axis(logits, positions[:, :, None], axis=1)
-    wanted = np.take_along_axis(chosen, words[:, :, None], axis=2)[:, :, 0] - np.log(np.exp(chosen).sum(-1))
-    found = masked_token_log_probs(model, rows, hidden, positions, words, None)
-    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    expected = np.take_along_axis(chosen, words[:, :, None], axis=2)[:, :, 0] - np.log(np.exp(chosen).sum(-1))
+    result = masked_token_log_probs(model, rows, hidden, positions, words, None)
+    np.testing.assert_allclose(result, expected, atol=2e-5)
 
 
 def test_refused() -> None:

@@ -58,9 +58,9 @@ def predictor(folder: Path, tokens: int = 200, **wishes: Any) -> Predictor:
     return Predictor(model, tokenizer, make_task_config(model, infer_task_kind(model), **wishes), tokens)
 
 
-def ask(asked: Predictor, path: Path, records: list[dict[str, Any]], window: int = 4) -> list[dict[str, Any]]:
+def ask(model: Predictor, path: Path, records: list[dict[str, Any]], window: int = 4) -> list[dict[str, Any]]:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return [record for part in read_inputs(asked.config, [str(path)], window=window) for record in asked(part).records]
+    return [record for part in read_inputs(model.config, [str(path)], window=window) for record in model(part).records]
 
 
 def softmax(scores: torch.Tensor) -> np.ndarray:
@@ -72,21 +72,21 @@ def test_probabilities_as_transformers(family: str, tmp_path: Path) -> None:
     """Single texts and pairs of them, cut; in the order of the input though batches go by length."""
     model, tokenizer = write_folder(tmp_path, "SequenceClassification", family=family)
     for pairs in (None, PAIRS):
-        own = predictor(tmp_path, max_length=LONGEST, pair_column="pair" if pairs else None)
+        ours = predictor(tmp_path, max_length=LONGEST, pair_column="pair" if pairs else None)
         records: list[dict[str, Any]] = [{"id": f"n{i}", "text": text} for i, text in enumerate(TEXTS)]
         for index, pair in enumerate(pairs or ()):
             records[index]["pair"] = pair
-        found = ask(own, tmp_path / "in.jsonl", records)
-        assert [each["id"] for each in found] == [f"n{i}" for i in range(len(TEXTS))]
-        assert own.num_truncated > 0
-        for index, (each, text) in enumerate(zip(found, TEXTS, strict=True)):
+        result = ask(ours, tmp_path / "in.jsonl", records)
+        assert [each["id"] for each in result] == [f"n{i}" for i in range(len(TEXTS))]
+        assert ours.num_truncated > 0
+        for index, (each, text) in enumerate(zip(result, TEXTS, strict=True)):
             second = pairs[index] if pairs else None
             encoded = tokenizer(text, second, return_tensors="pt", truncation="longest_first", max_length=LONGEST)
             with torch.no_grad():
-                wanted = softmax(model(**encoded).logits[0])
-            np.testing.assert_allclose(list(each["probabilities"].values()), wanted, atol=1e-5)
+                expected = softmax(model(**encoded).logits[0])
+            np.testing.assert_allclose(list(each["probabilities"].values()), expected, atol=1e-5)
             assert list(each["probabilities"]) == ["no", "yes", "maybe"]
-            assert each["label"] == ("no", "yes", "maybe")[wanted.argmax()] and each["score"] == max(
+            assert each["label"] == ("no", "yes", "maybe")[expected.argmax()] and each["score"] == max(
                 each["probabilities"].values()
             )
 
@@ -95,40 +95,40 @@ def test_as_the_pipeline_of_texts(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     model, tokenizer = write_folder(tmp_path, "SequenceClassification")
     pipe = transformers.pipeline("text-classification", model=model, tokenizer=tokenizer, top_k=None)
-    found = ask(predictor(tmp_path), tmp_path / "in.jsonl", [{"text": text} for text in TEXTS])
-    for each, theirs in zip(found, pipe(TEXTS), strict=True):
+    result = ask(predictor(tmp_path), tmp_path / "in.jsonl", [{"text": text} for text in TEXTS])
+    for each, theirs in zip(result, pipe(TEXTS), strict=True):
         for label in theirs:
             assert each["probabilities"][label["label"]] == pytest.approx(label["score"], abs=1e-5)
 
 
 def test_one_label_is_a_number(tmp_path: Path) -> None:
     model, tokenizer = write_folder(tmp_path, "SequenceClassification", ("LABEL_0",))
-    own = predictor(tmp_path)
-    assert own.config.kind == "regression"
-    found = ask(own, tmp_path / "in.jsonl", [{"text": text} for text in TEXTS])
+    ours = predictor(tmp_path)
+    assert ours.config.kind == "regression"
+    result = ask(ours, tmp_path / "in.jsonl", [{"text": text} for text in TEXTS])
     with torch.no_grad():
-        wanted = [model(**tokenizer(text, return_tensors="pt")).logits.item() for text in TEXTS]
-    np.testing.assert_allclose([each["score"] for each in found], wanted, atol=1e-5)
-    assert set(found[0]) == {"id", "score"}
+        expected = [model(**tokenizer(text, return_tensors="pt")).logits.item() for text in TEXTS]
+    np.testing.assert_allclose([each["score"] for each in result], expected, atol=1e-5)
+    assert set(result[0]) == {"id", "score"}
 
 
 def test_tags_of_words_as_transformers(tmp_path: Path) -> None:
     model, tokenizer = write_folder(tmp_path, "TokenClassification", TAGS)
     words = [text.split() or ["a"] for text in TEXTS]
-    own = predictor(tmp_path, max_length=LONGEST)
-    found = ask(own, tmp_path / "in.jsonl", [{"words": each} for each in words])
-    assert own.num_truncated_words > 0
+    ours = predictor(tmp_path, max_length=LONGEST)
+    result = ask(ours, tmp_path / "in.jsonl", [{"words": each} for each in words])
+    assert ours.num_truncated_words > 0
     kinds = set()
-    for each, sentence in zip(found, words, strict=True):
+    for each, sentence in zip(result, words, strict=True):
         encoded = tokenizer(
             sentence, is_split_into_words=True, return_tensors="pt", truncation=True, max_length=LONGEST
         )
         with torch.no_grad():
             shares = softmax(model(**encoded).logits[0])
         tags, scores = ["O"] * len(sentence), [0.0] * len(sentence)
-        for place, word in reversed(list(enumerate(encoded.word_ids()))):
+        for position, word in reversed(list(enumerate(encoded.word_ids()))):
             if word is not None:
-                tags[word], scores[word] = TAGS[shares[place].argmax()], shares[place].max()
+                tags[word], scores[word] = TAGS[shares[position].argmax()], shares[position].max()
         assert each["tags"] == tags and each["words"] == sentence
         np.testing.assert_allclose(each["tag_scores"], scores, atol=1e-5)
         kinds |= {entity["entity"] for entity in each["entities"]}
@@ -139,16 +139,16 @@ def test_tags_of_words_as_transformers(tmp_path: Path) -> None:
 
 def test_entities_of_a_text_have_their_characters(tmp_path: Path) -> None:
     write_folder(tmp_path, "TokenClassification", TAGS)
-    own = predictor(tmp_path)
+    ours = predictor(tmp_path)
     text = "  The cat's (hungry) dog,  and cats in 北京."
-    (found,) = ask(own, tmp_path / "in.jsonl", [{"text": text}])
-    assert found["words"] == ["The", "cat", "'s", "(", "hungry", ")", "dog", ",", "and", "cats", "in", "北", "京", "."]
-    assert [text[begin:end] for begin, end in found["spans"]] == found["words"]
-    assert found["entities"]
-    for entity in found["entities"]:
+    (result,) = ask(ours, tmp_path / "in.jsonl", [{"text": text}])
+    assert result["words"] == ["The", "cat", "'s", "(", "hungry", ")", "dog", ",", "and", "cats", "in", "北", "京", "."]
+    assert [text[begin:end] for begin, end in result["spans"]] == result["words"]
+    assert result["entities"]
+    for entity in result["entities"]:
         assert text[entity["start"] : entity["end"]] == entity["text"] and "first" not in entity
-    (of_words,) = ask(own, tmp_path / "in.jsonl", [{"words": found["words"]}])
-    assert of_words["tags"] == found["tags"]
+    (of_words,) = ask(ours, tmp_path / "in.jsonl", [{"words": result["words"]}])
+    assert of_words["tags"] == result["tags"]
 
 
 def test_words_stay_together() -> None:
@@ -164,7 +164,7 @@ def test_answers_as_transformers(tmp_path: Path) -> None:
     model, tokenizer = write_folder(tmp_path, "QuestionAnswering", ("LABEL_0", "LABEL_1"))
     context, question = "  The cat sat on a mat while seventeen hungry dogs looked over the fence .", "who sat ?"
     record = {"id": 7, "question": question, "context": context}
-    (found,) = ask(predictor(tmp_path, max_length=100), tmp_path / "in.jsonl", [record])
+    (result,) = ask(predictor(tmp_path, max_length=100), tmp_path / "in.jsonl", [record])
     encoded = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
     spans, inside = encoded.pop("offset_mapping")[0].tolist(), [each == 1 for each in encoded.sequence_ids(0)]
     with torch.no_grad():
@@ -177,18 +177,20 @@ def test_answers_as_transformers(tmp_path: Path) -> None:
         if inside[i] and inside[j]
     ]
     score, first, last = max(pairs)
-    assert (found["id"], found["start"], found["end"]) == (7, spans[first][0], spans[last][1])
-    assert found["answer"] == context[found["start"] : found["end"]] and found["score"] == pytest.approx(
+    assert (result["id"], result["start"], result["end"]) == (7, spans[first][0], spans[last][1])
+    assert result["answer"] == context[result["start"] : result["end"]] and result["score"] == pytest.approx(
         score, abs=1e-5
     )
-    assert len(found["best"]) == 5 and found["best"][0] == {k: v for k, v in found.items() if k not in ("id", "best")}
+    assert len(result["best"]) == 5 and result["best"][0] == {
+        k: v for k, v in result.items() if k not in ("id", "best")
+    }
     long = [record, {"id": "b", "question": question, "context": " ".join(TEXTS)}]
     several = ask(predictor(tmp_path, max_length=48, allow_no_answer=True), tmp_path / "in.jsonl", long)
-    for each, asked in zip(several, long, strict=True):
-        assert each["id"] == asked["id"] and isinstance(each["null_score_diff"], float)
+    for each, single in zip(several, long, strict=True):
+        assert each["id"] == single["id"] and isinstance(each["null_score_diff"], float)
         for span in each["best"]:
             if span["answer"]:
-                assert span["answer"] == asked["context"][span["start"] : span["end"]]
+                assert span["answer"] == single["context"][span["start"] : span["end"]]
             else:
                 assert span["start"] is None
 
@@ -197,10 +199,10 @@ def test_numbers_go_on_over_windows_and_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n\nc\n")
     (tmp_path / "b.jsonl").write_text('{"text": "d"}\n{"text": "e", "id": "mine"}\n{"text": "f"}\n')
     config = TaskConfig("classification", ("jsonl:-",))
-    found = list(read_inputs(config, [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], window=2))
-    assert [part.ids for part in found] == [[0, 1], [2, 3], ["mine", 5]]
-    assert [text for part in found for text in part.examples.texts] == ["a", "", "c", "d", "e", "f"]  # type: ignore[union-attr]
-    assert found[2].examples.locations[0] == f"{tmp_path}/b.jsonl:2"
+    result = list(read_inputs(config, [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], window=2))
+    assert [part.ids for part in result] == [[0, 1], [2, 3], ["mine", 5]]
+    assert [text for part in result for text in part.examples.texts] == ["a", "", "c", "d", "e", "f"]  # type: ignore[union-attr]
+    assert result[2].examples.locations[0] == f"{tmp_path}/b.jsonl:2"
 
 
 def test_places_of_an_answer_leave_out_the_blanks_around_it() -> None:

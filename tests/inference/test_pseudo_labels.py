@@ -37,7 +37,7 @@ def answer(text: str, label: str, confidence: float | None = 0.9) -> Candidate:
 
 
 @pytest.mark.parametrize(
-    ("said", "label"),
+    ("written", "label"),
     [
         ("positive", "positive"),
         ('  "Positive."', "positive"),
@@ -54,8 +54,8 @@ def answer(text: str, label: str, confidence: float | None = 0.9) -> Candidate:
         (1, None),
     ],
 )
-def test_an_answer_is_a_label_or_none(said: object, label: str | None) -> None:
-    assert parse_label(said, label_spellings(LABELS)) == label
+def test_an_answer_is_a_label_or_none(written: object, label: str | None) -> None:
+    assert parse_label(written, label_spellings(LABELS)) == label
 
 
 def test_numbers_and_truth_values_are_labels() -> None:
@@ -68,7 +68,7 @@ def test_numbers_and_truth_values_are_labels() -> None:
 
 
 def test_answers_are_sorted() -> None:
-    said = [
+    written = [
         answer("a", "Positive", 0.9),
         answer("a", "positive", 0.6),
         answer("b", "positive"),
@@ -82,11 +82,11 @@ def test_answers_are_sorted() -> None:
         Candidate(NO_TEXT, "negative", 0.9),
         Candidate(("a", "other"), "negative", 0.8),
     ]
-    found = sort_candidates(said, LABELS, {("gold", None): "positive"})
-    assert found.candidates == [answer("a", "positive", 0.6), Candidate(("a", "other"), "negative", 0.8)]
+    result = sort_candidates(written, LABELS, {("gold", None): "positive"})
+    assert result.candidates == [answer("a", "positive", 0.6), Candidate(("a", "other"), "negative", 0.8)]
     dropped = {"duplicates": 1, "conflicting": 3, "no_label": 3, "empty": 1, "no_text": 1, "gold": 1}
-    assert found.dropped() == dropped and len(said) == len(found.candidates) + sum(dropped.values())
-    assert found.unknown_labels == [("Hm", 2), ("hm, hard to say", 1)]
+    assert result.dropped() == dropped and len(written) == len(result.candidates) + sum(dropped.values())
+    assert result.unknown_labels == [("Hm", 2), ("hm, hard to say", 1)]
 
 
 def test_what_is_kept() -> None:
@@ -97,9 +97,9 @@ def test_what_is_kept() -> None:
     assert Counter(each.label for each in capped) == {"negative": 2, "positive": 2}
     assert capped == [each for each in answers if each in capped], "the order of the input"
     for label in ("negative", "positive"):
-        kept = [each.confidence or 0 for each in capped if each.label == label]
+        confidences = [each.confidence or 0 for each in capped if each.label == label]
         left = [each.confidence or 0 for each in sure if each.label == label and each not in capped]
-        assert min(kept) >= max(left, default=0.0)
+        assert min(confidences) >= max(left, default=0.0)
     assert len(sure) > len(capped)
     counts = Counter(each.label for each in sure)
     assert Counter(each.label for each in select_candidates(answers, 0.5, balance=True)) == dict.fromkeys(
@@ -119,30 +119,30 @@ def test_what_is_kept() -> None:
     st.sampled_from((None, 0.7)),
 )
 def test_agreement_as_scikit_learn(drawn: list[tuple[str, str, float]], threshold: float | None) -> None:
-    answers = [answer(str(index), said, confidence) for index, (said, _, confidence) in enumerate(drawn)]
+    answers = [answer(str(index), written, confidence) for index, (written, _, confidence) in enumerate(drawn)]
     gold = {(str(index), None): right for index, (_, right, _) in enumerate(drawn)} | {("more", None): "negative"}
-    found = compute_agreement(answers, gold, LABELS, threshold)
-    at = [(said, right) for said, right, confidence in drawn if threshold is None or confidence >= threshold]
-    assert (found.total, found.unanswered, found.at.examples) == (len(drawn) + 1, 1, len(at))
-    for level in found.thresholds:
-        there = [said == right for said, right, confidence in drawn if confidence >= level.confidence]
+    result = compute_agreement(answers, gold, LABELS, threshold)
+    at = [(written, right) for written, right, confidence in drawn if threshold is None or confidence >= threshold]
+    assert (result.total, result.unanswered, result.at.examples) == (len(drawn) + 1, 1, len(at))
+    for level in result.thresholds:
+        there = [written == right for written, right, confidence in drawn if confidence >= level.confidence]
         assert (level.examples, level.correct) == (len(there), sum(there))
     if not at:
         return
-    said, right = zip(*at, strict=True)
-    assert found.at.agreement == pytest.approx(metrics.accuracy_score(right, said))
-    kappa = metrics.cohen_kappa_score(right, said) if len({*said, *right}) > 1 else None
-    assert found.kappa == (pytest.approx(kappa) if kappa is not None else None)
-    for label, row in found.rows.items():
-        assert (row["predicted"], row["gold"]) == (said.count(label), right.count(label))
-        precision = metrics.precision_score(right, said, labels=[label], average="micro", zero_division=0)
+    written, right = zip(*at, strict=True)
+    assert result.at.agreement == pytest.approx(metrics.accuracy_score(right, written))
+    kappa = metrics.cohen_kappa_score(right, written) if len({*written, *right}) > 1 else None
+    assert result.kappa == (pytest.approx(kappa) if kappa is not None else None)
+    for label, row in result.rows.items():
+        assert (row["predicted"], row["gold"]) == (written.count(label), right.count(label))
+        precision = metrics.precision_score(right, written, labels=[label], average="micro", zero_division=0)
         assert row["correct"] / max(row["predicted"], 1) == pytest.approx(precision)
 
 
 @pytest.mark.parametrize(("right", "count"), [(0, 5), (5, 5), (37, 40), (1, 2)])
 def test_the_interval_is_wilsons(right: int, count: int) -> None:
-    wanted = stats.binomtest(right, count).proportion_ci(method="wilson")
-    assert wilson_interval(right, count) == pytest.approx((wanted.low, wanted.high), abs=1e-6)
+    expected = stats.binomtest(right, count).proportion_ci(method="wilson")
+    assert wilson_interval(right, count) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
 def test_no_gold_example_is_no_agreement() -> None:
@@ -151,16 +151,18 @@ def test_no_gold_example_is_no_agreement() -> None:
         compute_agreement([answer("b", "positive")], gold, LABELS, None)
     with pytest.raises(UserError, match="--gold: unknown label 'good'; known are negative"):
         compute_agreement([answer("a", "positive")], {("a", None): "good"}, LABELS, None)
-    found = compute_agreement([answer("a", "positive", 0.5)], gold, LABELS, 0.9)
-    assert found.at.agreement is None and found.kappa is None
-    assert "nothing is known" in describe_trust(found) and "accuracy of these labels is unknown" in describe_trust(None)
+    result = compute_agreement([answer("a", "positive", 0.5)], gold, LABELS, 0.9)
+    assert result.at.agreement is None and result.kappa is None
+    assert "nothing is known" in describe_trust(result) and "accuracy of these labels is unknown" in describe_trust(
+        None
+    )
 
 
 def test_what_is_told_is_found_again(tmp_path: Path) -> None:
     """Beside a training file, under its name; a file of that name that tells of another is passed over."""
     answers = sort_candidates([answer(str(i), "positive" if i % 4 else "negative") for i in range(8)], LABELS)
-    found = compute_agreement(answers.candidates, {("0", None): "negative", ("1", None): "negative"}, LABELS, 0.5)
-    facts = summarize("silver.jsonl", "teacher", LABELS, answers, answers.candidates[:6], 0.5, found)
+    result = compute_agreement(answers.candidates, {("0", None): "negative", ("1", None): "negative"}, LABELS, 0.5)
+    facts = summarize("silver.jsonl", "teacher", LABELS, answers, answers.candidates[:6], 0.5, result)
     assert (facts["kept"], facts["of"], facts["agreement"]) == (6, 8, 0.5)
     rows = {row["label"]: (row["kept"], row["of"], row["agreement"]) for row in facts["rows"]}
     assert rows == {"negative": (2, 2, 1.0), "positive": (4, 6, 0.0), "not sure": (0, 0, None)}

@@ -56,19 +56,19 @@ def their_score(pair: Both, text: str, within_word: bool) -> tuple[float, int]:
     encoded = pair.their_tokenizer(text, return_tensors="pt", return_special_tokens_mask=True)
     words, special = encoded.word_ids(), encoded.pop("special_tokens_mask")[0]
     ids, total, count = encoded["input_ids"][0], 0.0, 0
-    for place in range(len(ids)):
-        if special[place]:
+    for index in range(len(ids)):
+        if special[index]:
             continue
-        behind = [other for other in range(place, len(ids)) if words[other] == words[place]] if within_word else [place]
+        masked = [other for other in range(index, len(ids)) if words[other] == words[index]] if within_word else [index]
         if "XLNet" in type(pair.theirs).__name__:
             hidden, target = torch.zeros(1, len(ids), len(ids)), torch.zeros(1, 1, len(ids))
-            hidden[:, :, behind], target[0, 0, place] = 1, 1
-            found = their_log_probs(pair.theirs, **encoded, perm_mask=hidden, target_mapping=target)[0, 0]
+            hidden[:, :, masked], target[0, 0, index] = 1, 1
+            result = their_log_probs(pair.theirs, **encoded, perm_mask=hidden, target_mapping=target)[0, 0]
         else:
             copy = ids.clone()
-            copy[behind] = pair.their_tokenizer.mask_token_id
-            found = their_log_probs(pair.theirs, **{**encoded, "input_ids": copy[None]})[0, place]
-        total, count = total + float(found[ids[place]]), count + 1
+            copy[masked] = pair.their_tokenizer.mask_token_id
+            result = their_log_probs(pair.theirs, **{**encoded, "input_ids": copy[None]})[0, index]
+        total, count = total + float(result[ids[index]]), count + 1
     return total, count
 
 
@@ -78,23 +78,23 @@ LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("deberta-v2", "m
 @of_all_families("bert", "xlnet", *LONG)
 def test_pseudo_log_likelihoods_as_transformers(both: Both) -> None:
     for mode in ("pll", "within-word"):
-        wanted = [their_score(both, text, mode == "within-word") for text in TEXTS]
-        found = score_texts(both.ours, both.tokenizer, TEXTS, mode)
-        assert found.tokens.tolist() == [count for _, count in wanted] and found.tokens.max() > 4
-        np.testing.assert_allclose(found.totals, [total for total, _ in wanted], rtol=1e-5, err_msg=mode)
-    assert np.abs(score_texts(both.ours, both.tokenizer, TEXTS, "pll").totals - found.totals).max() > 1e-3
+        expected = [their_score(both, text, mode == "within-word") for text in TEXTS]
+        result = score_texts(both.ours, both.tokenizer, TEXTS, mode)
+        assert result.tokens.tolist() == [count for _, count in expected] and result.tokens.max() > 4
+        np.testing.assert_allclose(result.totals, [total for total, _ in expected], rtol=1e-5, err_msg=mode)
+    assert np.abs(score_texts(both.ours, both.tokenizer, TEXTS, "pll").totals - result.totals).max() > 1e-3
 
 
 @of_all_families("gpt2")
 def test_log_likelihoods_as_transformers(both: Both) -> None:
     """The first token follows the end of the text before."""
-    boundary, wanted = both.their_tokenizer.convert_tokens_to_ids("<|endoftext|>"), []
+    boundary, expected = both.their_tokenizer.convert_tokens_to_ids("<|endoftext|>"), []
     for text in TEXTS:
         ids = torch.tensor([[boundary, *both.their_tokenizer(text)["input_ids"]]])
-        found = their_log_probs(both.theirs, input_ids=ids)[0, :-1]
-        wanted.append(float(found.gather(1, ids[0, 1:, None]).sum()))
-    found = score_texts(both.ours, both.tokenizer, TEXTS)
-    np.testing.assert_allclose(found.totals, wanted, rtol=1e-5)
+        result = their_log_probs(both.theirs, input_ids=ids)[0, :-1]
+        expected.append(float(result.gather(1, ids[0, 1:, None]).sum()))
+    result = score_texts(both.ours, both.tokenizer, TEXTS)
+    np.testing.assert_allclose(result.totals, expected, rtol=1e-5)
     for mode in ("pll", "within-word"):
         with pytest.raises(UserError, match="left to right"):
             score_texts(both.ours, both.tokenizer, TEXTS, mode)
@@ -104,12 +104,17 @@ def test_log_likelihoods_as_transformers(both: Both) -> None:
 def test_neither_batches_nor_neighbours_change_a_score(both: Both) -> None:
     texts = [TEXTS[0], "The cat " * 9]
     alone = [score_texts(both.ours, both.tokenizer, [text], "pll").totals[0] for text in texts]
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     small = score_texts(
-        both.ours, both.tokenizer, texts, "pll", tokens=72, on_progress=lambda done, total: told.append((done, total))
+        both.ours,
+        both.tokenizer,
+        texts,
+        "pll",
+        tokens=72,
+        on_progress=lambda done, total: reported.append((done, total)),
     )
     np.testing.assert_allclose(small.totals, alone, rtol=1e-6)
-    assert told[-1][0] == told[-1][1] == small.tokens.sum() and len(told) > 5
+    assert reported[-1][0] == reported[-1][1] == small.tokens.sum() and len(reported) > 5
 
 
 @of_all_families("bert")

@@ -54,10 +54,10 @@ def rows() -> Callable[..., dict[str, np.ndarray]]:
         for row, examples in enumerate(lengths):
             start = 0
             for index, length in enumerate(examples):
-                own = slice(start, start + length)
-                batch["segment_ids"][row, own] = index + 1
-                batch["position_ids"][row, own] = np.arange(length)
-                batch["token_type_ids"][row, own] = np.arange(length) >= length // 2
+                columns = slice(start, start + length)
+                batch["segment_ids"][row, columns] = index + 1
+                batch["position_ids"][row, columns] = np.arange(length)
+                batch["token_type_ids"][row, columns] = np.arange(length) >= length // 2
                 start += length
         real = batch["segment_ids"] > 0
         return {"input_ids": np.where(real, rng.integers(5, 50, shape), 0).astype(np.int32), **batch}

@@ -45,7 +45,7 @@ def test_attention_is_a_softmax_over_scaled_products(attention: SelfAttention, s
     x = rng.normal(size=(2, 7, 32))
     segments = np.asarray([[1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 2, 2, 2, 2]])
     run = jit(lambda x, segments: attention(x, seeing(segments), None))
-    found = np.asarray(run(jnp.asarray(x, jnp.float32), jnp.asarray(segments)))
+    result = np.asarray(run(jnp.asarray(x, jnp.float32), jnp.asarray(segments)))
 
     def project(module, values: np.ndarray) -> np.ndarray:
         return values @ np.asarray(module.kernel[...], np.float64) + np.asarray(module.bias[...], np.float64)
@@ -59,7 +59,7 @@ def test_attention_is_a_softmax_over_scaled_products(attention: SelfAttention, s
     weights /= weights.sum(-1, keepdims=True)
     expected = project(attention.output, np.einsum("bnqk,bknh->bqnh", weights, v).reshape(x.shape))
     real = segments > 0
-    np.testing.assert_allclose(found[real], expected[real], atol=2e-6)
+    np.testing.assert_allclose(result[real], expected[real], atol=2e-6)
 
 
 def test_no_gradient_flows_between_examples_or_from_padding(attention: SelfAttention) -> None:

@@ -61,8 +61,8 @@ def values_and_gradients(config: EncoderConfig, window: int, causal: bool) -> li
 @pytest.mark.parametrize(("window", "causal"), KINDS)
 def test_splash_interpreted_is_the_plain_form(window: int, causal: bool) -> None:
     expected = values_and_gradients(PLAIN, window, causal)
-    found = values_and_gradients(with_implementation(PLAIN, "interpret"), window, causal)
-    for name, mine, plain in zip(("out", "dq", "dk", "dv"), found, expected, strict=True):
+    result = values_and_gradients(with_implementation(PLAIN, "interpret"), window, causal)
+    for name, mine, plain in zip(("out", "dq", "dk", "dv"), result, expected, strict=True):
         assert np.abs(mine - plain).max() <= 3e-6, name
 
 

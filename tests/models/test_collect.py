@@ -52,11 +52,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def inputs() -> dict[str, jax.Array]:
     rng = np.random.default_rng(0)
     segments = np.array([[1] * 7 + [2] * 5, [1] * 9 + [0] * 3])
-    places = np.array([[*range(7), *range(5)], [*range(9), 0, 0, 0]])
+    positions = np.array([[*range(7), *range(5)], [*range(9), 0, 0, 0]])
     arrays = {
         "input_ids": rng.integers(5, 50, (2, S)),
         "segment_ids": segments,
-        "position_ids": places,
+        "position_ids": positions,
         "token_type_ids": np.zeros((2, S), int),
     }
     return {name: jnp.asarray(array, jnp.int32) for name, array in arrays.items()}
@@ -78,10 +78,10 @@ def test_the_parts_are_those_of_transformers(tmp_path: Any) -> None:
     theirs = transformers.BertModel(config).eval()
     theirs.save_pretrained(tmp_path)
     rows = {name: value[1:] for name, value in inputs().items()} | {"position_ids": jnp.arange(S)[None]}
-    seen: dict[str, np.ndarray] = {}
+    hooked: dict[str, np.ndarray] = {}
     for name in ("query", "key", "value"):
         getattr(theirs.encoder.layer[1].attention.self, name).register_forward_hook(
-            lambda _, __, out, name=name: seen.update({name: out.detach().numpy()})
+            lambda _, __, out, name=name: hooked.update({name: out.detach().numpy()})
         )
     with torch.no_grad():
         out = theirs(
@@ -90,17 +90,17 @@ def test_the_parts_are_those_of_transformers(tmp_path: Any) -> None:
             output_attentions=True,
         )
     ours = load_pretrained(tmp_path)
-    wanted = tuple(f"layers/1/{part}" for part in ATTENTION_TENSORS)
-    found = jit(lambda params: bind(ours.config, (), params).encode(**rows, collect=wanted).attention_tensors)(
+    names = tuple(f"layers/1/{part}" for part in ATTENTION_TENSORS)
+    result = jit(lambda params: bind(ours.config, (), params).encode(**rows, collect=names).attention_tensors)(
         {"encoder": ours.params["encoder"]}
     )
-    assert set(found) == set(wanted)
+    assert set(result) == set(names)
     for name in ("query", "key", "value"):
-        np.testing.assert_allclose(found[f"layers/1/{name}"].reshape(1, S, 24), seen[name], atol=2e-5, err_msg=name)
-    np.testing.assert_allclose(found["layers/1/probabilities"], out.attentions[1].numpy(), atol=1e-5)
-    q, k = (seen[name].reshape(S, 3, 8) for name in ("query", "key"))
+        np.testing.assert_allclose(result[f"layers/1/{name}"].reshape(1, S, 24), hooked[name], atol=2e-5, err_msg=name)
+    np.testing.assert_allclose(result["layers/1/probabilities"], out.attentions[1].numpy(), atol=1e-5)
+    q, k = (hooked[name].reshape(S, 3, 8) for name in ("query", "key"))
     scores = np.einsum("qnh,knh->nqk", q, k) / np.sqrt(8)
-    np.testing.assert_allclose(found["layers/1/scores"][0], scores, atol=1e-4)
+    np.testing.assert_allclose(result["layers/1/scores"][0], scores, atol=1e-4)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -108,14 +108,14 @@ def test_the_probabilities_average_the_values_as_the_layer_does(variant: str) ->
     """Post-norm and pre-norm, every kind of positions: attention made of the parts gives the layer's own output."""
     config = dataclasses.replace(SMALL, **VARIANTS[variant])
     rows = inputs()
-    wanted = ("layers/2/probabilities", "layers/2/value", "layers/1/scores", "before_last")
+    names = ("layers/2/probabilities", "layers/2/value", "layers/1/scores", "before_last")
     params = jit(lambda key: init_params(config, (), key))(jax.random.key(0))
 
     @jit
     def run(params: Any) -> tuple[Any, Any, Any, Any]:
         model = bind(config, (), params)
-        encoded = model.encode(**rows, collect=wanted)
-        also = model.encode(**rows, collect=("hidden_states", *wanted)) if "norm" in variant else encoded
+        encoded = model.encode(**rows, collect=names)
+        also = model.encode(**rows, collect=("hidden_states", *names)) if "norm" in variant else encoded
         layer = model.encoder.layer(2)
         contexts = model.encoder.contexts(rows["segment_ids"], rows["position_ids"], rows["token_type_ids"])
         read, norm = encoded.before_last, layer.attention.norm
@@ -125,16 +125,16 @@ def test_the_probabilities_average_the_values_as_the_layer_does(variant: str) ->
     encoded, also, plain, output = run(params)
     np.testing.assert_allclose(encoded.last_hidden_state, plain.last_hidden_state, atol=1e-5)
     assert plain.attention_tensors == {} and set(encoded.attention_tensors) == {
-        name for name in wanted if name.startswith("layers")
+        name for name in names if name.startswith("layers")
     }
     for name in encoded.attention_tensors:
         np.testing.assert_allclose(
             also.attention_tensors[name], encoded.attention_tensors[name], atol=1e-4, err_msg=name
         )
     shares, values = encoded.attention_tensors["layers/2/probabilities"], encoded.attention_tensors["layers/2/value"]
-    seen = attention_mask(rows["segment_ids"], config.local_attention if config.is_local(2) else 0)
+    hooked = attention_mask(rows["segment_ids"], config.local_attention if config.is_local(2) else 0)
     real = np.asarray(rows["segment_ids"]) > 0
-    assert not np.where(seen, 0.0, shares).swapaxes(1, 2)[real].any()
+    assert not np.where(hooked, 0.0, shares).swapaxes(1, 2)[real].any()
     mixed = jnp.einsum("bnqk,bknh->bqnh", shares, values).reshape(2, S, 24)
     layer = bind(config, (), params).encoder.layer(2)
     expected = np.asarray(layer.attention.output(mixed))
@@ -143,12 +143,12 @@ def test_the_probabilities_average_the_values_as_the_layer_does(variant: str) ->
 
 def test_what_cannot_be_collected_is_refused() -> None:
     rows = inputs()
-    for config, name, said in (
+    for config, name, message in (
         (SMALL, "layers/3/query", "layers are 0 to 2"),
         (SMALL, "layers/1/keys", "tensors query, key, value"),
         (dataclasses.replace(SMALL, num_groups=1, inner_layers=2), "layers/1/query", "inner_layers=2"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             jax.eval_shape(
                 lambda key, config=config, name=name: (
                     bind(config, (), init_params(config, (), key)).encode(**rows, collect=(name,)).last_hidden_state

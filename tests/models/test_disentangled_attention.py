@@ -104,8 +104,8 @@ def test_buckets_of_the_released_models() -> None:
     # microsoft/DeBERTa:DeBERTa/deberta/da_utils.py, run for 256 buckets and 512 positions
     known = {128: 128, 129: 129, 131: 131, 200: 169, 201: 170, 300: 207, 400: 233, 510: 255, 511: 255, -200: -169}
     known |= {distance: distance for distance in range(-128, 129)}
-    found = log_bucket(np.array(list(known)), 256, 512)
-    assert found.tolist() == list(known.values())
+    result = log_bucket(np.array(list(known)), 256, 512)
+    assert result.tolist() == list(known.values())
     distances = np.arange(-511, 512)
     buckets = log_bucket(distances, 256, 512)
     assert (buckets == -log_bucket(-distances, 256, 512)).all() and (np.diff(buckets) >= 0).all()
@@ -116,9 +116,9 @@ def test_buckets_of_the_released_models() -> None:
 
 def test_rows_of_the_table() -> None:
     assert distance_bucket(np.arange(-7, 8), V1).tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 9]
-    used, places = used_buckets(V1, 8)
+    used, indices = used_buckets(V1, 8)
     assert used.tolist() == list(range(10))
-    assert used[places].tolist() == distance_bucket(np.arange(7, -8, -1), V1).tolist()
+    assert used[indices].tolist() == distance_bucket(np.arange(7, -8, -1), V1).tolist()
 
 
 # lengths of one block and several, odd and even; 24 has blocks of 24, 81 one of 81, 144 three of 48
@@ -135,12 +135,12 @@ def test_scores_by_distance_are_the_definition(length: int) -> None:
     def run(inputs: tuple[jax.Array, ...], positions: jax.Array | None) -> list[jax.Array]:
         return [term(x, jnp.asarray(rows), positions, CONFIG) for term, x in zip(terms, inputs, strict=True)]
 
-    for found, wanted in zip(run((x, x), None), expected, strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
-    places = jnp.asarray(rng.integers(0, length, (2, 5)), jnp.int32)
-    few = jnp.take_along_axis(jnp.asarray(x), places[:, :, None, None], axis=1)
-    for found, wanted in zip(run((few, x), places), expected, strict=True):
-        np.testing.assert_allclose(found, np.take_along_axis(wanted, places[:, None, :, None], axis=2), atol=1e-5)
+    for result, reference in zip(run((x, x), None), expected, strict=True):
+        np.testing.assert_allclose(result, reference, atol=1e-5)
+    queries = jnp.asarray(rng.integers(0, length, (2, 5)), jnp.int32)
+    few = jnp.take_along_axis(jnp.asarray(x), queries[:, :, None, None], axis=1)
+    for result, reference in zip(run((few, x), queries), expected, strict=True):
+        np.testing.assert_allclose(result, np.take_along_axis(reference, queries[:, None, :, None], axis=2), atol=1e-5)
 
 
 def test_gradients_of_the_scores_are_not_scattered(batch: dict[str, jax.Array]) -> None:
@@ -213,8 +213,8 @@ def decoded_by_definition(config: EncoderConfig, params: Params, hidden: np.ndar
 def test_layers_and_decoder_are_the_definition(config: EncoderConfig, batch: dict[str, jax.Array]) -> None:
     params = drawn(config)
     hidden, words = runner(config)(params, batch)
-    for row, own in ((0, slice(0, S)), (1, slice(9, 20)), (2, slice(4, 9))):  # a whole row, and parts of packed ones
-        before, after = (np.asarray(hidden[layer, row, own], np.float64) for layer in (-2, -1))
+    for row, part in ((0, slice(0, S)), (1, slice(9, 20)), (2, slice(4, 9))):  # a whole row, and parts of packed ones
+        before, after = (np.asarray(hidden[layer, row, part], np.float64) for layer in (-2, -1))
         wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
         relative = wide["encoder"]["relative"]
         table = (
@@ -224,7 +224,7 @@ def test_layers_and_decoder_are_the_definition(config: EncoderConfig, batch: dic
         )
         last = jax.tree.map(lambda leaf: leaf[-1], wide["encoder"]["layers"])
         np.testing.assert_allclose(after, layer_by_definition(config, last, table, before, before), atol=2e-5)
-        np.testing.assert_allclose(words[row, own], decoded_by_definition(config, params, before), atol=5e-5)
+        np.testing.assert_allclose(words[row, part], decoded_by_definition(config, params, before), atol=5e-5)
 
 
 LONG = [pytest.param(position, marks=pytest.mark.long) for position in ("none", "rotary")]
@@ -235,17 +235,17 @@ def test_decoding_some_positions_is_decoding_all(batch: dict[str, jax.Array], po
     changes = {} if position == "disentangled" else {"position_buckets": 0, "head_size": 6}
     config = dataclasses.replace(CONFIG, attention_position=position, **changes)
     params, run = drawn(config), runner(config)
-    places = jnp.asarray([[0, 23, 7, 7], [9, 19, 3, 0], [14, 4, 0, 0]], jnp.int32)
+    inputs = jnp.asarray([[0, 23, 7, 7], [9, 19, 3, 0], [14, 4, 0, 0]], jnp.int32)
     _, everywhere = run(params, batch)
-    _, some = run(params, batch, places)
-    np.testing.assert_allclose(some, jnp.take_along_axis(everywhere, places[:, :, None], axis=1), atol=2e-5)
+    _, some = run(params, batch, inputs)
+    np.testing.assert_allclose(some, jnp.take_along_axis(everywhere, inputs[:, :, None], axis=1), atol=2e-5)
 
 
 def test_without_a_decoder_words_are_read_from_the_last_state(batch: dict[str, jax.Array]) -> None:
     config = dataclasses.replace(CONFIG, enhanced_decoder=False)
-    places = jnp.asarray([[0, 23], [9, 19], [14, 4]], jnp.int32)
-    hidden, words = runner(config)(drawn(config), batch, places)
-    np.testing.assert_array_equal(words, jnp.take_along_axis(hidden[-1], places[:, :, None], axis=1))
+    inputs = jnp.asarray([[0, 23], [9, 19], [14, 4]], jnp.int32)
+    hidden, words = runner(config)(drawn(config), batch, inputs)
+    np.testing.assert_array_equal(words, jnp.take_along_axis(hidden[-1], inputs[:, :, None], axis=1))
     owners = [(CONFIG, "mlm"), (CONFIG, "rtd"), (config, "mlm")]  # only the masked-word head reads positions
     assert ["decoder_positions" in abstract_params(each, (head,)) for each, head in owners] == [True, False, False]
 
@@ -261,9 +261,9 @@ def test_packed_is_each_alone(config: EncoderConfig, batch: dict[str, jax.Array]
     alone = {name: jnp.pad(batch[name][1:2, 9:20], ((0, 0), (0, S - 11))) for name in NAMES}
     alone["segment_ids"] = (alone["segment_ids"] > 0).astype(jnp.int32)
     alone = {name: jnp.repeat(array, 3, axis=0) for name, array in alone.items()}  # the shape that is compiled already
-    own_hidden, own_words = run(params, alone)
-    np.testing.assert_allclose(hidden[:, 1, 9:20], own_hidden[:, 0, :11], atol=2e-5)
-    np.testing.assert_allclose(words[1, 9:20], own_words[0, :11], atol=2e-5)
+    alone_hidden, alone_words = run(params, alone)
+    np.testing.assert_allclose(hidden[:, 1, 9:20], alone_hidden[:, 0, :11], atol=2e-5)
+    np.testing.assert_allclose(words[1, 9:20], alone_words[0, :11], atol=2e-5)
 
 
 def test_padding_is_zero_where_it_is_embedded_and_convolved(batch: dict[str, jax.Array]) -> None:
@@ -276,14 +276,14 @@ def test_padding_is_zero_where_it_is_embedded_and_convolved(batch: dict[str, jax
 def test_the_decoder_reads_positions_and_neighbours_but_no_other_query(batch: dict[str, jax.Array]) -> None:
     params = drawn(CONFIG)
     model: Model = bind(CONFIG, ("mlm",), params)
-    places = batch["segment_ids"][:1], batch["position_ids"][:1]
-    asked = jnp.asarray([[3, 8, 15]], jnp.int32)
+    inputs = batch["segment_ids"][:1], batch["position_ids"][:1]
+    targets = jnp.asarray([[3, 8, 15]], jnp.int32)
     encoded = model.encode(*(batch[name][:1] for name in NAMES))
 
     @jit
     def read(table: jax.Array, before_last: jax.Array) -> jax.Array:
         moved = bind(CONFIG, ("mlm",), params | {"decoder_positions": {"embedding": table}})
-        return moved.mlm_hidden_states(encoded._replace(before_last=before_last), *places, asked)
+        return moved.mlm_hidden_states(encoded._replace(before_last=before_last), *inputs, targets)
 
     table, before = params["decoder_positions"]["embedding"], encoded.before_last
     words = read(table, before)
@@ -302,8 +302,8 @@ def test_unrolled_and_rematerialised_are_the_same(batch: dict[str, jax.Array]) -
         def run(params: Params) -> jax.Array:
             model = bind(config, ("mlm",), params)
             encoded = model.encode(*(batch[name] for name in NAMES))
-            places = batch["segment_ids"], batch["position_ids"], jnp.asarray([[1, 5], [10, 3], [0, 7]], jnp.int32)
-            logits = model.mlm_logits(model.mlm_hidden_states(encoded, *places))
+            inputs = batch["segment_ids"], batch["position_ids"], jnp.asarray([[1, 5], [10, 3], [0, 7]], jnp.int32)
+            logits = model.mlm_logits(model.mlm_hidden_states(encoded, *inputs))
             return jax.nn.log_softmax(logits)[..., 7].mean()
 
         return run(params)
@@ -322,8 +322,8 @@ def test_dropout_and_narrow_types(batch: dict[str, jax.Array]) -> None:
     @functools.partial(jit, static_argnums=0)
     def words(config: EncoderConfig, key: jax.Array | None) -> jax.Array:
         model = bind(config, ("mlm",), params)
-        places = batch["segment_ids"], batch["position_ids"]
-        return model.mlm_hidden_states(model.encode(*(batch[name] for name in NAMES), key), *places, key=key)
+        inputs = batch["segment_ids"], batch["position_ids"]
+        return model.mlm_hidden_states(model.encode(*(batch[name] for name in NAMES), key), *inputs, key=key)
 
     exact, narrow = words(CONFIG, None), words(noisy, None)
     one, again, two = (words(noisy, jax.random.key(seed)) for seed in (1, 1, 2))
@@ -343,7 +343,7 @@ def test_the_table_is_dropped_anew_in_every_layer(batch: dict[str, jax.Array]) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"position_buckets": 1}, "position_buckets must be 0"),
         ({"position_buckets": 34}, "position_buckets 34"),
@@ -352,6 +352,6 @@ def test_the_table_is_dropped_anew_in_every_layer(batch: dict[str, jax.Array]) -
         ({"attention_position": "relative", "attention_bias": "none", "position_buckets": 0}, "two streams"),
     ],
 )
-def test_mixtures_that_make_no_sense_are_refused(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_mixtures_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         dataclasses.replace(CONFIG, **changes)

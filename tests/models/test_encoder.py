@@ -76,10 +76,10 @@ def plain(plain_gradient: Callable, small_params: Params, batch: dict) -> tuple[
     return plain_gradient(small_params, batch)
 
 
-def assert_trees_close(found: Params, expected: Params, rtol: float, atol: float) -> None:
+def assert_trees_close(actual: Params, expected: Params, rtol: float, atol: float) -> None:
     flat, _ = jax.tree_util.tree_flatten_with_path(expected)
-    for (path, wanted), leaf in zip(flat, jax.tree.leaves(found), strict=True):
-        np.testing.assert_allclose(leaf, wanted, rtol=rtol, atol=atol, err_msg=jax.tree_util.keystr(path))
+    for (path, reference), leaf in zip(flat, jax.tree.leaves(actual), strict=True):
+        np.testing.assert_allclose(leaf, reference, rtol=rtol, atol=atol, err_msg=jax.tree_util.keystr(path))
 
 
 def test_what_stands_in_the_padding_does_not_matter(encode: Callable, small_params: Params, rows: Callable) -> None:
@@ -107,9 +107,9 @@ def test_a_packed_row_equals_each_example_alone(encode: Callable, small_params: 
     packed = rows([[9, 11]], S)
     hidden, pooled = encode(small_params, packed, jnp.asarray([[0, 9]]))
     alone = {name: np.zeros((2, S), np.int32) for name in NAMES}
-    for row, own in enumerate((slice(0, 9), slice(9, 20))):
+    for row, part in enumerate((slice(0, 9), slice(9, 20))):
         for name in NAMES:
-            alone[name][row, : own.stop - own.start] = 1 if name == "segment_ids" else packed[name][0, own]
+            alone[name][row, : part.stop - part.start] = 1 if name == "segment_ids" else packed[name][0, part]
     single, single_pooled = encode(small_params, alone, jnp.zeros((2, 1), jnp.int32))
     np.testing.assert_allclose(hidden[0, :9], single[0, :9], atol=2e-6)
     np.testing.assert_allclose(hidden[0, 9:20], single[1, :11], atol=2e-6)
@@ -223,12 +223,12 @@ def test_every_layer_drops_other_elements(small: EncoderConfig, small_params: Pa
             .hidden_states
         )
     )
-    kept = np.asarray(run(jax.random.key(0)))[1:] > 0
-    np.testing.assert_allclose(kept.mean((1, 2, 3)), 0.5, atol=0.05)
+    nonzero = np.asarray(run(jax.random.key(0)))[1:] > 0
+    np.testing.assert_allclose(nonzero.mean((1, 2, 3)), 0.5, atol=0.05)
     for one, other in ((0, 1), (1, 2), (0, 2)):
-        assert abs((kept[one] == kept[other]).mean() - 0.5) < 0.05
-    np.testing.assert_array_equal(kept, np.asarray(run(jax.random.key(0)))[1:] > 0)
-    assert abs((kept == (np.asarray(run(jax.random.key(1)))[1:] > 0)).mean() - 0.5) < 0.05
+        assert abs((nonzero[one] == nonzero[other]).mean() - 0.5) < 0.05
+    np.testing.assert_array_equal(nonzero, np.asarray(run(jax.random.key(0)))[1:] > 0)
+    assert abs((nonzero == (np.asarray(run(jax.random.key(1)))[1:] > 0)).mean() - 0.5) < 0.05
 
 
 @pytest.mark.parametrize("placement", ["sandwich", "parallel"])
@@ -240,7 +240,7 @@ def test_placements_of_norms_by_hand(small: EncoderConfig, batch: dict, placemen
     params = jax.tree.map(lambda leaf: leaf + rng.normal(0.0, 0.3, leaf.shape).astype(np.float32), params)
     encoder = bind(config, ("mlm",), params).encoder
     arrays = [jnp.asarray(batch[name]) for name in NAMES]
-    found, states, *_ = encoder(*arrays, collect=("hidden_states",))
+    result, states, *_ = encoder(*arrays, collect=("hidden_states",))
     x = states[0]
     layer, context = encoder.layer(0), encoder.contexts(*arrays[1:])[False]
     attended, block = layer.attention(layer.attention.norm(x), context, None), layer.feed_forward
@@ -249,4 +249,4 @@ def test_placements_of_norms_by_hand(small: EncoderConfig, batch: dict, placemen
     else:
         middle = x + layer.attention.output_norm(attended)
         expected = middle + block.output_norm(block(block.norm(middle)))
-    np.testing.assert_allclose(found, encoder.norm(expected), atol=2e-6)
+    np.testing.assert_allclose(result, encoder.norm(expected), atol=2e-6)

@@ -23,13 +23,13 @@ ALL = ("pooler", "mlm", "pair")
 def test_logits_are_scores_against_the_word_table(small: EncoderConfig, small_params: Params) -> None:
     hidden = np.random.default_rng(0).normal(size=(3, 32))
     logits = jit(lambda params, hidden: bind(small, ALL, params).mlm_logits(hidden))
-    found = logits(small_params, jnp.asarray(hidden, jnp.float32)[None])[0]
+    result = logits(small_params, jnp.asarray(hidden, jnp.float32)[None])[0]
     head = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), small_params["mlm_head"])
     x = hidden @ head["dense"]["kernel"] + head["dense"]["bias"]
     x = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
     x = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True) * head["norm"]["scale"] + head["norm"]["bias"]
     table = np.asarray(small_params["encoder"]["embeddings"]["word_embeddings"]["embedding"], np.float64)
-    np.testing.assert_allclose(found, x @ table.T + head["bias"], atol=2e-5)
+    np.testing.assert_allclose(result, x @ table.T + head["bias"], atol=2e-5)
 
 
 def test_the_activation_of_the_head_is_that_of_the_config(small: EncoderConfig, small_params: Params) -> None:
@@ -86,8 +86,8 @@ def test_pooler_and_pair_head_read_the_summary_token(small: EncoderConfig, small
 
 def test_gather_positions() -> None:
     hidden = jnp.arange(12.0).reshape(2, 3, 2)
-    found = gather_positions(hidden, jnp.asarray([[2, 0], [1, 1]]))
-    np.testing.assert_array_equal(found, [[[4, 5], [0, 1]], [[8, 9], [8, 9]]])
+    result = gather_positions(hidden, jnp.asarray([[2, 0], [1, 1]]))
+    np.testing.assert_array_equal(result, [[[4, 5], [0, 1]], [[8, 9], [8, 9]]])
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def test_dot_is_a_matrix_product_forward_and_backward(transposed: bool) -> None:
     x, kernel = operands(transposed)
     plain = value_and_grads(lambda a, b: jnp.matmul(a, b.T if transposed else b), x, kernel)
     ours = value_and_grads(lambda a, b: dot(a, b, "float32", "float32", transposed), x, kernel)
-    for expected, found in zip(jax.tree.leaves(plain), jax.tree.leaves(ours), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    for expected, result in zip(jax.tree.leaves(plain), jax.tree.leaves(ours), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -73,8 +73,8 @@ def test_dropout_zeroes_its_share_and_scales_the_rest(shape: tuple[int, int], ra
     size = math.prod(shape)
     deviation = math.sqrt(rate * (1 - rate) / size)
     assert abs((dropped == 0).mean() - rate) < 4 * deviation
-    kept = np.unique(dropped[dropped != 0])
-    np.testing.assert_allclose(kept, [1 / (1 - rate)], rtol=1e-4)
+    values = np.unique(dropped[dropped != 0])
+    np.testing.assert_allclose(values, [1 / (1 - rate)], rtol=1e-4)
     assert abs(dropped.mean() - 1.0) < 4 * deviation / (1 - rate)  # unbiased
     for axis in (0, 1):  # no row, no column is dropped as a whole, nor neighbours together
         assert np.abs((dropped == 0).mean(axis) - rate).max() < 8 * math.sqrt(rate * (1 - rate) / shape[axis])

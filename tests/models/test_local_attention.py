@@ -42,7 +42,7 @@ def test_blocks_are_the_whole_row(window: int, length: int, causal: bool, monkey
     q, k, v, weights = draw(2, length, 4)
     context = AttentionContext(packed_ids(2, length), window, causal)
     assert should_block(length, window)
-    found = []
+    result = []
     for whole in (False, True):
         monkeypatch.setattr(attention_module, "should_block", lambda *_, whole=whole: not whole)
 
@@ -53,8 +53,8 @@ def test_blocks_are_the_whole_row(window: int, length: int, causal: bool, monkey
         text = jax.make_jaxpr(loss)(q, k, v).pretty_print(use_color=False)
         assert (f"{length},{length}]" in text) == whole
         (_, out), gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(q, k, v)
-        found.append([np.asarray(each) for each in (out, *gradients)])
-    for name, blocks, rows in zip(("out", "dq", "dk", "dv"), *found, strict=True):
+        result.append([np.asarray(each) for each in (out, *gradients)])
+    for name, blocks, rows in zip(("out", "dq", "dk", "dv"), *result, strict=True):
         assert np.abs(blocks - rows).max() <= 2e-6, name
 
 
@@ -118,8 +118,8 @@ def test_packed_examples_with_rotations_and_windows_are_as_if_alone(rows: Callab
     names = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
     run = jax.jit(lambda *inputs: encoder(*inputs).last_hidden_state[0], compiler_options=QUICK)
     together = run(*(jnp.asarray(batch[name]) for name in names))
-    for index, own in enumerate((slice(0, 60), slice(60, 160), slice(160, 220))):
-        alone = [jnp.asarray(batch[name][:, own]) for name in names]
+    for index, part in enumerate((slice(0, 60), slice(60, 160), slice(160, 220))):
+        alone = [jnp.asarray(batch[name][:, part]) for name in names]
         alone[1] = jnp.ones_like(alone[1])
         expected = run(*alone)
-        assert np.abs(np.asarray(together[own]) - np.asarray(expected)).max() <= 1e-5, index
+        assert np.abs(np.asarray(together[part]) - np.asarray(expected)).max() <= 1e-5, index

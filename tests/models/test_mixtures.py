@@ -142,7 +142,7 @@ def covering() -> tuple[list[dict[str, str]], set[Pair]]:
         pair for one, other in itertools.combinations(sorted(values), 2)
         for pair in (((one, a), (other, b)) for a in values[one] for b in values[other])
     }  # fmt: skip
-    found, impossible = [], set()
+    result, impossible = [], set()
     while open_pairs:
         pair = min(open_pairs)
         valid = []
@@ -155,19 +155,19 @@ def covering() -> tuple[list[dict[str, str]], set[Pair]]:
             open_pairs.remove(pair)
             continue
         best = max(valid, key=lambda choice: len(pairs_of(choice) & open_pairs))
-        found.append(best)
+        result.append(best)
         open_pairs -= pairs_of(best)
-    return found, impossible
+    return result, impossible
 
 
 def sample() -> list[dict[str, str]]:
     """The one of them with most choices that occur first in it; the others are `long`."""
-    found, open_choices = [], {(axis, name) for axis, choices in AXES.items() for name in choices}
-    while len(found) < 1:
+    result, open_choices = [], {(axis, name) for axis, choices in AXES.items() for name in choices}
+    while len(result) < 1:
         best = max(covering()[0], key=lambda choice: len(open_choices & set(choice.items())))
-        found.append(best)
+        result.append(best)
         open_choices -= set(best.items())
-    return found
+    return result
 
 
 def name_of(choice: dict[str, str]) -> str:
@@ -184,9 +184,9 @@ def batches() -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         "token_type_ids": np.asarray([[0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0]]),
     }
     alone = {name: np.zeros((2, S), np.int64) for name in packed}
-    for row, own in enumerate((slice(0, 4), slice(4, 10))):
+    for row, part in enumerate((slice(0, 4), slice(4, 10))):
         for name, values in packed.items():
-            alone[name][row, : own.stop - own.start] = 1 if name == "segment_ids" else values[0, own]
+            alone[name][row, : part.stop - part.start] = 1 if name == "segment_ids" else values[0, part]
     return tuple({name: jnp.asarray(v, jnp.int32) for name, v in batch.items()} for batch in (packed, alone))
 
 

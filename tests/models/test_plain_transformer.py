@@ -66,14 +66,17 @@ def torch_encoder(config: EncoderConfig, params: Params) -> Any:
     attention, feed_forward = encoder["layers"]["attention"], encoder["layers"]["feed_forward"]
     state = {}
     for index in range(config.num_layers):
-        own, qkv = f"layers.{index}", [attention[part] for part in ("query", "key", "value")]
-        state[f"{own}.self_attn.in_proj_weight"] = np.concatenate([part["kernel"][index].T for part in qkv])
-        state[f"{own}.self_attn.in_proj_bias"] = np.concatenate([part["bias"][index] for part in qkv])
+        prefix, qkv = f"layers.{index}", [attention[part] for part in ("query", "key", "value")]
+        state[f"{prefix}.self_attn.in_proj_weight"] = np.concatenate([part["kernel"][index].T for part in qkv])
+        state[f"{prefix}.self_attn.in_proj_bias"] = np.concatenate([part["bias"][index] for part in qkv])
         linears = {"self_attn.out_proj": attention["output"], "linear1": feed_forward["intermediate"]}
         for name, part in {**linears, "linear2": feed_forward["output"]}.items():
-            state[f"{own}.{name}.weight"], state[f"{own}.{name}.bias"] = part["kernel"][index].T, part["bias"][index]
+            state[f"{prefix}.{name}.weight"], state[f"{prefix}.{name}.bias"] = (
+                part["kernel"][index].T,
+                part["bias"][index],
+            )
         for name, part in {"norm1": attention["norm"], "norm2": feed_forward["norm"]}.items():
-            state[f"{own}.{name}.weight"], state[f"{own}.{name}.bias"] = part["scale"][index], part["bias"][index]
+            state[f"{prefix}.{name}.weight"], state[f"{prefix}.{name}.bias"] = part["scale"][index], part["bias"][index]
     if last is not None:
         state |= {"norm.weight": encoder["norm"]["scale"], "norm.bias": encoder["norm"]["bias"]}
     model.load_state_dict({name: torch.tensor(np.ascontiguousarray(array)) for name, array in state.items()})

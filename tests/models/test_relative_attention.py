@@ -48,7 +48,7 @@ def by_hand(
     config: EncoderConfig,
     x: np.ndarray,
     source: np.ndarray,
-    places: np.ndarray,
+    positions: np.ndarray,
     types: tuple[np.ndarray, np.ndarray],
     sign: int,
 ) -> np.ndarray:
@@ -62,19 +62,21 @@ def by_hand(
     heads, size, width = config.num_heads, config.head_dim, config.hidden_size
     out = np.zeros((len(x), heads, size))
     for n in range(heads):
-        own = slice(n * size, (n + 1) * size)
-        for i, place in enumerate(places):
-            q, scores = x[i] @ kernel["query"][:, own], []
+        head = slice(n * size, (n + 1) * size)
+        for i, position in enumerate(positions):
+            q, scores = x[i] @ kernel["query"][:, head], []
             for j, token in enumerate(source):
-                distance = sign * (place - (j - (len(source) - S)))
+                distance = sign * (position - (j - (len(source) - S)))
                 if config.clamp_len > 0:
                     distance = np.clip(distance, -config.clamp_len, config.clamp_len)
                 angles = distance / 10_000 ** (np.arange(0, width, 2) / width)
                 wave = np.concatenate([np.sin(angles), np.cos(angles)])
-                score = (q + u[n]) @ (token @ kernel["key"][:, own]) + (q + w[n]) @ (wave @ kernel["position"][:, own])
+                score = (q + u[n]) @ (token @ kernel["key"][:, head]) + (q + w[n]) @ (
+                    wave @ kernel["position"][:, head]
+                )
                 scores.append((score + (q + z[n]) @ s[int(types[0][i] != types[1][j]), n]) / np.sqrt(size))
             weights = np.exp(np.asarray(scores) - max(scores))
-            out[i, n] = (weights / weights.sum()) @ (source @ kernel["value"][:, own])
+            out[i, n] = (weights / weights.sum()) @ (source @ kernel["value"][:, head])
     return out.reshape(len(x), -1) @ kernel["output"]
 
 
@@ -89,14 +91,17 @@ def test_scores_are_those_of_the_formula(clamp: int, remembered: int) -> None:
     relative = make_relative_positions(config, types, None, remembered, targets, backward)
     mask = jnp.ones((2, 1, S + 2, remembered + S), bool)
     context = AttentionContext(jnp.ones((2, S), jnp.int32), mask=mask, relative=relative)
-    found = jit(lambda x, source: layer(x, context, None, source))(x, source)
+    result = jit(lambda x, source: layer(x, context, None, source))(x, source)
     for row in range(2):
-        own = np.asarray(types[row])
-        places = np.concatenate([np.arange(S), np.asarray(targets[row])])
-        kinds = np.concatenate([own, own[np.asarray(targets[row])]]), np.concatenate([np.zeros(remembered, int), own])
+        row_types = np.asarray(types[row])
+        positions = np.concatenate([np.arange(S), np.asarray(targets[row])])
+        kinds = (
+            np.concatenate([row_types, row_types[np.asarray(targets[row])]]),
+            np.concatenate([np.zeros(remembered, int), row_types]),
+        )
         arrays = (np.asarray(a[row], np.float64) for a in (x, source))
-        expected = by_hand(layer, config, *arrays, places, kinds, -1 if bool(backward[row]) else 1)
-        np.testing.assert_allclose(found[row], expected, atol=2e-5)
+        expected = by_hand(layer, config, *arrays, positions, kinds, -1 if bool(backward[row]) else 1)
+        np.testing.assert_allclose(result[row], expected, atol=2e-5)
 
 
 def test_half_of_a_batch_is_backward_where_the_config_says_so() -> None:
@@ -115,8 +120,8 @@ def params() -> Params:
 
 
 def encode(params: Params, ids: jax.Array, types: jax.Array, config: EncoderConfig = CONFIG, key=None) -> jax.Array:
-    places = jnp.zeros_like(ids)  # are not read
-    return bind(config, ("mlm",), params).encode(ids, jnp.ones_like(ids), places, types, key).last_hidden_state
+    positions = jnp.zeros_like(ids)  # are not read
+    return bind(config, ("mlm",), params).encode(ids, jnp.ones_like(ids), positions, types, key).last_hidden_state
 
 
 def test_only_equality_of_segments_counts(params: Params) -> None:
@@ -133,9 +138,9 @@ def test_dropout_reaches_the_sinusoids(params: Params) -> None:
     zeros = jnp.zeros((1, S), jnp.int32)
     whole = make_relative_positions(config, zeros, None).sinusoids
     dropped = make_relative_positions(config, zeros, jax.random.key(0)).sinusoids
-    kept = np.asarray(dropped != 0)
-    assert 0.3 < kept.mean() < 0.7
-    np.testing.assert_allclose(np.asarray(dropped)[kept], 2 * np.asarray(whole)[kept], rtol=1e-6)
+    nonzero = np.asarray(dropped != 0)
+    assert 0.3 < nonzero.mean() < 0.7
+    np.testing.assert_allclose(np.asarray(dropped)[nonzero], 2 * np.asarray(whole)[nonzero], rtol=1e-6)
     ids = jnp.asarray([[7, 8, 9, 10, 11, 12]])
     run = jit(lambda key: encode(params, ids, zeros, config, key))
     assert np.abs(run(jax.random.key(0)) - run(jax.random.key(1))).max() > 1e-3

@@ -20,11 +20,11 @@ def draw(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape) + shape[1]).standard_normal(shape).astype(np.float32)
 
 
-def looked_up(q: np.ndarray, rows: np.ndarray, places: np.ndarray, keys: int, length: int) -> np.ndarray:
+def looked_up(q: np.ndarray, rows: np.ndarray, positions: np.ndarray, keys: int, length: int) -> np.ndarray:
     """q_i rows[i - j], pair by pair; key j stands at j - (keys - length)."""
-    distance = places[:, :, None] - (np.arange(keys) - (keys - length))[None, None]
-    wanted = np.broadcast_to(rows, (len(q), *rows.shape[1:]))
-    chosen = np.stack([each[(keys - 1) - own] for each, own in zip(wanted, distance, strict=True)])
+    distance = positions[:, :, None] - (np.arange(keys) - (keys - length))[None, None]
+    tables = np.broadcast_to(rows, (len(q), *rows.shape[1:]))
+    chosen = np.stack([each[(keys - 1) - offset] for each, offset in zip(tables, distance, strict=True)])
     return np.einsum("bqnh,bqknh->bnqk", q, chosen)
 
 
@@ -33,13 +33,13 @@ def looked_up(q: np.ndarray, rows: np.ndarray, places: np.ndarray, keys: int, le
 @pytest.mark.parametrize("sets", [1, 2])
 def test_scores_are_the_looked_up_ones(length: int, keys: int, sets: int) -> None:
     q, rows = draw(2, length, 2, 3), draw(sets, keys + length - 1, 2, 3)
-    found = jit(lambda q, rows: distance_scores(q, rows, keys, CONFIG))(q, rows)
+    result = jit(lambda q, rows: distance_scores(q, rows, keys, CONFIG))(q, rows)
     everywhere = np.tile(np.arange(length), (2, 1))
-    np.testing.assert_allclose(found, looked_up(q, rows, everywhere, keys, length), atol=2e-6)
-    places = np.random.default_rng(0).integers(0, length, (2, 3))
+    np.testing.assert_allclose(result, looked_up(q, rows, everywhere, keys, length), atol=2e-6)
+    positions = np.random.default_rng(0).integers(0, length, (2, 3))
     some = draw(2, 3, 2, 3)
-    found = jit(lambda q, rows, places: distance_scores_at(q, rows, places, keys, CONFIG))(some, rows, places)
-    np.testing.assert_allclose(found, looked_up(some, rows, places, keys, length), atol=2e-6)
+    result = jit(lambda q, rows, positions: distance_scores_at(q, rows, positions, keys, CONFIG))(some, rows, positions)
+    np.testing.assert_allclose(result, looked_up(some, rows, positions, keys, length), atol=2e-6)
 
 
 def test_shear_reads_rows_one_step_further_each() -> None:

@@ -19,8 +19,8 @@ def test_frequencies_are_torchs_to_the_last_bit(base: float) -> None:
 
 
 def test_rotations_at_the_end_of_a_long_row_are_torchs() -> None:
-    places = np.arange(8000, 8192)
-    angles = torch.tensor(places).float()[:, None] * torch.tensor(frequencies(64, 160_000.0))
-    cosines, sines = jax.jit(lambda at: rotation(at, 64, 160_000.0))(jnp.asarray(places)[None])
+    positions = np.arange(8000, 8192)
+    angles = torch.tensor(positions).float()[:, None] * torch.tensor(frequencies(64, 160_000.0))
+    cosines, sines = jax.jit(lambda at: rotation(at, 64, 160_000.0))(jnp.asarray(positions)[None])
     assert np.abs(np.asarray(cosines)[0, :, 0, :32] - torch.cos(angles).numpy()).max() <= 1e-6
     assert np.abs(np.asarray(sines)[0, :, 0, 32:] - torch.sin(angles).numpy()).max() <= 1e-6

@@ -34,9 +34,9 @@ def inputs(rows: int = 4, length: int = 10, heads: int = 6, width: int = 4) -> t
     return q, k, v, grad, jnp.asarray(ids)
 
 
-def slopes(config: EncoderConfig, dropping: bool, *given: jax.Array) -> tuple:
+def output_and_gradients(config: EncoderConfig, dropping: bool, *arrays: jax.Array) -> tuple:
     """The output, and what a slope of it becomes in q, k and v."""
-    q, k, v, grad, ids = given
+    q, k, v, grad, ids = arrays
     context = make_context(
         config, ids, jnp.broadcast_to(jnp.arange(q.shape[1])[None], ids.shape), config.local_attention > 0
     )
@@ -48,32 +48,32 @@ def slopes(config: EncoderConfig, dropping: bool, *given: jax.Array) -> tuple:
 @pytest.mark.parametrize("dropping", [False, True])
 @pytest.mark.parametrize("tile", SHAPES)
 def test_tiles_of_any_size_are_the_plain_form(monkeypatch: pytest.MonkeyPatch, tile: str, dropping: bool) -> None:
-    given = inputs()
+    arrays = inputs()
     heads, of_a_tile = SHAPES[tile]
     monkeypatch.setattr(tiled_attention, "MAX_TILE_SCORES", heads * 100)
     assert Tiles((4, 10, 6, 4), 10).heads == of_a_tile
-    wanted = jit(functools.partial(slopes, PLAIN, dropping))(*given)
+    expected = jit(functools.partial(output_and_gradients, PLAIN, dropping))(*arrays)
     config = dataclasses.replace(PLAIN, attention_implementation="tiled")
-    found = jit(functools.partial(slopes, config, dropping))(*given)
-    for own, plain in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(own, plain, rtol=0, atol=2e-6)
-    assert float(jnp.abs(wanted[1]).max()) > 0.01
+    result = jit(functools.partial(output_and_gradients, config, dropping))(*arrays)
+    for tiled, plain in zip(result, expected, strict=True):
+        np.testing.assert_allclose(tiled, plain, rtol=0, atol=2e-6)
+    assert float(jnp.abs(expected[1]).max()) > 0.01
 
 
 def test_windows_in_blocks_are_tiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled_attention, "MAX_TILE_SCORES", 1 << 14)
     keys = jax.random.split(jax.random.key(0), 4)
-    given = (*(jax.random.normal(key, (2, 400, 6, 4)) for key in keys), jnp.ones((2, 400), jnp.int32))
+    arrays = (*(jax.random.normal(key, (2, 400, 6, 4)) for key in keys), jnp.ones((2, 400), jnp.int32))
     plain = dataclasses.replace(PLAIN, local_attention=16, global_attn_every_n_layers=2)
     config = dataclasses.replace(plain, attention_implementation="tiled")
-    found, wanted = (jit(functools.partial(slopes, each, True))(*given) for each in (config, plain))
-    for own, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(own, other, rtol=0, atol=2e-6)
+    result, expected = (jit(functools.partial(output_and_gradients, each, True))(*arrays) for each in (config, plain))
+    for tiled, other in zip(result, expected, strict=True):
+        np.testing.assert_allclose(tiled, other, rtol=0, atol=2e-6)
 
 
 def test_products_read_the_narrow_type_and_slopes_come_back_in_theirs() -> None:
     config = dataclasses.replace(PLAIN, attention_implementation="tiled", compute_dtype="bfloat16")
-    run = functools.partial(slopes, config, True)
+    run = functools.partial(output_and_gradients, config, True)
     products = [
         line for line in str(jax.make_jaxpr(run)(*inputs())).splitlines() if "dot_general" in line and "= " in line
     ]
@@ -81,21 +81,23 @@ def test_products_read_the_narrow_type_and_slopes_come_back_in_theirs() -> None:
     text = jax.jit(run).lower(*inputs()).as_text()
     dots = [line for line in text.splitlines() if "dot_general" in line]
     assert len(dots) == 7 and all(line.count("bf16>") == 2 for line in dots), dots
-    for own, plain in zip(jit(run)(*inputs()), jit(functools.partial(slopes, PLAIN, True))(*inputs()), strict=True):
-        assert own.dtype == jnp.float32
-        np.testing.assert_allclose(own, plain, rtol=0, atol=0.06)
+    for tiled, plain in zip(
+        jit(run)(*inputs()), jit(functools.partial(output_and_gradients, PLAIN, True))(*inputs()), strict=True
+    ):
+        assert tiled.dtype == jnp.float32
+        np.testing.assert_allclose(tiled, plain, rtol=0, atol=0.06)
 
 
 @pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 2, 2)], ids=str)
 def test_devices_tile_their_own_rows_and_heads(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int]) -> None:
     """And drop what one device drops; four rows on eight ways lie on every device in full."""
     monkeypatch.setattr(tiled_attention, "MAX_TILE_SCORES", 100)
-    given, config = inputs(), dataclasses.replace(PLAIN, attention_implementation="tiled")
-    wanted = jit(functools.partial(slopes, config, True))(*given)
+    arrays, config = inputs(), dataclasses.replace(PLAIN, attention_implementation="tiled")
+    expected = jit(functools.partial(output_and_gradients, config, True))(*arrays)
     with jax.set_mesh(make_mesh(MeshConfig(*shape))):
-        found = jit(functools.partial(slopes, config, True))(*given)
-    for own, alone in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(own, alone, rtol=0, atol=1e-6)
+        result = jit(functools.partial(output_and_gradients, config, True))(*arrays)
+    for tiled, alone in zip(result, expected, strict=True):
+        np.testing.assert_allclose(tiled, alone, rtol=0, atol=1e-6)
 
 
 def test_a_tile_fits_the_cache_and_divides_the_heads() -> None:

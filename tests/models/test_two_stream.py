@@ -50,8 +50,8 @@ def make_batch(rows: int = B, length: int = S, seed: int = 0) -> Batch:
     draw = np.random.default_rng(seed).integers
     ones = np.ones((rows, length), np.int32)
     types = np.tile(np.arange(length) >= length // 2, (rows, 1)).astype(np.int32)
-    found = {"input_ids": draw(1, 40, ones.shape), "segment_ids": ones, "position_ids": 0 * ones}
-    return {name: jnp.asarray(array, jnp.int32) for name, array in (found | {"token_type_ids": types}).items()}
+    result = {"input_ids": draw(1, 40, ones.shape), "segment_ids": ones, "position_ids": 0 * ones}
+    return {name: jnp.asarray(array, jnp.int32) for name, array in (result | {"token_type_ids": types}).items()}
 
 
 def order(rows: int = B, length: int = S, seed: int = 0) -> dict[str, jax.Array]:
@@ -77,37 +77,39 @@ def run() -> Callable[..., TwoStreamOutput]:
     return runner()
 
 
-def changed(batch: Batch, row: int, place: int) -> Batch:
+def changed(batch: Batch, row: int, position: int) -> Batch:
     ids = batch["input_ids"]
-    return batch | {"input_ids": ids.at[row, place].set((ids[row, place] + 7) % 40)}
+    return batch | {"input_ids": ids.at[row, position].set((ids[row, position] + 7) % 40)}
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_target_sees_what_comes_before_it_in_the_order_and_never_itself(
     run: Callable, params: Params, seed: int
 ) -> None:
-    batch, given = make_batch(seed=seed), order(seed=seed)
-    base = run(params, batch, given).targets
-    for place in range(T):  # targets are listed in the order in which they are predicted
-        other = run(params, changed(batch, 0, int(given["targets"][0, place])), given).targets
+    batch, permutation = make_batch(seed=seed), order(seed=seed)
+    base = run(params, batch, permutation).targets
+    for step in range(T):  # targets are listed in the order in which they are predicted
+        other = run(params, changed(batch, 0, int(permutation["targets"][0, step])), permutation).targets
         np.testing.assert_array_equal(other[1], base[1])
-        np.testing.assert_array_equal(other[0, : place + 1], base[0, : place + 1])
-        if place + 1 < T:
-            assert (np.abs(other[0, place + 1 :] - base[0, place + 1 :]).max(-1) > 1e-5).all()
-    free = next(i for i in range(S) if i not in np.asarray(given["targets"][0]))
-    assert (np.abs(run(params, changed(batch, 0, free), given).targets[0] - base[0]).max(-1) > 1e-5).all()
+        np.testing.assert_array_equal(other[0, : step + 1], base[0, : step + 1])
+        if step + 1 < T:
+            assert (np.abs(other[0, step + 1 :] - base[0, step + 1 :]).max(-1) > 1e-5).all()
+    free = next(i for i in range(S) if i not in np.asarray(permutation["targets"][0]))
+    assert (np.abs(run(params, changed(batch, 0, free), permutation).targets[0] - base[0]).max(-1) > 1e-5).all()
 
 
 def test_targets_know_their_places(run: Callable, params: Params) -> None:
-    batch, given = make_batch(), order()
-    swapped = given | {"targets": given["targets"][:, ::-1]}
+    batch, permutation = make_batch(), order()
+    swapped = permutation | {"targets": permutation["targets"][:, ::-1]}
     np.testing.assert_allclose(
-        run(params, batch, swapped).targets[:, ::-1], run(params, batch, given).targets, atol=1e-6
+        run(params, batch, swapped).targets[:, ::-1], run(params, batch, permutation).targets, atol=1e-6
     )
     # the same rule for all, so that nothing but the place tells two targets apart
-    given = given | {"visible": jnp.broadcast_to(given["visible"][:, :1], given["visible"].shape)}
-    found = np.asarray(run(params, batch, given).targets[0])
-    assert min(np.abs(found[i] - found[j]).max() for i in range(T) for j in range(i)) > 1e-3
+    permutation = permutation | {
+        "visible": jnp.broadcast_to(permutation["visible"][:, :1], permutation["visible"].shape)
+    }
+    result = np.asarray(run(params, batch, permutation).targets[0])
+    assert min(np.abs(result[i] - result[j]).max() for i in range(T) for j in range(i)) > 1e-3
 
 
 def test_the_content_stream_is_the_ordinary_encoder(run: Callable, params: Params) -> None:
@@ -135,51 +137,51 @@ def test_a_memory_is_the_text_before_the_row(params: Params) -> None:
 
 
 def test_a_memory_holds_the_inputs_of_the_layers(params: Params) -> None:
-    config, batch, given = dataclasses.replace(CONFIG, mem_len=5, reuse_len=4), make_batch(), order()
+    config, batch, permutation = dataclasses.replace(CONFIG, mem_len=5, reuse_len=4), make_batch(), order()
     keeping = runner(config, collect=("hidden_states",))
-    first = keeping(params, batch, given)
+    first = keeping(params, batch, permutation)
     assert first.hidden_states.shape == (4, B, S, 12) and first.target_states.shape == (4, B, T, 12)
     np.testing.assert_array_equal(first.hidden_states[-1], first.content)
     np.testing.assert_array_equal(first.target_states[-1], first.targets)
     np.testing.assert_array_equal(first.memory, first.hidden_states[:-1, :, :4])
-    second = keeping(params, batch, given | {"memory": first.memory})
+    second = keeping(params, batch, permutation | {"memory": first.memory})
     expected = np.concatenate([first.memory, second.hidden_states[:-1, :, :4]], axis=2)[:, :, -5:]
     np.testing.assert_array_equal(second.memory, expected)
-    lean = runner(config)(params, batch, given | {"memory": first.memory})
+    lean = runner(config)(params, batch, permutation | {"memory": first.memory})
     assert lean.hidden_states is None
     np.testing.assert_allclose(lean.memory, second.memory, atol=1e-6)
 
 
 def test_no_gradient_flows_into_the_rows_before(params: Params) -> None:
-    batch, given = make_batch(), order()
+    batch, permutation = make_batch(), order()
 
     @jit
     @jax.grad
-    def slope(params: Params) -> jax.Array:
-        return run_two_streams(bind(CONFIG, HEADS, params).encoder, **batch, **given).memory.sum()
+    def gradient(params: Params) -> jax.Array:
+        return run_two_streams(bind(CONFIG, HEADS, params).encoder, **batch, **permutation).memory.sum()
 
-    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(slope(params))) == 0.0
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient(params))) == 0.0
 
 
 def test_packed_examples_are_as_alone(run: Callable, params: Params) -> None:
     """Targets and tokens of two examples in a row, against each example in a row of its own, on either side of it."""
     packed = make_batch(1)
     packed["segment_ids"] = jnp.asarray([[1] * 4 + [2] * 5 + [0]])
-    given = order(1)
-    given["targets"] = jnp.asarray([[1, 3, 4, 7]])
-    given["visible"] = jnp.ones((1, S, S), bool).at[:, :, jnp.asarray([1, 3, 4, 7])].set(False)
-    together = run(params, *repeated(packed, given))
+    permutation = order(1)
+    permutation["targets"] = jnp.asarray([[1, 3, 4, 7]])
+    permutation["visible"] = jnp.ones((1, S, S), bool).at[:, :, jnp.asarray([1, 3, 4, 7])].set(False)
+    together = run(params, *repeated(packed, permutation))
     for start, stop, targets, left in ((0, 4, [1, 3], 0), (4, 9, [4, 7], 3)):
         row = {name: np.zeros((1, S), np.int32) for name in packed}
         for name in packed:
             row[name][0, left : left + stop - start] = 1 if name == "segment_ids" else packed[name][0, start:stop]
-        places = np.asarray(targets) - start + left
+        positions = np.asarray(targets) - start + left
         visible = np.ones((1, S, S), bool)
-        visible[:, :, places] = False
-        more = {"targets": jnp.asarray([[*places, 0, 0]], jnp.int32), "visible": jnp.asarray(visible)}
+        visible[:, :, positions] = False
+        more = {"targets": jnp.asarray([[*positions, 0, 0]], jnp.int32), "visible": jnp.asarray(visible)}
         alone = run(params, *repeated({name: jnp.asarray(array) for name, array in row.items()}, more))
-        own = [[1, 3, 4, 7].index(target) for target in targets]
-        np.testing.assert_allclose(together.targets[0, own], alone.targets[0, :2], atol=2e-6)
+        indices = [[1, 3, 4, 7].index(target) for target in targets]
+        np.testing.assert_allclose(together.targets[0, indices], alone.targets[0, :2], atol=2e-6)
         np.testing.assert_allclose(
             together.content[0, start:stop], alone.content[0, left : left + stop - start], atol=2e-6
         )
@@ -190,11 +192,11 @@ def repeated(*trees: dict[str, jax.Array]) -> Any:
     return jax.tree.map(lambda array: jnp.repeat(array, B, axis=0), trees)
 
 
-def gradient_of(config: EncoderConfig, batch: Batch, given: dict) -> Callable:
+def gradient_of(config: EncoderConfig, batch: Batch, permutation: dict) -> Callable:
     @jit
     @jax.value_and_grad
     def run(params: Params) -> jax.Array:
-        out = run_two_streams(bind(config, HEADS, params).encoder, **batch, **given)
+        out = run_two_streams(bind(config, HEADS, params).encoder, **batch, **permutation)
         return (out.targets**3).sum() + (out.content**3).sum()
 
     return run
@@ -203,10 +205,12 @@ def gradient_of(config: EncoderConfig, batch: Batch, given: dict) -> Callable:
 @pytest.mark.long
 def test_scans_and_rematerialisation_change_nothing(params: Params) -> None:
     batch = make_batch()
-    given = order() | {"memory": jnp.asarray(np.random.default_rng(5).standard_normal((3, B, 4, 12)), jnp.float32)}
-    value, plain = gradient_of(CONFIG, batch, given)(params)
+    permutation = order() | {
+        "memory": jnp.asarray(np.random.default_rng(5).standard_normal((3, B, 4, 12)), jnp.float32)
+    }
+    value, plain = gradient_of(CONFIG, batch, permutation)(params)
     for changes in ({"unroll": 3}, {"remat": "full"}):
-        other, gradient = gradient_of(dataclasses.replace(CONFIG, **changes), batch, given)(params)
+        other, gradient = gradient_of(dataclasses.replace(CONFIG, **changes), batch, permutation)(params)
         np.testing.assert_allclose(other, value, rtol=1e-5)
         for one, two in zip(jax.tree.leaves(gradient), jax.tree.leaves(plain), strict=True):
             np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4 * np.abs(two).max())
@@ -228,21 +232,21 @@ def test_other_stacks_run_two_streams_too(changes: dict) -> None:
     config = dataclasses.replace(CONFIG, **changes, mem_len=S)
     params = jit(lambda key: init_params(config, HEADS, key))(jax.random.key(0))
     batch, run = make_batch(), runner(config)
-    given = order() | {"memory": jnp.zeros((config.num_layers, B, S, 12))}
-    first = run(params, batch, given)
+    permutation = order() | {"memory": jnp.zeros((config.num_layers, B, S, 12))}
+    first = run(params, batch, permutation)
     memory = first.memory
     assert memory.shape == (config.num_layers, B, S, 12)
-    last = int(given["targets"][0, -1])
-    other = run(params, changed(batch, 0, last), given)
+    last = int(permutation["targets"][0, -1])
+    other = run(params, changed(batch, 0, last), permutation)
     np.testing.assert_array_equal(other.targets[0], first.targets[0])
-    second = run(params, batch, given | {"memory": memory})
+    second = run(params, batch, permutation | {"memory": memory})
     assert np.isfinite(second.targets).all() and np.abs(second.targets - first.targets).max() > 1e-4
 
 
 def test_dropout_falls_on_targets_and_tokens(params: Params) -> None:
     config = dataclasses.replace(CONFIG, hidden_dropout=0.2, attention_dropout=0.2, output_dropout=0.5)
-    batch, given = make_batch(), order()
-    run = jit(lambda key: run_two_streams(bind(config, HEADS, params).encoder, **batch, key=key, **given))
+    batch, permutation = make_batch(), order()
+    run = jit(lambda key: run_two_streams(bind(config, HEADS, params).encoder, **batch, key=key, **permutation))
     first, again, other = (run(jax.random.key(seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first.targets, again.targets)
     for one, two in ((first.targets, other.targets), (first.content, other.content)):

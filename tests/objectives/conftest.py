@@ -49,11 +49,11 @@ def pack() -> Callable[..., dict[str, np.ndarray]]:
         for row, examples in enumerate(rows):
             start = 0
             for index, ids in enumerate(examples):
-                own = slice(start, start + len(ids))
-                batch["input_ids"][row, own] = ids
-                batch["segment_ids"][row, own] = index + 1
-                batch["position_ids"][row, own] = np.arange(len(ids))
-                batch["token_type_ids"][row, own] = np.arange(len(ids)) >= len(ids) // 2
+                columns = slice(start, start + len(ids))
+                batch["input_ids"][row, columns] = ids
+                batch["segment_ids"][row, columns] = index + 1
+                batch["position_ids"][row, columns] = np.arange(len(ids))
+                batch["token_type_ids"][row, columns] = np.arange(len(ids)) >= len(ids) // 2
                 batch["example_positions"][row, index] = start
                 batch["example_weights"][row, index] = 1.0
                 batch["example_ids"][row, index] = identities[row][index]

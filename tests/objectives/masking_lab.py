@@ -45,7 +45,7 @@ def compiled(config: MaskingConfig, vocabulary: Vocabulary, predictions: int) ->
     return jit(lambda batch, keys, cursor: mask_tokens(batch, keys, config, vocabulary, predictions, cursor))
 
 
-def hide(
+def mask_batch(
     batch: dict,
     vocabulary: Vocabulary,
     seed: int = 0,
@@ -71,9 +71,9 @@ def words_of(ids: np.ndarray, starts_word: np.ndarray, whole: bool) -> list[list
     """Positions of the words of one example, [CLS] and [SEP] left out, as the authors collect them."""
     words: list[list[int]] = []
     after_candidate = False
-    for position, piece in enumerate(ids):
-        candidate = piece not in (CLS, SEP)
-        if candidate and whole and after_candidate and not starts_word[piece]:
+    for position, token in enumerate(ids):
+        candidate = token not in (CLS, SEP)
+        if candidate and whole and after_candidate and not starts_word[token]:
             words[-1].append(position)
         elif candidate:
             words.append([position])
@@ -83,11 +83,11 @@ def words_of(ids: np.ndarray, starts_word: np.ndarray, whole: bool) -> list[list
 
 def examples_of(batch: dict) -> list[tuple[int, int, np.ndarray]]:
     """(row, index, columns) of every example of a batch."""
-    found = []
+    examples = []
     for row, segments in enumerate(batch["segment_ids"]):
         for index in range(segments.max(initial=0)):
-            found.append((row, index, np.flatnonzero(segments == index + 1)))
-    return found
+            examples.append((row, index, np.flatnonzero(segments == index + 1)))
+    return examples
 
 
 def runs_of(chosen: np.ndarray) -> list[tuple[int, int]]:

@@ -42,7 +42,7 @@ def total(objective: ReplacedTokenDetection, batch: dict, counts: dict, params: 
     )
 
 
-def by_part(objective: ReplacedTokenDetection, batch: dict, seen: jax.Array) -> tuple[Callable, Callable]:
+def by_part(objective: ReplacedTokenDetection, batch: dict, replaced: jax.Array) -> tuple[Callable, Callable]:
     """The losses of the two towers by themselves, each of its own complete parameters, written out once more."""
     first, second = objective.networks["generator"], objective.networks["discriminator"]
     real = batch["segment_ids"] > 0
@@ -58,16 +58,16 @@ def by_part(objective: ReplacedTokenDetection, batch: dict, seen: jax.Array) -> 
 
     def of_discriminator(params: Params) -> jax.Array:
         model = bind(*second, params)
-        states = model.encode(**{**encoder_inputs(batch), "input_ids": seen}).last_hidden_state
+        states = model.encode(**{**encoder_inputs(batch), "input_ids": replaced}).last_hidden_state
         scores = model.rtd_logits(states, batch["example_positions"], batch["segment_ids"])
-        signs = jnp.where(seen != batch["original_ids"], 1.0, -1.0)
+        signs = jnp.where(replaced != batch["original_ids"], 1.0, -1.0)
         return 50.0 * jnp.where(real, jax.nn.softplus(-signs * scores), 0.0).sum() / real.sum()
 
     return of_generator, of_discriminator
 
 
-def assert_same(found: Any, wanted: Any, scale: float = 1e-5) -> None:
-    for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(found), jax.tree.leaves(wanted), strict=True):
+def assert_same(actual: Any, expected: Any, scale: float = 1e-5) -> None:
+    for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
         top = float(jnp.abs(other).max())
         np.testing.assert_allclose(one, other, atol=scale * top + 1e-6, err_msg=jax.tree_util.keystr(path))
 
@@ -95,7 +95,7 @@ def joined(towers: RtdNetworksConfig, first: Params, second: Params) -> Params:
 
 
 def assert_finite_differences(
-    objective: ReplacedTokenDetection, params: Params, found: Params, run: Callable[[Params], Any]
+    objective: ReplacedTokenDetection, params: Params, actual: Params, run: Callable[[Params], Any]
 ) -> None:
     """Along the word table that both read both losses change; "gdes" tells its owner of the generator's alone."""
     sharing = objective.encoders.embedding_sharing
@@ -110,7 +110,7 @@ def assert_finite_differences(
 
     first, second = (at(1e-3) - at(-1e-3)) / 2e-3
     assert (abs(second) > 0.1) == (sharing != "none") and abs(first) > 0.01
-    slope = float((take(found, *path)["embedding"] * way).sum())
+    derivative = float((take(actual, *path)["embedding"] * way).sum())
     np.testing.assert_allclose(
-        slope, first if sharing in ("gdes", "none") else first + second, rtol=4e-2
+        derivative, first if sharing in ("gdes", "none") else first + second, rtol=4e-2
     )  # float32, steps of 1e-3

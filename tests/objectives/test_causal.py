@@ -88,8 +88,8 @@ def test_sums_are_those_of_plain_arithmetic(
     right = (logits.argmax(-1) == np.asarray(batch["next_ids"])) * weights
     assert sums["clm_accuracy"].value == right.sum()
     share = (vocabulary.counts + 1.0) / (vocabulary.counts + 1.0).sum()
-    wanted = -(np.log(share)[np.asarray(batch["next_ids"])] * weights).sum()
-    np.testing.assert_allclose(sums["clm_unigram_loss"].value, wanted, rtol=1e-5)
+    expected = -(np.log(share)[np.asarray(batch["next_ids"])] * weights).sum()
+    np.testing.assert_allclose(sums["clm_unigram_loss"].value, expected, rtol=1e-5)
 
 
 def test_chunks_change_neither_sums_nor_gradients(params: Params, batch: dict, monkeypatch: pytest.MonkeyPatch) -> None:

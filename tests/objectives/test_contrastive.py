@@ -88,8 +88,8 @@ def test_the_loss_is_that_of_the_original() -> None:
     distances = (F.normalize(first) - F.normalize(second)).norm(dim=-1) ** 2
     np.testing.assert_allclose(sums["alignment"].value, distances.sum(), rtol=1e-5)
     pairs = torch.pdist(F.normalize(first)) ** 2
-    found = uniformity(jnp.asarray(one), jnp.asarray(weights))
-    np.testing.assert_allclose(found.value, torch.log(torch.exp(-2 * pairs).mean()), rtol=1e-5)
+    result = uniformity(jnp.asarray(one), jnp.asarray(weights))
+    np.testing.assert_allclose(result.value, torch.log(torch.exp(-2 * pairs).mean()), rtol=1e-5)
 
 
 def test_negatives_are_those_of_all_devices() -> None:
@@ -197,11 +197,11 @@ def test_what_makes_no_sense_is_refused() -> None:
         config.check_model(dataclasses.replace(MODEL, causal=True))
     with pytest.raises(UserError, match=r"needs data\.example_format to be one of block"):
         config.check_example_format("stream")
-    for changes, said in (
+    for changes, message in (
         ({"pooling": "last"}, "pooling must be one of first, mean"),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"mlm_weight": -0.1}, "mlm_weight must be at least 0"),
         ({"microbatches": 2}, r"train\.microbatches=2 would split"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             dataclasses.replace(config, **changes)

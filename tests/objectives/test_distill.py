@@ -83,7 +83,7 @@ def narrow(vocabulary: Vocabulary) -> Distillation:
 
 
 @pytest.fixture(scope="module")
-def given() -> Params:
+def teacher_params() -> Params:
     return jit(lambda key: init_params(TEACHER.config, TEACHER.heads, key))(jax.random.key(7))
 
 
@@ -105,11 +105,11 @@ def batch(objective: Distillation, raw: dict) -> dict[str, jax.Array]:
 
 
 @pytest.fixture(scope="module")
-def loss_of(given: Params) -> Callable[[Distillation], Callable[..., dict[str, Sum]]]:
+def loss_of(teacher_params: Params) -> Callable[[Distillation], Callable[..., dict[str, Sum]]]:
     @functools.cache
     def make(objective: Distillation) -> Callable[..., dict[str, Sum]]:
         def sums(params: Params, batch: dict) -> dict[str, Sum]:
-            extra = StepInputs(objective.frozen(given), {})
+            extra = StepInputs(objective.frozen(teacher_params), {})
             return objective.loss(params, extra, batch, jax.random.key(0), False)[0]
 
         return jit(sums)
@@ -125,24 +125,24 @@ def sums(objective: Distillation, loss_of: Callable, params: Params, batch: dict
 class Parts:
     """Both sides run by hand, as torch tensors."""
 
-    def __init__(self, objective: Distillation, params: Params, given: Params, batch: dict):
+    def __init__(self, objective: Distillation, params: Params, teacher_params: Params, batch: dict):
         names = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
         rows = {name: batch[name] for name in names}
 
         @functools.partial(jit, static_argnums=0)
-        def run(network: Network, own: Params) -> Any:
-            model = bind(network.config, network.heads, own)
+        def run(network: Network, network_params: Params) -> Any:
+            model = bind(network.config, network.heads, network_params)
             parts = ("query", "key", "value", "scores")
-            wanted = [f"layers/{layer}/{part}" for layer in range(network.config.num_layers) for part in parts]
-            encoded = model.encode(**rows, collect=("hidden_states", *wanted))
+            collected = [f"layers/{layer}/{part}" for layer in range(network.config.num_layers) for part in parts]
+            encoded = model.encode(**rows, collect=("hidden_states", *collected))
             return encoded, model.mlm_logits(encoded.last_hidden_state) if "mlm" in network.heads else None
 
         self.real = torch.tensor(np.array(batch["segment_ids"]) > 0)
         segments = torch.tensor(np.array(batch["segment_ids"]))
-        self.seen = (segments[:, :, None] == segments[:, None]) & self.real[:, None] & self.real[:, :, None]
+        self.visible = (segments[:, :, None] == segments[:, None]) & self.real[:, None] & self.real[:, :, None]
         self.sides = []
-        own = objective.network_params(params, "model"), objective.frozen(given)["teacher"]
-        for network, part in zip((objective.networks["model"], objective.teacher), own, strict=True):
+        network_params = objective.network_params(params, "model"), objective.frozen(teacher_params)["teacher"]
+        for network, part in zip((objective.networks["model"], objective.teacher), network_params, strict=True):
             encoded, logits = run(network, part)
             tensors = {name: torch.tensor(np.array(value)) for name, value in encoded.attention_tensors.items()}
             tensors["states"] = torch.tensor(np.array(encoded.hidden_states))
@@ -151,8 +151,8 @@ class Parts:
 
 
 @pytest.fixture(scope="module")
-def parts(objective: Distillation, params: Params, given: Params, batch: dict) -> Parts:
-    return Parts(objective, params, given, batch)
+def parts(objective: Distillation, params: Params, teacher_params: Params, batch: dict) -> Parts:
+    return Parts(objective, params, teacher_params, batch)
 
 
 def test_distilberts_losses_are_those_of_the_original(parts: Parts, batch: dict, sums: dict[str, Sum]) -> None:
@@ -182,14 +182,14 @@ def test_soft_targets_at_masked_words_alone(
     config = DistillationConfig(MASKING, kd_positions="masked", kd_temperature=0.5, mlm_weight=0.0, cosine_weight=0.0)
     objective = Distillation(config, STUDENT, TEACHER, vocabulary)
     assert objective.loss_weights == {"kd": 5.0}
-    found = loss_of(objective)(params, batch)
+    result = loss_of(objective)(params, batch)
     rows, slots = np.nonzero(np.asarray(batch["masked_weights"]))
-    places = np.asarray(batch["masked_positions"])[rows, slots]
-    ours, theirs = (side["logits"][rows, places] / 0.5 for side in parts.sides)
+    positions = np.asarray(batch["masked_positions"])[rows, slots]
+    ours, theirs = (side["logits"][rows, positions] / 0.5 for side in parts.sides)
     expected = 0.25 * F.kl_div(F.log_softmax(ours, -1), F.softmax(theirs, -1), reduction="batchmean")
-    np.testing.assert_allclose(found["kd"].value / found["kd"].count, expected, rtol=1e-4)
-    assert found["kd"].count == objective.counts(batch)["kd"] == len(rows)
-    assert {"mlm_loss", "mlm_accuracy", "mlm_unigram_loss", "teacher_mlm_loss"} <= set(found)
+    np.testing.assert_allclose(result["kd"].value / result["kd"].count, expected, rtol=1e-4)
+    assert result["kd"].count == objective.counts(batch)["kd"] == len(rows)
+    assert {"mlm_loss", "mlm_accuracy", "mlm_unigram_loss", "teacher_mlm_loss"} <= set(result)
 
 
 def test_relations_are_those_of_the_papers(parts: Parts, sums: dict[str, Sum]) -> None:
@@ -224,20 +224,20 @@ def test_relations_are_those_of_the_papers(parts: Parts, sums: dict[str, Sum]) -
 
 
 def test_tinyberts_losses_are_those_of_the_original(
-    narrow: Distillation, given: Params, loss_of: Callable, raw: dict
+    narrow: Distillation, teacher_params: Params, loss_of: Callable, raw: dict
 ) -> None:
     """TinyBERT/general_distill.py on a row without padding, where the original's means are means over tokens."""
     full = {name: jnp.asarray(value[1:2]) for name, value in raw.items()}
     fresh = jit(narrow.init)(jax.random.key(3))
     assert fresh["projection"]["kernel"].shape == (18, 24) and "projection" not in narrow.network_params(fresh, "model")
-    parts, found = Parts(narrow, fresh, given, full), loss_of(narrow)(fresh, full)
+    parts, result = Parts(narrow, fresh, teacher_params, full), loss_of(narrow)(fresh, full)
     ours, theirs = parts.sides
     kernel = torch.tensor(np.array(fresh["projection"]["kernel"]))
     hidden = sum(F.mse_loss(ours["states"][i] @ kernel, theirs["states"][4 * i]) for i in (0, 1))
-    np.testing.assert_allclose(found["hidden_states"].value / found["hidden_states"].count, hidden, rtol=1e-4)
+    np.testing.assert_allclose(result["hidden_states"].value / result["hidden_states"].count, hidden, rtol=1e-4)
     scores = F.mse_loss(ours["layers/0/scores"], theirs["layers/3/scores"])
-    np.testing.assert_allclose(found["attention"].value / found["attention"].count, scores, rtol=1e-4)
-    assert set(found) == {"hidden_states", "attention"}  # no head, nothing hidden: no words to compare
+    np.testing.assert_allclose(result["attention"].value / result["attention"].count, scores, rtol=1e-4)
+    assert set(result) == {"hidden_states", "attention"}  # no head, nothing hidden: no words to compare
 
 
 def test_padding_and_other_examples_count_nothing(parts: Parts, sums: dict[str, Sum]) -> None:
@@ -247,10 +247,10 @@ def test_padding_and_other_examples_count_nothing(parts: Parts, sums: dict[str, 
         hidden += float(((ours["states"][one] - theirs["states"][other]) ** 2).mean(-1)[parts.real].sum())
     for one, other in ((0, 1), (1, 3)):
         errors = (ours[f"layers/{one}/scores"] - theirs[f"layers/{other}/scores"]) ** 2
-        attention += float(errors.mean(1)[parts.seen].sum())
+        attention += float(errors.mean(1)[parts.visible].sum())
     np.testing.assert_allclose(sums["hidden_states"].value, hidden, rtol=1e-4)
     np.testing.assert_allclose(sums["attention"].value, attention, rtol=1e-4)
-    assert sums["attention"].count == float(parts.seen.sum())
+    assert sums["attention"].count == float(parts.visible.sum())
 
 
 def test_counts_are_known_before_the_loss(objective: Distillation, batch: dict, sums: dict[str, Sum]) -> None:
@@ -261,13 +261,15 @@ def test_counts_are_known_before_the_loss(objective: Distillation, batch: dict, 
     assert {name: float(count) for name, count in counts.items()} == {name: sums[name].count for name in counts}
 
 
-def test_a_student_that_is_its_teacher_has_nothing_to_learn(vocabulary: Vocabulary, given: Params, batch: dict) -> None:
+def test_a_student_that_is_its_teacher_has_nothing_to_learn(
+    vocabulary: Vocabulary, teacher_params: Params, batch: dict
+) -> None:
     config = dataclasses.replace(EVERYTHING, mlm_weight=0.0, relation_layer=None)
     twin = Distillation(config, dataclasses.replace(TEACHER.config, hidden_dropout=0.0), TEACHER, vocabulary)
-    frozen = twin.frozen(given)
+    frozen = twin.frozen(teacher_params)
 
-    def total(own: Params) -> tuple[jax.Array, dict]:
-        sums, _ = twin.loss(own, StepInputs(frozen, {}), batch, jax.random.key(0), False)
+    def total(network_params: Params) -> tuple[jax.Array, dict]:
+        sums, _ = twin.loss(network_params, StepInputs(frozen, {}), batch, jax.random.key(0), False)
         return sum(sums[name].value for name in twin.loss_weights), sums
 
     (_, sums), gradient = jit(jax.value_and_grad(total, has_aux=True))(frozen["teacher"])
@@ -292,9 +294,9 @@ def gradients(objective: Distillation) -> Callable:
 
 
 def test_no_gradient_reaches_the_teacher_and_dropout_neither(
-    objective: Distillation, gradients: Callable, params: Params, given: Params, batch: dict
+    objective: Distillation, gradients: Callable, params: Params, teacher_params: Params, batch: dict
 ) -> None:
-    frozen = objective.frozen(given)
+    frozen = objective.frozen(teacher_params)
     assert set(frozen["teacher"]) == {"encoder", "mlm_head"}
     _, (ours, theirs) = gradients((params, frozen), batch)
     assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(theirs))
@@ -302,12 +304,14 @@ def test_no_gradient_reaches_the_teacher_and_dropout_neither(
     assert not silent
 
 
-def test_the_step_trains_the_student_alone(objective: Distillation, params: Params, given: Params, raw: dict) -> None:
+def test_the_step_trains_the_student_alone(
+    objective: Distillation, params: Params, teacher_params: Params, raw: dict
+) -> None:
     optimizer = optax.adam(1e-3)
     state = new_state(params, {}, optimizer)
     step = functools.partial(train_step, objective=objective, optimizer=optimizer, microbatches=1, seed=0)
     rows = {name: jnp.asarray(value) for name, value in raw.items()}
-    after, metrics = jax.eval_shape(step, state, objective.frozen(given), rows)
+    after, metrics = jax.eval_shape(step, state, objective.frozen(teacher_params), rows)
     assert [leaf.shape for leaf in jax.tree.leaves(after)] == [leaf.shape for leaf in jax.tree.leaves(state)]
     student = {leaf.shape for leaf in jax.tree.leaves(params)}
     assert {leaf.shape for leaf in jax.tree.leaves(after.opt_state)} <= {*student, ()}
@@ -316,12 +320,12 @@ def test_the_step_trains_the_student_alone(objective: Distillation, params: Para
 
 @pytest.mark.parametrize("missing", ["padding", "nothing to predict"])
 def test_without_anything_to_learn_gradients_are_zero(
-    missing: str, objective: Distillation, gradients: Callable, params: Params, given: Params, batch: dict
+    missing: str, objective: Distillation, gradients: Callable, params: Params, teacher_params: Params, batch: dict
 ) -> None:
     empty = {name: jnp.zeros_like(value) for name, value in batch.items()}
     if missing == "nothing to predict":
         empty = {**batch, "masked_weights": empty["masked_weights"], "masked_positions": empty["masked_positions"]}
-    value, (ours, _) = gradients((params, objective.frozen(given)), empty)
+    value, (ours, _) = gradients((params, objective.frozen(teacher_params)), empty)
     assert np.isfinite(value)
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(ours)]
     assert all(np.isfinite(leaf).all() for leaf in leaves)
@@ -348,10 +352,10 @@ def test_neither_side_sees_what_is_hidden(
     assert covered.sum() > 8
     others = {**raw, "input_ids": np.where(covered, 5 + (raw["input_ids"] + 50) % 195, raw["input_ids"])}
     again = dict(jit(objective.corrupt)(others, jax.random.key(0), np.int32(0)))
-    found = jax.device_get(loss_of(objective)(params, again))
+    result = jax.device_get(loss_of(objective)(params, again))
     for name in ("kd", "cosine", "relations", "hidden_states", "attention"):
-        assert found[name].value == sums[name].value, name
-    assert found["mlm"].value != sums["mlm"].value
+        assert result[name].value == sums[name].value, name
+    assert result["mlm"].value != sums["mlm"].value
 
 
 def test_chunks_change_neither_sums_nor_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +407,7 @@ def test_costs_count_both_sides(objective: Distillation, narrow: Distillation) -
 
 
 @pytest.mark.parametrize(
-    ("changes", "student", "said"),
+    ("changes", "student", "message"),
     [
         ({}, {"hidden_size": 18}, r"cosine_weight compares states of one width.*18.*24"),
         ({"hidden_states_weight": 1.0}, {"num_layers": 3}, r"num_layers=3 must divide 4"),
@@ -422,15 +426,15 @@ def test_costs_count_both_sides(objective: Distillation, narrow: Distillation) -
         ({}, {"causal": True}, r"model\.causal=True, but the teacher has causal=False"),
     ],
 )
-def test_pairs_that_do_not_fit_are_refused(changes: dict, student: dict, said: str) -> None:
+def test_pairs_that_do_not_fit_are_refused(changes: dict, student: dict, message: str) -> None:
     losses = {} if not changes else {"cosine_weight": 0.0}
     config = DistillationConfig(MASKING, **losses, **changes, seq_len=S)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         config.check_teacher(dataclasses.replace(STUDENT, **student), TEACHER.config, TEACHER.heads)
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    for changes, said in (
+    for changes, message in (
         ({"kd_weight": 0.0, "mlm_weight": 0.0, "cosine_weight": 0.0}, "has no loss"),
         ({"kd_weight": -1.0}, "kd_weight must be at least 0"),
         ({"kd_temperature": 0.0}, "kd_temperature must be above 0"),
@@ -438,7 +442,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         ({"relations": ("qq", "xy")}, "relations must be one of attention, qq"),
         ({"mask_inputs": False}, "mask_inputs=false leaves no token"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             DistillationConfig(MASKING, **changes)
     config = DistillationConfig(MASKING, teacher_layers=(0, 1, 2), seq_len=S)
     with pytest.raises(UserError, match=r"names 3 layers, but the student has model\.num_layers=2"):

@@ -35,11 +35,11 @@ from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.types import Vocabulary
 
 B, S, M = 8, 128, 60
-Hide = Callable[..., dict[str, np.ndarray]]
+MaskBatch = Callable[..., dict[str, np.ndarray]]
 
 
 @pytest.fixture(scope="module")
-def hide(vocabulary: Vocabulary) -> Hide:
+def mask_batch(vocabulary: Vocabulary) -> MaskBatch:
     """`hide(batch, seed, mask_unit=...)` on numpy arrays; compiled once for every config and shape."""
 
     @functools.cache
@@ -67,10 +67,10 @@ def expected_choice(batch: dict, seed: int, vocabulary: Vocabulary, unit: str) -
     chosen = np.zeros((len(batch["input_ids"]), S), bool)
     for row, segments in enumerate(batch["segment_ids"]):
         for index in range(segments.max()):
-            own = np.flatnonzero(segments == index + 1)
-            budget = min(20, max(1, round(0.15 * len(own))))
-            words = words_of(batch["input_ids"][row, own], vocabulary.starts_word, unit == "whole_word")
-            chosen[row, own[sorted(greedy(words, noise[row, index], budget))]] = True
+            columns = np.flatnonzero(segments == index + 1)
+            budget = min(20, max(1, round(0.15 * len(columns))))
+            words = words_of(batch["input_ids"][row, columns], vocabulary.starts_word, unit == "whole_word")
+            chosen[row, columns[sorted(greedy(words, noise[row, index], budget))]] = True
     return chosen
 
 
@@ -98,11 +98,11 @@ def batches(pack: Callable, example: Callable) -> Callable:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("unit", ["token", "whole_word"])
 def test_the_choice_is_that_of_the_sequential_rule(
-    hide: Hide, batches: Callable, vocabulary: Vocabulary, unit: str, packed: bool, seed: int
+    mask_batch: MaskBatch, batches: Callable, vocabulary: Vocabulary, unit: str, packed: bool, seed: int
 ) -> None:
     batch = batches(seed, packed)
     expected = expected_choice(batch, seed, vocabulary, unit)
-    np.testing.assert_array_equal(chosen_of(hide(batch, seed, mask_unit=unit)), expected)
+    np.testing.assert_array_equal(chosen_of(mask_batch(batch, seed, mask_unit=unit)), expected)
 
 
 def test_the_whole_word_rule_holds_for_long_words(pack: Callable, example: Callable, vocabulary: Vocabulary) -> None:
@@ -117,32 +117,41 @@ def test_the_whole_word_rule_holds_for_long_words(pack: Callable, example: Calla
 
 
 def test_budgets_are_the_authors() -> None:
-    found = num_predictions_by_length(MaskingConfig(max_predictions=100), 512)
-    assert (found[128], found[512]) == (19, 77)
-    assert (found[0], found[1], found[3]) == (0, 1, 1)
-    assert (found[10], found[30], found[50], found[70]) == (2, 4, 8, 10)  # Python rounds 1.5, 4.5, 7.5 and 10.5 to even
+    result = num_predictions_by_length(MaskingConfig(max_predictions=100), 512)
+    assert (result[128], result[512]) == (19, 77)
+    assert (result[0], result[1], result[3]) == (0, 1, 1)
+    assert (result[10], result[30], result[50], result[70]) == (
+        2,
+        4,
+        8,
+        10,
+    )  # Python rounds 1.5, 4.5, 7.5 and 10.5 to even
     assert num_predictions_by_length(MaskingConfig(max_predictions=20), 512).max() == 20
-    assert found.dtype == np.int32 and found.shape == (513,)
+    assert result.dtype == np.int32 and result.shape == (513,)
 
 
-def test_the_budget_is_spent_and_never_overdrawn(hide: Hide, batches: Callable, vocabulary: Vocabulary) -> None:
+def test_the_budget_is_spent_and_never_overdrawn(
+    mask_batch: MaskBatch, batches: Callable, vocabulary: Vocabulary
+) -> None:
     batch = batches(5, packed=True)
     allowed = num_predictions_by_length(MaskingConfig(), S)
     for unit in ("token", "whole_word"):
-        chosen = chosen_of(hide(batch, mask_unit=unit))
+        chosen = chosen_of(mask_batch(batch, mask_unit=unit))
         for row, segments in enumerate(batch["segment_ids"]):
             for index in range(1, segments.max() + 1):
-                own = segments == index
-                candidates = own & ~np.isin(batch["input_ids"][row], (CLS, SEP))
-                wanted = min(allowed[own.sum()], candidates.sum())
-                count = (chosen[row] & own).sum()
-                assert count == wanted if unit == "token" else count <= wanted
+                inside = segments == index
+                candidates = inside & ~np.isin(batch["input_ids"][row], (CLS, SEP))
+                expected = min(allowed[inside.sum()], candidates.sum())
+                count = (chosen[row] & inside).sum()
+                assert count == expected if unit == "token" else count <= expected
 
 
-def test_only_specials_that_the_authors_exclude_are_never_chosen(hide: Hide, pack: Callable, example: Callable) -> None:
+def test_only_specials_that_the_authors_exclude_are_never_chosen(
+    mask_batch: MaskBatch, pack: Callable, example: Callable
+) -> None:
     rng = np.random.default_rng(0)
     batch = pack([[example(rng, S - 10)] for _ in range(B)], S, [[row] for row in range(B)])
-    everything = chosen_of(hide(batch, mask_rate=1.0, max_predictions=S))
+    everything = chosen_of(mask_batch(batch, mask_rate=1.0, max_predictions=S))
     np.testing.assert_array_equal(
         everything.sum(1), np.minimum((~np.isin(batch["input_ids"], (PAD, CLS, SEP))).sum(1), M)
     )
@@ -150,26 +159,26 @@ def test_only_specials_that_the_authors_exclude_are_never_chosen(hide: Hide, pac
     assert (batch["input_ids"][everything] == UNK).any()
 
 
-def test_whole_words_are_hidden_whole(hide: Hide, batches: Callable, vocabulary: Vocabulary) -> None:
-    seen_long = False
+def test_whole_words_are_hidden_whole(mask_batch: MaskBatch, batches: Callable, vocabulary: Vocabulary) -> None:
+    any_long = False
     for seed in range(3):
         batch = batches(seed, packed=True)
-        chosen = chosen_of(hide(batch, seed, mask_unit="whole_word"))
+        chosen = chosen_of(mask_batch(batch, seed, mask_unit="whole_word"))
         for row, segments in enumerate(batch["segment_ids"]):
             for index in range(1, segments.max() + 1):
-                own = np.flatnonzero(segments == index)
-                for word in words_of(batch["input_ids"][row, own], vocabulary.starts_word, True):
-                    pieces = chosen[row, own[word]]
-                    assert pieces.all() or not pieces.any()
-                    seen_long |= len(word) > 2 and bool(pieces.all())
-    assert seen_long
+                columns = np.flatnonzero(segments == index)
+                for word in words_of(batch["input_ids"][row, columns], vocabulary.starts_word, True):
+                    masked = chosen[row, columns[word]]
+                    assert masked.all() or not masked.any()
+                    any_long |= len(word) > 2 and bool(masked.all())
+    assert any_long
 
 
-def test_shares_of_mask_random_and_kept(hide: Hide, batches: Callable, vocabulary: Vocabulary) -> None:
+def test_shares_of_mask_random_and_kept(mask_batch: MaskBatch, batches: Callable, vocabulary: Vocabulary) -> None:
     before, after = [], []
     for seed in range(40):
         batch = batches(seed, packed=False)
-        hidden = hide(batch, seed)
+        hidden = mask_batch(batch, seed)
         chosen = chosen_of(hidden)
         np.testing.assert_array_equal(hidden["input_ids"][~chosen], batch["input_ids"][~chosen])
         np.testing.assert_array_equal(hidden["original_ids"], batch["input_ids"])
@@ -177,18 +186,18 @@ def test_shares_of_mask_random_and_kept(hide: Hide, batches: Callable, vocabular
         after.append(hidden["input_ids"][chosen])
     old, new = np.concatenate(before), np.concatenate(after)
     share = 0.1 / vocabulary.size  # a random piece may be the mask or the same again
-    for found, wanted in (((new == MASK).mean(), 0.8 + share), ((new == old).mean(), 0.1 + share)):
-        assert abs(found - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / len(old))
+    for result, expected in (((new == MASK).mean(), 0.8 + share), ((new == old).mean(), 0.1 + share)):
+        assert abs(result - expected) < 4 * np.sqrt(expected * (1 - expected) / len(old))
 
 
 def test_random_pieces_come_from_the_whole_true_vocabulary(
-    hide: Hide, pack: Callable, example: Callable, vocabulary: Vocabulary
+    mask_batch: MaskBatch, pack: Callable, example: Callable, vocabulary: Vocabulary
 ) -> None:
     rng = np.random.default_rng(0)
     drawn = []
     for seed in range(12):
         batch = pack([[example(rng, S)] for _ in range(B)], S, [[row] for row in range(B)])
-        hidden = hide(batch, seed, mask_rate=1.0, max_predictions=M, mask_token_rate=0.0, random_token_rate=1.0)
+        hidden = mask_batch(batch, seed, mask_rate=1.0, max_predictions=M, mask_token_rate=0.0, random_token_rate=1.0)
         drawn.append(hidden["input_ids"][chosen_of(hidden)])
     drawn = np.concatenate(drawn)
     counts = np.bincount(drawn, minlength=vocabulary.size)
@@ -200,7 +209,7 @@ def test_random_pieces_come_from_the_whole_true_vocabulary(
     assert (counts[:5] > 0).all()  # specials too
 
 
-def test_the_mask_of_an_example_does_not_know_its_row(hide: Hide, pack: Callable, example: Callable) -> None:
+def test_the_mask_of_an_example_does_not_know_its_row(mask_batch: MaskBatch, pack: Callable, example: Callable) -> None:
     """Alone, packed with others, in another row, behind other neighbours: the same mask."""
     rng = np.random.default_rng(3)
     texts = [example(rng, int(n)) for n in (20, 33, 41, 12, 57, 30)]
@@ -208,13 +217,13 @@ def test_the_mask_of_an_example_does_not_know_its_row(hide: Hide, pack: Callable
     def hidden_texts(rows: list[list[int]], unit: str, most: int = 3) -> dict[int, tuple[list[int], list[int]]]:
         rows = rows + [[]] * (B - len(rows))
         batch = pack([[texts[i] for i in row] for row in rows], S, [[1000 + i for i in row] for row in rows], most)
-        hidden = hide(batch, mask_unit=unit)
-        found = {}
+        hidden = mask_batch(batch, mask_unit=unit)
+        result = {}
         for row, members in enumerate(rows):
             for index, i in enumerate(members):
-                own = batch["segment_ids"][row] == index + 1
-                found[i] = hidden["input_ids"][row, own].tolist(), chosen_of(hidden)[row, own].tolist()
-        return found
+                inside = batch["segment_ids"][row] == index + 1
+                result[i] = hidden["input_ids"][row, inside].tolist(), chosen_of(hidden)[row, inside].tolist()
+        return result
 
     for unit in ("token", "whole_word"):
         alone = hidden_texts([[i] for i in range(6)], unit, most=1)
@@ -223,15 +232,17 @@ def test_the_mask_of_an_example_does_not_know_its_row(hide: Hide, pack: Callable
         assert hidden_texts([[5, 3], [2, 4], [1, 0]], unit) == alone
 
 
-def test_two_examples_with_the_same_text_are_hidden_differently(hide: Hide, pack: Callable, example: Callable) -> None:
+def test_two_examples_with_the_same_text_are_hidden_differently(
+    mask_batch: MaskBatch, pack: Callable, example: Callable
+) -> None:
     text = example(np.random.default_rng(0), 60)
-    chosen = chosen_of(hide(pack([[text, text]] + [[]] * (B - 1), S, [[1, 2]] + [[]] * (B - 1), 3)))[0]
+    chosen = chosen_of(mask_batch(pack([[text, text]] + [[]] * (B - 1), S, [[1, 2]] + [[]] * (B - 1), 3)))[0]
     assert (chosen[:60] != chosen[60:120]).any()
 
 
-def test_gathered_positions_are_in_order_and_padded_with_zeros(hide: Hide, batches: Callable) -> None:
+def test_gathered_positions_are_in_order_and_padded_with_zeros(mask_batch: MaskBatch, batches: Callable) -> None:
     batch = batches(1, packed=True)
-    hidden = hide(batch)
+    hidden = mask_batch(batch)
     for row in range(B):
         count = int(hidden["masked_weights"][row].sum())
         assert hidden["masked_weights"][row].tolist() == [1.0] * count + [0.0] * (M - count)

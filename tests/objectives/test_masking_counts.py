@@ -17,7 +17,7 @@ from masking_lab import (
     assert_share,
     chosen_of,
     examples_of,
-    hide,
+    mask_batch,
     text_rows,
     words_of,
 )
@@ -89,7 +89,7 @@ def test_robertas_number_is_random_between_two(vocabulary: Vocabulary, pack: Cal
     """floor(76.8 + U): 77 with a chance of 0.8, else 76 (fairseq/data/mask_tokens_dataset.py)."""
     counts = []
     for seed in range(10):
-        hidden = hide(text_rows(pack, 64, 512), vocabulary, seed, 77, **ROBERTA, max_predictions=77)
+        hidden = mask_batch(text_rows(pack, 64, 512), vocabulary, seed, 77, **ROBERTA, max_predictions=77)
         counts.append(hidden["masked_weights"].sum(1))
     counts = np.concatenate(counts)
     assert set(counts.tolist()) == {76, 77}
@@ -103,10 +103,10 @@ def test_any_real_token_is_as_likely_as_any_other(vocabulary: Vocabulary, pack: 
     text[[0, 17, 29]] = CLS, SEP, SEP
     batch = pack([[text] for _ in range(256)], 40, [[row] for row in range(256)])
     for changes, allowed in ((ROBERTA, np.ones(30, bool)), ({}, ~np.isin(text, (CLS, SEP)))):
-        found = sum(chosen_of(hide(batch, vocabulary, seed, 5, **changes)).sum(0) for seed in range(12))
-        assert not found[30:].any() and not found[:30][~allowed].any()
-        share = found[:30].sum() / (allowed.sum() * 12 * 256)
-        for hits in found[:30][allowed]:
+        masked_texts = sum(chosen_of(mask_batch(batch, vocabulary, seed, 5, **changes)).sum(0) for seed in range(12))
+        assert not masked_texts[30:].any() and not masked_texts[:30][~allowed].any()
+        share = masked_texts[:30].sum() / (allowed.sum() * 12 * 256)
+        for hits in masked_texts[:30][allowed]:
             assert_share(hits, 12 * 256, share)
 
 
@@ -114,7 +114,7 @@ def test_robertas_random_pieces_leave_out_the_first_four(vocabulary: Vocabulary,
     changes = {**ROBERTA, "mask_rate": 0.9, "mask_token_rate": 0.0, "random_token_rate": 1.0, "max_predictions": S}
     drawn = []
     for seed in range(16):
-        hidden = hide(text_rows(pack, 16, S, seed), vocabulary, seed, S, **changes)
+        hidden = mask_batch(text_rows(pack, 16, S, seed), vocabulary, seed, S, **changes)
         drawn.append(hidden["input_ids"][chosen_of(hidden)])
     counts = np.bincount(np.concatenate(drawn), minlength=200)
     assert len(counts) == 200 and not counts[:4].any()
@@ -127,7 +127,7 @@ def test_fairseqs_whole_words_are_counted_in_words_and_decided_at_once(vocabular
     more, trials, kinds = 0, 0, np.zeros(3)
     for seed in range(12):
         batch = text_rows(pack, 32, S, seed)
-        hidden = hide(batch, vocabulary, seed, **changes)
+        hidden = mask_batch(batch, vocabulary, seed, **changes)
         chosen = chosen_of(hidden)
         for row, ids in enumerate(batch["input_ids"]):
             words = words_of(ids, vocabulary.starts_word, True)
@@ -150,7 +150,7 @@ def test_bernoulli_hides_every_token_for_itself(vocabulary: Vocabulary, pack: Ca
     """ModernBERT: 30 % of all tokens, [CLS] and [SEP] too; a text may hide none."""
     per_row, per_token = [], np.zeros(S)
     for seed in range(20):
-        hidden = hide(text_rows(pack, 64, S), vocabulary, seed, S, **MODERNBERT)
+        hidden = mask_batch(text_rows(pack, 64, S), vocabulary, seed, S, **MODERNBERT)
         chosen = chosen_of(hidden)
         per_row.append(chosen.sum(1))
         per_token += chosen.sum(0)
@@ -161,7 +161,7 @@ def test_bernoulli_hides_every_token_for_itself(vocabulary: Vocabulary, pack: Ca
     assert abs(counts.var() - binomial) < 4.5 * binomial * np.sqrt(2 / len(counts))
     short = pack([[np.array([CLS, 9, SEP], np.int32)]] * 64, 4, [[row] for row in range(64)])
     none = sum(
-        (hide(short, vocabulary, seed, 4, **MODERNBERT)["masked_weights"].sum(1) == 0).sum() for seed in range(8)
+        (mask_batch(short, vocabulary, seed, 4, **MODERNBERT)["masked_weights"].sum(1) == 0).sum() for seed in range(8)
     )
     assert_share(none, 8 * 64, 0.7**3)
 
@@ -170,7 +170,7 @@ def test_where_chance_exceeds_the_room_nothing_is_hidden_that_is_not_predicted(
     vocabulary: Vocabulary, pack: Callable
 ) -> None:
     batch = text_rows(pack, 16, S)
-    hidden = hide(batch, vocabulary, 0, 10, **MODERNBERT)
+    hidden = mask_batch(batch, vocabulary, 0, 10, **MODERNBERT)
     assert (hidden["masked_weights"].sum(1) == 10).all()
     np.testing.assert_array_equal(hidden["input_ids"][~chosen_of(hidden)], batch["input_ids"][~chosen_of(hidden)])
 
@@ -184,7 +184,7 @@ def test_electras_draws_repeat_and_count_twice(
     unique, masked, times = 0, 0, []
     for seed in range(6):
         batch = text_rows(pack, 32, 512)
-        hidden = hide(batch, vocabulary, seed, 128, **changes)
+        hidden = mask_batch(batch, vocabulary, seed, 128, **changes)
         chosen = chosen_of(hidden)
         np.testing.assert_array_equal(hidden["masked_weights"].sum(1), round(512 * rate))
         assert not np.isin(batch["input_ids"][chosen], (CLS, SEP, PAD)).any()
@@ -214,15 +214,16 @@ def test_distilberts_first_choice_has_weight_count_to_minus_07(vocabulary: Vocab
     changes = {"mask_unit": "frequency", "allow_mask_unk": False, "max_predictions": 3}
     first, second = np.zeros(23), np.zeros(23)
     for seed in range(20):
-        one = chosen_of(hide(batch, corpus, seed, 3, **changes, mask_rate=1 / 23)).sum(0)
+        one = chosen_of(mask_batch(batch, corpus, seed, 3, **changes, mask_rate=1 / 23)).sum(0)
         first += one[:23]
-        second += chosen_of(hide(batch, corpus, seed, 3, **changes, mask_rate=2 / 23)).sum(0)[:23]
+        second += chosen_of(mask_batch(batch, corpus, seed, 3, **changes, mask_rate=2 / 23)).sum(0)[:23]
     weights = np.maximum(counts[5:25], 1) ** -0.7
     shares = weights / weights.sum()
     assert not first[[0, 21, 22]].any()
-    kept = shares * first.sum() >= 5
+    frequent = shares * first.sum() >= 5
     assert_distribution(
-        np.append(first[1:21][kept], first[1:21][~kept].sum()), np.append(shares[kept], shares[~kept].sum())
+        np.append(first[1:21][frequent], first[1:21][~frequent].sum()),
+        np.append(shares[frequent], shares[~frequent].sum()),
     )
     # The second one is drawn by the same weights from those that are left.
     both = shares + np.array(
@@ -236,12 +237,12 @@ def test_the_rate_moves_from_first_to_last(vocabulary: Vocabulary, pack: Callabl
     changes = {"mask_rate": 0.3, "mask_rate_final": 0.1, "schedule_steps": 100, "max_predictions": 39}
     batch = text_rows(pack, 4, 130)
     for cursor, expected in ((0, 39), (25, round(130 * 0.25)), (50, 26), (100, 13), (170, 13)):
-        hidden = hide(batch, vocabulary, 0, 39, cursor, **changes)
+        hidden = mask_batch(batch, vocabulary, 0, 39, cursor, **changes)
         assert hidden["masked_positions"].shape == (4, 39)
         assert hidden["masked_weights"].sum(1).tolist() == [expected] * 4
-    steady = hide(batch, vocabulary, 0, 39, 70, mask_rate=0.3, max_predictions=39)
+    steady = mask_batch(batch, vocabulary, 0, 39, 70, mask_rate=0.3, max_predictions=39)
     np.testing.assert_array_equal(
-        steady["masked_positions"], hide(batch, vocabulary, 0, 39, 0, **changes)["masked_positions"]
+        steady["masked_positions"], mask_batch(batch, vocabulary, 0, 39, 0, **changes)["masked_positions"]
     )
 
 
@@ -253,7 +254,7 @@ def twins(vocabulary: Vocabulary) -> Vocabulary:
     return Vocabulary(**{**vars(vocabulary), "starts_word": starts, "counts": np.repeat(vocabulary.counts[::2], 2)})
 
 
-def hide_by(unit: str, batch: dict, twins: Vocabulary) -> dict[str, np.ndarray]:
+def mask_by(unit: str, batch: dict, twins: Vocabulary) -> dict[str, np.ndarray]:
     """A quarter of every example, one compilation a unit: batches are six rows of up to three examples."""
     count = {"span": "ceil", "frequency": "random"}.get(unit, "round")
     changes = {
@@ -262,7 +263,7 @@ def hide_by(unit: str, batch: dict, twins: Vocabulary) -> dict[str, np.ndarray]:
         "mask_rate": 0.25,
         "max_predictions": 20,
     }
-    return hide(batch, twins, mask_unit=unit, mask_rounding=count, **changes)
+    return mask_batch(batch, twins, mask_unit=unit, mask_rounding=count, **changes)
 
 
 @pytest.mark.parametrize("unit", MASK_UNITS)
@@ -273,19 +274,22 @@ def test_the_mask_of_an_example_knows_neither_its_row_nor_its_neighbours(
     rng = np.random.default_rng(3)
     texts = [example(rng, int(n)) for n in (20, 33, 41, 12, 57, 30)]
 
-    def found(rows: list[list[int]]) -> dict[int, list]:
+    def masked_texts(rows: list[list[int]]) -> dict[int, list]:
         rows = rows + [[]] * (6 - len(rows))
         batch = pack([[texts[i] for i in row] for row in rows], S, [[1000 + i for i in row] for row in rows], 3)
-        hidden = hide_by(unit, batch, twins)
-        seen = {}
-        for row, index, own in examples_of(batch):
-            seen[rows[row][index]] = [hidden["input_ids"][row, own].tolist(), chosen_of(hidden)[row, own].tolist()]
-        return seen
+        hidden = mask_by(unit, batch, twins)
+        result = {}
+        for row, index, columns in examples_of(batch):
+            result[rows[row][index]] = [
+                hidden["input_ids"][row, columns].tolist(),
+                chosen_of(hidden)[row, columns].tolist(),
+            ]
+        return result
 
-    alone = found([[i] for i in range(6)])
+    alone = masked_texts([[i] for i in range(6)])
     assert sum(sum(chosen) for _, chosen in alone.values()) > 20
-    assert found([[0, 1, 2], [3, 4, 5]]) == alone
-    assert found([[5, 3], [2, 4], [1, 0]]) == alone
+    assert masked_texts([[0, 1, 2], [3, 4, 5]]) == alone
+    assert masked_texts([[5, 3], [2, 4], [1, 0]]) == alone
 
 
 @pytest.mark.parametrize("unit", MASK_UNITS)
@@ -294,11 +298,11 @@ def test_what_is_hidden_says_nothing_of_itself(twins: Vocabulary, pack: Callable
     rng = np.random.default_rng(1)
     batch = pack([[example(rng, n) for n in row] for row in ([50, 70], [128], [31], [], [], [])], S, IDENTITIES, 3)
     batch["input_ids"] = np.where(batch["input_ids"] == 5, 6, batch["input_ids"])
-    hidden = hide_by(unit, batch, twins)
+    hidden = mask_by(unit, batch, twins)
     covered = (hidden["input_ids"] == MASK) & (batch["input_ids"] > 5)
     assert covered.sum() > 10
     others = {**batch, "input_ids": np.where(covered, batch["input_ids"] ^ 1, batch["input_ids"])}
-    again = hide_by(unit, others, twins)
+    again = mask_by(unit, others, twins)
     for name in set(again) - {"original_ids", "masked_ids"}:
         np.testing.assert_array_equal(again[name], hidden[name], err_msg=name)
     assert (again["masked_ids"] != hidden["masked_ids"]).sum() == covered.sum()
@@ -308,7 +312,7 @@ def test_what_is_hidden_says_nothing_of_itself(twins: Vocabulary, pack: Callable
 def test_a_text_of_specials_alone_hides_nothing(twins: Vocabulary, pack: Callable, unit: str) -> None:
     rows = [[np.array([CLS, SEP, SEP], np.int32), np.array([CLS, SEP], np.int32)], [], [], [], [], []]
     batch = pack(rows, S, IDENTITIES, 3)
-    hidden = hide_by(unit, batch, twins)
+    hidden = mask_by(unit, batch, twins)
     np.testing.assert_array_equal(hidden["input_ids"], batch["input_ids"])
     assert not hidden["masked_weights"].any() and not hidden["masked_positions"].any()
 

@@ -16,9 +16,9 @@ from masking_lab import (
     assert_share,
     chosen_of,
     examples_of,
-    hide,
     jit,
     keys_of,
+    mask_batch,
     noise_of,
     runs_of,
     text_rows,
@@ -48,9 +48,9 @@ def albert(words: list[list[int]], noise: np.ndarray, lengths: np.ndarray, budge
         n = lengths[words[start][0]]
         while n > 1 and len(taken) + sum(map(len, words[start : start + n])) > budget:
             n -= 1
-        wanted = {token for word in words[start : start + n] for token in word}
-        if len(taken) + len(wanted) <= budget and not taken & wanted:
-            taken |= wanted
+        ngram = {token for word in words[start : start + n] for token in word}
+        if len(taken) + len(ngram) <= budget and not taken & ngram:
+            taken |= ngram
     return taken
 
 
@@ -95,13 +95,13 @@ def test_alberts_ngrams_are_those_of_the_sequential_rule(
     for seed in range(5):
         batch = batches(seed, packed, 32)
         order, length = noise_of(batch, seed, ORDER), lengths_of(noise_of(batch, seed, LENGTH), 3)
-        found = chosen_of(hide(batch, vocabulary, seed, mask_unit="ngram"))
-        expected = np.zeros_like(found)
-        for row, index, own in examples_of(batch):
-            words = words_of(batch["input_ids"][row, own], vocabulary.starts_word, True)
-            budget = min(20, max(1, round(0.15 * len(own))))
-            expected[row, own[sorted(albert(words, order[row, index], length[row, index], budget))]] = True
-        np.testing.assert_array_equal(found, expected)
+        result = chosen_of(mask_batch(batch, vocabulary, seed, mask_unit="ngram"))
+        expected = np.zeros_like(result)
+        for row, index, columns in examples_of(batch):
+            words = words_of(batch["input_ids"][row, columns], vocabulary.starts_word, True)
+            budget = min(20, max(1, round(0.15 * len(columns))))
+            expected[row, columns[sorted(albert(words, order[row, index], length[row, index], budget))]] = True
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_alberts_ngrams_hold_for_long_words_and_large_shares(batches: Callable, vocabulary: Vocabulary) -> None:
@@ -113,13 +113,13 @@ def test_alberts_ngrams_hold_for_long_words_and_large_shares(batches: Callable, 
         batch = batches(seed, True, 32)
         order, length = noise_of(batch, seed, ORDER), lengths_of(noise_of(batch, seed, LENGTH), 3)
         changes = {"mask_rate": 0.5, "max_predictions": 64, "predictions": S}
-        found = chosen_of(hide(batch, other, seed, mask_unit="ngram", **changes))
-        for row, index, own in examples_of(batch):
-            words = words_of(batch["input_ids"][row, own], other.starts_word, True)
-            budget = max(1, round(0.5 * len(own)))
+        result = chosen_of(mask_batch(batch, other, seed, mask_unit="ngram", **changes))
+        for row, index, columns in examples_of(batch):
+            words = words_of(batch["input_ids"][row, columns], other.starts_word, True)
+            budget = max(1, round(0.5 * len(columns)))
             expected = albert(words, order[row, index], length[row, index], budget)
-            assert found[row, own].sum() <= budget
-            wrong += set(np.flatnonzero(found[row, own]).tolist()) != expected
+            assert result[row, columns].sum() <= budget
+            wrong += set(np.flatnonzero(result[row, columns]).tolist()) != expected
             total += 1
     assert wrong <= 0.02 * total  # a row that needs more passes hides a few tokens less
 
@@ -140,8 +140,8 @@ def test_alberts_first_ngram_begins_anywhere(vocabulary: Vocabulary, pack: Calla
     firsts, lengths = [], []
     for seed in range(20):
         batch = text_rows(pack, 64, 24, seed)
-        found = chosen_of(hide(batch, single, seed, mask_unit="ngram", mask_rate=3 / 24, predictions=3))
-        for row in found:
+        result = chosen_of(mask_batch(batch, single, seed, mask_unit="ngram", mask_rate=3 / 24, predictions=3))
+        for row in result:
             first, last = runs_of(row)[0]
             if len(runs_of(row)) == 1 and first < 20:
                 firsts.append(first)
@@ -156,10 +156,10 @@ def test_the_budget_of_ngrams_is_spent(batches: Callable, vocabulary: Vocabulary
     single = Vocabulary(**{**vars(vocabulary), "starts_word": np.ones(200, bool)})
     for seed in range(5):
         batch = batches(seed, True, 32)
-        found = chosen_of(hide(batch, single, seed, mask_unit="ngram"))
-        for row, _, own in examples_of(batch):
-            candidates = (~np.isin(batch["input_ids"][row, own], (CLS, SEP))).sum()
-            assert found[row, own].sum() == min(candidates, max(1, round(0.15 * len(own))))
+        result = chosen_of(mask_batch(batch, single, seed, mask_unit="ngram"))
+        for row, _, columns in examples_of(batch):
+            candidates = (~np.isin(batch["input_ids"][row, columns], (CLS, SEP))).sum()
+            assert result[row, columns].sum() == min(candidates, max(1, round(0.15 * len(columns))))
 
 
 @pytest.mark.parametrize(("packed", "most"), [(False, 3), (True, 3), (True, 1)])
@@ -173,15 +173,17 @@ def test_debertas_ngrams_are_those_of_the_sequential_rule(
     for seed in range(4):
         batch = batches(seed, packed, 16)
         noise = np.asarray(draw(keys_of(batch, seed))).reshape(*batch["example_ids"].shape, 2, windows)
-        found = chosen_of(hide(batch, vocabulary, seed, mask_unit="ngram_window", max_ngram=most, allow_mask_unk=False))
-        expected = np.zeros_like(found)
-        for row, index, own in examples_of(batch):
-            ids = batch["input_ids"][row, own]
+        result = chosen_of(
+            mask_batch(batch, vocabulary, seed, mask_unit="ngram_window", max_ngram=most, allow_mask_unk=False)
+        )
+        expected = np.zeros_like(result)
+        for row, index, columns in examples_of(batch):
+            ids = batch["input_ids"][row, columns]
             known = np.where(ids == UNK, SEP, ids)  # neither is hidden, and both end a word
             words = words_of(known, vocabulary.starts_word, most > 1)
-            budget = min(20, max(1, round(0.15 * len(own))))
-            expected[row, own[sorted(deberta(words, noise[row, index], most, budget))]] = True
-        np.testing.assert_array_equal(found, expected)
+            budget = min(20, max(1, round(0.15 * len(columns))))
+            expected[row, columns[sorted(deberta(words, noise[row, index], most, budget))]] = True
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_debertas_windows_hide_a_sixth_and_stop_before_the_end(vocabulary: Vocabulary, pack: Callable) -> None:
@@ -190,15 +192,15 @@ def test_debertas_windows_hide_a_sixth_and_stop_before_the_end(vocabulary: Vocab
     batch = text_rows(pack, 64, 512, 1)
     last, early, full = [], [], []
     for seed in range(6):
-        found = chosen_of(hide(batch, single, seed, 85, mask_unit="ngram_window", max_predictions=85))
-        last += [np.flatnonzero(row).max() / 512 for row in found]
-        early.append(found[:, 1:301].sum())
-        full.append(found.sum(1))
+        result = chosen_of(mask_batch(batch, single, seed, 85, mask_unit="ngram_window", max_predictions=85))
+        last += [np.flatnonzero(row).max() / 512 for row in result]
+        early.append(result[:, 1:301].sum())
+        full.append(result.sum(1))
     assert abs(np.mean(last) - 0.89) < 0.02
     # Of n in every max(6 n, place + n) words; places 0 .. 6n - 1 push the next window on by n - 1 at most.
     shares, step = np.array([6, 3, 2]) / 11, []
     for n in (1, 2, 3):
-        step.append(np.mean([max(6 * n, place + n) for place in range(6 * n)]))
+        step.append(np.mean([max(6 * n, offset + n) for offset in range(6 * n)]))
     expected = (shares @ [1, 2, 3]) / (shares @ step)
     assert abs(np.sum(early) / (6 * 64 * 300) - expected) < 0.003
     assert np.concatenate(full).max() <= 77 + 2  # the last n-gram's words end with the budget
@@ -215,7 +217,9 @@ def test_an_ngram_crosses_sep_but_not_an_example(vocabulary: Vocabulary, pack: C
     batch = pack([[text, text]] * 64, 12, [[2 * row, 2 * row + 1] for row in range(64)])
     across = 0
     for seed in range(20):
-        found = chosen_of(hide(batch, single, seed, 12, mask_unit="ngram", mask_rate=0.3, max_ngram=2)).reshape(128, 6)
-        assert (found.sum(-1) == 2).all()
-        across += (found[:, 1] & found[:, 3]).sum()
+        result = chosen_of(mask_batch(batch, single, seed, 12, mask_unit="ngram", mask_rate=0.3, max_ngram=2)).reshape(
+            128, 6
+        )
+        assert (result.sum(-1) == 2).all()
+        across += (result[:, 1] & result[:, 3]).sum()
     assert_share(across, 20 * 128, 1 / 3)

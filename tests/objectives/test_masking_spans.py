@@ -16,7 +16,7 @@ from masking_lab import (
     assert_share,
     chosen_of,
     examples_of,
-    hide,
+    mask_batch,
     noise_of,
     runs_of,
     text_rows,
@@ -92,14 +92,14 @@ def test_the_choice_is_that_of_the_sequential_rule(
         batch = batches(seed, packed)
         order = noise_of(batch, seed, ORDER)
         lengths = 1 + (noise_of(batch, seed, LENGTH)[..., None] >= limits).sum(-1)
-        found = chosen_of(hide(batch, vocabulary, seed, mask_rate=rate, **SPAN))
-        expected = np.zeros_like(found)
-        for row, index, own in examples_of(batch):
-            words = words_of(batch["input_ids"][row, own], vocabulary.starts_word, True)
+        result = chosen_of(mask_batch(batch, vocabulary, seed, mask_rate=rate, **SPAN))
+        expected = np.zeros_like(result)
+        for row, index, columns in examples_of(batch):
+            words = words_of(batch["input_ids"][row, columns], vocabulary.starts_word, True)
             budget = math.ceil(rate * sum(map(len, words)))
             hidden = in_order(words, order[row, index], lengths[row, index], budget)
-            expected[row, own[sorted(hidden)]] = True
-        np.testing.assert_array_equal(found, expected)
+            expected[row, columns[sorted(hidden)]] = True
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_statistics_are_those_of_the_authors_loop(vocabulary: Vocabulary, pack: Callable) -> None:
@@ -109,11 +109,11 @@ def test_statistics_are_those_of_the_authors_loop(vocabulary: Vocabulary, pack: 
     words = [words_of(ids, vocabulary.starts_word, True) for ids in batch["input_ids"]]
     ours, theirs = [], []
     for seed in range(8):
-        ours += list(chosen_of(hide(batch, vocabulary, seed, **SPAN)))
+        ours += list(chosen_of(mask_batch(batch, vocabulary, seed, **SPAN)))
         for row in range(64):
             theirs.append(np.isin(np.arange(S), sorted(by_rejection(words[row], 19, rng))))
 
-    def figures(chosen: np.ndarray, number: int) -> list[float]:
+    def statistics_of(chosen: np.ndarray, number: int) -> list[float]:
         runs = np.array(runs_of(chosen))
         sizes = runs[:, 1] - runs[:, 0] + 1
         cut = sum(0 < chosen[word].sum() < len(word) for word in words[number % 64])
@@ -127,7 +127,7 @@ def test_statistics_are_those_of_the_authors_loop(vocabulary: Vocabulary, pack: 
             cut,
         ]
 
-    one, other = (np.array([figures(row, i) for i, row in enumerate(side)]) for side in (ours, theirs))
+    one, other = (np.array([statistics_of(row, i) for i, row in enumerate(side)]) for side in (ours, theirs))
     error = np.sqrt((one.var(0) + other.var(0)) / len(one))
     assert (np.abs(one.mean(0) - other.mean(0)) <= 4.5 * error + 1e-9).all(), (one.mean(0), other.mean(0), error)
 
@@ -136,15 +136,15 @@ def test_statistics_are_those_of_the_authors_loop(vocabulary: Vocabulary, pack: 
 def test_the_budget_is_met_exactly(batches: Callable, vocabulary: Vocabulary, rate: float) -> None:
     for seed in range(4):
         batch = batches(seed, packed=True)
-        chosen = chosen_of(hide(batch, vocabulary, seed, mask_rate=rate, **SPAN))
+        chosen = chosen_of(mask_batch(batch, vocabulary, seed, mask_rate=rate, **SPAN))
         assert not np.isin(batch["input_ids"][chosen], (CLS, SEP)).any() and not chosen[batch["segment_ids"] == 0].any()
-        for row, _, own in examples_of(batch):
-            body = (~np.isin(batch["input_ids"][row, own], (CLS, SEP))).sum()
-            assert chosen[row, own].sum() == math.ceil(rate * body)
+        for row, _, columns in examples_of(batch):
+            body = (~np.isin(batch["input_ids"][row, columns], (CLS, SEP))).sum()
+            assert chosen[row, columns].sum() == math.ceil(rate * body)
 
 
 def test_a_full_row_of_512_hides_77(vocabulary: Vocabulary, pack: Callable) -> None:
-    hidden = hide(text_rows(pack, 4, 512), vocabulary, **{**SPAN, "predictions": 77})
+    hidden = mask_batch(text_rows(pack, 4, 512), vocabulary, **{**SPAN, "predictions": 77})
     assert hidden["masked_weights"].sum(1).tolist() == [77] * 4  # ceil(0.15 * 510)
 
 
@@ -163,7 +163,9 @@ def test_a_span_begins_at_the_word_of_any_token(vocabulary: Vocabulary, pack: Ca
     many["example_ids"] = np.arange(512, dtype=np.uint32)[:, None]
     counts = np.zeros(32)
     for seed in range(8):
-        counts += chosen_of(hide(many, vocabulary, seed, **{**SPAN, "mask_rate": 1 / 32, "predictions": 2})).sum(0)
+        counts += chosen_of(mask_batch(many, vocabulary, seed, **{**SPAN, "mask_rate": 1 / 32, "predictions": 2})).sum(
+            0
+        )
     words = words_of(batch["input_ids"][0], vocabulary.starts_word, True)
     shares = np.zeros(32)
     shares[[word[0] for word in words]] = [len(word) / 30 for word in words]
@@ -176,14 +178,14 @@ def test_one_decision_a_span(vocabulary: Vocabulary, batches: Callable) -> None:
     kinds = np.zeros(3)
     for seed in range(30):
         batch = batches(seed, packed=True)
-        hidden = hide(batch, vocabulary, seed, **SPAN, random_token_distribution="unigram")
+        hidden = mask_batch(batch, vocabulary, seed, **SPAN, random_token_distribution="unigram")
         chosen = chosen_of(hidden)
         np.testing.assert_array_equal(hidden["input_ids"][~chosen], batch["input_ids"][~chosen])
-        for row, _, own in examples_of(batch):
-            for first, last in runs_of(chosen[row, own]):
+        for row, _, columns in examples_of(batch):
+            for first, last in runs_of(chosen[row, columns]):
                 if last - first < 3:
                     continue  # too short to tell random pieces from luck
-                old, new = (x[row, own[first : last + 1]] for x in (batch["input_ids"], hidden["input_ids"]))
+                old, new = (x[row, columns[first : last + 1]] for x in (batch["input_ids"], hidden["input_ids"]))
                 kind = 0 if (new == MASK).all() else 2 if (new == old).all() else 1
                 assert kind != 1 or ((new == MASK).mean() < 1 and (new == old).mean() < 1)
                 kinds[kind] += 1
@@ -201,11 +203,11 @@ def test_random_pieces_are_as_frequent_as_in_the_corpus(vocabulary: Vocabulary, 
     drawn = []
     for seed in range(24):
         batch = text_rows(pack, 16, S, seed)
-        hidden = hide(batch, corpus, seed, **{**SPAN, **rates})
+        hidden = mask_batch(batch, corpus, seed, **{**SPAN, **rates})
         drawn.append(hidden["input_ids"][chosen_of(hidden)])
-    found = np.bincount(np.concatenate(drawn), minlength=200)
-    assert len(found) == 200 and not found[:5].any()
-    assert_distribution(found[5:], counts[5:] / counts.sum())
+    result = np.bincount(np.concatenate(drawn), minlength=200)
+    assert len(result) == 200 and not result[:5].any()
+    assert_distribution(result[5:], counts[5:] / counts.sum())
 
 
 def test_an_alias_table_has_the_weights_exactly() -> None:

@@ -87,10 +87,10 @@ def test_the_loss_is_that_of_the_members(
     sums = loss(params, batch)
     assert "mlm_unigram_loss" in sums and "clm_unigram_loss" in sums
     for name, member in objective.members.items():
-        own, _ = jit(lambda p, b, m=member: m.loss(p, NOTHING, b, jax.random.key(0), train=False))(
+        alone, _ = jit(lambda p, b, m=member: m.loss(p, NOTHING, b, jax.random.key(0), train=False))(
             params, member_batch(batch, name)
         )
-        np.testing.assert_allclose(sums[name].value, own[name].value, rtol=1e-6)
+        np.testing.assert_allclose(sums[name].value, alone[name].value, rtol=1e-6)
         assert float(sums[name].count) == float(objective.counts(batch)[name])
 
 
@@ -101,33 +101,33 @@ def test_causal_rows_see_one_side_and_masked_rows_both(objective: MixtureOfObjec
         "position_ids": jnp.arange(S, dtype=jnp.int32)[None],
         "token_type_ids": jnp.zeros((1, S), jnp.int32),
     }
-    seen = {}
+    changed = {}
     for name, member in objective.members.items():
         encode = jit(lambda x, m=member: bind(m.model, m.heads, params).encode(x, **where).last_hidden_state)
         moved = np.abs(np.asarray(encode(ids) - encode(ids.at[0, 10].set(7))))[0].max(-1) > 0
-        seen[name] = moved
-    assert seen["mlm"].all()
-    assert not seen["clm"][:10].any() and seen["clm"][10:].all()
+        changed[name] = moved
+    assert changed["mlm"].all()
+    assert not changed["clm"][:10].any() and changed["clm"][10:].all()
 
 
 def test_a_hidden_word_is_predicted_from_the_state_before_it(
     objective: MixtureOfObjectives, params: Params, batch: dict
 ) -> None:
-    own, member = member_batch(batch, "mlm"), objective.members["mlm"]
-    there = np.asarray(own["masked_weights"]) > 0
+    member_rows, member = member_batch(batch, "mlm"), objective.members["mlm"]
+    there = np.asarray(member_rows["masked_weights"]) > 0
     assert there.sum() > 20
-    places, states = np.asarray(own["masked_positions"]), np.asarray(own["prediction_positions"])
-    assert (states[there] == places[there] - 1).all()
+    positions, states = np.asarray(member_rows["masked_positions"]), np.asarray(member_rows["prediction_positions"])
+    assert (states[there] == positions[there] - 1).all()
     model = bind(member.model, member.heads, params)
-    hidden = jit(lambda b: model.encode(**b).last_hidden_state)(encoder_inputs(own))
+    hidden = jit(lambda b: model.encode(**b).last_hidden_state)(encoder_inputs(member_rows))
     logits = np.asarray(model.mlm_logits(hidden), np.float64)
     rows, columns = np.nonzero(there)
-    picked = logits[rows, places[rows, columns] - 1]
-    answer = np.take_along_axis(picked, np.asarray(own["masked_ids"])[rows, columns][:, None], axis=1)[:, 0]
+    picked = logits[rows, positions[rows, columns] - 1]
+    answer = np.take_along_axis(picked, np.asarray(member_rows["masked_ids"])[rows, columns][:, None], axis=1)[:, 0]
     high = picked.max(-1)
-    wanted = (np.log(np.exp(picked - high[:, None]).sum(-1)) + high - answer).sum()
-    sums, _ = member.loss(params, NOTHING, own, jax.random.key(0), train=False)
-    np.testing.assert_allclose(float(sums["mlm"].value), wanted, rtol=1e-5)
+    expected = (np.log(np.exp(picked - high[:, None]).sum(-1)) + high - answer).sum()
+    sums, _ = member.loss(params, NOTHING, member_rows, jax.random.key(0), train=False)
+    np.testing.assert_allclose(float(sums["mlm"].value), expected, rtol=1e-5)
 
 
 def test_the_first_token_of_an_example_has_no_state_before_it(
@@ -146,8 +146,8 @@ def test_the_first_token_of_an_example_has_no_state_before_it(
     out = member_batch(
         other.corrupt({k: jnp.asarray(v) for k, v in packed.items()}, jax.random.key(0), jnp.int32(0)), "mlm"
     )
-    places = np.asarray(out["masked_positions"])[np.asarray(out["masked_weights"]) > 0]
-    assert sorted(places.tolist()) == [1, 2, 3, 4, 5, 7, 8, 9, 10, 11]  # neither 0 nor 6
+    positions = np.asarray(out["masked_positions"])[np.asarray(out["masked_weights"]) > 0]
+    assert sorted(positions.tolist()) == [1, 2, 3, 4, 5, 7, 8, 9, 10, 11]  # neither 0 nor 6
 
 
 def test_nothing_to_predict_gives_no_gradient(objective: MixtureOfObjectives, params: Params, batch: dict) -> None:
@@ -173,14 +173,14 @@ def test_unequal_shares_of_eight_devices_change_nothing(
         return objective.loss(params, NOTHING, hidden, jax.random.key(0), train=False)[0]
 
     with jax.set_mesh(mesh):
-        found = jit(spread)(params, put_batch(rows, mesh))
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), found, alone)
+        result = jit(spread)(params, put_batch(rows, mesh))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), result, alone)
 
 
 def test_flops_are_those_of_the_shares(objective: MixtureOfObjectives) -> None:
     model = objective.networks["model"].config
-    wanted = 0.75 * flops_per_token(model, 0.3, S) + 0.25 * flops_per_token(model, 1.0, S)
-    np.testing.assert_allclose(training_flops(objective, S), wanted)
+    expected = 0.75 * flops_per_token(model, 0.3, S) + 0.25 * flops_per_token(model, 1.0, S)
+    np.testing.assert_allclose(training_flops(objective, S), expected)
 
 
 def test_shares_become_rows() -> None:

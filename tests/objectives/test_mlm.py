@@ -105,11 +105,11 @@ def test_sums_are_those_of_plain_arithmetic(
     predictions = 0
     for row in range(4):
         for slot in range(int(hidden["masked_weights"][row].sum())):
-            position, piece = hidden["masked_positions"][row, slot], hidden["masked_ids"][row, slot]
+            position, token = hidden["masked_positions"][row, slot], hidden["masked_ids"][row, slot]
             predictions += 1
-            expected["mlm"] -= log_softmax(logits[row, position, :200])[piece]
-            expected["mlm_accuracy"] += logits[row, position].argmax() == piece
-            expected["mlm_unigram_loss"] -= np.log(frequency[piece])
+            expected["mlm"] -= log_softmax(logits[row, position, :200])[token]
+            expected["mlm_accuracy"] += logits[row, position].argmax() == token
+            expected["mlm_unigram_loss"] -= np.log(frequency[token])
     for row, index in ((0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (3, 0)):
         scores, label = pairs[row, hidden["example_positions"][row, index]], hidden["pair_labels"][row, index]
         expected["pair"] -= log_softmax(scores)[label]

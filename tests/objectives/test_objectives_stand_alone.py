@@ -40,10 +40,10 @@ def compared_names(path: Path) -> Iterator[str]:
             continue
         sides = [node.left, *node.comparators]
         texts = {each.value for side in sides for each in ast.walk(side) if isinstance(each, ast.Constant)}
-        found = sorted(str(text) for text in texts if text in NAMES)
+        result = sorted(str(text) for text in texts if text in NAMES)
         if any(ast.unparse(side).endswith("objective.name") for side in sides):
-            found.append("objective.name")
-        yield from (f"{path.relative_to(ROOT)}:{node.lineno}: compares {name}" for name in found)
+            result.append("objective.name")
+        yield from (f"{path.relative_to(ROOT)}:{node.lineno}: compares {name}" for name in result)
 
 
 def test_no_other_package_compares_names_of_objectives() -> None:

@@ -67,16 +67,16 @@ def test_losses_and_gradients_are_those_of_the_examples_alone(recipe: str, vocab
         return jax.grad(loss, has_aux=True)(params)
 
     params = jit(objective.init)(jax.random.key(0))
-    (slopes, sums), (slopes_alone, sums_alone) = run(params, packed), run(params, alone)
+    (gradients, sums), (gradients_alone, sums_alone) = run(params, packed), run(params, alone)
     assert sums.keys() == sums_alone.keys()
-    for name, found in sums.items():
-        assert found.count == sums_alone[name].count
-        assert found.count > 0
-        np.testing.assert_allclose(found.value, sums_alone[name].value, rtol=2e-5, err_msg=name)
-    norm = jnp.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(slopes_alone)))
+    for name, result in sums.items():
+        assert result.count == sums_alone[name].count
+        assert result.count > 0
+        np.testing.assert_allclose(result.value, sums_alone[name].value, rtol=2e-5, err_msg=name)
+    norm = jnp.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradients_alone)))
     assert norm > 0
-    for found, wanted in zip(jax.tree.leaves(slopes), jax.tree.leaves(slopes_alone), strict=True):
-        np.testing.assert_allclose(found / norm, wanted / norm, atol=1e-6)
+    for result, expected in zip(jax.tree.leaves(gradients), jax.tree.leaves(gradients_alone), strict=True):
+        np.testing.assert_allclose(result / norm, expected / norm, atol=1e-6)
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.4])
@@ -84,12 +84,12 @@ def test_losses_and_gradients_are_those_of_the_examples_alone(recipe: str, vocab
 def test_rows_have_room_for_all_predictions_and_for_few_more(rate: float, seq_len: int) -> None:
     config = MaskingConfig(mask_rate=rate, max_predictions=round(rate * seq_len))
     table, rng, most = num_predictions_by_length(config, seq_len), np.random.default_rng(0), 8
-    room = max_sequence_predictions(config, seq_len, most)
+    capacity = max_sequence_predictions(config, seq_len, most)
     for _ in range(300):
         cuts = np.sort(rng.choice(seq_len // 4, rng.integers(0, most), replace=False)) * 4
         lengths = np.diff([0, *cuts, seq_len])
-        assert table[lengths].sum() <= room
-    assert room <= rate * seq_len + 0.6 * most
+        assert table[lengths].sum() <= capacity
+    assert capacity <= rate * seq_len + 0.6 * most
     assert max_sequence_predictions(config, seq_len, 1) == config.max_predictions
 
 

@@ -46,14 +46,14 @@ def fractions(bits: np.ndarray) -> np.ndarray:
 def slow_spans(part: dict, row: int, config: PlmConfig, goal: int) -> np.ndarray:
     """One context after the other, with the random numbers of the place where each begins."""
     starts, length = part["starts"][row], int(part["lengths"][row])
-    length_noise, place_noise = (fractions(bits[row]) for bits in part["bits"][:2])
+    length_noise, position_noise = (fractions(bits[row]) for bits in part["bits"][:2])
     shares = 1.0 / np.arange(1, config.max_ngram + 1)
     limits = np.cumsum(shares / shares.sum()).astype(np.float32)
     hidden, current = np.zeros(len(starts), bool), 0
     while current < length and hidden.sum() < goal:
         n = min(1 + int((length_noise[current] >= limits[:-1]).sum()), goal - hidden.sum())
         context = n * config.mask_alpha // config.mask_beta
-        left = min(int(place_noise[current] * np.float32(context)), context - 1)
+        left = min(int(position_noise[current] * np.float32(context)), context - 1)
         begin = current + left
         while begin < length and not starts[begin]:
             begin += 1
@@ -88,17 +88,17 @@ def test_spans_are_those_of_the_sequential_rule(config: PlmConfig, width: int, g
     rng = np.random.default_rng(3)
     part = part._replace(lengths=jnp.asarray(rng.integers(goal + 4, width + 1, 300)))
     part = part._replace(starts=part.starts & (jnp.arange(width)[None, :] < part.lengths[:, None]))
-    found, part = jax.device_get((compiled(config, goal)(part), part._asdict()))
+    result, part = jax.device_get((compiled(config, goal)(part), part._asdict()))
     topped_up = 0
     for row in range(300):
         spans = slow_spans(part, row, config, goal)
-        assert not (spans & ~found[row]).any()
-        assert found[row].sum() == goal and not found[row][part["lengths"][row] :].any()
+        assert not (spans & ~result[row]).any()
+        assert result[row].sum() == goal and not result[row][part["lengths"][row] :].any()
         free = (np.arange(width) < part["lengths"][row]) & ~spans
         low = (width - 1).bit_length()
         keys = (part["bits"][2][row].astype(np.int64) >> low) << low | np.arange(width)  # random words, then the place
         rest = np.flatnonzero(free)[np.argsort(keys[free])][: goal - spans.sum()]
-        np.testing.assert_array_equal(np.flatnonzero(found[row] & ~spans), np.sort(rest))
+        np.testing.assert_array_equal(np.flatnonzero(result[row] & ~spans), np.sort(rest))
         topped_up += len(rest)
     assert topped_up > 0
 
@@ -107,8 +107,8 @@ def test_rates_are_those_of_the_original() -> None:
     """An independent generator walks the same rule: spans, and the tokens that top them up, per place of the row."""
     rows, rng = 3000, np.random.default_rng(7)
     part = drawn_part(rows)
-    found = np.asarray(compiled(PUBLISHED, GOAL)(part))
-    assert (found.sum(1) == GOAL).all()
+    result = np.asarray(compiled(PUBLISHED, GOAL)(part))
+    assert (result.sum(1) == GOAL).all()
     bits = rng.integers(0, 2**32, (2, rows, P), dtype=np.uint64).astype(np.uint32)
     other = {"starts": np.asarray(part.starts), "lengths": np.full(rows, P), "bits": bits}
     spans = np.stack([slow_spans(other, row, PUBLISHED, GOAL) for row in range(rows)])
@@ -116,8 +116,8 @@ def test_rates_are_those_of_the_original() -> None:
     assert 0.80 < share < 0.84  # about 35 of 43
     # where spans are: hits per place, of two samples of rows
     expected = spans + (~spans) * ((GOAL - spans.sum(1)) / (P - spans.sum(1)))[:, None]
-    difference = found.mean(0) - expected.mean(0)
-    error = np.sqrt(found.var(0) / rows + expected.var(0) / rows)
+    difference = result.mean(0) - expected.mean(0)
+    error = np.sqrt(result.var(0) / rows + expected.var(0) / rows)
     assert np.abs(difference / error).max() < 4.5
 
 
@@ -125,12 +125,12 @@ def test_lengths_of_spans_are_drawn_in_proportion_to_their_inverse() -> None:
     """The first span of rows in which every piece opens a word, where no top-up can touch it: no goal is missing."""
     rows = 4000
     part = drawn_part(rows, goal=5, share=1.1)
-    found = np.asarray(compiled(PlmConfig((P,), 5, P, max_ngram=5), 5)(part))
-    lengths = np.array([last - first + 1 for row in found for first, last in runs_of(row)[:1]])
+    result = np.asarray(compiled(PlmConfig((P,), 5, P, max_ngram=5), 5)(part))
+    lengths = np.array([last - first + 1 for row in result for first, last in runs_of(row)[:1]])
     shares = 1.0 / np.arange(1, 6)
     assert_distribution(np.bincount(lengths, minlength=6)[1:], shares / shares.sum())
     # a span of n stands anywhere in the first 6 n places: of 5, the last to be possible is 29
-    first = found.argmax(1)[lengths == 5]
+    first = result.argmax(1)[lengths == 5]
     assert_distribution(np.bincount(first, minlength=30), np.full(30, 1 / 30))
 
 
@@ -189,11 +189,11 @@ def test_who_sees_whom_is_exactly_as_in_the_original(perm_size: int) -> None:
     bits = jax.random.bits(jax.random.key(5), (2, rows, 12))
     drawn = np.concatenate([sample_order(part, perm_size) for part in bits], axis=1)
     order = np.where(hidden | functional, drawn, -1)
-    found = np.asarray(permutation_visibility(jnp.asarray(order), jnp.asarray(functional), parts))
+    result = np.asarray(permutation_visibility(jnp.asarray(order), jnp.asarray(functional), parts))
     for row in range(rows):
         index = np.concatenate([part.argsort().argsort() for part in drawn[row].reshape(2, 12)])
         expected = slow_perm_mask(index, hidden[row], functional[row], parts)
-        np.testing.assert_array_equal(found[row], expected == 0)
+        np.testing.assert_array_equal(result[row], expected == 0)
 
 
 def test_a_golden_example() -> None:
@@ -201,8 +201,8 @@ def test_a_golden_example() -> None:
     order = jnp.asarray([[-1, 9, -1, 2, 5, 8, -1, 1]])
     functional = jnp.asarray([[False] * 5 + [True, False, True]])
     expected = ["1.1.....", "1.11....", "1.1.....", "1.1.....", "1111..11", "11111111", "1111..1.", "1111..11"]
-    found = np.asarray(permutation_visibility(order, functional, (4, 4)))[0]
-    assert ["".join(".1"[int(cell)] for cell in row) for row in found] == expected
+    result = np.asarray(permutation_visibility(order, functional, (4, 4)))[0]
+    assert ["".join(".1"[int(cell)] for cell in row) for row in result] == expected
 
 
 @pytest.mark.parametrize(

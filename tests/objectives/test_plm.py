@@ -72,12 +72,16 @@ def test_what_is_predicted(objective: PermutationLanguageModel, batch: Rows) -> 
     assert batch["masked_positions"].shape == (B, 7)
     for row in range(B):
         present = np.asarray(batch["masked_weights"][row]) > 0
-        places = np.asarray(batch["masked_positions"][row])[present]
+        positions = np.asarray(batch["masked_positions"][row])[present]
         ids = np.asarray(batch["input_ids"][row])
-        assert (places < R).sum() == 4 and (np.diff(places) > 0).all() and not np.isin(ids[places], (CLS, SEP)).any()
-        np.testing.assert_array_equal(batch["masked_ids"][row][present], ids[places])
+        assert (
+            (positions < R).sum() == 4
+            and (np.diff(positions) > 0).all()
+            and not np.isin(ids[positions], (CLS, SEP)).any()
+        )
+        np.testing.assert_array_equal(batch["masked_ids"][row][present], ids[positions])
         hidden = np.flatnonzero((np.asarray(batch["prediction_order"][row]) >= 0) & ~np.isin(ids, (CLS, SEP)))
-        np.testing.assert_array_equal(places, hidden)
+        np.testing.assert_array_equal(positions, hidden)
     assert objective.counts(batch)["plm"] == batch["masked_weights"].sum()
     again, later = (corrupted(objective, drawn_rows(backward=True), cursor) for cursor in (0, 1))
     np.testing.assert_array_equal(again["masked_positions"], batch["masked_positions"])
@@ -86,9 +90,9 @@ def test_what_is_predicted(objective: PermutationLanguageModel, batch: Rows) -> 
 
 def test_a_row_is_hidden_alike_wherever_it_stands(objective: PermutationLanguageModel, batch: Rows) -> None:
     turned = {name: value[::-1] for name, value in drawn_rows(backward=True).items()}
-    found = corrupted(objective, turned)
+    result = corrupted(objective, turned)
     for name in ("prediction_order", "masked_positions", "masked_weights"):
-        np.testing.assert_array_equal(found[name][::-1], batch[name])
+        np.testing.assert_array_equal(result[name][::-1], batch[name])
 
 
 def test_backward_rows_begin_their_spans_where_words_begin(vocabulary: Vocabulary) -> None:
@@ -105,12 +109,12 @@ def test_backward_rows_begin_their_spans_where_words_begin(vocabulary: Vocabular
         "example_epochs": np.zeros((400, 1), np.uint32),
         "backward": np.arange(400) >= 200,
     }
-    found = corrupted(objective, {name: jnp.asarray(value) for name, value in rows.items()})
-    places = np.asarray(found["masked_positions"])
-    assert (found["masked_weights"] == 1).all()
-    ids = np.take_along_axis(rows["input_ids"], places, axis=1)
+    result = corrupted(objective, {name: jnp.asarray(value) for name, value in rows.items()})
+    positions = np.asarray(result["masked_positions"])
+    assert (result["masked_weights"] == 1).all()
+    ids = np.take_along_axis(rows["input_ids"], positions, axis=1)
     for half, reading in ((slice(0, 200), 1), (slice(200, 400), -1)):
-        pairs = np.diff(places[half], axis=1) == 1
+        pairs = np.diff(positions[half], axis=1) == 1
         first = (ids[half][:, :-1] if reading == 1 else ids[half][:, 1:])[pairs]
         assert (first == opening).mean() > 0.9 and pairs.sum() > 100
 
@@ -123,16 +127,16 @@ def test_no_logit_sees_its_own_word_nor_one_that_comes_later(
     row = 2
     order = np.asarray(batch["prediction_order"][row])
     present = np.asarray(batch["masked_weights"][row]) > 0
-    places = np.asarray(batch["masked_positions"][row])
-    for place in places[present]:
-        changed = batch | {"input_ids": batch["input_ids"].at[row, place].set(7)}
+    positions = np.asarray(batch["masked_positions"][row])
+    for position in positions[present]:
+        changed = batch | {"input_ids": batch["input_ids"].at[row, position].set(7)}
         other, moved = run(params, changed)
         np.testing.assert_array_equal(np.delete(other, row, 0), np.delete(base, row, 0))
-        must_not = np.where(places // R == place // R, order[places] <= order[place], places < place)
+        must_not = np.where(positions // R == position // R, order[positions] <= order[position], positions < position)
         np.testing.assert_array_equal(other[row][must_not & present], base[row][must_not & present])
         may = present & ~must_not
         assert (np.abs(other[row][may] - base[row][may]).max(-1) > 0).all()
-        ordinary = (order < 0) & (np.arange(S) // R == place // R)
+        ordinary = (order < 0) & (np.arange(S) // R == position // R)
         np.testing.assert_array_equal(moved[row][ordinary], content[row][ordinary])
     free = int(np.flatnonzero(order < 0)[0])
     other, _ = run(params, batch | {"input_ids": batch["input_ids"].at[row, free].set(7)})
@@ -225,18 +229,18 @@ def test_every_target_of_a_short_block_sees_something(vocabulary: Vocabulary) ->
         np.asarray(batch["segment_ids"])[:, None] > 0
     )
     for row in range(60):
-        places = np.asarray(batch["masked_positions"][row])[np.asarray(batch["masked_weights"][row]) > 0]
-        assert (places < lengths[row]).all() and visible[row, places].any(1).all()
-        assert not visible[row, places, places].any()
-        assert len(places) >= 1 or lengths[row] < 6
+        positions = np.asarray(batch["masked_positions"][row])[np.asarray(batch["masked_weights"][row]) > 0]
+        assert (positions < lengths[row]).all() and visible[row, positions].any(1).all()
+        assert not visible[row, positions, positions].any()
+        assert len(positions) >= 1 or lengths[row] < 6
 
 
 def test_unigram_loss_and_dropout(
     objective: PermutationLanguageModel, params: Params, batch: Rows, run: Callable, vocabulary: Vocabulary
 ) -> None:
     (plain, (sums, _)), _ = run(params, objective.init_carry(B), batch)
-    wanted = (objective.unigram_nll[np.asarray(batch["masked_ids"])] * np.asarray(batch["masked_weights"])).sum()
-    np.testing.assert_allclose(sums["plm_unigram_loss"].value, wanted, rtol=1e-5)
+    expected = (objective.unigram_nll[np.asarray(batch["masked_ids"])] * np.asarray(batch["masked_weights"])).sum()
+    np.testing.assert_allclose(sums["plm_unigram_loss"].value, expected, rtol=1e-5)
     count = objective.counts(batch)["plm"]
     assert sums["plm"].count == sums["plm_unigram_loss"].count == sums["plm_accuracy"].count == count
     shaken = PermutationLanguageModel(CONFIG, dataclasses.replace(MODEL, hidden_dropout=0.3), vocabulary)

@@ -74,9 +74,9 @@ def test_loss_and_gradient_are_those_of_transformers(vocabulary: Vocabulary, tmp
         expected = np.stack([layer.numpy() for layer in mems]).transpose(2, 0, 1, 3)
         np.testing.assert_allclose(carry["memory"], expected, atol=2e-5)
         table = FAMILIES["xlnet"].make_keymap(ours.config)
-        found = params_to_tensors(table, jax.device_get(gradient), ours.config, ours.heads)
+        result = params_to_tensors(table, jax.device_get(gradient), ours.config, ours.heads)
         for name, parameter in theirs.named_parameters():
-            wanted = parameter.grad.numpy()
+            reference = parameter.grad.numpy()
             np.testing.assert_allclose(
-                found[name] / count, wanted, atol=2e-5 * max(np.abs(wanted).max(), 0.1), err_msg=name
+                result[name] / count, reference, atol=2e-5 * max(np.abs(reference).max(), 0.1), err_msg=name
             )

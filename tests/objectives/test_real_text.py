@@ -41,15 +41,15 @@ def text() -> tuple[dict[str, jax.Array], Vocabulary]:
     stream = np.concatenate(tokenizer.encode_batch(documents))
     lengths = np.random.default_rng(0).integers(12, S + 1, ROWS)
     assert len(stream) > lengths.sum()
-    places = np.arange(S)[None]
-    real, body = places < lengths[:, None], (places > 0) & (places < lengths[:, None] - 1)
+    positions = np.arange(S)[None]
+    real, body = positions < lengths[:, None], (positions > 0) & (positions < lengths[:, None] - 1)
     ids = np.full((ROWS, S), tokenizer.pad_id, np.int32)
     ids[body] = stream[: body.sum()]
     ids[:, 0], ids[np.arange(ROWS), lengths - 1] = tokenizer.cls_id, tokenizer.sep_id
     batch = {
         "input_ids": ids,
         "segment_ids": real.astype(np.int32),
-        "position_ids": np.where(real, places, 0).astype(np.int32),
+        "position_ids": np.where(real, positions, 0).astype(np.int32),
         "example_ids": np.arange(ROWS, dtype=np.uint32)[:, None],
         "example_epochs": np.zeros((ROWS, 1), np.uint32),
         "example_draws": np.zeros((ROWS, 1), np.uint32),
@@ -100,9 +100,9 @@ def test_as_many_are_chosen_as_the_rule_says(hidden: tuple) -> None:
     chosen = chosen_of(out)
     lengths = (out["segment_ids"] > 0).sum(1)
     drawn = out["masked_weights"].sum(1)  # with replacement one token may count more than once
-    wanted = config.mask_rate * lengths
+    expected = config.mask_rate * lengths
     if config.mask_rounding == "round":
-        budget = np.maximum(1, np.rint(wanted))
+        budget = np.maximum(1, np.rint(expected))
     elif config.mask_rounding == "ceil":
         budget = np.ceil(config.mask_rate * body_of(out, vocabulary).sum(1) - 1e-6)
     else:
@@ -111,13 +111,13 @@ def test_as_many_are_chosen_as_the_rule_says(hidden: tuple) -> None:
         spread = 0.5 / np.sqrt(ROWS) / lengths.mean() if config.mask_rounding == "random" else 0.5 / np.sqrt(trials)
         assert abs(share - config.mask_rate) < 4.5 * spread
         if config.mask_rounding == "random":
-            assert np.abs(drawn - wanted).max() < 1.0
+            assert np.abs(drawn - expected).max() < 1.0
         return
     if config.mask_unit in ("token", "span"):
         assert np.abs(drawn - budget).max() <= (1 if config.mask_rounding == "round" else 0)
         assert (drawn == budget).mean() > 0.99
     elif config.mask_unit == "ngram_window":
-        assert 0.8 * wanted.sum() < drawn.sum() < 1.2 * wanted.sum()
+        assert 0.8 * expected.sum() < drawn.sum() < 1.2 * expected.sum()
     else:  # whole words, of which one may not fit
         assert (drawn <= budget + 1).all() and drawn.sum() > 0.9 * budget.sum()
 
@@ -125,21 +125,21 @@ def test_as_many_are_chosen_as_the_rule_says(hidden: tuple) -> None:
 def test_replaced_in_the_right_shares(hidden: tuple) -> None:
     """One decision a token, or one a run of neighbours, which then counts once."""
     config, out, vocabulary = hidden
-    chosen, seen, original = chosen_of(out), out["input_ids"], out["original_ids"]
+    chosen, input_ids, original = chosen_of(out), out["input_ids"], out["original_ids"]
     if config.replacement_unit == "span":
         deciding = np.zeros_like(chosen)
         for row in range(ROWS):
             for first, last in runs_of(chosen[row]):
                 deciding[row, first] = True
-                kinds = {(seen[row, i] == vocabulary.mask_id) for i in range(first, last + 1)}
+                kinds = {(input_ids[row, i] == vocabulary.mask_id) for i in range(first, last + 1)}
                 assert len(kinds) == 1
     else:
         deciding = chosen
     total = deciding.sum()
     assert total > 3000
-    masked = seen == vocabulary.mask_id
+    masked = input_ids == vocabulary.mask_id
     assert_share((deciding & masked).sum(), total, config.mask_token_rate)
-    other = deciding & ~masked & (seen != original)
+    other = deciding & ~masked & (input_ids != original)
     if config.random_token_rate == 0.0:
         assert not other.any()
     else:
@@ -149,7 +149,7 @@ def test_replaced_in_the_right_shares(hidden: tuple) -> None:
         same = shares[original[deciding]].mean()  # a random piece may be the right one, or [MASK] itself
         expected = config.random_token_rate * (1 - same - shares[vocabulary.mask_id])
         assert_share(other.sum(), total, expected)
-    assert (seen[~chosen] == original[~chosen]).all()
+    assert (input_ids[~chosen] == original[~chosen]).all()
 
 
 @pytest.mark.parametrize("hidden", [spec for spec, (unit, _) in FAMILIES.items() if unit in WORDS], indirect=True)
@@ -171,9 +171,9 @@ def test_every_place_is_as_likely_as_another(hidden: tuple) -> None:
     _, out, vocabulary = hidden
     chosen, body = chosen_of(out), body_of(out, vocabulary)
     rate = chosen.sum(1, keepdims=True) / body.sum(1, keepdims=True) * body
-    for place in range(1, S - 1):
-        expected, variance = rate[:, place].sum(), (rate[:, place] * (1 - rate[:, place])).sum()
-        assert abs(chosen[:, place].sum() - expected) < 4.5 * np.sqrt(variance) + 1
+    for position in range(1, S - 1):
+        expected, variance = rate[:, position].sum(), (rate[:, position] * (1 - rate[:, position])).sum()
+        assert abs(chosen[:, position].sum() - expected) < 4.5 * np.sqrt(variance) + 1
 
 
 def test_rare_pieces_are_drawn_before_frequent_ones(text: tuple) -> None:

@@ -28,7 +28,7 @@ jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_lev
 RECIPES = ["albert", "deberta", "deberta:smoke-v2", "xlnet", "modernbert", "distilbert", "simcse"]
 
 
-def slopes(objective: Objective, params: Params, frozen: Any, batch: Any) -> tuple[jax.Array, Params]:
+def loss_and_gradients(objective: Objective, params: Params, frozen: Any, batch: Any) -> tuple[jax.Array, Params]:
     """The weighted loss of a batch and its gradient."""
     hidden = objective.corrupt(batch, jax.random.key(1), jnp.asarray(3))
     counts = objective.counts(hidden)
@@ -47,17 +47,17 @@ def test_slopes_are_those_of_one_device(recipe: str, vocabulary: Vocabulary) -> 
     objective, form, frozen = objective_of(recipe, vocabulary, packing="none")
     batch = {name: np.asarray(array)[:8] for name, array in epoch_of(form, "none").items()}
     params = jit(objective.init)(jax.random.key(0))
-    step = functools.partial(slopes, objective)
-    wanted_loss, wanted = jit(step)(params, frozen, {name: jnp.asarray(array) for name, array in batch.items()})
+    step = functools.partial(loss_and_gradients, objective)
+    expected_loss, expected = jit(step)(params, frozen, {name: jnp.asarray(array) for name, array in batch.items()})
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     laid = jax.device_put(params, state_shardings(params, mesh))
     assert any(len(leaf.sharding.spec) > 1 and leaf.sharding.num_devices == 8 for leaf in jax.tree.leaves(laid))
     with jax.set_mesh(mesh):
-        loss, found = jit(step)(laid, frozen, put_batch(batch, mesh))
-    np.testing.assert_allclose(loss, wanted_loss, rtol=1e-5)
-    norm = np.sqrt(sum((np.asarray(leaf) ** 2).sum() for leaf in jax.tree.leaves(wanted)))
+        loss, result = jit(step)(laid, frozen, put_batch(batch, mesh))
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    norm = np.sqrt(sum((np.asarray(leaf) ** 2).sum() for leaf in jax.tree.leaves(expected)))
     assert norm > 0
-    for each, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+    for each, other in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(np.asarray(each) / norm, np.asarray(other) / norm, atol=2e-6)
 
 
@@ -70,7 +70,7 @@ def test_microbatches_of_devices_drop_and_add_up_like_those_of_one(recipe: str, 
     optimizer = optax.sgd(0.1)
 
     def run(**shape: int) -> list[tuple[float, float]]:
-        found, mesh = [], make_mesh(MeshConfig(**shape))
+        result, mesh = [], make_mesh(MeshConfig(**shape))
         with jax.set_mesh(mesh):
             state = init_state(mesh, objective, optimizer, seed=0, batch_size=8)
             batch = put_batch(rows, mesh)
@@ -78,8 +78,8 @@ def test_microbatches_of_devices_drop_and_add_up_like_those_of_one(recipe: str, 
             compiled = step.compile(state, frozen, batch, {"xla_backend_optimization_level": 0})
             for _ in range(2):
                 state, metrics = compiled(state, frozen, batch)
-                found.append((float(metrics["loss"]), float(metrics["grad_norm"])))
-        return found
+                result.append((float(metrics["loss"]), float(metrics["grad_norm"])))
+        return result
 
     alone = run(data=1, fsdp=1, tensor=1)
     np.testing.assert_allclose(run(data=2, fsdp=2, tensor=2), alone, rtol=2e-5)

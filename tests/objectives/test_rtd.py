@@ -115,15 +115,15 @@ def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
     """With "gdes" this is what DeBERTa's two passes, one tower after the other, give the two: see rtd.py."""
     objective = objectives[name]
     params, counts = random_params(objective), objective.counts(hidden)
-    seen = jit(lambda params: objective.forward(params, hidden).input_ids)(params)
-    assert (np.asarray(seen) != hidden["original_ids"]).sum() > 5
+    replaced = jit(lambda params: objective.forward(params, hidden).input_ids)(params)
+    assert (np.asarray(replaced) != hidden["original_ids"]).sum() > 5
 
     @jit
     def gradients(params: Params) -> tuple[tuple[jax.Array, Params], ...]:
         both = jax.value_and_grad(lambda params: total(objective, hidden, counts, params))(params)
-        parts = by_part(objective, hidden, seen)
-        own = (objective.network_params(params, name) for name in ("generator", "discriminator"))
-        return both, *(jax.value_and_grad(part)(complete) for part, complete in zip(parts, own, strict=True))
+        parts = by_part(objective, hidden, replaced)
+        towers = (objective.network_params(params, name) for name in ("generator", "discriminator"))
+        return both, *(jax.value_and_grad(part)(complete) for part, complete in zip(parts, towers, strict=True))
 
     (value, both), (first_value, first), (second_value, second) = gradients(params)
     np.testing.assert_allclose(value, first_value + second_value, rtol=1e-5)
@@ -144,10 +144,10 @@ def test_labels_compare_and_do_not_ask_what_was_masked(
     params = random_params(objective)
     params["generator"]["mlm_head"]["bias"] = jnp.zeros(256).at[word].set(1e4)
     guesses = jit(lambda params: objective.forward(params, hidden))(params)
-    wanted = np.asarray(hidden["original_ids"]).copy()
-    for row, place in zip(*np.nonzero(there), strict=True):
-        wanted[row, hidden["masked_positions"][row, place]] = word
-    np.testing.assert_array_equal(guesses.input_ids, wanted)
+    expected = np.asarray(hidden["original_ids"]).copy()
+    for row, slot in zip(*np.nonzero(there), strict=True):
+        expected[row, hidden["masked_positions"][row, slot]] = word
+    np.testing.assert_array_equal(guesses.input_ids, expected)
     sums = jit(lambda params: objective.loss(params, NOTHING, hidden, jax.random.key(0), False)[0])(params)
     differing = (np.asarray(hidden["masked_ids"]) != word) & there
     assert 0 < differing.sum() < there.sum()
@@ -159,10 +159,10 @@ def test_figures_are_those_of_plain_counting() -> None:
     logits = jnp.asarray([[2.0, -1.0, 0.5, -3.0, 4.0]])
     replaced_there = jnp.asarray([[True, True, False, False, True]])
     sums = rtd_loss_sums(logits, replaced_there, jnp.asarray([[1, 1, 1, 2, 0]]))
-    found = {name: (float(each.value), float(each.count)) for name, each in sums.items()}
+    result = {name: (float(each.value), float(each.count)) for name, each in sums.items()}
     losses = np.log1p(np.exp([-2.0, 1.0, 0.5, -3.0])).sum()
-    np.testing.assert_allclose(found.pop("rtd"), (losses, 4.0), rtol=1e-6)
-    assert found == {
+    np.testing.assert_allclose(result.pop("rtd"), (losses, 4.0), rtol=1e-6)
+    assert result == {
         "rtd_accuracy": (2.0, 4.0),
         "rtd_precision": (1.0, 2.0),
         "rtd_recall": (1.0, 2.0),
@@ -236,10 +236,10 @@ def test_neither_tower_sees_what_was_hidden(
 ) -> None:
     """Other words below the masks leave every logit, every drawn word and every score as they are, bit for bit."""
     objective = objectives[name]
-    places = np.asarray(hidden["masked_positions"])
+    positions = np.asarray(hidden["masked_positions"])
     covered = np.zeros((4, S), bool)
-    for row, place in zip(*np.nonzero(np.asarray(hidden["masked_weights"]) > 0), strict=True):
-        covered[row, places[row, place]] = True
+    for row, slot in zip(*np.nonzero(np.asarray(hidden["masked_weights"]) > 0), strict=True):
+        covered[row, positions[row, slot]] = True
     covered &= (np.asarray(hidden["input_ids"]) == MASK) & (np.asarray(rows["input_ids"]) != 1)
     assert covered.sum() > 8
     others = {**rows, "input_ids": jnp.where(covered, 5 + (rows["input_ids"] + 50) % 195, rows["input_ids"])}
@@ -313,14 +313,14 @@ def test_exports_have_hugging_faces_losses(
     guesses = jit(lambda params: objective.forward(params, batch))(params)
     sums = jit(lambda params: objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0])(params)
     for network, each in objective.networks.items():
-        own = jax.device_get(objective.network_params(params, network))
-        own["encoder"]["embeddings"]["word_embeddings"]["embedding"] = own["encoder"]["embeddings"]["word_embeddings"][
-            "embedding"
-        ][:200]
-        if "mlm_head" in own:
-            own["mlm_head"]["bias"] = own["mlm_head"]["bias"][:200]
+        towers = jax.device_get(objective.network_params(params, network))
+        towers["encoder"]["embeddings"]["word_embeddings"]["embedding"] = towers["encoder"]["embeddings"][
+            "word_embeddings"
+        ]["embedding"][:200]
+        if "mlm_head" in towers:
+            towers["mlm_head"]["bias"] = towers["mlm_head"]["bias"][:200]
         save_pretrained(
-            tmp_path / network, own, dataclasses.replace(each.config, padded_vocab_size=None), heads=each.heads
+            tmp_path / network, towers, dataclasses.replace(each.config, padded_vocab_size=None), heads=each.heads
         )
 
     def tensor(array: Any) -> Any:
@@ -352,8 +352,8 @@ FAMILIES += ("deberta-base", "deberta-v3-xsmall", "modernbert-base", "xlnet-base
 def test_any_encoder_is_either_tower(vocabulary: Vocabulary, hidden: dict, index: int) -> None:
     """Every family as the generator of the next one, by shapes alone."""
     generator, discriminator = (
-        EncoderConfig(**preset(FAMILIES[place]) | {"vocab_size": 200, "padded_vocab_size": 256, "pad_token_id": 0})
-        for place in (index, (index + 1) % len(FAMILIES))
+        EncoderConfig(**preset(FAMILIES[slot]) | {"vocab_size": 200, "padded_vocab_size": 256, "pad_token_id": 0})
+        for slot in (index, (index + 1) % len(FAMILIES))
     )
     objective = ReplacedTokenDetection(CONFIG, RtdNetworksConfig(generator, discriminator, "none"), vocabulary)
     params = jax.eval_shape(objective.init, jax.random.key(0))

@@ -27,8 +27,8 @@ def config(*overrides: str, model: str = "electra-base") -> ConfigDict:
 
 @pytest.mark.parametrize("size", ["small", "base", "large"])
 def test_electras_generators_are_those_of_the_paper(size: str) -> None:
-    found = generator_config(load_config(f"{CONFIGS}/electra.py:{size}"))
-    assert differences(found, EncoderConfig(**preset(f"electra-{size}-generator"))) == []
+    result = generator_config(load_config(f"{CONFIGS}/electra.py:{size}"))
+    assert differences(result, EncoderConfig(**preset(f"electra-{size}-generator"))) == []
 
 
 def test_the_released_small_generator_is_as_wide_as_its_discriminator() -> None:
@@ -40,25 +40,25 @@ def test_the_released_small_generator_is_as_wide_as_its_discriminator() -> None:
 def test_debertas_generators_are_half_as_deep(size: str, layers: int) -> None:
     """The four files rtd_*.json of microsoft/DeBERTa:experiments/language_model."""
     cfg = load_config(f"{CONFIGS}/deberta.py:v3-{size}")
-    found, model = generator_config(cfg), encoder_config(cfg)
-    assert found.num_layers == layers and differences(found, model) == ["num_layers"]
-    assert found.enhanced_decoder and model.rtd_head == "summary" and cfg.objective.rtd.embedding_sharing == "gdes"
+    result, model = generator_config(cfg), encoder_config(cfg)
+    assert result.num_layers == layers and differences(result, model) == ["num_layers"]
+    assert result.enhanced_decoder and model.rtd_head == "summary" and cfg.objective.rtd.embedding_sharing == "gdes"
 
 
 def test_own_values_come_before_those_of_the_model() -> None:
     cfg = config("generator.width_ratio=0.5", "generator.num_layers=3", "generator.hidden_act=relu")
-    found = generator_config(cfg)
-    assert (found.hidden_size, found.num_layers, found.num_heads, found.intermediate_size) == (384, 3, 6, 1536)
-    assert (found.hidden_act, found.embedding_size, found.mlm_act) == ("relu", 768, "gelu")
+    result = generator_config(cfg)
+    assert (result.hidden_size, result.num_layers, result.num_heads, result.intermediate_size) == (384, 3, 6, 1536)
+    assert (result.hidden_act, result.embedding_size, result.mlm_act) == ("relu", 768, "gelu")
     narrow = generator_config(config("generator.hidden_size=96"))
     assert (narrow.num_heads, narrow.head_dim, narrow.intermediate_size) == (1, 96, 384)
-    own_table = generator_config(config("generator.hidden_size=96", "objective.rtd.embedding_sharing=none"))
-    assert own_table.embedding_dim == 96 and own_table.embedding_size is None
+    separate_table = generator_config(config("generator.hidden_size=96", "objective.rtd.embedding_sharing=none"))
+    assert separate_table.embedding_dim == 96 and separate_table.embedding_size is None
 
 
 def test_a_preset_is_fitted_to_the_tables_that_it_shares() -> None:
-    found = generator_config(config("generator.preset=bert-mini", model="bert-base"))
-    assert (found.hidden_size, found.embedding_size, found.num_layers, found.vocab_size) == (256, 768, 4, 30522)
+    result = generator_config(config("generator.preset=bert-mini", model="bert-base"))
+    assert (result.hidden_size, result.embedding_size, result.num_layers, result.vocab_size) == (256, 768, 4, 30522)
     alone = generator_config(
         config("generator.preset=bert-mini", "objective.rtd.embedding_sharing=none", model="bert-base")
     )

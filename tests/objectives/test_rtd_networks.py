@@ -90,13 +90,13 @@ def test_shared_tables_get_the_gradients_of_both(params: Params) -> None:
         both = jax.grad(lambda params: of_generator(params) + of_discriminator(params))
         return tuple(function(params) for function in (both, jax.grad(of_generator), jax.grad(of_discriminator)))
 
-    found = [tree["discriminator"]["encoder"]["embeddings"] for tree in gradients(params)]
+    result = [tree["discriminator"]["encoder"]["embeddings"] for tree in gradients(params)]
     for name in SHARED:
-        for leaf in found[0][name]:
-            both, first, second = (np.asarray(tree[name][leaf]) for tree in found)
+        for leaf in result[0][name]:
+            both, first, second = (np.asarray(tree[name][leaf]) for tree in result)
             np.testing.assert_allclose(both, first + second, atol=1e-6)
             assert np.abs(first).max() > 0 and np.abs(second).max() > 0, (name, leaf)
-    assert np.abs(found[1]["projection"]["kernel"]).max() == 0  # the projection is not shared
+    assert np.abs(result[1]["projection"]["kernel"]).max() == 0  # the projection is not shared
 
 
 def test_both_folders_hold_the_shared_tables(params: Params, tmp_path: Path) -> None:

@@ -23,32 +23,32 @@ def draws(logits: np.ndarray, temperature: float, count: int = 40_000, size: int
     return np.asarray(run(jnp.asarray(logits, jnp.float32)[None, None, :], noise))[0, 0]
 
 
-def chi_square(found: np.ndarray, shares: np.ndarray) -> tuple[float, int]:
+def chi_square(counts: np.ndarray, shares: np.ndarray) -> tuple[float, int]:
     """The statistic over the words that are expected at least five times, the others together, and its degrees."""
-    wanted = shares * found.sum()
-    often = wanted >= 5.0
-    cells = [(found[often], wanted[often]), (found[~often].sum(keepdims=True), wanted[~often].sum(keepdims=True))]
-    seen, due = (np.concatenate(part) for part in zip(*cells, strict=True))
-    seen, due = seen[due > 0], due[due > 0]
-    return float(((seen - due) ** 2 / due).sum()), len(due) - 1
+    expected = shares * counts.sum()
+    often = expected >= 5.0
+    cells = [(counts[often], expected[often]), (counts[~often].sum(keepdims=True), expected[~often].sum(keepdims=True))]
+    observed, due = (np.concatenate(part) for part in zip(*cells, strict=True))
+    observed, due = observed[due > 0], due[due > 0]
+    return float(((observed - due) ** 2 / due).sum()), len(due) - 1
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
 def test_words_come_as_often_as_the_softmax_says(temperature: float) -> None:
     logits = np.random.default_rng(0).normal(0.0, 2.0, PADDED)
-    found = np.bincount(draws(logits, temperature), minlength=PADDED)
-    assert found[SIZE:].sum() == 0
+    result = np.bincount(draws(logits, temperature), minlength=PADDED)
+    assert result[SIZE:].sum() == 0
     scaled = np.exp((logits[:SIZE] - logits[:SIZE].max()) / temperature)
-    statistic, degrees = chi_square(found[:SIZE], scaled / scaled.sum())
+    statistic, degrees = chi_square(result[:SIZE], scaled / scaled.sum())
     assert degrees > 20 and abs(statistic - degrees) < 4.5 * np.sqrt(2 * degrees)
 
 
 def test_a_low_temperature_takes_the_likeliest_and_a_high_one_all_alike() -> None:
     logits = np.random.default_rng(1).normal(0.0, 1.0, PADDED)
     assert set(draws(logits, 1e-4, 2000)) == {int(logits[:SIZE].argmax())}
-    found = np.bincount(draws(logits, 1e6), minlength=PADDED)
-    assert found[SIZE:].sum() == 0
-    statistic, degrees = chi_square(found[:SIZE], np.full(SIZE, 1.0 / SIZE))
+    result = np.bincount(draws(logits, 1e6), minlength=PADDED)
+    assert result[SIZE:].sum() == 0
+    statistic, degrees = chi_square(result[:SIZE], np.full(SIZE, 1.0 / SIZE))
     assert degrees == SIZE - 1 and abs(statistic - degrees) < 4.5 * np.sqrt(2 * degrees)
 
 
@@ -84,6 +84,6 @@ def test_rows_and_places_are_drawn_for_themselves() -> None:
     run: Callable = jit(lambda logits, noise: sample_tokens(logits, noise, 1.0, 100))
     whole = np.asarray(run(logits, noise))
     for row in range(3):
-        for place in range(4):
-            alone = run(logits[row : row + 1, place : place + 1], noise[row : row + 1, place : place + 1])
-            np.testing.assert_array_equal(alone[0, 0], whole[row, place])
+        for slot in range(4):
+            alone = run(logits[row : row + 1, slot : slot + 1], noise[row : row + 1, slot : slot + 1])
+            np.testing.assert_array_equal(alone[0, 0], whole[row, slot])

@@ -20,12 +20,12 @@ from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.training.step import weighted_loss
 from bertjax.types import Params, Vocabulary
 
-S, PLACES = 64, 4
+S, MOST = 64, 4
 NOTHING = StepInputs(frozen={}, carry={})
 MASKING = MaskingConfig(
     mask_unit="span", mask_rounding="ceil", replacement_unit="span", mask_rate=0.3, max_predictions=20
 )
-ASKED = ("span_left_positions", "span_right_positions", "span_position_ids", "span_weights")
+KEYS = ("span_left_positions", "span_right_positions", "span_position_ids", "span_weights")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def objective(vocabulary: Vocabulary) -> MaskedLanguageModel:
         num_heads=2,
         intermediate_size=32,
         max_position_embeddings=S,
-        span_positions=PLACES,
+        span_positions=MOST,
         span_position_size=8,
     )
     return MaskedLanguageModel(MlmConfig(MASKING, span_boundary_weight=0.5), model, vocabulary)
@@ -78,24 +78,24 @@ def batch(pack: Callable, example: Callable) -> dict[str, np.ndarray]:
 
 
 def test_spans_are_asked_from_their_neighbours(corrupt: Callable, batch: dict) -> None:
-    asked_of_all = 0
+    share = 0
     for cursor in range(12):
         hidden = jax.device_get(corrupt(batch, jax.random.key(0), np.int32(cursor)))
         chosen, expected = chosen_of(hidden), {}
-        for row, _, own in examples_of(batch):
-            body = ~np.isin(batch["input_ids"][row, own], (CLS, SEP, PAD))
-            for first, last in runs_of(chosen[row, own]):
+        for row, _, columns in examples_of(batch):
+            body = ~np.isin(batch["input_ids"][row, columns], (CLS, SEP, PAD))
+            for first, last in runs_of(chosen[row, columns]):
                 if body[first - 1] and body[last + 1]:  # there is always [CLS] before and [SEP] behind
-                    for place in range(min(PLACES, last - first + 1)):
-                        expected[row, own[first + place]] = (own[first - 1], own[last + 1], place, 1.0)
-        found = {}
+                    for offset in range(min(MOST, last - first + 1)):
+                        expected[row, columns[first + offset]] = (columns[first - 1], columns[last + 1], offset, 1.0)
+        result = {}
         for row, slot in zip(*np.nonzero(hidden["span_weights"]), strict=True):
-            found[row, hidden["masked_positions"][row, slot]] = tuple(hidden[name][row, slot] for name in ASKED)
-        assert found == expected
-        for name in ASKED:
+            result[row, hidden["masked_positions"][row, slot]] = tuple(hidden[name][row, slot] for name in KEYS)
+        assert result == expected
+        for name in KEYS:
             assert not hidden[name][hidden["span_weights"] == 0].any()
-        asked_of_all += len(found) / hidden["masked_weights"].sum()
-    assert 0.3 < asked_of_all / 12 < 0.95
+        share += len(result) / hidden["masked_weights"].sum()
+    assert 0.3 < share / 12 < 0.95
 
 
 def test_sums_are_those_of_plain_arithmetic(
@@ -107,7 +107,7 @@ def test_sums_are_those_of_plain_arithmetic(
     names = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
     states = jit(lambda *arrays: model.encode(*arrays).last_hidden_state)(*(hidden[name] for name in names))
     rows, slots = np.nonzero(hidden["span_weights"])
-    left, after, position, _ = (hidden[name][rows, slots] for name in ASKED)
+    left, after, position, _ = (hidden[name][rows, slots] for name in KEYS)
     logits = jit(model.span_logits)(states[rows, left][None], states[rows, after][None], position[None])
     scores = np.asarray(jax.nn.log_softmax(logits[0, :, :200]))
     answers = hidden["masked_ids"][rows, slots]
@@ -126,7 +126,7 @@ def test_boundaries_never_see_the_answers(corrupt: Callable, gradient: Callable,
     scrambled = {**hidden, "original_ids": np.zeros_like(hidden["original_ids"])}
     np.testing.assert_array_equal(gradient(params, scrambled)[0][0], gradient(params, hidden)[0][0])
     rows = np.nonzero(hidden["span_weights"])[0]
-    for name in ASKED[:2]:
+    for name in KEYS[:2]:
         assert not chosen_of(hidden)[rows, hidden[name][hidden["span_weights"] > 0]].any()
 
 

@@ -64,14 +64,14 @@ def parameters() -> Iterator[Any]:
     calls, which includes the inputs of the others.
     """
     twins = {case.family for case in SAME_TENSORS}
-    seen: set[str] = set()
+    covered: set[str] = set()
     for case in CASES:
         for model_class in case.classes:
             is_long = case.name in LONG_CASES.get(case.family, ())
             first = model_class == case.classes[0]
-            reads = not is_long and (first or (model_class not in seen and case.family not in twins))
-            writes = not is_long and first and case.family not in seen
-            seen |= set() if is_long else {model_class, case.family}
+            reads = not is_long and (first or (model_class not in covered and case.family not in twins))
+            writes = not is_long and first and case.family not in covered
+            covered |= set() if is_long else {model_class, case.family}
             ordinary = dataclasses.replace(case, calls=case.calls[-1:])
             for direction, is_ordinary in zip(DIRECTIONS, (reads, writes), strict=True):
                 name = f"{model_class}-{direction.replace(' -> ', '-')}-{case.name}"
@@ -106,9 +106,9 @@ def load_shared(case: Case) -> Callable[[Path], PretrainedModel]:
             params = random_params(self.config, heads) | self.params
             config = dataclasses.replace(self.config, family="bertjax")  # families may share the program as well
             out = PretrainedModel(config, params, heads)(*arguments, **options)
-            own = {output for output, needed in HEADS_BY_OUTPUT.items() if set(needed) <= set(self.heads)}
-            own |= {"end_logits"} if "start_logits" in own else set()
-            return out._replace(**{name: None for name in (*HEADS_BY_OUTPUT, "end_logits") if name not in own})
+            outputs = {output for output, needed in HEADS_BY_OUTPUT.items() if set(needed) <= set(self.heads)}
+            outputs |= {"end_logits"} if "start_logits" in outputs else set()
+            return out._replace(**{name: None for name in (*HEADS_BY_OUTPUT, "end_logits") if name not in outputs})
 
     def load(folder: Path) -> PretrainedModel:
         model = load_pretrained(folder)
@@ -121,11 +121,11 @@ def load_shared(case: Case) -> Callable[[Path], PretrainedModel]:
 def test_parity(case: Case, model_class: str, direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if len(case.classes) > 1 and not case.calls:
         monkeypatch.setattr(compare_module, "load_pretrained", load_shared(case))
-    found = compare(case, model_class, direction)
-    assert not [str(each) for each in found if not each.agrees]
-    quantities = {each.quantity for each in found}
+    result = compare(case, model_class, direction)
+    assert not [str(each) for each in result if not each.agrees]
+    quantities = {each.quantity for each in result}
     layers = sum(quantity.startswith("hidden_states[") for quantity in quantities)
-    assert layers >= 2 and {each.padding for each in found} == set(case.paddings)
+    assert layers >= 2 and {each.padding for each in result} == set(case.paddings)
 
 
 def test_names_are_unique() -> None:
@@ -135,8 +135,8 @@ def test_names_are_unique() -> None:
 
 
 def misses(direction: str) -> set[str]:
-    found = compare(BERT[1], "BertForMaskedLM", direction)
-    return {each.quantity for each in found if not each.agrees}
+    result = compare(BERT[1], "BertForMaskedLM", direction)
+    return {each.quantity for each in result if not each.agrees}
 
 
 def test_a_swapped_name_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +171,8 @@ def test_another_class_and_a_refusal_are_findings(monkeypatch: pytest.MonkeyPatc
         raise UserError(f"{folder} is refused")
 
     monkeypatch.setattr(compare_module, "save_pretrained", headless)
-    found = compare(BERT[1], "BertForMaskedLM", DIRECTIONS[1])
-    assert [(each.quantity, each.note) for each in found] == [("names", "the class written is BertModel")]
+    result = compare(BERT[1], "BertForMaskedLM", DIRECTIONS[1])
+    assert [(each.quantity, each.note) for each in result] == [("names", "the class written is BertModel")]
     monkeypatch.setattr(compare_module, "load_pretrained", refused)
     (miss,) = compare(BERT[1], "BertForMaskedLM", DIRECTIONS[0])
     assert miss.quantity == "loaded" and "is refused" in str(miss)

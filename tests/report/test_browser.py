@@ -41,16 +41,16 @@ def tab() -> Iterator[Any]:
         not_tested("there is no Chromium (apt-get install chromium)")
     with contextlib.ExitStack() as stack:
         try:
-            found = stack.enter_context(module.chromium())
+            browser = stack.enter_context(module.chromium())
         except (OSError, RuntimeError, TimeoutError) as error:  # a sandbox that it cannot make, for example
             not_tested(f"Chromium does not start ({error})")
-        yield found
+        yield browser
 
 
 def not_tested(why: str) -> NoReturn:
-    said = f"THE REPORT WAS NOT TESTED IN A BROWSER: {why}"
-    warnings.warn(said, stacklevel=1)
-    pytest.skip(said)
+    message = f"THE REPORT WAS NOT TESTED IN A BROWSER: {why}"
+    warnings.warn(message, stacklevel=1)
+    pytest.skip(message)
 
 
 @pytest.fixture(scope="module")
@@ -171,18 +171,18 @@ def test_attention_is_explored(tab: Any, report: Path, width: int, phone: bool) 
     tab.open(report, width, phone=phone)
     assert tab.run("document.querySelectorAll('.heads button').length") == 6  # 2 layers of 3 heads, the newest
     assert tab.run("document.querySelectorAll('.chips button').length") == 4
-    told = "document.querySelector('.attention-view output').textContent"
-    first = tab.run(told)
+    script = "document.querySelector('.attention-view output').textContent"
+    first = tab.run(script)
     tab.run("document.querySelectorAll('.heads button')[5].click()")
     tab.run("document.querySelectorAll('.chips button')[1].click()")
-    assert tab.run(told).startswith("layer 1, head 2: “the” looks at") and tab.run(told) != first
+    assert tab.run(script).startswith("layer 1, head 2: “the” looks at") and tab.run(script) != first
     # bytes 17 i + 5 head: token 1 (places 4 to 7) of head 2 looks at token 3 with 129 of 255
-    assert tab.run(told).endswith("“[SEP]” with 50.6\N{NO-BREAK SPACE}%")
+    assert tab.run(script).endswith("“[SEP]” with 50.6\N{NO-BREAK SPACE}%")
     tab.run("document.querySelector('.map canvas').scrollIntoView({block: 'center'})")
     box = tab.run("(() => { const b = document.querySelector('.map canvas').getBoundingClientRect();"
                   " return [b.left, b.top, b.width, b.height]; })()")  # fmt: skip
     tab.point(box[0] + box[2] * 0.1, box[1] + box[3] * 0.9)
-    assert "“[SEP]” looks at “[CLS]” with 83.9\N{NO-BREAK SPACE}%" in tab.run(told)
+    assert "“[SEP]” looks at “[CLS]” with 83.9\N{NO-BREAK SPACE}%" in tab.run(script)
     tab.run("(() => { const s = document.querySelector('.attention-view select'); s.value = '0';"
             " s.dispatchEvent(new Event('change')); })()")  # fmt: skip
     assert tab.run("document.querySelectorAll('.heads button').length") == 144

@@ -37,8 +37,8 @@ def run(
 
 
 def letters(*contenders: ComparedRun) -> str:
-    found = {each.name: group.letter for group in group_comparable(contenders) for each in group.members}
-    return "".join(found[each.name] for each in contenders)
+    result = {each.name: group.letter for group in group_comparable(contenders) for each in group.members}
+    return "".join(result[each.name] for each in contenders)
 
 
 def test_what_a_loss_means_decides_who_stands_together(tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_tokens_are_real_ones_and_flops_those_of_full_rows(tmp_path: Path) -> No
 
 
 def test_stages_of_a_run_cost_what_each_costs(tmp_path: Path) -> None:
-    stages = [{"start": 0, "slots": 100, "flops": 1.0}, {"start": 40, "slots": 10, "flops": 5.0}]
+    phases = [{"start": 0, "slots": 100, "flops": 1.0}, {"start": 40, "slots": 10, "flops": 5.0}]
     lines = [train_line(step, **{"train/padding": 0.0}) for step in range(20, 101, 20)]
-    write_workdir(tmp_path, lines, [{**FACTS, "phases": stages}])
+    write_workdir(tmp_path, lines, [{**FACTS, "phases": phases}])
     each = read_compared_run(tmp_path, "a")
     assert each.spent("tokens") == 40 * 100 + 60 * 10
     assert each.spent("FLOPs") == 40 * 1.0 + 60 * 5.0
@@ -106,8 +106,8 @@ def test_values_at_equal_amounts_lie_between_evaluations(tmp_path: Path) -> None
 def test_seeds_of_a_config_are_one_entry_of_the_probe(tmp_path: Path) -> None:
     runs = [run(tmp_path / f"mlm-{seed}", {"tags": 0.4 + seed / 100}, seed=seed) for seed in range(3)]
     other = run(tmp_path / "rtd-0", {"tags": 0.3}, objective__name="rtd")
-    found = group_by_seed([*runs, other])
-    assert {name: len(members) for name, members in found.items()} == {"mlm": 3, "rtd-0": 1}
+    result = group_by_seed([*runs, other])
+    assert {name: len(members) for name, members in result.items()} == {"mlm": 3, "rtd-0": 1}
 
 
 def test_the_page(tmp_path: Path) -> None:
@@ -178,13 +178,13 @@ def test_tasks_with_the_same_held_out_examples_stand_together(tmp_path: Path) ->
         {"kind": "classification", "eval": ["tsv:a.tsv"], "from_scratch": True, "batch_size": 32},
         {"kind": "classification", "eval": ["tsv:b.tsv"], "from_scratch": True, "batch_size": 32},
     ]
-    found = [
+    result = [
         read_compared_run(
-            write_workdir(tmp_path / str(n), lines, [FACTS], config(objective__name="task") | {"task": own}), str(n)
+            write_workdir(tmp_path / str(n), lines, [FACTS], config(objective__name="task") | {"task": changes}), str(n)
         )
-        for n, own in enumerate(settings)
+        for n, changes in enumerate(settings)
     ]
-    assert letters(*found) == "AAB"
+    assert letters(*result) == "AAB"
 
 
 def test_scores_of_earlier_shoot_outs_are_read(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ def test_extremes_ends_and_gaps_survive() -> None:
     values[[0, 1234, 9_999]] = 3.0, 50.0, -2.0
     values[7777] = -40.0
     values[4000:4500] = NAN
-    kept = downsample_indices(values)
-    assert len(kept) <= 302
-    assert {0, 1234, 7777, 9_999} <= set(kept.tolist())
-    assert np.isnan(values[kept]).any(), "the gap is drawn over"
-    assert (np.diff(kept) > 0).all()
+    selected = downsample_indices(values)
+    assert len(selected) <= 302
+    assert {0, 1234, 7777, 9_999} <= set(selected.tolist())
+    assert np.isnan(values[selected]).any(), "the gap is drawn over"
+    assert (np.diff(selected) > 0).all()
 
 
 def test_a_short_series_is_kept_whole() -> None:
@@ -30,27 +30,27 @@ def test_a_short_series_is_kept_whole() -> None:
 @given(st.lists(st.floats(-1e6, 1e6) | st.just(NAN), min_size=1, max_size=400), st.integers(1, 40))
 def test_whatever_the_values_the_extremes_are_kept(values: list[float], buckets: int) -> None:
     array = np.array(values)
-    kept = array[downsample_indices(array, buckets)]
-    assert len(kept) <= max(2 * buckets + 2, 1)
+    selected = array[downsample_indices(array, buckets)]
+    assert len(selected) <= max(2 * buckets + 2, 1)
     if np.isfinite(array).any():
-        assert np.nanmax(kept) == np.nanmax(array) and np.nanmin(kept) == np.nanmin(array)
+        assert np.nanmax(selected) == np.nanmax(array) and np.nanmin(selected) == np.nanmin(array)
 
 
 def test_smoothing_is_the_mean_of_as_many_on_either_side() -> None:
     values = np.arange(200.0) ** 2
-    found = smooth_series(values)
-    assert found is not None
+    result = smooth_series(values)
+    assert result is not None
     # 3 % of 200 is six: three on either side, fewer at the ends
-    assert found[100] == np.mean(values[97:104])
-    assert found[0] == values[0] and found[-1] == values[-1]
-    assert found[1] == np.mean(values[0:3])
+    assert result[100] == np.mean(values[97:104])
+    assert result[0] == values[0] and result[-1] == values[-1]
+    assert result[1] == np.mean(values[0:3])
 
 
 def test_smoothing_leaves_gaps_and_does_not_spread_them() -> None:
     values = np.ones(100)
     values[50] = NAN
-    found = smooth_series(values)
-    assert found is not None
-    assert np.flatnonzero(np.isnan(found)).tolist() == [50]
-    assert (found[~np.isnan(found)] == 1).all()
+    result = smooth_series(values)
+    assert result is not None
+    assert np.flatnonzero(np.isnan(result)).tolist() == [50]
+    assert (result[~np.isnan(result)] == 1).all()
     assert smooth_series(np.ones(19)) is None

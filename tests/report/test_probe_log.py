@@ -15,7 +15,7 @@ from bertjax.report.probe_log import ProbeLog
 from bertjax.report.run_record import columns, read_run
 
 
-def seen(folder: Path) -> list[tuple[int, str]]:
+def steps_and_kinds(folder: Path) -> list[tuple[int, str]]:
     return [(record["step"], record["kind"]) for record in read_log(folder / "probes.jsonl")]
 
 
@@ -23,9 +23,9 @@ def test_a_run_that_goes_on_keeps_what_came_before(tmp_path: Path) -> None:
     journal = ProbeLog(tmp_path, 0)
     journal.describe({"devices": "1 x cpu"})
     for step in (10, 20, 30):
-        journal.write(step, "fill_mask", sentence="a", pieces=[])
+        journal.write(step, "fill_mask", sentence="a", tokens=[])
     ProbeLog(tmp_path, 20).describe({"devices": "2 x cpu"})
-    assert seen(tmp_path) == [(0, "run"), (10, "fill_mask"), (20, "fill_mask")]
+    assert steps_and_kinds(tmp_path) == [(0, "run"), (10, "fill_mask"), (20, "fill_mask")]
     assert read_log(tmp_path / "probes.jsonl")[0]["devices"] == "2 x cpu"
     assert [path.name for path in tmp_path.iterdir()] == ["probes.jsonl"]
 
@@ -37,9 +37,9 @@ def test_a_rollback_drops_what_is_undone(tmp_path: Path) -> None:
         journal.write(step, "memory", host=1)
     journal.forget(20)
     journal.write(20, "memory", host=2)
-    assert seen(tmp_path) == [(0, "run"), (10, "memory"), (20, "memory")]
+    assert steps_and_kinds(tmp_path) == [(0, "run"), (10, "memory"), (20, "memory")]
     journal.write(10, "memory", host=3)  # earlier than the last line: it went back without a word
-    assert seen(tmp_path) == [(0, "run"), (10, "memory"), (10, "memory")]
+    assert steps_and_kinds(tmp_path) == [(0, "run"), (10, "memory"), (10, "memory")]
 
 
 def test_a_line_that_was_not_finished_goes(tmp_path: Path) -> None:
@@ -48,9 +48,9 @@ def test_a_line_that_was_not_finished_goes(tmp_path: Path) -> None:
     journal.write(10, "memory", host=1)
     with (tmp_path / "probes.jsonl").open("a") as file:
         file.write('{"step": 20, "kind": "mem')
-    assert seen(tmp_path) == [(0, "run"), (10, "memory")]
+    assert steps_and_kinds(tmp_path) == [(0, "run"), (10, "memory")]
     ProbeLog(tmp_path, 20).write(20, "memory", host=2)
-    assert seen(tmp_path)[1:] == [(10, "memory"), (20, "memory")]
+    assert steps_and_kinds(tmp_path)[1:] == [(10, "memory"), (20, "memory")]
 
 
 def test_numbers_that_are_none_and_any_text(tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ def test_files_of_anything_are_read(tmp_path: Path, text: str) -> None:
 
 
 def test_a_series_is_in_order_and_the_later_value_counts() -> None:
-    found = columns([{"step": 2, "a": 1}, {"step": 1, "a": None}, {"step": 2, "a": 5, "text": "x", "flag": True}])
-    assert list(found) == ["a"]
-    assert found["a"].x.tolist() == [1, 2] and math.isnan(found["a"].y[0]) and found["a"].y[1] == 5
-    assert found["a"].last == 5
+    result = columns([{"step": 2, "a": 1}, {"step": 1, "a": None}, {"step": 2, "a": 5, "text": "x", "flag": True}])
+    assert list(result) == ["a"]
+    assert result["a"].x.tolist() == [1, 2] and math.isnan(result["a"].y[0]) and result["a"].y[1] == 5
+    assert result["a"].last == 5
 
 
 def test_a_work_folder(tmp_path: Path) -> None:

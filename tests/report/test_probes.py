@@ -81,10 +81,10 @@ def model_of(config: EncoderConfig, heads: tuple[str, ...] = ("mlm",), seed: int
     return PretrainedModel(config, init_params(config, heads, jax.random.key(seed)), heads)
 
 
-def shares_of(found: tuple[str, dict[str, Any]]) -> np.ndarray:
+def shares_of(finding: tuple[str, dict[str, Any]]) -> np.ndarray:
     """[L, N, T, T] of a finding."""
-    kind, fields = found
-    assert kind == "attention", found
+    kind, fields = finding
+    assert kind == "attention", finding
     count = len(fields["tokens"])
     maps = [[np.frombuffer(base64.b64decode(head), np.uint8) for head in layer] for layer in fields["maps"]]
     return np.array(maps, float).reshape(fields["layers"], fields["heads"], count, count) / 255
@@ -121,12 +121,14 @@ def test_neighbours_are_the_nearest_by_cosine() -> None:
     table[7] = -table[5]
     table[2] = table[5]  # a special piece is nobody's neighbour
     counts = np.array([0, 0, 9, 9, 9, 5, 7, 1, 50, 60, 3])
-    found = probe_neighbors(table, Words(), ("cats", "cats of", "zebra"), counts)
-    assert found[0][1]["token"] == "cats" and found[0][1]["near"][0] == ["dogs", 1.0]
-    assert found[0][1]["near"][-1] == ["birds", -1.0] and len(found[0][1]["near"]) == 5
-    assert [kind for kind, _ in found] == ["neighbors", "note", "neighbors"], "zebra is the unknown piece"
-    own = [fields["token"] for _, fields in probe_neighbors(table, Words(), (), counts)]
-    assert own == ["dogs", "cats", "houses", "birds"], "frequent words, neither short ones nor pieces inside words"
+    result = probe_neighbors(table, Words(), ("cats", "cats of", "zebra"), counts)
+    assert result[0][1]["token"] == "cats" and result[0][1]["near"][0] == ["dogs", 1.0]
+    assert result[0][1]["near"][-1] == ["birds", -1.0] and len(result[0][1]["near"]) == 5
+    assert [kind for kind, _ in result] == ["neighbors", "note", "neighbors"], "zebra is the unknown piece"
+    neighbors = [fields["token"] for _, fields in probe_neighbors(table, Words(), (), counts)]
+    assert neighbors == ["dogs", "cats", "houses", "birds"], (
+        "frequent words, neither short ones nor pieces inside words"
+    )
 
 
 @pytest.mark.parametrize("interval,expected", [(5, [25, 50, 75, 100]), (30, [30, 60, 90, 100]), (0, [100])])
@@ -141,31 +143,31 @@ def test_memory_is_told() -> None:
     assert fields.get("host", fields["peak_host"]) <= fields["peak_host"] * 1.05
 
 
-def wanted(**changes: Any) -> ProbeConfig:
-    found = ProbeConfig(
+def probe_config(**changes: Any) -> ProbeConfig:
+    result = ProbeConfig(
         ("cats [MASK] dogs", "[MASK] of birds"), "cats of dogs", (), np.arange(len(VOCABULARY)), 100, 25
     )
-    return found._replace(**changes)
+    return result._replace(**changes)
 
 
 def test_all_of_it_under_a_mesh_as_the_loop_calls_it() -> None:
     model = model_of(small("bert-tiny"))
-    probes = ModelProbes({"model": (model.config, model.heads)}, lambda params, _: params, Words(), wanted())
+    probes = ModelProbes({"model": (model.config, model.heads)}, lambda params, _: params, Words(), probe_config())
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     with jax.set_mesh(mesh):
-        found = probes(100, jax.device_get(model.params))
+        result = probes(100, jax.device_get(model.params))
         assert jax.sharding.get_abstract_mesh().axis_names == ("data",)
-    kinds = [kind for kind, _ in found]
+    kinds = [kind for kind, _ in result]
     assert kinds == ["fill_mask", "fill_mask", "attention", *["neighbors"] * 4]
-    assert all(len(fields["tokens"]) == 5 for kind, fields in found if kind == "fill_mask")
-    json.dumps(found)
-    few = ModelProbes(probes.networks, probes.complete, Words(), wanted(interval=5))
+    assert all(len(fields["tokens"]) == 5 for kind, fields in result if kind == "fill_mask")
+    json.dumps(result)
+    few = ModelProbes(probes.networks, probes.complete, Words(), probe_config(interval=5))
     assert [kind for kind, _ in few(30, model.params)] == ["fill_mask", "fill_mask"]
 
 
 def test_models_that_fill_nothing_in_say_so() -> None:
     for model in (model_of(small("gpt2")), model_of(small("bert-tiny"), heads=("pooler",))):
-        look = wanted(sentence=None, interval=1)
+        look = probe_config(sentence=None, interval=1)
         probes = ModelProbes({"model": (model.config, model.heads)}, lambda params, _: params, Words(), look)
         kind, fields = probes(10, model.params)[0]
         assert kind == "note" and fields["about"] == "fill_mask"

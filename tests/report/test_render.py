@@ -49,8 +49,8 @@ def test_everything_that_was_measured_is_there(usual: Path) -> None:
     charts = {"mlm_loss", "mlm_accuracy", "learning_rate", "grad_norm", "tokens_per_second", "padding", "data_wait"}
     assert {f"chart-{name}" for name in [*charts, "memory", "lr_finder"]} <= set(document.ids)
     assert len(set(document.ids)) == len(document.ids)
-    for said in ("unigram baseline", "0.500 better", "123,456", "1 x cpu", "seeds", "95.0 %", "dog", "held out"):
-        assert said in text, said
+    for phrase in ("unigram baseline", "0.500 better", "123,456", "1 x cpu", "seeds", "95.0 %", "dog", "held out"):
+        assert phrase in text, phrase
     assert "Anomalies: none." in text
     assert "MFU is unknown" in text
 

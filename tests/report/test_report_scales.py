@@ -19,8 +19,8 @@ def test_ticks_are_round_few_and_inside(low: float, width: float, most: int) -> 
         return  # nothing that floats tell apart
     ticks = linear_ticks(low, high, most)
     assert len(ticks) <= most + 1
-    room = 1e-6 * (high - low)
-    assert all(low - room <= tick <= high + room for tick in ticks)
+    margin = 1e-6 * (high - low)
+    assert all(low - margin <= tick <= high + margin for tick in ticks)
 
 
 def test_ticks_by_hand() -> None:
@@ -32,14 +32,14 @@ def test_ticks_by_hand() -> None:
 
 def test_places() -> None:
     assert Scale(2, 4).project(np.array([2, 3, 4])).tolist() == [0, SPAN / 2, SPAN]
-    places = Scale(1, 100, log=True).project(np.array([1, 10, 100, 0, -1]))
-    assert places[:3].tolist() == [0, SPAN / 2, SPAN] and np.isnan(places[3:]).all()
+    positions = Scale(1, 100, log=True).project(np.array([1, 10, 100, 0, -1]))
+    assert positions[:3].tolist() == [0, SPAN / 2, SPAN] and np.isnan(positions[3:]).all()
 
 
 @pytest.mark.parametrize("log", [False, True])
 def test_the_highest_value_does_not_touch_the_frame(log: bool) -> None:
-    places = make_scale(5.0, 8.0, log).project(np.array([5.0, 8.0]))
-    assert places[0] > 10 and places[1] < SPAN - 10
+    positions = make_scale(5.0, 8.0, log).project(np.array([5.0, 8.0]))
+    assert positions[0] > 10 and positions[1] < SPAN - 10
 
 
 @pytest.mark.parametrize("low,high,log", [(3.0, 3.0, False), (0.0, 0.0, False), (-1.0, -1.0, False), (2.0, 2.0, True)])

@@ -17,7 +17,7 @@ VOID = {"meta", "link", "br", "img", "input", "path", "hr", "wbr"}
 
 def config(**changes: Any) -> dict[str, Any]:
     """What the report reads of a config.json."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "seed": 0,
         "model": {"preset": "bert-tiny", "num_layers": 2, "hidden_size": 32, "num_heads": 4},
         "objective": {"name": "mlm", "masking": "token", "mask_rate": 0.15, "pair": "none"},
@@ -30,10 +30,10 @@ def config(**changes: Any) -> dict[str, Any]:
     for key, value in changes.items():
         group, _, leaf = key.partition("__")
         if leaf:
-            found[group] = {**found[group], leaf: value}
+            result[group] = {**result[group], leaf: value}
         else:
-            found[group] = value
-    return found
+            result[group] = value
+    return result
 
 
 def train_line(step: int, **more: float | None) -> dict[str, Any]:
@@ -90,14 +90,14 @@ def usual_probes(sentence: str = "the [MASK] sat.") -> list[dict[str, Any]]:
         "tokens": 5000,
         "phases": [{"start": 0, "slots": 256, "flops": 1e6}],
     }
-    found = [run]
+    result = [run]
     for step in (25, 50, 75, 100):
-        pieces = [["the", 0.5], [EVIL if step == 50 else "cat", 0.25]]
-        found.append({"step": step, "kind": "fill_mask", "sentence": sentence, "tokens": pieces})
-        found.append({"step": step, "kind": "memory", "host": 10**9 + step, "peak_host": 2 * 10**9})
-    found.append(attention(["[CLS]", "the", EVIL, "[SEP]"]))
-    found.append({"step": 100, "kind": "neighbors", "token": "cat", "near": [["dog", 0.9], ["bird", 0.5]]})
-    return found
+        tokens = [["the", 0.5], [EVIL if step == 50 else "cat", 0.25]]
+        result.append({"step": step, "kind": "fill_mask", "sentence": sentence, "tokens": tokens})
+        result.append({"step": step, "kind": "memory", "host": 10**9 + step, "peak_host": 2 * 10**9})
+    result.append(attention(["[CLS]", "the", EVIL, "[SEP]"]))
+    result.append({"step": 100, "kind": "neighbors", "token": "cat", "near": [["dog", 0.9], ["bird", 0.5]]})
+    return result
 
 
 def task_probes() -> list[dict[str, Any]]:

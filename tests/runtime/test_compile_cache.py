@@ -18,7 +18,7 @@ SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_
 
 
 @pytest.fixture(autouse=True)
-def own_settings() -> Iterator[None]:
+def fresh_settings() -> Iterator[None]:
     before = {name: jax.config.values[name] for name in SETTINGS}
     jax.config.update("jax_compilation_cache_dir", None)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -123,9 +123,9 @@ def test_a_process_that_differs_is_named_to_all(
             return str(error)
         return ""
 
-    found = on_all(trio, compare)
-    assert found == [found[0]] * 3 and message in found[0]
-    assert not other or found[0].startswith("settings differ from those of process 0 in process 2: lr")
+    result = on_all(trio, compare)
+    assert result == [result[0]] * 3 and message in result[0]
+    assert not other or result[0].startswith("settings differ from those of process 0 in process 2: lr")
 
 
 def test_waiting_for_the_first_has_an_end(group: Callable[..., list[MultiProcessGroup]]) -> None:

@@ -24,7 +24,7 @@ def test_they_are_added_to_what_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "offered", "libc"),
+    ("tunables", "offered", "libc"),
     [
         ("glibc.malloc.hugetlb=0", ON_REQUEST, GLIBC),  # somebody has decided
         ("glibc.malloc.hugetlb=1", ON_REQUEST, GLIBC),  # it begins anew once, not for ever
@@ -34,8 +34,8 @@ def test_they_are_added_to_what_is_there() -> None:
         ("", ON_REQUEST, ("", "")),  # another C library
     ],
 )
-def test_where_they_are_of_no_use(given: str, offered: str, libc: tuple[str, str]) -> None:
-    assert huge_page_environment({"GLIBC_TUNABLES": given}, offered, libc) is None
+def test_where_they_are_of_no_use(tunables: str, offered: str, libc: tuple[str, str]) -> None:
+    assert huge_page_environment({"GLIBC_TUNABLES": tunables}, offered, libc) is None
 
 
 PROGRAM = """

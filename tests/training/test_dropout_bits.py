@@ -71,7 +71,7 @@ def test_jax_settings_do_not_change_a_run(purpose: str) -> None:
 
 
 def test_another_generator_only_by_name() -> None:
-    """What it switches off is in tests/commands/test_faults_run.py: `deterministic=true` refuses it."""
+    """What it switches off is in tests/commands/test_nonfinite_run.py: `deterministic=true` refuses it."""
     assert base_config().train.dropout_prng == "threefry"
     assert jax.config.jax_threefry_partitionable
     assert str(jax.random.key_impl(purpose_key(0, "dropout", "rbg"))) == "rbg"

@@ -48,9 +48,9 @@ def test_a_state_comes_back_bit_by_bit_on_every_mesh(
     checkpoints.save(1, laid, {})
     expected = jax.tree.leaves(state)
     for shape in MESHES:
-        wanted = abstract_on(state, mesh_of(*shape))
-        result = jax.tree.leaves(checkpoints.restore(wanted).state)
-        assert all(leaf.sharding == local.sharding for leaf, local in zip(result, jax.tree.leaves(wanted), strict=True))
+        target = abstract_on(state, mesh_of(*shape))
+        result = jax.tree.leaves(checkpoints.restore(target).state)
+        assert all(leaf.sharding == local.sharding for leaf, local in zip(result, jax.tree.leaves(target), strict=True))
         for leaf, same in zip(jax.tree.leaves(host_copy(result)), expected, strict=True):
             assert leaf.dtype == same.dtype and leaf.tobytes() == same.tobytes()
     checkpoints.close()

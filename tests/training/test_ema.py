@@ -106,8 +106,8 @@ def test_a_fresh_average_has_buffers_of_its_own(objective: object, tiny_params: 
     mesh = mesh_of(1)
     with jax.set_mesh(mesh):
         state = init_state(mesh, objective, made, seed=0)
-        given = jax.tree.map(lambda leaf: np.asarray(leaf) + 1.0, state.params)
-        begun = reset_ema(state.opt_state, given)
+        provided = jax.tree.map(lambda leaf: np.asarray(leaf) + 1.0, state.params)
+        begun = reset_ema(state.opt_state, provided)
 
     def indices(tree: Params) -> set[int]:
         return {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(tree)}
@@ -115,5 +115,5 @@ def test_a_fresh_average_has_buffers_of_its_own(objective: object, tiny_params: 
     assert not indices(state.params) & indices(ema_params(state.opt_state))
     assert not indices(state.params) & indices(ema_params(made.init(state.params)))
     jax.tree.map(np.testing.assert_array_equal, state.params, ema_params(state.opt_state))
-    jax.tree.map(np.testing.assert_array_equal, given, ema_params(begun))
+    jax.tree.map(np.testing.assert_array_equal, provided, ema_params(begun))
     assert jax.tree.structure(begun) == jax.tree.structure(state.opt_state)

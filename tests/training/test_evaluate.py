@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.metrics import add_sums, mean_metrics
+from bertjax.objectives.base import StepInputs
 from bertjax.training.evaluate import evaluate
 from bertjax.types import Sum
 
@@ -54,10 +55,10 @@ def test_every_batch_counts_by_its_predictions(mesh_of: Callable) -> None:
     sets = {"news": [batch(6, 1), batch(6, 5)], "books": [batch(3, 3)]}
     carried: list[float] = []
     inputs = eval_step, {"p": 1}, {"teacher": 2}
-    figures = evaluate(*inputs, sets, Objective(), mesh_of(1))
+    metrics = evaluate(*inputs, sets, Objective(), mesh_of(1))
     assert carried == [0.0, 1.0, 0.0]  # from batch to batch of a set, and anew in the next
-    assert figures["eval/mlm_loss"] == figures["eval/loss"] == 15 / 9
-    assert figures["eval/news/mlm_loss"] == 12 / 6 and figures["eval/books/mlm_loss"] == 1.0
-    assert figures["eval/mlm_unigram_loss"] == 30 / 9
+    assert metrics["eval/mlm_loss"] == metrics["eval/loss"] == 15 / 9
+    assert metrics["eval/news/mlm_loss"] == 12 / 6 and metrics["eval/books/mlm_loss"] == 1.0
+    assert metrics["eval/mlm_unigram_loss"] == 30 / 9
     alone = evaluate(*inputs, {"news": sets["news"]}, Objective(), mesh_of(1))
     assert alone == {"eval/loss": 2.0, "eval/mlm_loss": 2.0, "eval/mlm_unigram_loss": 20 / 6}

@@ -17,7 +17,7 @@ from bertjax.training.logging import (
     train_line,
 )
 
-FIGURES = {
+METRICS = {
     "train/loss": 7.25,
     "train/mlm_loss": 6.5,
     "train/mlm_accuracy": 0.125,
@@ -73,11 +73,11 @@ def test_tensorboard_writes_events(tmp_path: Path) -> None:
 def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture) -> None:
     console = Console(0, 500, interactive=False)
     console.advance(3)
-    console.train(100, FIGURES)
+    console.train(100, METRICS)
     console.print("eval at step [100]: fine")
     console.close()
     out = capsys.readouterr().out
-    assert out.splitlines() == [f"step 100/500  {train_line(FIGURES)}", "eval at step [100]: fine"]
+    assert out.splitlines() == [f"step 100/500  {train_line(METRICS)}", "eval at step [100]: fine"]
     assert "\x1b" not in out
 
 
@@ -85,7 +85,7 @@ def test_a_terminal_gets_a_bar(capsys: pytest.CaptureFixture, monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", "200")
     console = Console(0, 500, interactive=True)
     console.advance(3)
-    console.train(100, FIGURES)
+    console.train(100, METRICS)
     console.print("eval at step [100]: fine")
     console.close()
     out = capsys.readouterr().out
@@ -93,11 +93,11 @@ def test_a_terminal_gets_a_bar(capsys: pytest.CaptureFixture, monkeypatch: pytes
 
 
 def test_the_line_of_a_window() -> None:
-    assert train_line(FIGURES) == (
+    assert train_line(METRICS) == (
         "loss 7.250  mlm 6.500 acc 0.125  pair 0.750 acc 0.500  lr 1.00e-04  12.3k tokens/s  padding 6.2 %"
         "  ETA 1 h 02 m"
     )
-    alone = {name: value for name, value in FIGURES.items() if "pair" not in name} | {"train/mfu": 0.4567}
+    alone = {name: value for name, value in METRICS.items() if "pair" not in name} | {"train/mfu": 0.4567}
     assert "pair" not in train_line(alone) and "MFU 45.7 %" in train_line(alone)
 
 
@@ -119,4 +119,4 @@ def test_durations(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(("rate", "text"), [(999.0, "999 t"), (1500.0, "1.5k t"), (2_345_678.0, "2.35M t")])
 def test_rates_are_short(rate: float, text: str) -> None:
-    assert f"  {text}okens/s" in train_line({**FIGURES, "train/tokens_per_second": rate})
+    assert f"  {text}okens/s" in train_line({**METRICS, "train/tokens_per_second": rate})

@@ -66,8 +66,8 @@ class Events(list):
     def wait(self) -> None:
         self.append("wait")
 
-    def write(self, step: int, figures: dict) -> None:
-        self.written.setdefault(step, {}).update(figures)
+    def write(self, step: int, metrics: dict) -> None:
+        self.written.setdefault(step, {}).update(metrics)
 
     def close(self) -> None: ...
 
@@ -158,12 +158,12 @@ def steps_of(events: Events, what: str) -> list[int]:
 
 
 def test_everything_happens_when_it_is_due(make_run: Callable, events: Events) -> None:
-    state, figures = train(make_run(num_steps=7, log=2, evaluate=3, checkpoint=5), start())
+    state, metrics = train(make_run(num_steps=7, log=2, evaluate=3, checkpoint=5), start())
     assert state.step == 7 and steps_of(events, "dispatch") == list(range(1, 8))
     assert [event for event in events if event.startswith("save")] == ["save 5", "save 7 with figures"]
     assert [steps_of(events[:i], "dispatch")[-1] for i, event in enumerate(events) if event == "evaluate"] == [3, 6, 7]
     assert events.closed and events[-1] == "wait"
-    assert figures == {f"eval/{name}": 2.0 for name in ("loss", "mlm_loss", "mlm_unigram_loss", "mlm_accuracy")}
+    assert metrics == {f"eval/{name}": 2.0 for name in ("loss", "mlm_loss", "mlm_unigram_loss", "mlm_accuracy")}
     assert [step for step, written in events.written.items() if "eval/loss" in written] == [3, 6, 7]
 
 
@@ -240,8 +240,8 @@ def test_a_signal_saves_at_the_step_it_came_in_and_stops(
 
 def test_a_signal_in_the_last_step_lets_the_run_end(make_run: Callable, events: Events) -> None:
     run = make_run(num_steps=3, at={3: lambda: os.kill(os.getpid(), signal.SIGTERM)})
-    state, figures = train(run, start())
-    assert state.step == 3 and figures and events.saved == 3
+    state, metrics = train(run, start())
+    assert state.step == 3 and metrics and events.saved == 3
 
 
 def test_a_resumed_run_starts_at_its_cursor_and_ends_at_its_step(make_run: Callable, events: Events) -> None:
@@ -251,8 +251,8 @@ def test_a_resumed_run_starts_at_its_cursor_and_ends_at_its_step(make_run: Calla
 
 
 def test_a_run_that_is_over_does_nothing(make_run: Callable, events: Events) -> None:
-    state, figures = train(make_run(num_steps=6), start(step=6))
-    assert (state.step, figures) == (6, {}) and events == ["wait"]
+    state, metrics = train(make_run(num_steps=6), start(step=6))
+    assert (state.step, metrics) == (6, {}) and events == ["wait"]
 
 
 def test_minutes_make_checkpoints_too(make_run: Callable, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,8 +267,8 @@ def test_several_held_out_sets_are_printed_one_by_one(
     make_run: Callable, events: Events, capsys: pytest.CaptureFixture
 ) -> None:
     sets = {name: [{"x": np.zeros((1, 1))}] for name in ("news", "books")}
-    _, figures = train(make_run(num_steps=2, eval_sets=lambda: sets), start())
-    assert {"eval/loss", "eval/news/loss", "eval/books/loss"} < set(figures)
+    _, metrics = train(make_run(num_steps=2, eval_sets=lambda: sets), start())
+    assert {"eval/loss", "eval/news/loss", "eval/books/loss"} < set(metrics)
     out = capsys.readouterr().out
     assert "eval at step 2: mlm 2.000 nats" in out and "  news: mlm 2.000" in out and "  books: mlm 2.000" in out
 
@@ -350,7 +350,7 @@ def test_steps_go_in_pieces_and_their_figures_are_their_own(make_run: Callable, 
         train(together(make_run(num_steps=9, log=9, losses={5: math.nan})), start())
 
 
-def with_figures(run: RunContext, name: str, values: list[float]) -> RunContext:
+def with_metrics(run: RunContext, name: str, values: list[float]) -> RunContext:
     """A run whose evaluations find these values one after the other."""
     left = iter(values)
     programs = [dataclasses.replace(run.programs[0], evaluate=lambda *_: {"eval/loss": 1.0, name: next(left)})]
@@ -370,10 +370,10 @@ def test_patience_ends_a_run_and_saves_it(
     make_run: Callable, events: Events, capsys: pytest.CaptureFixture, name: str, values: list[float], last: int
 ) -> None:
     config = LoopConfig(10, 2, 2, 100, None, best_metric=name, patience=2)
-    state, figures = train(with_figures(make_run(config=config), name, values), start())
+    state, metrics = train(with_metrics(make_run(config=config), name, values), start())
     assert state.step == last == events.saved and events.closed
     assert ("ends at step 8: " in capsys.readouterr().out) == (last == 8)
-    np.testing.assert_equal(figures[name], values[last // 2 - 1])
+    np.testing.assert_equal(metrics[name], values[last // 2 - 1])
 
 
 def test_a_resumed_run_has_waited_as_long(make_run: Callable, events: Events) -> None:
@@ -381,19 +381,19 @@ def test_a_resumed_run_has_waited_as_long(make_run: Callable, events: Events) ->
     config = LoopConfig(10, 2, 2, 4, None, best_metric="eval/f1", patience=2)
     restored_meta = {"early_stopping": {"name": "eval/f1", "value": 0.9, "evaluations_since_best": 1}}
     state, _ = train(
-        with_figures(make_run(config=config, restored_meta=restored_meta), "eval/f1", [0.5, 0.5]), start(4)
+        with_metrics(make_run(config=config, restored_meta=restored_meta), "eval/f1", [0.5, 0.5]), start(4)
     )
     assert state.step == 6
     restored_meta["early_stopping"]["evaluations_since_best"] = 2
     assert (
-        train(with_figures(make_run(config=config, restored_meta=restored_meta), "eval/f1", [0.5]), start(6))[0].step
+        train(with_metrics(make_run(config=config, restored_meta=restored_meta), "eval/f1", [0.5]), start(6))[0].step
         == 6
     )
     other = {
         "early_stopping": {"name": "eval/loss", "value": 0.9, "evaluations_since_best": 2}
     }  # another figure was chosen since
     assert (
-        train(with_figures(make_run(config=config, restored_meta=other), "eval/f1", [0.5, 0.6]), start(6))[0].step == 10
+        train(with_metrics(make_run(config=config, restored_meta=other), "eval/f1", [0.5, 0.6]), start(6))[0].step == 10
     )
 
 
@@ -402,7 +402,7 @@ def test_a_best_metric_that_there_is_not(make_run: Callable, events: Events) -> 
     with pytest.raises(
         UserError, match=r"best_metric=eval/accuracy is none of the metrics of an evaluation: eval/f1, "
     ):
-        train(with_figures(make_run(config=config), "eval/f1", [0.5]), start())
+        train(with_metrics(make_run(config=config), "eval/f1", [0.5]), start())
     assert events.saved == 2
 
 
@@ -414,4 +414,4 @@ def test_patience_needs_something_to_wait_for() -> None:
 def test_lookers_on_are_told_of_every_evaluation(make_run: Callable, events: Events) -> None:
     recorded: list[tuple] = []
     train(make_run(num_steps=7, evaluate=3, on_evaluate=lambda *calls: recorded.append(calls)), start())
-    assert [(step, sorted(figures)[:1]) for step, _, figures in recorded] == [(n, ["eval/loss"]) for n in (3, 6, 7)]
+    assert [(step, sorted(metrics)[:1]) for step, _, metrics in recorded] == [(n, ["eval/loss"]) for n in (3, 6, 7)]

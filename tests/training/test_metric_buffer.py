@@ -147,18 +147,18 @@ def window(tmp_path: Path) -> Callable[..., tuple[MetricBuffer, Callable[[int, f
     def build(log: int = 1000, **config: Any) -> tuple:
         recorded: list[int] = []
         written: dict[int, dict] = {}
-        stage = SimpleNamespace(objective=SimpleNamespace(loss_weights={"mlm": 1.0}), title="first")
+        phase = SimpleNamespace(objective=SimpleNamespace(loss_weights={"mlm": 1.0}), title="first")
         run = SimpleNamespace(
             config=SimpleNamespace(anomalies=AnomalyConfig(**config), log_interval_steps=log, num_steps=10**6),
             console=Console(0, 10**6, interactive=False),
-            write=lambda step, figures: written.update({step: figures}),
+            write=lambda step, record: written.update({step: record}),
             schedule=lambda step: 0.1,
             peak_flops=None,
             workdir=tmp_path,
             batches=SimpleNamespace(prefetch=lambda start, stop: iter_of(start)),
         )
         waiting = SimpleNamespace(lap=lambda: 0.0, has_warned=False)
-        window = MetricBuffer(run, stage, AnomalyTracker(run, ["kernel"], {}), 0, waiting)
+        window = MetricBuffer(run, phase, AnomalyTracker(run, ["kernel"], {}), 0, waiting)
 
         def step(cursor: int, loss: float = 2.0) -> None:
             window.write_if_due()

@@ -66,8 +66,8 @@ def test_steps_at_once_are_the_steps_one_by_one(
             expected.append(jax.device_get(metrics))
         other = start_on(mesh, optimizer)
         steps = compile_train_step(mesh, objective, optimizer, multi_step=True, **settings)
-        found_state, result = steps.compile(other, {}, batches, QUICK)(other, {}, batches)
-    assert (int(found_state.step), int(found_state.cursor)) == (3, 3)
+        new_state, result = steps.compile(other, {}, batches, QUICK)(other, {}, batches)
+    assert (int(new_state.step), int(new_state.cursor)) == (3, 3)
     for index, metrics in enumerate(expected):
         jax.tree.map(
             lambda local, alone, at=index: np.testing.assert_allclose(local[at], alone, rtol=1e-4, atol=1e-6),
@@ -75,7 +75,7 @@ def test_steps_at_once_are_the_steps_one_by_one(
             metrics,
         )
     for (path, local), (_, alone) in zip(
-        flatten_tree(found_state.params).items(), flatten_tree(state.params).items(), strict=True
+        flatten_tree(new_state.params).items(), flatten_tree(state.params).items(), strict=True
     ):
         np.testing.assert_allclose(local, alone, rtol=0, atol=2e-5, err_msg=path)
         assert local.sharding == alone.sharding

@@ -81,7 +81,7 @@ def test_a_seed_that_is_an_input_draws_the_same_bits(
     seed: int, mesh_of: Callable, objective: MaskedLanguageModel
 ) -> None:
     step = compile_train_step(mesh_of(1), objective, optax.sgd(1.0), microbatches=1, seed=seed)
-    result = jit(lambda given: jax.random.key_data(purpose_key(given, "dropout")))(step.seed)
+    result = jit(lambda base: jax.random.key_data(purpose_key(base, "dropout")))(step.seed)
     np.testing.assert_array_equal(result, jax.random.key_data(purpose_key(seed, "dropout")))
 
 
@@ -264,14 +264,14 @@ def test_dropout_keys_follow_cursor_and_microbatch_and_carry_goes_through(mesh_o
 def test_eval_step_switches_dropout_off() -> None:
     recorded = []
 
-    class Asked(Draws):
+    class Recording(Draws):
         def loss(
             self, params: Params, extra: StepInputs, batch: dict, key: jax.Array, train: bool
         ) -> tuple[dict, dict]:
             recorded.append(train)
             return super().loss(params, extra, batch, key, train)
 
-    objective = Asked()
+    objective = Recording()
     extra = StepInputs({}, objective.init_carry(2))
     eval_step(objective.init(jax.random.key(0)), extra, {"segment_ids": jnp.ones((2, 2))}, objective=objective, seed=0)
     assert recorded == [False]

@@ -50,8 +50,8 @@ def course(updates: int, grads: Any = None, **settings: Any) -> tuple[list[list[
     optimizer = make_optimizer(config, lambda step: 0.1, params)
     step, state, result = jit(optimizer.update), optimizer.init(params), []
     for number in range(updates):
-        given = params_of(number + 1) if grads is None else grads(number)
-        change, state = step(given, state, params)
+        gradients = params_of(number + 1) if grads is None else grads(number)
+        change, state = step(gradients, state, params)
         after = jax.tree.map(jnp.add, params, change)
         result.append(moved(params, after))
         params = after
@@ -78,10 +78,10 @@ def test_what_waits_counts_neither_for_clipping_nor_in_moments() -> None:
     """Huge slopes of frozen layers change nothing of what moves, then or later."""
 
     def grads(number: int, scale: float) -> Params:
-        given = params_of(number + 1)
+        gradients = params_of(number + 1)
         if number < 2:
-            given["encoder"] = jax.tree.map(lambda leaf: leaf * scale, given["encoder"])
-        return given
+            gradients["encoder"] = jax.tree.map(lambda leaf: leaf * scale, gradients["encoder"])
+        return gradients
 
     settings: Any = {"unfreeze": (r"encoder/.*=2",), "clip_norm": 1.0}
     _, plain, state = course(4, lambda number: grads(number, 1.0), **settings)

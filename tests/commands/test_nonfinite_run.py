@@ -23,7 +23,7 @@ QUIET = ["--config.export.at_end=false", "--config.eval.fill_mask="]
 
 
 @pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch, own_programs: None) -> None:
+def poisoned(monkeypatch: pytest.MonkeyPatch, fresh_programs: None) -> None:
     """Batch 5 has a loss of NaN."""
     corrupt, loss = MaskedLanguageModel.corrupt, MaskedLanguageModel.loss
 
@@ -50,10 +50,12 @@ def test_a_batch_without_a_loss_is_reported_and_may_be_left_out(
 ) -> None:
     run = tmp_path / "run"
     assert lab.run("pretrain", "--workdir", run, *QUIET) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and said.startswith("bertjax pretrain: loss is nan at step 6 (batch 5; sums: mlm nan")
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and output.startswith(
+        "bertjax pretrain: loss is nan at step 6 (batch 5; sums: mlm nan"
+    )
     batch = run / "anomalies" / "step-6-batch-5.npz"
-    assert str(batch) in said and "train.skip_batches=5" in said
+    assert str(batch) in output and "train.skip_batches=5" in output
     with np.load(batch) as written:
         assert written["input_ids"].shape == (8, 32) and json.loads(str(written["report"]))["loss"] == "nan"
     assert trained(run)[-1]["step"] == 5

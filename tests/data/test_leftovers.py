@@ -97,13 +97,13 @@ def test_reading_on_and_on_takes_no_more_files_nor_memory(tmp_path: Path, batche
         "nsp_pairs", corpus, seq_len=32, seed=0, special_ids=tokenizer(), packing="best_fit", dupe_factor=3
     )
     pipeline = Pipeline([MixtureSource("toys", form, None, corpus)], batch_size=16, seed=0, vocab_size=tokenizer().size)
-    warm, seen, others = batches // 3, [], threading.active_count()
+    warm, measured, others = batches // 3, [], threading.active_count()
     with pipeline.prefetch(0, batches) as ahead:
         for cursor, _ in ahead:
             if cursor in (warm, batches - 1):
                 gc.collect()
-                seen.append((files_open(), threading.active_count() <= others + 5, resident()))
-    (files, quiet, before), (files_later, quiet_later, after) = seen
+                measured.append((files_open(), threading.active_count() <= others + 5, resident()))
+    (files, quiet, before), (files_later, quiet_later, after) = measured
     assert pipeline.epochs_at(batches)["toys"] > 50
     assert files == files_later and quiet and quiet_later
     assert after - before < 1e6 * (batches - warm) / 1000 + 2e6  # 1 MB in a thousand batches, and some air
