@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (XLA writes long lines)
-"""Programs for GPUs: what a kernel moves and multiplies, and GPUs that are compiled for without being here."""
+"""Programs for GPUs: what each kernel reads, writes and multiplies, and compilation for GPUs that are not attached."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def test_matmuls_take_their_share_of_the_peak() -> None:
     assert large.seconds == pytest.approx(2 * 8192**3 / (MATMUL_SHARE * PEAK))
     moved = 4 * 64 * (128 * 256 + 256 * 32 + 128 * 32)
     flops = 2 * 64 * 128 * 256 * 32
-    assert flops / (MATMUL_SHARE * PEAK) < moved / GPU.bandwidth  # by its bytes, and not sqrt(64) times too slow
+    assert (
+        flops / (MATMUL_SHARE * PEAK) < moved / GPU.bandwidth
+    )  # its time follows from its bytes; sqrt(64) must not enter
     assert batched.seconds == pytest.approx((moved + 64) / GPU.bandwidth)
     assert matmuls_by_type(result)["bf16 bf16 -> bf16"] == (1, large.seconds)
 
@@ -100,7 +102,7 @@ def test_attention_takes_seven_matmuls(totals: dict[str, tuple[int, float, int]]
 
 
 def test_slices_count_what_they_touch_as_often_as_they_run(totals: dict[str, tuple[int, float, int]]) -> None:
-    """A slice of a stack is read and written, and the update of a stack likewise; neither moves the stack."""
+    """A slice of a stack is read and written, and so is an update of the stack; neither moves the whole stack."""
     count, seconds, size = totals["other"]
     matrix, indices = 4 * 1024 * 1024, 4 + 4
     body = 4 * matrix + indices
@@ -133,7 +135,7 @@ def test_names_of_gpus() -> None:
 
 
 def test_a_mesh_of_absent_gpus_is_cuda() -> None:
-    """Otherwise programs for GPUs get the kernels and dtypes of a CPU."""
+    """Otherwise programs for GPUs would get the kernels and dtypes of a CPU."""
     device = jax.sharding.AbstractDevice(GPU.device_kind, None, "gpu")
     mesh = AbstractMesh((1,), ("data",), (AxisType.Auto,), abstract_device=device)
     with jax.sharding.use_abstract_mesh(mesh):
@@ -151,7 +153,7 @@ def test_without_the_plugin_the_way_to_it_is_told() -> None:
 def test_a_step_for_eight_gpus(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attention is cuDNN's though this machine has none, every large matmul reads bfloat16, gradients are reduced."""
+    """Attention uses cuDNN although this machine has none, every large matmul reads bfloat16, gradients are reduced."""
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     config = str(Path(__file__).parents[2] / "configs" / "bert.py:smoke")
     sizes = {"train.phases": "", "train.num_steps": 10, "data.seq_len": 64, "model.attention_dropout": 0.0}

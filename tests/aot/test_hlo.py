@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (XLA writes long lines)
-"""Texts of compiled programs: what is in them, how often it runs, what is sent."""
+"""Text of compiled programs: their collectives, how often each runs, and how many bytes it sends."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def collectives() -> dict[str, Collective]:
 def test_computations_run_as_often_as_the_loops_around_them() -> None:
     counts = execution_counts(parse_hlo(LOOPS))
     assert counts["main.1_spmd"] == 1
-    assert counts["outer_body"] == 3 and counts["inner_body"] == 36  # noted; 0, 2, ... below 23
+    assert counts["outer_body"] == 3 and counts["inner_body"] == 36  # the condition reads: 0, 2, ... below 23
     assert counts["inner_condition"] == 39
     assert counts["endless_body"] is None
 
@@ -117,7 +117,7 @@ def test_every_collective_is_found_once(collectives: dict[str, Collective]) -> N
         "reduce-scatter",
     ]
     assert "alone" not in collectives and "ar-done" not in collectives
-    assert ("all-gather.3" in collectives) != ("all-gather.4" in collectives)  # two pieces of one
+    assert ("all-gather.3" in collectives) != ("all-gather.4" in collectives)  # two parts of one collective
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_names_and_shapes(collectives: dict[str, Collective]) -> None:
 def test_totals_by_kind_count_every_run(collectives: dict[str, Collective]) -> None:
     totals = totals_by_kind(collectives.values())
     assert totals["all-reduce", ("fsdp", "tensor")] == (36, 36 * 138)
-    assert totals["all-gather", ("tensor",)] == (2, 16 * 4 * 4 + 16 * 4 * 2)  # the unknown loop counts once
+    assert totals["all-gather", ("tensor",)] == (2, 16 * 4 * 4 + 16 * 4 * 2)  # a loop of unknown length counts once
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_types() -> None:
 
 
 def test_what_xla_writes_is_read() -> None:
-    """A sum over devices in a scan of five: found in a program that was really compiled, with its bytes."""
+    """A sum over devices in a scan of five steps: the collective of a compiled program is reported with its bytes."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
     whole = NamedSharding(mesh, PartitionSpec())
 

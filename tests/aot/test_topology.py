@@ -1,4 +1,4 @@
-"""Names of slices, what is said of them, and the estimates that rest on it."""
+"""Names of TPU slices, their properties, and the estimates that follow from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bertjax.runtime.hlo import parse_hlo
         ("v5e-16", (4, 4)),
         ("v5e-256", (16, 16)),
         ("v6e:4x8", (4, 8)),
-        ("v4-8", (2, 2, 1)),  # cores are counted, two of them a chip
+        ("v4-8", (2, 2, 1)),  # the name counts cores, two per chip
         ("v4-32", (2, 2, 4)),
         ("v4-128", (4, 4, 4)),
         ("v5p-512", (4, 8, 8)),
@@ -54,7 +54,7 @@ def test_what_is_no_slice_is_refused(text: str, words: str) -> None:
 
 
 def test_virtual_devices_are_those_of_this_process() -> None:
-    assert len(jax.devices()) == 8  # jax has started, with as many as the tests have
+    assert len(jax.devices()) == 8  # jax has started with the devices of the tests
     assert virtual_devices(3) == jax.devices("cpu")[:3]
     with pytest.raises(UserError, match="jax has started with 8"):
         virtual_devices(9)
@@ -110,7 +110,7 @@ def test_time_on_the_wire_is_that_of_a_ring() -> None:
 
 
 def test_splash_is_counted_with_its_repeated_products() -> None:
-    """2 products forward, 7 backward, heads of 64 take the room of 128; at a stated share of the peak."""
+    """Two products forward, seven backward; heads of 64 use the memory of 128; time at a stated share of the peak."""
     config = EncoderConfig(hidden_size=128, num_heads=2, num_layers=3)
     calls = Counter({"tpu_custom_call": 9})
     expected = 3 * 9 * 2.0 * 1000 * 512 * (2 * 128) / (SPLASH_RATE * 1e12)

@@ -1,4 +1,4 @@
-"""Turns that alternate, the examples a peer gets, and the lines that are printed."""
+"""Alternating measurements, the examples that the other implementation gets, and the printed lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertjax.errors import UserError
 
 
 class Logged:
-    """A side that writes down when it had its turn."""
+    """One side of a comparison that records when it runs."""
 
     def __init__(self, name: str, log: list[str]):
         self.name, self.log = name, log
@@ -32,7 +32,7 @@ class Logged:
 def test_both_sides_take_turns() -> None:
     log: list[str] = []
     ours, theirs = interleave([Logged("a", log), Logged("b", log)], 3, 5)
-    assert log == ["a", "a", "b", "b"] * 3  # a step that does not count, and a turn
+    assert log == ["a", "a", "b", "b"] * 3  # a warm-up step, and a measured one
     assert [run.seconds_per_step for run in ours] == [2.0] * 3 and theirs[0].tokens_per_second == 15.0
 
 
@@ -51,7 +51,7 @@ def test_a_peer_that_cannot_train_is_an_explained_end(monkeypatch: pytest.Monkey
 
 
 def test_a_peer_that_dies_is_an_explained_end(tmp_path: Path) -> None:
-    """Its process finds no model, and says so by an exit code; nobody waits for it."""
+    """Its process does not find the model and exits with an error code; the benchmark does not wait for it."""
     recipe = BaselineConfig(1, True, 0.15, 1e-4, 0.0, 1.0, 0)
     with pytest.raises(UserError, match=r"its process ended \(exit code 1\)"):
         TorchProcess(tmp_path / "nothing", "BertForMaskedLM", iter([]), recipe)

@@ -1,4 +1,4 @@
-"""The parts of a step: from names of operations, and from a trace of a compiled program."""
+"""Parts of a training step, from operation names and from a trace of a compiled program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that saves again and again until it is killed."""
+"""A process that saves checkpoints until it is killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def kill_after_lines(program: str, folder: Path, lines: int, seconds: float = 0.0) -> None:
-    """Runs the program on the folder and sends SIGKILL so many seconds after it has printed so many lines."""
+    """Runs the program on the folder, and sends SIGKILL some seconds after it has printed some number of lines."""
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program), str(folder)],
         stdout=subprocess.PIPE,

@@ -1,4 +1,6 @@
-"""Any change of any file of a checkpoint: an error in one line or an exact load, never another one (P10, section 7)."""
+"""Any change of any file of a checkpoint gives a one-line error or an exact load, and no other exception (P10, section
+7).
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,7 @@ def test_a_manifest_that_is_no_manifest_is_damage(saved: Path, text: bytes) -> N
 
 
 def test_a_manifest_names_plain_files_of_its_step(saved: Path) -> None:
-    """Files outside cannot stand for those of the checkpoint, by name or through a link."""
+    """Files outside the checkpoint cannot replace its files, neither by name nor through a link."""
     copy = copy_of(saved, "linked")
     file = max(
         (path for path in (copy / "7" / "state").rglob("*") if path.is_file()), key=lambda path: path.stat().st_size

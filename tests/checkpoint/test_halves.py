@@ -1,4 +1,4 @@
-"""Weights, the place in the text and the journal of a step are one: a half of another step is no checkpoint (P6)."""
+"""Weights, text position and journal belong to one step: a mix of two steps is not loaded as a checkpoint (P6)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def state_of(step: int) -> dict[str, Any]:
 
 
 def exchange(name: str) -> Callable[[Path, Path], None]:
-    """What `name` holds in the newer step becomes what it holds in the older one, sound in itself."""
+    """Replaces `name` in the newer step by the valid content of the older step."""
 
     def change(newer: Path, older: Path) -> None:
         if (newer / name).is_dir():

@@ -1,4 +1,4 @@
-"""Forty kills of a process that saves without a pause: what has a name is whole, and there is always one (P9, P12)."""
+"""Forty kills of a process that saves continuously: named checkpoints are complete, and one always exists (P9, P12)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SAVING = """
 EXPECTED = {f"array {i}": jax.ShapeDtypeStruct((64, 64), jnp.float32) for i in range(8)}
 
 
-@pytest.mark.long  # in short: tests/checkpoint/test_manager.py, with three kills
+@pytest.mark.long  # tests/checkpoint/test_manager.py has a short version with three kills
 def test_forty_kills_leave_a_whole_checkpoint_each_time(tmp_path: Path) -> None:
     draw, last, inside = random.Random(0), 0, 0
     for _ in range(KILLS):
-        kill_after_lines(SAVING, tmp_path, 2, draw.uniform(0.0, 0.03))  # the first of the two is whole then
+        kill_after_lines(SAVING, tmp_path, 2, draw.uniform(0.0, 0.03))  # by then the first of the two is complete
         inside += any("tmp" in entry.name for entry in tmp_path.iterdir())
         checkpoints = Checkpoints(tmp_path, keep=1)
         restored = checkpoints.restore(EXPECTED)
@@ -42,4 +42,4 @@ def test_forty_kills_leave_a_whole_checkpoint_each_time(tmp_path: Path) -> None:
             assert np.all(np.asarray(array) == restored.step + int(name.split()[1]))
         assert not [entry for entry in tmp_path.iterdir() if "tmp" in entry.name]
         last = restored.step
-    assert inside > KILLS // 4  # the kills came while something was being written
+    assert inside > KILLS // 4  # the kills hit a write in progress

@@ -1,4 +1,4 @@
-"""Checkpoints: exact, on any mesh, never silently wrong, never fewer than one good one."""
+"""Checkpoints are exact on any mesh; damage is always reported, and at least one valid checkpoint remains."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_damaged_newest_is_set_aside_and_the_one_before_used(
     assert_same(restored.state, make_state(2))
     assert "step 3" in caplog.text and "damaged" in caplog.text and "step 2" in caplog.text
     assert (tmp_path / "damaged" / "3").is_dir() and checkpoints.latest_step() == 2
-    checkpoints.save(3, make_state(3), {})  # the number is free again
+    checkpoints.save(3, make_state(3), {})  # the number can be used again
     assert checkpoints.restore(abstract(make_state())).step == 3  # type: ignore[union-attr]
 
 
@@ -239,7 +239,7 @@ def test_all_damaged_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
 def test_reading_only_changes_nothing(tmp_path: Path) -> None:
     saved(tmp_path, (1, 2)).close()
     damage(tmp_path / "2", "flip")
-    (tmp_path / "3.orbax-checkpoint-tmp").mkdir()  # another process is writing it
+    (tmp_path / "3.orbax-checkpoint-tmp").mkdir()  # another process is still writing it
     names = sorted(p.name for p in tmp_path.iterdir())
     reader = Checkpoints(tmp_path, keep=1, read_only=True)
     assert reader.restore(abstract(make_state())).step == 1  # type: ignore[union-attr]
@@ -281,7 +281,7 @@ def test_another_tree_is_refused_by_name(tmp_path: Path, what: str, message: str
         checkpoints.restore(abstract(changed(make_state(), what)))
 
 
-# -- failing and stopping ----------------------------------------------------------------------------------------------
+# -- failures and shutdown ---------------------------------------------------------------------------------------------
 
 
 def test_the_error_of_a_background_save_surfaces_and_the_next_save_works(
@@ -322,7 +322,7 @@ def test_a_deleted_directory_is_not_said_to_hold_checkpoints(tmp_path: Path, mon
 
 
 def test_an_error_that_was_told_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P13: a run that ends because of it waits for its checkpoints once more, and that must not hide the reason."""
+    """P13: when a run fails, it waits for its checkpoints once more; a second error must not replace the first."""
     checkpoints = saved(tmp_path, (1,))
 
     def full(*_: Any, **__: Any) -> None:
@@ -364,12 +364,12 @@ def test_killed_while_saving_there_is_always_a_good_one(tmp_path: Path) -> None:
         checkpoints = Checkpoints(tmp_path, keep=1)
         restored = checkpoints.restore(target)
         assert restored is not None and restored.step > last
-        assert not (tmp_path / "damaged").exists()  # what is visible is whole
+        assert not (tmp_path / "damaged").exists()  # every visible checkpoint is complete
         assert np.all(np.asarray(restored.state["x"]) == restored.step) and restored.meta == {"step": restored.step}
         last = restored.step
 
 
-# -- keeping -----------------------------------------------------------------------------------------------------------
+# -- retention ---------------------------------------------------------------------------------------------------------
 
 
 def test_retention_on_disk(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Parameters put into other parameters: rows composed, positions stretched, layers taken, trees merged."""
+"""Building parameters from other parameters: composed rows, resized positions, selected layers, merged trees."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_row_without_parts_is_the_mean_of_all() -> None:
 
 
 def test_rows_without_parts_cost_known_words_little() -> None:
-    """The sum under the softmax grows by no more than as many average pieces, whatever the hidden state."""
+    """The sum under the softmax grows by at most that of as many average tokens, whatever the hidden state."""
     old, bias, hidden = table(50, 8).astype(np.float64) * 3, table(50, 1)[:, 0].astype(np.float64), table(200, 8)
     parts = [[position] for position in range(50)] + [[]] * 20
 
@@ -48,7 +48,7 @@ def test_rows_without_parts_cost_known_words_little() -> None:
 
 
 def test_tiling_begins_again_and_keeps_what_was_there() -> None:
-    old = table(6)  # two rows before the first position, as RoBERTa has
+    old = table(6)  # two rows before the first position, as in RoBERTa
     new = resize_position_table(old, 9, 2, "tile")
     assert np.array_equal(new, old[[0, 1, 2, 3, 4, 5, 2, 3, 4, 5, 2]])
 
@@ -70,7 +70,7 @@ def test_a_shorter_table_is_cut_and_an_equal_one_stays(how: str) -> None:
 
 
 def stacked(layers: int) -> dict:
-    """The shape of a tree with every kind of leaf: stacked, without the first layer, and beside the layers."""
+    """Returns shapes of a tree with every kind of leaf: stacked, without the first layer, and outside the layers."""
     encoder = {
         "layers": {"attention": {"kernel": np.arange(layers * 2).reshape(layers, 2)}},
         "attention_norms": {"layers": {"scale": np.arange(1, layers)[:, None]}},

@@ -1,4 +1,4 @@
-"""A tiny corpus, a tiny config file and one finished run that the tests of the command line share."""
+"""A tiny corpus, a tiny config file and one finished run, shared by the tests of the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_COMPILED = re.compile(
     r"(checkpoint|export|report|logging|profile)\..*|init_(from|embeddings|positions|growth)|eval\.(fill_mask|.*_steps)"
     r"|data\.(sources|eval_sources|cache_dir|workers|eval_fraction|tokenizer|encoding_errors)|train\.log_interval_steps"
 )
-"""Keys that no compiled step depends on, once the vocabulary is given."""
+"""Keys that no compiled step depends on once the vocabulary is fixed."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -45,13 +45,13 @@ def described_metrics() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def programs() -> dict[Any, build.Experiment]:
-    """Experiments by what they compile."""
+    """Experiments by the config values that they are compiled from."""
     return {}
 
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_programs(programs: dict[Any, build.Experiment]) -> Iterator[None]:
-    """Runs of equal configs share their compiled steps, which saves most of the time of a tiny run."""
+    """Runs of equal configs share compiled steps, which saves most of the time of a tiny run."""
     make = build.make_experiment
 
     def shared(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Any = None, devices: Any = None) -> build.Experiment:
@@ -72,7 +72,7 @@ def shared_programs(programs: dict[Any, build.Experiment]) -> Iterator[None]:
 
 @pytest.fixture
 def fresh_programs(programs: dict[Any, build.Experiment]) -> Iterator[None]:
-    """For tests that change what is compiled."""
+    """Clears the shared programs, for tests that change what is compiled."""
     programs.clear()
     yield
     programs.clear()
@@ -86,7 +86,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     corpus.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     config = folder / "tiny.py"
     config.write_text(CONFIG.format(corpus=corpus, cache=folder / "cache"))
-    # The same small steps are compiled by test after test.
+    # many tests compile the same small steps
     jax.config.update("jax_compilation_cache_dir", str(folder / "xla"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 

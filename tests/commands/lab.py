@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a tiny corpus, a tiny config file, and the types of their fixtures."""
+"""Shared by the tests of the command line: a tiny corpus, a tiny config file, and the types of their fixtures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def get_config():
 
 
 class Lab(NamedTuple):
-    """Where the tests of this folder work, and the command line as a function of its arguments."""
+    """The folder of these tests, and the command line as a function of its arguments."""
 
     folder: Path
     corpus: Path
@@ -55,7 +55,7 @@ class Lab(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A run that went through, and what it printed."""
+    """A finished run, and its output."""
 
     workdir: Path
     printed: str
@@ -67,7 +67,7 @@ def sentences(count: int, seed: int) -> list[str]:
 
 
 def load_script(path: Path) -> ModuleType:
-    """A script as a module, its `main` not run."""
+    """Imports a script as a module without running its `main`."""
     specification = importlib.util.spec_from_file_location(path.stem, path)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)

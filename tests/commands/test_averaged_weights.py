@@ -1,4 +1,4 @@
-"""Averages of weights from the run to the export: the exponential one, and that of the last checkpoints."""
+"""Averages of weights from the run to the export: exponential averages, and averages of the last checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
 
 
 class Crash(Exception):
-    """Stands for a power cut: no signal, no chance to save."""
+    """Simulates a power cut: no signal, no chance to save."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_the_average_is_evaluated_and_exported_unless_declined(
     last = json.loads((averaged / "metrics.jsonl").read_text().splitlines()[-1])
     assert f"mlm {last['eval/mlm_loss']:.3f} nats" in of_average
     declined = ["--config.eval.use_ema=false", "--config.train.num_steps=8", *AVERAGED]
-    assert lab.run("pretrain", "--workdir", averaged, *declined) == 0  # nothing left to train; config.json is rewritten
+    assert lab.run("pretrain", "--workdir", averaged, *declined) == 0  # no steps remain; config.json is rewritten
     assert lab.run("export", "--workdir", averaged, "--out", tmp_path / "last") == 0
     capsys.readouterr()
     assert lab.run("evaluate", "--workdir", averaged) == 0
@@ -107,7 +107,7 @@ def test_too_few_checkpoints_are_refused(
 
 
 def untrained(run: RunContext, state: object) -> tuple:
-    """In place of the loop where what happens before and after it is looked at."""
+    """Replaces the training loop in tests of what happens before and after it."""
     return state, {}
 
 
@@ -123,7 +123,7 @@ def test_a_loaded_run_begins_its_average_anew(
 def test_a_run_may_go_on_with_another_schedule(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As ModernBERT, whose decay is a run of its own."""
+    """As in ModernBERT, whose decay phase is a separate run."""
     monkeypatch.setattr(loop, "train", untrained)
     shutil.copytree(finished.workdir, tmp_path / "run")
     decay = ("--config.schedule.name=wsd", "--config.schedule.decay_steps=2", "--config.schedule.end_lr_ratio=0.1")

@@ -1,4 +1,4 @@
-"""Paths and texts that no file system holds: every flag of every command answers with one line and status 2."""
+"""Paths and texts that no file system accepts: every flag of every command answers with one line and status 2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import bertjax.cli as cli
 
 
 def flags() -> Iterator[tuple[str, argparse.Action]]:
-    """(command, flag that takes text) of the whole command line."""
+    """Yields (command, flag that takes text) for the whole command line."""
     for name, command in cli.command_parsers().items():
         for action in command._actions:
             if action.nargs != 0 and not action.choices and action.type not in (int, float):
@@ -21,7 +21,7 @@ def flags() -> Iterator[tuple[str, argparse.Action]]:
 
 
 def arguments(name: str, value: str, flag: argparse.Action) -> list[str]:
-    """The command with this value of a flag, and something for each flag that is required."""
+    """Returns the command with this value of a flag, and with a value for each required flag."""
     result = [name]
     for action in cli.command_parsers()[name]._actions:
         if action.dest == flag.dest or action.required:

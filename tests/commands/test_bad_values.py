@@ -1,4 +1,4 @@
-"""Bad settings end the command at once: status 2, one line with key, value and what is allowed, nothing made (P25)."""
+"""Bad settings end the command at once: status 2, one line with key, value and allowed values, no files (P25)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab import Lab
 
 import bertjax.experiment.pretrain as pretrain_module
 
-# What is typed -> words of the answer: the key, the value, what is allowed or nearest.
+# input -> words of the message: the key, the value, the allowed or nearest values
 TYPING = {
     "--config.lrr=3": ["unknown key lrr; there are checkpoint, "],
     "--config.optimizer.lr=3": ["unknown key optimizer.lr", "did you mean optimizer.learning_rate?"],
@@ -89,7 +89,7 @@ def test_a_bad_setting_is_answered_at_once(
 @pytest.mark.parametrize(
     ("typed", "key", "value"),
     [
-        ("--config.train.num_steps=1e3", "train.num_steps", 1000),  # exactly a whole number
+        ("--config.train.num_steps=1e3", "train.num_steps", 1000),  # exactly an integer
         ("--config.data.tokenizer=bpe", "data.tokenizer", "bpe"),
         ("--config.optimizer.learning_rate=1", "optimizer.learning_rate", 1.0),
     ],

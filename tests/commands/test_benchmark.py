@@ -1,4 +1,4 @@
-"""`bertjax benchmark`: figures that belong together, a peer with the same text, and clear refusals."""
+"""`bertjax benchmark`: consistent metrics, another implementation on the same text, and clear error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every reader of a work directory refuses settings, tokenizer and text that the run was not trained with."""
+"""Every command that reads a work directory refuses settings, tokenizers and text that differ from those of the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READERS = {
     "fill-mask": lambda run, new: ["fill-mask", "--model", run, "the [MASK] sees."],
     "embed": lambda run, new: ["embed", "--model", run, "--in", new.parent / "texts.txt", "--out", new],
 }
-"""Commands that read the work directory `run`, and write `new` if anything."""
+"""Commands that read the work directory `run`; those that write use `new`."""
 
 
 def swap_ids(workdir: Path) -> None:

@@ -1,4 +1,4 @@
-"""scripts/chaos.py on the tiny run: what SIGKILLs do not change (P1, P2, P8), and that it sees what they would."""
+"""scripts/chaos.py on the tiny run: SIGKILLs change nothing (P1, P2, P8), and the script detects changes."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def run_chaos(lab: Lab, monkeypatch: pytest.MonkeyPatch, folder: Path, kills: in
     return done.stdout
 
 
-@pytest.mark.long  # in the ordinary suite: test_a_resumed_run_is_the_run_that_was_never_stopped
+@pytest.mark.long  # the ordinary suite has test_a_resumed_run_is_the_run_that_was_never_stopped
 def test_a_run_that_is_killed_is_the_run_that_was_not(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """P1, P2, P8: eight SIGKILLs while preparing, starting, restoring, in steps, in saves and in the export."""
+    """P1, P2, P8: eight SIGKILLs during preparation, start, restore, steps, saves and export."""
     output = run_chaos(lab, monkeypatch, tmp_path, kills=8, steps=120)
     aimed = {moment: int(count) for moment, count, _ in re.findall(r"^(\w+) +(\d+) +(\d+)$", output, re.MULTILINE)}
     assert sum(aimed.values()) == 8 and aimed["prepare"] and aimed["export"] and aimed["step"] + aimed["save"] >= 4
@@ -59,7 +59,7 @@ def test_the_moments_cover_everything_and_most_follow_progress(chaos: ModuleType
 def test_chaos_notices_a_damaged_checkpoint_and_another_outcome(
     chaos: ModuleType, finished: Finished, tmp_path: Path
 ) -> None:
-    """The comparison of the script is no formality."""
+    """The script's comparison detects real differences."""
     run = chaos.Run([], tmp_path / "killed")
     run.workdir.symlink_to(finished.workdir)
     run.require_whole_checkpoints()

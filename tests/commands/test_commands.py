@@ -1,4 +1,4 @@
-"""The other commands, and what the command line says to bad input."""
+"""The other commands, and the messages of the command line for bad input."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_text_that_gives_few_rows_is_warned_about(lab: Lab, tmp_path: Path, caps
     arguments = [f"--config.data.cache_dir={tmp_path / 'cache'}", "--config.data.seq_len=16"]
     assert lab.run("prepare", *arguments) == 0
     assert "warning" not in capsys.readouterr().out
-    endless = tmp_path / "endless.txt"  # one sentence of hundreds of words: pairs are cut out of its two ends
+    endless = tmp_path / "endless.txt"  # one sentence of hundreds of words: pairs are cut from both ends
     endless.write_text(4 * " ".join(lab.corpus.read_text().split()).replace(".", ","))
     assert lab.run("prepare", f"--config.data.sources=text:{endless},text:{lab.corpus}", *arguments) == 0
     assert "warning: the sequences of an epoch hold only" in capsys.readouterr().out
@@ -221,7 +221,7 @@ def test_answers_come_before_anything_heavy_is_imported(arguments: list[str], la
     )
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", code, *filled], check=True, capture_output=True)
-    assert time.monotonic() - began < 5  # a bound for a busy machine; 0.2 s on a quiet one
+    assert time.monotonic() - began < 5  # a bound for a busy machine; an idle one needs 0.2 s
 
 
 def test_members_of_a_mixture_are_shown_by_themselves() -> None:
@@ -239,7 +239,7 @@ def test_members_of_a_mixture_are_shown_by_themselves() -> None:
 def test_a_folder_that_may_not_be_written(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str | None
 ) -> None:
-    """One line where the folder is known, everything that there is where it is not."""
+    """One line if the folder is known in advance, and complete files if it is not."""
 
     def refused(*_: object) -> str:
         raise PermissionError(errno.EACCES, "Permission denied", where)

@@ -1,4 +1,4 @@
-"""`bertjax compile`: what it prints and keeps, and what it refuses; on virtual devices, and on TPUs with libtpu."""
+"""`bertjax compile`: what it prints, writes and refuses, on virtual devices and on TPUs with libtpu."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SMALL += ["--config.model.hidden_dropout=0.0", "--config.model.attention_dropout
 
 
 def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    assert len(jax.devices()) == 8  # jax has started, with as many as the tests have
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # put back afterwards
+    assert len(jax.devices()) == 8  # jax has started with the devices of the tests
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # restored afterwards
     return main(["compile", "--config", CONFIG, *SMALL, *arguments])
 
 
@@ -60,7 +60,7 @@ def test_what_cannot_be_is_one_line(
 @pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 def test_a_slice_of_tpus(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention is the TPU's kernel though this machine has none, and products are bfloat16."""
+    """Attention uses the TPU's kernel although this machine has no TPU, and products are bfloat16."""
     out = tmp_path / "figures.json"
     rows = ["--config.train.batch_size=32", "--config.train.dropout_prng=rbg", "--config.data.seq_len=128"]
     rows += ["--config.model.max_position_embeddings=128"]

@@ -1,4 +1,4 @@
-"""A prepared corpus whose ids are not those of the model's vocabulary, from the command line (P26)."""
+"""A prepared corpus whose ids exceed the model's vocabulary, from the command line (P26)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertjax.data.corpus import open_corpus
 
 
 def overwrite(folder: Path, value: int) -> None:
-    """Every stored id of the training split, in the file itself; sizes and boundaries stay."""
+    """Overwrites every stored id of the training split in the file; sizes and boundaries stay."""
     corpus = open_corpus(folder)["train"]
     (ids,) = corpus.read(np.zeros(1, int), np.array([corpus.num_tokens]))
     old, new = ids.tobytes(), np.full_like(ids, value).tobytes()
@@ -22,7 +22,7 @@ def overwrite(folder: Path, value: int) -> None:
     arrow.write_bytes(whole.replace(old, new))
 
 
-@pytest.mark.parametrize("value", [120, 65535])  # V, and -1 in two bytes
+@pytest.mark.parametrize("value", [120, 65535])  # V, and -1 as two bytes
 def test_a_run_on_a_damaged_corpus_ends_with_the_document(
     lab: Lab, tmp_path: Path, value: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

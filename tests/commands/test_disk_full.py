@@ -1,7 +1,7 @@
-"""A disk that is full at any moment: one line, exit code 2, nothing lost, and the same command goes on (P13).
+"""A disk that fills up at any moment: one line, exit code 2, nothing lost, and the same command resumes (P13).
 
-The disk is a small tmpfs where one may be mounted; elsewhere the system forbids long files (RLIMIT_FSIZE), which fails
-in the same calls with another number.
+The disk is a small tmpfs where one may be mounted; elsewhere the system limits the length of files (RLIMIT_FSIZE),
+which makes the same calls fail with another error number.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from bertjax.checkpoint.manifest import verify_checkpoint
 from bertjax.io.jsonl import JsonlLog
 from bertjax.training.logging import TensorBoardWriter
 
-# orbax's other writers, in the process of the tests; a process of its own is silent, which is tested.
+# output of orbax's other writers in the process of the tests; a separate process prints nothing, which is tested
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 STEPS = ["--config.train.num_steps=36", "--config.eval.interval_steps=36", "--config.train.log_interval_steps=1"]
 
 
 class Disk:
-    """A folder that can be filled up, and emptied again."""
+    """A folder that can be filled and emptied."""
 
     def __init__(self, folder: Path):
         self.folder, self.mounted = folder, False
@@ -70,7 +70,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def short_files() -> Iterator[None]:
-    """No file may grow beyond 200 bytes."""
+    """Limits every file to 200 bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
     yield
@@ -90,7 +90,7 @@ def checkpoints(workdir: Path) -> list[Path]:
 def test_a_disk_that_fills_up_stops_the_run_and_costs_nothing(
     lab: Lab, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """P13: in the middle of a run of its own process, with TensorBoard's files, and while checkpoints are written."""
+    """P13: during a run in a separate process, with TensorBoard's files, and while checkpoints are written."""
     settings = [*STEPS, "--config.logging.tensorboard=true"]
     assert lab.run("pretrain", "--workdir", tmp_path / "whole", *settings) == 0
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(lab.folder / "xla"))
@@ -102,7 +102,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_costs_nothing(
         time.sleep(0.01)
     disk.fill(process)
     try:
-        _, output = process.communicate(timeout=60)  # it must not wait for room
+        _, output = process.communicate(timeout=60)  # it must not wait for free space
     finally:
         process.send_signal(signal.SIGKILL)
     lines = output.decode().splitlines()
@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_costs_nothing(
     if disk.mounted:
         assert "no space left" in lines[0].lower()
     left = checkpoints(workdir)
-    assert left and all(each.name.isdigit() for each in left)  # no half of one, either
+    assert left and all(each.name.isdigit() for each in left)  # and no partial one
     for each in left:
         verify_checkpoint(each)
 
@@ -128,11 +128,11 @@ def test_a_disk_that_fills_up_stops_the_run_and_costs_nothing(
 
 @pytest.mark.parametrize(
     "free", [0, *(pytest.param(free, marks=pytest.mark.long) for free in (12, 300))]
-)  # KiB: not a file, not the tokenizer, no checkpoint
+)  # KiB: not enough for a file, for the tokenizer, for a checkpoint
 def test_a_disk_that_is_full_from_the_beginning(
     lab: Lab, finished: Finished, disk: Disk, free: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """P13: whatever is the first thing that finds no room."""
+    """P13: whichever write is the first that finds the disk full."""
     if not disk.mounted:
         pytest.skip("no tmpfs may be mounted here")
     disk.fill()
@@ -152,7 +152,7 @@ def test_a_disk_that_is_full_from_the_beginning(
 def test_no_room_for_the_prepared_text_or_the_export(
     lab: Lab, finished: Finished, disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """P13: the cache of texts and the export are on other disks often enough."""
+    """P13: the text cache and the export are often on other disks."""
     if not disk.mounted:
         pytest.skip("no tmpfs may be mounted here")
     cache = disk.folder / "cache"
@@ -181,7 +181,7 @@ def test_no_room_for_the_prepared_text_or_the_export(
 
 
 def test_figures_that_find_no_room_are_an_error_and_closing_is_none(tmp_path: Path, short_files: None) -> None:
-    """P13: a writer with a thread of its own would be waited for, for ever."""
+    """P13: a writer with a separate thread would be waited for without end."""
     for writer in (JsonlLog(tmp_path / "metrics.jsonl", 0), TensorBoardWriter(tmp_path / "events", 0)):
         with pytest.raises(OSError, match="too large"):
             for step in range(1, 100):
@@ -190,7 +190,7 @@ def test_figures_that_find_no_room_are_an_error_and_closing_is_none(tmp_path: Pa
 
 
 def test_a_run_that_was_killed_while_it_claimed_its_folder_begins(lab: Lab, finished: Finished, tmp_path: Path) -> None:
-    """P1: all that is there is half a config.json under another name."""
+    """P1: the folder has only half of a config.json, under another name."""
     workdir = tmp_path / "run"
     workdir.mkdir()
     (workdir / ".config.json.0a1b2c3d.tmp").write_text('{"seed"')

@@ -1,4 +1,4 @@
-"""scripts/end_to_end.py: our side for real, the peer's job as it is told, and who is left out after the first turn."""
+"""scripts/end_to_end.py: our side in full, the arguments of the other side's job, and who skips the second turn."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_text_is_cut_at_the_end_of_a_line(
         script.prepare(script.Job(tmp_path, options_of(lab, text=Path("nowhere.txt")), []))
 
 
-@pytest.mark.long  # in short: the jobs of both sides, below
+@pytest.mark.long  # a short version: the jobs of both sides, below
 def test_our_side_counts_the_tokens_of_a_real_run(lab: Lab, script: ModuleType, tmp_path: Path) -> None:
     job = script.Job(
         tmp_path, options_of(lab, bytes=10**6), ["--config.train.compute_dtype=float32", "--config.mesh.data=1"]

@@ -1,4 +1,4 @@
-"""`bertjax finetune`: from a pretrained run to scores and an export that transformers loads; resumed bit for bit."""
+"""`bertjax finetune`: from a pretrained run to scores and an export that transformers loads; resumes are bit-exact."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def get_config():
 
 
 def write_texts(folder: Path, count: int, name: str) -> None:
-    """Sentences about animals, or about other things."""
+    """Writes sentences about animals and about other things."""
     draw = np.random.default_rng(len(name))
     lines = ["text\tlabel"]
     for _ in range(count):
@@ -57,14 +57,14 @@ def write_texts(folder: Path, count: int, name: str) -> None:
 
 
 Task = Callable[..., int]
-# The pretrained weights of these tests have seen eight updates of a wild rate: they would never learn anything.
+# The pretrained weights of these tests come from eight steps at a very high rate: they could not learn anything.
 LEARN = ("--config.task.from_scratch=true", "--config.task.epochs=32", "--config.task.evals_per_epoch=0.125")
 LEARN += ("--config.optimizer.learning_rate=2e-3", "--config.train.compute_dtype=bfloat16")
 
 
 @pytest.fixture(scope="module")
 def task(lab: Lab, finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Task:
-    """`task("--workdir", folder, ...)`: finetunes on eighty texts."""
+    """`task("--workdir", folder, ...)` finetunes on eighty texts."""
     folder = tmp_path_factory.mktemp("task")
     write_texts(folder, 80, "train")
     write_texts(folder, 24, "dev")
@@ -114,7 +114,7 @@ def test_from_a_run_to_an_export(task: Task, tmp_path: Path, capsys: pytest.Capt
 
 
 def check_evaluation(workdir: Path, last: dict[str, float], capsys: pytest.CaptureFixture[str]) -> None:
-    """`bertjax evaluate` scores the task again, on its own and on given data, and the export has the same scores."""
+    """Checks `bertjax evaluate` on the task's own data and on other data, and that the export has the same scores."""
     scored = {name: value for name, value in last.items() if name.startswith("eval/")}
     assert evaluate(workdir) == pytest.approx(scored, abs=1e-6)
     dev = Path(json.loads((workdir / "config.json").read_text())["task"]["eval"][0].removeprefix("tsv:"))
@@ -144,7 +144,7 @@ def test_a_dry_run_trains_nothing(task: Task, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_a_task_has_no_corpus(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The corpus of the defaults is not prepared in its place."""
+    """The corpus of the defaults is not prepared."""
     config = task.config  # type: ignore[attr-defined]
     for command in (["prepare"], ["pretrain", "--workdir", str(tmp_path / "run")], ["compile", "--devices", "1"]):
         assert main([*command[:1], "--config", str(config), *command[1:]]) == 2
@@ -164,7 +164,7 @@ class Killed(BaseException):
 def test_killed_and_taken_up_again_it_is_the_same_run(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder that it began from may be gone by then."""
+    """The source folder of its weights may be gone by then."""
     assert task("--workdir", tmp_path / "whole") == 0
     evaluate, calls = loop.TrainLoop.evaluate, []
 
@@ -189,7 +189,7 @@ def test_killed_and_taken_up_again_it_is_the_same_run(
 
 @pytest.mark.long
 def test_packed_or_a_row_each_it_is_the_same_task(task: Task, tmp_path: Path) -> None:
-    """The same examples in the same updates: without dropout the losses agree but for rounding."""
+    """The same examples in the same steps: without dropout the losses agree up to rounding."""
     quiet = [f"--config.model.{name}_dropout=0.0" for name in ("hidden", "attention")]
     quiet += ["--config.train.compute_dtype=float32", "--config.export.at_end=false", "--config.task.epochs=1"]
     more = [f"{'the cat sees it. ' * (row % 5)}the dog sees it.\t{row % 2}" for row in range(80)]
@@ -211,7 +211,7 @@ def test_packed_or_a_row_each_it_is_the_same_task(task: Task, tmp_path: Path) ->
 
 @pytest.mark.long
 def test_the_best_weights_and_an_early_end(task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A rate that destroys everything after the first epochs: the best is found again, patience ends the run."""
+    """The rate destroys the weights after the first epochs: the best ones are restored, and patience ends the run."""
     more = ["--config.optimizer.learning_rate=0.3", "--config.schedule.name=constant", "--config.task.epochs=12"]
     more += ["--config.task.export_checkpoint=best", "--config.eval.patience=2", "--config.checkpoint.keep=1"]
     assert task("--workdir", tmp_path / "run", *more) == 0
@@ -224,7 +224,7 @@ def test_the_best_weights_and_an_early_end(task: Task, tmp_path: Path, capsys: p
     out = capsys.readouterr().out
     assert f"held out, step {best}: " in out and f"exported step {best} " in out
     assert max(scores) == best + 10 and "(eval.patience)" in out
-    assert task("--workdir", tmp_path / "run", *more) == 0  # finished: nothing is said twice
+    assert task("--workdir", tmp_path / "run", *more) == 0  # the run is finished: no message is repeated
     named = [record.get("set") for record in read_run(tmp_path / "run").newest("confusion")]
     assert named == [None, "the weights taken"]
     assert f"Confusion of the weights taken, step {best}" in (tmp_path / "run" / "report.html").read_text()
@@ -242,7 +242,7 @@ def test_from_scratch_and_class_weights(task: Task, tmp_path: Path, capsys: pyte
 
 @pytest.mark.long
 def test_gradual_unfreezing_by_epochs(task: Task, tmp_path: Path) -> None:
-    """Of two layers the last one joins the head after an epoch; the first and the embeddings never do in this run."""
+    """Of two layers, the last one joins the head after an epoch; the first layer and the embeddings stay frozen."""
     more = ["--config.task.unfreeze_epochs=1", "--config.task.epochs=2", "--config.task.export_checkpoint=last"]
     assert task("--workdir", tmp_path / "run", *more) == 0
     before = load_pretrained(tmp_path / "run" / "export").params["encoder"]
@@ -260,7 +260,7 @@ def test_gradual_unfreezing_by_epochs(task: Task, tmp_path: Path) -> None:
     [(1, "cpu", 1, 1), (3, "cpu", 1, 2), (3, "cpu", 4, 1), (3, "gpu", 1, 1), (30, "cpu", 1, 3), (30, "gpu", 1, 2)],
 )
 def test_long_runs_have_several_numbers_of_rows(epochs: int, platform: str, together: int, num_shapes: int) -> None:
-    """100 updates an epoch."""
+    """100 steps per epoch."""
     cfg = base_config()
     cfg.train.steps_per_dispatch = together
     config = TaskConfig("classification", ("tsv:a.tsv",), batch_size=16, epochs=epochs)
@@ -286,7 +286,7 @@ def test_seeds_and_a_grid(task: Task, tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.long
 def test_find_rate(task: Task, lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For a task and for pretraining; the folder holds a picture and no checkpoint."""
+    """For a task and for pretraining; the folder has a picture and no checkpoint."""
     assert lab.run("lr-find", "--workdir", tmp_path / "pretraining", "--steps", 30, "--max-lr", 10) == 0
     out = capsys.readouterr().out
     assert out.startswith(("tokenised", "rate")) or "rate 1.00e-07" in out

@@ -1,4 +1,4 @@
-"""scripts/finetune_check.py: what both sides are told, and what is made of what they found."""
+"""scripts/finetune_check.py: the settings that both sides receive, and how their results are compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from lab import load_script
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-SCORES = {"accuracy": (0.75, 1.0), "f1": (0.5, 1.0)}  # of the seeds 0 and 1
+SCORES = {"accuracy": (0.75, 1.0), "f1": (0.5, 1.0)}  # of seeds 0 and 1
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def job_of(script: ModuleType, options: argparse.Namespace, kind: str) -> tuple:
 
 @pytest.fixture
 def sides(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict]]:
-    """`sides(predictions, losses)` -> the peer's jobs; ours finds SCORES, and the same losses but for 1e-6."""
+    """`sides(predictions, losses)` -> the other side's jobs; ours returns SCORES, and the same losses up to 1e-6."""
 
     def set_up(predictions: list, losses: list[float] | None = None) -> list[dict]:
         jobs: list[dict] = []

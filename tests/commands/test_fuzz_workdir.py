@@ -1,4 +1,4 @@
-"""Any bytes in the small files of a work folder: read, passed over or explained in one line (P28, section 7)."""
+"""Random bytes in the small files of a work directory: read, skipped or explained in one line (P28, section 7)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ QUICK = settings(max_examples=50, deadline=timedelta(seconds=10))
 
 
 def explained(name: str, raw: bytes, read: Callable[[Path], Any]) -> Any:
-    """What `read` makes of a folder with such a file; None where it says what is wrong."""
+    """Returns what `read` makes of a folder with such a file, or None if it raises an explained error."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         (folder / name).parent.mkdir(exist_ok=True)
@@ -70,9 +70,9 @@ def test_config_json(raw: bytes) -> None:
 
 @pytest.mark.parametrize("value", [None, -1, 3, 0.5, True, "57", [], ["a"], {"a": 1}, [[1]], "\ud800"], ids=str)
 def test_any_value_of_a_key_is_of_its_type_or_explained(value: Any) -> None:
-    """Of a config.json that somebody edited."""
+    """Values in a config.json that somebody edited."""
     whole = json.loads(to_json(base_config()))
-    for key in list(flatten(base_config()))[::7]:  # a prime: every group and every type is there
+    for key in list(flatten(base_config()))[::7]:  # a prime: every group and every type occurs
         *group, leaf = key.split(".")
         changed = json.loads(json.dumps(whole))
         (changed[group[0]] if group else changed)[leaf] = value
@@ -84,7 +84,7 @@ def test_any_value_of_a_key_is_of_its_type_or_explained(value: Any) -> None:
 @example(LINES[0] + LINES[2])
 @example(BOMBS[0])
 def test_figures(raw: bytes) -> None:
-    """Those of a process that was killed in the middle of a line, and of a disk that lost some."""
+    """Metrics of a process that was killed in the middle of a line, and of a disk that lost some lines."""
     result = explained("metrics.jsonl", raw, lambda folder: metrics_at(folder, 3))
     assert result is not None and all(key.startswith("eval/") for key in result)
     if raw.startswith(LINES[0]):
@@ -117,12 +117,12 @@ def test_tokenizers(raw: bytes, name: str) -> None:
 
 @pytest.mark.parametrize("raw", BOMBS, ids=range(len(BOMBS)))
 def test_the_metadata_of_a_prepared_corpus(raw: bytes) -> None:
-    """Never a corpus: nothing in it says what it holds."""
+    """The content is not taken for a corpus: it does not name its splits."""
     assert explained("meta.json", raw, find_damage)
 
 
 def test_a_folder_claimed_again_is_whole(tmp_path: Path) -> None:
-    """A config.json that is not readable is never taken for one that allows a change."""
+    """An unreadable config.json is not accepted as one that allows a change."""
     write_config(tmp_path, base_config())
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
     for raw in BOMBS:

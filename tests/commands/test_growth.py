@@ -1,4 +1,4 @@
-"""A larger model that begins as a smaller one: which weights it copies, what it computes, what is refused."""
+"""A larger model that starts from a smaller one: which weights it copies, what it computes, what is refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_tiles_are_those_of_modernbert() -> None:
     old, grown = flatten_tree(params), flatten_tree(grow(params, HEADS, PRE, new, "tile"))
     wide, heads, inside = wrapped(np.arange(12), 24), wrapped(np.arange(12), 24, 4), wrapped(np.arange(10), 13)
     assert wide == [*range(6, 12), *range(12), *range(6)]
-    assert heads == [*range(8, 12), *range(12), *range(8)]  # one head before the old ones, two after them
+    assert heads == [*range(8, 12), *range(12), *range(8)]  # one head before the old heads, two after them
     assert inside == [9, *range(10), 0, 1]
     assert list(layer_sources(3, 4, "tile")) == [0, 1, 2, 2]
     assert list(layer_sources(3, 7, "stack")) == [0, 1, 2, 0, 1, 2, 0]
@@ -140,7 +140,7 @@ def test_what_cannot_grow_is_refused(old: EncoderConfig, changes: dict[str, Any]
 def test_a_run_begins_where_its_source_is(
     lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Twice as wide and deep by one layer; 32 -> 64, 4 -> 8 heads, of 8 numbers."""
+    """Twice as wide and one layer deeper; 32 -> 64, 4 -> 8 heads of size 8."""
     source = f"--config.init_from={finished.workdir}", f"--config.data.tokenizer={finished.workdir}/tokenizer"
     sizes = [f"--config.model.{name}" for name in ("hidden_size=64", "num_heads=8", "intermediate_size=96")]
     short = "--config.train.num_steps=1", "--config.export.at_end=false"

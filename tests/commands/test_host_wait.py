@@ -1,4 +1,4 @@
-"""scripts/host_wait.py: what a slow loader costs is seen, and a quick one costs nothing."""
+"""scripts/host_wait.py: it reports the cost of a slow loader, and none for a fast loader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def script() -> ModuleType:
 
 
 class Loader:
-    """Batches of 4 rows of 100 places, a quarter of them padding, each made in so many seconds."""
+    """Batches of 4 sequences of 100 tokens, a quarter of them padding; each takes a given number of seconds."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
@@ -37,7 +37,7 @@ class Loader:
 def test_a_loader_that_needs_three_times_as_long_as_a_step_is_waited_for(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, making: float, least: float, most: float
 ) -> None:
-    """Steps of 20 ms; two of three parts of the time are without a batch."""
+    """Steps of 20 ms; for two thirds of the time there is no batch."""
     fake = SimpleNamespace(prepare=lambda cfg: None, training_pipeline=lambda cfg, prepared: Loader(making))
     monkeypatch.setattr(script, "from_config", fake)
     monkeypatch.setattr(script, "parse", SimpleNamespace(check=lambda cfg: None))

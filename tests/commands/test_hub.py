@@ -1,4 +1,4 @@
-"""Models by name, against a local server that speaks the Hub's API: downloads, commits, cache, errors."""
+"""Models by name, against a local server with the Hub's API: downloads, commits, cache, errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAME = "hub:ada/tiny"
 
 @pytest.fixture
 def hub(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """Holds the finished run's export as ada/tiny; the cache is empty."""
+    """The server has the finished run's export as ada/tiny; the cache is empty."""
     hub = Hub()
     server = start(hub)
     constants = huggingface_hub.constants
@@ -51,7 +51,7 @@ def hub(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def changed(files: dict[str, bytes]) -> dict[str, bytes]:
-    """The next commit of a model: every weight is larger."""
+    """Returns the next commit of a model, in which every weight is larger."""
     larger = {name: tensor + 1 for name, tensor in load(files["model.safetensors"]).items()}
     return files | {"model.safetensors": save(larger)}
 
@@ -137,7 +137,7 @@ def test_without_network_the_cache_is_used(hub: Hub, monkeypatch: pytest.MonkeyP
     pinned = pin(NAME)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"the cache does not hold it, and HF_HUB_OFFLINE forbids downloads"):
-        load_pretrained(NAME)  # its weights are not there
+        load_pretrained(NAME)  # its weights are missing
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     load_pretrained(NAME)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)

@@ -1,4 +1,4 @@
-"""Runs that begin with another model's weights: other pieces, another length, other distances, another objective."""
+"""Runs that start from another model's weights: another vocabulary, length, position scheme or objective."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def outputs(config: EncoderConfig, params: Params, ids: np.ndarray) -> tuple[np.
 
 
 def test_text_of_shared_pieces_is_read_as_before(source: SourceModel, tmp_path: Path) -> None:
-    """The new tokenizer has the old pieces in another order, and others between them."""
+    """The new vocabulary has the old tokens in another order, with others between them."""
     tokens = [*TOKENS[:5], "dead", *reversed(TOKENS[5:]), "##bed", "face"]
     new = wordpiece(tmp_path, tokens)
     config = dataclasses.replace(SMALL, vocab_size=new.size)
@@ -95,7 +95,9 @@ def test_text_of_shared_pieces_is_read_as_before(source: SourceModel, tmp_path: 
     hidden, logits = outputs(SMALL, source.params, ids)
     new_hidden, new_logits = outputs(config, params, shared[ids])
     assert np.array_equal(new_hidden, hidden)
-    assert np.allclose(new_logits[..., shared], logits, rtol=0, atol=1e-5)  # a product with another number of columns
+    assert np.allclose(
+        new_logits[..., shared], logits, rtol=0, atol=1e-5
+    )  # a matrix product with another number of columns
     table, bias = flatten_tree(params)[WORDS], params["mlm_head"]["bias"]
     old_table, old_bias = flatten_tree(source.params)[WORDS], source.params["mlm_head"]["bias"]
     assert np.array_equal(table[shared], old_table) and np.array_equal(bias[shared], old_bias)
@@ -113,7 +115,7 @@ def test_a_tiled_table_leaves_short_rows_as_they_were(source: SourceModel) -> No
     assert np.array_equal(tiled, before)
     table = flatten_tree(refitted(source, long))[POSITIONS]
     assert np.array_equal(table, flatten_tree(source.params)[POSITIONS][np.arange(30) % 12])
-    spread = refitted(source, long, how="interpolate")  # here only the first token stands where it stood
+    spread = refitted(source, long, how="interpolate")  # here only the first token has its old position
     old, new = flatten_tree(source.params)[POSITIONS], flatten_tree(spread)[POSITIONS]
     assert np.array_equal(new[[0, 29]], old[[0, 11]]) and not np.allclose(new[1], old[1])
 
@@ -141,7 +143,7 @@ def test_far_distances_share_the_outermost_row(buckets: int, tmp_path: Path) -> 
     before, after = flatten_tree(source.params)[path], flatten_tree(refitted(source, new))[path]
     assert np.array_equal(flatten_tree(refitted(source, old))[path], before)
     assert len(after) == 2 * attention_span(new)
-    # with a row a distance, every one; with buckets, those that have rows of their own in both tables
+    # with one row per distance, all rows; with buckets, the rows that exist in both tables
     near = np.arange(-40, 40) if not buckets else np.arange(-4, 5)
     assert np.array_equal(after[distance_bucket(near, new)], before[distance_bucket(near, old)])
     ends = np.array([-39, 39])
@@ -183,7 +185,7 @@ def test_what_may_change_is_said() -> None:
 
 @pytest.mark.parametrize("sharing", ["embeddings", "gdes", "none", "all"])
 def test_the_first_of_several_networks_is_filled(sharing: str, source: SourceModel) -> None:
-    """ELECTRA's discriminator from an encoder; the generator has what it shares with it, and else its own draw."""
+    """ELECTRA's discriminator from an encoder; the generator shares weights with it and draws the rest."""
     padded = dataclasses.replace(SMALL, padded_vocab_size=64)
     generator = padded if sharing == "all" else dataclasses.replace(padded, intermediate_size=8)
     towers = RtdNetworksConfig(generator, padded, sharing)
@@ -218,7 +220,7 @@ FIRST: dict[str, float] = {}
 
 
 def only_evaluated(run: RunContext, state: TrainState) -> tuple[TrainState, dict]:
-    """In place of training: the held-out figures of the weights that a run begins with."""
+    """Replaces training: evaluates the initial weights of a run."""
     program = run.programs[0]
     with jax.set_mesh(run.mesh):
         metrics = dict(program.evaluate(state.params, run.frozen))

@@ -13,7 +13,7 @@ TOKENIZER: Any = types.SimpleNamespace(tokens=["pad", "cls", "sep", "a", "b", "c
 
 
 def batch() -> dict[str, np.ndarray]:
-    """A row of two pairs and a row of one, each of room for three."""
+    """A row of two pairs and a row of one pair; each row can hold three."""
     return {
         "input_ids": np.asarray([[1, 3, 2, 4, 2, 1, 5, 2, 5, 2], [1, 3, 2, 3, 2, 0, 0, 0, 0, 0]]),
         "segment_ids": np.asarray([[1] * 5 + [2] * 5, [1] * 5 + [0] * 5]),

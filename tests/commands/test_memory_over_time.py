@@ -1,4 +1,4 @@
-"""scripts/memory_over_time.py: what it reads of a process, growth and chart."""
+"""scripts/memory_over_time.py: the values that it reads of a process, growth and chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/memory_table.py: FLOPs with loops counted by their lengths, and a table of a tiny model."""
+"""scripts/memory_table.py: FLOPs with loops counted by their lengths, and the table of a tiny model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def script() -> ModuleType:
 
 
 def test_products_in_loops_count_as_often_as_they_run(script: ModuleType) -> None:
-    """3 layers of [5, 4] x [4, 4] forwards; backwards as much again for the weights, and for the input of each."""
+    """3 layers of [5, 4] x [4, 4] forward; backward the same again for the weights and for the inputs."""
 
     def loss(weights: jax.Array, first: jax.Array, remat: bool) -> jax.Array:
         def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
@@ -41,7 +41,7 @@ def test_products_in_loops_count_as_often_as_they_run(script: ModuleType) -> Non
 def test_a_line_a_policy_over_the_one_that_recomputes_nothing(
     lab: Lab, script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """State and step added up, in GiB; FLOPs over the least."""
+    """The sum of state and step, in GiB; FLOPs relative to the least."""
 
     def measure(cfg: ConfigDict) -> object:
         full = cfg.model.remat == "full"
@@ -57,7 +57,7 @@ def test_a_line_a_policy_over_the_one_that_recomputes_nothing(
     assert "| none | 1.00 | 9.0 | 5.0 |" in output and "| full | 1.33 | 2.0 | 1.5 |" in output
 
 
-@pytest.mark.long  # in short: above
+@pytest.mark.long  # the test above is a short version
 def test_the_table_of_a_tiny_model(
     lab: Lab,
     script: ModuleType,
@@ -65,7 +65,7 @@ def test_the_table_of_a_tiny_model(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Recomputing all costs a third of the layers' products more, and memory falls."""
+    """Recomputing everything costs a third more of the layers' products, and memory falls."""
     out = tmp_path / "table.md"
     monkeypatch.setattr(script, "GIB", 2.0**20)  # the model is tiny
     arguments = ["--config", str(lab.config), "--sizes", "", "--rows", "64", "--length", "64", "--out", str(out)]

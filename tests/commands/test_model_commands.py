@@ -29,7 +29,7 @@ def run(*arguments: object) -> int:
 
 
 def say(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
-    """What comes on the standard input."""
+    """Sets the standard input."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
 
 
@@ -64,7 +64,7 @@ def test_fill_mask_from_the_standard_input(export: Path, capsys: Capture, monkey
 
 
 def test_fill_mask_shows_what_the_network_says(export: Path, capsys: Capture) -> None:
-    """Two masks in a sentence, all of its batch padded: the shares are those of a plain forward pass."""
+    """Two masks in a sentence, in a padded batch: the probabilities are those of a plain forward pass."""
     sentence = "the [MASK] sees the [MASK] ."
     assert run("fill-mask", sentence, "the [MASK] " * 9, "--model", export, "--jsonl", "--top-k", 4) == 0
     output = json.loads(capsys.readouterr().out.splitlines()[0])["masks"]
@@ -226,7 +226,7 @@ def test_embed_writes_one_vector_a_text(export: Path, tmp_path: Path, capsys: Ca
 
 
 def test_similarity_is_that_of_the_vectors_that_embed_writes(export: Path, tmp_path: Path, capsys: Capture) -> None:
-    """Spearman and Pearson of cosines as scipy has them; no two cosines are equal."""
+    """Spearman and Pearson correlation of cosines agree with scipy; no two cosines are equal."""
     pairs = list(itertools.combinations((*SENTENCES, "a stone", "the sea"), 2))
     gold = np.random.default_rng(0).integers(0, 6, len(pairs))
     lines = [

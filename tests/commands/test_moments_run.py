@@ -1,4 +1,4 @@
-"""A run with moments in bfloat16: killed and taken up again, and what it says of its memory."""
+"""A run with bfloat16 moments: killed and resumed, and the memory that it reports."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def weights(workdir: Path) -> str:
     return hashlib.sha256((workdir / "export" / "model.safetensors").read_bytes()).hexdigest()
 
 
-@pytest.mark.long  # in short: tests/training/test_moments.py
+@pytest.mark.long  # tests/training/test_moments.py is a short version
 def test_a_killed_run_goes_on_with_the_same_rounding(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """P1: saved in bfloat16, rounded by the number of the update and not by a generator of the process."""
+    """P1: saved in bfloat16, rounded by the number of the step and not by a generator of the process."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert lab.run("pretrain", "--workdir", whole, HALF) == 0
     advance = logging.Console.advance
@@ -46,7 +46,7 @@ def test_a_killed_run_goes_on_with_the_same_rounding(
 
 @pytest.mark.long
 def test_a_dry_run_tells_the_smaller_state(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    """Weights and two moments: 12 bytes a parameter, or 8."""
+    """Weights and two moments: 12 bytes per parameter, or 8."""
     sizes = []
     for options in ([], [HALF]):
         wide = "--config.model.intermediate_size=4096"

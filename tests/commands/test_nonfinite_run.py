@@ -1,4 +1,4 @@
-"""A run whose loss is no number at one batch, from the command line to the files that it leaves (P21, P22, P23, P7)."""
+"""A run with a non-finite loss at one batch, from the command line to the files that it writes (P21, P22, P23, P7)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_batch_without_a_loss_is_reported_and_may_be_left_out(
         assert written["input_ids"].shape == (8, 32) and json.loads(str(written["report"]))["loss"] == "nan"
     assert trained(run)[-1]["step"] == 5
 
-    # As the message says: the same command with that batch left out.
+    # As the message says: the same command without that batch.
     assert lab.run("pretrain", "--workdir", run, *QUIET, "--config.train.skip_batches=5") == 0
     assert "train.skip_batches: [] -> ['5']" in capsys.readouterr().out
     assert trained(run)[-1]["step"] == 8 and np.isfinite(trained(run)[-1]["train/loss"])
@@ -70,7 +70,7 @@ def test_a_batch_without_a_loss_is_reported_and_may_be_left_out(
 def test_a_batch_without_a_loss_is_skipped_or_gone_round(
     lab: Lab, tmp_path: Path, poisoned: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The loop does; what is asked here is whether the keys reach it."""
+    """The loop is tested elsewhere; this test checks that the keys reach it."""
     skipped, never = tmp_path / "skipped", tmp_path / "never"
     assert lab.run("pretrain", "--workdir", skipped, *QUIET, "--config.train.on_nonfinite=skip") == 0
     assert "skipped a batch: loss is nan at step 6 (batch 5;" in capsys.readouterr().out
@@ -99,7 +99,7 @@ def test_a_batch_without_a_loss_is_skipped_or_gone_round(
 def test_a_gpu_is_deterministic_only_if_xla_is_told(
     monkeypatch: pytest.MonkeyPatch, lab: Lab, flags: str, right: bool
 ) -> None:
-    """P7: what cannot be vouched for does not start."""
+    """P7: a run that cannot be deterministic does not start."""
     cfg = load_config(str(lab.config))
     monkeypatch.setenv("XLA_FLAGS", flags)
     monkeypatch.setattr(platform.jax, "default_backend", lambda: "gpu")

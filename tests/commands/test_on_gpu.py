@@ -1,4 +1,4 @@
-"""scripts/on_gpu.py: its jobs are commands that exist, what is done is not done again, and the table shows targets."""
+"""scripts/on_gpu.py: its jobs are existing commands, finished jobs are not repeated, and the table shows targets."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_jobs_run_once_failures_are_reported_and_targets_shown(
     assert "the numbers mean nothing" in table
 
     run(script, monkeypatch, "--out", tmp_path, "--smoke", *only)
-    assert len(started) == 2  # what failed is tried again, what is done is not
+    assert len(started) == 2  # failed jobs run again, finished ones do not
     assert (
         run(script, monkeypatch, "--out", tmp_path, "--smoke", "--only", "bert-base-no", "--again", "bert-base-no") == 0
     )

@@ -39,9 +39,9 @@ def last_loss(workdir: Path) -> tuple[int, float]:
     return next((line["step"], line["train/loss"]) for line in reversed(lines) if "train/loss" in line)
 
 
-@pytest.mark.long  # in short: the batches themselves, in tests/data/test_packed.py
+@pytest.mark.long  # tests/data/test_packed.py tests the batches themselves
 def test_a_packed_run_resumes_exactly(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P1, P4, P8: in the first epoch, in the second and in the fourth; rows are packed anew in each."""
+    """P1, P4, P8: in the first epoch, in the second and in the fourth; sequences are packed again in each."""
     whole, stopped = lab.folder / "packed", lab.folder / "packed and stopped"
     assert lab.run("pretrain", "--workdir", whole, *PACKED, *RARELY) == 0
     for step in (1, 8, 17):

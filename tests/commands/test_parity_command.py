@@ -1,4 +1,4 @@
-"""The table of `bertjax parity`, and what makes it fail."""
+"""The table of `bertjax parity`, and the differences that make it fail."""
 
 from __future__ import annotations
 

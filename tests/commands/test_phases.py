@@ -1,4 +1,4 @@
-"""Rows that grow in length and in number: one run, resumable in either, equal to one that was never stopped."""
+"""Sequences that grow in length and in number: one run, resumable in each phase, equal to one that never stopped."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ LONGER = (
 def test_a_longer_context_in_one_run(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """ModernBERT's phases: a run stopped at the border ends as one that was not, with the last base."""
+    """ModernBERT's phases: a run that stopped between phases ends like one that did not, with the last RoPE base."""
     assert lab.run("pretrain", "--workdir", tmp_path / "whole", *LONGER) == 0
     with monkeypatch.context() as patch, pytest.raises(Crash):
         crash_after(patch, 5)

@@ -41,13 +41,13 @@ def records(path: Path | str) -> list[dict[str, Any]]:
 
 
 def model_of(finished: Finished, folder: Path, head: str, labels: tuple[str, ...]) -> Path:
-    """The tokenizer of the finished run, and a random model for a task."""
+    """Returns a folder with the tokenizer of the finished run and a random model for a task."""
     export = finished.workdir / "export"
     source = load_pretrained(export)
     config = dataclasses.replace(source.config, labels=labels)
     heads = ("pooler", head) if head == "sequence_classification" else (head,)
     params = random_params(config, heads)
-    if len(labels) == 2 and head == "sequence_classification":  # each of them for half of the sentences
+    if len(labels) == 2 and head == "sequence_classification":  # each label for half of the sentences
         tokenizer, bias = load_tokenizer(export), params["sequence_head"]["output"]["bias"]
         model = PretrainedModel(config, params, heads)
         outputs = [model([tokenizer.encode_with_specials(text)]).sequence_logits for text in sentences(9, 1)]
@@ -173,7 +173,7 @@ def test_a_classifier_labels_and_a_task_reads_it(classifier: Path, tmp_path: Pat
 
 
 def test_answers_of_a_language_model(tmp_path: Path, capsys: Capture) -> None:
-    """By id and by text, with chatter; no model is read."""
+    """By id and by text, with extra words in the answers; no model is loaded."""
     corpus = [{"id": i, "text": f"text {i}"} for i in range(8)]
     answers: list[dict[str, Any]] = [
         {"id": 0, "label": "Positive.", "confidence": 0.95},
@@ -299,7 +299,7 @@ def get_config():
 def test_from_silver_labels_to_a_run_and_its_predictions(
     classifier: Path, finished: Finished, tmp_path: Path, capsys: Capture
 ) -> None:
-    """The report tells of the labels; the run, its export and its own evaluation say the same of the same texts."""
+    """The report describes the labels; the run, its export and its evaluation agree on the same texts."""
     texts = sorted(set(sentences(200, 8)))
     (tmp_path / "t.txt").write_text("\n".join(texts) + "\n")
     silver, gold = tmp_path / "silver.jsonl", tmp_path / "gold.tsv"

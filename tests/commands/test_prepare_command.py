@@ -1,4 +1,4 @@
-"""`bertjax prepare` on text that is not as it should be: what is left out is told, and told again from the cache."""
+"""`bertjax prepare` on malformed text: omissions are reported, and reported again when the cache is used."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def dirty(lab: Lab, tmp_path: Path) -> list[str]:
 
 
 def test_what_is_left_out_is_told(lab: Lab, dirty: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """P28: each row of bad input is a count, on the terminal and in the prepared folder."""
+    """P28: each kind of bad input is counted, on the terminal and in the prepared folder."""
     output = [
         "1 documents left out, whose text came before (data.deduplicate)",
         "1 documents left out, shorter than data.min_chars",
@@ -43,7 +43,7 @@ def test_what_is_left_out_is_told(lab: Lab, dirty: list[str], tmp_path: Path, ca
         "1 lines with invalid UTF-8, replaced by U+FFFD",
         "1 control characters removed",
     ]
-    for _ in range(2):  # made, and from the cache
+    for _ in range(2):  # prepared, and read from the cache
         assert lab.run("prepare", *dirty) == 0
         printed = capsys.readouterr().out
         assert [line.strip() for line in printed.splitlines() if line.strip() in output] == output
@@ -53,7 +53,7 @@ def test_what_is_left_out_is_told(lab: Lab, dirty: list[str], tmp_path: Path, ca
 
 
 def test_filters_are_part_of_what_a_corpus_and_its_tokenizer_are(lab: Lab, dirty: list[str], tmp_path: Path) -> None:
-    """P30: neither is taken from the cache for another filter."""
+    """P30: neither is read from the cache of another filter."""
     assert lab.run("prepare", *dirty) == 0
     assert lab.run("prepare", *dirty, "--config.data.scripts=") == 0
     assert len(list((tmp_path / "cache" / "corpora").iterdir())) == 2

@@ -1,4 +1,4 @@
-"""The whole road on a tiny corpus: train, stop, resume, export, load elsewhere."""
+"""The whole workflow on a tiny corpus: train, stop, resume, export, load with other libraries."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_run_leaves_what_the_design_promises(finished: Finished) -> None:
 def test_evaluation_knows_the_unigram_entropy(finished: Finished) -> None:
     evaluations = [record for record in records(finished.workdir) if "eval/mlm_loss" in record]
     assert [record["step"] for record in evaluations] == [4, 8]
-    # fixed rows and masks: guessing by frequency costs the same at every evaluation
+    # the evaluation batches and masks are fixed: guessing by frequency costs the same at every evaluation
     assert evaluations[0]["eval/mlm_unigram_loss"] == evaluations[1]["eval/mlm_unigram_loss"]
     assert 1.0 < evaluations[0]["eval/mlm_unigram_loss"] < np.log(120)
 
@@ -89,7 +89,7 @@ def test_tokenizer_ids_equal_those_of_the_export(finished: Finished) -> None:
 
 
 class Crash(RuntimeError):
-    """What stands for a killed process: nothing after it runs but the interpreter's own clean-up."""
+    """Simulates a killed process: only the interpreter's clean-up runs after it."""
 
 
 def crash_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
@@ -107,7 +107,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(
     lab: Lab, finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workdir = lab.folder / "resumed"
-    for step in (3, 6, 7):  # three times: a bug in what is restored may need a second resume to show
+    for step in (3, 6, 7):  # three times: an error in the restored state may show only after a second resume
         with monkeypatch.context() as patch, pytest.raises(Crash):
             crash_after(patch, step)
             lab.run("pretrain", "--workdir", workdir)
@@ -123,7 +123,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(
 def test_pieces_of_several_updates_are_the_same_run_stopped_or_not(
     lab: Lab, finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`train.steps_per_dispatch`: every update's loss, and by a crash within a piece to the last bit."""
+    """`train.steps_per_dispatch`: the loss of every step, bit-exact also across a crash within a group of steps."""
     arguments = ["--config.train.steps_per_dispatch=2", "--config.checkpoint.interval_steps=4"]
     whole, stopped = lab.folder / "pieces", lab.folder / "pieces-stopped"
     assert lab.run("pretrain", "--workdir", whole, *arguments) == 0
@@ -266,12 +266,12 @@ def test_changed_text_is_refused(lab: Lab, tmp_path: Path, capsys: pytest.Captur
 def test_weights_come_from_an_export_or_a_work_folder(
     lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steps = ["--config.train.num_steps=1"]  # all of it warmup: the one step has rate 0
+    steps = ["--config.train.num_steps=1"]  # all steps are warmup: the only step has rate 0
     for name, source in (("export", finished.workdir / "export"), ("workdir", finished.workdir)):
         workdir = tmp_path / name
         assert lab.run("pretrain", "--workdir", workdir, f"--config.init_from={source}", *steps) == 0
         assert weights_digest(workdir) == weights_digest(finished.workdir)
-    cased = [*steps, "--config.data.lowercase=false"]  # as many pieces, but not the same
+    cased = [*steps, "--config.data.lowercase=false"]  # as many tokens, but other ones
     assert lab.run("pretrain", "--workdir", tmp_path / "y", f"--config.init_from={finished.workdir}", *cased) == 2
     assert "other tokens than data.tokenizer has" in capsys.readouterr().err
     other = ["--config.model.num_layers=3", *steps]

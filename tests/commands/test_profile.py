@@ -1,4 +1,4 @@
-"""`profile.steps`: the files of a trace of a real run, as TensorBoard and Perfetto want them."""
+"""`profile.steps`: trace files of a real run, as TensorBoard and Perfetto read them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def events_of(file: Path) -> list[tuple[str, dict[str, object]]]:
 def test_a_trace_has_the_operations_of_its_updates_and_of_no_others(
     lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every operation of the step's program runs as often in either of two updates."""
+    """Every operation of the step's program runs equally often in each of two steps."""
     options = ["--config.profile.steps=5:6", "--config.export.at_end=false"]
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *options) == 0
     output = capsys.readouterr().out
@@ -40,6 +40,6 @@ def test_a_trace_has_the_operations_of_its_updates_and_of_no_others(
 
     with gzip.open(folder / "perfetto_trace.json.gz") as file:
         trace = json.load(file)
-    assert "metadata" not in trace  # which Perfetto does not like
+    assert "metadata" not in trace  # Perfetto does not accept it
     shown = Counter(event.get("name") for event in trace["traceEvents"] if event.get("ph") == "X")
     assert shown["train"] == 2 and set(counts) <= set(shown)

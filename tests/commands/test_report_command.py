@@ -1,4 +1,4 @@
-"""`report.html` as the command line makes it: while a run trains, when it resumes, when it is broken, afterwards."""
+"""`report.html` from the command line: during training, after a resume, from damaged files, and after the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a task: confusion, classes and, of several seeds, their mean and spread."""
+"""The report of a task: confusion matrix, classes and, of several seeds, mean and standard deviation."""
 
 from __future__ import annotations
 

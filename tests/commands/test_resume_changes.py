@@ -1,4 +1,4 @@
-"""What may change when a run is taken up again, key by key, and whose checkpoints those are (P29, P15)."""
+"""Which keys may change when a run resumes, and which run owns the checkpoints (P29, P15)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bertjax.config.overrides import apply_overrides, declared, flatten, load_co
 from bertjax.errors import UserError
 from bertjax.experiment.workdir import changed_keys, require_same_run, write_config
 
-# How the same run is computed, watched, kept and told: not what it is. All else makes another run. There is no third
-# class of changes that need a flag.
+# How a run is computed, observed, stored and reported; it stays the same run. Any other key makes another run.
+# There is no third class of changes that need a flag.
 MAY_CHANGE = {
     "": "platform deterministic compile_cache dry_run init_from init_embeddings init_positions init_growth",
     "objective.distillation": "teacher",
@@ -41,7 +41,7 @@ TEXT = {"train.phases": "9:data.seq_len=64", "optimizer.lr_mults": "a=1"}
 
 
 def another(key: str) -> str:
-    """A value that is not the default, of the declared type, as one writes it."""
+    """Returns a value that is not the default, of the declared type, as one writes it."""
     default, each = KEYS[key], declared()[key]
     numbers = [str(default + 1), str(default / 2)] if type(default) in (int, float) else []
     for text in (TEXT.get(key, "57"), *numbers, "true", "false", "0.5", "3", *each.choices, "other"):
@@ -55,7 +55,7 @@ def another(key: str) -> str:
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a run that has saved something."""
+    """Returns the work directory of a run that has saved a checkpoint."""
     folder = tmp_path_factory.mktemp("run")
     write_config(folder, base_config())
     (folder / "checkpoints" / "3").mkdir(parents=True)
@@ -63,7 +63,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def changed(key: str) -> ConfigDict:
-    """One key and none that follows it."""
+    """Changes one key and none that derives from it."""
     cfg = apply_overrides(base_config(), [f"--config.{key}={another(key)}"])
     for other, value in flatten(cfg).items():
         if value != KEYS[other] and other != key:
@@ -81,7 +81,7 @@ def test_every_key_that_may_change_is_a_key() -> None:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_change_of_one_key_is_allowed_and_told_or_refused_by_name(key: str, workdir: Path) -> None:
-    """P29, and of a checkpoint that was copied into the folder, P15."""
+    """P29; and P15 for a checkpoint that was copied into the folder."""
     cfg = changed(key)
     now, meta = flatten(cfg), {"config": KEYS}
     assert [each for each in KEYS if now[each] != KEYS[each]] == [key]
@@ -92,7 +92,7 @@ def test_every_change_of_one_key_is_allowed_and_told_or_refused_by_name(key: str
     with pytest.raises(UserError) as caught:
         changed_keys(workdir, cfg)
     assert f"({key}: {KEYS[key]} there, {now[key]} here)" in str(caught.value)
-    if key in ("data.sources", "data.eval_sources", "data.tokenizer"):  # the digests of what was read speak for them
+    if key in ("data.sources", "data.eval_sources", "data.tokenizer"):  # the digests of the files identify them
         require_same_run(workdir, 3, meta, cfg)
         return
     with pytest.raises(UserError, match=r"the checkpoint of step 3 .* belongs to another run"):
@@ -121,12 +121,12 @@ def test_changes_that_no_array_shows_are_refused_from_the_command_line(
     assert {path: path.stat().st_mtime_ns for path in finished.workdir.rglob("*") if path.is_file()} == before
 
 
-# -- whose checkpoints -------------------------------------------------------------------------------------------------
+# -- owners of checkpoints ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def begun(lab: Lab, finished: Finished, tmp_path: Path) -> Path:
-    """A work folder of another seed, which has no checkpoint yet."""
+    """Returns a work directory of another seed, which has no checkpoint yet."""
     cfg = apply_overrides(load_config(str(lab.config)), ["--config.seed=1"])
     write_config(tmp_path / "begun", cfg)
     shutil.copytree(finished.workdir / "tokenizer", tmp_path / "begun" / "tokenizer")
@@ -168,7 +168,7 @@ def test_checkpoints_that_nobody_owns_are_refused(
 
 
 def edited(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """config.json as another version would have written it."""
+    """Writes config.json as another version would have written it."""
     stored = json.loads((folder / "config.json").read_text())
     change(stored)
     (folder / "config.json").write_text(json.dumps(stored))
@@ -184,7 +184,7 @@ def copied(finished: Finished, tmp_path: Path) -> Path:
 def test_a_key_of_another_version_is_named(
     lab: Lab, copied: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A newer version's key may mean another model: nothing is guessed."""
+    """A newer version's key may mean another model, so no value is assumed."""
     edited(copied, lambda stored: stored["model"].update(future_norm="deep"))
     out = ["--out", copied / "out"] if command == "export" else []
     assert lab.run(command, "--workdir", copied, *out) == 2
@@ -196,7 +196,7 @@ def test_a_key_of_another_version_is_named(
 def test_a_key_that_is_younger_than_the_run_has_its_default(
     lab: Lab, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An older version wrote neither; such a run had the default, and goes on with no other value."""
+    """An older version did not write the key; such a run used the default, and resumes with no other value."""
     edited(copied, lambda stored: (stored["train"].pop("spike_factor"), stored["data"].pop("packing")))
     assert lab.run("pretrain", "--workdir", copied, "--config.data.packing=best_fit") == 2
     assert "data.packing: none there, best_fit here" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""scripts/same_losses.py: its verdict, and a very short run of each way to compute."""
+"""scripts/same_losses.py: its verdict, and a very short run of each implementation."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_the_verdict_is_two_standard_errors_of_the_difference_of_means(script: M
 def test_very_short_runs_learn_the_same(
     lab: Lab, script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Sanity only: the real comparison takes three ways, three seeds and 1,000 updates."""
+    """A sanity check: the real comparison takes three implementations, three seeds and 1,000 steps."""
 
-    def run(command: list[str], **_: object) -> SimpleNamespace:  # in this process: another costs ten seconds
+    def run(command: list[str], **_: object) -> SimpleNamespace:  # in this process: another one costs ten seconds
         start = command.index("pretrain")
         assert command[1:start] == (
             [script.__file__, "run-plain"] if "float32" in " ".join(command) else ["-m", "bertjax"]
@@ -56,7 +56,7 @@ def test_very_short_runs_learn_the_same(
     assert set(losses) == set(script.WAYS)
     assert 2.0 < losses["plain"] < 5.0 and all(abs(loss - losses["plain"]) < 0.1 for loss in losses.values())
 
-    monkeypatch.setattr(script.subprocess, "run", None)  # the same command again: everything is done
+    monkeypatch.setattr(script.subprocess, "run", None)  # the same command again: all jobs are finished
     assert script.main() == 0
 
 
@@ -67,7 +67,7 @@ def test_the_plain_dropout_is_that_of_jax(script: ModuleType, monkeypatch: pytes
     from bertjax import cli
     from bertjax.models import dropout as home
 
-    monkeypatch.setattr(home, "dropout", home.dropout)  # put back afterwards
+    monkeypatch.setattr(home, "dropout", home.dropout)  # restored afterwards
     monkeypatch.setattr(cli, "main", lambda arguments: arguments == ["pretrain"])
     assert script.run_plain(["pretrain"])
     key, ones = jax.random.key(0), jnp.ones((64, 64))

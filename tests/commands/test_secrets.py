@@ -1,4 +1,4 @@
-"""What the environment holds is told to nobody (section 7 of the promises)."""
+"""No output contains the environment (section 7 of the promises)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def canary(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def holding(*folders: Path) -> list[str]:
-    """The files below that hold the canary in their bytes or their names."""
+    """Returns the files below that have the canary in their bytes or their names."""
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     assert len(files) > 10
     return [str(path) for path in files if CANARY in path.name or CANARY.encode() in path.read_bytes()]
@@ -31,7 +31,7 @@ def holding(*folders: Path) -> list[str]:
 def test_no_file_of_a_run_holds_the_environment(
     lab: Lab, tmp_path: Path, canary: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Config, figures, events, checkpoints, export, cache, and all that is printed by us or by libraries."""
+    """Config, metrics, events, checkpoints, export, cache, and everything that we or libraries print."""
     cache = tmp_path / "cache"
     assert lab.run("pretrain", "--workdir", tmp_path / "run", EVENTS, f"--config.data.cache_dir={cache}") == 0
     result = {path.name for path in (tmp_path / "run").iterdir()}

@@ -1,4 +1,4 @@
-"""Two processes of four virtual devices each train one model through gloo: killed, stopped, moved to one process."""
+"""Two processes with four virtual devices each train one model through gloo: killed, stopped, moved to one process."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from lab import Finished, Lab
 from bertjax.errors import UserError
 
 PEER_TIMEOUT = 8
-"""Seconds until a silent process is taken for dead; a busy machine may keep one waiting for a few."""
-PATIENCE = 300  # seconds until a test gives up
+"""Seconds until a silent process counts as dead; a busy machine may delay one by a few."""
+PATIENCE = 300  # seconds until a test fails
 SETTINGS = [
     "--config.mesh.data=-1",
     "--config.model.num_layers=1",
     "--config.train.compute_dtype=float32",
     "--config.train.num_steps=100000",
     "--config.train.log_interval_steps=1",
-    "--config.schedule.name=constant",  # the same rates however long the run is
+    "--config.schedule.name=constant",  # the same rates for any length of the run
     "--config.schedule.warmup_steps=0",
     "--config.optimizer.learning_rate=1e-3",
     "--config.eval.interval_steps=0",
@@ -37,7 +37,7 @@ SETTINGS = [
     "--config.export.at_end=false",
     "--config.checkpoint.interval_steps=4",
 ]
-QUICK = [  # half of the time goes into compiling
+QUICK = [  # half of the time is compilation
     "--config.model.hidden_dropout=0",
     "--config.model.attention_dropout=0",
     "--config.data.example_format=block",
@@ -45,7 +45,7 @@ QUICK = [  # half of the time goes into compiling
 
 
 class Member(NamedTuple):
-    """One of several processes, and what it says."""
+    """One of several processes, and its output."""
 
     process: subprocess.Popen
     out: Path
@@ -63,7 +63,7 @@ Launch = Callable[..., list[Member]]
 
 @pytest.fixture
 def launch(lab: Lab, tmp_path: Path) -> Iterator[Launch]:
-    """`launch(workdir, 2, 4)` starts two processes with four devices each; whatever still runs at the end is killed."""
+    """`launch(workdir, 2, 4)` starts two processes with four devices each; the end kills those that still run."""
     started: list[Member] = []
 
     def start(workdir: Path, count: int, devices: int, *arguments: str, last: Sequence[str] = ()) -> list[Member]:
@@ -105,7 +105,7 @@ def _free_port() -> int:
 
 
 def losses(workdir: Path) -> dict[int, float]:
-    """By step, as far as they are written."""
+    """Returns the losses by step, as far as they are written."""
     path = workdir / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     records = [json.loads(line) for line in lines if line.endswith("\n")]
@@ -118,7 +118,7 @@ def checkpoints(workdir: Path) -> list[int]:
 
 
 def wait_for(members: list[Member], condition: Callable[[], object]) -> None:
-    """Until `condition` holds; fails with what they said if one of them ends before."""
+    """Waits until `condition` holds; fails with the output of the processes if one of them ends before."""
     end = time.monotonic() + PATIENCE
     while not condition():
         ended = [member for member in members if member.process.poll() is not None]
@@ -127,7 +127,7 @@ def wait_for(members: list[Member], condition: Callable[[], object]) -> None:
 
 
 def kill_one(members: list[Member], victim: int, how: signal.Signals) -> float:
-    """Kills or halts one of two; seconds until the other one has ended."""
+    """Kills or halts one of two processes; returns the seconds until the other one ends."""
     other = members[1 - victim]
     began = time.monotonic()
     members[victim].process.send_signal(how)
@@ -144,7 +144,7 @@ def near(actual: float, expected: float) -> bool:
 
 @pytest.mark.long
 def test_a_signal_to_one_of_two_stops_both_and_one_process_goes_on(lab: Lab, launch: Launch, tmp_path: Path) -> None:
-    """P14 (two processes) and the promise that another number of hosts changes no loss but by rounding."""
+    """P14 (two processes), and the promise that another number of hosts changes losses only by rounding."""
     workdir = tmp_path / "run"
     pair = launch(workdir, 2, 4, *QUICK)
     wait_for(pair, lambda: checkpoints(workdir) and max(losses(workdir), default=0) >= 5)
@@ -155,7 +155,7 @@ def test_a_signal_to_one_of_two_stops_both_and_one_process_goes_on(lab: Lab, lau
     assert "8 x cpu of 2 processes" in pair[0].out.read_text() and "step 1/" not in pair[1].out.read_text()
 
     by_two = losses(workdir)
-    shutil.rmtree(workdir / "checkpoints" / str(step))  # so that some steps are made twice
+    shutil.rmtree(workdir / "checkpoints" / str(step))  # so that some steps run twice
     (workdir / "metrics.jsonl").unlink()
     arguments = [*SETTINGS, *QUICK, f"--config.train.num_steps={step}"]
     assert lab.run("pretrain", "--workdir", workdir, *arguments) == 0  # one process, eight devices
@@ -170,7 +170,7 @@ def test_a_signal_to_one_of_two_stops_both_and_one_process_goes_on(lab: Lab, lau
 def test_the_loss_of_one_of_two_ends_both_and_changes_nothing(
     launch: Launch, tmp_path: Path, how: signal.Signals, victim: int
 ) -> None:
-    """P16: killed or halted while it trains; the restarted pair makes the same losses to the last bit."""
+    """P16: killed or halted during training; the restarted pair has bit-exact losses."""
     workdir = tmp_path / "run"
     pair = launch(workdir, 2, 4)
     wait_for(pair, lambda: checkpoints(workdir) and max(losses(workdir), default=0) >= 6)
@@ -189,7 +189,7 @@ def test_the_loss_of_one_of_two_ends_both_and_changes_nothing(
 @pytest.mark.long
 @pytest.mark.parametrize("first", [1, 2])
 def test_a_run_moves_between_one_and_two_processes(launch: Launch, tmp_path: Path, first: int) -> None:
-    """2 x 4 devices go on as 1 x 8, and the reverse; the measure is a run that was never stopped."""
+    """2 x 4 devices continue as 1 x 8, and the reverse; the reference is a run that never stopped."""
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     steps = ["--config.train.num_steps=24"]
     assert [member.ended() for member in launch(whole, first, 8 // first, *steps)] == [0] * first
@@ -199,7 +199,7 @@ def test_a_run_moves_between_one_and_two_processes(launch: Launch, tmp_path: Pat
         member.process.kill()
         member.ended()
     same_mesh, expected = losses(moved), losses(whole)
-    assert same_mesh == {each: expected[each] for each in same_mesh}  # to the last bit
+    assert same_mesh == {each: expected[each] for each in same_mesh}  # bit-exact
     assert [member.ended() for member in launch(moved, 3 - first, 8 // (3 - first), *steps)] == [0] * (3 - first)
     result = losses(moved)
     assert set(result) == set(expected) == set(range(1, 25))
@@ -208,7 +208,7 @@ def test_a_run_moves_between_one_and_two_processes(launch: Launch, tmp_path: Pat
 
 @pytest.mark.long
 def test_processes_that_differ_train_nothing_and_leave_nothing(launch: Launch, tmp_path: Path) -> None:
-    """Another learning rate on one of two: both say which, before the first step."""
+    """One of two processes has another learning rate: both report the key before the first step."""
     pair = launch(tmp_path / "run", 2, 2, *QUICK, last=["--config.optimizer.learning_rate=0.5"])
     assert [member.ended() for member in pair] == [2, 2]
     assert all("process 1: config.optimizer.learning_rate 0.5 instead of 0.001" in each.output() for each in pair)
@@ -247,7 +247,7 @@ SHARDED += ["--config.optimizer.ema_decay=0.9", "--config.train.microbatches=2",
 def test_memories_teachers_and_parts_of_weights_are_those_of_one_process(
     finished: Finished, launch: Launch, tmp_path: Path, kind: str
 ) -> None:
-    """What lies on several hosts beside rows: XLNet's memory, a frozen teacher, weights and averages in parts."""
+    """State of several hosts besides sequences: XLNet's memory, a frozen teacher, sharded weights and averages."""
     arguments = {"carry": CARRY, "sharded": SHARDED}.get(
         kind,
         [
@@ -268,14 +268,14 @@ def test_memories_teachers_and_parts_of_weights_are_those_of_one_process(
 
 
 def last_metrics(workdir: Path) -> dict[str, float]:
-    """The losses of every step, held-out ones too."""
+    """Returns the losses of every step, with held-out ones."""
     records = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return {f"{each['step']} {name}": each[name] for each in records for name in each if name.endswith("/loss")}
 
 
 @pytest.mark.long
 def test_two_processes_go_back_together_and_give_up_together(launch: Launch, tmp_path: Path) -> None:
-    """Rollback reads and writes the work folder: both must go back to the same checkpoint, and over the same batch."""
+    """Rollback uses the work directory: both must return to the same checkpoint and repeat the same batch."""
     arguments = ["--config.optimizer.learning_rate=1e37", "--config.train.on_nonfinite=rollback"]
     arguments += ["--config.train.max_nonfinite=2", "--config.checkpoint.interval_steps=1"]
     pair = launch(tmp_path / "run", 2, 2, *QUICK, *arguments)
@@ -285,7 +285,7 @@ def test_two_processes_go_back_together_and_give_up_together(launch: Launch, tmp
 
 
 def test_a_cache_that_is_not_shared_is_named(lab: Lab) -> None:
-    """What the others say when the first process's folders are not there."""
+    """The message of the other processes if they do not find the first process's folders."""
     from bertjax.config.overrides import load_config
     from bertjax.experiment.prepare_text import prepare_on_first_process
     from bertjax.runtime.process_group import ProcessGroup

@@ -30,7 +30,7 @@ def steps_saved(workdir: Path) -> list[int]:
 
 
 def signalling(number: int, function: Callable, before: bool = True, at: int = 1) -> Callable:
-    """`function`, and the signal before or behind its `at`-th call."""
+    """Returns `function` with the signal before or after its `at`-th call."""
     calls: list[int] = []
 
     def called(*arguments: Any, **named: Any) -> Any:
@@ -45,8 +45,8 @@ def signalling(number: int, function: Callable, before: bool = True, at: int = 1
     return called
 
 
-# What is interrupted, by which signal, and the step that is on the disk when the process has ended. The run goes on
-# from one to the next; saves are due at 2, 4, 6, 8, evaluations at 4 and 8.
+# Interrupted function, signal, and the step on the disk when the process has ended. The run continues
+# from one case to the next; saves are due at 2, 4, 6, 8, evaluations at 4 and 8.
 MOMENTS = [
     ("before the first step", metric_buffer.MetricBuffer, "start_phase", True, 1, signal.SIGTERM, 1),
     ("in a step", logging.Console, "advance", False, 1, signal.SIGINT, 2),
@@ -66,7 +66,7 @@ def test_a_signal_at_any_moment_saves_and_the_next_run_goes_on(
         output = capsys.readouterr().err
         assert f"stopped by {number.name}; saved at step {saved}, the same command resumes" in output, moment
         assert steps_saved(workdir)[-1] == saved, moment
-    with monkeypatch.context() as patch:  # trained, not yet exported: there is nothing to save
+    with monkeypatch.context() as patch:  # trained, but not yet exported: there is nothing to save
         patch.setattr(pretrain, "export_params", signalling(signal.SIGINT, pretrain.export_params))
         usual = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist ignores it
         try:
@@ -95,7 +95,7 @@ print("went on")
 
 
 def test_ctrl_c_in_a_callback_of_python_is_not_lost(lab: Lab, tmp_path: Path) -> None:
-    """P14: jax has such a callback, and Python passes over what is raised there."""
+    """P14: jax has such a callback, and Python ignores exceptions in it."""
     command = [sys.executable, "-c", INTERRUPTED_WHILE_COLLECTING, "prepare", "--config", str(lab.config)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert (done.returncode, done.stdout) == (130, "") and done.stderr == "interrupted\n"
@@ -103,7 +103,7 @@ def test_ctrl_c_in_a_callback_of_python_is_not_lost(lab: Lab, tmp_path: Path) ->
 
 @pytest.mark.long
 def test_signals_to_a_process_lose_at_most_a_step(lab: Lab, tmp_path: Path) -> None:
-    """Start-up and compilation included; some are followed by a second signal."""
+    """Includes start-up and compilation; some signals are followed by a second one."""
     steps = ["--config.train.num_steps=200", "--config.checkpoint.interval_steps=20", "--config.eval.interval_steps=15"]
     command = [sys.executable, "-m", "bertjax", "pretrain", "--config", str(lab.config), *steps, "--workdir"]
     draw, workdir, saved = random.Random(0), tmp_path / "stopped", 0
@@ -117,7 +117,7 @@ def test_signals_to_a_process_lose_at_most_a_step(lab: Lab, tmp_path: Path) -> N
         if twice:
             process.send_signal(signal.SIGTERM)
         _, output = process.communicate(timeout=300)
-        # In start-up nobody has asked for SIGTERM yet: the system ends the process, which a shell shows as 143, too.
+        # During start-up no handler is installed: the system ends the process, which a shell also reports as 143.
         assert process.returncode in (128 + number, 143, -number, -signal.SIGTERM), output
         if "saved at step" in output:
             saved += 1
@@ -136,4 +136,4 @@ ROUNDS = [
     (6, signal.SIGTERM, True),
     (7, signal.SIGTERM, False),
 ]
-"""Lines of output after which a signal comes, which one, and whether another follows at once."""
+"""Lines of output after which a signal is sent, the signal, and whether another one follows at once."""

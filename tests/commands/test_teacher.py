@@ -1,4 +1,4 @@
-"""A student from the command line: which teachers it takes, and what it is without one."""
+"""A student from the command line: which teachers it accepts, and how it trains without one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Taught(NamedTuple):
 
 @pytest.fixture(scope="module")
 def taught(lab: Lab, finished: Finished) -> Taught:
-    """One layer, started as the teacher's second and last."""
+    """One layer, initialized from the teacher's last layer of two."""
     import contextlib
     import io
 
@@ -63,7 +63,7 @@ def test_a_student_is_trained_and_exported(taught: Taught, finished: Finished) -
     )
     model = load_pretrained(taught.workdir / "export")
     assert model.config.num_layers == 1 and model.heads == ("mlm",)
-    assert set(load_run(taught.workdir).params) == {"encoder", "mlm_head"}  # nothing of the teacher is kept
+    assert set(load_run(taught.workdir).params) == {"encoder", "mlm_head"}  # no weights of the teacher are saved
     description = stored_teacher(taught.workdir)
     assert (
         description is not None
@@ -74,7 +74,7 @@ def test_a_student_is_trained_and_exported(taught: Taught, finished: Finished) -
 
 @pytest.mark.long
 def test_the_first_batch_finds_the_teachers_layer(taught: Taught, lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    """At a rate of zero a student stays as it starts."""
+    """At a rate of zero, a student keeps its initial weights."""
     workdir = lab.folder / "still"
     rates = ("--config.optimizer.learning_rate=1e-30", "--config.train.num_steps=1")
     assert lab.run("pretrain", "--workdir", workdir, *taught.arguments, *rates) == 0

@@ -1,4 +1,4 @@
-"""Bad settings, from a config file and from the command line alike: one line, status 2, at once, nothing left."""
+"""Bad settings in a config file or on the command line: one line, status 2, at once, and no files left."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(arguments: list[str], key: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Runs a command that must be refused, and returns its only line."""
+    """Runs a command that must be refused, and returns its only line of output."""
     before, began = sorted(folder.rglob("*")), time.monotonic()
     assert main(["pretrain", "--workdir", str(folder / "run"), *arguments]) == 2, arguments
     assert time.monotonic() - began < 3
@@ -76,7 +76,7 @@ def refused(arguments: list[str], key: str, folder: Path, capsys: pytest.Capture
 
 
 def in_file(key: str, value: Any) -> str:
-    """A config file that sets a key; Python neither prints nor reads whole numbers of thousands of digits."""
+    """Returns a config file that sets a key; Python neither prints nor reads integers of thousands of digits."""
     text = f"10**{len(f'{value:x}')}" if isinstance(value, int) and abs(value) > 10**4000 else repr(value)
     return FILE.format(line=f"config.{key} = {text}")
 
@@ -101,7 +101,7 @@ def test_named(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
 
 
 def bad_value(each: Setting, draw: random.Random) -> Any:
-    """A random value that this key must refuse."""
+    """Returns a random value that this key must refuse."""
     wrong: list[Any] = ["a\0b", "\ud800"]
     if each.choices:
         wrong += ["x", "", each.choices[0].upper() + " "]

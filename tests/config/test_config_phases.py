@@ -1,4 +1,4 @@
-"""Phases and ramps: which config every batch has, and what is refused."""
+"""Phases and ramps: the config of each batch, and which phases are refused."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_phases_follow_each_other_and_the_config_comes_last(cfg: ConfigDict) -> 
     assert amounts(cfg, 850) == (850 * 64, 800 * 64 * 128 + 50 * 64 * 256)
     cfg.train.num_steps = 100
     cfg.train.phases = ("90%:data.seq_len=128",)
-    assert table(cfg) == [(0, 64, 128), (90, 64, 512)]  # a share follows the length of the run
+    assert table(cfg) == [(0, 64, 128), (90, 64, 512)]  # a share scales with the length of the run
 
 
 def test_shares_fit_into_runs_of_any_length(cfg: ConfigDict) -> None:
-    """Six shares of one run, rounded one by one, would be 6 of 5 steps, and less than one step each of a single one."""
+    """Six shares of one run, rounded one by one, would give 6 of 5 steps, or less than one step for a single share."""
     cfg.train.phases = (*(f"14%:data.seq_len={length}" for length in (64, 72, 80, 88, 96)), "20%:data.seq_len=256")
     for steps in (1, 5, 11, 18, 100, 15_625):
         cfg.train.num_steps = steps

@@ -1,4 +1,4 @@
-"""Every config of `configs/`, every size: the whole train step by shapes alone, and the published parameter counts.
+"""Every config of `configs/`, at every size: the training step by shapes alone, and published parameter counts.
 
 `python tests/config/test_configs.py` writes the counts that `bertjax configs` prints.
 """
@@ -52,7 +52,7 @@ def vocabulary(size: int) -> Vocabulary:
 
 
 def teacher_of(cfg: ConfigDict) -> Network | None:
-    """What recipes of distillation are taught by: BERT-base, or the run of quickstart."""
+    """Returns the teacher of a distillation config: BERT-base, or the run of quickstart."""
     if cfg.objective.name != "distillation":
         return None
     name = "bert:base" if cfg.model.num_layers == "preset" or cfg.data.seq_len > 32 else "quickstart"
@@ -72,7 +72,7 @@ def test_every_length_of_a_run(spec: str) -> None:
         assert 0 <= schedule.warmup_steps <= steps and schedule.decay >= 1
 
 
-# Sizes that differ from another of their family in little but width and depth
+# Sizes that differ from another size of their family in little but width and depth
 TWINS = r":\d+x\d+$|^(?!bert:).*:(?!smoke$)|^shoot_out"
 EVERY = [pytest.param(spec, marks=pytest.mark.long) if re.search(TWINS, spec) else spec for spec in SPECS]
 
@@ -100,7 +100,7 @@ def test_parameter_counts_are_the_published_ones() -> None:
 
 
 def test_a_decoder_becomes_an_encoder_of_its_sizes(tmp_path: Path) -> None:
-    """llm2vec takes the architecture of a folder, with every token in sight."""
+    """llm2vec takes the architecture of a folder, with bidirectional attention."""
     model = EncoderConfig(**{**preset("eurobert-610m"), "family": "llama", "causal": True, "pad_token_id": 0})
     values = FAMILIES["llama"].render_config(dataclasses.replace(model, classifier_dense="none"), "LlamaForCausalLM")
     (tmp_path / "config.json").write_text(json.dumps(values))

@@ -1,4 +1,4 @@
-"""The declared keys: complete, faithful to BERT, and every config of the project in line with them."""
+"""The declared keys are complete and agree with BERT, and every config of the project agrees with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertjax.config.overrides import apply_overrides, declared, from_json, load_
 from bertjax.config.presets import preset
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-# set by the tokenizer and by train.compute_dtype
+# the tokenizer and train.compute_dtype set these
 FROM_ELSEWHERE = {"vocab_size", "padded_vocab_size", "pad_token_id", "compute_dtype", "result_dtype"}
 SPECS = [
     f"{path}:{size}" if size else str(path)
@@ -130,7 +130,7 @@ def test_bert_sizes(size: str, expected: tuple) -> None:
 
 
 def test_no_two_keys_are_one_reference() -> None:
-    """Two names of one reference would be set together: `get_oneway_ref` is what a derived key wants."""
+    """Two names of one reference would be set together; a derived key needs `get_oneway_ref`."""
     for spec in SPECS[:2]:
         config = load_config(spec)
         fields = [

@@ -1,4 +1,4 @@
-"""Recipes of finetuning: all can be loaded and checked, and say what their authors say."""
+"""Finetuning recipes: each can be loaded and checked, and has the settings of its authors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_recipe_of_every_kind(kind: str, recipe: str) -> None:
 
 
 def test_what_authors_say() -> None:
-    """bert-family.md and modern-family.md, rows of finetuning."""
+    """bert-family.md and modern-family.md, rows on finetuning."""
     electra = load_config(f"{CONFIGS}/classification.py:electra-large")
     assert (
         electra.optimizer.learning_rate,

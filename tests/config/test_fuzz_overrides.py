@@ -1,4 +1,4 @@
-"""Random and hostile overrides: accepted, or refused in one line; never another exception (P25)."""
+"""Random and hostile overrides are accepted or refused in one line; no other exception is raised (P25)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_number_outside_its_range() -> None:
 @settings(QUICK, max_examples=15)
 @given(st.sampled_from(KEYS), VALUES)
 def test_the_command_line_ends_with_status_2_and_one_line(key: str, value: str) -> None:
-    """The second override is wrong in any case, so that no device and no text is ever reached."""
+    """The second override is always wrong, so that no device and no text is ever used."""
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
         status = main(["pretrain", "--config", "configs/quickstart.py", f"--config.{key}={value}", "--config.sed=1"])

@@ -1,4 +1,4 @@
-"""What the model's config refuses, and in which words."""
+"""Model configs that are refused, and the messages."""
 
 from __future__ import annotations
 

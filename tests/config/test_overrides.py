@@ -1,4 +1,4 @@
-"""Config files and overrides: typing, references, friendly refusals, and config.json there and back."""
+"""Config files and overrides: types, references, error messages, and the round trip through config.json."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def file_refusal(spec: str) -> str:
         ("data.sources=", "data.sources", ()),
         ("model.num_layers=2", "model.num_layers", 2),
         ("model.remat=none", "model.remat", "none"),  # a policy of that name, not None
-        ("data.tokenizer=None", "data.tokenizer", "None"),  # no placeholder: text
+        ("data.tokenizer=None", "data.tokenizer", "None"),  # text, not a placeholder
     ],
 )
 def test_a_value_is_read_by_its_declared_type(argument: str, key: str, expected: object) -> None:

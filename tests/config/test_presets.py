@@ -12,7 +12,7 @@ from bertjax.config.presets import PRESETS, preset
 from bertjax.errors import UserError
 from bertjax.models.model import abstract_params, count_params
 
-# As Hugging Face counts them, tied weights once: BertModel, BertForPreTraining, BertForMaskedLM.
+# As Hugging Face counts them, with tied weights once: BertModel, BertForPreTraining, BertForMaskedLM.
 COUNTS = [
     ("bert-tiny", 30522, 4_385_920, 4_433_468, 4_416_698),
     ("bert-mini", 30522, 11_170_560, 11_267_900, 11_201_594),
@@ -25,7 +25,7 @@ COUNTS = [
 ]
 
 
-# (preset, vocabulary, heads) -> as Hugging Face counts the class with these heads
+# (preset, vocabulary, heads) -> Hugging Face's count for the class with these heads
 OTHERS = [
     ("bert-base", 30873, ("pooler",), 109_751_808),  # FinBERT uncased
     ("spanbert-base", 28996, ("pooler",), 108_310_272),
@@ -37,7 +37,7 @@ OTHERS = [
     ("roberta-large", 50265, ("pooler",), 355_359_744),
     ("roberta-large", 50265, (), 354_310_144),
     ("distilroberta", 50265, ("mlm",), 82_170_201),
-    ("roberta-prelayernorm", 50265, ("mlm",), 355_414_105),  # roberta-large and one more norm
+    ("roberta-prelayernorm", 50265, ("mlm",), 355_414_105),  # roberta-large plus one norm
     ("xlm-roberta-base", 250_002, ("mlm",), 278_295_186),
     ("xlm-roberta-base", 250_002, ("pooler",), 278_043_648),
     ("xlm-roberta-large", 250_002, ("mlm",), 560_142_482),

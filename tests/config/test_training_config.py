@@ -1,4 +1,4 @@
-"""What the training configs refuse, and in which words."""
+"""Training configs that are refused, and the messages."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_mesh_sizes_are_positive_and_one_may_be_the_rest(sizes: tuple) -> None:
 def test_mesh_shapes() -> None:
     assert MeshConfig().shape(8) == (8, 1, 1)
     assert MeshConfig(2, -1, 2).shape(8) == (2, 2, 2)
-    assert MeshConfig(2, 2, 1).shape(8) == (2, 2, 1)  # fewer than there are
+    assert MeshConfig(2, 2, 1).shape(8) == (2, 2, 1)  # fewer than the run has
     assert (MeshConfig(2, 4, 1).batch_shards, MeshConfig(-1, 4, 1).batch_shards) == (8, None)
     with refused("mesh.data=4, mesh.fsdp=4, mesh.tensor=1 needs 16 devices, but there are 8"):
         MeshConfig(4, 4, 1).shape(8)

@@ -1,4 +1,4 @@
-"""What the tests of preparing share: a text, a real tokenizer that costs little, and the call."""
+"""Shared by the tests of preparation: a text, a real tokenizer that is cheap to train, and the call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORDS = [
 
 
 def documents(count: int, seed: int = 0) -> list[str]:
-    """Documents of a few lines, a pure function of the seed."""
+    """Returns documents of a few lines, a pure function of the seed."""
     rng = np.random.default_rng(seed)
     lines = [" ".join(rng.choice(WORDS, 8)).capitalize() + "." for _ in range(400)]
     return [
@@ -66,7 +66,7 @@ def prepare(
 
 
 def digest(folder: Path) -> str:
-    """Of all files of a folder, their names and bytes."""
+    """Returns the digest of the names and bytes of all files of a folder."""
     total = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         total.update(f"{path.relative_to(folder)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())

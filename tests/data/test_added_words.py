@@ -1,4 +1,4 @@
-"""Words added to a vocabulary of every kind: single tokens here and in `transformers`, all other ids as before."""
+"""Words added to a vocabulary of every kind: single tokens here and in `transformers`, all other ids unchanged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_added_words_are_single_tokens(family: str, model: str, tmp_path: Path) 
     sentence = larger.encode_batch(["a hypertension is tachycardia and hypertensive"])[0]
     assert sum(index >= tokenizer.size for index in sentence) == 3
     texts = [*corpus(), *CHINESE, "unknown 🙂 signs"]
-    if tokenizer.kind != "bpe":  # whose tokens between, such as "hy", join in other words, too
+    if tokenizer.kind != "bpe":  # its intermediate tokens, such as "hy", also join in other words
         others = [text for text in texts if not any(word in text for word in result.added)]
         assert len(others) > 9
         for before, after in zip(tokenizer.encode_batch(others), larger.encode_batch(others), strict=True):

@@ -1,4 +1,4 @@
-"""Text that is not as it should be: an error that names file and line, or a count that `prepare` tells (P28)."""
+"""Malformed text: an error that names file and line, or a count that `prepare` reports (P28)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_replaced_bytes_are_counted_by_lines(tmp_path: Path) -> None:
 def test_gigantic_documents_are_cut_and_lose_nothing(
     small: int, tmp_path: Path, kind: str, unit: str, packed: bool
 ) -> None:
-    """P28: cut at blanks or ends of lines, else between characters; counted."""
+    """P28: cuts are at spaces or line ends, otherwise between characters, and are counted."""
     text = unit * (1000 // len(unit))
     path = tmp_path / ("a.txt.gz" if packed else "a.txt")
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
@@ -118,5 +118,5 @@ def test_a_line_of_200_megabytes_takes_bounded_memory(tmp_path: Path) -> None:
     done = subprocess.run(
         [*command, str(path), str(tmp_path / "cache"), "2", "11"], check=True, capture_output=True, text=True
     )
-    more, largest_worker = map(int, done.stdout.split())  # MiB, of that one program and of what it started
-    assert more < 450 and 0 < largest_worker < 800  # 140 and 314 when this was written
+    more, largest_worker = map(int, done.stdout.split())  # MiB, of that one program and its children
+    assert more < 450 and 0 < largest_worker < 800  # 140 and 314 when this test was written

@@ -35,7 +35,7 @@ def test_documents_are_cut_into_full_rows():
     expected = [[0, 1, 2, 3], [4, 5, 6, 7], [9, 10], [12, 13, 14, 15], [16, 17, 18, 19]]
     assert rows == sorted([CLS, *(FIRST_ID + t for t in token), SEP] for token in expected)
     assert form.num_sequences(0) == 5
-    assert form.dropped_examples == 3  # tokens 8, 11 and 20: alone in their pieces
+    assert form.dropped_examples == 3  # tokens 8, 11 and 20: alone in their blocks
 
 
 def test_layout():

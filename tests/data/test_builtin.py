@@ -1,4 +1,4 @@
-"""The embedded corpus: what counts as prose, how it is extracted, and that it is large, clean and repeatable."""
+"""The embedded corpus: which text counts as prose, how it is extracted, and that it is large, clean and repeatable."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_damaged_folder_is_named(folder):
         open_corpus(folder)
 
 
-@pytest.mark.parametrize("cut", [2000, 12000])  # in the first and between record batches
+@pytest.mark.parametrize("cut", [2000, 12000])  # in the first record batch and between batches
 def test_damage_that_sizes_do_not_show(folder, cut):
     arrow = folder / "train" / "data-00000-of-00001.arrow"
     arrow.write_bytes(arrow.read_bytes()[:cut])

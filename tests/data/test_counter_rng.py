@@ -17,7 +17,7 @@ def test_a_stream_does_not_depend_on_how_it_is_read():
 
 
 def test_numbers_are_the_same_for_ever():
-    """A run resumed under another numpy must see the same batches."""
+    """A run resumed with another version of numpy must read the same batches."""
     assert CounterRng("golden", 7).random_bits(2).tolist() == [13534796880091058135, 16918955881845620649]
     assert permutation(8, "golden", 7).tolist() == [2, 5, 7, 4, 3, 0, 6, 1]
 

@@ -1,4 +1,4 @@
-"""What is left out of a corpus, and that every document and token is accounted for (P28)."""
+"""Filters of a corpus; every document and token is accounted for (P28)."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ def test_every_filter_gives_a_corpus_of_its_own(tmp_path: Path) -> None:
     ]
     folders = {prepare(tmp_path, texts, FilterConfig(**each)).folder for each in settings}
     assert len(folders) == len(settings)
-    assert prepare(tmp_path, texts, FilterConfig(script_share=0.9)).reused  # without scripts it says nothing
+    assert prepare(tmp_path, texts, FilterConfig(script_share=0.9)).reused  # text without scripts has none
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_nothing_is_lost_without_being_counted(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """P28: documents in = kept + left out; tokens in = tokens of both splits, exactly."""
+    """P28: documents in = documents kept + documents dropped; tokens in = tokens of both splits, exactly."""
     pool = [*documents(12), "ab", "Русский текст.", "\u200b", "\ufffd", "the cat. " * 40]
     texts = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=40))
     filters = FilterConfig(deduplicate=data.draw(st.booleans()), min_chars=data.draw(st.sampled_from([0, 3])))

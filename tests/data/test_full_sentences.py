@@ -1,4 +1,4 @@
-"""Rows of whole sentences (arXiv:1907.11692, section 4.2), against the rule walked sentence by sentence."""
+"""Rows of whole sentences (arXiv:1907.11692, section 4.2), against the rule applied sentence by sentence."""
 
 import types
 
@@ -16,7 +16,7 @@ FIRST_ID = 10
 
 
 def corpus_of(documents):
-    """Of documents given by the lengths of their sentences; token t has the id FIRST_ID + t."""
+    """Returns a corpus of documents with these sentence lengths; token t has the id FIRST_ID + t."""
     lengths = [length for document in documents for length in document]
     ids = np.arange(FIRST_ID, FIRST_ID + sum(lengths), dtype=np.int32)
     return Corpus([ids], np.array(lengths), offsets([len(document) for document in documents]), np.zeros(0), "toy")
@@ -28,7 +28,7 @@ def one_by_one(documents, seq_len, crossing):
     rows, row = [], []
     for document in documents:
         for sentence in document:
-            for begin in range(0, sentence, longest):  # what no row has room for is cut
+            for begin in range(0, sentence, longest):  # sentences longer than a row are cut
                 ids = list(range(token + begin, token + min(sentence, begin + longest)))
                 if row and len(row) + len(ids) > longest:
                     rows.append(row)
@@ -77,7 +77,7 @@ def test_rows_cross_documents_with_a_separator():
         rows
         == sorted(
             [
-                [CLS, *ids[:5], SEP, *ids[5:9], SEP],  # the separator that would end the row is the row's own
+                [CLS, *ids[:5], SEP, *ids[5:9], SEP],  # the separator at the end of the row is the row's own
                 [CLS, *ids[9:11], SEP],
                 [CLS, *ids[11:20], SEP],
             ]
@@ -93,7 +93,7 @@ def test_rows_stay_in_their_documents():
 
 
 def test_a_row_is_one_example():
-    """A separator inside does not part what attention may see."""
+    """A separator inside a row does not split its attention."""
     batch = all_rows(form_of([[3], [4]], "full_sentences", 12))
     assert batch["segment_ids"].tolist() == [[1] * 10 + [0] * 2]
     assert batch["position_ids"].tolist() == [[*range(10), 0, 0]]
@@ -103,7 +103,7 @@ def test_a_row_is_one_example():
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_token_is_lost_but_those_that_are_counted(name):
-    """P28: tokens in = tokens of the rows + rows of one token that are left out."""
+    """P28: tokens in = tokens of the rows + rows of one token that are dropped."""
     documents = random_documents(7, most=3, longest=12)
     form = form_of(documents, name, 9)
     ids = np.concatenate([row[row >= FIRST_ID] for row in all_rows(form)["input_ids"]])

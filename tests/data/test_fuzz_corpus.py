@@ -1,6 +1,6 @@
-"""Random bytes as corpora and as prepared corpora: an error that explains or an exact load, never a traceback (P28).
+"""Random bytes as corpora and as prepared corpora: an explained error or an exact load, never a traceback (P28).
 
-Hypothesis stops an example that takes longer than its deadline, so a hang is a failure, too.
+Hypothesis stops an example that takes longer than its deadline, so a hang is also a failure.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def contents(opened: dict[str, Corpus]) -> list[list[int]]:
 @FAST
 @given(st.data())
 def test_a_mutated_corpus_is_opened_exactly_or_explained(corpus: Path, data: st.DataObject) -> None:
-    """Metadata and sizes are checked; only bits flipped inside the ids pass, and those are checked batch by batch."""
+    """Metadata and sizes are checked; only flipped bits inside the ids pass, and those are checked batch by batch."""
     expected = contents(open_corpus(corpus))
     names = sorted(str(path.relative_to(corpus)) for path in corpus.rglob("*") if path.is_file())
     name = data.draw(st.sampled_from(names))

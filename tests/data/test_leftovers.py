@@ -1,4 +1,4 @@
-"""What killed preparations and long readings leave behind: nothing (P34, section 9 of the promises)."""
+"""Killed preparations and long readings leave nothing: no files, threads or memory (P34, section 9 of the promises)."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def kill_preparations(times: int, folder: Path, monkeypatch: pytest.MonkeyPatch)
     for _ in range(times):
         command = [sys.executable, "-c", PREPARING, str(Path(__file__).parent), str(folder / "cache")]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None and process.stdout.readline() == "on\n"  # there is progress to be lost
+        assert process.stdout is not None and process.stdout.readline() == "on\n"  # there is progress to lose
         assert any(temporary.iterdir())
         process.kill()
         process.wait()
         process.stdout.close()
-        wait_until(lambda: not any(temporary.iterdir()))  # the workers are gone, too
+        wait_until(lambda: not any(temporary.iterdir()))  # the workers have ended, too
     assert set(os.listdir("/dev/shm")) <= shared
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     assert prepare(folder / "cache", documents(60), workers=2).splits["train"].documents > 30
@@ -80,7 +80,7 @@ def test_twenty_killed_preparations_leave_nothing_behind(tmp_path: Path, monkeyp
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
+    """Returns the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
@@ -91,7 +91,7 @@ def files_open() -> int:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells")
 @pytest.mark.parametrize("batches", [3_000, pytest.param(20_000, marks=pytest.mark.long)])
 def test_reading_on_and_on_takes_no_more_files_nor_memory(tmp_path: Path, batches: int) -> None:
-    """Section 9: through hundreds of epochs, each planned anew in the background."""
+    """Section 9: through hundreds of epochs, each planned in the background."""
     corpus = open_corpus(prepare(tmp_path, documents(400)).folder)["train"]
     form = make_format(
         "nsp_pairs", corpus, seq_len=32, seed=0, special_ids=tokenizer(), packing="best_fit", dupe_factor=3
@@ -106,12 +106,12 @@ def test_reading_on_and_on_takes_no_more_files_nor_memory(tmp_path: Path, batche
     (files, quiet, before), (files_later, quiet_later, after) = measured
     assert pipeline.epochs_at(batches)["toys"] > 50
     assert files == files_later and quiet and quiet_later
-    assert after - before < 1e6 * (batches - warm) / 1000 + 2e6  # 1 MB in a thousand batches, and some air
+    assert after - before < 1e6 * (batches - warm) / 1000 + 2e6  # 1 MB per thousand batches, and a margin
 
 
 @pytest.mark.long
 def test_readers_and_workers_that_come_and_go_leave_no_files_open(tmp_path: Path) -> None:
-    """Section 9: every resume, rollback and evaluation begins a reader."""
+    """Section 9: every resume, rollback and evaluation starts a reader."""
     folder = prepare(tmp_path, documents(200)).folder
 
     def once() -> None:

@@ -1,4 +1,4 @@
-"""Rows of several examples: the same examples as alone, every one once, the same whenever and wherever asked for."""
+"""Rows of several examples: each example once, as in the unpacked form, and the same for any order of requests."""
 
 import hashlib
 import threading
@@ -23,7 +23,7 @@ FIRST_ID, S, MOST = 10, 48, 5
 def corpus_of(num_documents=30, seed=0):
     draws = CounterRng("toy", seed)
     sizes = 1 + draws.integers(np.full(num_documents, 8))
-    is_long = draws.uniform(sizes.sum()) < 0.4  # so that whole sentences leave gaps, and are some of them alone
+    is_long = draws.uniform(sizes.sum()) < 0.4  # so that some whole sentences leave gaps, and some are alone in a row
     lengths = np.where(
         is_long, 34 + draws.integers(np.full(len(is_long), 10)), 1 + draws.integers(np.full(len(is_long), 14))
     )
@@ -41,7 +41,7 @@ def all_rows(form, epoch=0):
 
 
 def examples_of(batch):
-    """All that is known of every example of a batch, in a canonical order; checks what rows owe beside them."""
+    """Returns all fields of every example of a batch in a canonical order; checks the padding of the rows."""
     result = []
     for row in range(len(batch["input_ids"])):
         segments, weights = batch["segment_ids"][row], batch["example_weights"][row]
@@ -69,7 +69,7 @@ def examples_of(batch):
 @pytest.mark.parametrize("name", PACKABLE)
 @pytest.mark.parametrize("epoch", [0, 1, 5])
 def test_examples_are_those_of_the_form_alone(name, epoch):
-    """Identity, draw, tokens, types, labels: masks, which are drawn from identities, agree, too."""
+    """Identity, draw, tokens, types, labels; so masks, which are drawn from identities, agree, too."""
     alone, together = all_rows(form_of(name, "none"), epoch), all_rows(form_of(name), epoch)
     assert examples_of(together) == examples_of(alone)
     assert len(together["input_ids"]) < len(alone["input_ids"])
@@ -82,7 +82,7 @@ def test_examples_are_those_of_the_form_alone(name, epoch):
 
 @pytest.mark.parametrize("name", PACKABLE)
 def test_a_batch_costs_its_rows(name, monkeypatch):
-    """Any rows are those of the whole epoch, made without the others."""
+    """Any rows equal those of the whole epoch, and are made without the others."""
     form = form_of(name)
     whole, some = all_rows(form), np.random.default_rng(0).permutation(form.num_sequences(0))[:6]
     sizes, examples = [], form.unpacked.examples
@@ -168,20 +168,20 @@ def digest_of(batch):
 
 @pytest.fixture(scope="module")
 def expected():
-    """Digests of 200 batches, asked for in order by nobody else."""
+    """Digests of 200 batches, requested in order by a single reader."""
     pipeline = mixed_pipeline()
     return [digest_of(pipeline.batch(cursor)) for cursor in range(200)]
 
 
 def test_packed_batches_are_the_same_for_ever(expected):
-    """P3: whoever changes this digest changes what the runs that are resumed tomorrow will see."""
+    """P3: a changed digest changes the batches of all runs that are resumed later."""
     assert hashlib.sha256("".join(expected[:100]).encode()).hexdigest()[:16] == "39833e5526356f30"
     assert len(set(expected)) == 200
 
 
 @pytest.mark.parametrize("readers", [1, 2, 4])
 def test_readers_and_their_order_change_nothing(readers, expected):
-    """P3, P19: any number of threads, each beginning anywhere, each with any share of the rows."""
+    """P3, P19: any number of threads, each starting anywhere, each with any share of the rows."""
     pipeline, result = mixed_pipeline(), {}
 
     def read(first):
@@ -207,7 +207,7 @@ def test_prefetching_changes_nothing(depth, expected):
 @pytest.mark.parametrize("name", PACKABLE)
 @pytest.mark.parametrize("where", ["first", "last of an epoch", "end of an epoch", "inside epoch 3"])
 def test_a_resumed_run_goes_on_where_it_stopped(name, where):
-    """P4: a fresh process that begins at any batch sees what the one before it would have seen."""
+    """P4: a fresh process that starts at any batch reads what the previous process would have read."""
     form = form_of(name)
     begins = offsets([form.num_sequences(epoch) for epoch in range(5)])
     size = int(begins[1]) // 4  # the first epoch ends with a batch, or with up to three rows of the next one
@@ -226,7 +226,7 @@ def test_a_resumed_run_goes_on_where_it_stopped(name, where):
 
 
 def test_each_epoch_holds_every_example_once_and_runs_into_the_next():
-    """P2: by the identities of what was read."""
+    """P2: by the identities of the examples that were read."""
     form = form_of("nsp_pairs")
     lengths = [form.num_sequences(epoch) for epoch in range(5)]
     pipeline = single_pipeline(batch_size=7)
@@ -239,7 +239,7 @@ def test_each_epoch_holds_every_example_once_and_runs_into_the_next():
 
 
 def test_resuming_late_costs_no_more_than_a_cycle_of_epochs(monkeypatch):
-    """P5: however many epochs lie behind, two plans are made and as many epochs counted as are drawn differently."""
+    """P5: after any number of epochs, two plans are made and one cycle of distinct epochs is counted."""
     planned, counted = [], []
     plan_packing, count_packed_sequences = packed.plan_packing, packed.count_packed_sequences
     monkeypatch.setattr(
@@ -277,12 +277,12 @@ def seconds_to_batch(cursor, form):
     ],
 )
 def test_resuming_late_takes_no_longer(num_documents, name):
-    """P5: step 10 against step 10,000 of a corpus of a million documents (in short: of 20,000)."""
+    """P5: step 10 compared with step 10,000 of a corpus of a million documents (the short version has 20,000)."""
     early, late = (seconds_to_batch(cursor, large_form(num_documents, name)) for cursor in (10, 10_000))
     assert late - early < 2.0, (early, late)
 
 
-# --- what cannot be packed ---
+# --- formats that cannot be packed ---
 
 
 @pytest.mark.parametrize("name", ["segments", "stream"])

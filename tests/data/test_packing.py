@@ -1,4 +1,4 @@
-"""Which examples share a row: best fit decreasing, by whole arrays."""
+"""Best-fit-decreasing packing of examples into rows, computed on whole arrays."""
 
 import hashlib
 import tracemalloc
@@ -23,7 +23,7 @@ def lengths_of(name: str, count: int, seq_len: int, seed: int = 0) -> np.ndarray
 
 
 def one_by_one(lengths: np.ndarray, seq_len: int, most: int) -> list[list[int]]:
-    """Best fit decreasing as everybody would write it: the lengths in each row, of equally full rows the emptiest."""
+    """Plain best fit decreasing: returns the lengths in each row; of equally full rows, the emptiest is taken."""
     rows: list[list[int]] = []
     for length in sorted(lengths.tolist(), reverse=True):
         fitting = [row for row in rows if sum(row) + length <= seq_len and len(row) < most]
@@ -47,7 +47,7 @@ KINDS = ["any", "articles", "short", "two", "equal", "long"]
 def test_rows_are_those_of_best_fit_one_by_one(kind, seq_len, most):
     lengths = lengths_of(kind, 300, seq_len)
     rows = members(plan_packing(lengths, seq_len=seq_len, max_examples=most, seed=1, epoch=0))
-    expected = [(sum(row), len(row)) for row in one_by_one(lengths, seq_len, most)]  # alike rows are interchangeable
+    expected = [(sum(row), len(row)) for row in one_by_one(lengths, seq_len, most)]  # equal rows are interchangeable
     assert sorted((int(lengths[row].sum()), len(row)) for row in rows) == sorted(expected)
 
 
@@ -61,7 +61,7 @@ def test_every_example_stands_once_in_rows_that_have_room(kind, window):
         assert sorted(np.concatenate(rows).tolist()) == list(range(900))
         assert max(lengths[row].sum() for row in rows) <= 50
         assert min(map(len, rows)) >= 1 and max(map(len, rows)) <= 4
-        assert all(len(set((row // window).tolist())) == 1 for row in rows)  # windows are packed by themselves
+        assert all(len(set((row // window).tolist())) == 1 for row in rows)  # windows are packed independently
         assert plan.num_sequences == count_packed_sequences(lengths, seq_len=50, max_examples=4, window=window)
 
 
@@ -75,7 +75,7 @@ def test_larger_windows_need_fewer_rows():
 
 
 def test_a_plan_is_a_function_of_seed_and_epoch():
-    """P3: and of nothing else; the digest guards it over versions."""
+    """P3: and of nothing else; the digest guards it across versions."""
     lengths = lengths_of("any", 2000, 128)
 
     def plan(**names):
@@ -85,7 +85,7 @@ def test_a_plan_is_a_function_of_seed_and_epoch():
     assert np.array_equal(one.members, again.members)
     assert np.array_equal(one.begins, again.begins)
     for other in (plan(seed=2), plan(epoch=1)):
-        assert other.num_sequences == one.num_sequences  # only lengths tell how many
+        assert other.num_sequences == one.num_sequences  # the count follows from the lengths
         assert sorted(map(tuple, members(other))) != sorted(map(tuple, members(one)))
     digest = hashlib.sha256(one.members.astype("<u4").tobytes() + one.begins.astype("<u4").tobytes())
     assert digest.hexdigest()[:16] == "4957b2e3a4a475d6"
@@ -129,7 +129,7 @@ def test_planning_needs_little_beside_the_plan():
 
 
 def test_steps_are_as_many_as_lengths_and_not_as_examples(monkeypatch):
-    """What takes its time is in whole arrays: ten times the examples are not ten times the steps."""
+    """The expensive work is on whole arrays: ten times the examples do not take ten times the steps."""
     from bertjax.data import packing
 
     steps = []

@@ -1,4 +1,4 @@
-"""BERT's sentence pairs: exact properties, and statistics beside a plain sequential reference."""
+"""BERT's sentence pairs: exact properties, and statistics compared with a plain sequential reference."""
 
 import math
 import random
@@ -50,11 +50,11 @@ def random_documents(count, seed, mean_sentences=8, mean_length=9):
     return [rng.geometric(1 / mean_length, size).tolist() for size in sizes]
 
 
-# --- the reference: one document after the other, tokens in lists, dropped one by one ---
+# --- the reference: one document after another, tokens in lists, dropped one by one ---
 
 
 def sequential_pairs(documents, seq_len, short_seq_prob, rng):
-    """Tuples (start of A, length of A, start of B, length of B, label)."""
+    """Returns tuples (start of A, length of A, start of B, length of B, label)."""
     position, texts = 0, []
     for document in documents:
         texts.append([])
@@ -112,7 +112,7 @@ def shortened(a, b, longest, rng):
 
 
 def summary(a_start, a_length, b_start, b_length, label, corpus):
-    """Sums over the pairs of one pass that a wrong rule would shift."""
+    """Returns sums over the pairs of one pass that a wrong rule would change."""
     ends = corpus.sentence_tokens
     document = np.searchsorted(corpus.document_tokens, a_start, side="right")
     b_document = np.searchsorted(corpus.document_tokens, b_start, side="right")
@@ -146,7 +146,7 @@ def summary(a_start, a_length, b_start, b_length, label, corpus):
         (random_documents(150, 2), 33, 0.8),
         (random_documents(150, 3, mean_sentences=3, mean_length=40), 24, 0.1),  # sentences longer than rows
         (random_documents(2, 4, mean_sentences=60), 24, 0.1),
-        (random_documents(1, 6, mean_sentences=200), 24, 0.1),  # one document: random B comes from it
+        (random_documents(1, 6, mean_sentences=200), 24, 0.1),  # one document: random B comes from the same document
     ],
 )
 def test_statistics_are_those_of_the_sequential_reference(documents, seq_len, short_seq_prob):
@@ -229,7 +229,7 @@ def test_short_targets_are_uniform_from_two_to_the_longest():
 
 
 def test_without_truncation_every_token_is_covered_and_b_begins_where_a_ends():
-    """Sentences of one token never overshoot the target, so pairs show whole chunks."""
+    """Sentences of one token never exceed the target, so pairs show whole chunks."""
     documents = [[1] * size for size in (1, 2, 17, 40, 500)]
     corpus, plan = plan_of(documents, seq_len=20, short_seq_prob=0.0)
     true_next = ~plan.label
@@ -268,7 +268,7 @@ def test_one_sentence_per_document_makes_all_pairs_random():
 
 
 def test_groups_share_nothing_but_the_corpus(monkeypatch):
-    """Documents are drawn in groups, by threads; pairs still span the corpus and equal themselves."""
+    """Documents are drawn in groups, by threads; pairs still span the corpus and do not change."""
     monkeypatch.setattr(pairs_module, "SENTENCES_PER_GROUP", 50)
     documents = random_documents(100, 8)
     corpus, plan = plan_of(documents)

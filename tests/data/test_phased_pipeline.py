@@ -1,4 +1,4 @@
-"""Pipelines that follow each other: every leg begins where its stream has been left."""
+"""Pipelines of successive phases: every phase begins where its stream stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertjax.data.pipeline import ALL_SEQUENCES
 
 
 class Rows:
-    """Stands for a pipeline: batch n of b rows holds the numbers of its rows."""
+    """A test pipeline: batch n of b rows contains the numbers of its rows."""
 
     def __init__(self, rows: int, kind: int) -> None:
         self.rows, self.kind, self.batch_size = rows, kind, rows
@@ -49,13 +49,13 @@ def test_any_batch_and_any_rows_of_it_can_be_asked_for(staged: PhasedPipeline) -
 
 
 def test_every_host_reads_its_share_whatever_the_size_of_the_batch() -> None:
-    """P19: four hosts, then two from cursor 4 on; every row once, and every batch as one host would have it."""
+    """P19: four hosts, then two from cursor 4 on; every row once, and every batch equal to that of one host."""
     phases = [PhaseBatches(0, 0, Rows(4, 0)), PhaseBatches(3, 12, Rows(8, 0))]
     whole = {cursor: PhasedPipeline(phases).batch(cursor)["input_ids"][:, 0] for cursor in range(8)}
     result: dict[int, list[int]] = {cursor: [] for cursor in whole}
     for hosts, start, stop in ((4, 0, 4), (2, 4, 8)):
         for host in range(hosts):
-            # a slice or numbers, as the mesh has it
+            # a slice or numbers, as the mesh requires
             shares = {0: lambda rows, n=hosts: slice(0, rows // n)}
             share = shares.get(host, lambda rows, n=hosts, h=host: np.arange(h * rows // n, (h + 1) * rows // n))
             with PhasedPipeline(phases, share).prefetch(start, stop) as batches:

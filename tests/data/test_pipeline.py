@@ -68,7 +68,7 @@ GOLDEN = {mixed: "27c33d88b2a168d7", pairs: "3cf257b04758cf38", blocks: "0f5e50c
 
 @pytest.mark.parametrize(("make", "golden"), GOLDEN.items())
 def test_batches_are_the_same_for_ever(make, golden):
-    """Whoever changes these digests changes what the runs that are resumed tomorrow will see."""
+    """Changed digests change the batches of all runs that are resumed later."""
     pipeline, digest = make(), hashlib.sha256()
     for cursor in (0, 1, 10, 1000):
         for name, array in sorted(pipeline.batch(cursor).items()):

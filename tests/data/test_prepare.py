@@ -18,7 +18,7 @@ from bertjax.errors import UserError
 
 
 class Words:
-    """A tokenizer that knows numbers: the text "3 14" has the ids 3 and 14."""
+    """A tokenizer of numbers: the text "3 14" has the ids 3 and 14."""
 
     digest = "numbers"
 
@@ -65,7 +65,7 @@ def rows(folder):
 
 
 def expected(texts):
-    """What the rows must be, one document at a time."""
+    """Returns the expected rows, one document at a time."""
     out = []
     for text in texts:
         sentences = [[int(word) for word in sentence.split()] for sentence in text.split(".")]

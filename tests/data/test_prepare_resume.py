@@ -1,4 +1,4 @@
-"""A preparation that is interrupted goes on, and ends as one that was not (reliability: a half-written cache)."""
+"""An interrupted preparation resumes, and ends like one without interruption (reliability: a half-written cache)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bertjax.io import atomic
 
 
 class Crash(BaseException):
-    """Stands for the death of the process: nothing in the program handles it."""
+    """Simulates the death of the process: nothing in the program handles it."""
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +137,7 @@ def test_two_at_the_same_time_do_not_share_their_parts(tmp_path: Path) -> None:
 
 
 def test_text_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    """P30: what was tokenised is not what the digest names."""
+    """P30: the tokenized text is not the one that the digest identifies."""
     with pytest.raises(UserError, match="toys changed while it was being tokenised"):
         prepare(tmp_path, documents(60), confirm=lambda: "toys v2")
     assert list(tmp_path.iterdir()) == []
@@ -163,7 +163,7 @@ if __name__ == "__main__":
 
 @pytest.mark.long
 def test_twenty_sigkills(tmp_path: Path) -> None:
-    """Real kills of the process that prepares, each after progress, its workers left to themselves."""
+    """SIGKILLs of the preparing process, each after some progress, with its workers left running."""
     program = tmp_path / "program.py"
     program.write_text(KILLED.format(tests=str(Path(__file__).parent)))
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
@@ -177,7 +177,7 @@ def test_twenty_sigkills(tmp_path: Path) -> None:
         while process.poll() is None and progress(cache) == before:
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.05))
-        if process.poll() is not None:  # it reached the end: begin anew, so that 20 kills land
+        if process.poll() is not None:  # it reached the end: begin again, so that there are 20 kills
             (folder,) = cache.glob("*")
             assert digest(folder) == digest(tmp_path / "clean" / clean.decode())
             folder.rename(tmp_path / f"done-{kills}")
@@ -194,5 +194,5 @@ def test_twenty_sigkills(tmp_path: Path) -> None:
 
 
 def progress(cache: Path) -> tuple[int, int]:
-    """Finished parts, and folders that are being written."""
+    """Returns finished parts, and folders that are being written."""
     return len(list(cache.glob(".*.parts/*.npz"))), len(list(cache.glob(".*.tmp/*")))

@@ -1,4 +1,4 @@
-"""Tokenizers of public models, built here with their published rules: equal to `transformers`, and completed."""
+"""Tokenizers of public models, built here with their published rules: equal to `transformers`, with all specials."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_added_special_tokens_come_after_the_ids_of_the_model(tmp_path: Path) ->
     assert after.tokens[: before.size] == before.tokens and after.tokens[before.size :] == ["<|cls|>", "<|mask|>"]
     result = match_tokens(before, after)
     assert result.parts == [*([index] for index in range(before.size)), [], []] and result.fresh == 2
-    assert before.complete(("pad", "cls", "sep")).mask_id == -1  # causal models mask nothing
+    assert before.complete(("pad", "cls", "sep")).mask_id == -1  # causal models have no mask token
 
 
 def test_files_of_xlm_roberta_are_read_by_its_class(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_mpnet_has_tokens_of_two_vocabularies(tmp_path: Path) -> None:
 
 
 def test_words_of_a_pattern() -> None:
-    """K-mers of DNA that do not overlap, and the atoms of SMILES (the pattern of arXiv:1811.02633)."""
+    """Non-overlapping k-mers of DNA, and the atoms of SMILES (the pattern of arXiv:1811.02633)."""
     dna = train_tokenizer(
         ["ACGTACGTAAN"], model="wordlevel", family="bert", vocab_size=30, token_pattern="[ACGTN]{1,6}", lowercase=False
     )

@@ -1,5 +1,5 @@
-"""Sentence splitting: borders of English and Chinese sentences, and that no character is lost."""
-# ruff: noqa: RUF001 - Chinese punctuation is meant
+"""Sentence splitting: boundaries of English and Chinese sentences; no character is lost."""
+# ruff: noqa: RUF001 - Chinese punctuation is intended
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SentencePiece models of random options: refused, or corpus, probes and `transformers` read text alike."""
+"""SentencePiece models with random options: refused, or read alike by the corpus, the probes and `transformers`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def compare_everywhere(tokenizer: Tokenizer, model: Path, folder: Path) -> None:
         texts, corpus, reloaded.encode_batch(texts), again.encode_batch(texts), strict=True
     ):
         assert stored.tolist() == read.tolist() == ids, text
-        if any(token in text for token in special):  # of raw text, special tokens are text
+        if any(token in text for token in special):  # in raw text, special tokens are text
             assert not set(ids) & (set(tokenizer.special_ids) - {tokenizer.unk_id}), text
             continue
         assert exported(text, add_special_tokens=False)["input_ids"] == ids, text
@@ -105,7 +105,7 @@ def check_options(seed: int, folder: Path) -> bool:
     options, lowercase = random_options(rng), rng.random() < 0.3
     try:
         model = write_model(folder / "spiece.model", **options)
-    except RuntimeError:  # sentencepiece itself refuses the options
+    except RuntimeError:  # sentencepiece refuses the options itself
         return False
     try:
         tokenizer = load_tokenizer(model, lowercase=lowercase)

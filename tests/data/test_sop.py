@@ -1,4 +1,4 @@
-"""ALBERT's sentence order: exact properties, and statistics beside a plain sequential reference."""
+"""ALBERT's sentence order: exact properties, and statistics compared with a plain sequential reference."""
 
 import random
 
@@ -117,7 +117,7 @@ def test_every_pair_fits_and_is_labelled_by_its_order(documents, seq_len, seed, 
 
 def test_half_of_the_pairs_are_swapped_and_single_sentences_are_extra():
     """P(label 1) = s + (1 - s) / 2, s the share of chunks of one sentence; strict: one half."""
-    documents = [[9, 9], [30], [12, 8, 9, 9, 9]] * 700  # with room for 17 tokens: [9, 9] [30] [12, 8] [9, 9] [9]
+    documents = [[9, 9], [30], [12, 8, 9, 9, 9]] * 700  # with 17 tokens per row: [9, 9] [30] [12, 8] [9, 9] [9]
     strict, released = (plan_of(documents, short_seq_prob=0.0, strict=strict)[1] for strict in (True, False))
     assert strict.num_pairs == 3 * 700 and released.num_pairs == 5 * 700
     for plan, share in ((strict, 0.5), (released, 0.4 + 0.6 * 0.5)):
@@ -128,7 +128,7 @@ def test_half_of_the_pairs_are_swapped_and_single_sentences_are_extra():
 
 
 def test_a_swapped_pair_is_truncated_after_the_swap():
-    """Both sides too long and equally so: the second in the row loses one more, whichever it was in the text."""
+    """Both sides are too long and equally long: the second in the row loses one more, whichever it was in the text."""
     _, plan = plan_of([[15, 15]] * 400, seq_len=16, short_seq_prob=0.0, strict=True)
     assert plan.num_pairs == 0  # a chunk ends with the sentence that reaches the target
     _, plan = plan_of([[12, 15]] * 400, seq_len=17, short_seq_prob=0.0, strict=True)

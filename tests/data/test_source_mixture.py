@@ -9,7 +9,7 @@ from bertjax.data.mixture import PERIOD, EpochStream, Mixture
 
 
 class Counted:
-    """A form of which only the lengths of its epochs are known."""
+    """A form that knows only the lengths of its epochs."""
 
     def __init__(self, lengths):
         self.lengths, self.requested = lengths, []

@@ -1,4 +1,4 @@
-"""Sources: what is understood, what is read, and what every fault says."""
+"""Sources: the grammar, the files that are read, and the messages of errors."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_globs_are_sorted_and_deep(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     result = source_files(parse_source(f"lines:{tmp_path}/**/*.txt"))
     assert result == sorted(str(tmp_path / name) for name in ("a.txt", "a[1].txt", "b.txt", "deep/er/c.txt"))
-    assert documents(f"lines:{tmp_path}/a[1].txt") == ["a[1].txt"]  # a real name wins over the pattern
+    assert documents(f"lines:{tmp_path}/a[1].txt") == ["a[1].txt"]  # an existing file takes precedence over the pattern
     assert source_files(parse_source("builtin:python-docs")) == []
 
 
@@ -288,7 +288,7 @@ def test_held_out_share() -> None:
 
 @pytest.mark.parametrize("kind", ["text", "jsonl", "files"])
 def test_pipes_and_devices_are_refused(kind: str, tmp_path: Path) -> None:
-    """Text is read more than once, and an endless device never ends."""
+    """Text is read more than once, and a device may never end."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero"), Path("/dev/stdin")):
         with pytest.raises(UserError, match=rf"data.sources: '{kind}:.*is a pipe, socket or device"):
@@ -296,7 +296,7 @@ def test_pipes_and_devices_are_refused(kind: str, tmp_path: Path) -> None:
 
 
 def test_links_are_followed_once(tmp_path: Path) -> None:
-    """Links to folders above, of which a search could follow two at every level, and two names of one file."""
+    """Links to parent folders, of which a search could follow two at every level, and two names of one file."""
     inside, outside = tmp_path / "corpus" / "en", tmp_path / "elsewhere"
     inside.mkdir(parents=True)
     outside.mkdir()
@@ -334,7 +334,7 @@ def test_line_ends_of_every_system(end: str, suffix: str, tmp_path: Path) -> Non
 
 
 def test_a_line_end_between_two_blocks(tmp_path: Path) -> None:
-    """CR at the end of the first block of 128 KiB and LF at the beginning of the next are one end of a line."""
+    """CR at the end of the first block of 128 KiB and LF at the start of the next are one line end."""
     for size in range((1 << 17) - 3, (1 << 17) + 2):
         (tmp_path / "a.txt").write_bytes(b"a" * size + b"\r\nb\r\n\r\nc\r\r\nd")
         assert documents(f"text:{tmp_path / 'a.txt'}") == ["a" * size + "\nb", "c", "d"]

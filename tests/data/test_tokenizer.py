@@ -1,5 +1,5 @@
-"""Tokenizers of every family: training, special pieces, encoding, files, and agreement with transformers."""
-# ruff: noqa: RUF001 - Chinese punctuation is meant
+"""Tokenizers of every family: training, special tokens, encoding, files, and agreement with transformers."""
+# ruff: noqa: RUF001 - Chinese punctuation is intended
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PAIRS = [(name, spec.model) for name, spec in FAMILIES.items()] + [
     ("bert", "wordlevel"),
     ("roberta", "char"),
 ]
-KINDS = {"sentencepiece_bpe": "bpe", "char": "wordlevel"}  # of tokenizers that are trained by another name
+KINDS = {"sentencepiece_bpe": "bpe", "char": "wordlevel"}  # kinds that are trained under another name
 
 
 @functools.cache
@@ -158,7 +158,7 @@ def test_byte_bpe_says_everything() -> None:
         assert tokenizer.decode(result).strip() == text.strip()
     assert tokens_of(tokenizer, "the class") == tokens_of(
         tokenizer, " the class"
-    )  # a sentence start is no special place
+    )  # the start of a sentence is not special
 
 
 def test_starts_word() -> None:
@@ -263,7 +263,7 @@ def test_long_lines_count_for_unigram() -> None:
     tokenizer = train_tokenizer([*corpus(), long], model="unigram", family="albert", vocab_size=400)
     assert "▁extraordinary" in tokenizer.tokens
     chinese = train_tokenizer(["图书馆里" * 3000], model="unigram", family="albert", vocab_size=400)
-    assert chinese.unk_id not in chinese.encode_batch(["图书馆里"])[0]  # three bytes a character
+    assert chinese.unk_id not in chinese.encode_batch(["图书馆里"])[0]  # three bytes per character
 
 
 @pytest.mark.parametrize(("family", "model"), PAIRS)
@@ -276,7 +276,7 @@ def test_save_and_load(tmp_path: Path, family: str, model: str) -> None:
     assert loaded.lowercase == tokenizer.lowercase and loaded.tokens == tokenizer.tokens
     for ours, theirs in zip(tokenizer.encode_batch(TEXTS), loaded.encode_batch(TEXTS), strict=True):
         assert ours.tolist() == theirs.tolist()
-    assert {p.name for p in (tmp_path / "deep").iterdir()} == {"tok"}  # no scratch left behind
+    assert {p.name for p in (tmp_path / "deep").iterdir()} == {"tok"}  # no temporary folder remains
 
 
 def test_digests_differ() -> None:
@@ -313,7 +313,7 @@ def test_transformers_agrees(tmp_path: Path, family: str, model: str) -> None:
 
 
 def test_wordpiece_with_other_rules_keeps_them(tmp_path: Path) -> None:
-    """`BertTokenizer` of transformers would put BERT's rules in their place."""
+    """`BertTokenizer` of transformers would apply BERT's rules."""
     from transformers import AutoTokenizer
 
     berts = trained("bert", "wordpiece")
@@ -345,7 +345,7 @@ def test_single_files_load(tmp_path: Path) -> None:
     bert, albert, deberta = (trained(f, FAMILIES[f].model) for f in ("bert", "albert", "deberta-v2"))
     for tokenizer, name in ((bert, "b"), (albert, "a"), (deberta, "d")):
         save_huggingface_tokenizer(tokenizer, tmp_path / name, 64)
-    assert load_tokenizer(tmp_path / "b/vocab.txt").digest == bert.digest  # uncased is read off the pieces
+    assert load_tokenizer(tmp_path / "b/vocab.txt").digest == bert.digest  # lowercase is inferred from the tokens
     assert load_tokenizer(tmp_path / "b/tokenizer.json").digest == bert.digest
     assert load_tokenizer(tmp_path / "a/spiece.model").digest == albert.digest
     assert load_tokenizer(tmp_path / "d/spm.model").digest == deberta.digest
@@ -357,7 +357,7 @@ def test_single_files_load(tmp_path: Path) -> None:
 
 
 def test_a_foreign_sentencepiece_model(tmp_path: Path) -> None:
-    """As Google released ALBERT and Microsoft DeBERTa: cased rules inside, [MASK] of DeBERTa not in the model."""
+    """As Google released ALBERT and Microsoft DeBERTa: rules for case inside, [MASK] of DeBERTa not in the model."""
     import sentencepiece
 
     for name, options in (

@@ -1,4 +1,4 @@
-"""Numbers outside the tables of a model never reach it: the document is named, and the range (P26)."""
+"""Ids outside the tables of a model never reach it: the error names the document and the range (P26)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDS = types.SimpleNamespace(pad_id=0, cls_id=1, sep_id=2)
 
 
 def corpus_of(position: int | None = None, value: int = 0, dtype: type = np.int32) -> Corpus:
-    """Forty documents of three sentences of seven tokens in three chunks, one of them wrong."""
+    """Returns forty documents of three sentences of seven tokens in three chunks; one id may be wrong."""
     ids = np.random.default_rng(0).integers(3, V, 40 * 21).astype(dtype)
     if position is not None:
         ids[position] = value
@@ -51,7 +51,7 @@ def an_epoch(pipeline: Pipeline) -> list[Batch]:
 def test_an_id_outside_the_vocabulary_names_its_document(form: str, value: int) -> None:
     more = {"reuse_len": 8} if form == "segments" else {}
     with pytest.raises(UserError) as caught:
-        for epoch in range(3):  # pairs leave some text out
+        for epoch in range(3):  # pairs skip some text
             an_epoch(pipeline_of(corpus_of(21 * 33 + 5, value), form, seed=epoch, **more))
     output = str(caught.value)
     assert f"source toys contains token id {value} (example " in output and "500 tokens, ids 0 to 499" in output
@@ -60,7 +60,7 @@ def test_an_id_outside_the_vocabulary_names_its_document(form: str, value: int) 
 
 @pytest.mark.parametrize(("value", "stored"), [(V, V), (V + 1, V + 1), (-1, 65535), (-100, 65436)])
 def test_packed_rows_and_narrow_ids_are_looked_at_too(value: int, stored: int) -> None:
-    """The example is the one of its row that holds the id."""
+    """The error names the example of the row that holds the id."""
     corpus = corpus_of(21 * 12, np.array(value).astype(np.uint16), np.uint16)
     pipeline = pipeline_of(corpus, "nsp_pairs", packing="best_fit", max_examples=4, seq_len=48, short_seq_prob=1.0)
     with pytest.raises(UserError, match=rf"token id {stored} \(example \d+\).*token 1 of document 13 of"):
@@ -68,7 +68,7 @@ def test_packed_rows_and_narrow_ids_are_looked_at_too(value: int, stored: int) -
 
 
 def begin_of(corpus: Corpus, example: int) -> int:
-    """The token that an example begins with, by looking at all of them."""
+    """Returns the token at which an example begins, by a search over all of them."""
     (token,) = np.flatnonzero(example_ids(corpus, np.arange(corpus.num_tokens)) == example)
     return int(token)
 
@@ -89,7 +89,7 @@ def batch() -> Batch:
 
 @pytest.mark.parametrize("value", [2, 3, -1, -100])
 def test_a_label_outside_its_classes_names_the_document(batch: Batch, value: int) -> None:
-    """-100, torch's "no label", would be a NaN here, and -1 the last class."""
+    """-100, torch's "no label", would give a NaN here, and -1 the last class."""
     labels = batch["pair_labels"].copy()
     labels[2, 1] = value
     corpus = corpus_of()
@@ -137,7 +137,7 @@ def test_the_piece_behind_a_document_is_looked_at_too() -> None:
 
 
 def flipped(folder: Path, value: int) -> int:
-    """Sets one stored id of the training split to `value`, in the file itself; the document that holds it."""
+    """Sets one stored id of the training split to `value` in the file; returns its document."""
     corpus = open_corpus(folder)["train"]
     begin, end = corpus.document_tokens[7:9]
     old = corpus.read(np.array([begin]), np.array([end - begin]))[0].astype("<u2").tobytes()
@@ -156,7 +156,7 @@ def prepared(tmp_path: Path) -> PreparedCorpus:
 
 @pytest.mark.parametrize("excess", [0, 1, -1, -100])
 def test_a_bit_that_fell_over_in_a_prepared_corpus_is_named(prepared: PreparedCorpus, excess: int) -> None:
-    """The folder opens, since names, sizes and boundaries are right; the first batch with it ends the run."""
+    """The folder opens, since names, sizes and boundaries are right; the first batch with the id ends the run."""
     value = tokenizer().size + excess if excess >= 0 else excess
     number = flipped(prepared.folder, value)
     corpus = open_corpus(prepared.folder)["train"]
@@ -172,7 +172,7 @@ def test_a_bit_that_fell_over_in_a_prepared_corpus_is_named(prepared: PreparedCo
 
 @pytest.mark.parametrize("packing", ["none", "best_fit"])
 def test_looking_costs_little(packing: str, seconds_of: Callable[[Callable], float]) -> None:
-    """Against the reading of a batch of BERT-mini alone; its step is a hundred times as long at least."""
+    """Compared with reading a batch of BERT-mini; its training step takes at least a hundred times as long."""
     ids = np.random.default_rng(0).integers(3, 30_000, 400_000).astype(np.uint16)
     corpus = Corpus([ids], np.full(20_000, 20), offsets([10] * 2000), np.zeros(0, np.int64), "large")
     form = make_format("nsp_pairs", corpus, seq_len=128, seed=0, special_ids=IDS, packing=packing, max_examples=8)
@@ -182,7 +182,7 @@ def test_looking_costs_little(packing: str, seconds_of: Callable[[Callable], flo
     limits = id_limits(form.settings, 30_522)
     look = seconds_of(lambda: require_ids_in_range(batch, limits, [source], of_row))
     read = seconds_of(lambda: pipeline.batch(1))
-    assert look < 0.2 * read  # 4 % on a quiet machine
+    assert look < 0.2 * read  # 4 % on an idle machine
     assert look < 1e-4
 
 

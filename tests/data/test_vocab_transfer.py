@@ -1,4 +1,4 @@
-"""Which old pieces stand for a new one, across WordPiece, byte-level BPE and sentencepiece."""
+"""Matches between old and new tokens, across WordPiece, byte-level BPE and sentencepiece."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_another_vocabulary_of_the_same_kind(tmp_path: Path) -> None:
     assert tokens[len(BERT) :] == [
         ["cab"],
         ["##ab"],
-        ["cab", "##b", "##a"],  # as the old tokenizer cuts the word
-        ["##ab", "##b", "##a"],  # and as it goes on inside one
-        ["cab"],  # the old one knows no capitals
+        ["cab", "##b", "##a"],  # as the old tokenizer splits the word
+        ["##ab", "##b", "##a"],  # and the same inside a word
+        ["cab"],  # the old vocabulary has no capitals
         ["##e"],
         [","],
         [],  # a word with unknown letters is unknown
-        ["d", "##e"],  # accents are stripped, as it strips them
+        ["d", "##e"],  # accents are stripped, as the old tokenizer does
         ["##f", ",", "e"],  # a mark ends the word
     ]
     assert (result.matched, result.composed, result.fresh) == (9, 5, 1)
@@ -75,14 +75,14 @@ def test_special_pieces_are_matched_by_their_part() -> None:
         (bert, trained("bpe", "gpt2"), {"[CLS]": "<|endoftext|>", "[PAD]": "<|endoftext|>"}),
     ):
         assert {token: named(old, new, token) for token in pairs} == {new: [old] for new, old in pairs.items()}
-    assert named(bert, trained("unigram", "xlnet"), "<eod>") == []  # nothing there has its part
+    assert named(bert, trained("unigram", "xlnet"), "<eod>") == []  # no token there has its part
     assert named(trained("bpe", "gpt2"), bert, "[MASK]") == []
 
 
 def test_marks_are_words_of_their_own_only_in_wordpiece() -> None:
     words, byte_pairs = trained("wordpiece", "bert"), trained("bpe", "roberta")
     assert "Ġ(" in byte_pairs.tokens and "(" in byte_pairs.tokens
-    assert named(byte_pairs, words, "(") == ["("]  # which mostly stands right behind something
+    assert named(byte_pairs, words, "(") == ["("]  # which mostly follows another character directly
     assert named(words, byte_pairs, "(") == ["("] and named(words, byte_pairs, "Ġ(") == ["("]
 
 
@@ -91,7 +91,7 @@ def test_bytes_that_are_no_text_match_only_bytes() -> None:
     assert named(trained("bpe", "modernbert"), byte_pairs, "Ã") == ["Ã"]
     assert named(trained("wordpiece", "bert"), byte_pairs, "Ã") == []
     accents = train_tokenizer(["é è ê ë ú ó í á à ù"] * 9, model="bpe", family="roberta", vocab_size=270)
-    assert "ĠÃ" in accents.tokens and named(byte_pairs, accents, "ĠÃ") == ["Ġ", "Ã"]  # half a letter behind a space
+    assert "ĠÃ" in accents.tokens and named(byte_pairs, accents, "ĠÃ") == ["Ġ", "Ã"]  # half a letter after a space
 
 
 def test_a_blank_alone_says_nothing_of_a_word() -> None:
@@ -107,7 +107,7 @@ def test_a_blank_alone_says_nothing_of_a_word() -> None:
 )
 @pytest.mark.parametrize("new", [("wordpiece", "electra"), ("bpe", "deberta"), ("unigram", "deberta-v2")], ids=str)
 def test_parts_spell_the_piece(old: tuple[str, str], new: tuple[str, str]) -> None:
-    """Whatever is composed writes the text of the piece."""
+    """The parts of a composed token write the text of the token."""
     before, after = trained(*old), trained(*new)
     result = match_tokens(before, after)
     assert result.matched + result.composed + result.fresh == after.size and result.matched > 20

@@ -1,4 +1,4 @@
-"""Ids by words are those of the library, to the last one, for every kind of tokenizer and any text."""
+"""Ids by words equal those of the library for every kind of tokenizer and any text."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_only_tokenizers_that_look_at_single_words_are_asked_so() -> None:
 
 
 def test_byte_pieces_without_a_blank_before_the_first_word() -> None:
-    """GPT-2's own files have `add_prefix_space` off: a word that opens a text has other pieces than behind a blank."""
+    """GPT-2's own files have `add_prefix_space` off: the first word of a text has other tokens than after a space."""
     roberta = content("roberta", "bpe")
     bare = HuggingFaceBackend(
         json.dumps(roberta | {"pre_tokenizer": roberta["pre_tokenizer"] | {"add_prefix_space": False}})

@@ -1,4 +1,4 @@
-"""Processes that tokenise: the corpus is the same; whoever dies is named, and nothing stays behind (P33, P34)."""
+"""Tokenizing processes: the corpus is the same; errors name the worker's documents, and nothing remains (P33, P34)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_batches_come_back_in_order() -> None:
 
 
 def test_a_killed_worker_is_named_with_its_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P34: within 30 s, one line, what is done is kept, and the next run starts."""
+    """P34: within 30 s and in one line; finished parts stay, and the next run starts."""
     texts, started = documents(2000), []
     whole = workers_module._start
 
@@ -76,7 +76,7 @@ def test_a_killed_worker_is_named_with_its_documents(tmp_path: Path, monkeypatch
 
 
 class Picky:
-    """A tokenizer that cannot take one document; `save` writes one that can, so it must fail here."""
+    """A tokenizer that fails on one document; `save` writes one that does not, so the failure must happen here."""
 
     size, digest = 120, "picky"
 
@@ -94,7 +94,7 @@ def test_a_document_that_cannot_be_tokenised_is_named(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_raises_names_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault crosses the pipe, and the process goes on."""
+    """The error crosses the pipe, and the process continues."""
     broken = "from bertjax.data import sentence_splitter, tokenize_documents, workers\n" + (
         "def split(text):\n    assert 'bad' not in text, 'no\\nwords'\n    return [text]\n"
         "sentence_splitter.split_sentences = split\nworkers.serve()"
@@ -111,7 +111,7 @@ def test_a_worker_that_raises_names_the_document(monkeypatch: pytest.MonkeyPatch
 
 
 def test_workers_end_with_their_parent() -> None:
-    """P34: the parent is killed; a worker reads the end of its input and goes."""
+    """P34: the parent is killed; a worker reads the end of its input and exits."""
     program = (
         "import sys, time; sys.path.insert(0, sys.argv[1])\n"
         "from prepare_lab import tokenizer; from bertjax.data.workers import WorkerPool\n"
@@ -149,7 +149,7 @@ def start_after_jax(times: int) -> None:
 
 
 def test_workers_start_after_jax_has_threads(recwarn: pytest.WarningsRecorder) -> None:
-    """P33: `exec`, never a fork of a process with threads (Python and jax would warn of one)."""
+    """P33: `exec`, never a fork of a process with threads (Python and jax would warn)."""
     start_after_jax(2)
     assert not [warning for warning in recwarn if "fork" in str(warning.message)]
 

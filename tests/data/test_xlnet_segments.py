@@ -1,4 +1,4 @@
-"""Streams: rows go on from each other, segments are cut as XLNet's authors cut them, any batch can be asked for."""
+"""Streams: rows continue each other, segments are cut like those of XLNet's authors, any batch can be requested."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOTAL = SIZE - REUSED - 3
 
 
 def corpus_of(documents: int = 90, seed: int = 0, longest: int = 9) -> tuple[Corpus, np.ndarray, np.ndarray]:
-    """A corpus in two chunks, the whole text with an end behind every document, and the number of every sentence."""
+    """Returns a corpus in two chunks, its text with an end token after every document, and each sentence's number."""
     rng = np.random.default_rng(seed)
     lengths = [rng.integers(1, longest, rng.integers(1, 6)) for _ in range(documents)]
     sentences = np.concatenate(lengths)
@@ -47,7 +47,7 @@ def all_rows(form: ExampleFormat, epoch: int = 0) -> dict[str, np.ndarray]:
 
 
 def streams_of(values: np.ndarray, number: int, bi_data: bool) -> np.ndarray:
-    """[rows, tokens]: the text cut into equal streams, and then the same ones reversed."""
+    """Returns [rows, tokens]: the text cut into equal streams, and the same streams reversed."""
     length = len(values) // number
     cut = values[: length * number].reshape(number, length)
     return np.concatenate([cut, cut[:, ::-1]]) if bi_data else cut
@@ -101,7 +101,9 @@ def test_layout_of_segments() -> None:
 
 
 def possible_pairs(sentences: np.ndarray, begin: int) -> tuple[set, set, int]:
-    """All (a_begin, a_end, b_begin, b_end) that the authors' `_split_a_and_b` can return: following, random, cuts."""
+    """Returns all (a_begin, a_end, b_begin, b_end) that the authors' `_split_a_and_b` can return: following, random,
+    cuts.
+    """
     length = len(sentences)
     end, cuts = begin + 1, []
     while end < length:
@@ -135,7 +137,7 @@ def possible_pairs(sentences: np.ndarray, begin: int) -> tuple[set, set, int]:
 
 @pytest.mark.parametrize(("bi_data", "longest"), [(False, 9), (True, 9), (True, 40)])
 def test_segments_are_among_those_of_the_authors(bi_data: bool, longest: int) -> None:
-    """Every pair is one that their code could have drawn, and half of them follow each other."""
+    """Every pair is one that their code could have drawn, and in half of them B follows A."""
     corpus, text, number = corpus_of(longest=longest)
     form = form_of("segments", corpus, bi_data=bi_data)
     streams = [streams_of(values, 3 if bi_data else ROWS, bi_data) for values in (text, number)]
@@ -154,13 +156,13 @@ def test_segments_are_among_those_of_the_authors(bi_data: bool, longest: int) ->
             if cuts:
                 rows_with_a_choice += 1
                 follows += (tuple(a), tuple(b)) in {(tuple(ids[p:q]), tuple(ids[r:s])) for p, q, r, s in following}
-    if longest == 9:  # random text may be what follows: in this short text more often than never
+    if longest == 9:  # random text may happen to follow; in this short text it often does
         error = 0.5 / np.sqrt(rows_with_a_choice)
         assert 0.5 - 4 * error < follows / rows_with_a_choice < 0.56 + 4 * error
 
 
 def test_cuts_are_uniform() -> None:
-    """Sentences of two tokens: A ends behind each of them with equal chance, if B follows it."""
+    """Sentences of two tokens: A ends after each of them with equal probability, if B follows it."""
     sentences = np.full(20_000, 2)
     ids = np.arange(FIRST_ID, FIRST_ID + 40_000, dtype=np.int32)
     corpus = Corpus([ids], sentences, offsets([20_000]), np.zeros(FIRST_ID + 40_000, np.int64), "toy")
@@ -195,7 +197,7 @@ def test_any_row_can_be_asked_for_and_segments_are_redrawn() -> None:
 
 @pytest.mark.parametrize("name", ["segments", "stream"])
 def test_batches_of_a_pipeline_are_rows_of_the_streams(name: str) -> None:
-    """Batch t holds step t of every stream, in every epoch; a share of its rows is those rows."""
+    """Batch t holds step t of every stream, in every epoch; a share of its rows has the same rows."""
     corpus, _, _ = corpus_of()
     form = form_of(name, corpus, bi_data=True)
     pipeline = Pipeline([MixtureSource("toy", form)], batch_size=ROWS, seed=5, vocab_size=len(corpus.counts))

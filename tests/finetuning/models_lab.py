@@ -1,4 +1,4 @@
-"""Random models of `transformers` with a trained tokenizer beside them, as folders that both sides load."""
+"""Folders of random models of `transformers` with a trained tokenizer, which both sides load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertjax.parity.compare import random_transformers_model
 
 _BERT = {"hidden_size": 18, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
 _XLNET = {"d_model": 18, "n_layer": 2, "n_head": 3, "d_inner": 20, "ff_activation": "gelu"}
-# family -> (class of the config, class of the model, keys beside vocab_size and pad_token_id)
+# family -> (class of the config, class of the model, keys in addition to vocab_size and pad_token_id)
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("BertConfig", "BertForMaskedLM", _BERT),
     "roberta": ("RobertaConfig", "RobertaForMaskedLM", _BERT | {"max_position_embeddings": 130, "type_vocab_size": 1}),
@@ -39,7 +39,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 @contextlib.contextmanager
 def quick_compilation() -> Iterator[None]:
-    """Compiles without the dear passes."""
+    """Compiles without the expensive passes."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     try:
@@ -49,7 +49,7 @@ def quick_compilation() -> Iterator[None]:
 
 
 def write_folder(family: str, folder: Path) -> tuple[Any, Any]:
-    """(model, tokenizer) of `transformers`, which lie in `folder` when this returns."""
+    """Writes a model and tokenizer of `transformers` to `folder`, and returns both."""
     from transformers import AutoTokenizer
 
     tokenizer = trained(family)

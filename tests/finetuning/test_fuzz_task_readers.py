@@ -1,4 +1,4 @@
-"""Whatever stands in a file, readers give examples or one `UserError`, and nothing else."""
+"""For any content of a file, readers return examples or raise one `UserError`, and nothing else."""
 
 from __future__ import annotations
 

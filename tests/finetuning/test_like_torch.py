@@ -1,4 +1,4 @@
-"""The same losses as transformers and torch.optim in their training loop: packed rows here, padded rows there."""
+"""Losses equal those of a training loop with transformers and torch.optim: packed rows here, padded rows there."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ LONG = ("roberta", "electra", "deberta", "xlnet", "modernbert", "regression")
 
 
 def features_of(kind: str, last: bool, has_types: bool) -> Features:
-    """Random windows; `last`: the summary is their last token (XLNet)."""
+    """Returns random windows; with `last`, the summary is their last token (XLNet)."""
     draw = np.random.default_rng(0)
     lengths = draw.integers(5, LONGEST + 1, WINDOWS)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -80,7 +80,7 @@ def features_of(kind: str, last: bool, has_types: bool) -> Features:
 
 
 def torch_losses(theirs: Any, kind: str, features: Features, orders: list[np.ndarray], left: bool) -> list[float]:
-    """Losses of the loop that Trainer runs: padded to the longest, AdamW, linear decay, clipping."""
+    """Returns the losses of Trainer's loop: padding to the longest, AdamW, linear decay, clipping."""
     plain = ("bias", "norm.weight", "LayerNorm.weight", "layer_norm.weight")
     named = list(theirs.named_parameters())
     groups = [
@@ -121,7 +121,7 @@ def torch_loss(theirs: Any, kind: str, features: Features, numbers: np.ndarray, 
     if type(theirs).__name__.startswith(("Roberta", "ModernBert")):
         del arrays["token_type_ids"]
     inputs = {name: torch.from_numpy(value) for name, value in arrays.items()}
-    if kind == "qa":  # transformers lets answers lie on padding; among the tokens of the window they are compared here
+    if kind == "qa":  # transformers allows answers on padding; here only the tokens of the window are compared
         result = theirs(**inputs)
         mask = torch.where(inputs["attention_mask"] > 0, 0.0, float("-inf"))
         sides = ((result.start_logits, "start_labels"), (result.end_logits, "end_labels"))
@@ -142,7 +142,7 @@ def torch_loss(theirs: Any, kind: str, features: Features, numbers: np.ndarray, 
     [pytest.param(case, marks=pytest.mark.long) if case in LONG else case for case in CASES],
 )
 def test_first_twenty_losses(case: str, tmp_path: Path) -> None:
-    """At dropout 0, with the same batches in the same order, to 1e-4 (the last batch of an epoch is a small one)."""
+    """At dropout 0, with the same batches in the same order, to 1e-4 (the last batch of an epoch is smaller)."""
     architecture, sizes = CASES[case]
     kind = case if case in ("regression", "tokens", "qa") else "classification"
     kind = "tokens" if "Token" in architecture else kind
@@ -150,7 +150,7 @@ def test_first_twenty_losses(case: str, tmp_path: Path) -> None:
     config_class = getattr(transformers, architecture.split("For")[0] + "Config")
     theirs = getattr(transformers, architecture)(config_class(**{**({} if case == "xlnet" else BASE), **sizes}))
     with torch.no_grad():
-        for value in theirs.parameters():  # heads begin large enough to learn something in twenty updates
+        for value in theirs.parameters():  # the initial heads are large enough to learn something in twenty steps
             if value.ndim > 1:
                 value.mul_(3.0)
     theirs.save_pretrained(tmp_path)
@@ -160,7 +160,7 @@ def test_first_twenty_losses(case: str, tmp_path: Path) -> None:
     expected = torch_losses(theirs, kind, features, orders, left=case == "xlnet")
     result = our_losses(tmp_path, kind, features, orders, make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1]))
     np.testing.assert_allclose(result, expected, atol=1e-4)
-    assert np.ptp(expected) > 0.05  # something was learned, or unlearned
+    assert np.ptp(expected) > 0.05  # the weights have changed
 
 
 def our_losses(folder: Path, kind: str, features: Features, orders: list[np.ndarray], mesh: Mesh) -> list[float]:

@@ -1,4 +1,4 @@
-"""Answers from scores: against a slow reading of what transformers' post-processing is described to do."""
+"""Answers from scores, compared with a slow implementation of transformers' described post-processing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertjax.finetuning.qa_features import QaData, qa_data
 
 
 def slow(task: TaskConfig, data: QaData, starts: np.ndarray, ends: np.ndarray, example: int) -> dict[str, Any]:
-    """One question at a time, one pair of places at a time."""
+    """One question at a time, one pair of positions at a time."""
     examples, features = data.examples, data.features
     context = examples.contexts[examples.context_of[example]]
     candidates: list[tuple[float, int, int]] = []
@@ -61,7 +61,7 @@ def test_as_the_slow_reading(family: str, no_answer: bool, n_best: int, max_answ
     data = qa_data(task, questions(60, seed=3), trained(family))
     rng = np.random.default_rng(7)
     starts, ends = rng.normal(size=(2, len(data.features.tokens))).astype(np.float32)
-    # No answer has a chance, in some windows more than in others.
+    # No answer is likely, in some windows less than in others.
     position = data.features.offsets[:-1] + data.features.summary_position
     starts[position] += rng.normal(1.5, 2, len(position)).astype(np.float32)
     result = select_answers(task, data, starts, ends)
@@ -94,7 +94,7 @@ def test_the_right_scores_give_the_right_answers() -> None:
     assert gold is not None
     result = answers(starts, ends, data, null_score_diff_threshold=0.0)
     for answer, expected in zip(result, gold, strict=True):
-        if expected.texts:  # windows without the answer vote for none; the lowest such score counts
+        if expected.texts:  # windows without the answer vote for no answer; the lowest such score counts
             assert answer.spans[0].text == expected.texts[0] or answer.spans[1].text == expected.texts[0]
         else:
             assert answer.text == ""

@@ -1,4 +1,4 @@
-"""Windows over contexts are those of transformers' question answering example, and so are the answers in them."""
+"""Windows over contexts, and the answers in them, are those of transformers' question answering example."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def config(**values: Any) -> TaskConfig:
 
 
 def questions(count: int = 40, seed: int = 0) -> QaExamples:
-    """Questions on contexts from shorter to much longer than a window; every fourth has no answer."""
+    """Returns questions on contexts from shorter to much longer than a window; every fourth has no answer."""
     rng = np.random.default_rng(seed)
     contexts = [text for text in sentences(count // 2, seed + 1, longest=130) if text]
     texts = [" ".join(text.split()[: rng.integers(1, 5)]) or "cat" for text in sentences(count, seed + 2)]
@@ -41,7 +41,7 @@ def questions(count: int = 40, seed: int = 0) -> QaExamples:
 
 
 def expected(family: str, examples: QaExamples) -> dict[str, list[Any]]:
-    """What transformers' tokenizer gives, and the labels by their meaning: the tokens that touch the answer."""
+    """Returns the output of transformers' tokenizer, and labels: the tokens that overlap the answer."""
     tokenizer = theirs(family)
     context_first = FAMILIES[family].padding_side == "left"
     contexts = [examples.contexts[c] for c in examples.context_of]
@@ -96,7 +96,7 @@ def test_as_transformers(family: str) -> None:
         ours = zip(result.contexts.begins[here].tolist(), result.contexts.ends[here].tolist(), strict=True)
         assert list(ours) == list(map(tuple, offsets))
     counts = np.bincount(features.example)
-    assert counts.max() > 3 and counts.min() == 1  # the test sees both
+    assert counts.max() > 3 and counts.min() == 1  # the test covers both
     with_answer = (features.labels["start_labels"] != features.summary_position).sum()
     assert result.notes == (
         f"40 questions in {len(features)} windows of at most {MAX_LEN} tokens, {with_answer} of which hold the answer",
@@ -116,7 +116,7 @@ def test_answers_read_back_from_their_tokens(family: str) -> None:
         text = examples.contexts[examples.context_of[example]][begin:stop]
         assert examples.answers is not None and text.strip() == examples.answers[example].texts[0]
         answered.add(example)
-    assert len(answered) == 30  # every answer is whole in some window
+    assert len(answered) == 30  # every answer is complete in some window
 
 
 def test_training_leaves_out_answers_that_are_not_there() -> None:

@@ -1,4 +1,4 @@
-"""Entity scores beside seqeval, on any sequence of tags, broken ones too."""
+"""Entity scores compared with seqeval, on arbitrary sequences of tags, also malformed ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_entities_as_seqeval(pairs: list[list[tuple[str, str]]], nearly_right: b
     seqeval = pytest.importorskip("seqeval.metrics", reason="seqeval, the peer of entity scores, is not installed")
     gold = [[right for right, _ in sentence] for sentence in pairs]
     predicted = [[guess for _, guess in sentence] for sentence in pairs]
-    if nearly_right:  # random guesses alone would hit nothing
+    if nearly_right:  # random guesses alone would match nothing
         predicted = [
             guess if index % 2 else right for index, (right, guess) in enumerate(zip(gold, predicted, strict=True))
         ]
@@ -69,7 +69,7 @@ def test_the_same_entities_as_seqeval_finds(pairs: list[list[tuple[str, str]]]) 
             assert [tuple(each) for each in find_entities(tags)] == labeling.get_entities(tags)
 
 
-# What broken or unusual tags mean, by hand.
+# The meaning of malformed or unusual tags, by hand.
 READINGS = {
     "IOB2": ("B-PER I-PER O B-LOC", [("PER", 0, 1), ("LOC", 3, 3)]),
     "IOB1": ("I-PER I-PER B-PER O I-LOC", [("PER", 0, 1), ("PER", 2, 2), ("LOC", 4, 4)]),
@@ -100,7 +100,7 @@ def test_scores_by_hand() -> None:
     scores = entity_scores(gold, predicted)
     assert (scores.precision, scores.recall, scores.f1) == (2 / 4, 2 / 3, pytest.approx(4 / 7))
     assert scores.per_type == {
-        "LOC": ClassScore(0.0, 0.0, 0.0, 1),  # longer than it should be
+        "LOC": ClassScore(0.0, 0.0, 0.0, 1),  # one tag too many
         "NEW": ClassScore(0.0, 0.0, 0.0, 0),  # no gold entity is of this type
         "ORG": ClassScore(1.0, 1.0, 1.0, 1),
         "PER": ClassScore(1.0, 1.0, 1.0, 1),

@@ -1,4 +1,4 @@
-"""Scorers of labels, numbers, vectors and minimal pairs beside scikit-learn, scipy and arithmetic by hand."""
+"""Scorers of labels, numbers, vectors and minimal pairs, compared with scikit-learn, scipy and manual arithmetic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def no_warnings() -> Iterator[None]:
 
 @st.composite
 def decisions(draw: st.DrawFn) -> tuple[list[int], list[int], int]:
-    """Gold labels, predictions, number of classes; often of few kinds, so that ties and missing classes come up."""
+    """Draws gold labels, predictions, number of classes; often few values, so that ties and missing classes occur."""
     classes = draw(st.integers(2, 4))
     used = draw(st.integers(1, classes))
     pairs = draw(st.lists(st.tuples(st.integers(0, used - 1), st.integers(0, classes - 1)), min_size=1, max_size=30))
@@ -48,7 +48,7 @@ def test_labels_as_scikit_learn(drawn: tuple[list[int], list[int], int], seed: i
     probabilities = np.random.default_rng(seed).dirichlet(np.full(classes, 0.3), len(gold))
     result = classification_scores(gold, predicted, NAMES[:classes], probabilities)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # theirs, of what is undefined
+        warnings.simplefilter("ignore")  # scikit-learn's warnings about undefined values
         options = {"y_true": gold, "y_pred": predicted, "zero_division": 0}
         expected = {
             "accuracy": metrics.accuracy_score(gold, predicted),
@@ -67,7 +67,7 @@ def test_labels_as_scikit_learn(drawn: tuple[list[int], list[int], int], seed: i
 
 
 def test_labels_by_hand() -> None:
-    """3 of class 1: two found, one missed; one false alarm among 3 of class 0."""
+    """3 of class 1: two true positives, one false negative; one false positive among 3 of class 0."""
     result = classification_scores(
         ["no", "no", "no", "yes", "yes", "yes"], ["no", "no", "yes", "yes", "yes", "no"], ("no", "yes")
     )
@@ -93,7 +93,7 @@ def test_a_class_that_never_occurs_leaves_the_macro_mean_alone() -> None:
 def test_log_loss_of_a_sure_error_is_finite_and_of_a_diverged_network_is_nan() -> None:
     assert classification_scores([0], [1], "ab", np.array([[0.0, 1.0]])).log_loss == pytest.approx(36.04, abs=0.01)
     assert math.isnan(classification_scores([0], [1], "ab", np.full((1, 2), np.nan)).log_loss)
-    coarse = np.array([[0.3, 0.703]], np.float32)  # as bfloat16 rounds
+    coarse = np.array([[0.3, 0.703]], np.float32)  # rounded as bfloat16
     assert classification_scores([0], [1], "ab", coarse).log_loss == pytest.approx(-math.log(0.3 / 1.003), abs=1e-6)
 
 
@@ -138,7 +138,7 @@ def test_numbers_as_scipy(pairs: list[tuple[float, float]]) -> None:
 
 
 def _ranks(column: np.ndarray) -> np.ndarray:
-    """Ties share the mean of their ranks."""
+    """Returns ranks; ties share the mean of their ranks."""
     return np.array([(column < value).sum() + ((column == value).sum() + 1) / 2 for value in column])
 
 

@@ -1,4 +1,4 @@
-"""SQuAD's figures beside a second count, made from the description of the scripts, and beside what those printed."""
+"""SQuAD metrics, compared with a second implementation from the scripts' description, and with the scripts' output."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PUNCTUATION = set("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
 def plain(text: str) -> list[str]:
-    """The words that count: a second reading, character by character."""
+    """Returns the words that count, by a second implementation that goes character by character."""
     cleaned = "".join(character for character in text.lower() if character not in PUNCTUATION)
-    words = re.split(r"\b", cleaned)  # articles go where word characters end on both sides
+    words = re.split(r"\b", cleaned)  # articles end at the borders of word characters
     return "".join(" " if word in ("a", "an", "the") else word for word in words).split()
 
 
@@ -45,7 +45,7 @@ def question(golds: Sequence[str], answer: str, version: str) -> tuple[float, fl
 def best_by_trying(
     raw: Sequence[float], against: Sequence[float], answerable: Sequence[bool], answered: Sequence[bool]
 ) -> float:
-    """The best percentage over all prefixes of the questions in the order of their scores."""
+    """Returns the best percentage over all prefixes of the questions in the order of their scores."""
     order = sorted(range(len(raw)), key=lambda index: against[index])  # stable
     totals = []
     for size in range(len(raw) + 1):
@@ -106,7 +106,7 @@ def test_as_described(drawn: list[tuple[list[str], str, float]], threshold: floa
     assert scores.best.f1 == pytest.approx(best_by_trying([f for _, f in raw], *facts), abs=1e-9)
 
 
-# (gold answers, prediction, how much speaks against an answer), and what the scripts print for them.
+# (gold answers, prediction, score against an answer), and what the scripts print for them.
 HOSTILE = {
     "plain": (["Denver Broncos", "the Broncos"], "Denver  BRONCOS!", 0.1),
     "overlap": (["in the city of Santa Clara"], "Santa Clara, California", 0.2),
@@ -121,8 +121,8 @@ HOSTILE = {
     "no answer, an article given": ([], "the", 0.05),
     "an answer, none given": (["Paris"], "", 0.95),
 }
-# threshold -> exact, f1, HasAns_exact, HasAns_f1, NoAns_exact: what squad_evaluate of transformers 4.40, a copy of the
-# script for 2.0, gives; it also names the best figures and thresholds.
+# threshold -> exact, f1, HasAns_exact, HasAns_f1, NoAns_exact: the output of squad_evaluate of transformers 4.40, a
+# copy of the script for 2.0; it also prints the best metrics and thresholds.
 PRINTED = {
     None: (33.333333333333336, 46.42857142857142, 22.22222222222222, 39.682539682539684, 66.66666666666667),
     0.5: (41.666666666666664, 54.76190476190476, 22.22222222222222, 39.682539682539684, 100.0),
@@ -156,7 +156,7 @@ def test_version_1_1_gives_no_overlap_to_empty_texts() -> None:
 
 
 def test_nothing_answered_needs_a_threshold_below_negative_scores() -> None:
-    """Differences of scores may be negative: the script's 0 would not silence such a question."""
+    """Score differences may be negative: the script's 0 would not suppress the answer to such a question."""
     gold, predicted = {"a": [], "b": []}, {"a": "x", "b": "y"}
     best = squad_scores(gold, predicted, {"a": -3.0, "b": -1.0}, version="2.0").best
     assert best is not None and best.exact_match == 100.0 and best.f1_threshold < -3.0

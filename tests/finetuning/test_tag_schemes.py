@@ -1,4 +1,4 @@
-"""Every scheme of entity tags is recognised from the tags alone; F1 is reported only where entities are scored."""
+"""Schemes of entity tags are recognized from the tags alone; F1 is reported only where entities are scored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORDS = ["The", "cat", "sat", "on", "a", "mat", "while"]
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_metrics_of_every_scheme(scheme: str) -> None:
-    """The model finds all entities but the last one, whose words it takes for the one before."""
+    """The model predicts all entities but the last one, whose words it assigns to the one before."""
     gold, locations = [SCHEMES[scheme].split()], ["a:1"]
     tags, _ = normalize_tags(gold, "auto", locations)
     config = task_config(kind="tokens", train=("conll:a",), max_length=32)
@@ -57,7 +57,7 @@ def test_metrics_of_every_scheme(scheme: str) -> None:
         ("S-PER O", "bioes"),
         ("O", "plain"),
         ("S U", "plain"),  # parts of speech
-        ("B-PER L-PER S-PER", "plain"),  # marks of no one scheme
+        ("B-PER L-PER S-PER", "plain"),  # prefixes that belong to no scheme
         ("O B-PER NN", "plain"),
         ("O PER", "plain"),
         ("B-geo-loc I-geo-loc", "iob2"),

@@ -1,4 +1,4 @@
-"""Batches of a task: every window once an epoch, in static shapes, wherever it stands; and back from them."""
+"""Batches of a task: every window once per epoch, in static shapes, at any position; and predictions back from them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def batches(features: Features, **values: Any) -> TaskBatches:
 
 
 def check_batch(features: Features, batch: Any) -> list[int]:
-    """Everything in a batch is what the features say of the windows named in it; gives their numbers."""
+    """Checks that a batch equals the features of the windows named in it; returns their numbers."""
     numbers = batch["example_numbers"]
     rows = len(batch["input_ids"])
     visited = []
@@ -145,7 +145,7 @@ def test_epochs_need_not_be_whole_and_go_round() -> None:
     features = windows(45)
     loader = batches(features, epochs=1.5)
     assert loader.num_steps == 9
-    assert loader.batch(12)["input_ids"].tolist() == loader.batch(0)["input_ids"].tolist()  # behind skipped batches
+    assert loader.batch(12)["input_ids"].tolist() == loader.batch(0)["input_ids"].tolist()  # after skipped batches
     assert batches(features, epochs=0.1).num_steps == 1
 
 
@@ -270,7 +270,7 @@ def test_faults() -> None:
 @settings(max_examples=60)
 @given(st.lists(st.lists(st.integers(0, 20), min_size=7, max_size=7), min_size=1, max_size=5), st.integers(20, 50))
 def test_packing_of_many_batches(lengths: list[list[int]], seq_len: int) -> None:
-    """No row is overfull, and none is opened where the window still fitted: best fit decreasing, one by one."""
+    """No row is overfull, and no row is opened if the window still fits elsewhere: best fit decreasing, one by one."""
     array = np.array(lengths, np.int32)
     rows = pack_batches(array, seq_len)
     for sizes, row in zip(lengths, rows.tolist(), strict=True):
@@ -291,5 +291,5 @@ def test_planning_is_fast() -> None:
     features = windows(100_000, longest=60, class_labels=np.zeros(100_000, np.int32))
     began = time.process_time()
     loader = batches(features, batch_size=32, epochs=3.0, seq_len=128)
-    assert time.process_time() - began < 4.0  # half a second on a quiet machine
+    assert time.process_time() - began < 4.0  # half a second on an idle machine
     assert loader.num_steps == 9375

@@ -1,4 +1,4 @@
-"""What a task may be told: every value is checked, with the key in the message."""
+"""Task settings: every value is checked, and messages name the key."""
 
 from __future__ import annotations
 

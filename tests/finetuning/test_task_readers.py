@@ -1,4 +1,4 @@
-"""Labelled files of every format become examples; what is wrong with them is said with file and line."""
+"""Labelled files of every format become examples; errors name file and line."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_columns_by_number_without_a_header(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", ["0\tx", "label\tsentence"])
 def test_numbers_alone_do_not_tell_whether_there_is_a_header(tmp_path: Path, first: str) -> None:
-    """The first line would be lost where it is an example, or trained on where it is not."""
+    """Otherwise the first line would be lost if it is an example, or trained on if it is a header."""
     columns = {"text_column": "1", "label_column": "0"}
     with pytest.raises(UserError, match=r"a:1: .*text_column=1, task.label_column=0.*set task.header=true or task."):
         texts(tmp_path / "a", f"{first}\n1\ty\n", **columns)
@@ -169,7 +169,7 @@ def test_labels_to_numbers(tmp_path: Path) -> None:
     assert encode_labels(("neg", "pos"), result.labels[:3], result.locations).tolist() == [0, 1, 1]
     with pytest.raises(UserError, match=r"a:5: unknown label 'somewhat'; known are neg, pos"):
         encode_labels(("neg", "pos"), result.labels, result.locations)
-    with pytest.raises(UserError, match=r"a:3: unknown label '1'"):  # "1" is a number here, not a place
+    with pytest.raises(UserError, match=r"a:3: unknown label '1'"):  # "1" is a number here, not a position
         encode_labels(("neg", "2"), result.labels[:2], result.locations)
 
 
@@ -325,7 +325,7 @@ def test_broken_squad(tmp_path: Path, content: Any, message: str) -> None:
 
 
 def test_one_bad_answer_does_not_end_a_file(tmp_path: Path) -> None:
-    """Official CMRC 2018 has answers at -1: their texts are scored. Questions that cannot be read are left out."""
+    """Official CMRC 2018 has answers at -1: their texts are scored. Questions that cannot be read are skipped."""
     good, unplaced = qas("q1", ("cat", 2)), qas("q2", ("sat", -1))
     bad = [qas("q3", (7, 0)), qas("q4"), {"id": "q5", "answers": []}]
     unplaced["answers"].append({"text": "cat"})
@@ -351,7 +351,7 @@ def test_invalid_utf8_in_squad_and_replaced(tmp_path: Path) -> None:
 
 
 def test_hub_data_sets(tmp_path: Path) -> None:
-    """A data set on the disk stands for one of the hub: numbers of classes become names."""
+    """A data set on the disk replaces one of the Hub: numbers of classes become names."""
     from unittest import mock
 
     import datasets

@@ -1,4 +1,4 @@
-"""Windows of texts and pairs are those that transformers' tokenizer of the family makes."""
+"""Windows of texts and pairs equal those of transformers' tokenizer of the family."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def windows(features: Features, values: np.ndarray) -> list[list[int]]:
 def test_as_transformers(family: str, cut: str) -> None:
     first, second = FIRST, SECOND
     max_len = 24
-    if cut.startswith("only"):  # the other text must leave room
+    if cut.startswith("only"):  # the other text must leave at least one token
         first, second = FIRST, [text[:4] for text in SECOND]
         first, second = (first, second) if cut == "only_first" else (second, first)
-    if family == "gpt2":  # which has no piece for an empty text
+    if family == "gpt2":  # which has no token for an empty text
         first = [text or "cat" for text in first]
     pairs = None if cut == "single" else second
     rule = "longest_first" if cut == "single" else cut
@@ -96,7 +96,7 @@ def test_a_file_without_a_layout_gets_the_familys(tmp_path: Path, family: str) -
 
 
 def test_cut_lengths_of_every_pair() -> None:
-    """Token by token, as BERT's own loop does it: the longer text loses its last, the second where both are equal."""
+    """Token by token, as in BERT's loop: the longer text loses its last token, the second text if both are equal."""
     capacity = 7
     both = np.stack(np.meshgrid(np.arange(12), np.arange(12)), -1).reshape(-1, 2)
     first, second = truncated_lengths([both[:, 0], both[:, 1]], capacity, "longest_first")
@@ -115,7 +115,7 @@ def test_a_pair_that_cannot_be_cut() -> None:
     for cut, pair in (
         ("only_first", (FIRST[:1], ["The cat sat " * 5])),
         ("only_second", (["The cat sat " * 5], ["a"])),
-        ("only_first", (["a"], [". . . . ."])),  # five tokens, and room for five
+        ("only_first", (["a"], [". . . . ."])),  # five tokens for a capacity of five
     ):
         with pytest.raises(
             UserError, match=rf"file:1: task.truncation={cut} cannot make this pair fit task.max_length=8"

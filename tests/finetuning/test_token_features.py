@@ -1,4 +1,4 @@
-"""Words become pieces as transformers has them with `is_split_into_words`; labels stand on the first of them."""
+"""Words become tokens as in transformers with `is_split_into_words`; labels are on the first token of each word."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tags_of(sentences: list[list[str]]) -> list[list[str]]:
 
 
 def aligned(words: list[int | None], tags: list[str]) -> list[int]:
-    """The labels of the pieces, by the words that transformers says they are of."""
+    """Returns the labels of the tokens, by the words that transformers assigns them to."""
     return [
         LABELS.index(tags[word]) if word is not None and word not in words[:index] else -1
         for index, word in enumerate(words)
@@ -63,7 +63,7 @@ def test_words_look_as_they_do_in_a_text(family: str) -> None:
 
 
 def test_a_blank_goes_before_words_of_byte_level_pieces() -> None:
-    """As released: RoBERTa's own files add no blank, so that words without one would be ends of others."""
+    """RoBERTa's released files add no space, so that words without one would be continuations of others."""
     from tokenizers import pre_tokenizers
 
     from bertjax.data.tokenizer import Tokenizer

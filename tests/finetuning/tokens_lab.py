@@ -1,4 +1,4 @@
-"""Small tokenizers of every family, ours and as transformers loads them, and texts to try them on."""
+"""Small tokenizers of every family, ours and as transformers loads them, and texts to encode."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sentences(count: int, seed: int = 0, longest: int = 40) -> list[str]:
 
 
 def task_config(**values: Any) -> TaskConfig:
-    """A config of a task; settings of a group are given by their bare names."""
+    """Returns a config of a task; settings of a group are given by their bare names."""
     groups: dict[str, Any] = {}
     for name, cls in (("tokens", TokensConfig), ("qa", QaConfig)):
         groups[name] = cls(**{key: values.pop(key) for key in settings_of(cls) if key in values})

@@ -1,7 +1,7 @@
-"""Changes keys of config.json, and compares what bertjax reads with what `transformers` builds of the same file.
+"""Changes keys of config.json, and compares what bertjax reads with what `transformers` builds from the same file.
 
-Both answers become models of `transformers` with equal parameters: of the file itself, and of the config.json that
-bertjax would write for what it read. A key that is skipped or read differently changes an output, or a shape.
+Both readings become models of `transformers` with equal parameters: one from the file itself, one from the config.json
+that bertjax would write for what it read. A key that is skipped or read differently changes an output or a shape.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EXTRA_KEYS = {
     *("num_labels", "rope_theta", "rope_scaling", "partial_rotary_factor", "per_layer_config", "is_causal"),
     *("is_encoder_decoder", "sliding_window", "head_dim"),
 }
-# What says nothing of a model, or is another test's: names, types, the form of outputs, kernels (test_hostile_folders).
+# Keys that do not affect the model, or that other tests cover: names, types, output formats, kernels.
 _LEFT_ALONE = {
     *("architectures", "model_type", "dtype", "torch_dtype", "name_or_path", "transformers_version", "label2id"),
     *("return_dict", "output_attentions", "chunk_size_feed_forward", "_attn_implementation", "_experts_implementation"),

@@ -1,7 +1,7 @@
-"""A loss and its gradient in every parameter, here and in torch: what the gradient tests of the families share.
+"""Compares a loss and its gradient in every parameter with torch; shared by the gradient tests of the families.
 
-A test makes a small `transformers` model, brings it here with `loaded`, states the same loss on both sides, and asks
-`assert_same_gradients`. For masked words, alone or with a pair label, both sides are ready made:
+A test makes a small `transformers` model, loads it with `loaded`, computes the same loss on both sides, and calls
+`assert_same_gradients`. For masked words, alone or with a pair label, both losses are defined here:
 
     theirs = perturbed(transformers.AlbertForPreTraining(config))
     ours, batch = loaded(theirs, tmp_path), masked_batch()
@@ -37,7 +37,7 @@ Loss = Callable[[Params], jax.Array]
 
 
 def masked_batch(pad_id: int = 0) -> dict[str, jax.Array]:
-    """Rows of two segments, one of them padded, each with three predictions, one row with two."""
+    """Returns rows of two segments, one of them padded, each with three predictions, one row with two."""
     draw = np.random.default_rng(0)
     ids = draw.integers(5, VOCAB, (ROWS, LENGTH)).astype(np.int32)
     segments = np.ones_like(ids)
@@ -65,13 +65,13 @@ def masked_batch(pad_id: int = 0) -> dict[str, jax.Array]:
 
 
 def torch_inputs(batch: dict[str, jax.Array], token_types: bool = True) -> dict[str, Any]:
-    """`input_ids`, `attention_mask` and, where the model has any, `token_type_ids`."""
+    """Returns `input_ids`, `attention_mask` and, if the model has any, `token_type_ids`."""
     inputs = {"input_ids": _tensor(batch["input_ids"]), "attention_mask": _tensor(batch["segment_ids"])}
     return inputs | ({"token_type_ids": _tensor(batch["token_type_ids"])} if token_types else {})
 
 
 def torch_labels(batch: dict[str, jax.Array]) -> Any:
-    """[B, S], -100 where nothing is predicted."""
+    """Returns [B, S], -100 at positions without a prediction."""
     labels = np.full(batch["input_ids"].shape, -100)
     for row, column in zip(*np.nonzero(np.asarray(batch["masked_weights"])), strict=True):
         labels[row, batch["masked_positions"][row, column]] = batch["masked_ids"][row, column]
@@ -83,7 +83,7 @@ def pair_labels(batch: dict[str, jax.Array]) -> Any:
 
 
 def perturbed(theirs: Any, scale: float = 0.08, seed: int = 0) -> Any:
-    """The model without dropout, its biases and norms random too: where they are zero, a wrong gradient can hide."""
+    """Returns the model without dropout, with random biases and norms: zeros could mask a wrong gradient."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in theirs.parameters():
@@ -97,7 +97,7 @@ def loaded(theirs: Any, folder: Path) -> PretrainedModel:
 
 
 def masked_lm_loss(ours: PretrainedModel, batch: dict[str, jax.Array]) -> Loss:
-    """The mean over masked words and, where the model has a pair head, that over pairs, summed."""
+    """Returns the mean over masked words plus, if the model has a pair head, the mean over pairs."""
     ones = np.ones(VOCAB, bool)
     vocabulary = Vocabulary(VOCAB, VOCAB, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), ones, ones.astype(np.int64))
     config = MlmConfig(MaskingConfig(), example_format="nsp_pairs" if "pair" in ours.heads else "block")

@@ -1,6 +1,6 @@
-"""Runs exports with code of their own in a process that has torch and transformers, and neither bertjax nor jax.
+"""Runs exports with remote code in a process that has torch and transformers, and neither bertjax nor jax.
 
-Usage: python remote_code_lab.py FOLDER [encode]. Its folders are exports with `inputs.npz`, and get `outputs.npz`.
+Usage: python remote_code_lab.py FOLDER [encode]. FOLDER has exports with `inputs.npz`, and receives `outputs.npz`.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def encode(folder: Path) -> None:
 
 
 def main() -> None:
-    torch.set_num_threads(1)  # several would wait for each other longer than tiny layers take
+    torch.set_num_threads(1)  # several threads wait for each other longer than tiny layers take
     if len(sys.argv) > 2:
         encode(Path(sys.argv[1]))
         return

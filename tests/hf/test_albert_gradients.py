@@ -1,4 +1,4 @@
-"""ALBERT's summed losses and their gradient in every shared parameter are torch's: groups, inner layers, projection."""
+"""ALBERT's losses and their gradient in every shared parameter equal torch's: groups, inner layers, projection."""
 
 from __future__ import annotations
 

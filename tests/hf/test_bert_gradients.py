@@ -1,4 +1,4 @@
-"""The loss and its gradient in every parameter are those of torch for the same weights, masks and labels."""
+"""The loss and its gradient in every parameter equal torch's for the same weights, masks and labels."""
 
 from __future__ import annotations
 

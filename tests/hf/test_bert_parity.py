@@ -1,4 +1,4 @@
-"""What BERT folders of `transformers` hold besides the cases of `bertjax.parity`."""
+"""BERT folders of `transformers`, in addition to the cases of `bertjax.parity`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = CASE.config
 
 @pytest.fixture(autouse=True)
 def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exports are compared with transformers here, and with memory in test_save.py."""
+    """Skips the comparison of outputs: here transformers compares, and test_save.py tests it."""
     monkeypatch.setattr(save_module, "_compare_outputs", lambda *_: None)
 
 
@@ -80,7 +80,7 @@ def test_a_head_we_do_not_have_is_left_out(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_a_spanbert_keeps_its_span_boundary_head(tmp_path: Path) -> None:
-    """SpanBERT is a BERT to `transformers`; the head that read its spans comes back from the side file."""
+    """SpanBERT is a BERT to `transformers`; the head that predicts its spans is restored from the side file."""
     config = EncoderConfig(
         vocab_size=50, hidden_size=24, num_layers=2, num_heads=3, intermediate_size=20, max_position_embeddings=12,
         span_positions=7, span_position_size=10,

@@ -57,7 +57,7 @@ def test_every_key_with_every_value(subject: Subject) -> None:
 
 @pytest.mark.long
 def test_changed_models_run(subject: Subject, tmp_path: Path) -> None:
-    """Both read the file as it lies there, and give the same numbers."""
+    """Both read the file unchanged, and give the same numbers."""
     draw, runs = random.Random(17), 0
     architecture = list(subject.family.architectures)[-1]
     while runs < RUNS:

@@ -1,4 +1,4 @@
-"""DeBERTa on the hub beyond the table of parity: buckets, gradients, side files, odd files, refusals."""
+"""DeBERTa on the Hub beyond the parity table: buckets, gradients, side files, unusual files, refusals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ IDS = np.random.default_rng(1).integers(1, VOCAB, (2, 11))
 
 @pytest.fixture
 def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An export's own comparison of outputs compiles two more models."""
+    """Skips the comparison of outputs on export, which compiles two more models."""
     monkeypatch.setattr(save_module, "_compare_outputs", lambda *_: None)
 
 
@@ -96,7 +96,7 @@ def test_the_decoder_comes_back_and_transformers_does_without(tmp_path: Path, un
         expected = theirs.eval()(torch.tensor(IDS), output_hidden_states=True)
     result = ours(IDS, output_hidden_states=True)
     np.testing.assert_allclose(result.hidden_states[-1], expected.hidden_states[-1], atol=2e-5)
-    assert np.abs(result.mlm_logits - expected.logits.numpy()).max() > 0.01  # theirs are read from the last layer
+    assert np.abs(result.mlm_logits - expected.logits.numpy()).max() > 0.01  # theirs come from the last layer
     plain = dataclasses.replace(ours, config=dataclasses.replace(config, enhanced_decoder=False))
     plain.params = {key: value for key, value in ours.params.items() if key != "decoder_positions"}
     np.testing.assert_allclose(plain(IDS).mlm_logits, expected.logits, atol=2e-5)
@@ -122,7 +122,7 @@ def test_files_as_microsoft_wrote_them(tmp_path: Path) -> None:
 
 
 def test_what_config_json_must_say() -> None:
-    """The keys whose defaults would make a BERT of it, as microsoft/deberta-v3-base and v2-xlarge have them."""
+    """The keys whose defaults would make it a BERT, as in microsoft/deberta-v3-base and v2-xlarge."""
     base = FAMILIES["deberta-v2"].render_config(EncoderConfig(**preset("deberta-v3-base")), "DebertaV2Model")
     expected = {
         "model_type": "deberta-v2",
@@ -180,7 +180,7 @@ def test_other_maths_is_refused(family: str, values: dict[str, Any], message: st
 
 @pytest.mark.usefixtures("unverified")
 def test_v1_cannot_hold_buckets(tmp_path: Path) -> None:
-    """On short rows nobody would see a difference: what is written must not be a DebertaModel."""
+    """Short rows would not show a difference: the export must not be a DebertaModel."""
     config = dataclasses.replace(FAMILIES["deberta"].parse_config(SIZES), position_buckets=6)
     save_pretrained(tmp_path, random_params(config, ()), config, heads=())
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "bertjax"

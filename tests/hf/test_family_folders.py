@@ -1,4 +1,4 @@
-"""Every family's folders: there and back, and every kind of damage named. Needs neither torch nor transformers."""
+"""Every family's folders: round trips, and errors for every kind of damage. Needs neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONFIGS["neobert"] |= {"intermediate_size": 12, "max_length": 20}
 
 
 def heads_of(family: Family) -> tuple[str, ...]:
-    """Of its class for masked words, or for whatever comes before the head of words in a bare encoder."""
+    """Returns the heads of the family's masked-word class, or of the transform before the head in a bare encoder."""
     return next((required for required in family.architectures.values() if required == ("mlm",)), ("mlm",))
 
 
@@ -86,7 +86,7 @@ def test_damage_is_named(folder: Path) -> None:
         ({key: value for key, value in tensors.items() if key != name}, f"missing: {name}"),
         ({**tensors, name: tensors[name][1:]}, f"misshapen: {name}"),
         ({**tensors, name: np.full_like(tensors[name], np.inf)}, f"not finite: {name}"),
-        ({**tensors, name: tensors[name].astype(np.int8)}, ""),  # numbers, if odd ones
+        ({**tensors, name: tensors[name].astype(np.int8)}, ""),  # numbers, although unusual ones
     ]
     for broken, message in damages:
         save_file(broken, path)
@@ -137,7 +137,7 @@ def test_no_two_tensors_of_one_class_share_a_name(family: Family) -> None:
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith("transformer-")])
 def test_published_models_fit_the_classes_of_their_family(name: str) -> None:
-    """Nothing but what only side parts read is lost on the way through config.json."""
+    """Only keys that side files restore are lost on the way through config.json."""
     config: Any = EncoderConfig(**preset(name) | {"vocab_size": 130_000})
     family = FAMILIES[config.family]
     for architecture, heads in family.architectures.items():

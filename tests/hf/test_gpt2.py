@@ -1,4 +1,4 @@
-"""GPT-2's config.json, its buffers, and that nobody looks ahead."""
+"""GPT-2's config.json, its buffers, and causality."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_would_change_the_maths_is_refused(values: dict[str, Any], message:
 
 
 def test_files_of_old_with_masks_and_without_the_prefix(tmp_path: Path) -> None:
-    """As OpenAI's own upload: bare names, the causal mask as a buffer in every layer."""
+    """As in OpenAI's own upload: bare names, the causal mask as a buffer in every layer."""
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES, eos_token_id=39)).eval()
     model.save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
@@ -64,7 +64,7 @@ def test_files_of_old_with_masks_and_without_the_prefix(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = model(torch.tensor(ids)).logits.numpy()
     assert np.abs(np.asarray(ours(ids).logits) - expected).max() <= 2e-5
-    # what comes later changes nothing
+    # later tokens change nothing
     later = ids.copy()
     later[:, 7:] = (later[:, 7:] + 1) % 40
     before, after = (np.asarray(ours(each).logits) for each in (ids, later))

@@ -1,6 +1,6 @@
-"""A folder from a stranger: what asks for code, for the network or for other files is refused or not looked at (P32).
+"""Untrusted folders: references to code, to the network or to other files are refused or ignored (P32).
 
-Nothing may be opened but files of that folder, nothing started, nothing connected to.
+Only files of that folder may be opened, and no process or connection may be started.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FORBIDDEN = (
 )
 STRANGERS = "a stranger's module"
 watching: list[str] = []
-"""What has happened that must not, while it is not empty at the beginning."""
+"""Forbidden events so far; a test fails if it is not empty."""
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -56,7 +56,7 @@ sys.addaudithook(_watch)
 
 @pytest.fixture(autouse=True)
 def nothing_happens() -> Iterator[None]:
-    """Python tells of every connection, process and unpickled name, whoever causes it."""
+    """Python reports every connection, process and unpickled name, whichever code causes it."""
     watching.append("begin")
     try:
         yield
@@ -92,7 +92,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A whole model, with a stranger's module beside it."""
+    """A complete model with an untrusted module next to it."""
     path = tmp_path / "model"
     path.mkdir()
     for file in made.iterdir():
@@ -153,7 +153,7 @@ def test_what_asks_for_code_is_refused(folder: Path, changes: dict[str, Any], wo
     ],
 )
 def test_names_of_other_places_are_not_looked_up(folder: Path, changes: dict[str, Any]) -> None:
-    """They say nothing of the numbers of a model: it is read as it lies there."""
+    """They do not affect the numbers of a model: it is read from its files alone."""
     edit(folder / "config.json", **changes)
     jax.tree.map(np.testing.assert_array_equal, load_pretrained(folder).params, load_pretrained(folder).params)
 
@@ -162,7 +162,7 @@ def test_names_of_other_places_are_not_looked_up(folder: Path, changes: dict[str
     "name", ["bert-base-uncased", "stranger/repository", "https://example.invalid/model", "hf://x/y"]
 )
 def test_a_name_of_a_repository_is_no_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the network switched on as far as libraries know."""
+    """With the network enabled as far as libraries know."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="is not a folder; give one with config"):
@@ -182,7 +182,7 @@ def test_a_name_of_a_repository_is_no_folder(name: str, tmp_path: Path, monkeypa
     ],
 )
 def test_a_tokenizer_is_data(folder: Path, changes: dict[str, Any]) -> None:
-    """Only the pieces and rules of `tokenizer.json` are read."""
+    """Only the tokens and rules of `tokenizer.json` are read."""
     before = load_tokenizer(folder).digest
     edit(folder / "tokenizer_config.json", **changes)
     assert load_tokenizer(folder).digest == before

@@ -1,4 +1,4 @@
-"""Folders that are broken, foreign or hostile: one line that names the fault, nothing run, nothing guessed."""
+"""Damaged, foreign or hostile folders: one line that names the error; no code is run, and no value is assumed."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_old_names_buffers_and_tied_copies_are_understood(folder: Path) -> None:
     }
     old["bert.embeddings.position_ids"] = np.arange(10)[None]
     old["cls.predictions.decoder.weight"] = tensors[WORDS]
-    old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")  # only the copy is there
+    old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")  # only the copy exists
     write(folder, old)
     jax.tree.map(np.testing.assert_array_equal, load_pretrained(folder).params, random_params())
 
@@ -354,7 +354,7 @@ def test_mutated_files_give_an_error_or_a_model(folder: Path, position: float, v
     original = path.read_bytes()
     header = 8 + int.from_bytes(original[:8], "little")
     data = bytearray(original)
-    data[int(position * header)] = value  # the bytes after the header are numbers: any of them is a model
+    data[int(position * header)] = value  # the bytes after the header are numbers: any of them form a model
     path.write_bytes(bytes(data[: int(cut * len(data))]) if cut is not None else bytes(data))
     try:
         load_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Model cards state what is known of a run, of its own kind of training, and nothing else."""
+"""Model cards state the known facts of a run and of its kind of training, and nothing else."""
 
 from __future__ import annotations
 

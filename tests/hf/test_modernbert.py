@@ -1,4 +1,4 @@
-"""ModernBERT's config.json in both generations of keys, what it cannot say, and gradients against torch."""
+"""ModernBERT's config.json in both generations of keys, settings it cannot express, and gradients against torch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pattern(*layers: int) -> list[str]:
 
 
 def test_the_published_config_is_that_of_both_generations() -> None:
-    """What the hub's base model says: no list of kinds, no table of rotations."""
+    """As in the base model on the Hub: no list of layer types, no table of rotations."""
     config = FAMILY.parse_config(
         {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
     )
@@ -63,7 +63,7 @@ def test_either_generation_is_read_and_the_new_one_wins() -> None:
     assert (config.global_rope_theta, config.local_rope_theta) == (500.0, 50.0)
     both = {"layer_types": pattern(0, 2), "global_attn_every_n_layers": 3, "rope_parameters": new}
     assert read(**both, global_rope_theta=1.0, local_rope_theta=2.0, local_attention=9) == config
-    # a table without the number falls back to the old key; no local one means the global one, as in transformers 4
+    # a table without the number falls back to the old key; without a local one the global one applies (transformers 4)
     assert read(rope_parameters={GLOBAL: {"rope_type": "default"}}, global_rope_theta=7.0).global_rope_theta == 7.0
     assert read(global_rope_theta=7.0, local_rope_theta=None).local_rope_theta == 7.0
 

@@ -1,7 +1,7 @@
-"""NeoBERT, whose classes `transformers` lacks, against its published architecture written down in PyTorch.
+"""NeoBERT, whose classes `transformers` lacks, against its published architecture in PyTorch.
 
 The names and shapes of tensors are those of the released file (huggingface.co/chandar-lab/NeoBERT, 172 tensors), the
-computation that of its model.py and rotary.py: complex products of neighbouring numbers, no mask but padding.
+computation is that of its model.py and rotary.py: complex products of neighbouring numbers, no mask but padding.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def tensors_of(name: str) -> dict[str, np.ndarray]:
 
 
 def rotate(x: Any) -> Any:
-    """Turns the pairs (2i, 2i + 1) of every head [B, S, N, H]."""
+    """Rotates the pairs (2i, 2i + 1) of every head [B, S, N, H]."""
     width = x.shape[-1]
     angles = torch.outer(torch.arange(x.shape[1]), 10_000.0 ** (-torch.arange(0, width, 2) / width))
     turns = torch.polar(torch.ones_like(angles), angles)[None, :, None]
@@ -78,7 +78,7 @@ def rotate(x: Any) -> Any:
 
 
 def reference(tensors: Tensors, ids: Any, mask: Any) -> list[Any]:
-    """The embeddings, the output of every layer, the last one normed."""
+    """Returns the embeddings and the output of every layer, the last one normalized."""
     weights = {key.removeprefix("model."): torch.from_numpy(array) for key, array in tensors.items()}
     x = weights["encoder.weight"][ids]
     states = [x]

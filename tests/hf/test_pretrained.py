@@ -1,4 +1,4 @@
-"""What a loaded model makes of its arguments: positions, token types, lengths, the summary of a row."""
+"""Defaults of a loaded model's arguments: positions, token types, lengths, the summary of a row."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_positions_count_from_the_first_token() -> None:
 
 
 def test_positions_with_an_offset_count_tokens_that_are_not_padding() -> None:
-    """Row = place + offset; padding reads row pad_id, as in transformers: create_position_ids_from_input_ids."""
+    """Row = position + offset; padding reads row pad_id, as in transformers: create_position_ids_from_input_ids."""
     ids = [[7, 1, 8, 9], [1, 1, 4, 1]]
     assert inputs(ROBERTA, ids)["position_ids"] == [[0, -1, 1, 2], [-1, -1, 0, -1]]
-    # what is given are rows of the table
+    # explicit positions are rows of the table
     assert inputs(ROBERTA, ids[:1], None, None, [[2, 1, 7, 0]])["position_ids"] == [[0, -1, 5, -2]]
     with pytest.raises(UserError, match="position_ids holds 8; the model has ids 0 to 7"):
         inputs(ROBERTA, ids[:1], None, None, [[2, 1, 8, 0]])

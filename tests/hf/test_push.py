@@ -1,4 +1,4 @@
-"""Uploads, against an API object that only remembers what it was asked."""
+"""Uploads, against an API object that only records its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports with code of their own: random mixtures in a process without bertjax, against the same models in jax."""
+"""Exports with remote code: random mixtures in a process without bertjax, against the same models in jax."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_weights_in_two_bytes(tmp_path: Path, dtype: str, family: str) -> None:
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == dtype
     expected = jax.tree.map(lambda leaf: np.asarray(leaf).astype(dtype).astype(np.float32), params)
     jax.tree.map(np.testing.assert_array_equal, load_pretrained(tmp_path / "out").params, expected)
-    if family == "bert":  # the code of the other is read in another process only
+    if family == "bert":  # another process reads the other's code
         model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out", trust_remote_code=False)
         assert str(model.dtype) == f"torch.{dtype}"
     with pytest.raises(UserError, match="beyond the range of float16; take bfloat16"):

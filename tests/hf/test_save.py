@@ -1,4 +1,4 @@
-"""Exports: whole or absent, the same bytes for the same model, never over somebody's folder, read back before done."""
+"""Exports: complete or absent, the same bytes for the same model, never over foreign files, verified before done."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skips the reading back where a test is about something else: it compiles two models."""
+    """Skips the verification in tests of something else: it compiles two models."""
     monkeypatch.setattr(save_module, "verify_export", lambda *_, **__: None)
 
 
 class Words:
-    """A tokenizer in memory, as the export sees one."""
+    """A tokenizer in memory, with the interface that the export uses."""
 
     def __init__(self, size: int = 30, shift: int = 0, training_shift: int = 0):
         from tokenizers import Tokenizer, models, pre_tokenizers
@@ -113,7 +113,7 @@ def test_round_trip_drops_the_padding_and_keeps_every_bit(tmp_path: Path) -> Non
         "tokenizer.json",
         "tokenizer_config.json",
     ]
-    assert [p.name for p in tmp_path.iterdir()] == ["out"]  # nothing temporary is left
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]  # no temporary file remains
 
 
 def test_weights_are_float32_untied_once_and_marked_for_torch(tmp_path: Path, unverified: None) -> None:
@@ -165,7 +165,7 @@ def test_the_activation_is_named_as_they_name_it(tmp_path: Path, unverified: Non
     assert load_pretrained(tmp_path / "out").config.hidden_act == act
 
 
-# -- what is in the way ------------------------------------------------------------------------------------------------
+# -- existing files ----------------------------------------------------------------------------------------------------
 
 
 def test_an_empty_folder_is_used_and_another_is_not(tmp_path: Path, unverified: None) -> None:
@@ -253,7 +253,7 @@ def test_parameters_that_cannot_be_exported(tmp_path: Path, change: Any, message
     assert list(tmp_path.iterdir()) == []
 
 
-# -- reading back ------------------------------------------------------------------------------------------------------
+# -- verification ------------------------------------------------------------------------------------------------------
 
 
 def test_verification_sees_a_changed_tensor_a_changed_config_and_changed_outputs(
@@ -276,7 +276,7 @@ def test_verification_sees_a_changed_tensor_a_changed_config_and_changed_outputs
     (out / "config.json").write_text(json.dumps({**values, "hidden_act": "gelu"}))
     with pytest.raises(ExportError, match="config"):
         verify_export(out, params, CONFIG, heads=HEADS)
-    # if the config were not looked at, the outputs would tell
+    # without the check of the config, the outputs would show it
     memory = PretrainedModel(CONFIG, params, HEADS)
     with pytest.raises(ExportError, match="differs from the one in memory: last_hidden_state"):
         save_module._compare_outputs(memory, load_pretrained(out))
@@ -306,7 +306,7 @@ def test_tokenizer_files_travel_byte_for_byte(tmp_path: Path, monkeypatch: pytes
     model.save_pretrained(tmp_path / "again")
     first, again = contents(tmp_path / "out"), contents(tmp_path / "again")
     assert first == again
-    model.save_pretrained(tmp_path / "again", overwrite=True)  # even over the folder that it came from
+    model.save_pretrained(tmp_path / "again", overwrite=True)  # even over its source folder
 
 
 def test_what_transformers_needs_or_leaves_out_is_said_on_one_line() -> None:

@@ -59,7 +59,7 @@ def model() -> PretrainedModel:
 
 @pytest.fixture(autouse=True)
 def quick() -> Iterator[None]:
-    """Compiles without the dear passes."""
+    """Compiles without the expensive passes."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
@@ -69,7 +69,7 @@ def quick() -> Iterator[None]:
 def batch() -> tuple[np.ndarray, np.ndarray]:
     ids = np.random.default_rng(0).integers(5, len(WORDS), (3, 7))
     mask = np.ones_like(ids)
-    mask[0, 4:], mask[1, :6] = 0, 0  # padding behind, padding in front
+    mask[0, 4:], mask[1, :6] = 0, 0  # padding after the text, and before it
     return ids, mask
 
 
@@ -153,7 +153,7 @@ def test_refusals(model: PretrainedModel, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-# What libraries of other versions write, or strangers.
+# Files of other versions of the libraries, or of other authors.
 FOREIGN = {
     "version 6": ([0, 1, 2], {"pooling_mode": "cls"}, "cls"),
     "two modes": ([0, 1], {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls, mean"),

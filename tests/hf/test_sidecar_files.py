@@ -1,4 +1,4 @@
-"""What `transformers` has no place for: side files where a class holds the rest, our own format where none does."""
+"""Parameters without a class in `transformers`: side files if a class has the rest, otherwise our own format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIZES: dict[str, Any] = dict(
 )
 CONFIG = EncoderConfig(**SIZES, padded_vocab_size=64, span_positions=7, span_position_size=5)
 SPAN_HEADS = ("mlm", "span_boundary")
-# No class of transformers: rotary positions, pre-norm and shared groups in a "bert".
+# No class of transformers has this: rotary positions, pre-norm and shared groups in a "bert".
 MIXTURE = EncoderConfig(
     **{**SIZES, "num_layers": 2},
     padded_vocab_size=64,

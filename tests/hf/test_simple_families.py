@@ -1,4 +1,4 @@
-"""RoBERTa, ALBERT, DistilBERT and ELECTRA: their config.json both ways, what is refused, and files of odd descent."""
+"""RoBERTa, ALBERT, DistilBERT and ELECTRA: their config.json both ways, refusals, and files of unusual origin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 NAMES = ("roberta", "albert", "distilbert", "electra")
-# Families with the tensors of others -> the other, and what their classes begin with
+# Families with the tensors of others -> the other, and the prefix of its classes
 LIKE = {
     "xlm-roberta": ("roberta", "XLMRoberta"),
     "camembert": ("roberta", "Camembert"),
@@ -34,7 +34,7 @@ LIKE = {
 }
 CLASSES = [(name, architecture) for name in ("bert", *NAMES, *LIKE) for architecture in FAMILIES[name].architectures]
 OF_PRESETS = [name for name, values in PRESETS.items() if values.get("family") in (*NAMES, *LIKE)]
-# Every value another than the default of the config class.
+# Every value differs from the default of the config class.
 UNUSUAL: dict[str, dict[str, Any]] = {
     "roberta": dict(
         vocab_size=99,
@@ -110,7 +110,7 @@ del UNUSUAL["megatron-bert"]["classifier_dropout"]
 
 
 def their_config(name: str, architecture: str, **changes: Any) -> dict[str, Any]:
-    """The config.json that transformers writes for a model of this class."""
+    """Returns the config.json that transformers writes for a model of this class."""
     config = getattr(transformers, f"{CONFIGS[name]}Config")(**UNUSUAL[name] | changes)
     return json.loads(config.to_json_string(use_diff=False)) | {"architectures": [architecture]}
 
@@ -145,9 +145,9 @@ def test_an_export_of_a_preset_says_all_that_the_preset_says(name: str) -> None:
     family = FAMILIES[config.family]
     for architecture in family.architectures:
         if architecture in ("DistilBertForTokenClassification", "DistilBertForQuestionAnswering"):
-            continue  # whose rates before the scores are others
+            continue  # whose rates before the scores differ
         back = family.parse_config(family.render_config(config, architecture))
-        # How numbers are drawn is not written; an open rate is written as the number that it stands for.
+        # The initialization is not written; an open rate is written as its value.
         open_rate = {"classifier_dropout": config.rate("classifier_dropout")} if config.family == "albert" else {}
         assert back == dataclasses.replace(config, vocab_size=back.vocab_size, initializer="normal", **open_rate)
 
@@ -191,7 +191,7 @@ def test_distilbert_reads_the_names_of_the_other_families() -> None:
 
 
 def test_groups_of_layers_are_those_of_transformers() -> None:
-    """18 layers in 14 groups: a quotient that is whole but for rounding."""
+    """18 layers in 14 groups: a quotient that is an integer only up to rounding."""
     values = UNUSUAL["albert"] | {"num_hidden_layers": 18, "num_hidden_groups": 14, "inner_group_num": 1}
     model = transformers.AlbertModel(transformers.AlbertConfig(**values)).eval()
     called: list[int] = []
@@ -203,7 +203,7 @@ def test_groups_of_layers_are_those_of_transformers() -> None:
 
 
 def folder_of(model: Any, folder: Path, **extra: np.ndarray) -> Path:
-    """What transformers writes, with further tensors in the file."""
+    """Returns a folder written by transformers, with further tensors in the file."""
     model.save_pretrained(folder)
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | extra, folder / "model.safetensors", metadata={"format": "pt"})
@@ -260,7 +260,7 @@ def test_a_class_that_is_not_ours_is_read_without_its_head(
 
 
 def test_labels_do_not_size_the_heads_that_have_two_scores() -> None:
-    """transformers gives AlbertForPreTraining a pair head, and every class of answers, as many scores as labels."""
+    """transformers gives AlbertForPreTraining a pair head, and every answer class, as many scores as labels."""
     config = dataclasses.replace(EncoderConfig(**preset("albert-base-v2")), labels=("a", "b", "c"))
     for architecture in ("AlbertForPreTraining", "AlbertForQuestionAnswering"):
         written = FAMILIES["albert"].render_config(config, architecture)

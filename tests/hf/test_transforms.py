@@ -1,4 +1,4 @@
-"""Every transform is undone by its inverse, says the shape that it makes, and makes what torch's layout means."""
+"""Every transform is undone by its inverse, reports the shape that it makes, and agrees with torch's layout."""
 
 from __future__ import annotations
 
@@ -115,5 +115,5 @@ def test_two_heads_of_one_name_do_not_overwrite_each_other() -> None:
     params = {"a": np.zeros(2), "b": np.ones(2)}
     with pytest.raises(UserError, match="two heads of a, b have the name classifier"):
         params_to_tensors(keymap, params, CONFIG, ("a", "b"))
-    assert keymap.detect_heads({"classifier": 0}, ()) == ()  # whose it is, only the class can say
+    assert keymap.detect_heads({"classifier": 0}, ()) == ()  # only the class determines the owner
     assert keymap.detect_heads({"classifier": 0}, ("b",)) == ("b",)

@@ -1,4 +1,4 @@
-"""XLNet's own inputs and gradients; the numbers of all its classes are compared in test_parity.py."""
+"""XLNet's inputs and gradients; test_parity.py compares the outputs of all its classes."""
 
 from __future__ import annotations
 

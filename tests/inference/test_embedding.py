@@ -1,4 +1,4 @@
-"""Vectors of texts beside `transformers`, and their batches."""
+"""Vectors of texts compared with `transformers`, and their batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hidden words one place at a time give what a whole forward pass over masks gives."""
+"""Prediction of one masked word at a time gives the result of a full forward pass over the masks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CAUSAL = dataclasses.replace(PLAIN, causal=True)
 
 @pytest.fixture(autouse=True)
 def quick() -> Iterator[None]:
-    """Compiles without the dear passes."""
+    """Compiles without the expensive passes."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield
@@ -49,7 +49,7 @@ def model_of(config: EncoderConfig, heads: tuple[str, ...] = ("mlm",)) -> Pretra
 
 
 def drawn() -> tuple[TokenBatch, np.ndarray, np.ndarray]:
-    """Rows with padding, what is hidden of them, and the places of that."""
+    """Returns rows with padding, with some tokens masked, and the positions of those."""
     ids = np.random.default_rng(0).integers(4, 30, (3, 9)).astype(np.int32)
     mask = np.ones_like(ids)
     mask[1, 6:] = 0
@@ -123,7 +123,7 @@ def test_refused() -> None:
 
 
 class Words:
-    """A tokenizer of blanks, with the piece for masks spelt as asked for."""
+    """A tokenizer that splits at spaces, with a configurable mask token."""
 
     def __init__(self, mask: str) -> None:
         from tokenizers import Tokenizer, models, pre_tokenizers

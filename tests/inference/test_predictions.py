@@ -1,4 +1,4 @@
-"""What a finetuned model says, beside `transformers` on the same folder: probabilities, tags and answers."""
+"""Predictions of a finetuned model compared with `transformers` on the same folder: probabilities, tags, answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def quick() -> Iterator[None]:
 def write_folder(
     folder: Path, head: str, labels: tuple[str, ...] = ("no", "yes", "maybe"), family: str = "bert"
 ) -> Any:
-    """(model, tokenizer) of `transformers` with a head for a task, which lie in `folder` when this returns."""
+    """Writes a model of `transformers` with a head for a task, and its tokenizer, to `folder`; returns both."""
     from transformers import AutoTokenizer
 
     tokenizer = trained(family)
@@ -69,7 +69,7 @@ def softmax(scores: torch.Tensor) -> np.ndarray:
 
 @pytest.mark.parametrize("family", ["bert", pytest.param("roberta", marks=pytest.mark.long)])
 def test_probabilities_as_transformers(family: str, tmp_path: Path) -> None:
-    """Single texts and pairs of them, cut; in the order of the input though batches go by length."""
+    """Single and paired texts, truncated; in the order of the input although batches are sorted by length."""
     model, tokenizer = write_folder(tmp_path, "SequenceClassification", family=family)
     for pairs in (None, PAIRS):
         ours = predictor(tmp_path, max_length=LONGEST, pair_column="pair" if pairs else None)
@@ -160,7 +160,7 @@ def test_words_stay_together() -> None:
 
 
 def test_answers_as_transformers(tmp_path: Path) -> None:
-    """In one window: the best pair of places in the context, as characters; in several: the text at those places."""
+    """In one window, the best pair of positions in the context, as characters; in several, the text at them."""
     model, tokenizer = write_folder(tmp_path, "QuestionAnswering", ("LABEL_0", "LABEL_1"))
     context, question = "  The cat sat on a mat while seventeen hungry dogs looked over the fence .", "who sat ?"
     record = {"id": 7, "question": question, "context": context}
@@ -206,7 +206,7 @@ def test_numbers_go_on_over_windows_and_files(tmp_path: Path) -> None:
 
 
 def test_places_of_an_answer_leave_out_the_blanks_around_it() -> None:
-    """Of tokenizers whose pieces hold the blank before a word."""
+    """For tokenizers whose tokens include the space before a word."""
     answer = PredictedAnswer("q", "cat", [AnswerSpan("", 0, 0, 2.0, 0.7), AnswerSpan("cat", 3, 8, 1.5, 0.3)], -np.inf)
     record = _answer_record(answer, "The cat sat", 1)
     assert record == {

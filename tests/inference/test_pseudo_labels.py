@@ -1,4 +1,4 @@
-"""Labels from a larger model: what is kept, what is dropped, and how they agree with a gold sample."""
+"""Labels from a larger model: which are kept or dropped, and how they agree with a gold sample."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_no_gold_example_is_no_agreement() -> None:
 
 
 def test_what_is_told_is_found_again(tmp_path: Path) -> None:
-    """Beside a training file, under its name; a file of that name that tells of another is passed over."""
+    """Next to a training file, under its name; a file of that name about other labels is ignored."""
     answers = sort_candidates([answer(str(i), "positive" if i % 4 else "negative") for i in range(8)], LABELS)
     result = compute_agreement(answers.candidates, {("0", None): "negative", ("1", None): "negative"}, LABELS, 0.5)
     facts = summarize("silver.jsonl", "teacher", LABELS, answers, answers.candidates[:6], 0.5, result)

@@ -1,4 +1,4 @@
-"""Pseudo-log-likelihoods beside `transformers`, one masked copy at a time."""
+"""Pseudo-log-likelihoods compared with `transformers`, one masked copy at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def quick() -> Iterator[None]:
 
 
 class Both(NamedTuple):
-    """The same model and tokenizer there and here."""
+    """The same model and tokenizer in transformers and in bertjax."""
 
     theirs: Any
     their_tokenizer: Any
@@ -52,7 +52,7 @@ def their_log_probs(model: Any, **inputs: Any) -> torch.Tensor:
 
 
 def their_score(pair: Both, text: str, within_word: bool) -> tuple[float, int]:
-    """Of one text: every token that the tokenizer has not added is hidden in a copy of its own."""
+    """Scores one text: every token that is not special is masked in a separate copy."""
     encoded = pair.their_tokenizer(text, return_tensors="pt", return_special_tokens_mask=True)
     words, special = encoded.word_ids(), encoded.pop("special_tokens_mask")[0]
     ids, total, count = encoded["input_ids"][0], 0.0, 0

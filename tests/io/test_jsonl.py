@@ -1,4 +1,4 @@
-"""Lines and JSON Lines: every error names file and line, and a log is rewound to a step."""
+"""Lines and JSON Lines: every error names file and line, and a log is truncated to a step."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_log_is_rewound_to_a_step(tmp_path: Path) -> None:
 
 
 def test_numbers_of_a_log_are_finite(tmp_path: Path) -> None:
-    """A damaged line may hold a number that no float can hold, or no chart; whoever draws it would fail."""
+    """A damaged line may have a number that no float or chart can represent; drawing it would fail."""
     huge = "9" * 400
     (tmp_path / "a.jsonl").write_text(
         f'{{"step": 1, "a": {huge}, "b": 1e999, "c": NaN, "d": 2, "e": -1e308}}\n{{"step": {huge}}}\n'

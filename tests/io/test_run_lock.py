@@ -1,4 +1,4 @@
-"""The lock on a work directory: one run at a time, of several processes, gone with them."""
+"""The lock on a work directory: one run at a time, of several processes, released when they end."""
 
 from __future__ import annotations
 

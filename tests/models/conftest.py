@@ -1,4 +1,4 @@
-"""A model small enough to compile in a second, and rows of tokens for it."""
+"""A model that compiles in a second, and rows of tokens for it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bertjax.config.model import EncoderConfig
 from bertjax.models.model import init_params
 from bertjax.types import Params
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 HEADS = ("pooler", "mlm", "pair")
 
 
 @pytest.fixture(scope="session")
 def small() -> EncoderConfig:
-    """Three layers of 32, four heads, no dropout."""
+    """Returns a model of three layers of 32, four heads, no dropout."""
     return EncoderConfig(
         vocab_size=50,
         hidden_size=32,
@@ -35,7 +35,7 @@ def small() -> EncoderConfig:
 
 @pytest.fixture(scope="session")
 def small_params(small: EncoderConfig) -> Params:
-    """Parameters far from their initial values, so that no bias is zero and no scale is one."""
+    """Returns parameters far from their initial values, so that no bias is zero and no scale is one."""
     params = jit(lambda key: init_params(small, HEADS, key))(jax.random.key(0))
     rng = np.random.default_rng(0)
     return jax.tree.map(
@@ -45,7 +45,7 @@ def small_params(small: EncoderConfig) -> Params:
 
 @pytest.fixture(scope="session")
 def rows() -> Callable[..., dict[str, np.ndarray]]:
-    """`rows([[5, 3], [7]], seq_len=16)`: a row for every list, an example for every length in it."""
+    """`rows([[5, 3], [7]], seq_len=16)`: one row per list, one example per length in it."""
 
     def build(lengths: list[list[int]], seq_len: int, seed: int = 0) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)

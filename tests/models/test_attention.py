@@ -1,4 +1,4 @@
-"""Who may look at whom, and that attention is what the paper says."""
+"""Attention masks, and attention computed as in the paper."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seeing(segments: jax.Array) -> AttentionContext:
 
 @pytest.fixture(scope="module")
 def attention(small: EncoderConfig, small_params: Params) -> SelfAttention:
-    """The attention of the first layer."""
+    """Returns the attention of the first layer."""
     return bind(small, HEADS, small_params).encoder.layer(0).attention
 
 
@@ -72,7 +72,7 @@ def test_no_gradient_flows_between_examples_or_from_padding(attention: SelfAtten
 
 
 def test_dropout_falls_on_the_probabilities(attention: SelfAttention, small: EncoderConfig) -> None:
-    """At a rate near one almost every row of probabilities is empty, and what is left is the output bias."""
+    """At a rate near one, almost every row of probabilities is empty, and the output is the output bias."""
     x = jax.random.normal(jax.random.key(0), (1, 4, 32))
     context = seeing(jnp.ones((1, 4), jnp.int32))
     graph, params = nnx.split(attention)

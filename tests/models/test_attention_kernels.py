@@ -1,4 +1,4 @@
-"""Kernels give what the plain form gives, lower for their platform, and refuse what they cannot compute."""
+"""Kernels agree with the plain form, lower for their platform, and refuse what they cannot compute."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def with_implementation(config: EncoderConfig, name: str) -> EncoderConfig:
 
 
 def segments() -> jax.Array:
-    """Rows of several examples, of one that is short, full, and out of order."""
+    """Returns rows of several examples: short, full, and out of order."""
     ids = np.zeros((ROWS, LENGTH), np.int32)
     ids[0, :70], ids[0, 70:150], ids[0, 150:190] = 1, 2, 3
     ids[1, :90], ids[2], ids[3, 20:] = 1, 1, 2
@@ -44,7 +44,7 @@ def segments() -> jax.Array:
 
 
 def values_and_gradients(config: EncoderConfig, window: int, causal: bool) -> list[np.ndarray]:
-    """The output at real tokens and the gradients of a function of it, by q, k, v."""
+    """Returns the output at real tokens and the gradients of a function of it with respect to q, k, v."""
     draw = np.random.default_rng(0).normal(size=(4, ROWS, LENGTH, HEADS, WIDTH))
     *qkv, weights = (jnp.asarray(each, jnp.float32) for each in draw)
     ids = segments()
@@ -116,7 +116,7 @@ def test_the_platform_is_that_of_the_default_device() -> None:
 
 
 def test_the_platform_of_a_mesh_comes_first() -> None:
-    """Compiled ahead, a program suits the devices that it is for, not those of this machine."""
+    """Ahead-of-time compilation suits the target devices, not those of this machine."""
     device = jax.sharding.AbstractDevice("TPU v5 lite", 1, "tpu")
     mesh = jax.sharding.AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,), abstract_device=device)
     with jax.sharding.use_abstract_mesh(mesh):
@@ -149,7 +149,7 @@ def test_auto_takes_a_kernel_only_where_it_is_exact(monkeypatch: pytest.MonkeyPa
     odd = dataclasses.replace(auto, hidden_size=40)
     assert chosen(odd, "cuda", monkeypatch) == "xla" and chosen(odd, "tpu", monkeypatch) == "splash"
     assert chosen(auto, "cuda", monkeypatch, length=255) == "xla"
-    # blocks of a window rather than its mask in full, where rows are long
+    # long rows use blocks of a window, not the full mask
     assert chosen(auto, "cuda", monkeypatch, window=128, length=4096) == "xla"
     assert chosen(auto, "cuda", monkeypatch, window=128, length=128) == "cudnn"
     assert chosen(auto, "tpu", monkeypatch, window=128, length=4096) == "splash"

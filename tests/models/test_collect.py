@@ -1,4 +1,4 @@
-"""Parts of the attention of single layers: those of `transformers`, and those that make up what the layer does."""
+"""Parts of the attention of single layers equal those of `transformers`, and reproduce the layer's output."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_parts_are_those_of_transformers(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_probabilities_average_the_values_as_the_layer_does(variant: str) -> None:
-    """Post-norm and pre-norm, every kind of positions: attention made of the parts gives the layer's own output."""
+    """Post-norm and pre-norm, every kind of positions: attention composed of the parts equals the layer's output."""
     config = dataclasses.replace(SMALL, **VARIANTS[variant])
     rows = inputs()
     names = ("layers/2/probabilities", "layers/2/value", "layers/1/scores", "before_last")

@@ -1,4 +1,4 @@
-"""Disentangled attention, its convolution and its decoder, against loops and float64; what they must not see."""
+"""Disentangled attention, its convolution and its decoder, against loops in float64; inputs that have no effect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bertjax.models.disentangled_attention import (
 from bertjax.models.model import Model, abstract_params, bind
 from bertjax.types import Params
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 NAMES = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
 S = 24
 CONFIG = EncoderConfig(
@@ -66,7 +66,7 @@ SHARED = dataclasses.replace(CONFIG, share_att_key=True, pos_att_type=("p2c",))
 
 
 def drawn(config: EncoderConfig) -> Params:
-    """Parameters of which none is zero and no scale is one."""
+    """Returns parameters of which none is zero and no scale is one."""
     rng = np.random.default_rng(0)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: jnp.asarray(rng.normal(float(path[-1].key == "scale"), 0.3, leaf.shape), jnp.float32),
@@ -85,7 +85,7 @@ def device(batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
 
 @functools.cache
 def runner(config: EncoderConfig) -> Callable:
-    """Jitted: all hidden states, and what the masked-word head reads at positions [B, M] (None = everywhere)."""
+    """Returns all hidden states and the masked-word head's input at positions [B, M] (None = everywhere), jitted."""
 
     @jit
     def run(params: Params, batch: dict[str, jax.Array], positions: jax.Array | None = None) -> tuple[Any, Any]:
@@ -126,7 +126,7 @@ def test_rows_of_the_table() -> None:
 def test_scores_by_distance_are_the_definition(length: int) -> None:
     rng = np.random.default_rng(length)
     x = rng.normal(size=(2, length, 3, 4)).astype(np.float32)
-    rows = rng.normal(size=(2 * length - 1, 3, 4)).astype(np.float32)  # by falling distance
+    rows = rng.normal(size=(2 * length - 1, 3, 4)).astype(np.float32)  # by decreasing distance
     index = length - 1 - (np.arange(length)[:, None] - np.arange(length)[None, :])  # of distance i - j
     expected = np.einsum("binh,ijnh->bnij", x, rows[index]), np.einsum("bjnh,ijnh->bnij", x, rows[index])
     terms = (content_to_position, position_to_content)
@@ -173,7 +173,7 @@ def gelu(x: np.ndarray) -> np.ndarray:
 def layer_by_definition(
     config: EncoderConfig, weights: Params, table: np.ndarray, queries: np.ndarray, source: np.ndarray
 ) -> np.ndarray:
-    """One layer of one text, in the words of arXiv:2006.03654; queries [S, D] read source [S, D]."""
+    """One layer of one text, as described in arXiv:2006.03654; queries [S, D] attend to source [S, D]."""
     attention, terms = weights["attention"], config.pos_att_type
     of_keys, of_queries = ("key", "query") if config.share_att_key else ("position_key", "position_query")
     distances = np.arange(len(source))[:, None] - np.arange(len(source))[None, :]
@@ -196,7 +196,7 @@ def layer_by_definition(
 
 
 def decoded_by_definition(config: EncoderConfig, params: Params, hidden: np.ndarray) -> np.ndarray:
-    """What the masked-word head reads, for the state [S, D] that the last layer of one text reads."""
+    """Returns the input of the masked-word head, for the input [S, D] of the last layer of one text."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     relative = params["encoder"]["relative"]
     table = (
@@ -213,7 +213,7 @@ def decoded_by_definition(config: EncoderConfig, params: Params, hidden: np.ndar
 def test_layers_and_decoder_are_the_definition(config: EncoderConfig, batch: dict[str, jax.Array]) -> None:
     params = drawn(config)
     hidden, words = runner(config)(params, batch)
-    for row, part in ((0, slice(0, S)), (1, slice(9, 20)), (2, slice(4, 9))):  # a whole row, and parts of packed ones
+    for row, part in ((0, slice(0, S)), (1, slice(9, 20)), (2, slice(4, 9))):  # a whole row, and parts of packed rows
         before, after = (np.asarray(hidden[layer, row, part], np.float64) for layer in (-2, -1))
         wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
         relative = wide["encoder"]["relative"]
@@ -250,17 +250,17 @@ def test_without_a_decoder_words_are_read_from_the_last_state(batch: dict[str, j
     assert ["decoder_positions" in abstract_params(each, (head,)) for each, head in owners] == [True, False, False]
 
 
-# -- what must not matter ----------------------------------------------------------------------------------------------
+# -- invariances -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("config", [CONFIG, V1], ids=["v2", "v1"])
 def test_packed_is_each_alone(config: EncoderConfig, batch: dict[str, jax.Array]) -> None:
-    """Neither attention, nor the convolution, nor the decoder reaches into another example, or sees where it lies."""
+    """Attention, convolution and decoder neither depend on other examples nor on the example's position in the row."""
     params, run = drawn(config), runner(config)
     hidden, words = run(params, batch)
     alone = {name: jnp.pad(batch[name][1:2, 9:20], ((0, 0), (0, S - 11))) for name in NAMES}
     alone["segment_ids"] = (alone["segment_ids"] > 0).astype(jnp.int32)
-    alone = {name: jnp.repeat(array, 3, axis=0) for name, array in alone.items()}  # the shape that is compiled already
+    alone = {name: jnp.repeat(array, 3, axis=0) for name, array in alone.items()}  # the shape that is already compiled
     alone_hidden, alone_words = run(params, alone)
     np.testing.assert_allclose(hidden[:, 1, 9:20], alone_hidden[:, 0, :11], atol=2e-5)
     np.testing.assert_allclose(words[1, 9:20], alone_words[0, :11], atol=2e-5)
@@ -309,7 +309,7 @@ def test_unrolled_and_rematerialised_are_the_same(batch: dict[str, jax.Array]) -
         return run(params)
 
     plain, other = gradient(CONFIG), gradient(dataclasses.replace(CONFIG, remat="full", unroll=2))
-    assert all(np.abs(leaf).max() > 0.0 for leaf in jax.tree.leaves(plain))  # every parameter is trained
+    assert all(np.abs(leaf).max() > 0.0 for leaf in jax.tree.leaves(plain))  # every parameter has a gradient
     for mine, yours in zip(jax.tree.leaves(plain), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(mine, yours, atol=2e-6, rtol=1e-3)
 

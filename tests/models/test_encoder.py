@@ -1,4 +1,4 @@
-"""What must not change what the encoder computes: padding, packing, unrolling, rematerialisation, narrow types."""
+"""Invariances of the encoder's output: padding, packing, unrolling, rematerialization, narrow types."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from bertjax.models.encoder import EncoderOutput
 from bertjax.models.model import bind, init_params
 from bertjax.types import Params
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 ALL = ("pooler", "mlm", "pair")
 NAMES = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
 S = 24
 
 
 def forward(config: EncoderConfig) -> Callable:
-    """Jitted: last hidden states, pooled summaries of positions [B, E]."""
+    """Returns the last hidden states and pooled summaries of positions [B, E], jitted."""
 
     @jit
     def run(params: Params, batch: dict, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -41,7 +41,7 @@ def encode(small: EncoderConfig) -> Callable:
 
 @pytest.fixture(scope="module")
 def gradient_of(small: EncoderConfig) -> Callable:
-    """`gradient_of(remat="full")(params, batch)` -> loss and gradient of a loss that every parameter feeds."""
+    """`gradient_of(remat="full")(params, batch)` -> loss and gradient of a loss that depends on every parameter."""
 
     def build(**changes) -> Callable:
         config = dataclasses.replace(small, **changes)
@@ -114,7 +114,7 @@ def test_a_packed_row_equals_each_example_alone(encode: Callable, small_params: 
     np.testing.assert_allclose(hidden[0, :9], single[0, :9], atol=2e-6)
     np.testing.assert_allclose(hidden[0, 9:20], single[1, :11], atol=2e-6)
     np.testing.assert_allclose(pooled[0], single_pooled[:, 0], atol=2e-6)
-    # and the second example does feel what position and neighbours it is given
+    # and the second example does depend on its positions and neighbours
     crossed = {**packed, "segment_ids": np.minimum(packed["segment_ids"], 1)}
     assert np.abs(encode(small_params, crossed, jnp.asarray([[0, 9]]))[0][0, :20] - hidden[0, :20]).max() > 1e-2
 
@@ -138,7 +138,7 @@ def test_rematerialisation_changes_nothing(
 
 
 def test_rematerialisation_saves_less(small: EncoderConfig, small_params: Params, batch: dict) -> None:
-    """The policies differ where they should: in what the backward pass is handed."""
+    """The policies differ in the residuals that the backward pass receives."""
 
     def saved(policy: str) -> int:
         config = dataclasses.replace(small, remat=policy)
@@ -205,7 +205,7 @@ def test_hidden_states_are_collected_only_when_asked_for(
 
 
 def test_every_layer_drops_other_elements(small: EncoderConfig, small_params: Params, batch: dict) -> None:
-    """With an enormous feed-forward bias a hidden state is large exactly where its layer dropped nothing."""
+    """With a very large feed-forward bias, a hidden state is large exactly where its layer dropped nothing."""
     config = dataclasses.replace(small, hidden_dropout=0.5)
     params = jax.tree.map(jnp.asarray, small_params)
     output = params["encoder"]["layers"]["feed_forward"]["output"]
@@ -233,7 +233,7 @@ def test_every_layer_drops_other_elements(small: EncoderConfig, small_params: Pa
 
 @pytest.mark.parametrize("placement", ["sandwich", "parallel"])
 def test_placements_of_norms_by_hand(small: EncoderConfig, batch: dict, placement: str) -> None:
-    """Sandwich (arXiv:2502.02732, Peri-LN) norms what goes into a block and what comes out; parallel as in GPT-NeoX."""
+    """Sandwich (arXiv:2502.02732, Peri-LN) normalizes the input and output of a block; parallel as in GPT-NeoX."""
     config = dataclasses.replace(small, norm_placement=placement, num_layers=1)
     params = init_params(config, ("mlm",), jax.random.key(0))
     rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from bertjax.models.heads import gather_positions
 from bertjax.models.model import abstract_params, bind, init_params
 from bertjax.types import Params
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 ALL = ("pooler", "mlm", "pair")
 
 
@@ -105,7 +105,7 @@ def test_heads_that_do_not_exist_or_lack_the_pooler_are_refused(small: EncoderCo
 
 
 def test_every_weight_is_drawn_and_every_bias_and_scale_is_neutral(small: EncoderConfig) -> None:
-    """Wide enough to see the deviation of every leaf; every layer differs from the others."""
+    """The model is wide enough to measure the deviation of every leaf; every layer differs from the others."""
     config = dataclasses.replace(small, hidden_size=64, intermediate_size=128, vocab_size=500)
     params = jit(lambda key: init_params(config, ALL, key))(jax.random.key(0))
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), params) == jax.tree.map(
@@ -116,7 +116,7 @@ def test_every_weight_is_drawn_and_every_bias_and_scale_is_neutral(small: Encode
         name, values = path[-1].key, np.asarray(leaf)
         if name in ("kernel", "embedding"):
             assert abs(values.std() - 0.01759) < 5 * 0.01759 / np.sqrt(2 * values.size), path
-            assert len(np.unique(values)) > 0.9 * values.size, path  # no two layers, no two tables from one draw
+            assert len(np.unique(values)) > 0.9 * values.size, path  # no two layers and no two tables share a draw
         else:
             np.testing.assert_array_equal(values, 1.0 if name == "scale" else 0.0, err_msg=str(path))
     kernels = params["encoder"]["layers"]["attention"]

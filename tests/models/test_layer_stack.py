@@ -1,4 +1,4 @@
-"""Which layers run as one scan: every layer once, in order, and cut where layers differ."""
+"""Layers that run as one scan: every layer once, in order, split where layers differ."""
 
 from __future__ import annotations
 

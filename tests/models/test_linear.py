@@ -1,4 +1,4 @@
-"""Products and their gradients, dropout, activations, initial values: against plain arithmetic."""
+"""Products and their gradients, dropout, activations and initial values against plain arithmetic."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_dropout_zeroes_its_share_and_scales_the_rest(shape: tuple[int, int], ra
     values = np.unique(dropped[dropped != 0])
     np.testing.assert_allclose(values, [1 / (1 - rate)], rtol=1e-4)
     assert abs(dropped.mean() - 1.0) < 4 * deviation / (1 - rate)  # unbiased
-    for axis in (0, 1):  # no row, no column is dropped as a whole, nor neighbours together
+    for axis in (0, 1):  # no row and no column is dropped as a whole, nor neighbours together
         assert np.abs((dropped == 0).mean(axis) - rate).max() < 8 * math.sqrt(rate * (1 - rate) / shape[axis])
     pairs = (dropped[:, :-1] == 0) & (dropped[:, 1:] == 0)
     assert abs(pairs.mean() - rate**2) < 10 * deviation
@@ -101,7 +101,7 @@ def test_activations_are_those_that_hugging_face_names() -> None:
     x = np.linspace(-4, 4, 81)
     erf = np.array([0.5 * v * (1 + math.erf(v / math.sqrt(2))) for v in x])
     tanh = np.array([0.5 * v * (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3))) for v in x])
-    assert np.abs(erf - tanh).max() > 4e-4  # so that the tolerance below tells them apart
+    assert np.abs(erf - tanh).max() > 4e-4  # so that the tolerance below distinguishes them
     for name, expected in (("gelu", erf), ("gelu_new", tanh), ("relu", np.maximum(x, 0))):
         np.testing.assert_allclose(activation(name)(jnp.asarray(x, jnp.float32)), expected, atol=2e-6)
 
@@ -110,7 +110,7 @@ def test_initial_values() -> None:
     config = EncoderConfig()
     draw = np.asarray(initializer(config)(jax.random.key(0), (1000, 1000), jnp.float32))
     assert abs(draw.std() - 0.01759) < 5e-5 and abs(draw.mean()) < 1e-4
-    assert np.abs(draw).max() <= 0.04  # cut at two sigma, not rescaled
+    assert np.abs(draw).max() <= 0.04  # truncated at two sigma, not rescaled
     normal = initializer(dataclasses.replace(config, initializer="normal", initializer_range=0.05))
     draw = np.asarray(normal(jax.random.key(0), (1000, 1000), jnp.float32))
     assert abs(draw.std() - 0.05) < 2e-4 and np.abs(draw).max() > 0.15

@@ -1,4 +1,4 @@
-"""Blocks of a row with a window are the whole row with its mask."""
+"""Attention in blocks with a window equals attention over the whole row with its mask."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertjax.models.encoder import Encoder
 from bertjax.models.local_attention import block_size, merge_blocks, should_block, split_blocks
 from bertjax.models.model import bind, init_params
 
-QUICK = {"xla_backend_optimization_level": 0}  # compiling is the cost
+QUICK = {"xla_backend_optimization_level": 0}  # compilation dominates
 WIDE = EncoderConfig(hidden_size=16, num_heads=2, hidden_dropout=0.0, attention_dropout=0.0)
 
 
@@ -28,7 +28,7 @@ def draw(rows: int, length: int, count: int) -> list[jax.Array]:
 
 
 def packed_ids(rows: int, length: int) -> jax.Array:
-    """A full row of three examples, and one of which two thirds are padding on either side."""
+    """Returns a full row of three examples, and one with padding on both sides, two thirds of it."""
     ids = np.zeros((rows, length), np.int32)
     ids[0, : length // 4], ids[0, length // 4 : length // 2], ids[0, length // 2 :] = 1, 2, 3
     ids[1, length // 3 : 2 * length // 3] = 1
@@ -38,7 +38,7 @@ def packed_ids(rows: int, length: int) -> jax.Array:
 @pytest.mark.parametrize(("window", "length"), [(1, 257), (2, 320), (7, 257), (64, 320), (130, 257)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_blocks_are_the_whole_row(window: int, length: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values and gradients, at padding too."""
+    """Values and gradients, also at padding."""
     q, k, v, weights = draw(2, length, 4)
     context = AttentionContext(packed_ids(2, length), window, causal)
     assert should_block(length, window)
@@ -74,7 +74,7 @@ def test_blocks_reach_over_the_window_and_fill_a_matrix_unit() -> None:
 
 
 def test_dropout_in_blocks_keeps_the_mean() -> None:
-    """Equal values: every query's output is the share of probability that is left, one on average."""
+    """Equal values: every query's output is the remaining probability, one on average."""
     config = dataclasses.replace(WIDE, attention_dropout=0.3)
     q, k, _ = draw(2, 300, 3)
     context = AttentionContext(jnp.ones((2, 300), jnp.int32), 40)

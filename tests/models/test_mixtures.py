@@ -1,4 +1,4 @@
-"""Parts of different families mixed: every pair meets in a model that trains, or is refused with a reason."""
+"""Mixtures of parts from different families: every pair occurs in a model that trains, or is refused with a reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 from bertjax.models.model import bind, init_params
 from bertjax.types import Params
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 
 # Every axis: its name, and the values of `EncoderConfig` that each choice sets.
 AXES: dict[str, dict[str, dict[str, Any]]] = {
@@ -76,7 +76,7 @@ AXES: dict[str, dict[str, dict[str, Any]]] = {
         "decoder": {"enhanced_decoder": True},
     },
 }
-# Pairs that no model has, and the words of the refusal.
+# Pairs that no model has, and the words of the message.
 REFUSED = {
     (("first_norm", "skipped"), ("norm", "post")): "first_attention_norm=false needs",
     (("first_norm", "skipped"), ("sharing", "all")): "first_attention_norm=false needs",
@@ -135,7 +135,7 @@ def pairs_of(choice: dict[str, str]) -> set[Pair]:
 
 @functools.cache
 def covering() -> tuple[list[dict[str, str]], set[Pair]]:
-    """Few choices in which every pair that can meet does, found greedily; and the pairs that cannot."""
+    """Returns few mixtures that together have every allowed pair, found greedily; and the refused pairs."""
     draw = random.Random(0)
     values = {axis: list(choices) for axis, choices in AXES.items()}
     open_pairs = {
@@ -161,7 +161,7 @@ def covering() -> tuple[list[dict[str, str]], set[Pair]]:
 
 
 def sample() -> list[dict[str, str]]:
-    """The one of them with most choices that occur first in it; the others are `long`."""
+    """Returns the mixtures with most choices that occur first in them; the others are `long`."""
     result, open_choices = [], {(axis, name) for axis, choices in AXES.items() for name in choices}
     while len(result) < 1:
         best = max(covering()[0], key=lambda choice: len(open_choices & set(choice.items())))
@@ -175,7 +175,7 @@ def name_of(choice: dict[str, str]) -> str:
 
 
 def batches() -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """Two examples packed in a row with padding behind them, and each in a row of its own."""
+    """Returns two examples packed in a row with padding after them, and each in a separate row."""
     rng = np.random.default_rng(0)
     packed = {
         "input_ids": rng.integers(5, 40, (1, S)),
@@ -198,7 +198,9 @@ MODELS = [
 
 @pytest.mark.parametrize("choice", MODELS)
 def test_every_pair_of_parts_trains_and_packs(choice: dict[str, str]) -> None:
-    """One small step along the gradient lowers the loss; an example packed in a row is the example alone."""
+    """One small step along the gradient lowers the loss; an example packed in a row gives the same as the example
+    alone.
+    """
     config = config_of(choice)
     packed, alone = batches()
     batch = {name: jnp.concatenate([packed[name], alone[name]]) for name in packed}  # one program for both

@@ -1,4 +1,4 @@
-"""The plain Transformer encoder is that of torch, and its sinusoids are those of Marian."""
+"""The plain Transformer encoder equals torch's, and its sinusoids equal Marian's."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def random_params(config: EncoderConfig) -> Params:
 
 
 def torch_encoder(config: EncoderConfig, params: Params) -> Any:
-    """`torch.nn.TransformerEncoder` with our weights."""
+    """Returns `torch.nn.TransformerEncoder` with our weights."""
     layer = torch.nn.TransformerEncoderLayer(
         config.hidden_size,
         config.num_heads,
@@ -102,12 +102,12 @@ def test_the_encoder_is_torchs(placement: str, act: str, position: str) -> None:
         expected = torch_encoder(config, params)(
             torch.tensor(embedded), src_key_padding_mask=torch.tensor(segments == 0)
         )
-    real = segments > 0  # torch may leave out what is behind the mask
+    real = segments > 0  # torch may skip what the mask excludes
     assert np.abs(np.asarray(out.last_hidden_state)[real] - expected.numpy()[real]).max() <= 2e-5
 
 
 def position_table(config: EncoderConfig, params: Params) -> np.ndarray:
-    """[S, D]: the learned rows, or sine and cosine of place / 10000^(2i / D), all sines first."""
+    """Returns [S, D]: the learned rows, or sine and cosine of position / 10000^(2i / D), all sines first."""
     if config.position_embedding == "learned":
         return np.asarray(params["encoder"]["embeddings"]["position_embeddings"]["embedding"])
     angles = np.arange(LENGTH)[:, None] / 10_000.0 ** (np.arange(0, config.hidden_size, 2) / config.hidden_size)
@@ -122,7 +122,7 @@ def test_sinusoids_are_marians() -> None:
 
 
 def test_rotations_make_scores_of_distances() -> None:
-    """Positions far apart or shifted alike give the same products; position 0 turns nothing."""
+    """Distant or equally shifted positions give the same products; position 0 does not rotate."""
     draw = np.random.default_rng(0).normal(size=(2, 1, 1, 1, 10))
     q, k = (jnp.asarray(each, jnp.float32) for each in draw)
 

@@ -18,7 +18,7 @@ from bertjax.models.model import bind, init_params
 from bertjax.models.relative_attention import RelativeAttention, make_relative_positions
 from bertjax.types import Params
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 S, M = 6, 3
 CONFIG = EncoderConfig(
     vocab_size=30,
@@ -52,7 +52,7 @@ def by_hand(
     types: tuple[np.ndarray, np.ndarray],
     sign: int,
 ) -> np.ndarray:
-    """One row, in float64: query i stands at `places[i]`, key j at j - M of the row."""
+    """One row, in float64: query i has position `positions[i]`, key j has position j - M of the row."""
     names = ("query", "key", "value", "position", "output")
     kernel = {name: np.asarray(getattr(layer, name).kernel[...], np.float64) for name in names}
     u, w, z, s = (
@@ -133,7 +133,7 @@ def test_only_equality_of_segments_counts(params: Params) -> None:
 
 
 def test_dropout_reaches_the_sinusoids(params: Params) -> None:
-    """At a rate of embeddings alone, rows of one token repeated differ by nothing but what the distances are."""
+    """With embedding dropout alone, rows of one repeated token differ only by their distances."""
     config = dataclasses.replace(CONFIG, embedding_dropout=0.5)
     zeros = jnp.zeros((1, S), jnp.int32)
     whole = make_relative_positions(config, zeros, None).sinusoids

@@ -1,4 +1,4 @@
-"""Buckets of distances are those of `transformers`, and biases are those of the buckets."""
+"""Buckets of distances equal those of `transformers`, and biases equal those of the buckets."""
 
 from __future__ import annotations
 

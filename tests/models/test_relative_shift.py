@@ -1,4 +1,4 @@
-"""Scores by distance, read off as scores by key: against a look-up of every pair."""
+"""Scores by distance, converted to scores by key, against a look-up of every pair."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from bertjax.config.model import EncoderConfig
 from bertjax.models.relative_shift import block_size, distance_scores, distance_scores_at, relative_shift
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 CONFIG = EncoderConfig()
 
 
@@ -21,7 +21,7 @@ def draw(*shape: int) -> np.ndarray:
 
 
 def looked_up(q: np.ndarray, rows: np.ndarray, positions: np.ndarray, keys: int, length: int) -> np.ndarray:
-    """q_i rows[i - j], pair by pair; key j stands at j - (keys - length)."""
+    """Returns q_i rows[i - j], pair by pair; key j has position j - (keys - length)."""
     distance = positions[:, :, None] - (np.arange(keys) - (keys - length))[None, None]
     tables = np.broadcast_to(rows, (len(q), *rows.shape[1:]))
     chosen = np.stack([each[(keys - 1) - offset] for each, offset in zip(tables, distance, strict=True)])

@@ -1,4 +1,4 @@
-"""Angles of far positions have torch's digits."""
+"""Angles of distant positions equal torch's."""
 
 from __future__ import annotations
 

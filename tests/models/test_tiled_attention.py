@@ -1,4 +1,4 @@
-"""Attention in tiles: values, slopes and dropout of the plain form, on one device and on meshes."""
+"""Attention in tiles: values, gradients and dropout of the plain form, on one device and on meshes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def inputs(rows: int = 4, length: int = 10, heads: int = 6, width: int = 4) -> t
 
 
 def output_and_gradients(config: EncoderConfig, dropping: bool, *arrays: jax.Array) -> tuple:
-    """The output, and what a slope of it becomes in q, k and v."""
+    """Returns the output, and the gradients in q, k and v for a gradient of the output."""
     q, k, v, grad, ids = arrays
     context = make_context(
         config, ids, jnp.broadcast_to(jnp.arange(q.shape[1])[None], ids.shape), config.local_attention > 0
@@ -90,7 +90,7 @@ def test_products_read_the_narrow_type_and_slopes_come_back_in_theirs() -> None:
 
 @pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 2, 2)], ids=str)
 def test_devices_tile_their_own_rows_and_heads(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int]) -> None:
-    """And drop what one device drops; four rows on eight ways lie on every device in full."""
+    """Dropout is that of one device; four rows on eight devices are replicated."""
     monkeypatch.setattr(tiled_attention, "MAX_TILE_SCORES", 100)
     arrays, config = inputs(), dataclasses.replace(PLAIN, attention_implementation="tiled")
     expected = jit(functools.partial(output_and_gradients, config, True))(*arrays)

@@ -18,7 +18,7 @@ from bertjax.models.model import bind, init_params
 from bertjax.models.two_stream import TwoStreamOutput, run_two_streams
 from bertjax.types import Params
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 B, S, T = 2, 10, 4
 HEADS = ("mlm",)
 CONFIG = EncoderConfig(
@@ -104,7 +104,7 @@ def test_targets_know_their_places(run: Callable, params: Params) -> None:
     np.testing.assert_allclose(
         run(params, batch, swapped).targets[:, ::-1], run(params, batch, permutation).targets, atol=1e-6
     )
-    # the same rule for all, so that nothing but the place tells two targets apart
+    # the same visibility for all, so that only positions distinguish two targets
     permutation = permutation | {
         "visible": jnp.broadcast_to(permutation["visible"][:, :1], permutation["visible"].shape)
     }
@@ -116,14 +116,14 @@ def test_the_content_stream_is_the_ordinary_encoder(run: Callable, params: Param
     batch = make_batch()
     alone = jit(lambda params, batch: bind(CONFIG, HEADS, params).encode(**batch).last_hidden_state)(params, batch)
     np.testing.assert_allclose(run(params, batch, {}).content, alone, atol=1e-6)
-    # targets are seen by no one
+    # no query sees the targets
     unrestricted = {"targets": order()["targets"], "visible": jnp.ones((B, S, S), bool)}
     with_targets = run(params, batch, unrestricted)
     np.testing.assert_allclose(with_targets.content, alone, atol=1e-6)
 
 
 def test_a_memory_is_the_text_before_the_row(params: Params) -> None:
-    """Causal layers lose nothing when a row is cut in two: the second half, with memory, is that of the whole row."""
+    """Causal layers lose nothing if a row is split: the second half, with memory, equals that of the whole row."""
     config = dataclasses.replace(CONFIG, causal=True)
     batch = make_batch() | {"token_type_ids": jnp.zeros((B, S), jnp.int32)}
     cut = 6
@@ -164,7 +164,7 @@ def test_no_gradient_flows_into_the_rows_before(params: Params) -> None:
 
 
 def test_packed_examples_are_as_alone(run: Callable, params: Params) -> None:
-    """Targets and tokens of two examples in a row, against each example in a row of its own, on either side of it."""
+    """Targets and tokens of two examples in a row, compared with each example in a separate row, left and right."""
     packed = make_batch(1)
     packed["segment_ids"] = jnp.asarray([[1] * 4 + [2] * 5 + [0]])
     permutation = order(1)
@@ -188,7 +188,7 @@ def test_packed_examples_are_as_alone(run: Callable, params: Params) -> None:
 
 
 def repeated(*trees: dict[str, jax.Array]) -> Any:
-    """Returns arrays [1, ...] as [B, ...], the shape that is compiled already."""
+    """Returns arrays [1, ...] as [B, ...], the shape that is already compiled."""
     return jax.tree.map(lambda array: jnp.repeat(array, B, axis=0), trees)
 
 
@@ -214,7 +214,7 @@ def test_scans_and_rematerialisation_change_nothing(params: Params) -> None:
         np.testing.assert_allclose(other, value, rtol=1e-5)
         for one, two in zip(jax.tree.leaves(gradient), jax.tree.leaves(plain), strict=True):
             np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-4 * np.abs(two).max())
-    # every parameter but the head's has a part in it
+    # every parameter but the head's has an effect
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(plain["encoder"]))
 
 

@@ -57,10 +57,10 @@ LONG_CASES = {
 
 
 def parameters() -> Iterator[Any]:
-    """Yields every class, direction and case; those that the ordinary suite leaves out are long.
+    """Yields every class, direction and case; those that the ordinary suite omits are long.
 
-    The ordinary suite reads the first class of every case and every class of `transformers` once (of families with the
-    tensors of another one the first alone), writes one class of every family, and makes the last of a case's extra
+    The ordinary suite reads the first class of every case and every class of `transformers` once (only the first of
+    families with the tensors of another one), writes one class of every family, and makes the last of a case's extra
     calls, which includes the inputs of the others.
     """
     twins = {case.family for case in SAME_TENSORS}
@@ -83,7 +83,7 @@ def parameters() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An export's own comparison of outputs compiles two more models; here transformers is the judge."""
+    """Skips the comparison of outputs on export, which compiles two more models; here transformers compares."""
     monkeypatch.setattr(save_module, "_compare_outputs", lambda *_: None)
 
 

@@ -1,6 +1,6 @@
-"""The pages in headless Chromium: nothing on the console, nothing wider than a phone, charts and heads that answer.
+"""Report pages in headless Chromium: an empty console, no element wider than a phone, interactive charts and heads.
 
-Skipped, loudly, where there is no Chromium: `apt-get install chromium`.
+Skipped with a warning if there is no Chromium: `apt-get install chromium`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def tab() -> Iterator[Any]:
     with contextlib.ExitStack() as stack:
         try:
             browser = stack.enter_context(module.chromium())
-        except (OSError, RuntimeError, TimeoutError) as error:  # a sandbox that it cannot make, for example
+        except (OSError, RuntimeError, TimeoutError) as error:  # for example, a sandbox that it cannot make
             not_tested(f"Chromium does not start ({error})")
         yield browser
 
@@ -55,7 +55,7 @@ def not_tested(why: str) -> NoReturn:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with everything, long words and hostile text."""
+    """Returns a page with everything, long words and hostile text."""
     long = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft" * 2
     probes = [*usual_probes(f"{long} [MASK] {EVIL}"), *task_probes(), attention(["[CLS]", long, "b"], 12, 12, step=99)]
     settings = config(data__sources=[f"text:{long}"])
@@ -176,7 +176,7 @@ def test_attention_is_explored(tab: Any, report: Path, width: int, phone: bool) 
     tab.run("document.querySelectorAll('.heads button')[5].click()")
     tab.run("document.querySelectorAll('.chips button')[1].click()")
     assert tab.run(script).startswith("layer 1, head 2: “the” looks at") and tab.run(script) != first
-    # bytes 17 i + 5 head: token 1 (places 4 to 7) of head 2 looks at token 3 with 129 of 255
+    # bytes 17 i + 5 head: token 1 (positions 4 to 7) of head 2 attends to token 3 with 129 of 255
     assert tab.run(script).endswith("“[SEP]” with 50.6\N{NO-BREAK SPACE}%")
     tab.run("document.querySelector('.map canvas').scrollIntoView({block: 'center'})")
     box = tab.run("(() => { const b = document.querySelector('.map canvas').getBoundingClientRect();"

@@ -1,4 +1,4 @@
-"""Who looks on never stops a run, and sees what a run that went back makes again."""
+"""Callbacks never stop a run, and receive repeated steps again after a rollback."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_after_a_rollback_steps_are_seen_anew(tmp_path: Path) -> None:
     for step, word in ((50, "a"), (100, "b"), (150, "c"), (100, "d")):
         watcher(step, word, {})
     assert [record["tokens"][0][0] for record in records(tmp_path)[1:]] == ["a", "d"]
-    ReportCallback(tmp_path, 50, dict, probe)  # a killed run, taken up at its checkpoint
+    ReportCallback(tmp_path, 50, dict, probe)  # a killed run, resumed from its checkpoint
     assert [record["tokens"][0][0] for record in records(tmp_path)[1:]] == ["a"]
 
 

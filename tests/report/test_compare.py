@@ -1,4 +1,4 @@
-"""Runs side by side: only losses that mean the same share a chart; amounts; the probe of frozen features."""
+"""Comparison of runs: only losses of the same meaning share a chart; amounts; the probe of frozen features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`probes.jsonl`: lines of steps that are made again go, and nothing else does."""
+"""`probes.jsonl`: lines of repeated steps are removed, and no others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_rollback_drops_what_is_undone(tmp_path: Path) -> None:
     journal.forget(20)
     journal.write(20, "memory", host=2)
     assert steps_and_kinds(tmp_path) == [(0, "run"), (10, "memory"), (20, "memory")]
-    journal.write(10, "memory", host=3)  # earlier than the last line: it went back without a word
+    journal.write(10, "memory", host=3)  # earlier than the last line: it went back without a message
     assert steps_and_kinds(tmp_path) == [(0, "run"), (10, "memory"), (10, "memory")]
 
 

@@ -1,4 +1,4 @@
-"""Looks into a model: shares that are shares, for every kind of attention, and neighbours that are nearest."""
+"""Probes of a model: probabilities for every kind of attention, and nearest neighbours."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def small(name: str, **changes: Any) -> EncoderConfig:
 
 
 def model_of(config: EncoderConfig, heads: tuple[str, ...] = ("mlm",), seed: int = 0) -> PretrainedModel:
-    config = dataclasses.replace(config, initializer_range=0.5)  # attention that is not the same everywhere
+    config = dataclasses.replace(config, initializer_range=0.5)  # attention that varies
     return PretrainedModel(config, init_params(config, heads, jax.random.key(seed)), heads)
 
 
 def shares_of(finding: tuple[str, dict[str, Any]]) -> np.ndarray:
-    """[L, N, T, T] of a finding."""
+    """Returns [L, N, T, T] of a finding."""
     kind, fields = finding
     assert kind == "attention", finding
     count = len(fields["tokens"])
@@ -117,9 +117,9 @@ def test_a_long_sentence_is_cut_and_one_that_is_too_long_for_the_model_is_not_sh
 
 def test_neighbours_are_the_nearest_by_cosine() -> None:
     table = np.random.default_rng(0).normal(size=(len(VOCABULARY), 4)).astype(np.float32)
-    table[6] = 3 * table[5]  # dogs point where cats do
+    table[6] = 3 * table[5]  # dogs and cats point in one direction
     table[7] = -table[5]
-    table[2] = table[5]  # a special piece is nobody's neighbour
+    table[2] = table[5]  # a special token is no neighbour of any token
     counts = np.array([0, 0, 9, 9, 9, 5, 7, 1, 50, 60, 3])
     result = probe_neighbors(table, Words(), ("cats", "cats of", "zebra"), counts)
     assert result[0][1]["token"] == "cats" and result[0][1]["near"][0] == ["dogs", 1.0]

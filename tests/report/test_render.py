@@ -1,4 +1,4 @@
-"""The page: whole HTML, nothing from outside, nothing of the data taken for markup, whatever the work folder holds."""
+"""The page: complete HTML, no external resources, and data that never becomes markup, for any work directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axes: where ticks stand and how numbers are written."""
+"""Axes: positions of ticks, and formatting of numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertjax.report.scales import NO_VALUE, SPAN, Scale, linear_ticks, make_scal
 def test_ticks_are_round_few_and_inside(low: float, width: float, most: int) -> None:
     high = low + width
     if high - low < 1e-9 * max(abs(low), abs(high), 1e-300):
-        return  # nothing that floats tell apart
+        return  # no difference that floats can represent
     ticks = linear_ticks(low, high, most)
     assert len(ticks) <= most + 1
     margin = 1e-6 * (high - low)

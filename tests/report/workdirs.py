@@ -1,4 +1,4 @@
-"""Work folders without a run: a config, figures and probes as a run writes them."""
+"""Work directories without a run: a config, metrics and probes in the format of a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)> & \"quoted\" [MASK] ]]>"
-"""Text that becomes markup, if anything writes it as it is."""
+"""Text that becomes markup if it is written without escapes."""
 VOID = {"meta", "link", "br", "img", "input", "path", "hr", "wbr"}
 
 
 def config(**changes: Any) -> dict[str, Any]:
-    """What the report reads of a config.json."""
+    """Returns the keys of a config.json that the report reads."""
     result: dict[str, Any] = {
         "seed": 0,
         "model": {"preset": "bert-tiny", "num_layers": 2, "hidden_size": 32, "num_heads": 4},
@@ -140,7 +140,7 @@ def write_workdir(
 
 
 class Document(HTMLParser):
-    """A page taken apart: its elements, with their attributes and text; raises where start and end do not match."""
+    """A parsed page: its elements with their attributes and text; raises if start and end tags do not match."""
 
     def __init__(self, text: str):
         super().__init__(convert_charrefs=True)

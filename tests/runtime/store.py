@@ -1,4 +1,4 @@
-"""A key-value store as jax's coordination service offers it, for processes that are threads."""
+"""A key-value store with the interface of jax's coordination service, for processes that are threads."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import time
 
 
 class Store:
-    """What several `Client`s share."""
+    """The state that several `Client`s share."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
         self.changed = threading.Condition()
-        self.silent = False  # answers nobody, as a halted process does
+        self.silent = False  # answers no request, like a halted process
 
 
 class Client:
-    """The part of `DistributedRuntimeClient` that is used; errors have its words."""
+    """The used part of `DistributedRuntimeClient`; errors have its messages."""
 
     def __init__(self, store: Store):
         self.store = store

@@ -1,4 +1,4 @@
-"""Which process this is, from the config and from what launchers leave in the environment."""
+"""The number of this process, from the config and from the environment that launchers set."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_tpu_slice_names_its_hosts_in_gke(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_open_mpi_5_says_who_but_not_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Left alone, each of its processes would train the whole model into the same folder."""
+    """Alone, each of its processes would train the whole model into the same folder."""
     set_all(monkeypatch, OPEN_MPI)
     with pytest.raises(UserError, match=r"Open MPI started 4 processes.*coordinator_address=HOST:PORT"):
         find_process_info(DistributedConfig())

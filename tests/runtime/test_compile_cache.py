@@ -1,4 +1,4 @@
-"""What was compiled once is not compiled again by the next start."""
+"""Compiled programs are cached for the next start."""
 
 from __future__ import annotations
 

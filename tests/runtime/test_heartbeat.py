@@ -1,4 +1,4 @@
-"""What processes tell each other, with threads for processes and a dictionary for jax's store."""
+"""Messages between processes, with threads for processes and a dictionary for jax's store."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bertjax.runtime.process_group import MultiProcessGroup, ProcessGroup
 
 
 class Ended(BaseException):
-    """Stands for the end of a process."""
+    """Simulates the end of a process."""
 
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str, int]]:
-    """(process, what it said, exit status) of those that ended."""
+    """Returns (process, its message, exit status) of those that ended."""
     recorded: list[tuple[int, str, int]] = []
 
     def end(self: Heartbeat, message: str, code: int) -> None:
@@ -54,7 +54,7 @@ def group(ends: list) -> Iterator[Callable[..., list[MultiProcessGroup]]]:
 
 
 def on_all(processes: list[MultiProcessGroup], work: Callable[[MultiProcessGroup], object]) -> list:
-    """What `work` gives on each, all at the same time."""
+    """Returns the results of `work` on each, all at the same time."""
     result: dict[int, object] = {}
     threads = [
         threading.Thread(target=lambda each=each: result.__setitem__(each.index, work(each))) for each in processes
@@ -70,7 +70,7 @@ def on_all(processes: list[MultiProcessGroup], work: Callable[[MultiProcessGroup
 def test_all_stop_and_save_at_the_same_step_whoever_asks_and_however_fast_they_are(
     group: Callable[..., list[MultiProcessGroup]], seed: int
 ) -> None:
-    """P14: nobody runs ahead of the step that was agreed on, and nobody misses it."""
+    """P14: no process continues after the agreed step, and no process misses it."""
     draw = random.Random(seed)
     count = draw.choice([2, 3, 5])
     paces = [draw.uniform(0.0, 0.004) for _ in range(count)]
@@ -150,7 +150,7 @@ def test_an_error_of_one_ends_all_with_its_message_and_exit_status(
 
 
 def test_a_silent_process_is_named_and_ends_all(group: Callable[..., list[MultiProcessGroup]], ends: list) -> None:
-    """P16, the part that is ours."""
+    """P16, the part in this package."""
     trio = group(3, timeout=1)
     trio[2]._heartbeat._stopping.set()  # halted
     end = time.monotonic() + 10

@@ -1,4 +1,4 @@
-"""Large pages: when they are asked for, and that the process which asks stays the one it was."""
+"""Large pages: when they are requested, and that the process keeps its id."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_they_are_added_to_what_is_there() -> None:
 @pytest.mark.parametrize(
     ("tunables", "offered", "libc"),
     [
-        ("glibc.malloc.hugetlb=0", ON_REQUEST, GLIBC),  # somebody has decided
-        ("glibc.malloc.hugetlb=1", ON_REQUEST, GLIBC),  # it begins anew once, not for ever
+        ("glibc.malloc.hugetlb=0", ON_REQUEST, GLIBC),  # the user has decided
+        ("glibc.malloc.hugetlb=1", ON_REQUEST, GLIBC),  # the process restarts once, not in a loop
         ("", "[always] madvise never", GLIBC),
         ("", "always madvise [never]", GLIBC),
         ("", ON_REQUEST, ("glibc", "2.31")),

@@ -1,4 +1,4 @@
-"""P16 with real processes: one of two is killed or halted, and the other one ends in time, saying who it was."""
+"""P16 with processes: one of two is killed or halted, and the other one ends in time and names it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_process_that_computes_for_35_seconds_longer_is_waited_for(tmp_path: P
 @pytest.mark.long
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_that_halts_at_the_very_end_is_named(tmp_path: Path, victim: int) -> None:
-    """Everything is written, and jax's service waits for all to leave."""
+    """All files are written, and jax's service waits for all processes to leave."""
     address = _free_address()
     pair = [_start(index, address, tmp_path, f"halt{victim}") for index in range(2)]
     try:
