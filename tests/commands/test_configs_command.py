@@ -48,8 +48,8 @@ def test_one_config(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypa
     assert text.startswith("BERT, masked tokens") and "    bertjax pretrain --config bert:base --workdir" in text
     assert "\nbert:large        336,226,108  mlm        128, 512  256    1,000,000  wordpiece 30,522\n" in text
     assert "bert:tiny" not in printed(capsys, "bert:base")
-    own = tmp_path / "mine.py"
-    own.write_text("'''My run.'''\nfrom bertjax.config.defaults import base_config as get_config\n")
-    assert printed(capsys, str(own)).startswith("My run.\n")
+    part = tmp_path / "mine.py"
+    part.write_text("'''My run.'''\nfrom bertjax.config.defaults import base_config as get_config\n")
+    assert printed(capsys, str(part)).startswith("My run.\n")
     assert main(["configs", "bert:bse"]) == 2 and "did you mean 'base'?" in capsys.readouterr().err
     assert main(["configs", "bret"]) == 2 and "did you mean bert?" in capsys.readouterr().err

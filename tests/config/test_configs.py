@@ -106,7 +106,7 @@ def test_a_decoder_becomes_an_encoder_of_its_sizes(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(values))
     cfg = load_config(f"llm2vec:{tmp_path}")
     result = encoder_config(cfg)
-    assert (result.kv_heads, found.num_heads, found.num_layers, found.causal) == (6, 18, 26, False)
+    assert (result.kv_heads, result.num_heads, result.num_layers, result.causal) == (6, 18, 26, False)
     assert cfg.init_from == cfg.data.tokenizer == str(tmp_path) and cfg.objective.mlm.masked_next_token
     assert differences(result, FAMILIES["llama"].parse_config(values | {"is_causal": False})) == []
 

@@ -40,7 +40,7 @@ MaskBatch = Callable[..., dict[str, np.ndarray]]
 
 @pytest.fixture(scope="module")
 def mask_batch(vocabulary: Vocabulary) -> MaskBatch:
-    """`hide(batch, seed, mask_unit=...)` on numpy arrays; compiled once for every config and shape."""
+    """`mask_batch(batch, seed, mask_unit=...)` on numpy arrays; compiled once for every config and shape."""
 
     @functools.cache
     def compiled(config: MaskingConfig) -> Callable:

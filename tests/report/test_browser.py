@@ -102,10 +102,10 @@ def test_defects_are_noticed(tab: Any, tmp_path: Path) -> None:
     small</button><p style="opacity: 0; color: #fff">none</p><script>console.error("bad")</script>"""
     (tmp_path / "a.html").write_text(body)
     tab.open(tmp_path / "a.html", 1200)
-    found = "\n".join(tab.defects())
+    result = "\n".join(tab.defects())
     for defect in ("bad", "“pale” has a contrast of 3.5", "“wide” ends right", "in a window of 1200"):
-        assert defect in found, defect
-    assert "scrolls" not in found and "none" not in found
+        assert defect in result, defect
+    assert "scrolls" not in result and "none" not in result
 
 
 def test_paper_is_white_and_has_no_buttons(tab: Any, report: Path) -> None:
