@@ -1,4 +1,4 @@
-"""Settings that must stand before anything imports jax: the CPU, eight virtual devices, and no network."""
+"""Settings that must be made before anything imports jax: the CPU, eight virtual devices, and no network."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from hypothesis import settings
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Compiling takes most of the time: LLVM does not optimise, and the older emitters of fusions need half of the time.
-# What the environment sets comes last and wins.
+# Compilation takes most of the time: LLVM does not optimize, and the older emitters of fusions need half of the time.
+# Flags from the environment come last and take precedence.
 _FLAGS = (
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 )
 os.environ["XLA_FLAGS"] = f"{_FLAGS} {os.environ.get('XLA_FLAGS', '')}"
-os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"  # [D] + [B, S, D] must be said, or a wrong axis passes unseen
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"  # [D] + [B, S, D] must be explicit, or a wrong axis is not noticed
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -29,7 +29,7 @@ _HAS_BEARTYPE = importlib.util.find_spec("beartype") is not None
 
 gc.set_threshold(100_000, 20, 50)  # tracing allocates so much that the default spends a seventh of the time here
 
-settings.register_profile("bertjax", deadline=None)  # a busy machine is no fault of the code
+settings.register_profile("bertjax", deadline=None)  # a busy machine is not an error in the code
 settings.load_profile("bertjax")
 
 if _HAS_BEARTYPE:
@@ -43,6 +43,6 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the folders with the slowest files first, so that no process ends long after the other."""
+    """Moves the folders with the slowest files to the front, so that no process ends long after the others."""
     order = {name: index for index, name in enumerate(SLOWEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))

@@ -1,4 +1,4 @@
-"""A local server that speaks as much of the Hub's HTTP API as downloads need, and remembers what it was asked."""
+"""A local server with the part of the Hub's HTTP API that downloads need; it records its requests."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Answers(BaseHTTPRequestHandler):
             self.file(repo, revision, name)
 
     def find(self, repo: str, revision: str) -> str | None:
-        """Returns the commit of a revision; answers with the Hub's error where there is none."""
+        """Returns the commit of a revision; answers with the Hub's error if there is none."""
         if repo in self.hub.refused:
             status, code = self.hub.refused[repo]
             text = f"{code} for {self.headers.get('Authorization')}".encode()

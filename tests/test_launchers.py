@@ -1,4 +1,4 @@
-"""The launchers of `scripts/launch`: their syntax, what they would run, and when they start again."""
+"""The launchers of `scripts/launch`: their syntax, the commands that they run, and when they restart."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_their_syntax_is_right_and_they_explain_themselves(path: Path) -> None:
     shown = run(path.name, "--help")
     assert shown.returncode == 0 and f"scripts/launch/{path.name} [--dry-run]" in shown.stdout
     assert run(path.name, "--nodse", "3").returncode == 2
-    assert run(path.name, "--dry-run").returncode == 2  # nothing for bertjax
+    assert run(path.name, "--dry-run").returncode == 2  # no variable for bertjax
     if shutil.which("shellcheck"):
         assert subprocess.run(["shellcheck", path], check=False).returncode == 0
 
@@ -58,7 +58,7 @@ def fake(folder: Path, name: str, text: str) -> None:
     ("status", "again"), [(0, False), (1, False), (2, False), (75, True), (134, True), (143, True)]
 )
 def test_a_slurm_job_is_queued_again_when_that_helps(tmp_path: Path, status: int, again: bool) -> None:
-    """Not after a mistake in the config, nor at the end, nor for ever."""
+    """Not after an error in the config, not at the end, and not without limit."""
     fake(tmp_path, "srun", f'printf "%s|" "$@" >"{tmp_path}/srun.txt"; exit {status}')
     fake(tmp_path, "scontrol", f'echo "$@" >>"{tmp_path}/scontrol.txt"')
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BERTJAX_JOB": "1", "SLURM_JOB_ID": "7"}
@@ -103,7 +103,7 @@ def test_gke_gets_a_job_set_with_one_pod_a_host(kind: str) -> None:
     assert words[: 3 + len(OURS)] == ["exec", "bertjax", "pretrain", *OURS]
     assert f"--config.platform={kind}" in words
     named = [word for word in words if word.startswith("--config.distributed.")]
-    if kind == "gpu":  # nobody else says who they are
+    if kind == "gpu":  # no other variable names the process
         assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
         assert named[0].endswith("=bert-workers-0-0.bert:8476")
         assert [word.partition("=")[2] for word in named[1:]] == ["4", "$JOB_COMPLETION_INDEX"]

@@ -1,4 +1,4 @@
-"""Nothing of ours can read a pickle or run what it reads (P31), or copy a process that has threads (P33)."""
+"""No module of ours can read a pickle or run what it reads (P31), or fork a process that has threads (P33)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted(
     [*(ROOT / "bertjax").rglob("*.py"), *(ROOT / "configs").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
 )
-# Modules whose files can run code when they are read, or unpack to anywhere.
+# Modules whose files can run code when they are read, or unpack to arbitrary paths.
 FORBIDDEN_MODULES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml"}
 FORBIDDEN_MODULES |= {
     "tarfile",
@@ -35,10 +35,10 @@ FORBIDDEN_CALLS = {
     "jnp.load",
     "pd.read_pickle",
 }
-# A process with threads must not be copied (P33): jax and the tokenizers have some as soon as they are imported.
+# A process with threads must not be forked (P33): jax and the tokenizers have some as soon as they are imported.
 FORBIDDEN_MODULES |= {"multiprocessing"}
 FORBIDDEN_CALLS |= {"os.fork", "os.forkpty", "ProcessPoolExecutor", "pty.fork"}
-# file -> what it may do all the same, and why
+# file -> exceptions that it may use, and the reason
 ALLOWED = {
     "bertjax/config/overrides.py": {
         "exec",

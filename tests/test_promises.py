@@ -1,4 +1,4 @@
-"""docs/promises.md names tests that there are, for every promise."""
+"""Every promise of docs/promises.md names existing tests."""
 
 from __future__ import annotations
 

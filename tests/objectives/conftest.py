@@ -1,4 +1,4 @@
-"""A vocabulary whose pieces are words or continuations, and rows of one or several examples."""
+"""A vocabulary whose tokens are words or continuations, and rows of one or several examples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def vocabulary() -> Vocabulary:
 
 @pytest.fixture(scope="session")
 def pack() -> Callable[..., dict[str, np.ndarray]]:
-    """`pack([[ids, ids], [ids]], seq_len, identities)`: a row for every list; room for `most` examples in each."""
+    """`pack([[ids, ids], [ids]], seq_len, identities)`: one row per list; each can hold `most` examples."""
 
     def build(
         rows: list[list[np.ndarray]], seq_len: int, identities: list[list[int]], most: int = 0
@@ -66,7 +66,7 @@ def pack() -> Callable[..., dict[str, np.ndarray]]:
 
 @pytest.fixture(scope="session")
 def example() -> Callable[[np.random.Generator, int], np.ndarray]:
-    """`example(rng, length)`: [CLS] A [SEP] B [SEP], with an unknown word here and there."""
+    """`example(rng, length)`: [CLS] A [SEP] B [SEP], with some unknown words."""
 
     def build(rng: np.random.Generator, length: int) -> np.ndarray:
         ids = np.where(rng.random(length) < 0.05, UNK, rng.integers(5, 200, length)).astype(np.int32)

@@ -1,4 +1,4 @@
-"""What the tests of masking share: keys as the objective makes them, rows to hide in, words, and tests of counts."""
+"""Shared by the tests of masking: keys as the objective derives them, rows, words, and tests of counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertjax.objectives.masking import num_predictions
 from bertjax.objectives.masking.corrupt import mask_tokens
 from bertjax.types import Vocabulary
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 PAD, UNK, CLS, SEP, MASK, CONTINUATION = range(6)
 
 
@@ -36,7 +36,7 @@ def _noise(keys: jax.Array, length: int, purpose: int) -> jax.Array:
 
 
 def noise_of(batch: dict, seed: int, purpose: int) -> np.ndarray:
-    """[B, E, S]: the random numbers of the tokens of every example, by position, for one purpose."""
+    """Returns [B, E, S]: the random numbers of the tokens of every example, by position, for one purpose."""
     return np.asarray(_noise(keys_of(batch, seed), batch["input_ids"].shape[1], purpose))
 
 
@@ -60,7 +60,7 @@ def mask_batch(
 
 
 def chosen_of(hidden: dict[str, np.ndarray]) -> np.ndarray:
-    """bool [B, S] from the gathered positions."""
+    """Returns bool [B, S] from the gathered positions."""
     chosen = np.zeros(hidden["input_ids"].shape, bool)
     rows, columns = np.nonzero(hidden["masked_weights"])
     chosen[rows, hidden["masked_positions"][rows, columns]] = True
@@ -68,7 +68,7 @@ def chosen_of(hidden: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def words_of(ids: np.ndarray, starts_word: np.ndarray, whole: bool) -> list[list[int]]:
-    """Positions of the words of one example, [CLS] and [SEP] left out, as the authors collect them."""
+    """Returns the positions of the words of one example, without [CLS] and [SEP], as the authors collect them."""
     words: list[list[int]] = []
     after_candidate = False
     for position, token in enumerate(ids):
@@ -82,7 +82,7 @@ def words_of(ids: np.ndarray, starts_word: np.ndarray, whole: bool) -> list[list
 
 
 def examples_of(batch: dict) -> list[tuple[int, int, np.ndarray]]:
-    """(row, index, columns) of every example of a batch."""
+    """Returns (row, index, columns) of every example of a batch."""
     examples = []
     for row, segments in enumerate(batch["segment_ids"]):
         for index in range(segments.max(initial=0)):
@@ -91,13 +91,13 @@ def examples_of(batch: dict) -> list[tuple[int, int, np.ndarray]]:
 
 
 def runs_of(chosen: np.ndarray) -> list[tuple[int, int]]:
-    """(first, last) of the runs of True in one row."""
+    """Returns (first, last) of the runs of True in one row."""
     edges = np.flatnonzero(np.diff(np.pad(chosen.astype(int), 1)))
     return [(int(first), int(end) - 1) for first, end in edges.reshape(-1, 2)]
 
 
 def text_rows(pack: Callable, count: int, length: int, seed: int = 0, most_ids: int = 200) -> dict[str, np.ndarray]:
-    """`count` full rows [CLS] text [SEP], each an example of its own."""
+    """Returns `count` full rows [CLS] text [SEP], each a separate example."""
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
@@ -108,13 +108,13 @@ def text_rows(pack: Callable, count: int, length: int, seed: int = 0, most_ids: 
 
 
 def assert_share(hits: float, of: float, expected: float, sigmas: float = 4.5) -> None:
-    """`hits` of `of` independent trials are as many as a chance of `expected` gives."""
+    """Asserts that `hits` of `of` independent trials fit a probability of `expected`."""
     error = np.sqrt(of * expected * (1 - expected))
     assert abs(hits - of * expected) <= sigmas * error + 1e-9, (hits / of, expected, error / of)
 
 
 def assert_distribution(counts: np.ndarray, shares: np.ndarray, sigmas: float = 4.5) -> None:
-    """Counts of independent draws fit these probabilities: chi-square within its own spread, neither way out."""
+    """Asserts that counts of independent draws fit these probabilities: chi-square neither too large nor too small."""
     expected = counts.sum() * np.asarray(shares, np.float64)
     assert expected.min() >= 5 and not counts[expected == 0].any()
     statistic = ((counts - expected) ** 2 / expected).sum()
@@ -123,6 +123,6 @@ def assert_distribution(counts: np.ndarray, shares: np.ndarray, sigmas: float = 
 
 
 def num_predictions_by_length(config: MaskingConfig, seq_len: int) -> np.ndarray:
-    """int32 [S + 1]: predictions of an example by its length, by the rule "round"."""
+    """Returns int32 [S + 1]: predictions of an example by its length, by the rule "round"."""
     lengths = np.arange(seq_len + 1)
     return np.asarray(num_predictions._rounded(config, config.mask_rate, lengths), np.int32)

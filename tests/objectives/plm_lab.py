@@ -1,4 +1,4 @@
-"""What the tests of permutation language modelling share: a small XLNet, rows of form segments, loss and gradient."""
+"""Shared by the tests of permutation language modelling: a small XLNet, rows of form segments, loss and gradient."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertjax.objectives.base import StepInputs
 from bertjax.objectives.plm.objective import PermutationLanguageModel
 from bertjax.types import Params
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 B, S, R = 4, 24, 12
 CLS, SEP = 2, 3
 MODEL = EncoderConfig(
@@ -46,7 +46,7 @@ Rows = dict[str, jax.Array]
 
 
 def drawn_rows(seed: int = 0, backward: bool = False, rows: int = B) -> Rows:
-    """Rows of form segments, of random words."""
+    """Returns rows of form segments with random words."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(5, 200, (rows, S)).astype(np.int32)
     ids[:, [17, S - 2]], ids[:, -1] = SEP, CLS

@@ -1,4 +1,4 @@
-"""What tests of every recipe share: each one made small, and a toy corpus in the form that it reads."""
+"""Shared by the tests of every recipe: a small version of each, and a toy corpus in the format that it reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPECIAL_IDS = types.SimpleNamespace(pad_id=0, cls_id=2, sep_id=3)
 
 
 def corpus() -> Corpus:
-    """Documents of a few sentences, some of one that is too short for a row."""
+    """Returns documents of a few sentences, some with one sentence that is too short for a row."""
     rng = np.random.default_rng(3)
     lengths = rng.integers(2, 9, 26)
     documents = offsets([1, 3, 2, 1, 6, 1, 4, 2, 1, 5])
@@ -37,7 +37,7 @@ def corpus() -> Corpus:
 
 
 def epoch_of(form: str, packing: str) -> dict[str, jax.Array]:
-    """All rows of an epoch."""
+    """Returns all rows of an epoch."""
     settings: dict[str, Any] = {"seq_len": S, "seed": 1, "special_ids": SPECIAL_IDS, "max_examples": MOST}
     made = make_format(form, corpus(), packing=packing, **settings)
     batch = made.sequences(0, np.arange(made.num_sequences(0)))
@@ -47,19 +47,19 @@ def epoch_of(form: str, packing: str) -> dict[str, jax.Array]:
 def objective_of(
     recipe: str, vocabulary: Vocabulary, packing: str = "best_fit", dropout: float = 0.0
 ) -> tuple[Objective, str, Any]:
-    """A recipe in float32, two layers of 16, one rate of dropout; its form, and what it is given beside its parameters.
+    """Returns a recipe in float32, two layers of 16, one rate of dropout; its form, and its frozen parameters.
 
-    Of a mixture it is the member named behind the recipe: which rows go to which is told by the rows.
+    Of a mixture, it is the member named after the recipe; the rows determine which member they belong to.
     """
     spec, _, member = recipe.partition(" ")
     name, _, size = spec.partition(":")
     cfg = load_config(f"{CONFIGS / name}.py:{size or 'smoke'}")
     cfg.train.compute_dtype = "float32"
     cfg.data.seq_len, cfg.data.packing, cfg.data.pack_examples = S, packing, MOST
-    cfg.data.example_format = "block" if name == "xlnet" else cfg.data.example_format  # rows that stand alone
+    cfg.data.example_format = "block" if name == "xlnet" else cfg.data.example_format  # rows of single examples
     cfg.data.example_format = (
         "doc_sentences" if name == "roberta" else cfg.data.example_format
-    )  # full ones leave nothing to pack
+    )  # full rows cannot be packed
     cfg.model.update(
         SMALL
         | {"max_position_embeddings": S, "local_attention": 4 if name == "modernbert" else cfg.model.local_attention}

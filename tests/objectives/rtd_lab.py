@@ -1,4 +1,4 @@
-"""What the tests of replaced token detection share: weights, and gradients of each tower by itself."""
+"""Shared by the tests of replaced token detection: weights, and gradients of each network alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertjax.objectives.rtd.networks import init_networks
 from bertjax.objectives.rtd.objective import ReplacedTokenDetection
 from bertjax.types import Params
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 NOTHING = StepInputs(frozen={}, carry={})
 
 
@@ -35,7 +35,7 @@ def _random_params(towers: RtdNetworksConfig) -> Params:
 
 
 def total(objective: ReplacedTokenDetection, batch: dict, counts: dict, params: Params) -> jax.Array:
-    """What the training step minimises."""
+    """Returns the loss that the training step minimizes."""
     sums, _ = objective.loss(params, NOTHING, batch, jax.random.key(0), True)
     return sum(
         weight * sums[name].value / jnp.maximum(counts[name], 1.0) for name, weight in objective.loss_weights.items()
@@ -43,7 +43,7 @@ def total(objective: ReplacedTokenDetection, batch: dict, counts: dict, params: 
 
 
 def by_part(objective: ReplacedTokenDetection, batch: dict, replaced: jax.Array) -> tuple[Callable, Callable]:
-    """The losses of the two towers by themselves, each of its own complete parameters, written out once more."""
+    """Returns the losses of the two networks, each of its complete parameters, computed independently."""
     first, second = objective.networks["generator"], objective.networks["discriminator"]
     real = batch["segment_ids"] > 0
 
@@ -77,13 +77,13 @@ def take(tree: Params, *path: str) -> Params:
 
 
 def joined(towers: RtdNetworksConfig, first: Params, second: Params) -> Params:
-    """The gradients that the parameters of a run should get, from those of its two complete towers alone."""
+    """Returns the gradients of a run's parameters, from the gradients of its two complete networks."""
     if towers.embedding_sharing == "all":
         encoder = jax.tree.map(jnp.add, first["encoder"], second["encoder"])
         return {"generator": {"mlm_head": first["mlm_head"]}, "discriminator": {**second, "encoder": encoder}}
     mine, theirs = (dict(tree["encoder"]["embeddings"]) for tree in (first, second))
     for part in towers.shared_embeddings if towers.embedding_sharing != "none" else ():
-        if towers.embedding_sharing == "gdes":  # the table learns from the generator's loss alone, delta from the other
+        if towers.embedding_sharing == "gdes":  # the table receives the generator's gradient only, delta the other
             theirs[part] = {"delta": theirs[part]["embedding"]}
         else:  # one array, the sum of both
             theirs[part] = jax.tree.map(jnp.add, mine.pop(part), theirs[part])
@@ -97,7 +97,7 @@ def joined(towers: RtdNetworksConfig, first: Params, second: Params) -> Params:
 def assert_finite_differences(
     objective: ReplacedTokenDetection, params: Params, actual: Params, run: Callable[[Params], Any]
 ) -> None:
-    """Along the word table that both read both losses change; "gdes" tells its owner of the generator's alone."""
+    """Along the shared word table both losses change; with "gdes" its owner receives the generator's gradient only."""
     sharing = objective.encoders.embedding_sharing
     path = ("generator" if sharing in ("gdes", "none") else "discriminator", "encoder", "embeddings", "word_embeddings")
     table = take(params, *path)["embedding"]

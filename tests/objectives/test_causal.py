@@ -1,4 +1,4 @@
-"""Next-token prediction: what counts, that chunks change nothing, and that nobody sees what is to come."""
+"""Next-token prediction: which tokens count, that chunks change nothing, and that no position sees later tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertjax.objectives.base import StepInputs
 from bertjax.objectives.clm import CausalLanguageModel, chunked_vocab_loss_sums
 from bertjax.types import Params, Sum, Vocabulary
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 S = 13
 MODEL = EncoderConfig(
     vocab_size=200,
@@ -93,7 +93,7 @@ def test_sums_are_those_of_plain_arithmetic(
 
 
 def test_chunks_change_neither_sums_nor_gradients(params: Params, batch: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of 13 in one piece, and in pieces of 4: the last one is padded."""
+    """Rows of 13 in one chunk, and in chunks of 4: the last one is padded."""
     hidden = jax.random.normal(jax.random.key(3), (3, S, 16))
 
     def value(hidden: jax.Array) -> jax.Array:

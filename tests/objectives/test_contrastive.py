@@ -1,4 +1,4 @@
-"""ContrastiveLearning learning: the loss against the original's formula, and what the two views are."""
+"""Contrastive learning: the loss against the original's formula, and the two views."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertjax.types import Params, Vocabulary
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 S = 16
 MODEL = EncoderConfig(
     vocab_size=200,
@@ -73,7 +73,7 @@ def gradient(objective: ContrastiveLearning) -> Callable:
 
 
 def test_the_loss_is_that_of_the_original() -> None:
-    """princeton-nlp/SimCSE: simcse/models.py, cl_forward, of the examples that are there."""
+    """princeton-nlp/SimCSE: simcse/models.py, cl_forward, of the real examples."""
     rng = np.random.default_rng(0)
     one, noise = (rng.normal(size=(6, 5)).astype(np.float32) for _ in range(2))
     other = one + 2 * noise
@@ -109,7 +109,7 @@ def test_negatives_are_those_of_all_devices() -> None:
 def test_the_views_are_two_drops_of_the_text_as_it_was(
     objective: ContrastiveLearning, params: Params, batch: dict, raw: dict, gradient: Callable
 ) -> None:
-    """By hand: one run over every row twice, the first tokens, a dense layer with tanh."""
+    """By hand: every row encoded twice, the first tokens, a dense layer with tanh."""
     (_, sums), _ = gradient(params, batch, jax.random.key(5), True)
 
     @jit
@@ -190,7 +190,7 @@ def test_means_are_of_an_examples_own_tokens(vocabulary: Vocabulary, raw: dict) 
 def test_what_makes_no_sense_is_refused() -> None:
     config = ContrastiveConfig(MaskingConfig())
     config.check_model(MODEL)
-    config.check_model(dataclasses.replace(MODEL, hidden_dropout=0.0))  # attention drops
+    config.check_model(dataclasses.replace(MODEL, hidden_dropout=0.0))  # attention has dropout
     with pytest.raises(UserError, match=r"without any .* both are equal"):
         config.check_model(dataclasses.replace(MODEL, hidden_dropout=0.0, attention_dropout=0.0))
     with pytest.raises(UserError, match="reads text from both sides"):

@@ -1,4 +1,4 @@
-"""An example that occurs twice in a batch, in two epochs, is masked in two ways; the same draw is masked alike."""
+"""An example that occurs twice in a batch, or in two epochs, has two masks; the same draw has the same mask."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recipes_lab import epoch_of, objective_of
 
 from bertjax.types import Vocabulary
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 DRAWN = ("masked_positions", "prediction_order", "sample_noise")
 
 

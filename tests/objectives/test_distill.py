@@ -1,4 +1,4 @@
-"""Distillation: every loss against the original's formula, and what flows where."""
+"""Distillation: every loss against the original's formula, and which parameters receive gradients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from bertjax.types import Params, Sum, Vocabulary
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 S, SIZE = 24, 200
 STUDENT = EncoderConfig(
     vocab_size=SIZE,
@@ -69,7 +69,7 @@ def objective(vocabulary: Vocabulary) -> Distillation:
 
 @pytest.fixture(scope="module")
 def narrow(vocabulary: Vocabulary) -> Distillation:
-    """TinyBERT's losses alone, on text as it is, widths 18 and 24."""
+    """TinyBERT's losses alone, on unmasked text, widths 18 and 24."""
     config = DistillationConfig(
         MASKING,
         mask_inputs=False,
@@ -123,7 +123,7 @@ def sums(objective: Distillation, loss_of: Callable, params: Params, batch: dict
 
 
 class Parts:
-    """Both sides run by hand, as torch tensors."""
+    """Both networks run by hand, as torch tensors."""
 
     def __init__(self, objective: Distillation, params: Params, teacher_params: Params, batch: dict):
         names = ("input_ids", "segment_ids", "position_ids", "token_type_ids")
@@ -237,7 +237,7 @@ def test_tinyberts_losses_are_those_of_the_original(
     np.testing.assert_allclose(result["hidden_states"].value / result["hidden_states"].count, hidden, rtol=1e-4)
     scores = F.mse_loss(ours["layers/0/scores"], theirs["layers/3/scores"])
     np.testing.assert_allclose(result["attention"].value / result["attention"].count, scores, rtol=1e-4)
-    assert set(result) == {"hidden_states", "attention"}  # no head, nothing hidden: no words to compare
+    assert set(result) == {"hidden_states", "attention"}  # no head, nothing masked: no words to compare
 
 
 def test_padding_and_other_examples_count_nothing(parts: Parts, sums: dict[str, Sum]) -> None:
@@ -280,7 +280,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(
 
 @pytest.fixture(scope="module")
 def gradients(objective: Distillation) -> Callable:
-    """Of the weighted losses, to the student and to the teacher."""
+    """Returns the gradients of the weighted losses in the student and in the teacher."""
 
     def total(both: tuple[Params, Any], batch: dict) -> jax.Array:
         sums, _ = objective.loss(both[0], StepInputs(both[1], {}), batch, jax.random.key(1), True)

@@ -1,4 +1,4 @@
-"""Masked words read from DeBERTa's enhanced decoder: the loss, what it trains, what it must not see."""
+"""Masked words predicted by DeBERTa's enhanced decoder: the loss, what it trains, what it must not see."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertjax.objectives.base import StepInputs
 from bertjax.objectives.mlm import MaskedLanguageModel
 from bertjax.types import Params, Vocabulary
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 MASK, S = 4, 40
 NOTHING = StepInputs(frozen={}, carry={})
 
@@ -76,7 +76,7 @@ def hidden(corrupt: Callable, batch: dict) -> dict[str, jax.Array]:
 
 @pytest.fixture(scope="module")
 def gradient(objective: MaskedLanguageModel) -> Callable[[Params, dict], tuple[jax.Array, Params]]:
-    """Of the summed loss, without dropout."""
+    """Returns the gradient of the summed loss, without dropout."""
 
     def loss(params: Params, batch: dict[str, Any]) -> jax.Array:
         return objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0]["mlm"].value
@@ -105,14 +105,14 @@ def test_the_loss_is_read_from_the_decoder(
 def test_no_masked_position_reads_its_own_answer(
     corrupt: Callable, gradient: Callable, params: Params, batch: dict, hidden: dict
 ) -> None:
-    """With other words below the masks the decoder is given the very same numbers, and sees none of them."""
+    """With other words under the masks, the decoder receives identical inputs, and sees none of the words."""
     hidden = jax.device_get(hidden)
     covered = (hidden["input_ids"] == MASK) & (batch["input_ids"] != MASK)
     others = {**batch, "input_ids": np.where(covered, 5 + (batch["input_ids"] + 50) % 195, batch["input_ids"])}
     again = jax.device_get(corrupt(others, jax.random.key(0), np.int32(0)))
     changed = {name for name in again if not np.array_equal(again[name], hidden[name])}
     assert covered.sum() > 8 and changed == {"original_ids", "masked_ids"}
-    again["masked_ids"] = hidden["masked_ids"]  # what the answers are compared with
+    again["masked_ids"] = hidden["masked_ids"]  # the answers are compared with these
     np.testing.assert_array_equal(gradient(params, again)[0], gradient(params, hidden)[0])
 
 

@@ -26,7 +26,7 @@ def drawn(config: EncoderConfig, heads: tuple[str, ...], seed: int) -> Params:
 
 
 def test_distilbert_starts_as_some_of_berts_layers() -> None:
-    """No token types, fewer positions, no pooler; the span-boundary head is nobody's and stays as it is drawn."""
+    """No token types, fewer positions, no pooler; the span-boundary head has no source and stays as it is drawn."""
     student = dataclasses.replace(BERT, num_layers=2, type_vocab_size=0, max_position_embeddings=7, family="distilbert")
     teacher_params, fresh = drawn(BERT, HEADS, 0), drawn(student, ("mlm", "span_boundary"), 1)
     fresh["projection"] = {"kernel": np.ones((8, 8), np.float32)}
@@ -49,7 +49,7 @@ def test_distilbert_starts_as_some_of_berts_layers() -> None:
 
 
 def test_layers_that_share_parameters_stand_for_themselves() -> None:
-    """ALBERT's groups as a teacher, and as a student: a group starts as what its first layer is to be."""
+    """ALBERT's groups as a teacher, and as a student: a group starts as the source of its first layer."""
     shared = dataclasses.replace(BERT, num_groups=2)
     plain = dataclasses.replace(BERT, num_layers=3)
     teacher_params = drawn(shared, (), 0)
@@ -63,7 +63,7 @@ def test_layers_that_share_parameters_stand_for_themselves() -> None:
 
 
 def test_norms_that_lie_apart_go_with_their_layers() -> None:
-    """ModernBERT: the first layer's attention has no norm, so a student can have it at the bottom only."""
+    """ModernBERT: the first layer's attention has no norm, so only the bottom layer of a student can have it."""
     modern = dataclasses.replace(BERT, norm_placement="pre", first_attention_norm=False)
     student = dataclasses.replace(modern, num_layers=3)
     teacher_params, fresh = drawn(modern, (), 0), drawn(student, (), 1)

@@ -1,4 +1,4 @@
-"""Hidden tokens: which, how many, behind what, and drawn from what."""
+"""Masked tokens: which and how many are chosen, what replaces them, and from which numbers they are drawn."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def mask_batch(vocabulary: Vocabulary) -> MaskBatch:
 
 
 def greedy(words: list[list[int]], noise: np.ndarray, budget: int) -> set[int]:
-    """Words in random order, each taken if it still fits; one that does not is skipped."""
+    """Words in random order, each taken if it still fits; others are skipped."""
     taken: set[int] = set()
     for word in sorted(words, key=lambda word: noise[word[0]]):
         if len(taken) + len(word) <= budget:
@@ -85,7 +85,7 @@ def batches(pack: Callable, example: Callable) -> Callable:
             [example(rng, int(rng.integers(3, longest + 1))) for _ in range(rng.integers(1, most + 1))]
             for _ in range(B - 1)
         ]
-        # A row without padding (two tokens short of 128), where words are separated by nothing but their example.
+        # A row without padding (two tokens short of 128), where only the example separates words.
         rows.append([np.maximum(example(rng, longest), CONTINUATION) for _ in range(most)])
         identities = [[int(i) for i in rng.integers(0, 2**32, len(row))] for row in rows]
         return pack(rows, S, identities)
@@ -106,7 +106,7 @@ def test_the_choice_is_that_of_the_sequential_rule(
 
 
 def test_the_whole_word_rule_holds_for_long_words(pack: Callable, example: Callable, vocabulary: Vocabulary) -> None:
-    """Words of five pieces on average, many longer than the whole budget."""
+    """Words of five tokens on average, many longer than the whole budget."""
     rng = np.random.default_rng(0)
     other = Vocabulary(**{**vars(vocabulary), "starts_word": rng.random(200) < 0.2})
     batch = pack([[example(rng, S)] for _ in range(64)], S, [[row] for row in range(64)])
@@ -185,7 +185,7 @@ def test_shares_of_mask_random_and_kept(mask_batch: MaskBatch, batches: Callable
         before.append(batch["input_ids"][chosen])
         after.append(hidden["input_ids"][chosen])
     old, new = np.concatenate(before), np.concatenate(after)
-    share = 0.1 / vocabulary.size  # a random piece may be the mask or the same again
+    share = 0.1 / vocabulary.size  # a random token may be the mask or the same again
     for result, expected in (((new == MASK).mean(), 0.8 + share), ((new == old).mean(), 0.1 + share)):
         assert abs(result - expected) < 4 * np.sqrt(expected * (1 - expected) / len(old))
 
@@ -210,7 +210,7 @@ def test_random_pieces_come_from_the_whole_true_vocabulary(
 
 
 def test_the_mask_of_an_example_does_not_know_its_row(mask_batch: MaskBatch, pack: Callable, example: Callable) -> None:
-    """Alone, packed with others, in another row, behind other neighbours: the same mask."""
+    """Alone, packed with others, in another row, after other neighbours: the same mask."""
     rng = np.random.default_rng(3)
     texts = [example(rng, int(n)) for n in (20, 33, 41, 12, 57, 30)]
 

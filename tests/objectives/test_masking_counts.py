@@ -1,4 +1,4 @@
-"""How many tokens the families hide, which ones they may, and what stands in their place."""
+"""Numbers of masked tokens by family, which tokens may be masked, and what replaces them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_room_is_what_a_run_never_misses() -> None:
 
 
 def test_robertas_number_is_random_between_two(vocabulary: Vocabulary, pack: Callable) -> None:
-    """floor(76.8 + U): 77 with a chance of 0.8, else 76 (fairseq/data/mask_tokens_dataset.py)."""
+    """floor(76.8 + U): 77 with probability 0.8, else 76 (fairseq/data/mask_tokens_dataset.py)."""
     counts = []
     for seed in range(10):
         hidden = mask_batch(text_rows(pack, 64, 512), vocabulary, seed, 77, **ROBERTA, max_predictions=77)
@@ -97,7 +97,7 @@ def test_robertas_number_is_random_between_two(vocabulary: Vocabulary, pack: Cal
 
 
 def test_any_real_token_is_as_likely_as_any_other(vocabulary: Vocabulary, pack: Callable) -> None:
-    """With specials among them (RoBERTa) or without (BERT); padding never."""
+    """Including specials (RoBERTa) or without them (BERT); never padding."""
     rng = np.random.default_rng(0)
     text = rng.integers(5, 200, 30).astype(np.int32)
     text[[0, 17, 29]] = CLS, SEP, SEP
@@ -147,7 +147,7 @@ def test_fairseqs_whole_words_are_counted_in_words_and_decided_at_once(vocabular
 
 
 def test_bernoulli_hides_every_token_for_itself(vocabulary: Vocabulary, pack: Callable) -> None:
-    """ModernBERT: 30 % of all tokens, [CLS] and [SEP] too; a text may hide none."""
+    """ModernBERT: 30 % of all tokens, [CLS] and [SEP] too; a text may have no masked token."""
     per_row, per_token = [], np.zeros(S)
     for seed in range(20):
         hidden = mask_batch(text_rows(pack, 64, S), vocabulary, seed, S, **MODERNBERT)
@@ -179,7 +179,7 @@ def test_where_chance_exceeds_the_room_nothing_is_hidden_that_is_not_predicted(
 def test_electras_draws_repeat_and_count_twice(
     vocabulary: Vocabulary, pack: Callable, rate: float, share: float
 ) -> None:
-    """Golden shares of different positions; the weights add up to the draws."""
+    """Golden shares of distinct positions; the weights add up to the draws."""
     changes = {**ELECTRA, "mask_rate": rate, "max_predictions": 128}
     unique, masked, times = 0, 0, []
     for seed in range(6):
@@ -225,7 +225,7 @@ def test_distilberts_first_choice_has_weight_count_to_minus_07(vocabulary: Vocab
         np.append(first[1:21][frequent], first[1:21][~frequent].sum()),
         np.append(shares[frequent], shares[~frequent].sum()),
     )
-    # The second one is drawn by the same weights from those that are left.
+    # The second one is drawn by the same weights from the remaining tokens.
     both = shares + np.array(
         [sum(p * q / (1 - p) for j, p in enumerate(shares) if j != i) for i, q in enumerate(shares)]
     )
@@ -248,14 +248,14 @@ def test_the_rate_moves_from_first_to_last(vocabulary: Vocabulary, pack: Callabl
 
 @pytest.fixture(scope="module")
 def twins(vocabulary: Vocabulary) -> Vocabulary:
-    """Pieces 2 i and 2 i + 1 are equally frequent and both open a word, or neither does."""
+    """Tokens 2 i and 2 i + 1 are equally frequent and both begin a word, or neither does."""
     starts = np.repeat(vocabulary.starts_word[::2], 2)
     starts[:6] = True
     return Vocabulary(**{**vars(vocabulary), "starts_word": starts, "counts": np.repeat(vocabulary.counts[::2], 2)})
 
 
 def mask_by(unit: str, batch: dict, twins: Vocabulary) -> dict[str, np.ndarray]:
-    """A quarter of every example, one compilation a unit: batches are six rows of up to three examples."""
+    """A quarter of every example, one compilation per unit: batches are six rows of up to three examples."""
     count = {"span": "ceil", "frequency": "random"}.get(unit, "round")
     changes = {
         "replacement_unit": "span",
@@ -270,7 +270,7 @@ def mask_by(unit: str, batch: dict, twins: Vocabulary) -> dict[str, np.ndarray]:
 def test_the_mask_of_an_example_knows_neither_its_row_nor_its_neighbours(
     twins: Vocabulary, pack: Callable, example: Callable, unit: str
 ) -> None:
-    """Every example has a budget of its own, and the same tokens are hidden behind the same pieces wherever it is."""
+    """Every example has a separate budget, and its mask depends neither on its row nor on its position in it."""
     rng = np.random.default_rng(3)
     texts = [example(rng, int(n)) for n in (20, 33, 41, 12, 57, 30)]
 
@@ -294,7 +294,7 @@ def test_the_mask_of_an_example_knows_neither_its_row_nor_its_neighbours(
 
 @pytest.mark.parametrize("unit", MASK_UNITS)
 def test_what_is_hidden_says_nothing_of_itself(twins: Vocabulary, pack: Callable, example: Callable, unit: str) -> None:
-    """With another word below every mask (equally long, equally frequent), the network is given the same numbers."""
+    """With another word under every mask (equally long, equally frequent), the network receives the same numbers."""
     rng = np.random.default_rng(1)
     batch = pack([[example(rng, n) for n in row] for row in ([50, 70], [128], [31], [], [], [])], S, IDENTITIES, 3)
     batch["input_ids"] = np.where(batch["input_ids"] == 5, 6, batch["input_ids"])

@@ -33,14 +33,14 @@ S = 128
 
 
 def lengths_of(noise: np.ndarray, most: int) -> np.ndarray:
-    """The lengths that uniform noise draws, by the cumulative sums of 1, 1/2, 1/3, ..."""
+    """Returns the lengths that uniform noise draws, by the cumulative sums of 1, 1/2, 1/3, ..."""
     shares = 1.0 / np.arange(1, most + 1)
     limits = (np.cumsum(shares) / shares.sum()).astype(np.float32)[:-1]
     return 1 + (noise[..., None] >= limits).sum(-1)
 
 
 def albert(words: list[list[int]], noise: np.ndarray, lengths: np.ndarray, budget: int) -> set[int]:
-    """google-research/albert:create_pretraining_data.py, by sets."""
+    """google-research/albert:create_pretraining_data.py, with sets."""
     taken: set[int] = set()
     for start in sorted(range(len(words)), key=lambda start: noise[words[start][0]]):
         if len(taken) >= budget:
@@ -55,7 +55,7 @@ def albert(words: list[list[int]], noise: np.ndarray, lengths: np.ndarray, budge
 
 
 def deberta(words: list[list[int]], noise: np.ndarray, most: int, budget: int) -> set[int]:
-    """microsoft/DeBERTa:DeBERTa/apps/tasks/mlm_task.py; `noise` [2, windows] draws lengths and places."""
+    """microsoft/DeBERTa:DeBERTa/apps/tasks/mlm_task.py; `noise` [2, windows] draws lengths and positions."""
     hidden, offset, window = np.zeros(len(words), bool), 0, 0
     while offset < len(words):
         n = int(lengths_of(noise[0, window], most))
@@ -105,7 +105,7 @@ def test_alberts_ngrams_are_those_of_the_sequential_rule(
 
 
 def test_alberts_ngrams_hold_for_long_words_and_large_shares(batches: Callable, vocabulary: Vocabulary) -> None:
-    """Words of five pieces on average, half of the text hidden: many n-grams overlap and many are shortened."""
+    """Words of five tokens on average, half of the text masked: many n-grams overlap and many are shortened."""
     rng = np.random.default_rng(0)
     other = Vocabulary(**{**vars(vocabulary), "starts_word": rng.random(200) < 0.2})
     wrong = total = 0
@@ -121,7 +121,7 @@ def test_alberts_ngrams_hold_for_long_words_and_large_shares(batches: Callable, 
             assert result[row, columns].sum() <= budget
             wrong += set(np.flatnonzero(result[row, columns]).tolist()) != expected
             total += 1
-    assert wrong <= 0.02 * total  # a row that needs more passes hides a few tokens less
+    assert wrong <= 0.02 * total  # a row that needs more passes masks a few tokens less
 
 
 def test_lengths_of_ngrams() -> None:
@@ -135,7 +135,7 @@ def test_lengths_of_ngrams() -> None:
 
 
 def test_alberts_first_ngram_begins_anywhere(vocabulary: Vocabulary, pack: Callable) -> None:
-    """A budget that one n-gram fills: its first word is uniform over the text, its length as drawn."""
+    """A budget of one n-gram: its first word is uniform over the text, its length as drawn."""
     single = Vocabulary(**{**vars(vocabulary), "starts_word": np.ones(200, bool)})
     firsts, lengths = [], []
     for seed in range(20):
@@ -148,11 +148,11 @@ def test_alberts_first_ngram_begins_anywhere(vocabulary: Vocabulary, pack: Calla
                 lengths.append(last - first + 1)
     counts = np.bincount(firsts, minlength=20)[1:20]
     assert_distribution(counts, np.full(19, 1 / 19))
-    assert set(lengths) == {3}  # one n-gram of three, or several that touch: the budget is spent
+    assert set(lengths) == {3}  # one n-gram of three, or several adjacent ones: the budget is spent
 
 
 def test_the_budget_of_ngrams_is_spent(batches: Callable, vocabulary: Vocabulary) -> None:
-    """Shorter n-grams fill what longer ones leave, so that an example with short words has no room left."""
+    """Shorter n-grams fill what longer ones leave, so that an example with short words uses its whole budget."""
     single = Vocabulary(**{**vars(vocabulary), "starts_word": np.ones(200, bool)})
     for seed in range(5):
         batch = batches(seed, True, 32)
@@ -179,7 +179,7 @@ def test_debertas_ngrams_are_those_of_the_sequential_rule(
         expected = np.zeros_like(result)
         for row, index, columns in examples_of(batch):
             ids = batch["input_ids"][row, columns]
-            known = np.where(ids == UNK, SEP, ids)  # neither is hidden, and both end a word
+            known = np.where(ids == UNK, SEP, ids)  # neither is masked, and both end a word
             words = words_of(known, vocabulary.starts_word, most > 1)
             budget = min(20, max(1, round(0.15 * len(columns))))
             expected[row, columns[sorted(deberta(words, noise[row, index], most, budget))]] = True
@@ -187,7 +187,7 @@ def test_debertas_ngrams_are_those_of_the_sequential_rule(
 
 
 def test_debertas_windows_hide_a_sixth_and_stop_before_the_end(vocabulary: Vocabulary, pack: Callable) -> None:
-    """16.7 % of the words until 15 % are reached: on average that is at 89 % of the text (measured on the authors')."""
+    """16.7 % of the words until 15 % are reached: on average at 89 % of the text (measured on the authors' code)."""
     single = Vocabulary(**{**vars(vocabulary), "starts_word": np.ones(200, bool)})
     batch = text_rows(pack, 64, 512, 1)
     last, early, full = [], [], []
@@ -197,7 +197,7 @@ def test_debertas_windows_hide_a_sixth_and_stop_before_the_end(vocabulary: Vocab
         early.append(result[:, 1:301].sum())
         full.append(result.sum(1))
     assert abs(np.mean(last) - 0.89) < 0.02
-    # Of n in every max(6 n, place + n) words; places 0 .. 6n - 1 push the next window on by n - 1 at most.
+    # Of n in every max(6 n, offset + n) words; offsets 0 .. 6n - 1 move the next window by n - 1 at most.
     shares, step = np.array([6, 3, 2]) / 11, []
     for n in (1, 2, 3):
         step.append(np.mean([max(6 * n, offset + n) for offset in range(6 * n)]))
@@ -207,10 +207,11 @@ def test_debertas_windows_hide_a_sixth_and_stop_before_the_end(vocabulary: Vocab
 
 
 def test_an_ngram_crosses_sep_but_not_an_example(vocabulary: Vocabulary, pack: Callable) -> None:
-    """ALBERT leaves specials out of its list of words, so that the next word may stand behind [SEP].
+    """ALBERT leaves specials out of its list of words, so that the next word may follow [SEP].
 
-    Two of the words a, b and c are hidden, and n is 1 or 2 (2/3, 1/3). {a, b} comes of a first and n = 2 (1/9), of a
-    first and b next (1/9), of b first with n = 1 and a next (1/9). If [SEP] stopped an n-gram it would be 5/18.
+    Two of the words a, b and c are masked, and n is 1 or 2 (2/3, 1/3). {a, b} results from a first and n = 2 (1/9),
+    from a first and b next (1/9), from b first with n = 1 and a next (1/9). If [SEP] stopped an n-gram it would be
+    5/18.
     """
     single = Vocabulary(**{**vars(vocabulary), "starts_word": np.ones(200, bool)})
     text = np.array([CLS, 7, SEP, 8, 9, SEP], np.int32)

@@ -1,4 +1,4 @@
-"""SpanBERT's spans: the sequential rule, token by token, statistics beside the authors' loop, replacements."""
+"""SpanBERT's spans: the sequential rule, statistics compared with the authors' loop, replacements."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GOLDEN = (0.2241, 0.1792, 0.1434, 0.1147, 0.0918, 0.0734, 0.0587, 0.0470, 0.0376
 
 
 def grow(words: list[list[int]], start: int, length: int, hidden: set[int], budget: int) -> None:
-    """Hides the words from `start` on, token by token, until the budget is reached."""
+    """Masks the words from `start` on, token by token, until the budget is reached."""
     for word in words[start : start + length]:
         for token in word:
             if len(hidden) < budget:
@@ -49,7 +49,7 @@ def grow(words: list[list[int]], start: int, length: int, hidden: set[int], budg
 
 
 def in_order(words: list[list[int]], order: np.ndarray, lengths: np.ndarray, budget: int) -> set[int]:
-    """Spans at the tokens in their random order, those that are hidden already left out."""
+    """Spans at the tokens in their random order, without those that are already masked."""
     word_of = {token: number for number, word in enumerate(words) for token in word}
     hidden: set[int] = set()
     for token in sorted(word_of, key=lambda token: order[token]):
@@ -59,7 +59,7 @@ def in_order(words: list[list[int]], order: np.ndarray, lengths: np.ndarray, bud
 
 
 def by_rejection(words: list[list[int]], budget: int, rng: np.random.Generator) -> set[int]:
-    """The authors' loop: any token, again if it is hidden."""
+    """The authors' loop: any token, drawn again if it is masked."""
     word_of = {token: number for number, word in enumerate(words) for token in word}
     tokens, hidden = sorted(word_of), set()
     while len(hidden) < budget:
@@ -103,7 +103,7 @@ def test_the_choice_is_that_of_the_sequential_rule(
 
 
 def test_statistics_are_those_of_the_authors_loop(vocabulary: Vocabulary, pack: Callable) -> None:
-    """Runs, their lengths, their places, cut words: rejection and a random order give the same spans."""
+    """Runs, their lengths, their positions, cut words: rejection and a random order give the same spans."""
     batch = text_rows(pack, 64, S, 5)
     rng = np.random.default_rng(0)
     words = [words_of(ids, vocabulary.starts_word, True) for ids in batch["input_ids"]]
@@ -157,7 +157,7 @@ def test_lengths_are_geometric_truncated_and_scaled() -> None:
 
 
 def test_a_span_begins_at_the_word_of_any_token(vocabulary: Vocabulary, pack: Callable) -> None:
-    """With room for one token that is the first of its word: a word of three pieces three times as often."""
+    """With a budget of one token, it is the first of its word: a word of three tokens is three times as likely."""
     batch = text_rows(pack, 1, 32, 3)
     many = {name: np.repeat(value, 512, axis=0) for name, value in batch.items()}
     many["example_ids"] = np.arange(512, dtype=np.uint32)[:, None]
@@ -174,7 +174,7 @@ def test_a_span_begins_at_the_word_of_any_token(vocabulary: Vocabulary, pack: Ca
 
 
 def test_one_decision_a_span(vocabulary: Vocabulary, batches: Callable) -> None:
-    """80 % of the merged spans are all [MASK], 10 % all random, 10 % as they were."""
+    """80 % of the merged spans are all [MASK], 10 % all random, 10 % unchanged."""
     kinds = np.zeros(3)
     for seed in range(30):
         batch = batches(seed, packed=True)
@@ -184,7 +184,7 @@ def test_one_decision_a_span(vocabulary: Vocabulary, batches: Callable) -> None:
         for row, _, columns in examples_of(batch):
             for first, last in runs_of(chosen[row, columns]):
                 if last - first < 3:
-                    continue  # too short to tell random pieces from luck
+                    continue  # too short to distinguish random tokens from chance
                 old, new = (x[row, columns[first : last + 1]] for x in (batch["input_ids"], hidden["input_ids"]))
                 kind = 0 if (new == MASK).all() else 2 if (new == old).all() else 1
                 assert kind != 1 or ((new == MASK).mean() < 1 and (new == old).mean() < 1)

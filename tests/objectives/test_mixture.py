@@ -1,4 +1,4 @@
-"""A mixture: every member sees its own rows only, and the loss is that of the members by their shares."""
+"""A mixture: every member sees only its rows, and the loss is the weighted sum of the members' losses."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_nothing_to_predict_gives_no_gradient(objective: MixtureOfObjectives, pa
 def test_unequal_shares_of_eight_devices_change_nothing(
     objective: MixtureOfObjectives, params: Params, rows: dict, batch: dict, loss: Callable
 ) -> None:
-    """Six rows and two on eight devices: what is left over is the compiler's to pad."""
+    """Six rows and two on eight devices: the compiler pads the rest."""
     alone, mesh = loss(params, batch), make_mesh(MeshConfig(8, 1, 1))
 
     def spread(params: Params, rows: dict) -> dict:

@@ -1,4 +1,4 @@
-"""The loss: against plain numpy, and what it must not see."""
+"""The masked-LM loss against plain numpy, and what it must not see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertjax.objectives.sentence_pairs import sentence_pair_sums
 from bertjax.objectives.vocab_loss import vocab_loss_sums
 from bertjax.types import Params, Sum, Vocabulary
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 MASK, S = 4, 48
 NOTHING = StepInputs(frozen={}, carry={})
 
@@ -79,7 +79,7 @@ def hidden(corrupt: Callable, batch: dict) -> dict[str, jax.Array]:
 
 @pytest.fixture(scope="module")
 def loss(objective: MaskedLanguageModel) -> Callable[..., dict[str, Sum]]:
-    """Evaluation sums, jitted once."""
+    """Returns evaluation sums, jitted once."""
     return jit(lambda params, batch: objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0])
 
 
@@ -148,7 +148,7 @@ def test_without_a_pair_loss_there_is_neither_pooler_nor_pair_head(
 def test_no_masked_position_reads_its_own_answer(
     corrupt: Callable, loss: Callable, params: Params, batch: dict, hidden: dict, vocabulary: Vocabulary
 ) -> None:
-    """With other words below the masks the network is given the very same numbers."""
+    """With other words under the masks, the network receives identical numbers."""
     hidden = jax.device_get(hidden)
     covered = (hidden["input_ids"] == MASK) & (batch["input_ids"] != MASK)
     assert covered.sum() > 10
@@ -172,7 +172,7 @@ def test_dropout_only_in_training(objective: MaskedLanguageModel, params: Params
 
 
 def test_gradients_of_logits_are_those_of_the_maths() -> None:
-    """softmax - one-hot where there is a prediction, exactly zero where there is none."""
+    """softmax - one-hot where there is a prediction, exactly zero elsewhere."""
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(size=(2, 3, 5)), jnp.float32)
     ids, weights = jnp.asarray([[1, 4, 0], [2, 0, 0]]), jnp.asarray([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])

@@ -1,4 +1,4 @@
-"""What the objective's config refuses, and in which words."""
+"""Objective configs that are refused, and the messages."""
 
 from __future__ import annotations
 

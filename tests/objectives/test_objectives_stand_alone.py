@@ -1,4 +1,4 @@
-"""Objectives stand alone: no other package compares their names or those of their losses."""
+"""Objectives are independent: no other package compares their names or those of their losses."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ OWNERS = ("bertjax/objectives/", "bertjax/config/objectives/")
 OTHERS = [
     path for path in sorted((ROOT / "bertjax").rglob("*.py")) if not str(path.relative_to(ROOT)).startswith(OWNERS)
 ]
-# names of losses that mean something else too: heads of a model, an argument, a column
+# names of losses with a second meaning: heads of a model, an argument, a column
 NAMES = {*OBJECTIVES, *loss_titles()} - {*HEADS, "attention", "hidden_states", "pair"}
 
 
 def compared_names(path: Path) -> Iterator[str]:
-    """Names of objectives or losses on one side of a comparison, and `objective.name` compared with anything."""
+    """Returns names of objectives or losses in a comparison, and comparisons of `objective.name`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Compare):
             continue

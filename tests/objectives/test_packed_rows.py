@@ -1,4 +1,4 @@
-"""Examples packed in rows: every objective of every family learns from them what it learns from each alone."""
+"""Packed rows: every objective of every family learns the same from packed examples as from each example alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertjax.objectives.base import StepInputs
 from bertjax.objectives.masking.num_predictions import max_sequence_predictions
 from bertjax.types import Params, Sum, Vocabulary
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 RECIPES = [
     "bert",
     "modernbert",

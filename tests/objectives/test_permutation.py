@@ -1,4 +1,4 @@
-"""Which tokens XLNet predicts, in which order and who sees whom, against the sequential rules written out in numpy."""
+"""XLNet's targets, their order and visibility, against the sequential rules written in numpy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertjax.objectives.plm.permutation import (
     sample_targets,
 )
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 P, GOAL = 256, 43
 PUBLISHED = PlmConfig((256, 256), 85, 256, mem_len=384, example_format="segments")
 BY_WORDS = PlmConfig((256, 256), 85, 256, mem_len=384, whole_words=True, example_format="segments")
@@ -44,7 +44,7 @@ def fractions(bits: np.ndarray) -> np.ndarray:
 
 
 def slow_spans(part: dict, row: int, config: PlmConfig, goal: int) -> np.ndarray:
-    """One context after the other, with the random numbers of the place where each begins."""
+    """One context after another, with the random numbers of the position at which each begins."""
     starts, length = part["starts"][row], int(part["lengths"][row])
     length_noise, position_noise = (fractions(bits[row]) for bits in part["bits"][:2])
     shares = 1.0 / np.arange(1, config.max_ngram + 1)
@@ -83,7 +83,7 @@ def slow_spans(part: dict, row: int, config: PlmConfig, goal: int) -> np.ndarray
     ],
 )
 def test_spans_are_those_of_the_sequential_rule(config: PlmConfig, width: int, goal: int, share: float) -> None:
-    """All spans of the rule are there, and the goal is met exactly by single tokens besides."""
+    """All spans of the rule are chosen, and single tokens complete the goal exactly."""
     part = drawn_part(300, width, goal, share=share)
     rng = np.random.default_rng(3)
     part = part._replace(lengths=jnp.asarray(rng.integers(goal + 4, width + 1, 300)))
@@ -96,7 +96,8 @@ def test_spans_are_those_of_the_sequential_rule(config: PlmConfig, width: int, g
         assert result[row].sum() == goal and not result[row][part["lengths"][row] :].any()
         free = (np.arange(width) < part["lengths"][row]) & ~spans
         low = (width - 1).bit_length()
-        keys = (part["bits"][2][row].astype(np.int64) >> low) << low | np.arange(width)  # random words, then the place
+        # random words, then the position
+        keys = (part["bits"][2][row].astype(np.int64) >> low) << low | np.arange(width)
         rest = np.flatnonzero(free)[np.argsort(keys[free])][: goal - spans.sum()]
         np.testing.assert_array_equal(np.flatnonzero(result[row] & ~spans), np.sort(rest))
         topped_up += len(rest)
@@ -104,7 +105,9 @@ def test_spans_are_those_of_the_sequential_rule(config: PlmConfig, width: int, g
 
 
 def test_rates_are_those_of_the_original() -> None:
-    """An independent generator walks the same rule: spans, and the tokens that top them up, per place of the row."""
+    """An independent generator follows the same rule: spans, and the tokens that complete them, per position of the
+    row.
+    """
     rows, rng = 3000, np.random.default_rng(7)
     part = drawn_part(rows)
     result = np.asarray(compiled(PUBLISHED, GOAL)(part))
@@ -114,7 +117,7 @@ def test_rates_are_those_of_the_original() -> None:
     spans = np.stack([slow_spans(other, row, PUBLISHED, GOAL) for row in range(rows)])
     share = spans.sum() / (rows * GOAL)
     assert 0.80 < share < 0.84  # about 35 of 43
-    # where spans are: hits per place, of two samples of rows
+    # positions of spans: hits per position, of two samples of rows
     expected = spans + (~spans) * ((GOAL - spans.sum(1)) / (P - spans.sum(1)))[:, None]
     difference = result.mean(0) - expected.mean(0)
     error = np.sqrt(result.var(0) / rows + expected.var(0) / rows)
@@ -122,14 +125,14 @@ def test_rates_are_those_of_the_original() -> None:
 
 
 def test_lengths_of_spans_are_drawn_in_proportion_to_their_inverse() -> None:
-    """The first span of rows in which every piece opens a word, where no top-up can touch it: no goal is missing."""
+    """The first span of rows in which every token begins a word, where no single token can extend it."""
     rows = 4000
     part = drawn_part(rows, goal=5, share=1.1)
     result = np.asarray(compiled(PlmConfig((P,), 5, P, max_ngram=5), 5)(part))
     lengths = np.array([last - first + 1 for row in result for first, last in runs_of(row)[:1]])
     shares = 1.0 / np.arange(1, 6)
     assert_distribution(np.bincount(lengths, minlength=6)[1:], shares / shares.sum())
-    # a span of n stands anywhere in the first 6 n places: of 5, the last to be possible is 29
+    # a span of n is anywhere in the first 6 n positions: of 5, the last possible one is 29
     first = result.argmax(1)[lengths == 5]
     assert_distribution(np.bincount(first, minlength=30), np.full(30, 1 / 30))
 
@@ -141,7 +144,7 @@ def test_nothing_is_chosen_where_there_is_no_goal_or_no_token() -> None:
 
 
 def test_orders_are_uniform() -> None:
-    """All 24 orders of the first four places, and where the first place of 256 comes."""
+    """All 24 orders of the first four positions, and the rank of the first position of 256."""
     rows = 6000
     order = np.asarray(sample_order(jax.random.bits(jax.random.key(1), (rows, P)), P))
     assert (order >= 0).all() and all(len(set(row)) == P for row in order[:50].tolist())

@@ -1,4 +1,4 @@
-"""Permutation language modelling: the loss of transformers, answers that nobody sees, a memory of the rows before."""
+"""Permutation language modelling: the loss of transformers, answers that no query sees, a memory of earlier rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(objective: PermutationLanguageModel) -> Callable:
 
 
 def logits_of(objective: PermutationLanguageModel) -> Callable[[Params, Rows], tuple[jax.Array, jax.Array]]:
-    """Logits of the targets, and the last states of the tokens."""
+    """Returns logits of the targets, and the last states of the tokens."""
 
     @jit
     def run(params: Params, batch: Rows) -> tuple[jax.Array, jax.Array]:
@@ -96,7 +96,7 @@ def test_a_row_is_hidden_alike_wherever_it_stands(objective: PermutationLanguage
 
 
 def test_backward_rows_begin_their_spans_where_words_begin(vocabulary: Vocabulary) -> None:
-    """In text whose words have two pieces, read backwards, the first piece of a span is the second of a word."""
+    """In text of two-token words, read backwards, the first token of a span is the second of a word."""
     config = PlmConfig((255,), 8, 255, mem_len=8, max_ngram=2, example_format="stream")
     objective = PermutationLanguageModel(config, MODEL, vocabulary)
     opening = int(np.flatnonzero(vocabulary.starts_word)[-1])
@@ -149,7 +149,7 @@ def test_the_memory_is_what_the_layers_read_of_the_first_part(
     first = objective.init_carry(B)
     assert first["memory"].shape == (B, 2, 16, 12) and not first["memory"].any()
     (value, (_, carry)), _ = run(params, first, batch)
-    # the first part sees nothing of the second: no word behind it can reach the memory
+    # the first part sees nothing of the second: no word after it can reach the memory
     second = batch | {"input_ids": batch["input_ids"].at[:, R:].set(9)}
     (_, (_, other)), _ = run(params, first, second)
     np.testing.assert_array_equal(other["memory"], carry["memory"])
@@ -175,7 +175,7 @@ def test_a_row_reads_its_own_memory(params: Params, batch: Rows, run: Callable) 
 def test_microbatches_change_nothing(
     objective: PermutationLanguageModel, params: Params, batch: Rows, vocabulary: Vocabulary
 ) -> None:
-    """Loss, gradient and memory of one batch in one piece and in two, with backward rows and a memory."""
+    """Loss, gradient and memory of one batch as a whole and in two parts, with backward rows and a memory."""
     import optax
 
     from bertjax.training.step import train_step
@@ -215,7 +215,7 @@ def test_nothing_to_predict_gives_no_gradient(vocabulary: Vocabulary) -> None:
 
 
 def test_every_target_of_a_short_block_sees_something(vocabulary: Vocabulary) -> None:
-    """As many targets as may be: one word is left to predict them from, and no target sees nothing."""
+    """The most targets possible: one word remains to predict them from, and every target sees something."""
     objective = PermutationLanguageModel(PlmConfig((S,), S - 4, S), MODEL, vocabulary)
     rows = drawn_rows(rows=60)
     lengths = np.arange(60) % 20 + 4
@@ -289,7 +289,7 @@ def checked(*overrides: str) -> PlmConfig:
 
 
 def test_lengths_follow_the_row() -> None:
-    """The published ones of 512 tokens, their shares of other rows, and what the config says."""
+    """The published lengths for 512 tokens, their shares for other rows, and those of the config."""
     published = checked()
     assert (published.part_lengths, published.num_predict_by_part, published.block_size) == ((256, 256), (43, 42), 256)
     assert (published.mem_len, published.max_ngram, published.mask_alpha, published.mask_beta) == (384, 5, 6, 1)

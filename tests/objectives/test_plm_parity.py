@@ -24,7 +24,7 @@ from bertjax.types import Vocabulary  # noqa: E402
 
 
 def their_model(folder: Path, seed: int = 0) -> Any:
-    """A random XLNet of transformers, saved."""
+    """Saves a random XLNet of transformers."""
     sizes = {"vocab_size": 200, "d_model": 12, "n_layer": 2, "n_head": 3, "d_inner": 14, "ff_activation": "gelu_new"}
     model = transformers.XLNetLMHeadModel(
         transformers.XLNetConfig(**sizes, mem_len=16, reuse_len=R, bi_data=True, dropout=0.0)

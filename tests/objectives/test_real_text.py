@@ -35,7 +35,7 @@ WORDS = ("ngram", "ngram_window", "span", "whole_word")
 
 @pytest.fixture(scope="module")
 def text() -> tuple[dict[str, jax.Array], Vocabulary]:
-    """Rows [CLS] text [SEP] of 12 to 64 tokens, each from a place of its own, and the tokenizer's vocabulary."""
+    """Returns rows [CLS] text [SEP] of 12 to 64 tokens, each from a different position, and the vocabulary."""
     documents = list(python_docs())
     tokenizer = train_tokenizer(documents, model="wordpiece", family="bert", vocab_size=2000, lowercase=True)
     stream = np.concatenate(tokenizer.encode_batch(documents))
@@ -79,7 +79,7 @@ def hidden(request: pytest.FixtureRequest, text: tuple) -> tuple[MaskingConfig, 
 
 
 def body_of(out: dict, vocabulary: Vocabulary) -> np.ndarray:
-    """The tokens that are neither padding nor [CLS] nor [SEP]."""
+    """Returns the tokens that are neither padding nor [CLS] nor [SEP]."""
     return (out["segment_ids"] > 0) & ~np.isin(out["original_ids"], (vocabulary.cls_id, vocabulary.sep_id))
 
 
@@ -90,7 +90,7 @@ def test_only_what_may_be_chosen_is(hidden: tuple) -> None:
     assert not (chosen & ~allowed).any()
     if not config.allow_mask_unk:
         assert not (chosen & unknown).any()
-    if config.allow_mask_special:  # and then they are: as often as any other token
+    if config.allow_mask_special:  # and then they are, as often as any other token
         ends = allowed & ~body_of(out, vocabulary)
         assert_share(chosen[ends].sum(), ends.sum(), chosen[allowed].mean())
 
@@ -107,7 +107,7 @@ def test_as_many_are_chosen_as_the_rule_says(hidden: tuple) -> None:
         budget = np.ceil(config.mask_rate * body_of(out, vocabulary).sum(1) - 1e-6)
     else:
         share, trials = chosen.sum() / lengths.sum(), lengths.sum()
-        # floor(x + U) varies by less than a quarter a row, independent tokens by rate * (1 - rate) each
+        # floor(x + U) varies by less than a quarter per row, independent tokens by rate * (1 - rate) each
         spread = 0.5 / np.sqrt(ROWS) / lengths.mean() if config.mask_rounding == "random" else 0.5 / np.sqrt(trials)
         assert abs(share - config.mask_rate) < 4.5 * spread
         if config.mask_rounding == "random":
@@ -123,7 +123,7 @@ def test_as_many_are_chosen_as_the_rule_says(hidden: tuple) -> None:
 
 
 def test_replaced_in_the_right_shares(hidden: tuple) -> None:
-    """One decision a token, or one a run of neighbours, which then counts once."""
+    """One decision per token, or one per run of neighbours, which then counts once."""
     config, out, vocabulary = hidden
     chosen, input_ids, original = chosen_of(out), out["input_ids"], out["original_ids"]
     if config.replacement_unit == "span":
@@ -146,7 +146,7 @@ def test_replaced_in_the_right_shares(hidden: tuple) -> None:
         shares = np.full(vocabulary.size, 1.0 / vocabulary.size)
         if config.random_token_distribution == "unigram":
             shares = vocabulary.counts / vocabulary.counts.sum()
-        same = shares[original[deciding]].mean()  # a random piece may be the right one, or [MASK] itself
+        same = shares[original[deciding]].mean()  # a random token may be the right one, or [MASK] itself
         expected = config.random_token_rate * (1 - same - shares[vocabulary.mask_id])
         assert_share(other.sum(), total, expected)
     assert (input_ids[~chosen] == original[~chosen]).all()
@@ -156,7 +156,7 @@ def test_replaced_in_the_right_shares(hidden: tuple) -> None:
 def test_words_are_chosen_whole(hidden: tuple) -> None:
     config, out, vocabulary = hidden
     chosen, body = chosen_of(out), body_of(out, vocabulary)
-    # rows begin anywhere in the text: what follows [CLS] may be the rest of a word
+    # rows begin anywhere in the text: a word may continue after [CLS]
     starts = vocabulary.starts_word[out["original_ids"]] | ~body | ~np.roll(body, 1, axis=1)
     for row in range(ROWS):
         for first, last in runs_of(chosen[row]):
@@ -167,7 +167,7 @@ def test_words_are_chosen_whole(hidden: tuple) -> None:
 
 @pytest.mark.parametrize("hidden", ["bert.py:base", "electra.py:base"], indirect=True)
 def test_every_place_is_as_likely_as_another(hidden: tuple) -> None:
-    """Of single pieces; drawing without replacement varies less than independent draws, never more."""
+    """For single tokens; drawing without replacement never varies more than independent draws."""
     _, out, vocabulary = hidden
     chosen, body = chosen_of(out), body_of(out, vocabulary)
     rate = chosen.sum(1, keepdims=True) / body.sum(1, keepdims=True) * body
@@ -177,7 +177,7 @@ def test_every_place_is_as_likely_as_another(hidden: tuple) -> None:
 
 
 def test_rare_pieces_are_drawn_before_frequent_ones(text: tuple) -> None:
-    """DistilBERT: of two pieces in a row the rarer is drawn first with odds (c / c') ** -0.7."""
+    """DistilBERT: of two tokens in a row the rarer is drawn first with odds (c / c') ** -0.7."""
     batch, vocabulary = text
     config = masking_of("distilbert.py:base")
     function = jit(lambda cursor: mask_batch(batch, jax.random.key(1), cursor, config, vocabulary))

@@ -1,7 +1,7 @@
-"""Every recipe on a mesh that splits rows, rows of tables and columns of kernels: the losses and slopes of one device.
+"""Every recipe on a mesh that splits rows, rows of tables and columns of kernels: losses and gradients of one device.
 
-What splits kernels along both axes must also say how activations lie: the compiler of jax 0.10 was seen to make
-wrong gradients, without a word, of `tanh(x @ k[i])` in a loop when nothing did.
+A mesh that splits kernels along both axes needs sharding constraints on activations: without them, the compiler of jax
+0.10 silently computed wrong gradients of `tanh(x @ k[i])` in a loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bertjax.training.sharding import make_mesh, put_batch, state_shardings
 from bertjax.training.step import compile_train_step, init_state
 from bertjax.types import Params, Vocabulary
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 # One recipe of every kind of parameter and of loss: shared groups, two networks and late positions, a convolution, a
 # memory, windows, a teacher, negatives of the whole batch. tests/training/test_step.py has BERT in the ordinary suite.
 RECIPES = ["albert", "deberta", "deberta:smoke-v2", "xlnet", "modernbert", "distilbert", "simcse"]

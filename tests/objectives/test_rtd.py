@@ -1,4 +1,4 @@
-"""Replaced token detection: who is taught what, labels by comparison, and the losses of Hugging Face's classes."""
+"""Replaced token detection: gradients of each network, labels by comparison, and Hugging Face's losses."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ def corrupt(objective: ReplacedTokenDetection) -> Callable:
 
 @pytest.fixture(scope="module")
 def hidden(corrupt: Callable, rows: dict) -> dict[str, jax.Array]:
-    """What every objective here sees: masks do not depend on the towers."""
+    """The input of every objective here: masks do not depend on the networks."""
     return dict(corrupt(rows, jax.random.key(0), jnp.int32(0)))
 
 
-# two of the ways to share take a minute together
+# two ways of sharing take a minute together
 GRADIENTS = [pytest.param(name, marks=pytest.mark.long) if name in ("all", "deberta") else name for name in TOWERS]
 
 
@@ -112,7 +112,7 @@ GRADIENTS = [pytest.param(name, marks=pytest.mark.long) if name in ("all", "debe
 def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
     objectives: dict, hidden: dict, name: str
 ) -> None:
-    """With "gdes" this is what DeBERTa's two passes, one tower after the other, give the two: see rtd.py."""
+    """With "gdes" this is what DeBERTa's two consecutive passes compute: see rtd.py."""
     objective = objectives[name]
     params, counts = random_params(objective), objective.counts(hidden)
     replaced = jit(lambda params: objective.forward(params, hidden).input_ids)(params)
@@ -138,7 +138,7 @@ def test_every_parameter_gets_the_gradients_that_it_should_and_no_other(
 def test_labels_compare_and_do_not_ask_what_was_masked(
     objective: ReplacedTokenDetection, hidden: dict, vocabulary: Vocabulary
 ) -> None:
-    """A generator that always says the most frequent of the hidden words: its right guesses are originals."""
+    """A generator that always predicts the most frequent masked word: its correct guesses count as originals."""
     there = np.asarray(hidden["masked_weights"]) > 0
     word = int(np.bincount(np.asarray(hidden["masked_ids"])[there]).argmax())
     params = random_params(objective)
@@ -193,7 +193,7 @@ def test_static_masks_repeat_and_words_do_not(vocabulary: Vocabulary, rows: dict
 
 @pytest.mark.long
 def test_microbatches_add_up(objective: ReplacedTokenDetection, hidden: dict) -> None:
-    """Rows 0 and 2, then 1 and 3, as the training step deals them: words, sums and gradients."""
+    """Rows 0 and 2, then 1 and 3, as the training step splits them: words, sums and gradients."""
     params, counts = random_params(objective), objective.counts(hidden)
 
     @jit
@@ -221,7 +221,7 @@ def test_nothing_to_predict_teaches_nothing(objectives: dict, hidden: dict, name
         counts = objective.counts(part)
         return jax.value_and_grad(lambda params: total(objective, part, counts, params))(params)
 
-    loss, gradient = run({key: value[3:] for key, value in hidden.items()})  # [CLS] [SEP]: two originals to judge
+    loss, gradient = run({key: value[3:] for key, value in hidden.items()})  # [CLS] [SEP]: two originals to classify
     assert np.isfinite(loss) and loss > 0.0
     generator = gradient["generator"]
     assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(generator))
@@ -234,7 +234,7 @@ def test_nothing_to_predict_teaches_nothing(objectives: dict, hidden: dict, name
 def test_neither_tower_sees_what_was_hidden(
     objectives: dict, corrupt: Callable, rows: dict, hidden: dict, name: str
 ) -> None:
-    """Other words below the masks leave every logit, every drawn word and every score as they are, bit for bit."""
+    """Other words under the masks leave every logit, every drawn word and every score bit-exact."""
     objective = objectives[name]
     positions = np.asarray(hidden["masked_positions"])
     covered = np.zeros((4, S), bool)
@@ -302,13 +302,13 @@ def test_a_fresh_gdes_discriminator_has_the_generators_tables(objectives: dict) 
 def test_exports_have_hugging_faces_losses(
     objectives: dict, pack: Callable, example: Callable, name: str, tmp_path: Path
 ) -> None:
-    """Both towers, written out and loaded there: equal logits, and the losses of the same words and labels."""
+    """Both networks, exported and loaded there: equal logits, and the losses of the same words and labels."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     objective, rng = objectives[name], np.random.default_rng(4)
     lengths = (S, 25, 11)
     batch = pack([[example(rng, length)] for length in lengths], S, [[1], [2], [3]])
     batch = dict(jit(objective.corrupt)(batch, jax.random.key(1), jnp.int32(0)))
-    batch["masked_weights"] = jnp.minimum(batch["masked_weights"], 1.0)  # a label counts once there
+    batch["masked_weights"] = jnp.minimum(batch["masked_weights"], 1.0)  # there, a label counts once
     params = random_params(objective)
     guesses = jit(lambda params: objective.forward(params, batch))(params)
     sums = jit(lambda params: objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0])(params)

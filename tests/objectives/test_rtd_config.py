@@ -1,4 +1,4 @@
-"""The generator's sizes by its shares, what the two towers can share, and what is refused."""
+"""The generator's sizes by its shares, parameters that the two networks can share, and refused settings."""
 
 from __future__ import annotations
 

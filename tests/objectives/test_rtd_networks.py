@@ -1,4 +1,4 @@
-"""ELECTRA's two encoders: one embedding, owned once, that learns from both and is written into both folders."""
+"""ELECTRA's two encoders: one shared embedding that both train and both exports contain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bertjax.objectives.rtd.networks import (
 )
 from bertjax.types import Params
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 DISCRIMINATOR = EncoderConfig(
     family="electra",
     vocab_size=40,
@@ -109,7 +109,7 @@ def test_both_folders_hold_the_shared_tables(params: Params, tmp_path: Path) -> 
 
 
 def test_every_shared_part_has_one_owner() -> None:
-    """ELECTRA's scope holds all tables and their norm; DeBERTa's hook knows the word and position tables alone."""
+    """ELECTRA's scope includes all tables and their norm; DeBERTa's hook only the word and position tables."""
     assert TOWERS.shared_embeddings == SHARED
     assert dataclasses.replace(TOWERS, embedding_sharing="gdes").shared_embeddings == SHARED[:2]
     plain = {"position_embedding": "none", "type_vocab_size": 0, "embedding_norm": "after"}

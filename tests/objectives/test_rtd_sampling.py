@@ -1,4 +1,4 @@
-"""Words drawn from logits: the distribution, its limits, and what can never be drawn."""
+"""Words drawn from logits: the distribution, its limits, and words that are never drawn."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pytest
 
 from bertjax.objectives.rtd.objective import sample_tokens
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 SIZE, PADDED = 150, 192
 
 
 def draws(logits: np.ndarray, temperature: float, count: int = 40_000, size: int = SIZE) -> np.ndarray:
-    """`count` words from one row of logits."""
+    """Draws `count` words from one row of logits."""
     noise = jax.random.uniform(jax.random.key(3), (1, 1, count, 2))
     run = jit(lambda logits, noise: sample_tokens(logits, noise, temperature, size))
     return np.asarray(run(jnp.asarray(logits, jnp.float32)[None, None, :], noise))[0, 0]
 
 
 def chi_square(counts: np.ndarray, shares: np.ndarray) -> tuple[float, int]:
-    """The statistic over the words that are expected at least five times, the others together, and its degrees."""
+    """Returns the statistic over words expected at least five times, the others together, and its freedom."""
     expected = shares * counts.sum()
     often = expected >= 5.0
     cells = [(counts[often], expected[often]), (counts[~often].sum(keepdims=True), expected[~often].sum(keepdims=True))]
@@ -54,7 +54,7 @@ def test_a_low_temperature_takes_the_likeliest_and_a_high_one_all_alike() -> Non
 
 @pytest.mark.parametrize("size", [5, 64, 65, 150, 192])
 def test_padding_is_never_drawn_even_at_the_ends(size: int) -> None:
-    """Logits of the padding are as high as can be; the numbers are the smallest and the largest that there are."""
+    """Logits of the padding are as high as possible; the random numbers are the smallest and the largest."""
     logits = jnp.full((1, 1, PADDED), 3e38).at[..., :size].set(0.0)
     for number in (0.0, 1.0 - 2.0**-23, np.nextafter(np.float32(1.0), np.float32(0.0)), 0.5):
         words = sample_tokens(logits, jnp.full((1, 1, 1, 2), number, jnp.float32), 1.0, size)

@@ -1,4 +1,4 @@
-"""SpanBERT's span-boundary objective: what is asked, from which neighbours, its sums and its silence."""
+"""SpanBERT's span-boundary objective: its targets, their neighbours, its sums, and texts without targets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def corrupt(objective: MaskedLanguageModel) -> Callable:
 
 @pytest.fixture(scope="module")
 def gradient(objective: MaskedLanguageModel) -> Callable[[Params, dict], tuple[tuple, Params]]:
-    """((loss, sums), gradient), without dropout."""
+    """Returns ((loss, sums), gradient), without dropout."""
 
     def loss(params: Params, batch: dict[str, Any]) -> tuple[jax.Array, dict]:
         sums = objective.loss(params, NOTHING, batch, jax.random.key(0), False)[0]
@@ -85,7 +85,7 @@ def test_spans_are_asked_from_their_neighbours(corrupt: Callable, batch: dict) -
         for row, _, columns in examples_of(batch):
             body = ~np.isin(batch["input_ids"][row, columns], (CLS, SEP, PAD))
             for first, last in runs_of(chosen[row, columns]):
-                if body[first - 1] and body[last + 1]:  # there is always [CLS] before and [SEP] behind
+                if body[first - 1] and body[last + 1]:  # there is always [CLS] before and [SEP] after
                     for offset in range(min(MOST, last - first + 1)):
                         expected[row, columns[first + offset]] = (columns[first - 1], columns[last + 1], offset, 1.0)
         result = {}

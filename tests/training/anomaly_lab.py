@@ -1,4 +1,4 @@
-"""A small objective that can be poisoned batch by batch, and runs of the real loop and the real checkpoints over it."""
+"""A small objective that can be poisoned batch by batch, and runs of the training loop with real checkpoints."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RATES = optax.linear_schedule(0.02, 0.0, 40)
 
 @jax.custom_vjp
 def with_gradient(value: jax.Array, more: jax.Array) -> jax.Array:
-    """`value`, and `more` added to its gradient."""
+    """Returns `value`, and adds `more` to its gradient."""
     return value
 
 
@@ -48,7 +48,7 @@ with_gradient.defvjp(lambda value, more: (value, more), lambda more, grad: (grad
 class Poisonable:
     """A regression through an embedding and two stacked kernels, with noise of the cursor and a memory of its rows.
 
-    `poison` in the batch says what is wrong with it: 0 nothing, else 1 + the place in `KINDS`.
+    `poison` in the batch selects the error: 0 for none, else 1 + the index in `KINDS`.
     """
 
     loss_weights: dict[str, float] = {"mlm": 1.0}  # noqa: RUF012
@@ -91,7 +91,7 @@ class Poisonable:
 
 
 class Rows:
-    """Batches by cursor; `poison` names what is wrong with some of them."""
+    """Batches by cursor; `poison` names the errors in some of them."""
 
     sequences_per_epoch: Mapping[str, int] = {"rows": 100}
 
@@ -113,11 +113,11 @@ class Rows:
 
 
 class Crash(RuntimeError):
-    """What stands for a killed process."""
+    """Simulates a killed process."""
 
 
 class Laid(Console):
-    """A console that notes lines, and ends the run when a step is reached, at once or (negative) the second time."""
+    """A console that records lines, and ends the run when a step is reached, at once or (negative) the second time."""
 
     def __init__(self, num_steps: int, crash_at: int | None):
         super().__init__(0, num_steps, interactive=False)
@@ -146,7 +146,7 @@ def optimizer_of(**changes: Any) -> optax.GradientTransformation:
 
 @functools.cache
 def _fresh(mesh: Mesh, **changes: Any) -> tuple[TrainState, Any]:
-    """On the host; and where it lies on the mesh."""
+    """Returns the state on the host, and its layout on the mesh."""
     with jax.set_mesh(mesh):
         state = init_state(mesh, OBJECTIVE, optimizer_of(**changes), seed=0, batch_size=BATCH_SIZE)
     return jax.device_get(state), jax.tree.map(lambda leaf: leaf.sharding, state)
@@ -154,12 +154,14 @@ def _fresh(mesh: Mesh, **changes: Any) -> tuple[TrainState, Any]:
 
 def fresh(mesh: Mesh, **changes: Any) -> TrainState:
     state, shardings = _fresh(mesh, **changes)
-    return jax.device_put(state, shardings, may_alias=False)  # the step takes the buffers over
+    return jax.device_put(state, shardings, may_alias=False)  # the step donates the buffers
 
 
 @functools.cache
 def step_of(mesh: Mesh, skip: bool, microbatches: int = 1, **changes: Any) -> Callable:
-    """Compiled ahead without LLVM's optimisations; with the emitters of a run, whose programs agree to the bit."""
+    """Compiled ahead of time without LLVM's optimizations; with the emitters of a run, whose programs agree bit for
+    bit.
+    """
     step = compile_train_step(
         mesh,
         OBJECTIVE,
@@ -175,7 +177,7 @@ def step_of(mesh: Mesh, skip: bool, microbatches: int = 1, **changes: Any) -> Ca
 
 
 def by_hand(mesh: Mesh, cursors: list[int]) -> TrainState:
-    """The state after updates with these batches and no others, none of them poisoned: no loop, no policy."""
+    """Returns the state after these batches alone, none of them poisoned: no loop, no policy."""
     state, rows = fresh(mesh), Rows({})
     with jax.set_mesh(mesh):
         for cursor in cursors:
@@ -189,7 +191,7 @@ def measured(*_: Any) -> dict[str, float]:
 
 
 class Lab:
-    """Runs in one work folder; the same call again resumes."""
+    """Runs in one work directory; the same call again resumes."""
 
     def __init__(self, mesh: Mesh, workdir: Path, poison: Mapping[int, str] = {}):
         self.mesh, self.workdir, self.rows = mesh, workdir, Rows(poison)
@@ -249,11 +251,11 @@ class Lab:
         return [json.loads(line) for line in (self.workdir / "metrics.jsonl").read_text().splitlines()]
 
     def trained(self) -> list[dict]:
-        """Those of training: evaluations have lines of their own."""
+        """Returns the lines of training; evaluations have separate lines."""
         return [record for record in self.records() if "train/loss" in record]
 
     def saved(self) -> dict[int, TrainState]:
-        """Every checkpoint on the disk."""
+        """Returns every checkpoint on the disk."""
         checkpoints = Checkpoints(self.workdir / "checkpoints", keep=3, read_only=True)
         return {
             step: jax.device_get(checkpoints.restore(self.abstract(), step).state) for step in checkpoints.all_steps()
@@ -261,7 +263,7 @@ class Lab:
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
-    """Bit for bit."""
+    """Asserts bit-exact equality."""
     jax.tree.map(lambda one, other: np.testing.assert_array_equal(one, other), ours, theirs)
 
 

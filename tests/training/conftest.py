@@ -1,4 +1,4 @@
-"""A masked-LM objective that compiles in seconds, its rows, and meshes over the eight virtual devices."""
+"""A masked-LM objective that compiles in seconds, its batches, and meshes over the eight virtual devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertjax.training.state import TrainState, new_state, purpose_key
 from bertjax.training.step import abstract_state, compile_train_step
 from bertjax.types import Params, Vocabulary
 
-QUICK = {"xla_backend_optimization_level": 0}  # compiling is the cost
+QUICK = {"xla_backend_optimization_level": 0}  # compilation dominates
 jit = functools.partial(jax.jit, compiler_options=QUICK)
 BATCH_SIZE, SEQ_LEN = 16, 24
 
@@ -62,7 +62,7 @@ def tiny_params(objective: MaskedLanguageModel) -> Params:
 
 @pytest.fixture(scope="session")
 def batch_of() -> Callable[[int], dict[str, np.ndarray]]:
-    """`batch_of(cursor)`: 16 rows of one pair each, from 3 to 24 tokens long, so that no two hide equally many."""
+    """`batch_of(cursor)`: 16 rows of one pair each, from 3 to 24 tokens long, so that their numbers of masks differ."""
 
     def build(cursor: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(cursor)
@@ -96,17 +96,17 @@ def mesh_of() -> Callable[..., Mesh]:
 
 @pytest.fixture(scope="session")
 def fresh_params(objective: MaskedLanguageModel) -> Params:
-    """What seed 0 draws, on the host."""
+    """Returns the parameters of seed 0, on the host."""
     return jax.device_get(jit(objective.init)(purpose_key(0, "init")))
 
 
 @pytest.fixture(scope="session")
 def start_on(fresh_params: Params) -> Callable[[Mesh, optax.GradientTransformation], TrainState]:
-    """A fresh state laid out on a mesh; to be called under `jax.set_mesh`."""
+    """Returns a fresh state laid out on a mesh; to be called under `jax.set_mesh`."""
 
     def start(mesh: Mesh, optimizer: optax.GradientTransformation) -> TrainState:
         state = jax.device_get(new_state(fresh_params, {}, optimizer))
-        return jax.device_put(state, state_shardings(state, mesh), may_alias=False)  # the step takes the buffers over
+        return jax.device_put(state, state_shardings(state, mesh), may_alias=False)  # the step donates the buffers
 
     return start
 
@@ -115,8 +115,8 @@ def start_on(fresh_params: Params) -> Callable[[Mesh, optax.GradientTransformati
 def run_steps(objective: MaskedLanguageModel, batch_of: Callable, start_on: Callable) -> Callable:
     """`run_steps(mesh, optimizer, steps=4, microbatches=1)` -> final state, losses, the step.
 
-    Compiled ahead without LLVM's optimisations (half the time), unless `plain`; a step compiled ahead refuses a state
-    that lies otherwise than the one before.
+    Compiled ahead of time without LLVM's optimizations (half the time), unless `plain`; such a step refuses a state
+    with another layout than before.
     """
 
     def run(
@@ -142,5 +142,5 @@ def run_steps(objective: MaskedLanguageModel, batch_of: Callable, start_on: Call
 
 @pytest.fixture(scope="session")
 def abstract(objective: MaskedLanguageModel) -> TrainState:
-    """The train state under plain Adam, shapes only."""
+    """Returns the train state under plain Adam, shapes only."""
     return abstract_state(objective, optax.adam(1e-3))

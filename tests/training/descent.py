@@ -1,4 +1,4 @@
-"""A few updates of a small tree of plain, stacked and grouped tensors, and that tree taken apart layer by layer."""
+"""A few steps on a small tree of plain, stacked and grouped tensors, and that tree split into layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertjax.training.optimizers import make_optimizer
 from bertjax.training.schedules import make_schedule
 from bertjax.types import Params
 
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is the cost
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
 STEPS = 5
 SCHEDULE = ScheduleConfig("bert", 0.1, 2, 10)
 SHAPES = {
@@ -30,7 +30,7 @@ Flat = dict[str, np.ndarray]
 
 
 def start() -> Flat:
-    """Layers of very different norms, one of them zero."""
+    """Returns layers of very different norms, one of them zero."""
     rng = np.random.default_rng(0)
     flat = {path: rng.normal(size=shape) for path, shape in SHAPES.items()}
     flat["layers/kernel"][1] *= 100.0
@@ -39,7 +39,7 @@ def start() -> Flat:
 
 
 def gradients() -> Iterator[Flat]:
-    """The second is enormous in one layer of each stack, so that clipping and what is measured by layer show."""
+    """The second is very large in one layer of each stack, so that clipping and per-layer measures have an effect."""
     rng = np.random.default_rng(1)
     for step in range(STEPS):
         grads = {path: 0.2 * rng.normal(size=shape) for path, shape in SHAPES.items()}
@@ -50,7 +50,7 @@ def gradients() -> Iterator[Flat]:
 
 
 def apart(flat: Flat) -> Flat:
-    """Every layer's own tensor under a path of its own: `layers/kernel/1`, `groups/layers/kernel/0/1`."""
+    """Returns every layer's tensor under a separate path: `layers/kernel/1`, `groups/layers/kernel/0/1`."""
     result = {}
     for path, value in flat.items():
         stacked = NUM_STACKED[path.split("/")[0]]
@@ -78,7 +78,7 @@ def flattened(tree: Params) -> Flat:
 
 
 def train(optimizer: optax.GradientTransformation) -> Flat:
-    """The parameters after all gradients, taken apart."""
+    """Returns the parameters after all gradients, split into layers."""
     params = nested(start())
     state = jit(optimizer.init)(params)
 
@@ -97,7 +97,7 @@ def trained(config: OptimizerConfig) -> Flat:
 
 
 def written_down(clip_norm: float, move: Callable[[str, np.ndarray, np.ndarray, float, int], np.ndarray]) -> Flat:
-    """`move(path, parameter, gradient, rate, step)` over the tree taken apart, in float64; steps count from 1."""
+    """Applies `move(path, parameter, gradient, rate, step)` to the split tree, in float64; steps count from 1."""
     params, schedule = apart(start()), make_schedule(SCHEDULE)
     for step, flat in enumerate(gradients()):
         grads = apart(flat)

@@ -1,4 +1,4 @@
-"""Numbers that are none: nothing of them reaches the disk, and each policy does what it says (P21, P22, P23)."""
+"""Non-finite values: none reaches the disk, and each policy acts as documented (P21, P22, P23)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BAD = {
 
 @pytest.fixture
 def lab(mesh_of: Callable[..., Mesh], tmp_path: Path) -> Callable[..., Lab]:
-    """`lab({5: "loss_nan"})`: a work folder in which batch 5 is poisoned; a second argument names another folder."""
+    """`lab({5: "loss_nan"})`: a work directory in which batch 5 is poisoned; a second argument names another one."""
     return lambda poison=None, name="run": Lab(mesh_of(1), tmp_path / name, poison or {})
 
 
@@ -45,7 +45,7 @@ def folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", BAD)
 def test_raise_reports_what_it_knows_and_saves_nothing_of_it(lab: Callable, kind: str) -> None:
-    """P21; though no report is due before the save of step 8."""
+    """P21; although no report is due before the save of step 8."""
     run = lab({5: kind})
     with pytest.raises(NonFiniteLossError, match=BAD[kind]) as caught:
         run.run(log=100)
@@ -60,12 +60,12 @@ def test_raise_reports_what_it_knows_and_saves_nothing_of_it(lab: Callable, kind
             np.testing.assert_array_equal(batch[name], value)
         report = json.loads(str(batch["report"]))
     assert (report["step"], report["cursor"]) == (6, 5) and report["reason"] in message
-    last = run.trained()[-1]  # the updates before it are not lost to the figures
+    last = run.trained()[-1]  # the metrics include the steps before it
     assert last["step"] == 5 and np.isfinite(last["train/loss"])
 
 
 def test_a_weight_that_is_no_number_is_found_though_nothing_uses_it(mesh_of: Callable) -> None:
-    """P21: one row of the embedding, of a word that the batch does not hold, without decay."""
+    """P21: one row of the embedding, of a word that is not in the batch, without decay."""
     mesh, rows = mesh_of(1), anomaly_lab.Rows({})
     state = jax.device_get(fresh(mesh))
     batch = rows.batch(0)
@@ -86,7 +86,7 @@ def test_a_weight_that_is_no_number_is_found_though_nothing_uses_it(mesh_of: Cal
 
 @pytest.mark.parametrize("kind", BAD)
 def test_skip_is_as_if_the_batch_had_not_been_there(lab: Callable, mesh_of: Callable, kind: str) -> None:
-    """P22: one fault, one skip; chosen, not multiplied. P23: the same as `skip_batches`, and as a run by hand."""
+    """P22: one error, one skip; selected, not multiplied. P23: the same as `skip_batches`, and as a run by hand."""
     run = lab({5: kind})
     state = run.run(on_nonfinite="skip")
     assert (int(state.step), int(state.cursor), int(state.skipped), int(state.consecutive_skipped)) == (12, 13, 1, 0)
@@ -134,7 +134,7 @@ def test_skip_on_several_devices_is_skip_on_one(lab: Callable, mesh_of: Callable
 
 
 def test_too_many_in_a_row_end_the_run(lab: Callable) -> None:
-    """P22: never accepted, however many; a good one in between starts the count anew."""
+    """P22: never accepted, however many; a good one in between resets the count."""
     run = lab(dict.fromkeys((2, 3, 5, 6, 9, 10, 11, 12, 13), "loss_nan"))
     with pytest.raises(
         NonFiniteLossError, match=r"3 consecutive batches skipped .*, the last one: loss is nan at step 6"
@@ -162,7 +162,7 @@ def test_a_run_that_skips_and_is_stopped_is_the_run_that_skips(lab: Callable, cr
 
 
 def test_rollback_goes_on_behind_the_batch_at_fault(lab: Callable, mesh_of: Callable) -> None:
-    """P23: from the newest checkpoint with other data, the same as a run that was told to leave those batches out."""
+    """P23: from the newest checkpoint with other data, the same as a run that skips those batches by its config."""
     run = lab({6: "loss_nan", 13: "spike"})
     state = run.run(on_nonfinite="rollback", log=3)
     assert (int(state.step), int(state.cursor)) == (12, 15)
@@ -229,7 +229,7 @@ def test_a_batch_that_nothing_helps_against_ends_the_run(lab: Callable) -> None:
 
 
 def test_jumps_from_later_checkpoints_are_forgotten(lab: Callable) -> None:
-    """Their checkpoint was lost: what comes after the older one is done, and counted, anew."""
+    """Their checkpoint was lost: the batches after the older checkpoint are trained and counted again."""
     poison = {9: "loss_nan"}
     expected, run = lab(poison).run(on_nonfinite="rollback"), lab(poison, "other")
     with pytest.raises(Crash):
@@ -259,7 +259,7 @@ def test_a_spike_is_undone_where_the_run_may_go_back(lab: Callable, mesh_of: Cal
 
 
 def test_a_spike_is_counted_where_it_may_not(lab: Callable) -> None:
-    """P22: the NaN before it, refused, is not in the window and not among the spikes."""
+    """P22: the NaN before it, refused, is neither in the window nor among the spikes."""
     run = lab({36: "loss_nan", 37: "loss_inf", 38: "spike"})
     state = run.run(num_steps=40, checkpoint=10, on_nonfinite="skip", spike_factor=50.0)
     assert (int(state.step), int(state.cursor)) == (40, 42)
@@ -270,7 +270,7 @@ def test_a_spike_is_counted_where_it_may_not(lab: Callable) -> None:
 
 
 def test_losses_of_another_stage_are_forgotten_by_a_resumed_run_too(lab: Callable) -> None:
-    """At the very boundary: what is a spike must not depend on where the run was stopped."""
+    """At the very boundary: the resume point must not affect which losses are spikes."""
     stored = []
     for name, crashes in (("run", []), ("other", [9])):
         run = lab(name=name)
@@ -284,7 +284,7 @@ def test_losses_of_another_stage_are_forgotten_by_a_resumed_run_too(lab: Callabl
 
 
 def test_batches_to_leave_out_may_be_named_later(lab: Callable, mesh_of: Callable) -> None:
-    """P23: stopped by a batch, told to leave it out, and on from the checkpoint; the cursor is that of the text."""
+    """P23: stopped by a batch, resumed without it from the checkpoint; the cursor is that of the text."""
     run = lab({6: "loss_nan"})
     with pytest.raises(NonFiniteLossError):
         run.run()

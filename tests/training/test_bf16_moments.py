@@ -1,4 +1,4 @@
-"""Moments in bfloat16: rounded without a bias, moving where the nearest number stands still, the same on every mesh."""
+"""Moments in bfloat16: unbiased rounding, moves where rounding to nearest would not, the same on every mesh."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_bfloat16_can_say_stays_and_no_number_stays_none() -> None:
 
 
 def squares(dtype: str, grads: Callable[[int], float], steps: int, count: int = 512) -> np.ndarray:
-    """The second moments of `count` parameters that see the same gradients; "nearest" rounds as a cast does."""
+    """Returns the second moments of `count` parameters with equal gradients; "nearest" rounds as a cast does."""
     params = {"dense": {"kernel": jnp.zeros(count)}}
     plain = scale_by_uncorrected_adam(0.9, 0.999, 1e-6)
     optimizer = with_bf16_moments(plain, seed=0) if dtype == "bfloat16" else plain
@@ -79,17 +79,17 @@ def squares(dtype: str, grads: Callable[[int], float], steps: int, count: int = 
 
 
 def test_the_second_moment_moves_where_the_nearest_number_stands_still() -> None:
-    """b2 = 0.999: a large gradient once, then small ones for two of its lives."""
+    """b2 = 0.999: a large gradient once, then small ones for two of its lifetimes."""
 
     def grads(step: int) -> float:
         return 30.0 if step == 0 else 0.1
 
     exact, result, nearest = (squares(dtype, grads, 2000) for dtype in ("float32", "bfloat16", "nearest"))
-    assert nearest.min() > 5 * exact[0]  # the premise: it has not moved since the first update
+    assert nearest.min() > 5 * exact[0]  # the premise: it has not moved since the first step
     assert abs(result.mean() / exact[0] - 1) < 0.02
-    assert result.std() / exact[0] < 0.12  # each by itself is near, too
+    assert result.std() / exact[0] < 0.12  # each one is also close
     exact, result, nearest = (squares(dtype, lambda _: 1.0, 3000) for dtype in ("float32", "bfloat16", "nearest"))
-    assert nearest.max() < 0.5 * exact[0]  # nor does it rise to the end
+    assert nearest.max() < 0.5 * exact[0]  # nor does it rise until the end
     assert abs(result.mean() / exact[0] - 1) < 0.02 and result.std() / exact[0] < 0.12
 
 
@@ -106,7 +106,7 @@ def test_every_optimizer_keeps_them_small_and_moves_almost_as_in_float32(config:
             updates, state = update(nested(grads), state, params)
             params = optax.apply_updates(params, updates)
             assert [leaf.dtype for leaf in jax.tree.leaves(state)] == [leaf.dtype for leaf in jax.tree.leaves(before)]
-        result.append((params, types - {"float32"} if config.name == "muon" else types))  # coefficients of its own
+        result.append((params, types - {"float32"} if config.name == "muon" else types))  # separate coefficients
     (half, half_types), (whole, whole_types) = result
     assert half_types == {"bfloat16"} and whole_types <= {"float32"}
     moved = jax.tree.map(lambda new, old: new - old, whole, nested(start()))
@@ -119,7 +119,7 @@ def test_every_optimizer_keeps_them_small_and_moves_almost_as_in_float32(config:
 def test_they_are_the_same_on_every_mesh_and_lie_as_their_parameters_do(
     fresh_params: Params, mesh_of: Callable[..., Mesh]
 ) -> None:
-    """P20, of what rounding draws: the same gradients give the same bits (clipping adds up in another order)."""
+    """P20, for random rounding: the same gradients give the same bits (clipping adds in another order)."""
     optimizer = make_optimizer(dataclasses.replace(HALF, clip_norm=0.0), lambda step: 0.1, fresh_params, seed=3)
     grads = jax.tree.map(lambda leaf: np.full(leaf.shape, 0.3, np.float32), fresh_params)
     result = []
@@ -161,7 +161,7 @@ def test_they_take_half_of_the_memory(fresh_params: Params, mesh_of: Callable[..
 
 
 def test_a_checkpoint_holds_them_and_what_follows_is_the_same(tmp_path: Path) -> None:
-    """P1, in short (whole runs: tests/commands/test_moments_run.py): bit for bit, in another process as well."""
+    """P1, a short version (whole runs: tests/commands/test_moments_run.py): bit-exact, in another process as well."""
     params, config = nested(start()), CONFIGS["muon"]  # masks, a moment, and Adam's two
     optimizer = make_optimizer(config, make_schedule(SCHEDULE), params)
     update = jit(optimizer.update)

@@ -1,7 +1,7 @@
-"""What devices send each other in a step, read from the compiled program and compared with the maths.
+"""Communication of devices in a step, read from the compiled program and compared with the theory.
 
 Eight virtual CPU devices, the step of a config as `bertjax compile --devices 8` builds it, in float32, so that bytes do
-not depend on what the processor of this machine multiplies fast.
+not depend on the fast types of this machine's processor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bertjax.training.flops import bytes_per_device
 from bertjax.training.sharding import state_shardings
 
 CONFIG = Path(__file__).parents[2] / "configs" / "bert.py:smoke"
-LAYERS, WIDTH, INNER, VOCABULARY, POSITIONS = 3, 64, 192, 384, 40  # no two the same, in parts neither
+LAYERS, WIDTH, INNER, VOCABULARY, POSITIONS = 3, 64, 192, 384, 40  # no two sizes are equal, whole or in parts
 BATCH_SIZE, LENGTH, PREDICTED = 16, 24, 4
 SETTINGS = {
     "model.num_layers": LAYERS,
@@ -65,7 +65,7 @@ def step(mesh: str, unroll: int = 1, microbatches: int = 1) -> CompiledStep:
 
 
 def sent(compiled: CompiledStep, *axes: str, kind: str = "") -> list[Collective]:
-    """What goes along exactly these axes (none given: any), without the whole numbers that hiding tokens moves."""
+    """Returns the bytes sent along exactly these axes (none: any), without the integers that masking moves."""
     return [
         each
         for each in compiled.find_collectives()
@@ -85,9 +85,9 @@ def parameter_bytes(compiled: CompiledStep) -> int:
 @pytest.mark.long
 @both_ways
 def test_along_data_slopes_are_reduced_once(unroll: int) -> None:
-    """A step's bytes are those of the parameters; the slope of the tied word table comes from two places.
+    """A step's bytes are those of the parameters; the tied word table has gradients from two uses.
 
-    The compiler adds the two only after it has reduced both, where it splits the rows itself.
+    Where the compiler splits the rows itself, it reduces both gradients before it adds them.
     """
     compiled = step("data", unroll)
     result = sent(compiled)
@@ -108,9 +108,9 @@ def test_along_data_no_microbatch_waits_for_the_others(unroll: int) -> None:
 @both_ways
 @pytest.mark.parametrize("microbatches", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_fsdp_puts_weights_together_forward_and_backward(unroll: int, microbatches: int) -> None:
-    """Each of a layer's kernels twice a microbatch, the word table and the head's kernel once a step; no activation.
+    """Each of a layer's kernels twice per microbatch, the word and head tables once per step; no activation.
 
-    Without a scan the compiler keeps what it has gathered: once a step, for more memory.
+    Without a scan, the compiler stores gathered weights: once per step, for more memory.
     """
     compiled = step("fsdp", unroll, microbatches)
     gathered = sent(compiled, "fsdp", kind="all-gather")
@@ -125,7 +125,7 @@ def test_fsdp_puts_weights_together_forward_and_backward(unroll: int, microbatch
 @pytest.mark.long  # test_on_three_axes_every_axis_has_its_own counts them on a mixed mesh
 @both_ways
 def test_tensor_reduces_activations_and_gathers_nothing(unroll: int) -> None:
-    """Of a layer two forward, and backward one for the feed-forward and one for each of queries, keys and values."""
+    """Per layer two forward, and backward one for the feed-forward and one for each of queries, keys and values."""
     compiled = step("tensor", unroll)
     result = sent(compiled)
     assert {each.kind for each in result} == {"all-reduce"}
@@ -137,7 +137,7 @@ def test_tensor_reduces_activations_and_gathers_nothing(unroll: int) -> None:
 @both_ways
 @every_mesh
 def test_no_activations_and_no_logits_are_gathered(mesh: str, unroll: int) -> None:
-    """Neither whole rows of hidden states, nor the predicted ones, nor anything with tokens and the vocabulary."""
+    """Neither whole rows of hidden states, nor the predicted ones, nor arrays with tokens and the vocabulary."""
     data, fsdp, tensor = MESHES[mesh]
     for each in sent(step(mesh, unroll)):
         moved = each.kind != "all-reduce"
@@ -146,7 +146,7 @@ def test_no_activations_and_no_logits_are_gathered(mesh: str, unroll: int) -> No
             wide = not {WIDTH, WIDTH // fsdp, WIDTH // tensor}.isdisjoint(shape)
             assert not (moved and tokens and wide), each
             assert not (tokens and {VOCABULARY, VOCABULARY // tensor, VOCABULARY // (fsdp * tensor)} & {*shape}), each
-            if tokens and wide:  # sums over the parts of a product, of the rows that are here
+            if tokens and wide:  # sums over the parts of a product, of the local rows
                 assert each.axes == ("tensor",) and shape[0] == BATCH_SIZE // (data * fsdp), each
 
 
@@ -171,18 +171,18 @@ def bytes_of_parameters_here(compiled: CompiledStep) -> int:
 
 @every_mesh
 def test_the_program_holds_the_share_of_the_state_that_the_maths_says(mesh: str) -> None:
-    """No device is handed more than its part of weights and moments, and its rows."""
+    """No device receives more than its share of weights and moments, and its rows."""
     compiled = step(mesh)
     data, fsdp, _ = MESHES[mesh]
     state = compiled.exp.abstract_state()
     rows = 4 * (4 * LENGTH + 4) * BATCH_SIZE // (data * fsdp)
     held = compiled.state_bytes - bytes_per_device(state, compiled.exp.mesh)
-    assert rows - 1024 // (data * fsdp) <= held <= rows  # what nobody reads is not handed over
+    assert rows - 1024 // (data * fsdp) <= held <= rows  # unused arguments are not passed
 
 
 @pytest.mark.long
 def test_moments_are_split_as_their_weights(abstract: object) -> None:
-    """What the table of shardings splits takes 1/ways of the bytes, weights and both moments; norms stay whole."""
+    """Arrays that the sharding table splits use 1/ways of the bytes, weights and both moments; norms stay whole."""
     for mesh in MESHES:
         exp = step(mesh).exp
         state = exp.abstract_state()
@@ -197,7 +197,7 @@ def test_moments_are_split_as_their_weights(abstract: object) -> None:
 
 
 def test_memory_falls_with_the_devices_that_share() -> None:
-    """The state of eight fsdp devices is an eighth, but for what is too small to split."""
+    """The state of eight fsdp devices is an eighth, except for arrays that are too small to split."""
     whole, split = step("data", microbatches=2), step("fsdp")
     small = 3 * (parameter_bytes(split) - LAYERS * KERNELS - TABLE - DENSE)
     state = 3 * parameter_bytes(whole)

@@ -1,4 +1,4 @@
-"""The time that devices wait for data is told from the time that the loop does (reliability: a slow loader)."""
+"""The time that devices wait for data is measured apart from the loop's waits (reliability: a slow loader)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertjax.training.timing import DataWaitTimer
 
 
 class Step:
-    """What a device makes in so many seconds from now; None = not before it is told to."""
+    """A device result that is ready after some seconds; None = not before `finish` is called."""
 
     def __init__(self, seconds: float | None):
         self.over = threading.Event()
@@ -32,14 +32,14 @@ class Step:
 
 
 def arriving(times: list[float]) -> Iterator[int]:
-    """Batches, each so many seconds after it was asked for."""
+    """Yields batches, each so many seconds after it was requested."""
     for number, seconds in enumerate(times):
         time.sleep(seconds)
         yield number
 
 
 def waited(batches: list[float], steps: list[float | None]) -> tuple[float, float]:
-    """Seconds that the device did, and that all of it took."""
+    """Returns the seconds that the device waited, and the total."""
     began, waiting, made = time.perf_counter(), DataWaitTimer(), list[Step]()
     for number in waiting.timed(arriving(batches)):
         made.append(Step(steps[number]))
@@ -52,16 +52,16 @@ def waited(batches: list[float], steps: list[float | None]) -> tuple[float, floa
 
 
 def test_a_loop_that_runs_ahead_of_its_device_loses_nothing() -> None:
-    """It waits for batches nearly all the time, but the device never does."""
+    """The loop waits for batches nearly all the time, but the device never does."""
     seconds, took = waited([0.0, 0.1, 0.1, 0.1], [None] * 4)
     assert seconds < 0.01 and took >= 0.3
 
 
 def test_only_the_time_behind_the_end_of_a_step_counts() -> None:
     seconds, took = waited([0.0, 0.5, 0.5], [0.2, 0.2, None])
-    assert 0.1 < seconds <= took - 0.4  # 0.3 twice on a quiet machine
+    assert 0.1 < seconds <= took - 0.4  # 0.3 twice on an idle machine
     seconds, took = waited([0.3], [0.0])
-    assert 0.29 < seconds <= took  # nothing was on its way
+    assert 0.29 < seconds <= took  # no step was in progress
 
 
 def test_a_step_that_fails_is_over() -> None:
@@ -97,13 +97,13 @@ sys.exit(3)
 
 
 def test_a_process_may_end_while_steps_are_under_way() -> None:
-    """A thread inside of jax would end it by an abort instead."""
+    """A thread inside jax would otherwise abort the process."""
     done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 3, done.stderr
 
 
 class Late(Rows):
-    """Every batch comes late from number 8 on."""
+    """Every batch is late from number 8 on."""
 
     def __init__(self, seconds: float):
         super().__init__({})
@@ -139,7 +139,7 @@ def test_the_clock_leaves_out_what_is_paused(monkeypatch: pytest.MonkeyPatch) ->
     with clock.paused():
         pass
     assert clock.lap() == 6.0
-    assert clock.lap() == 3.0  # the exclusion was spent
+    assert clock.lap() == 3.0  # the exclusion was used
     with clock.paused():
         pass
     assert 0 < clock.lap() < 1e-6  # never zero or less: rates divide by it

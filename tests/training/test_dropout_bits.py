@@ -1,4 +1,4 @@
-"""What dropout keeps is the same on every mesh, unless another generator is asked for by name (P20)."""
+"""Dropout masks are the same on every mesh, unless the config names another generator (P20)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPES = [(1, 1, 1), (2, 1, 1), (8, 1, 1), (1, 4, 1), (2, 2, 2), (1, 1, 8)]
 
 
 def stored(mesh: Mesh, key: jax.Array) -> np.ndarray:
-    """Of ones [16, 8, 32] that lie in parts, rows over two axes and columns over the third."""
+    """Returns ones [16, 8, 32] that are sharded, rows over two axes and columns over the third."""
     laid = NamedSharding(mesh, PartitionSpec(("data", "fsdp"), None, "tensor"))
     ones = jax.device_put(jnp.ones((16, 8, 32)), laid)
     with jax.set_mesh(mesh):
@@ -38,7 +38,7 @@ def test_dropout_is_the_same_on_every_mesh(mesh_of: Callable[..., Mesh], shape: 
 def test_rows_split_by_hand_keep_what_they_keep_in_the_whole(
     mesh_of: Callable[..., Mesh], shape: tuple[int, ...], width: int
 ) -> None:
-    """Accumulation hands every device along `data` its own rows (training/accumulate.py)."""
+    """Accumulation gives every device along `data` its rows (training/accumulate.py)."""
     key, ones = purpose_key(3, "dropout"), jnp.ones((16, 3, width))
     rows = PartitionSpec("data")
     with jax.set_mesh(mesh_of(*shape)):
@@ -50,7 +50,7 @@ def test_rows_split_by_hand_keep_what_they_keep_in_the_whole(
 
 
 def test_another_generator_differs_from_device_to_device(mesh_of: Callable[..., Mesh]) -> None:
-    """rbg promises nothing of meshes; two devices must not drop the same."""
+    """rbg guarantees nothing about meshes; two devices must not use the same mask."""
     key, rows = purpose_key(3, "dropout", "rbg"), PartitionSpec("data")
     with jax.set_mesh(mesh_of(8)):
         split = jax.shard_map(
@@ -62,7 +62,7 @@ def test_another_generator_differs_from_device_to_device(mesh_of: Callable[..., 
 
 @pytest.mark.parametrize("purpose", ["init", "corrupt", "dropout", "eval"])
 def test_jax_settings_do_not_change_a_run(purpose: str) -> None:
-    """An environment variable of jax can name another generator; the same command must not become another run."""
+    """An environment variable of jax can select another generator; the same command must not become another run."""
     expected = jax.random.key_data(purpose_key(5, purpose))
     with jax.default_prng_impl("rbg"):
         result = purpose_key(5, purpose)
@@ -71,7 +71,7 @@ def test_jax_settings_do_not_change_a_run(purpose: str) -> None:
 
 
 def test_another_generator_only_by_name() -> None:
-    """What it switches off is in tests/commands/test_nonfinite_run.py: `deterministic=true` refuses it."""
+    """tests/commands/test_nonfinite_run.py tests the effect: `deterministic=true` refuses it."""
     assert base_config().train.dropout_prng == "threefry"
     assert jax.config.jax_threefry_partitionable
     assert str(jax.random.key_impl(purpose_key(0, "dropout", "rbg"))) == "rbg"

@@ -1,4 +1,4 @@
-"""Another number of devices or hosts: states come back bit by bit, losses to rounding, batches row by row."""
+"""Another number of devices or hosts: states restore bit by bit, losses agree up to rounding, batches row by row."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_state_comes_back_bit_by_bit_on_every_mesh(
 def test_hosts_read_every_row_once_and_only_their_own(
     mesh_of: Callable[..., Mesh], shape: tuple[int, ...], hosts: int
 ) -> None:
-    """P19: the rows of all hosts together are the batch; where `tensor` spans hosts, they share theirs."""
+    """P19: the rows of all hosts together are the batch; hosts that `tensor` spans share rows."""
     mesh, rows = mesh_of(*shape), np.arange(16)
     parts = np.split(mesh.devices.ravel(), hosts)
     recorded = [rows[local_sequences(16, mesh, part.tolist())].tolist() for part in parts]
@@ -77,7 +77,7 @@ def test_hosts_read_every_row_once_and_only_their_own(
 
 
 def test_rows_need_not_follow_each_other() -> None:
-    """A mesh laid along a torus deals them out otherwise."""
+    """A mesh laid out along a torus assigns them in another order."""
     mesh = Mesh(
         np.array(jax.devices())[[0, 4, 1, 5, 2, 6, 3, 7]].reshape(8, 1, 1), AXES, axis_types=(AxisType.Auto,) * 3
     )

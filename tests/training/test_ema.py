@@ -1,4 +1,4 @@
-"""The average of the weights: its rule, where it is kept, and that the run beside it is the run without it."""
+"""The average of the weights: its rule, its storage, and that it does not change the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def optimizer(decay: float | None, name: str = "adamw") -> optax.GradientTransfo
 
 @pytest.mark.parametrize("decay", [0.3, 0.999])
 def test_the_average_is_that_of_the_weights_after_each_update(decay: float) -> None:
-    """min(decay, (1 + t) / (10 + t)): 0.3 binds from the third update on, 0.999 never in five."""
+    """min(decay, (1 + t) / (10 + t)): 0.3 limits from the third step on, 0.999 never in five."""
     chain = optimizer(decay)
     params, state = nested(start()), chain.init(nested(start()))
     expected = jax.tree.map(np.float64, nested(start()))
@@ -44,7 +44,7 @@ def test_the_average_is_that_of_the_weights_after_each_update(decay: float) -> N
 
 
 def test_a_run_without_it_has_the_state_that_it_always_had() -> None:
-    """So checkpoints that are older than the average restore: leaves are named by their place."""
+    """Checkpoints older than the average can be restored: leaves are named by their position."""
     state = optimizer(None).init(nested(start()))
     assert ema_params(state) is None and reset_ema(state, {}) is state
     assert [type(part) for part in state] == [
@@ -61,7 +61,7 @@ def test_a_run_without_it_has_the_state_that_it_always_had() -> None:
 
 @pytest.mark.parametrize("name", ["lamb", "stable_adamw", "muon"])
 def test_every_optimizer_is_the_same_on_eight_devices(name: str, fresh_params: Params, mesh_of: Callable) -> None:
-    """Ratios and means over a tensor are those of the whole tensor, and an average lies where its weights lie."""
+    """Ratios and means over a tensor are those of the whole tensor, and an average is sharded like its weights."""
     rng = np.random.default_rng(3)
     grads = [jax.tree.map(lambda leaf: np.float32(rng.normal(size=leaf.shape)), fresh_params) for _ in range(3)]
     config = OptimizerConfig(name=name, ema_decay=0.5, learning_rate=0.01, weight_decay=0.1)
@@ -101,7 +101,7 @@ def test_moments_of_every_optimizer_lie_as_their_parameters(tiny_params: Params,
 
 
 def test_a_fresh_average_has_buffers_of_its_own(objective: object, tiny_params: Params, mesh_of: Callable) -> None:
-    """Weights and average are both donated: one buffer for both could be given away once only."""
+    """Weights and average are both donated, and a shared buffer could be donated only once."""
     made = make_optimizer(OptimizerConfig(ema_decay=0.9), lambda step: 1e-3, tiny_params)
     mesh = mesh_of(1)
     with jax.set_mesh(mesh):

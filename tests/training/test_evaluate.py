@@ -1,4 +1,4 @@
-"""Held-out figures are ratios of sums, never means of means."""
+"""Held-out metrics are ratios of sums, never means of means."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_batch_counts_by_its_predictions(mesh_of: Callable) -> None:
     carried: list[float] = []
     inputs = eval_step, {"p": 1}, {"teacher": 2}
     metrics = evaluate(*inputs, sets, Objective(), mesh_of(1))
-    assert carried == [0.0, 1.0, 0.0]  # from batch to batch of a set, and anew in the next
+    assert carried == [0.0, 1.0, 0.0]  # from batch to batch of a set, and reset in the next
     assert metrics["eval/mlm_loss"] == metrics["eval/loss"] == 15 / 9
     assert metrics["eval/news/mlm_loss"] == 12 / 6 and metrics["eval/books/mlm_loss"] == 1.0
     assert metrics["eval/mlm_unigram_loss"] == 30 / 9

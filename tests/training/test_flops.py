@@ -1,4 +1,4 @@
-"""FLOPs, peaks, and bytes on a device."""
+"""FLOPs, peak rates, and bytes per device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_flops_of_published_sizes(name: str, seq_len: int, predicted: float, meg
 
 
 def test_flops_follow_the_matrices() -> None:
-    """Six per weight of every matrix that a token meets, and the two attention products."""
+    """Six per weight of every matrix that a token passes through, and the two attention products."""
     config = EncoderConfig(
         vocab_size=90, padded_vocab_size=100, hidden_size=8, num_layers=3, num_heads=2, intermediate_size=20
     )

@@ -55,7 +55,7 @@ def test_layers_of_one_stack_may_differ_in_being_rescaled() -> None:
 
 
 def test_with_bias_correction_it_is_optax_lamb_of_layers_apart() -> None:
-    """optax has no exclusions and takes one ratio a leaf: it is right for a tree without stacks."""
+    """optax has no exclusions and uses one ratio per leaf: it is right for a tree without stacks."""
     config = OptimizerConfig(
         name="lamb", bias_correction=True, weight_decay=0.3, clip_norm=0.0, decay_exclude=(), trust_exclude=()
     )
@@ -71,7 +71,7 @@ def test_with_bias_correction_it_is_optax_lamb_of_layers_apart() -> None:
 
 
 def test_one_ratio_for_a_whole_stack_would_be_another_optimizer() -> None:
-    """The premise: with optax's LAMB on the stacked tree, the layers' norms tie each other."""
+    """The premise: with optax's LAMB on the stacked tree, the layers' norms depend on each other."""
     config = OptimizerConfig(name="lamb", bias_correction=True, clip_norm=0.0, decay_exclude=(), trust_exclude=())
     stacked = train(optax.lamb(make_schedule(SCHEDULE), eps=config.eps, weight_decay=config.weight_decay))
     assert np.abs(stacked["layers/kernel/0"] - trained(config)["layers/kernel/0"]).max() > 1.0

@@ -1,4 +1,4 @@
-"""Rates that shrink from layer to layer, as rules of the table of rates."""
+"""Rates that decrease from layer to layer, as rules of the table of rates."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_without_decay_there_is_one_rule() -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "lamb", "stable_adamw", "muon"])
 def test_every_optimizer_heeds_them(name: str) -> None:
-    """The update of layer i is `rates`-scaled whatever the direction came from."""
+    """The step of layer i is scaled by `rates` for any direction."""
     params = tree({"encoder/layers/query/kernel": (3, 4, 4)})
     grads = jax.tree.map(lambda leaf: np.full_like(leaf, 0.1), params)
 

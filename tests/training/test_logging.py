@@ -1,4 +1,4 @@
-"""Where figures go: files that survive a kill, and lines that people read."""
+"""Logged metrics: files that survive a kill, and lines for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop with everything around it replaced: what is called when, and what is never saved."""
+"""The training loop with all its dependencies replaced: the order of calls, and what is never saved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOKENS = 6
 
 
 class Reading:
-    """A number on the device: notes when somebody waits for it."""
+    """A number on the device that records when it is read."""
 
     def __init__(self, value: float, step: int, events: list):
         self.value, self.step, self.events = value, step, events
@@ -45,7 +45,7 @@ class Reading:
 
 
 class Events(list):
-    """What happened, in order; also the loop's batches, checkpoints and writer."""
+    """Events in order; also acts as the loop's batches, checkpoints and writer."""
 
     closed = False
     saved: int | None = None
@@ -184,7 +184,7 @@ def test_windows_are_means_over_their_steps(make_run: Callable, events: Events) 
     assert {step for step, written in events.written.items() if "train/loss" in written} == {3, 6}
     window = events.written[3]
     assert window["train/loss"] == window["train/mlm_loss"] == (1 + 2 + 3) / 3
-    assert window["train/learning_rate"] == pytest.approx(0.2)  # that of update 3, the third
+    assert window["train/learning_rate"] == pytest.approx(0.2)  # that of step 3, the third
     assert window["train/padding"] == 1 - TOKENS / 8
     assert window["train/grad_norm"] == 1.0
     assert window["train/tokens_per_second"] == pytest.approx(TOKENS / window["train/seconds_per_step"])
@@ -202,7 +202,7 @@ def test_mfu_where_the_peak_is_known(make_run: Callable, events: Events) -> None
 def test_a_loss_that_is_no_number_stops_the_run_and_is_never_saved(
     make_run: Callable, events: Events, bad: float
 ) -> None:
-    """At the very step that would be saved, though no report is due."""
+    """At the very step that would be saved, although no report is due."""
     with pytest.raises(
         NonFiniteLossError, match=r"loss is (nan|inf) at step 4 .*checkpoints before it are intact"
     ) as caught:
@@ -256,7 +256,7 @@ def test_a_run_that_is_over_does_nothing(make_run: Callable, events: Events) -> 
 
 
 def test_minutes_make_checkpoints_too(make_run: Callable, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(0, 10**6, 13))  # every look at the clock is 13 seconds later
+    clock = iter(range(0, 10**6, 13))  # each reading of the clock is 13 seconds later
     monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(clock)))
     train(make_run(num_steps=20, log=100, minutes=1.0), start())
     saved = steps_of(events, "save")
@@ -287,7 +287,7 @@ def test_a_profile_covers_the_steps_asked_for(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """Also of a run taken up in the midst of them or behind them, and of one that ends before they do."""
+    """Also in a run that resumes during them or after them, and in one that ends before them."""
 
     def start_trace(folder: str, **_: object) -> None:
         events.append(f"start {folder}")
@@ -320,11 +320,11 @@ def test_a_trace_that_fails_does_not_end_the_run(
 def test_a_single_step_is_written_without_a_speed(make_run: Callable, events: Events) -> None:
     train(make_run(num_steps=1), start())
     assert events.written[1]["train/loss"] == 1.0
-    assert "train/tokens_per_second" not in events.written[1]  # its time is that of the compiler
+    assert "train/tokens_per_second" not in events.written[1]  # its time includes compilation
 
 
 def test_steps_go_in_pieces_and_their_figures_are_their_own(make_run: Callable, events: Events) -> None:
-    """Pieces of three; the figures of all of them are written one by one, and a fault names its own batch."""
+    """Groups of three; their metrics are written one by one, and an error names its batch."""
     sent = []
 
     def together(run: RunContext) -> RunContext:
@@ -343,7 +343,7 @@ def test_steps_go_in_pieces_and_their_figures_are_their_own(make_run: Callable, 
         return dataclasses.replace(run, programs=[program], config=config)
 
     state, _ = train(together(make_run(num_steps=14, log=6, checkpoint=7)), start())
-    assert state.step == 14 and sent == [3, 3, 3]  # 7 ends a piece, and 8, 13 and 14 are what is left
+    assert state.step == 14 and sent == [3, 3, 3]  # 7 ends a group, and 8, 13 and 14 remain
     assert [event for event in events if event.startswith("save")] == ["save 7", "save 14 with figures"]
     assert events.written[6]["train/loss"] == 3.5 and events.written[12]["train/loss"] == 10.0
     with pytest.raises(NonFiniteLossError, match=r"loss is nan at step 5 \(batch 4\)|at step 5"):
@@ -351,7 +351,7 @@ def test_steps_go_in_pieces_and_their_figures_are_their_own(make_run: Callable, 
 
 
 def with_metrics(run: RunContext, name: str, values: list[float]) -> RunContext:
-    """A run whose evaluations find these values one after the other."""
+    """Returns a run whose evaluations return these values one after another."""
     left = iter(values)
     programs = [dataclasses.replace(run.programs[0], evaluate=lambda *_: {"eval/loss": 1.0, name: next(left)})]
     return dataclasses.replace(run, programs=programs)
@@ -360,10 +360,10 @@ def with_metrics(run: RunContext, name: str, values: list[float]) -> RunContext:
 @pytest.mark.parametrize(
     ("name", "values", "last"),
     [
-        ("eval/mlm_loss", [3.0, 2.0, 2.5, 2.0], 8),  # no better one in two evaluations: equal is not better
+        ("eval/mlm_loss", [3.0, 2.0, 2.5, 2.0], 8),  # no better one in two evaluations: an equal one does not count
         ("eval/f1", [0.5, 0.6, 0.4, 0.5], 8),  # of scores, higher is better
         ("eval/f1", [0.5, 0.4, 0.6, float("nan"), 0.6], 10),
-        ("eval/mlm_loss", [3.0, 2.0, 2.5, 1.0, 0.9], 10),  # to the end
+        ("eval/mlm_loss", [3.0, 2.0, 2.5, 1.0, 0.9], 10),  # until the end
     ],
 )
 def test_patience_ends_a_run_and_saves_it(
@@ -377,7 +377,7 @@ def test_patience_ends_a_run_and_saves_it(
 
 
 def test_a_resumed_run_has_waited_as_long(make_run: Callable, events: Events) -> None:
-    """Patience is counted across a stop: the meta of the checkpoint has it; what has waited does not go on."""
+    """Patience is counted across a stop, from the meta of the checkpoint; a run out of patience does not continue."""
     config = LoopConfig(10, 2, 2, 4, None, best_metric="eval/f1", patience=2)
     restored_meta = {"early_stopping": {"name": "eval/f1", "value": 0.9, "evaluations_since_best": 1}}
     state, _ = train(
@@ -391,7 +391,7 @@ def test_a_resumed_run_has_waited_as_long(make_run: Callable, events: Events) ->
     )
     other = {
         "early_stopping": {"name": "eval/loss", "value": 0.9, "evaluations_since_best": 2}
-    }  # another figure was chosen since
+    }  # another metric was selected since
     assert (
         train(with_metrics(make_run(config=config, restored_meta=other), "eval/f1", [0.5, 0.6]), start(6))[0].step == 10
     )

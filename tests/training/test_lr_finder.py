@@ -1,4 +1,4 @@
-"""The learning-rate finder: its rates, which losses it heeds, and what it suggests of curves with known answers."""
+"""The learning-rate finder: its rates, the losses that it uses, and its suggestions for curves with known answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_suggestions_of_a_curve_that_falls_and_explodes() -> None:
     result = suggest_lrs(tried, curve(tried, best=1e-3, explodes=3e-2).tolist())
     assert result.valley is not None and result.steepest is not None and result.tenth is not None
     assert 3e-5 < result.valley < 1e-2
-    assert 5e-4 < result.steepest < 1e-2  # smoothing comes late
+    assert 5e-4 < result.steepest < 1e-2  # smoothing lags
     assert 1e-3 < result.tenth < 1e-2
 
 
@@ -55,7 +55,7 @@ def test_a_loss_that_is_no_number_is_left_out() -> None:
 
 def test_diverged() -> None:
     assert has_diverged([1.0, float("inf")]) and has_diverged([2.0] * 20 + [1e4])
-    assert not has_diverged([2.0, 100.0])  # too early to say
+    assert not has_diverged([2.0, 100.0])  # too early to decide
     assert not has_diverged([2.0] * 20 + [7.0])
 
 

@@ -1,4 +1,4 @@
-"""A batch in which there is nothing to predict: loss 0, gradient 0, and no number that is none (P27)."""
+"""A batch with nothing to predict: loss 0, gradient 0, and only finite numbers (P27)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertjax.training.step import weighted_loss
 from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-# The tokens of every row: [CLS] alone, then with [SEP], once and thrice, and one word that may be hidden.
+# The tokens of every row: [CLS] alone, then with [SEP], once and three times, and one word that may be masked.
 BATCH_SIZE = {"one token": [2], "two tokens": [2, 3], "separators": [2, 3, 3, 3], "one word": [2, 7, 3]}
 
 
@@ -63,7 +63,7 @@ def batch_of_rows(batch: dict[str, np.ndarray], tokens: list[int]) -> dict[str, 
 def test_a_batch_with_nothing_to_predict_teaches_nothing(name: str, run: Callable, batch_of: Callable) -> None:
     loss, grads, sums = run(batch_of_rows(batch_of(0), BATCH_SIZE[name]))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
-    if name == "one word":  # the test can tell
+    if name == "one word":  # the control: here the loss is not zero
         assert sums["mlm"].count == 16 and loss > 1.0
         return
     assert loss == 0.0 and sums["mlm"].count == 0

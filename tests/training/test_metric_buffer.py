@@ -1,4 +1,4 @@
-"""What is usual and what a spike is; when figures are read, and how soon a fault is known."""
+"""Usual losses and spikes; when metrics are read, and how soon an error is reported."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def noisy(count: int, level: float, seed: int = 0) -> list[float]:
 
 
 def spikes(book: AnomalyTracker, losses: list[float]) -> list[int]:
-    """The places of those that are called spikes."""
+    """Returns the positions that are reported as spikes."""
     return [index for index, loss in enumerate(losses) if book.detect_spike(loss)]
 
 
@@ -66,13 +66,13 @@ def test_a_falling_loss_and_a_fall_are_no_spikes() -> None:
 
 
 def test_a_loss_that_stays_high_becomes_usual() -> None:
-    """After half a window: then the median is among the new ones."""
+    """After half a window the median is among the new losses."""
     result = spikes(tracker(), noisy(300, 4.0) + noisy(300, 7.0, seed=1))
     assert result[0] == 300 and result[-1] < 300 + 70 and len(result) > 50
 
 
 def test_spikes_do_not_hide_those_that_follow() -> None:
-    """A mean and its deviation would: ten of them move the median by nothing to speak of."""
+    """Unlike a mean and its deviation, the median barely moves for ten of them."""
     losses = noisy(200, 4.0)
     indices = list(range(100, 120, 2))
     for index in indices:
@@ -126,11 +126,11 @@ def test_a_batch_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     assert write_batch(tmp_path, anomaly, {"input_ids": np.zeros((1, 1))}).startswith("its batch could not be written")
 
 
-# -- when figures are read ------------------------------------------------------------------------------------------
+# -- when metrics are read ------------------------------------------------------------------------------------------
 
 
 class Reading:
-    """A number on the device: notes when somebody waits for it."""
+    """A number on the device that records when it is read."""
 
     def __init__(self, value: float, cursor: int, recorded: list[int]):
         self.value, self.cursor, self.recorded = value, cursor, recorded
@@ -184,7 +184,7 @@ def iter_of(cursor: int) -> Any:
 
 
 def test_the_newest_steps_are_never_waited_for(window: Callable) -> None:
-    """Between reports, too, old figures are read: neither faults nor buffers pile up (P21)."""
+    """Between reports, too, old metrics are read: neither errors nor buffers accumulate (P21)."""
     _, step, recorded, written = window(log=1000)
     for cursor in range(500):
         before = len(recorded)

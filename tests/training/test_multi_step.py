@@ -1,4 +1,4 @@
-"""Several steps to the devices at once: the same run, in pieces that depend on the number of the update alone."""
+"""Several steps per dispatch: the same run, in groups that depend only on the number of the step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_piece_ends_where_something_is_due(marks: dict, expected: list[int]) -
     config = LoopConfig(**{**settings, "checkpoint_interval_minutes": None, "steps_per_dispatch": 4, **marks})
     assert sizes(config) == expected
     ends = np.cumsum(expected).tolist()
-    for number, end in enumerate(ends[:-1]):  # stopped there, and gone on with
+    for number, end in enumerate(ends[:-1]):  # stopped there, and resumed with
         assert sizes(config, end) == expected[number + 1 :]
 
 
@@ -53,7 +53,7 @@ def test_a_piece_ends_where_something_is_due(marks: dict, expected: list[int]) -
 def test_steps_at_once_are_the_steps_one_by_one(
     mesh_of: Callable, start_on: Callable, batch_of: Callable, objective: MaskedLanguageModel, shape: tuple
 ) -> None:
-    """Weights, moments, cursor, and the figures of every step."""
+    """Weights, moments, cursor, and the metrics of every step."""
     mesh, optimizer = mesh_of(*shape), optax.adam(1e-3)
     settings = {"microbatches": 1, "seed": 0}
     with jax.set_mesh(mesh):

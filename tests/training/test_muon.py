@@ -1,4 +1,4 @@
-"""Muon on stacked kernels against optax's on every layer's own matrix; everything else by Adam."""
+"""Muon on stacked kernels against optax's on every layer's matrix; all other parameters by Adam."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertjax.types import Params
 
 
 def reference(config: OptimizerConfig, consistent_rms: float | None = 0.2, beta: float = 0.95) -> Flat:
-    """optax's Muon over a tree of the layers' own matrices, its AdamW over the rest."""
+    """Applies optax's Muon to a tree of separate matrices, and its AdamW to the rest."""
     schedule, params = make_schedule(SCHEDULE), jax.tree.map(np.float32, apart(start()))
     decayed = {path: not {"bias", "scale"} & set(path.split("/")) for path in params}
     adam = optax.adamw(schedule, config.b1, config.b2, config.eps, weight_decay=config.weight_decay, mask=_of(decayed))
@@ -35,7 +35,7 @@ def reference(config: OptimizerConfig, consistent_rms: float | None = 0.2, beta:
 
 
 def _of(decayed: dict[str, bool]) -> Callable[[Params], Params]:
-    """`optax.partition` hands its parts a tree with gaps."""
+    """`optax.partition` passes a tree with gaps to its parts."""
     return lambda tree: {path: decayed[path] if hasattr(leaf, "shape") else leaf for path, leaf in tree.items()}
 
 

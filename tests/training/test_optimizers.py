@@ -1,4 +1,4 @@
-"""The optimizer against numpy transcriptions of what the authors and optax do."""
+"""The optimizer against numpy transcriptions of the authors' and optax's code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def start() -> dict[str, np.ndarray]:
 
 
 def gradients() -> Iterator[dict[str, np.ndarray]]:
-    """The second is enormous, so that clipping shows."""
+    """The second is very large, so that clipping has an effect."""
     rng = np.random.default_rng(1)
     for step in range(STEPS):
         yield {path: rng.normal(size=value.shape) * (50.0 if step == 1 else 0.2) for path, value in start().items()}

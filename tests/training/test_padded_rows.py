@@ -1,4 +1,4 @@
-"""Rows of nothing but padding change and break nothing, alone or among others, whatever attends (P24, P27)."""
+"""Rows of padding alone change nothing, alone or among others, with any attention (P24, P27)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from bertjax.types import Params, Sum, Vocabulary
 CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24, "initializer_range": 0.2}
 REAL, EMPTY, S = 6, 3, 24
-# What computes the attention: the plain form, windows and rotation, disentangled with a convolution, two streams with a
-# memory, causal, and the kernel for TPUs interpreted.
+# Implementations of attention: the plain form, windows and rotation, disentangled with a convolution, two streams
+# with a memory, causal, and the kernel for TPUs in interpret mode.
 RECIPES = ["bert", "modernbert", "deberta", "xlnet", "gpt2", "bert interpret"]
-QUICK = [("modernbert", "float32")]  # the others run in the long suite: compiling is the cost
+QUICK = [("modernbert", "float32")]  # the others run in the long suite: compilation dominates
 TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
 CASES = [
     pytest.param(recipe, dtype, marks=[] if (recipe, dtype) in QUICK else pytest.mark.long)
@@ -37,7 +37,7 @@ jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_lev
 
 
 def objective_of(recipe: str, dtype: str, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> Objective:
-    """A recipe in small without dropout, activations in `dtype` as on an accelerator."""
+    """Returns a small recipe without dropout, with activations in `dtype` as on an accelerator."""
     name, _, kernel = recipe.partition(" ")
     cfg = load_config(f"{CONFIGS / name}.py:smoke")
     cfg.data.seq_len = S

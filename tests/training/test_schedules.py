@@ -1,4 +1,4 @@
-"""Learning rates at the steps where reimplementations go wrong."""
+"""Learning rates at the steps where reimplementations differ."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def shares(name: str, steps: list[int], warmup: int, total: int, **settings: flo
 
 
 def test_electras_decay_and_warmup_both_act() -> None:
-    """google-research/electra:model/optimization.py at 1 of 10: (1 - t / T) min(1, t / w); no fall after the warmup."""
+    """google-research/electra:model/optimization.py at 1 of 10: (1 - t / T) min(1, t / w); no drop after the warmup."""
     result = shares("electra", [0, 5, 9, 10, 55, 100], 10, 100)
     np.testing.assert_allclose(result, [0, 0.5 * 0.95, 0.9 * 0.91, 0.9, 0.45, 0], rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(shares("electra", [0, 50], 0, 100, end_lr_ratio=0.2), [1.0, 0.6], rtol=1e-6)
 
 
 def test_polynomial_ends_at_its_share() -> None:
-    """A line with 0.001 left is XLNet's pretraining (model_utils.py, min_lr_ratio)."""
+    """A linear decay to 0.001 is XLNet's pretraining (model_utils.py, min_lr_ratio)."""
     result = shares("polynomial", [20, 40, 520, 1000, 2000], 40, 1000, end_lr_ratio=0.001)
     np.testing.assert_allclose(result, [0.5, 1.0, 0.5005, 0.001, 0.001], rtol=1e-5)
     np.testing.assert_allclose(shares("polynomial", [0, 50, 75], 0, 100, power=2.0), [1, 0.25, 0.0625], rtol=1e-5)
@@ -78,7 +78,7 @@ def test_other_decays_end_at_their_share_too() -> None:
 
 
 def test_warmup_stable_decay_falls_by_the_root() -> None:
-    """1 - sqrt of what has passed of the decay (ModernBERT's last 50B tokens, down to 0.001)."""
+    """1 - sqrt of the completed share of the decay (ModernBERT's last 50B tokens, down to 0.001)."""
     result = shares("wsd", [50, 100, 899, 900, 925, 964, 1000, 1001], 100, 1000, end_lr_ratio=0.001)
     expected = [0.5, 1, 1, 1, 0.001 + 0.999 * 0.5, 0.001 + 0.999 * 0.2, 0.001, 0.001]
     np.testing.assert_allclose(result, expected, rtol=1e-5)
@@ -99,7 +99,7 @@ def test_steps_fall_on_time() -> None:
     schedule = make_schedule(ScheduleConfig("step", 1.0, 0, 10**6, period_steps=997, factor=0.999))
     edges = np.arange(1, 900) * 997
     result = np.asarray(jax.jit(jax.vmap(schedule))(np.stack([edges - 1, edges])))
-    np.testing.assert_allclose(result[1] / result[0], 0.999, rtol=1e-5)  # never one update early or late
+    np.testing.assert_allclose(result[1] / result[0], 0.999, rtol=1e-5)  # never one step early or late
     np.testing.assert_allclose(shares("step", [99], 0, 100, period_steps=10, end_lr_ratio=0.3), [0.3], rtol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Where parameters, moments and rows lie on the mesh."""
+"""Sharding of parameters, moments and rows on the mesh."""
 
 from __future__ import annotations
 

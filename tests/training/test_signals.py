@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first one is noted, the second one ends the process whatever it is doing (P14)."""
+"""SIGTERM and SIGINT: the first one is recorded, the second one ends the process at once (P14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StableAdamW against a transcription of the authors', tensor by tensor."""
+"""StableAdamW against a transcription of the authors' code, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ CONFIG = OptimizerConfig(
 
 
 def authors(config: OptimizerConfig, slowed: dict[tuple[str, int], float] | None = None) -> Flat:
-    """AnswerDotAI/ModernBERT:src/optimizer.py (optimi's), decoupled decay with a peak rate; `slowed` gets every rms."""
+    """AnswerDotAI/ModernBERT:src/optimizer.py (optimi's), decoupled decay with a peak rate; `slowed` receives every
+    rms.
+    """
     mean, square = defaultdict(float), defaultdict(float)
 
     def move(path: str, w: np.ndarray, grad: np.ndarray, rate: float, step: int) -> np.ndarray:
@@ -51,7 +53,7 @@ def test_stable_adamw_is_that_of_the_authors_in_every_layer(bias_correction: boo
 
 
 def test_the_layer_whose_gradient_jumps_is_slowed_down_alone() -> None:
-    """The premise of the test above: what is measured differs between the layers of one stack."""
+    """The premise of the test above: the measure differs between the layers of one stack."""
     rms: dict[tuple[str, int], float] = {}
     authors(CONFIG, rms)
     assert rms["layers/kernel/0", 2] > 1.2 > rms["layers/kernel/1", 2]
@@ -59,7 +61,7 @@ def test_the_layer_whose_gradient_jumps_is_slowed_down_alone() -> None:
 
 
 def test_decay_follows_the_share_of_the_peak_and_not_the_rate() -> None:
-    """With ten times the peak (and the decoupled decay the same), a weight without gradient shrinks as before."""
+    """With ten times the peak (and equal decoupled decay), a weight without gradient shrinks as before."""
     params = {"dense": {"kernel": np.ones((2, 2), np.float32)}}
     result = []
     for peak in (0.1, 1.0):

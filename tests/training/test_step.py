@@ -1,4 +1,4 @@
-"""The step: the same on every mesh and in every number of microbatches, compiled once, exact in its means."""
+"""The training step: the same on every mesh and for any number of microbatches, compiled once, exact in its means."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bertjax.training.state import TrainState, new_state, purpose_key
 from bertjax.training.step import compile_eval_step, compile_train_step, eval_step, init_state, weighted_loss
 from bertjax.types import Params, Sum
 
-QUICK = {"xla_backend_optimization_level": 0}  # compiling is the cost
+QUICK = {"xla_backend_optimization_level": 0}  # compilation dominates
 jit = functools.partial(jax.jit, compiler_options=QUICK)
 MESHES = [pytest.param((8, 1, 1), marks=pytest.mark.long), pytest.param((1, 8, 1), marks=pytest.mark.long), (2, 2, 2)]
 
@@ -40,7 +40,7 @@ def one_device(run_steps: Callable, mesh_of: Callable, adamw: optax.GradientTran
 
 @pytest.fixture(scope="module")
 def reference(objective: MaskedLanguageModel, fresh_params: Params, batch_of: Callable) -> tuple[float, Params]:
-    """Loss and gradient of the first batch, written down without the step."""
+    """Returns loss and gradient of the first batch, computed without the step."""
 
     @jit
     @jax.value_and_grad
@@ -73,7 +73,7 @@ def test_the_step_is_compiled_once_counts_and_learns(one_device: tuple, referenc
     np.testing.assert_allclose(losses[0], reference[0], rtol=1e-6)
     moved = jax.tree.map(lambda after, before: np.abs(after - before).max(), state.params, fresh_params)
     still = {path for path, distance in flatten_tree(moved).items() if distance < 1e-4}
-    assert still == {"encoder/layers/attention/key/bias"}  # a softmax does not feel it
+    assert still == {"encoder/layers/attention/key/bias"}  # a softmax does not depend on it
 
 
 @pytest.mark.parametrize("seed", [0, 7, -1, 2**31, 2**40 + 5])
@@ -104,9 +104,9 @@ def test_seeds_share_a_program(
 def test_microbatches_on_any_mesh_add_up_to_the_gradient_of_the_whole_batch(
     run_steps: Callable, mesh_of: Callable, reference: tuple, fresh_params: Params, shape: tuple, microbatches: int
 ) -> None:
-    """Each of the four hides another number of tokens: a mean of their means would differ.
+    """Each of the four masks another number of tokens: a mean of their means would differ.
 
-    Plain descent shows the gradient itself: Adam would hide a wrong scale, and blow up rounding near zero.
+    Plain descent shows the gradient itself: Adam would mask a wrong scale, and amplify rounding near zero.
     """
     state, losses, _ = run_steps(mesh_of(*shape), optax.sgd(1.0), microbatches=microbatches)
     np.testing.assert_allclose(losses, [reference[0]], rtol=1e-6)
@@ -180,7 +180,7 @@ def test_weighted_loss_divides_by_at_least_one() -> None:
 def test_evaluation_hides_the_same_tokens_every_time(
     objective: MaskedLanguageModel, mesh_of: Callable, batch_of: Callable, one_device: tuple
 ) -> None:
-    """On another mesh too; and unlike those of any training step."""
+    """On another mesh too; the masks differ from those of any training step."""
     params, result = jax.device_get(one_device[0].params), []
     for shape in ((1, 1, 1), (2, 2, 2)):
         mesh = mesh_of(*shape)
@@ -221,7 +221,7 @@ def test_a_new_state_counts_from_zero(tiny_params: Params) -> None:
 
 
 class Draws:
-    """An objective whose loss is a random number per microbatch: shows which keys the step hands out."""
+    """An objective whose loss is a random number per microbatch: shows the keys that the step passes."""
 
     loss_weights = {"noise": 1.0}  # noqa: RUF012
 
@@ -257,7 +257,7 @@ def test_dropout_keys_follow_cursor_and_microbatch_and_carry_goes_through(mesh_o
         key = jax.random.fold_in(purpose_key(3, "dropout"), cursor)
         keys = [key] if microbatches == 1 else [jax.random.fold_in(key, index) for index in range(4)]
         np.testing.assert_allclose(loss, sum(float(jax.random.uniform(key)) for key in keys), rtol=1e-6)
-    # every row has met its own slot, twice
+    # every row has used its slot, twice
     np.testing.assert_array_equal(state.carry["seen"], np.arange(8) * 100 + 2 * batch["segment_ids"][:, 0])
 
 

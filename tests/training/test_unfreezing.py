@@ -1,4 +1,4 @@
-"""Gradual unfreezing: what moves at which update, layer by layer, and that what waits leaves no trace."""
+"""Gradual unfreezing: which layers train at which step, and that frozen layers have no effect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def params_of(seed: int = 0) -> Params:
 
 
 def moved(before: Params, after: Params) -> list[str]:
-    """Which of embeddings, layers from the first on, and head changed."""
+    """Returns which of embeddings, layers from the first on, and head have changed."""
     names = []
     for path, leaf in flatten_tree(jax.tree.map(lambda old, new: np.asarray(old != new), before, after)).items():
         if "layers" in path:
@@ -44,7 +44,7 @@ def moved(before: Params, after: Params) -> list[str]:
 
 
 def course(updates: int, grads: Any = None, **settings: Any) -> tuple[list[list[str]], Params, Any]:
-    """What moved at every update, the parameters after the last, and the optimizer's state."""
+    """Returns what moved at every step, the parameters after the last, and the optimizer's state."""
     params = params_of()
     config = OptimizerConfig(learning_rate=0.1, **settings)
     optimizer = make_optimizer(config, lambda step: 0.1, params)
@@ -60,7 +60,7 @@ def course(updates: int, grads: Any = None, **settings: Any) -> tuple[list[list[
 
 @pytest.mark.parametrize("name", ["adamw", "lamb", "stable_adamw"])
 def test_one_group_more_every_two_updates(name: str) -> None:
-    """ULMFiT's order: head, last layer, ..., first layer, embeddings; decay does not move what waits."""
+    """ULMFiT's order: head, last layer, ..., first layer, embeddings; decay does not move frozen layers."""
     result, _, _ = course(10, name=name, unfreeze_every=2, weight_decay=0.1)
     groups = ["head", *(f"layer {layer}" for layer in reversed(range(LAYERS))), "embeddings"]
     assert [sorted(each) for each in result] == [sorted(groups[: 1 + number // 2]) for number in range(10)]
@@ -75,7 +75,7 @@ def test_by_name_before_by_depth() -> None:
 
 
 def test_what_waits_counts_neither_for_clipping_nor_in_moments() -> None:
-    """Huge slopes of frozen layers change nothing of what moves, then or later."""
+    """Very large gradients of frozen layers do not affect trained ones, then or later."""
 
     def grads(number: int, scale: float) -> Params:
         gradients = params_of(number + 1)
@@ -91,14 +91,14 @@ def test_what_waits_counts_neither_for_clipping_nor_in_moments() -> None:
 
 
 def test_once_open_the_same_as_without() -> None:
-    """Everything opens at update 0: the same numbers as the plain chain."""
+    """Everything unfreezes at step 0: the same numbers as the plain chain."""
     _, plain, _ = course(3)
     _, opened, _ = course(3, unfreeze=(r".*=0",))
     jax.tree.map(np.testing.assert_array_equal, plain, opened)
 
 
 def test_the_average_follows_the_weights_that_there_are() -> None:
-    """Decay that is held back does not leak into the averaged weights."""
+    """Suppressed decay does not affect the averaged weights."""
     _, params, state = course(1, unfreeze_every=5, ema_decay=0.5, weight_decay=0.5)
     average = ema_params(state)
     assert average is not None
