@@ -207,8 +207,8 @@ def resolve(cfg: ConfigDict) -> None:
     """Makes what a run would train, by shapes alone; once for runs that differ in their text, length or hardware."""
     cfg = copy_config(cfg)
     cfg.platform, cfg.model.unroll = "any", 1
-    kept = {"model", "generator", "objective", "optimizer", "mesh"}
-    values = {key: value for key, value in flatten(cfg).items() if key.partition(".")[0] in kept}
+    remaining = {"model", "generator", "objective", "optimizer", "mesh"}
+    values = {key: value for key, value in flatten(cfg).items() if key.partition(".")[0] in remaining}
     key = repr((values, cfg.data.vocab_size, cfg.data.seq_len, cfg.data.example_format, cfg.data.packing))
     if key not in RESOLVED and not objective_class(cfg.objective.name).uses_teacher:
         build.make_experiment(cfg, placeholder_vocabulary(cfg.data.vocab_size)).abstract_state()

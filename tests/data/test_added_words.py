@@ -88,13 +88,13 @@ def test_words_that_cannot_be_tokens() -> None:
         add_words(llama, ["Ж🙂"])
     with pytest.raises(UserError, match="would not become one token"):
         add_words(bert, ["x" * 101])
-    found = add_words(bert, ["Novelty", "novelty", "the"])
-    assert (found.added, found.known, found.tokens) == (["Novelty"], ["the"], 1)
+    result = add_words(bert, ["Novelty", "novelty", "the"])
+    assert (result.added, result.known, result.tokens) == (["Novelty"], ["the"], 1)
 
 
 def test_frequent_words_that_are_split_are_candidates() -> None:
     text = ["The novelty, the THE the of", "a Novelty 2024 covid_x zebra's Novelty"]
     bert = trained("bert", "wordpiece")
-    found = split_words(text, bert, 9)
-    assert found[0] == "novelty" and {"the", "2024"}.isdisjoint(found) and split_words(text, bert, 1) == ["novelty"]
-    assert set(add_words(bert, found).added) == set(found)
+    result = split_words(text, bert, 9)
+    assert result[0] == "novelty" and {"the", "2024"}.isdisjoint(result) and split_words(text, bert, 1) == ["novelty"]
+    assert set(add_words(bert, result).added) == set(result)
