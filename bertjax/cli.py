@@ -21,6 +21,7 @@ from bertjax.commands import (
     config,
     configs,
     embed,
+    env,
     eval_minimal_pairs,
     eval_sts,
     evaluate,
@@ -49,7 +50,7 @@ COMMANDS: tuple[ModuleType, ...] = (
     *(configs, config, tokenizer, prepare, inspect_data, pretrain, finetune, lr_find),
     *(evaluate, export, report, compare),
     *(predict, pseudo_label, fill_mask, embed, eval_sts, eval_minimal_pairs),
-    *(benchmark, compile, parity),
+    *(benchmark, compile, parity, env),
 )
 """The commands in the order of `bertjax --help`: training, runs, inference, measurement."""
 CONFIG_HELP = "name of `bertjax configs`, such as bert:base, or PATH.py[:ARGUMENT], which is executed"

@@ -1,10 +1,11 @@
-"""`bertjax configs`: every config with what it needs, at any width."""
+"""`bertjax configs`: every config with what it needs, at any width; and `bertjax env`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import jax
 import pytest
 
 from bertjax.cli import main
@@ -53,3 +54,13 @@ def test_one_config(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypa
     assert printed(capsys, str(part)).startswith("My run.\n")
     assert main(["configs", "bert:bse"]) == 2 and "did you mean 'base'?" in capsys.readouterr().err
     assert main(["configs", "bret"]) == 2 and "did you mean bert?" in capsys.readouterr().err
+
+
+def test_env_has_versions_settings_and_devices(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    assert main(["env"]) == 0
+    facts = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert (facts["jax"], facts["NCCL_DEBUG"]) == (jax.__version__, "INFO")
+    assert facts["devices"].strip() == f"{jax.device_count()} x cpu (cpu)"
