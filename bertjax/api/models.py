@@ -98,7 +98,9 @@ def predict(
         inputs: Texts, pairs of texts, lists of words, pairs of question and context, or dicts with the fields of a
             .jsonl file; or files as `pathlib.Path`, one or several.
         kind: Task, for a model with the heads of several.
-        text_column, pair_column, id_column: Columns of files; as finetuned by default.
+        text_column: Column of the texts in files; as finetuned by default.
+        pair_column: Column of second texts.
+        id_column: Column of names of examples.
         header: Whether the first line of .tsv and .csv files names the columns.
         max_length: Tokens per example; as finetuned by default.
         allow_no_answer: Whether questions may have no answer.

@@ -163,7 +163,9 @@ class Encoder(nnx.Module):
         """Returns the attention contexts of global (False) and of local layers (True), where there are any.
 
         Args:
-            segment_ids, position_ids, token_type_ids: as in `types.Batch`.
+            segment_ids: as in `types.Batch`.
+            position_ids: as there.
+            token_type_ids: as there.
             key: of the dropout of relative attention's sinusoids; None = no dropout.
         """
         kinds = {self.config.is_local(layer) for layer in range(self.config.num_layers)}

@@ -16,13 +16,20 @@ PROTOCOLS = {
 
 def public_names() -> str:
     """Returns a directive of mkdocstrings for every name of `bertjax.__all__`."""
-    values = {name: getattr(bertjax, name) for name in bertjax.__all__ if not name.startswith("__")}
-    return "\n\n".join(_directive(_path(value)) for value in values.values())
+    return "\n\n".join(map(_directive, _public_paths()))
 
 
 def protocols() -> str:
-    """Returns the directives of the protocols by heading."""
-    return "\n\n".join(f"## {title}\n\n" + "\n\n".join(map(_directive, paths)) for title, paths in PROTOCOLS.items())
+    """Returns the directives of the protocols by heading; those of public names are links."""
+    public, parts = _public_paths(), []
+    for title, paths in PROTOCOLS.items():
+        named = (f"[`{path}`][{path}]" if path in public else _directive(path) for path in paths)
+        parts.append(f"## {title}\n\n" + "\n\n".join(named))
+    return "\n\n".join(parts)
+
+
+def _public_paths() -> list[str]:
+    return [_path(getattr(bertjax, name)) for name in bertjax.__all__ if not name.startswith("__")]
 
 
 def _path(value: object) -> str:
