@@ -51,7 +51,7 @@ def test_every_preset_has_a_source() -> None:
     assert [name for name in PRESETS if not any(re.match(pattern, name) for pattern, *_ in SOURCES)] == []
 
 
-def test_metrics_are_told_apart() -> None:
+def test_metrics_are_distinguished() -> None:
     assert undescribed(["step", "eval/mlm_loss", "eval/wiki/pair_accuracy", "train/grad_norm", "eval/f1"]) == []
     assert undescribed(["train/mlm_speed", "eval/loss_scale"]) == ["train/mlm_speed", "eval/loss_scale"]
 

@@ -95,7 +95,7 @@ def test_every_command_and_key_is_known(tmp_path: Path, monkeypatch: pytest.Monk
     assert named == {"pretrain", "finetune", "fill-mask", "predict"}
 
 
-def test_outputs_are_clean_and_name_no_place() -> None:
+def test_outputs_are_clean_and_name_no_path() -> None:
     assert len(OUTPUTS) > 8
     assert all((output["output_type"], output["name"]) == ("stream", "stdout") for output in OUTPUTS)
     printed = ["".join(output["text"]) for output in OUTPUTS]

@@ -102,7 +102,7 @@ def test_attention_takes_seven_matmuls(totals: dict[str, tuple[int, float, int]]
 
 
 def test_slices_count_what_they_touch_as_often_as_they_run(totals: dict[str, tuple[int, float, int]]) -> None:
-    """A slice of a stack is read and written, and so is an update of the stack; neither moves the whole stack."""
+    """A slice of a stack is read or written where it is; the whole stack does not move."""
     count, seconds, size = totals["other"]
     matrix, indices = 4 * 1024 * 1024, 4 + 4
     body = 4 * matrix + indices
@@ -143,7 +143,7 @@ def test_a_mesh_of_absent_gpus_is_cuda() -> None:
 
 
 @pytest.mark.skipif(HAS_PLUGIN, reason="the plugin is here")
-def test_without_the_plugin_the_way_to_it_is_told() -> None:
+def test_without_the_plugin_the_message_names_it() -> None:
     with pytest.raises(UserError, match=r"pip install 'bertjax\[compile-gpu\]'"):
         gpu_devices("h100")
 

@@ -63,7 +63,7 @@ def test_virtual_devices_are_those_of_this_process() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu is here")
-def test_without_libtpu_the_way_to_it_is_told() -> None:
+def test_without_libtpu_the_message_names_it() -> None:
     with pytest.raises(UserError, match=r"pip install 'bertjax\[compile-tpu\]'"):
         tpu_devices("v5e-16")
 

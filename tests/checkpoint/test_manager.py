@@ -177,7 +177,7 @@ def test_every_flipped_bit_is_seen(tmp_path: Path) -> None:
     assert checkpoints.restore(target, 2) is not None
 
 
-def test_orbax_notes_beside_the_data_do_not_matter(tmp_path: Path) -> None:
+def test_orbax_notes_next_to_the_data_do_not_matter(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, (1,))
     notes = [p for p in (tmp_path / "1").iterdir() if p.is_file() and p.name != MANIFEST]
     assert notes
@@ -308,7 +308,9 @@ def test_the_error_of_a_background_save_surfaces_and_the_next_save_works(
     assert [p.name for p in tmp_path.iterdir()] == ["4"]
 
 
-def test_a_deleted_directory_is_not_said_to_hold_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_directory_is_not_reported_to_hold_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoints = saved(tmp_path / "checkpoints", (1,))
 
     def delete(*_: Any) -> None:
@@ -321,7 +323,7 @@ def test_a_deleted_directory_is_not_said_to_hold_checkpoints(tmp_path: Path, mon
         checkpoints.wait()
 
 
-def test_an_error_that_was_told_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reported_error_is_not_reported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P13: when a run fails, it waits for its checkpoints once more; a second error must not replace the first."""
     checkpoints = saved(tmp_path, (1,))
 

@@ -11,9 +11,9 @@ from lab import Lab
 QUICK = ("--repeats", "2", "--steps", "3", "--warmup", "1")
 
 
-def test_the_figures_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lab.run("benchmark", *QUICK, "--out", tmp_path / "figures.json", "--config.data.packing=best_fit") == 0
-    result, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
+def test_the_metrics_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lab.run("benchmark", *QUICK, "--out", tmp_path / "metrics.json", "--config.data.packing=best_fit") == 0
+    result, printed = json.loads((tmp_path / "metrics.json").read_text()), capsys.readouterr().out
     step, speed = result["seconds_per_step"], result["tokens_per_second"]
     assert 0.0 < step["low"] <= step["median"] <= step["high"] and result["repeats"] == 2
     real = 8 * 32 * (1.0 - result["padding"])
@@ -33,10 +33,10 @@ def test_the_figures_of_a_step(lab: Lab, tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.long
 @pytest.mark.parametrize("example_format", ["block", "nsp_pairs"])
 def test_a_peer_in_turns(lab: Lab, tmp_path: Path, example_format: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = (*QUICK, "--baseline", "hf", "--no-compile", "--out", tmp_path / "figures.json")
+    arguments = (*QUICK, "--baseline", "hf", "--no-compile", "--out", tmp_path / "metrics.json")
     arguments += (f"--config.data.example_format={example_format}",)
     assert lab.run("benchmark", *arguments) == 0
-    result, printed = json.loads((tmp_path / "figures.json").read_text()), capsys.readouterr().out
+    result, printed = json.loads((tmp_path / "metrics.json").read_text()), capsys.readouterr().out
     peer = result["baseline"]
     assert set(peer["trials"]) == {"float32, eager", "bfloat16 autocast, eager"}
     assert isinstance(peer["trials"]["float32, eager"], float) and peer["attention"] == "sdpa"

@@ -74,7 +74,7 @@ def test_dry_run_tells_epochs_once_prepared(lab: Lab, finished: Finished, capsys
     assert " of " in next(line for line in capsys.readouterr().out.splitlines() if line.startswith("epochs"))
 
 
-def test_evaluate_repeats_the_last_figures(lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_repeats_the_last_metrics(lab: Lab, finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
     assert lab.run("evaluate", "--workdir", finished.workdir) == 0
     printed = capsys.readouterr().out.strip()
     shown = next(line for line in finished.printed.splitlines() if line.startswith("eval at step 8"))
@@ -124,7 +124,7 @@ def test_added_words_begin_as_their_old_tokens(
         np.testing.assert_allclose(new[len(old) :], [old[each].mean(axis=0) for each in ids], atol=1e-6)
 
 
-def test_a_given_tokenizer_is_used(lab: Lab, finished: Finished, tmp_path: Path) -> None:
+def test_a_tokenizer_of_the_config_is_used(lab: Lab, finished: Finished, tmp_path: Path) -> None:
     inputs = finished.workdir / "export" / "vocab.txt"
     arguments = ["--config.train.num_steps=1", f"--config.data.tokenizer={inputs}"]
     assert lab.run("pretrain", "--workdir", tmp_path / "run", *arguments) == 0

@@ -23,7 +23,7 @@ def run(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_virtual_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "figures.json"
+    out = tmp_path / "metrics.json"
     mesh = ["--config.mesh.data=4", "--config.mesh.fsdp=2"]
     assert run("--devices", "8", "--out", str(out), *mesh, monkeypatch=monkeypatch) == 0
     output = capsys.readouterr().out
@@ -45,7 +45,7 @@ def test_virtual_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
         (["--topology", "b300"], "is not known"),
         (["--devices", "99"], "jax has started with 8 devices"),
         (["--devices", "8", "--config.mesh.data=4", "--config.mesh.fsdp=4"], "needs 16 devices"),
-        (["--devices", "8", "--out", "/nowhere/figures.json"], "/nowhere does not exist"),
+        (["--devices", "8", "--out", "/nowhere/metrics.json"], "/nowhere does not exist"),
         (["--devices", "8", "--config.objective.name=distillation"], "distill"),
     ],
 )
@@ -61,7 +61,7 @@ def test_what_cannot_be_is_one_line(
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 def test_a_slice_of_tpus(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention uses the TPU's kernel although this machine has no TPU, and products are bfloat16."""
-    out = tmp_path / "figures.json"
+    out = tmp_path / "metrics.json"
     rows = ["--config.train.batch_size=32", "--config.train.dropout_prng=rbg", "--config.data.seq_len=128"]
     rows += ["--config.model.max_position_embeddings=128"]
     assert run("--topology", "v5e-16", "--out", str(out), *rows, monkeypatch=monkeypatch) == 0

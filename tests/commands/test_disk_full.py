@@ -149,14 +149,14 @@ def test_a_disk_that_is_full_from_the_beginning(
     assert digest(workdir) == digest(finished.workdir)
 
 
-def test_no_room_for_the_prepared_text_or_the_export(
+def test_a_disk_too_full_for_the_prepared_text_or_the_export(
     lab: Lab, finished: Finished, disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """P13: the text cache and the export are often on other disks."""
     if not disk.mounted:
         pytest.skip("no tmpfs may be mounted here")
     cache = disk.folder / "cache"
-    assert lab.run("tokenizer", "--out", tmp_path / "pieces", f"--config.data.cache_dir={cache}") == 0
+    assert lab.run("tokenizer", "--out", tmp_path / "tokenizer", f"--config.data.cache_dir={cache}") == 0
     disk.fill()
     text = ["--config.data.workers=1", f"--config.data.cache_dir={cache}", "--workdir", tmp_path / "run"]
     capsys.readouterr()
@@ -180,7 +180,7 @@ def test_no_room_for_the_prepared_text_or_the_export(
     assert digest(workdir) == digest(finished.workdir)
 
 
-def test_figures_that_find_no_room_are_an_error_and_closing_is_none(tmp_path: Path, short_files: None) -> None:
+def test_metrics_on_a_full_disk_are_an_error_and_closing_is_none(tmp_path: Path, short_files: None) -> None:
     """P13: a writer with a separate thread would be waited for without end."""
     for writer in (JsonlLog(tmp_path / "metrics.jsonl", 0), TensorBoardWriter(tmp_path / "events", 0)):
         with pytest.raises(OSError, match="too large"):

@@ -83,7 +83,7 @@ def test_any_value_of_a_key_is_of_its_type_or_explained(value: Any) -> None:
 @given(BYTES)
 @example(LINES[0] + LINES[2])
 @example(BOMBS[0])
-def test_figures(raw: bytes) -> None:
+def test_damaged_metrics(raw: bytes) -> None:
     """Metrics of a process that was killed in the middle of a line, and of a disk that lost some lines."""
     result = explained("metrics.jsonl", raw, lambda folder: metrics_at(folder, 3))
     assert result is not None and all(key.startswith("eval/") for key in result)

@@ -84,7 +84,7 @@ def outputs(config: EncoderConfig, params: Params, ids: np.ndarray) -> tuple[np.
     return np.asarray(out.last_hidden_state), np.asarray(out.mlm_logits)
 
 
-def test_text_of_shared_pieces_is_read_as_before(source: SourceModel, tmp_path: Path) -> None:
+def test_text_of_shared_tokens_is_read_as_before(source: SourceModel, tmp_path: Path) -> None:
     """The new vocabulary has the old tokens in another order, with others between them."""
     tokens = [*TOKENS[:5], "dead", *reversed(TOKENS[5:]), "##bed", "face"]
     new = wordpiece(tmp_path, tokens)
@@ -120,7 +120,7 @@ def test_a_tiled_table_leaves_short_rows_as_they_were(source: SourceModel) -> No
     assert np.array_equal(new[[0, 29]], old[[0, 11]]) and not np.allclose(new[1], old[1])
 
 
-def test_positions_behind_an_offset_and_of_the_decoder(tmp_path: Path) -> None:
+def test_positions_after_an_offset_and_of_the_decoder(tmp_path: Path) -> None:
     heads = ("mlm",)
     offset = dataclasses.replace(SMALL, position_offset=2)
     decoder = dataclasses.replace(SMALL, position_embedding="none", enhanced_decoder=True)
@@ -174,7 +174,7 @@ def test_weights_that_would_mean_something_else_are_refused(field: str, value: o
     assert "\n" not in str(caught.value)
 
 
-def test_what_may_change_is_said() -> None:
+def test_allowed_changes_are_reported() -> None:
     changed = dataclasses.replace(SMALL, causal=True, layer_norm_eps=1e-5, hidden_dropout=0.5, vocab_size=99)
     assert architecture_changes(Path("there"), SMALL, changed) == [
         "causal False there, True here",
@@ -228,7 +228,7 @@ def only_evaluated(run: RunContext, state: TrainState) -> tuple[TrainState, dict
     return state, metrics
 
 
-def test_other_pieces_other_length_other_objective(
+def test_other_vocabulary_other_length_other_objective(
     lab: Lab, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Masked words and pairs of WordPiece in 32 tokens, then masked words alone of byte-level BPE in 80."""

@@ -175,7 +175,7 @@ def test_bad_input_is_one_line(
     assert run(*[str(export) if argument == "EXPORT" else argument for argument in arguments]) == 2
     output = capsys.readouterr().err
     assert message in output and output.count("\n") == 1, output
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files), "nothing is left behind"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files), "no temporary files remain"
 
 
 def test_no_sentence_at_all(export: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

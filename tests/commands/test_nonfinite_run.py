@@ -96,7 +96,7 @@ def test_a_batch_without_a_loss_is_skipped_or_gone_round(
         ("--xla_gpu_deterministic_ops", True),
     ],
 )
-def test_a_gpu_is_deterministic_only_if_xla_is_told(
+def test_a_gpu_is_deterministic_only_with_the_flag_of_xla(
     monkeypatch: pytest.MonkeyPatch, lab: Lab, flags: str, right: bool
 ) -> None:
     """P7: a run that cannot be deterministic does not start."""

@@ -99,7 +99,7 @@ def test_all_forms_of_input_say_the_same(
     assert len({record["score"] for record in first}) == 4
 
 
-def test_figures_against_labels_and_an_order_over_files(classifier: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_metrics_against_labels_and_an_order_over_files(classifier: Path, tmp_path: Path, capsys: Capture) -> None:
     texts = sentences(30, 3)
     out = tmp_path / "out.jsonl"
     (tmp_path / "a.txt").write_text("\n".join(texts))

@@ -34,7 +34,7 @@ def dirty(lab: Lab, tmp_path: Path) -> list[str]:
     return [f"--config.data.{key}={value}" for key, value in keys.items()]
 
 
-def test_what_is_left_out_is_told(lab: Lab, dirty: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_omissions_are_reported(lab: Lab, dirty: list[str], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """P28: each kind of bad input is counted, on the terminal and in the prepared folder."""
     output = [
         "1 documents left out, whose text came before (data.deduplicate)",

@@ -120,12 +120,12 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(
 
 
 @pytest.mark.long
-def test_pieces_of_several_updates_are_the_same_run_stopped_or_not(
+def test_groups_of_several_steps_are_the_same_run_stopped_or_not(
     lab: Lab, finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`train.steps_per_dispatch`: the loss of every step, bit-exact also across a crash within a group of steps."""
     arguments = ["--config.train.steps_per_dispatch=2", "--config.checkpoint.interval_steps=4"]
-    whole, stopped = lab.folder / "pieces", lab.folder / "pieces-stopped"
+    whole, stopped = lab.folder / "groups", lab.folder / "groups-stopped"
     assert lab.run("pretrain", "--workdir", whole, *arguments) == 0
     with monkeypatch.context() as patch, pytest.raises(Crash):
         crash_after(patch, 6)
@@ -191,7 +191,7 @@ def test_a_work_directory_in_use_is_refused_with_its_holder(
     assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()} == before
 
 
-def test_more_steps_are_allowed_and_the_schedule_is_told(
+def test_more_steps_are_allowed_and_the_schedule_is_reported(
     lab: Lab, finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workdir = tmp_path / "longer"

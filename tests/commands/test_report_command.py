@@ -119,4 +119,4 @@ def test_runs_side_by_side(finished: Finished, tmp_path: Path, capsys: pytest.Ca
     assert [row[:2] for row in rows] == [["finished", "A"], ["old", "A"]]
     assert rows[0][2:] == rows[1][2:], "what an old run cost is worked out"
     assert "skipping" in printed and "notes: it has no config.json" in printed and out.exists()
-    assert not (tmp_path / "old" / "probes.jsonl").exists(), "comparing writes nothing into work folders"
+    assert not (tmp_path / "old" / "probes.jsonl").exists(), "comparing writes nothing into work directories"

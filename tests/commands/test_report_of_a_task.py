@@ -36,7 +36,7 @@ def get_config():
 """
 
 
-def test_what_an_evaluation_told_is_what_the_report_shows() -> None:
+def test_the_report_shows_what_an_evaluation_printed() -> None:
     report = ReportWriter()
     assert report.task_probes() == []
     of = classification_scores([0, 1, 1, 1], [0, 0, 1, 1], ("animal", "thing"))
@@ -47,7 +47,7 @@ def test_what_an_evaluation_told_is_what_the_report_shows() -> None:
     assert second["rows"][1] == {"label": "thing", "precision": 1.0, "recall": 2 / 3, "f1": 0.8, "support": 3}
 
 
-def test_the_chosen_weights_stand_beside_the_last_ones(tmp_path: Path) -> None:
+def test_the_chosen_weights_are_next_to_the_last_ones(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     report = ReportWriter()
     of = classification_scores([0, 1, 1, 1], [0, 0, 1, 1], ("animal", "thing"))
@@ -64,7 +64,7 @@ def test_the_chosen_weights_stand_beside_the_last_ones(tmp_path: Path) -> None:
     assert "Confusion of the weights taken, step 20" in text
 
 
-def test_seeds_are_told_to_the_reports_of_all(tmp_path: Path) -> None:
+def test_every_report_names_all_seeds(tmp_path: Path) -> None:
     folders = {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}
     for folder in folders.values():
         folder.mkdir()

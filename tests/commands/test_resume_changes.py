@@ -80,7 +80,7 @@ def test_every_key_that_may_change_is_a_key() -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_every_change_of_one_key_is_allowed_and_told_or_refused_by_name(key: str, workdir: Path) -> None:
+def test_every_change_of_one_key_is_reported_or_refused_by_name(key: str, workdir: Path) -> None:
     """P29; and P15 for a checkpoint that was copied into the folder."""
     cfg = changed(key)
     now, meta = flatten(cfg), {"config": KEYS}
@@ -99,7 +99,7 @@ def test_every_change_of_one_key_is_allowed_and_told_or_refused_by_name(key: str
         require_same_run(workdir, 3, meta, cfg)
 
 
-def test_nothing_changed_is_nothing_told(workdir: Path) -> None:
+def test_without_a_change_nothing_is_reported(workdir: Path) -> None:
     assert changed_keys(workdir, base_config()) == []
 
 

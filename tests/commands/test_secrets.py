@@ -41,7 +41,7 @@ def test_no_file_of_a_run_holds_the_environment(
 
 
 @pytest.mark.long
-def test_no_report_of_a_fault_holds_the_environment(
+def test_no_report_of_an_error_holds_the_environment(
     lab: Lab,
     tmp_path: Path,
     canary: None,

@@ -132,7 +132,9 @@ def test_another_teacher_cannot_take_over(lab: Lab, taught: Taught, capsys: pyte
     assert lab.run("pretrain", "--workdir", taught.workdir, *moved) == 0
 
 
-def test_teachers_of_other_pieces_are_refused(lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str]) -> None:
+def test_teachers_of_other_vocabularies_are_refused(
+    lab: Lab, taught: Taught, capsys: pytest.CaptureFixture[str]
+) -> None:
     untokenized = [argument for argument in taught.arguments if "tokenizer" not in argument]
     assert lab.run("pretrain", "--workdir", lab.folder / "x", *untokenized, "--config.data.vocab_size=100") == 2
     assert "has other tokens than data.tokenizer" in capsys.readouterr().err

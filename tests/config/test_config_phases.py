@@ -23,7 +23,7 @@ def table(cfg: ConfigDict) -> list[tuple[int, int, int]]:
     return [(phase.start, phase.cfg.train.batch_size, phase.cfg.data.seq_len) for phase in list_phases(cfg)]
 
 
-def test_without_phases_the_config_is_the_only_stage(cfg: ConfigDict) -> None:
+def test_without_phases_the_config_is_the_only_phase(cfg: ConfigDict) -> None:
     assert table(cfg) == [(0, 64, 512)]
     assert amounts(cfg, 10) == (640, 640 * 512)
 
@@ -65,7 +65,7 @@ def test_a_comma_of_the_command_line_may_part_phases_or_settings(cfg: ConfigDict
     assert list_phases(cfg)[0].cfg.objective.masking.max_predictions == 20
 
 
-def test_phases_that_fill_the_run_leave_nothing_behind_them(cfg: ConfigDict) -> None:
+def test_phases_that_fill_the_run_leave_nothing_after_them(cfg: ConfigDict) -> None:
     cfg.train.phases = ("500:data.seq_len=128", "500:data.seq_len=256")
     assert table(cfg) == [(0, 64, 128), (500, 64, 256)]
 

@@ -179,7 +179,7 @@ def test_a_config_file_is_read_afresh(tmp_path: Path) -> None:
         ("if:", "SyntaxError: invalid syntax"),
     ],
 )
-def test_a_fault_in_a_config_file_is_one_line_with_its_place(tmp_path: Path, body: str, expected: str) -> None:
+def test_an_error_in_a_config_file_is_one_line_with_its_position(tmp_path: Path, body: str, expected: str) -> None:
     spec = config_file(tmp_path, f"{body}\nreturn config")
     number = 3 + len(body.splitlines())
     assert file_refusal(spec).startswith(f"{spec}:{number}: {expected}")

@@ -73,7 +73,7 @@ def test_gigantic_documents_are_cut_and_lose_nothing(
         assert {word for each in result for word in each.split()} == set(text.split())
 
 
-def test_the_lines_behind_a_gigantic_one_have_their_numbers(small: int, tmp_path: Path) -> None:
+def test_the_lines_after_a_gigantic_one_have_their_numbers(small: int, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"first\n" + b"word " * 100 + b"\n" + b"y" * small + b"\nlast \xff\n")
     with pytest.raises(UserError, match=r"a.txt:4: invalid UTF-8 \(byte 0xff at column 6\)"):
         read(f"lines:{tmp_path}/a.txt")

@@ -101,7 +101,7 @@ def test_unknown_forms_are_refused():
         make_format("nsp", corpus_of([9]), seq_len=8, seed=1, special_ids=SPECIAL_IDS)
 
 
-def test_tokenizers_without_the_pieces_of_a_row_are_refused():
+def test_tokenizers_without_the_special_tokens_of_a_row_are_refused():
     special_ids = types.SimpleNamespace(pad_id=PAD, cls_id=CLS, sep_id=-1)
     with pytest.raises(UserError, match="block needs a tokenizer with a sep token"):
         make_format("block", corpus_of([9]), seq_len=8, seed=1, special_ids=special_ids)

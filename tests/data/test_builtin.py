@@ -85,7 +85,7 @@ class A:
         """The method of the class."""
         def g():
             "The inner one."
-    x = "# not a comment"  # one line is no block
+    x = "# not a comment"  # a single line is not a block
 '''
     assert module_texts(source) == [
         "The module does a thing.",

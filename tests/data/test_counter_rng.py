@@ -16,7 +16,7 @@ def test_a_stream_does_not_depend_on_how_it_is_read():
     assert np.array_equal(parts, CounterRng("x").random_bits(10))
 
 
-def test_numbers_are_the_same_for_ever():
+def test_numbers_are_always_the_same():
     """A run resumed with another version of numpy must read the same batches."""
     assert CounterRng("golden", 7).random_bits(2).tolist() == [13534796880091058135, 16918955881845620649]
     assert permutation(8, "golden", 7).tolist() == [2, 5, 7, 4, 3, 0, 6, 1]

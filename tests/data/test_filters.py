@@ -62,7 +62,7 @@ def test_lengths_are_counted_in_characters() -> None:
         ("123 ... !", ("latin",), 0.0),
     ],
 )
-def test_scripts_are_told_by_their_letters(text: str, scripts: tuple[str, ...], share: float) -> None:
+def test_scripts_are_identified_by_their_letters(text: str, scripts: tuple[str, ...], share: float) -> None:
     assert script_share(text, scripts) == pytest.approx(share)
 
 

@@ -66,12 +66,12 @@ def kill_preparations(times: int, folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert not any(temporary.iterdir())
 
 
-def test_a_killed_preparation_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_preparation_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kill_preparations(2, tmp_path, monkeypatch)
 
 
 @pytest.mark.long
-def test_twenty_killed_preparations_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twenty_killed_preparations_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P34."""
     kill_preparations(20, tmp_path, monkeypatch)
 

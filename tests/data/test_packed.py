@@ -173,7 +173,7 @@ def expected():
     return [digest_of(pipeline.batch(cursor)) for cursor in range(200)]
 
 
-def test_packed_batches_are_the_same_for_ever(expected):
+def test_packed_batches_are_always_the_same(expected):
     """P3: a changed digest changes the batches of all runs that are resumed later."""
     assert hashlib.sha256("".join(expected[:100]).encode()).hexdigest()[:16] == "39833e5526356f30"
     assert len(set(expected)) == 200

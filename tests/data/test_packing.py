@@ -53,7 +53,7 @@ def test_rows_are_those_of_best_fit_one_by_one(kind, seq_len, most):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("window", [1, 7, 100, 1000])
-def test_every_example_stands_once_in_rows_that_have_room(kind, window):
+def test_every_example_is_once_in_rows_that_are_not_overfull(kind, window):
     lengths = lengths_of(kind, 900, 50)
     for epoch in range(2):
         plan = plan_packing(lengths, seq_len=50, max_examples=4, window=window, seed=3, epoch=epoch)
@@ -120,7 +120,7 @@ def test_a_plan_is_small(kind):
     assert plan.num_bytes <= 8 * len(lengths) + 8
 
 
-def test_planning_needs_little_beside_the_plan():
+def test_planning_needs_little_memory_besides_the_plan():
     lengths = lengths_of("articles", 1 << 18, 512)
     tracemalloc.start()
     plan_packing(lengths, seq_len=512, max_examples=16, window=1 << 12, seed=0, epoch=0)

@@ -133,7 +133,7 @@ def summary(a_start, a_length, b_start, b_length, label, corpus):
         "A is longer": a_length > b_length,
         "random B from the same document": (document == b_document) * label,
         "sentences in A": np.searchsorted(ends, a_start + a_length) - np.searchsorted(ends, a_start),
-        "place of random B": b_start * label / corpus.num_tokens,
+        "position of random B": b_start * label / corpus.num_tokens,
     }
     return {name: float(values.sum()) for name, values in statistics.items()}
 
@@ -335,7 +335,7 @@ def test_a_failed_plan_is_tried_again(monkeypatch):
     def fail_once(*arguments):
         attempts.append(1)
         if len(attempts) == 1:
-            raise MemoryError("no room")
+            raise MemoryError("no memory")
         return plan_pairs(*arguments)
 
     monkeypatch.setattr(pairs_module, "plan_pairs", fail_once)

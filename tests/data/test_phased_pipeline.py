@@ -34,14 +34,14 @@ def staged() -> PhasedPipeline:
     )
 
 
-def test_a_larger_batch_goes_on_behind_the_smaller_ones(staged: PhasedPipeline) -> None:
+def test_a_larger_batch_continues_after_the_smaller_ones(staged: PhasedPipeline) -> None:
     firsts = [staged.batch(cursor)["input_ids"][:, 0].tolist() for cursor in range(7)]
     assert list(itertools.chain(*firsts[:5])) == list(range(14))
     assert firsts[5:] == [[1000, 1001, 1002], [1003, 1004, 1005]]
     assert staged.sequences_per_epoch == {"all": 100}
 
 
-def test_any_batch_and_any_rows_of_it_can_be_asked_for(staged: PhasedPipeline) -> None:
+def test_any_batch_and_any_rows_of_it_can_be_requested(staged: PhasedPipeline) -> None:
     assert staged.batch(4, slice(1, 3))["input_ids"][:, 0].tolist() == [11, 12]
     with staged.prefetch(2, 6) as batches:
         got = [(cursor, batch["input_ids"][0, 0]) for cursor, batch in batches]

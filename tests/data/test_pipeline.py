@@ -55,7 +55,7 @@ def blocks():
 
 
 @pytest.mark.parametrize("make", [mixed, pairs, blocks])
-def test_a_batch_depends_on_nothing_that_was_asked_before(make):
+def test_a_batch_depends_on_no_earlier_request(make):
     in_order = [make().batch(cursor) for cursor in range(40)]
     pipeline = make()
     for cursor in np.random.default_rng(0).permutation(40):
@@ -67,7 +67,7 @@ GOLDEN = {mixed: "27c33d88b2a168d7", pairs: "3cf257b04758cf38", blocks: "0f5e50c
 
 
 @pytest.mark.parametrize(("make", "golden"), GOLDEN.items())
-def test_batches_are_the_same_for_ever(make, golden):
+def test_batches_are_always_the_same(make, golden):
     """Changed digests change the batches of all runs that are resumed later."""
     pipeline, digest = make(), hashlib.sha256()
     for cursor in (0, 1, 10, 1000):
@@ -77,7 +77,7 @@ def test_batches_are_the_same_for_ever(make, golden):
 
 
 @pytest.mark.parametrize("form", ["nsp_pairs", "sop_pairs", "block", "full_sentences"])
-def test_copies_of_an_example_in_a_batch_are_told_apart(form):
+def test_copies_of_an_example_in_a_batch_are_distinguished(form):
     batch = pipeline_of(source_of(num_documents=3, form=form), batch_size=64).batch(0)
     examples = np.stack([batch["example_ids"][:, 0], batch["example_epochs"][:, 0]])
     assert len(np.unique(examples[0])) < 64 == np.unique(examples, axis=1).shape[1]

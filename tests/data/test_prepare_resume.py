@@ -42,7 +42,7 @@ def dying_after(texts: Iterable[str], count: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("filters", [FilterConfig(), FilterConfig(deduplicate=True, min_chars=60)])
-def test_interrupted_at_any_place_it_ends_as_the_same_files(tmp_path: Path, filters: FilterConfig) -> None:
+def test_interrupted_anywhere_it_ends_as_the_same_files(tmp_path: Path, filters: FilterConfig) -> None:
     texts = documents(120) + documents(40)
     clean = prepare(tmp_path / "clean", texts, filters)
     for count in (3, 45, 77, 100, 140, 159):

@@ -37,7 +37,7 @@ def test_shares_are_the_weights():
     assert (np.abs(halves - 0.25) < 0.08).all()  # shuffled, not one after the other
 
 
-def test_rare_sources_have_a_place():
+def test_rare_sources_occur():
     source, _ = Mixture([1e9, 1], seed=1).locate(np.arange(PERIOD + 1))
     assert np.bincount(source).tolist() == [PERIOD, 1]
 
@@ -67,7 +67,7 @@ def test_epochs_are_laid_end_to_end(lengths, order):
     assert list(zip(*result, strict=True)) == [stream[index] for index in order]
 
 
-def test_lengths_are_asked_for_when_needed():
+def test_lengths_are_requested_when_needed():
     form = Counted([10, 12, 11, 13])
     epochs = EpochStream(form)
     epochs.locate(np.array([9]))

@@ -55,7 +55,7 @@ def test_parse(text: str, kind: str, where: str, field: str | None, weight: floa
         ("text:a.txt@inf", "not inf"),
     ],
 )
-def test_parse_faults(text: str, message: str) -> None:
+def test_parse_errors(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message.replace("?", r"\?")):
         parse_source(text)
 
@@ -197,7 +197,7 @@ def test_jsonl(tmp_path: Path) -> None:
         ("[" * 100_000, "broken JSON"),
     ],
 )
-def test_jsonl_faults_name_the_line(tmp_path: Path, line: str, message: str) -> None:
+def test_jsonl_errors_name_the_line(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "fine"}\n' + line + "\n")
     with pytest.raises(UserError, match=f"{path}:2: .*{message}"):

@@ -66,7 +66,7 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("family", "model"), PAIRS)
-def test_special_pieces_have_the_ids_of_the_family(family: str, model: str) -> None:
+def test_special_tokens_have_the_ids_of_the_family(family: str, model: str) -> None:
     tokenizer, spec = trained(family, model), FAMILIES[family]
     assert tokenizer.size == len(tokenizer.tokens) == (116 if model == "char" else 400)
     assert tuple(tokenizer.tokens[: len(spec.first)]) == spec.first
@@ -385,7 +385,7 @@ def test_a_foreign_sentencepiece_model(tmp_path: Path) -> None:
     assert deberta.lowercase is False
 
 
-def test_faults_are_one_line(tmp_path: Path) -> None:
+def test_errors_are_one_line(tmp_path: Path) -> None:
     good = trained("bert", "wordpiece")
     save_huggingface_tokenizer(good, tmp_path / "good", 64)
     content = json.loads((tmp_path / "good/tokenizer.json").read_text())

@@ -125,13 +125,13 @@ def test_every_integer_of_a_batch_has_a_limit_or_is_an_identity(batch: Batch) ->
 
 @pytest.mark.parametrize("role", ["pad_id", "cls_id", "sep_id"])
 @pytest.mark.parametrize("value", [V, V + 1])
-def test_special_pieces_are_looked_at_before_anything_is_read(role: str, value: int) -> None:
+def test_special_tokens_are_checked_before_anything_is_read(role: str, value: int) -> None:
     special = types.SimpleNamespace(**(vars(IDS) | {role: value}))
     with pytest.raises(UserError, match=rf"the tokenizer's {role} is {value}, but the vocabulary has only 500 tokens"):
         pipeline_of(corpus_of(), special_ids=special)
 
 
-def test_the_piece_behind_a_document_is_looked_at_too() -> None:
+def test_the_token_after_a_document_is_checked_too() -> None:
     with pytest.raises(UserError, match="the tokenizer's end_id is 500"):
         pipeline_of(corpus_of(), "stream", end_id=V)
 

@@ -54,19 +54,19 @@ def test_another_vocabulary_of_the_same_kind(tmp_path: Path) -> None:
     assert (result.matched, result.composed, result.fresh) == (9, 5, 1)
 
 
-def test_equal_pieces_match_themselves(tmp_path: Path) -> None:
+def test_equal_tokens_match_themselves(tmp_path: Path) -> None:
     old = wordpiece(tmp_path, "same", ["a", "b"])
     assert match_tokens(old, old).parts == [[index] for index in range(7)]
 
 
-def test_the_beginning_of_a_word_is_told_in_every_spelling() -> None:
+def test_the_beginning_of_a_word_is_recognized_in_every_spelling() -> None:
     words, byte_pairs, unigram = trained("wordpiece", "bert"), trained("bpe", "roberta"), trained("unigram", "albert")
     for old, opened, inside in ((words, "the", "##s"), (byte_pairs, "Ġthe", "s"), (unigram, "▁the", "s")):
         for new, theirs, within in ((words, "the", "##s"), (byte_pairs, "Ġthe", "s"), (unigram, "▁the", "s")):
             assert named(old, new, theirs) == [opened] and named(old, new, within) == [inside]
 
 
-def test_special_pieces_are_matched_by_their_part() -> None:
+def test_special_tokens_are_matched_by_their_role() -> None:
     bert, roberta = trained("wordpiece", "bert"), trained("bpe", "roberta")
     for new, old, pairs in (
         (roberta, bert, {"<s>": "[CLS]", "</s>": "[SEP]", "<pad>": "[PAD]", "<unk>": "[UNK]", "<mask>": "[MASK]"}),
@@ -106,7 +106,7 @@ def test_a_blank_alone_says_nothing_of_a_word() -> None:
     "old", [("wordpiece", "bert"), ("bpe", "roberta"), ("bpe", "modernbert"), ("unigram", "albert")], ids=str
 )
 @pytest.mark.parametrize("new", [("wordpiece", "electra"), ("bpe", "deberta"), ("unigram", "deberta-v2")], ids=str)
-def test_parts_spell_the_piece(old: tuple[str, str], new: tuple[str, str]) -> None:
+def test_parts_spell_the_token(old: tuple[str, str], new: tuple[str, str]) -> None:
     """The parts of a composed token write the text of the token."""
     before, after = trained(*old), trained(*new)
     result = match_tokens(before, after)

@@ -53,7 +53,7 @@ def test_prose_and_a_memory_that_begins_anew(family: str, model: str, monkeypatc
         same(trained(family, model), line.split(". "))
 
 
-def test_the_library_is_asked_once_for_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_encodes_a_word_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = train_tokenizer([PROSE], model="wordpiece", family="bert", vocab_size=330)
     same(tokenizer, ["one word and one more", "and more and more", "more, (one)"])
     texts = ["more, and (word)", "more"]
@@ -72,7 +72,7 @@ def content(family: str, model: str) -> dict:
     return json.loads(trained(family, model).engine.to_str())
 
 
-def test_only_tokenizers_that_look_at_single_words_are_asked_so() -> None:
+def test_only_tokenizers_that_look_at_single_words_use_the_cache() -> None:
     for family, model in FAMILIES:
         assert has_independent_words(content(family, model)) is (model != "unigram"), family
     bert, roberta = content("bert", "wordpiece"), content("roberta", "bpe")
@@ -86,7 +86,7 @@ def test_only_tokenizers_that_look_at_single_words_are_asked_so() -> None:
     assert not has_independent_words(roberta | {"pre_tokenizer": roberta["pre_tokenizer"] | {"use_regex": False}})
 
 
-def test_byte_pieces_without_a_blank_before_the_first_word() -> None:
+def test_byte_tokens_without_a_space_before_the_first_word() -> None:
     """GPT-2's own files have `add_prefix_space` off: the first word of a text has other tokens than after a space."""
     roberta = content("roberta", "bpe")
     bare = HuggingFaceBackend(

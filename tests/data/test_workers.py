@@ -82,7 +82,7 @@ class Picky:
 
     def encode_flat(self, texts: list[str]) -> object:
         if any("number 33" in text for text in texts):
-            raise RuntimeError("a fault\nof the library")
+            raise RuntimeError("an error\nof the library")
         return tokenizer().encode_flat(texts)
 
 
@@ -90,7 +90,7 @@ def test_a_document_that_cannot_be_tokenised_is_named(tmp_path: Path) -> None:
     texts = [f"Some text, number {number}." for number in range(60)]
     with pytest.raises(UserError, match="document 34 of source toys, which begins 'Some text, number 33") as caught:
         prepare(tmp_path, texts, tokenizer=Picky())
-    assert "RuntimeError: a fault of the library" in str(caught.value) and "\n" not in str(caught.value)
+    assert "RuntimeError: an error of the library" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_worker_that_raises_names_the_document(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ def test_cuts_are_uniform() -> None:
     assert abs(following.mean() - 0.5) < 4.5 * 0.5 / np.sqrt(len(ids))
 
 
-def test_any_row_can_be_asked_for_and_segments_are_redrawn() -> None:
+def test_any_row_can_be_requested_and_segments_are_redrawn() -> None:
     corpus, _, _ = corpus_of()
     form = form_of("segments", corpus, bi_data=True)
     whole = all_rows(form)
@@ -213,7 +213,7 @@ def test_batches_of_a_pipeline_are_rows_of_the_streams(name: str) -> None:
     assert len(held_out) == batches and all((batch["segment_ids"] > 0).all() for batch in held_out)
 
 
-def test_a_tokenizer_without_an_end_piece_ends_documents_by_sep() -> None:
+def test_a_tokenizer_without_an_end_token_ends_documents_by_sep() -> None:
     corpus, text, _ = corpus_of()
     rows = all_rows(form_of("stream", corpus, end_id=-1))["input_ids"]
     np.testing.assert_array_equal(rows[0], np.where(text[:SIZE] == END, SEP, text[:SIZE]))

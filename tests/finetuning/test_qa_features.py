@@ -55,7 +55,7 @@ def expected(family: str, examples: QaExamples) -> dict[str, list[Any]]:
         return_offsets_mapping=True,
     )
     out: dict[str, list[Any]] = {"ids": result["input_ids"], "example": result["overflow_to_sample_mapping"]}
-    out |= {"start": [], "end": [], "place": [], "offsets": []}
+    out |= {"start": [], "end": [], "position": [], "offsets": []}
     for window, example in enumerate(out["example"]):
         context = [i for i, s in enumerate(result.sequence_ids(window)) if s == (0 if context_first else 1)]
         offsets = result["offset_mapping"][window]
@@ -71,7 +71,7 @@ def expected(family: str, examples: QaExamples) -> dict[str, list[Any]]:
                 end = min(i for i in context if offsets[i][1] >= stop)
         out["start"].append(start)
         out["end"].append(end)
-        out["place"].append(context[0] if context else None)
+        out["position"].append(context[0] if context else None)
         out["offsets"].append([offsets[i] for i in context])
     return out
 
@@ -90,7 +90,7 @@ def test_as_transformers(family: str) -> None:
     assert features.example.tolist() == reference["example"]
     assert features.labels["start_labels"].tolist() == reference["start"]
     assert features.labels["end_labels"].tolist() == reference["end"]
-    assert result.context_position.tolist() == reference["place"]
+    assert result.context_position.tolist() == reference["position"]
     for index, offsets in enumerate(reference["offsets"]):
         here = slice(result.first_token[index], result.first_token[index] + result.context_length[index])
         ours = zip(result.contexts.begins[here].tolist(), result.contexts.ends[here].tolist(), strict=True)

@@ -201,7 +201,7 @@ def test_minimal_pairs_refused(good: list, bad: list, groups: list | None, messa
         minimal_pair_scores(good, bad, groups)
 
 
-def test_without_scikit_learn_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_learn_the_message_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(UserError, match=r"pip install scikit-learn"):
         classification_scores([0], [0], ("a", "b"))

@@ -68,7 +68,7 @@ def test_recognised(tags: str, scheme: str) -> None:
     assert recognize_scheme(tags.split(), "plain") == "plain"
 
 
-def test_segmentation_is_kept_and_a_given_scheme_must_hold() -> None:
+def test_segmentation_is_kept_and_an_explicit_scheme_must_hold() -> None:
     assert normalize_tags([["I", "O", "B"]], "auto", ["a:1"]) == ([["I", "O", "B"]], [])
     assert normalize_tags([["I", "O", "B"]], "iob1", ["a:1"])[0] == [["B", "O", "B"]]
     with pytest.raises(UserError, match="a:2: tag 'I-X' is neither O nor B-TYPE nor M-TYPE nor E-TYPE nor S-TYPE"):

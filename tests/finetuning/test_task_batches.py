@@ -122,7 +122,7 @@ def test_shapes_and_types_are_static() -> None:
     assert all(array.dtype == expected.get(name, "int32") for name, array in first.items())
 
 
-def test_order_is_drawn_from_seed_and_epoch_or_given() -> None:
+def test_order_is_drawn_from_seed_and_epoch_or_explicit() -> None:
     features = windows(45)
     one, again, other = (batches(features, seed=seed) for seed in (1, 1, 2))
     assert [one.window_numbers(c).tolist() for c in range(12)] == [again.window_numbers(c).tolist() for c in range(12)]
@@ -250,7 +250,7 @@ def test_what_a_model_says_comes_back() -> None:
     assert np.allclose(by_window[:, 1], features.labels["score_labels"])
 
 
-def test_faults() -> None:
+def test_errors() -> None:
     features = windows(45)
     features.tokens[features.offsets[3] + 1] = VOCAB
     for make in (batches, lambda f: EvalBatches(f, batch_size=4, pad_id=7, vocab_size=VOCAB)):

@@ -90,7 +90,7 @@ def test_globs_are_sorted_and_labels_can_be_left(tmp_path: Path) -> None:
     assert read_examples(config, labelled=False, sources=[f"tsv:{tmp_path}/b.tsv"]).texts == ["b"]  # type: ignore[union-attr]
 
 
-def test_empty_texts_are_told(tmp_path: Path) -> None:
+def test_empty_texts_are_reported(tmp_path: Path) -> None:
     assert texts(tmp_path / "a", "text\tlabel\n \t1\nx\t0\n").notes == ["1 texts are empty"]
 
 
@@ -149,7 +149,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
             require_files(TaskConfig("classification", (f"tsv:{tmp_path}/a",), (f"tsv:{tmp_path}/{where}",)))
 
 
-def test_labels_are_sorted_or_given(tmp_path: Path) -> None:
+def test_labels_are_sorted_or_explicit(tmp_path: Path) -> None:
     def names(values: list[str], **options: Any) -> tuple[str, ...]:
         result = texts(tmp_path / "a", "text\tlabel\n" + "".join(f"x\t{value}\n" for value in values))
         return collect_labels(TaskConfig("classification", ("tsv:a",), **options), result)

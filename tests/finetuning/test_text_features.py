@@ -75,7 +75,7 @@ def test_as_transformers(family: str, cut: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "xlnet"])
-def test_special_pieces_in_a_text(family: str) -> None:
+def test_special_tokens_in_a_text(family: str) -> None:
     tokenizer = trained(family)
     text = f"The cat {tokenizer.tokens[tokenizer.sep_id]} sat{tokenizer.tokens[tokenizer.mask_id]}"
     result = text_data(config(), examples([text]), tokenizer, ())

@@ -62,7 +62,7 @@ def test_words_look_as_they_do_in_a_text(family: str) -> None:
     assert lengths.sum() == len(ids)
 
 
-def test_a_blank_goes_before_words_of_byte_level_pieces() -> None:
+def test_a_space_goes_before_words_of_byte_level_tokens() -> None:
     """RoBERTa's released files add no space, so that words without one would be continuations of others."""
     from tokenizers import pre_tokenizers
 

@@ -152,7 +152,7 @@ def test_what_asks_for_code_is_refused(folder: Path, changes: dict[str, Any], wo
         {"torch_dtype": "strangers_module", "use_kernels": True},
     ],
 )
-def test_names_of_other_places_are_not_looked_up(folder: Path, changes: dict[str, Any]) -> None:
+def test_names_of_other_repositories_are_not_looked_up(folder: Path, changes: dict[str, Any]) -> None:
     """They do not affect the numbers of a model: it is read from its files alone."""
     edit(folder / "config.json", **changes)
     jax.tree.map(np.testing.assert_array_equal, load_pretrained(folder).params, load_pretrained(folder).params)

@@ -177,7 +177,7 @@ def test_tensors_that_do_not_fit(folder: Path, change: Callable[[dict[str, np.nd
     refused(folder, message)
 
 
-def test_many_faults_make_one_short_line(folder: Path) -> None:
+def test_many_errors_make_one_short_line(folder: Path) -> None:
     write(folder, {"bert.odd.weight": np.zeros(1, "f4")})
     refused(folder, r"missing: .* and \d+ more; unexpected: bert.odd.weight")
 

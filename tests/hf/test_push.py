@@ -67,7 +67,7 @@ def test_public_and_of_an_organisation(folder: Path) -> None:
     assert hub.calls[0] == ("analytics/engine", {"private": False, "exist_ok": False})
 
 
-def test_an_existing_repository_is_replaced_only_when_asked(folder: Path) -> None:
+def test_an_existing_repository_is_replaced_only_on_request(folder: Path) -> None:
     hub = FakeHub(existing=("ada/engine",))
     with pytest.raises(UserError, match="exists on the Hub"):
         push_to_hub(folder, "ada/engine", api=hub)

@@ -309,7 +309,7 @@ def test_tokenizer_files_travel_byte_for_byte(tmp_path: Path, monkeypatch: pytes
     model.save_pretrained(tmp_path / "again", overwrite=True)  # even over its source folder
 
 
-def test_what_transformers_needs_or_leaves_out_is_said_on_one_line() -> None:
+def test_what_transformers_needs_or_leaves_out_is_one_line() -> None:
     small = {"vocab_size": 9, "hidden_size": 8, "num_layers": 1, "num_heads": 2, "intermediate_size": 4}
     assert plan_export(EncoderConfig(**small), ("pooler", "mlm", "pair")).limitation == ""
     no_class = plan_export(EncoderConfig(**small, norm_placement="pre"), ("mlm",))

@@ -90,7 +90,7 @@ def test_every_field_of_heads_has_its_readers() -> None:
 # -- side files --------------------------------------------------------------------------------------------------------
 
 
-def test_a_head_without_a_class_lies_beside_and_comes_back(folder: Path) -> None:
+def test_a_head_without_a_class_is_restored_from_a_side_file(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [
         "README.md",
         "bertjax.json",
@@ -275,7 +275,7 @@ def test_what_bert_cannot_say_is_never_left_out(changes: dict[str, Any]) -> None
         {"num_groups": None, "position_buckets": 0},
     ],
 )
-def test_what_changes_no_output_is_not_asked_of_bert(changes: dict[str, Any]) -> None:
+def test_bert_ignores_keys_that_change_no_output(changes: dict[str, Any]) -> None:
     plan = plan_export(EncoderConfig(**{**SIZES, **changes}), ("pooler", "mlm"))
     assert plan.family is not None and not plan.has_sidecar
 

@@ -96,7 +96,7 @@ def test_stacks_of_two_letters_offsets_and_fused_parts() -> None:
     np.testing.assert_equal(back, params)
 
 
-def test_faults_of_one_part_of_a_fused_tensor_are_named() -> None:
+def test_errors_of_one_part_of_a_fused_tensor_are_named() -> None:
     params = stacks()
     params["layers"]["key"] = params["layers"]["key"][:, :, :5]
     with pytest.raises(UserError, match=r"misshapen: layers/key \[3, 2, 5\] instead of \[3, 2, 6\]"):

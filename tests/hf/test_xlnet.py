@@ -123,7 +123,7 @@ def one_hot(*positions: int) -> np.ndarray:
         ({"memory": np.zeros((2, B, 4, 14))}, r"expected \[3 layers, 3 sequences"),
     ],
 )
-def test_faults_of_the_inputs_are_named(model: PretrainedModel, more: dict[str, Any], words: str) -> None:
+def test_errors_of_the_inputs_are_named(model: PretrainedModel, more: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         model(**drawn_batch(), **more)
 

@@ -84,7 +84,7 @@ def test_batches_hold_every_text_once_in_few_shapes() -> None:
     shapes = {(len(batch.members), batch.length) for batch in result}
     assert len(shapes) <= 25 and max(length for _, length in shapes) == 300
     padding = 1 - lengths.sum() / sum(len(batch.members) * batch.length for batch in result)
-    assert padding < 0.25, f"{padding:.2f} of all places are padding"
+    assert padding < 0.25, f"{padding:.2f} of all token slots are padding"
     assert all(rows.bit_count() == 1 for rows, _ in shapes), "rows of few numbers, too"
     alone = list(batch_by_length(np.array([5000]), None, 2048))
     assert [(len(batch.members), batch.length) for batch in alone] == [(1, 6144)]

@@ -99,7 +99,7 @@ def test_a_hidden_word_is_never_read() -> None:
         np.testing.assert_array_equal(*result)
 
 
-def test_a_causal_place_predicts_the_next() -> None:
+def test_a_causal_position_predicts_the_next() -> None:
     rows, hidden, positions = drawn()
     model = model_of(CAUSAL)
     words = np.take_along_axis(rows.input_ids, np.minimum(positions + 1, 8), axis=1)

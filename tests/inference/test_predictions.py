@@ -205,7 +205,7 @@ def test_numbers_go_on_over_windows_and_files(tmp_path: Path) -> None:
     assert result[2].examples.locations[0] == f"{tmp_path}/b.jsonl:2"
 
 
-def test_places_of_an_answer_leave_out_the_blanks_around_it() -> None:
+def test_positions_of_an_answer_leave_out_the_spaces_around_it() -> None:
     """For tokenizers whose tokens include the space before a word."""
     answer = PredictedAnswer("q", "cat", [AnswerSpan("", 0, 0, 2.0, 0.7), AnswerSpan("cat", 3, 8, 1.5, 0.3)], -np.inf)
     record = _answer_record(answer, "The cat sat", 1)
@@ -217,7 +217,7 @@ def test_places_of_an_answer_leave_out_the_blanks_around_it() -> None:
 
 
 @pytest.mark.parametrize("trained", [None, TaskConfig("qa", ("jsonl:a",), max_length=384, qa=QaConfig(n_best_size=7))])
-def test_short_windows_leave_room_for_the_context(trained: TaskConfig | None, tmp_path: Path) -> None:
+def test_short_windows_leave_tokens_for_the_context(trained: TaskConfig | None, tmp_path: Path) -> None:
     write_folder(tmp_path, "QuestionAnswering", ("LABEL_0", "LABEL_1"))
     model = load_pretrained(tmp_path)
     short, usual = make_task_config(model, "qa", trained, max_length=40), make_task_config(model, "qa", trained)

@@ -158,7 +158,7 @@ def test_no_gold_example_is_no_agreement() -> None:
     )
 
 
-def test_what_is_told_is_found_again(tmp_path: Path) -> None:
+def test_what_is_written_is_found_again(tmp_path: Path) -> None:
     """Next to a training file, under its name; a file of that name about other labels is ignored."""
     answers = sort_candidates([answer(str(i), "positive" if i % 4 else "negative") for i in range(8)], LABELS)
     result = compute_agreement(answers.candidates, {("0", None): "negative", ("1", None): "negative"}, LABELS, 0.5)

@@ -56,9 +56,7 @@ def test_permissions_are_those_of_the_umask(tmp_path: Path) -> None:
     assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o750
 
 
-def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_instead_of_the_temporary_file_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atomic.secrets, "token_hex", lambda size: "0")
     (tmp_path / "victim").write_text("precious")
     (tmp_path / ".a.0.tmp").symlink_to(tmp_path / "victim")

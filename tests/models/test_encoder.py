@@ -176,9 +176,7 @@ def test_rows_of_nothing_but_padding_stay_finite(
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
-def test_hidden_states_are_collected_only_when_asked_for(
-    small: EncoderConfig, small_params: Params, batch: dict
-) -> None:
+def test_hidden_states_are_collected_only_on_request(small: EncoderConfig, small_params: Params, batch: dict) -> None:
     inputs = [jnp.asarray(batch[name]) for name in NAMES]
 
     @jit

@@ -44,7 +44,7 @@ def test_groups_of_shared_layers_are_scans_of_their_own() -> None:
     assert of(12, num_groups=1) == [ScanRun(0, 12, (GLOBAL,), 0)]
 
 
-def test_a_convolution_cuts_behind_the_first_layer() -> None:
+def test_a_convolution_splits_after_the_first_layer() -> None:
     assert of(24, conv_kernel_size=3) == [ScanRun(0, 1, (GLOBAL,)), ScanRun(1, 23, (GLOBAL,))]
 
 

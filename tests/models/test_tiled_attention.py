@@ -71,7 +71,7 @@ def test_windows_in_blocks_are_tiled_too(monkeypatch: pytest.MonkeyPatch) -> Non
         np.testing.assert_allclose(tiled, other, rtol=0, atol=2e-6)
 
 
-def test_products_read_the_narrow_type_and_slopes_come_back_in_theirs() -> None:
+def test_products_read_the_narrow_type_and_gradients_have_the_wide_one() -> None:
     config = dataclasses.replace(PLAIN, attention_implementation="tiled", compute_dtype="bfloat16")
     run = functools.partial(output_and_gradients, config, True)
     products = [

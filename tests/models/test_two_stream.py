@@ -98,7 +98,7 @@ def test_a_target_sees_what_comes_before_it_in_the_order_and_never_itself(
     assert (np.abs(run(params, changed(batch, 0, free), permutation).targets[0] - base[0]).max(-1) > 1e-5).all()
 
 
-def test_targets_know_their_places(run: Callable, params: Params) -> None:
+def test_targets_know_their_positions(run: Callable, params: Params) -> None:
     batch, permutation = make_batch(), order()
     swapped = permutation | {"targets": permutation["targets"][:, ::-1]}
     np.testing.assert_allclose(

@@ -385,7 +385,7 @@ def test_chunks_change_neither_sums_nor_gradients(monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(whole[0][0], plain, rtol=1e-5)
 
 
-def test_relation_heads_are_pieces_of_all_heads_side_by_side() -> None:
+def test_relation_heads_are_slices_of_the_concatenated_heads() -> None:
     x = jnp.arange(24.0).reshape(1, 1, 3, 8)
     np.testing.assert_array_equal(relation_heads(x, 2)[:, 0, 0], np.arange(24.0).reshape(2, 12))
 

@@ -174,7 +174,7 @@ def test_whole_words_are_hidden_whole(mask_batch: MaskBatch, batches: Callable, 
     assert any_long
 
 
-def test_shares_of_mask_random_and_kept(mask_batch: MaskBatch, batches: Callable, vocabulary: Vocabulary) -> None:
+def test_shares_of_mask_random_and_unchanged(mask_batch: MaskBatch, batches: Callable, vocabulary: Vocabulary) -> None:
     before, after = [], []
     for seed in range(40):
         batch = batches(seed, packed=False)
@@ -190,7 +190,7 @@ def test_shares_of_mask_random_and_kept(mask_batch: MaskBatch, batches: Callable
         assert abs(result - expected) < 4 * np.sqrt(expected * (1 - expected) / len(old))
 
 
-def test_random_pieces_come_from_the_whole_true_vocabulary(
+def test_random_tokens_come_from_the_whole_true_vocabulary(
     mask_batch: MaskBatch, pack: Callable, example: Callable, vocabulary: Vocabulary
 ) -> None:
     rng = np.random.default_rng(0)

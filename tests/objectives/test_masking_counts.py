@@ -68,7 +68,7 @@ def test_every_family_hides_as_its_authors(spec: str, most: int, expected: dict)
     assert config.predictions_limit == most
 
 
-def test_room_is_what_a_run_never_misses() -> None:
+def test_the_capacity_is_never_exceeded() -> None:
     assert (
         default_max_predictions("token", "round", 0.15, 128) == 19
         and default_max_predictions("token", "round", 0.15, 512) == 77
@@ -110,7 +110,7 @@ def test_any_real_token_is_as_likely_as_any_other(vocabulary: Vocabulary, pack: 
             assert_share(hits, 12 * 256, share)
 
 
-def test_robertas_random_pieces_leave_out_the_first_four(vocabulary: Vocabulary, pack: Callable) -> None:
+def test_robertas_random_tokens_leave_out_the_first_four(vocabulary: Vocabulary, pack: Callable) -> None:
     changes = {**ROBERTA, "mask_rate": 0.9, "mask_token_rate": 0.0, "random_token_rate": 1.0, "max_predictions": S}
     drawn = []
     for seed in range(16):
@@ -166,7 +166,7 @@ def test_bernoulli_hides_every_token_for_itself(vocabulary: Vocabulary, pack: Ca
     assert_share(none, 8 * 64, 0.7**3)
 
 
-def test_where_chance_exceeds_the_room_nothing_is_hidden_that_is_not_predicted(
+def test_where_chance_exceeds_the_capacity_every_masked_token_is_predicted(
     vocabulary: Vocabulary, pack: Callable
 ) -> None:
     batch = text_rows(pack, 16, S)

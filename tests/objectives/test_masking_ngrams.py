@@ -186,7 +186,7 @@ def test_debertas_ngrams_are_those_of_the_sequential_rule(
         np.testing.assert_array_equal(result, expected)
 
 
-def test_debertas_windows_hide_a_sixth_and_stop_before_the_end(vocabulary: Vocabulary, pack: Callable) -> None:
+def test_debertas_windows_mask_a_sixth_and_stop_before_the_end(vocabulary: Vocabulary, pack: Callable) -> None:
     """16.7 % of the words until 15 % are reached: on average at 89 % of the text (measured on the authors' code)."""
     single = Vocabulary(**{**vars(vocabulary), "starts_word": np.ones(200, bool)})
     batch = text_rows(pack, 64, 512, 1)

@@ -194,7 +194,7 @@ def test_one_decision_a_span(vocabulary: Vocabulary, batches: Callable) -> None:
         assert_share(count, kinds.sum(), share)
 
 
-def test_random_pieces_are_as_frequent_as_in_the_corpus(vocabulary: Vocabulary, pack: Callable) -> None:
+def test_random_tokens_are_as_frequent_as_in_the_corpus(vocabulary: Vocabulary, pack: Callable) -> None:
     rng = np.random.default_rng(0)
     counts = np.maximum(rng.zipf(1.3, 200).clip(max=5000), 60)
     counts[:5] = 0

@@ -81,7 +81,7 @@ def test_losses_and_gradients_are_those_of_the_examples_alone(recipe: str, vocab
 
 @pytest.mark.parametrize("rate", [0.15, 0.4])
 @pytest.mark.parametrize("seq_len", [64, 128, 512])
-def test_rows_have_room_for_all_predictions_and_for_few_more(rate: float, seq_len: int) -> None:
+def test_rows_have_slots_for_all_predictions_and_few_more(rate: float, seq_len: int) -> None:
     config = MaskingConfig(mask_rate=rate, max_predictions=round(rate * seq_len))
     table, rng, most = num_predictions_by_length(config, seq_len), np.random.default_rng(0), 8
     capacity = max_sequence_predictions(config, seq_len, most)
@@ -94,7 +94,7 @@ def test_rows_have_room_for_all_predictions_and_for_few_more(rate: float, seq_le
 
 
 @pytest.mark.parametrize("count", ["random", "ceil", "bernoulli"])
-def test_the_room_of_random_numbers_grows_with_the_examples_by_one_at_most(count: str) -> None:
+def test_the_number_of_slots_grows_with_the_examples_by_one_at_most(count: str) -> None:
     config = MaskingConfig(mask_rate=0.15, mask_rounding=count, max_predictions=120)
     assert max_sequence_predictions(config, 512, 16) <= 120 + 16
     assert max_sequence_predictions(MaskingConfig(mask_rounding=count, max_predictions=2), 512, 16) == 32

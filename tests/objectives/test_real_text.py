@@ -166,7 +166,7 @@ def test_words_are_chosen_whole(hidden: tuple) -> None:
 
 
 @pytest.mark.parametrize("hidden", ["bert.py:base", "electra.py:base"], indirect=True)
-def test_every_place_is_as_likely_as_another(hidden: tuple) -> None:
+def test_every_position_is_as_likely_as_another(hidden: tuple) -> None:
     """For single tokens; drawing without replacement never varies more than independent draws."""
     _, out, vocabulary = hidden
     chosen, body = chosen_of(out), body_of(out, vocabulary)
@@ -176,7 +176,7 @@ def test_every_place_is_as_likely_as_another(hidden: tuple) -> None:
         assert abs(chosen[:, position].sum() - expected) < 4.5 * np.sqrt(variance) + 1
 
 
-def test_rare_pieces_are_drawn_before_frequent_ones(text: tuple) -> None:
+def test_rare_tokens_are_drawn_before_frequent_ones(text: tuple) -> None:
     """DistilBERT: of two tokens in a row the rarer is drawn first with odds (c / c') ** -0.7."""
     batch, vocabulary = text
     config = masking_of("distilbert.py:base")

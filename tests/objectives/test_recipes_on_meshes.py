@@ -43,7 +43,7 @@ def loss_and_gradients(objective: Objective, params: Params, frozen: Any, batch:
 
 @pytest.mark.long
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_slopes_are_those_of_one_device(recipe: str, vocabulary: Vocabulary) -> None:
+def test_gradients_are_those_of_one_device(recipe: str, vocabulary: Vocabulary) -> None:
     objective, form, frozen = objective_of(recipe, vocabulary, packing="none")
     batch = {name: np.asarray(array)[:8] for name, array in epoch_of(form, "none").items()}
     params = jit(objective.init)(jax.random.key(0))

@@ -155,7 +155,7 @@ def test_labels_compare_and_do_not_ask_what_was_masked(
     assert sums["rtd"].count == objective.counts(hidden)["rtd"] == 18 + 22 + 40 + 31 + 2
 
 
-def test_figures_are_those_of_plain_counting() -> None:
+def test_metrics_are_those_of_plain_counting() -> None:
     logits = jnp.asarray([[2.0, -1.0, 0.5, -3.0, 4.0]])
     replaced_there = jnp.asarray([[True, True, False, False, True]])
     sums = rtd_loss_sums(logits, replaced_there, jnp.asarray([[1, 1, 1, 2, 0]]))

@@ -78,7 +78,7 @@ def test_no_gradient_flows_through_the_words() -> None:
     assert (np.asarray(jax.grad(value)(jax.random.normal(jax.random.key(0), (1, 2, 12)))) == 0.0).all()
 
 
-def test_rows_and_places_are_drawn_for_themselves() -> None:
+def test_rows_and_positions_are_drawn_independently() -> None:
     logits = jax.random.normal(jax.random.key(0), (3, 4, 100)) * 3.0
     noise = jax.random.uniform(jax.random.key(1), (3, 4, 2, 2))
     run: Callable = jit(lambda logits, noise: sample_tokens(logits, noise, 1.0, 100))

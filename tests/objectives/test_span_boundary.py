@@ -77,7 +77,7 @@ def batch(pack: Callable, example: Callable) -> dict[str, np.ndarray]:
     )
 
 
-def test_spans_are_asked_from_their_neighbours(corrupt: Callable, batch: dict) -> None:
+def test_spans_are_predicted_from_their_neighbours(corrupt: Callable, batch: dict) -> None:
     share = 0
     for cursor in range(12):
         hidden = jax.device_get(corrupt(batch, jax.random.key(0), np.int32(cursor)))

@@ -202,7 +202,7 @@ def test_the_axis_below_is_switched(tab: Any, side_by_side: Path) -> None:
     assert tab.run("document.querySelector('#chart-A-mlm-loss .legend').dataset.at") == "FLOPs 25M"
 
 
-def test_a_running_page_reloads_only_when_asked(tab: Any, report: Path) -> None:
+def test_a_running_page_reloads_only_on_request(tab: Any, report: Path) -> None:
     tab.open(report, 1280)
     assert tab.run("document.getElementById('reload').checked") is False
     tab.run("document.getElementById('reload').click()")

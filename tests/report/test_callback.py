@@ -36,7 +36,7 @@ def test_every_evaluation_leaves_a_line_and_a_page(tmp_path: Path) -> None:
     assert "second" in (tmp_path / "report.html").read_text() and printed == []
 
 
-def test_after_a_rollback_steps_are_seen_anew(tmp_path: Path) -> None:
+def test_after_a_rollback_steps_are_seen_again(tmp_path: Path) -> None:
     write_workdir(tmp_path)
     watcher = ReportCallback(tmp_path, 0, dict, probe)
     for step, word in ((50, "a"), (100, "b"), (150, "c"), (100, "d")):
@@ -53,18 +53,20 @@ def test_a_probe_that_fails_is_printed_once_and_the_charts_are_drawn(tmp_path: P
 
     def fails(step: int, _: Any) -> list[Any]:
         calls.append(step)
-        raise MemoryError("no room\nsecond line")
+        raise MemoryError("no memory\nsecond line")
 
     watcher = ReportCallback(tmp_path, 0, dict, fails, printed.append)
     (tmp_path / "report.html").unlink()
     watcher(50, None, {})
     watcher(100, None, {})
-    expected = "warning: probing the model failed (MemoryError: no room); training continues without it (printed once)"
+    expected = (
+        "warning: probing the model failed (MemoryError: no memory); training continues without it (printed once)"
+    )
     assert printed == [expected] and calls == [50]
     assert (tmp_path / "report.html").exists()
 
 
-def test_a_page_that_cannot_be_written_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_cannot_be_written_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_workdir(tmp_path, usual_lines())
     printed: list[str] = []
 
@@ -96,7 +98,7 @@ def test_ctrl_c_is_no_broken_report(tmp_path: Path) -> None:
         watcher(50, None, {})
 
 
-def test_facts_that_cannot_be_told_stop_nobody(tmp_path: Path) -> None:
+def test_facts_that_cannot_be_written_stop_no_run(tmp_path: Path) -> None:
     write_workdir(tmp_path, usual_lines())
     printed: list[str] = []
     watcher = ReportCallback(tmp_path, 0, lambda: {"devices": 1 / 0}, probe, printed.append)

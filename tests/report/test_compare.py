@@ -75,7 +75,7 @@ def test_tokens_are_real_ones_and_flops_those_of_full_rows(tmp_path: Path) -> No
     assert each.minutes == pytest.approx(100 * 0.5 / 60)
 
 
-def test_stages_of_a_run_cost_what_each_costs(tmp_path: Path) -> None:
+def test_phases_of_a_run_cost_what_each_costs(tmp_path: Path) -> None:
     phases = [{"start": 0, "slots": 100, "flops": 1.0}, {"start": 40, "slots": 10, "flops": 5.0}]
     lines = [train_line(step, **{"train/padding": 0.0}) for step in range(20, 101, 20)]
     write_workdir(tmp_path, lines, [{**FACTS, "phases": phases}])
@@ -133,7 +133,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert [line.split()[:2] for line in table.splitlines()[2:5]] == [["mlm-0", "A"], ["mlm-1", "A"], ["x<b>", "B"]]
 
 
-def test_the_table_names_every_loss_and_words_beside_guessing(tmp_path: Path) -> None:
+def test_the_table_names_every_loss_and_words_next_to_guessing(tmp_path: Path) -> None:
     lines = [eval_line(10, 6.0, **{"eval/rtd_loss": 0.4, "eval/rtd_accuracy": 0.8, "eval/news/mlm_loss": 5.0})]
     each = read_compared_run(write_workdir(tmp_path / "a", lines), "a")
     assert "mlm 6.000 (unigram 6.500), rtd 0.400" in compare([each], None)
@@ -195,7 +195,7 @@ def test_scores_of_earlier_shoot_outs_are_read(tmp_path: Path) -> None:
     assert read_compared_run(folder, "a").scores == {"words": 0.7}
 
 
-def test_runs_without_any_figures(tmp_path: Path) -> None:
+def test_runs_without_any_metrics(tmp_path: Path) -> None:
     empty = read_compared_run(write_workdir(tmp_path / "a"), "a")
     bad = read_compared_run(write_workdir(tmp_path / "b", [eval_line(10, float("nan"))]), "b")
     table = compare([empty, bad], tmp_path / "c.html")

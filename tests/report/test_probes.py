@@ -103,7 +103,7 @@ def test_shares_of_every_family_sum_to_one(name: str) -> None:
         assert np.triu(shares, 1).max() == 0, "a causal model looks ahead"
 
 
-def test_layers_of_groups_that_are_not_stored_one_by_one_are_said_to_be_missing() -> None:
+def test_layers_of_groups_that_are_not_stored_one_by_one_are_reported_as_missing() -> None:
     kind, fields = probe_attention(model_of(small("albert-base-v1", inner_layers=2)), Words(), "cats of dogs")
     assert kind == "note" and fields["about"] == "attention" and "inner_layers" in fields["text"]
 
@@ -119,16 +119,14 @@ def test_neighbours_are_the_nearest_by_cosine() -> None:
     table = np.random.default_rng(0).normal(size=(len(VOCABULARY), 4)).astype(np.float32)
     table[6] = 3 * table[5]  # dogs and cats point in one direction
     table[7] = -table[5]
-    table[2] = table[5]  # a special token is no neighbour of any token
+    table[2] = table[5]  # a special token must not be a neighbour
     counts = np.array([0, 0, 9, 9, 9, 5, 7, 1, 50, 60, 3])
     result = probe_neighbors(table, Words(), ("cats", "cats of", "zebra"), counts)
     assert result[0][1]["token"] == "cats" and result[0][1]["near"][0] == ["dogs", 1.0]
     assert result[0][1]["near"][-1] == ["birds", -1.0] and len(result[0][1]["near"]) == 5
-    assert [kind for kind, _ in result] == ["neighbors", "note", "neighbors"], "zebra is the unknown piece"
+    assert [kind for kind, _ in result] == ["neighbors", "note", "neighbors"], "zebra is the unknown token"
     neighbors = [fields["token"] for _, fields in probe_neighbors(table, Words(), (), counts)]
-    assert neighbors == ["dogs", "cats", "houses", "birds"], (
-        "frequent words, neither short ones nor pieces inside words"
-    )
+    assert neighbors == ["dogs", "cats", "houses", "birds"], "frequent words, neither short ones nor continuations"
 
 
 @pytest.mark.parametrize("interval,expected", [(5, [25, 50, 75, 100]), (30, [30, 60, 90, 100]), (0, [100])])
@@ -137,7 +135,7 @@ def test_looks_are_few_and_the_end_is_one(interval: int, expected: list[int]) ->
     assert [step for step in evaluations if is_probe_step(step, interval, 100)] == expected
 
 
-def test_memory_is_told() -> None:
+def test_memory_is_reported() -> None:
     kind, fields = probe_memory()
     assert kind == "memory" and 10**7 < fields["peak_host"] < 10**12
     assert fields.get("host", fields["peak_host"]) <= fields["peak_host"] * 1.05

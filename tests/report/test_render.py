@@ -127,7 +127,7 @@ def test_a_line_that_was_not_finished_is_passed_over(usual: Path) -> None:
     assert "Step 100 of 100, done" in text
 
 
-def test_faults_are_told(tmp_path: Path) -> None:
+def test_errors_are_reported(tmp_path: Path) -> None:
     lines = [train_line(step, **{"train/skipped": step // 5, "train/rollbacks": 1}) for step in range(1, 21)]
     folder = write_workdir(tmp_path, lines)
     (folder / "anomalies").mkdir()
@@ -199,7 +199,7 @@ def test_attention_of_a_wrong_size_is_left_out(tmp_path: Path) -> None:
     assert "why not" in document.text and "attention" in document.ids
 
 
-FIELDS = ("sentence", "tokens", "tokens", "maps", "piece", "near", "labels", "counts", "rows", "text", "about")
+FIELDS = ("sentence", "tokens", "tokens", "maps", "token", "near", "labels", "counts", "rows", "text", "about")
 FIELDS += ("parameters", "phases", "sizes", "host", "set", "devices")
 
 

@@ -30,7 +30,7 @@ def test_ticks_by_hand() -> None:
     assert Scale(5, 8, log=True).ticks(), "less than a decade has ticks, too"
 
 
-def test_places() -> None:
+def test_positions() -> None:
     assert Scale(2, 4).project(np.array([2, 3, 4])).tolist() == [0, SPAN / 2, SPAN]
     positions = Scale(1, 100, log=True).project(np.array([1, 10, 100, 0, -1]))
     assert positions[:3].tolist() == [0, SPAN / 2, SPAN] and np.isnan(positions[3:]).all()
@@ -83,6 +83,6 @@ def test_numbers_as_people_read_them(value: float | None, form: str, written: st
         (-3.0, 1.0, "plain", ["-3", "-2", "-1", "0", "1"]),
     ],
 )
-def test_ticks_are_told_apart(low: float, high: float, form: str, written: list[str]) -> None:
+def test_ticks_are_distinguished(low: float, high: float, form: str, written: list[str]) -> None:
     ticks = linear_ticks(low, high)
     assert Scale(low, high).tick_labels(ticks, form) == written

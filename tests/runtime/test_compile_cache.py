@@ -69,7 +69,7 @@ def test_a_second_start_reads_what_the_first_compiled(tmp_path: Path) -> None:
     assert any(folder.iterdir())
 
 
-def test_a_place_that_jax_was_given_stays(tmp_path: Path) -> None:
+def test_a_directory_set_in_jax_stays(tmp_path: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
     platform.enable_compile_cache(base_config())
     assert jax.config.jax_compilation_cache_dir == str(tmp_path)

@@ -175,7 +175,7 @@ def test_a_silent_first_process_is_noticed_by_the_others(
     assert "process 0 has not answered for" in ends[0][1]
 
 
-def test_alone_nothing_is_asked(tmp_path: Path) -> None:
+def test_a_single_process_requests_nothing(tmp_path: Path) -> None:
     alone = ProcessGroup()
     assert alone.run_on_first("x", lambda: tmp_path) is tmp_path
     assert (alone.agree(15, False), alone.agree(0, True)) == ((15, False), (0, True))

@@ -37,7 +37,7 @@ with join_processes(config):
     if mode == "slow" and index == 1:
         time.sleep(35)
     ones = jax.make_array_from_callback(
-        (2,), NamedSharding(mesh, PartitionSpec("data")), lambda place: jax.numpy.ones(2)[place]
+        (2,), NamedSharding(mesh, PartitionSpec("data")), lambda index: jax.numpy.ones(2)[index]
     )
     total = jax.jit(jax.numpy.sum, out_shardings=NamedSharding(mesh, PartitionSpec()))
     while True:

@@ -161,7 +161,7 @@ def test_a_run_that_skips_and_is_stopped_is_the_run_that_skips(lab: Callable, cr
     assert {record[0]: record[1] for record in ours} == {record[0]: record[1] for record in theirs}
 
 
-def test_rollback_goes_on_behind_the_batch_at_fault(lab: Callable, mesh_of: Callable) -> None:
+def test_rollback_continues_after_the_bad_batch(lab: Callable, mesh_of: Callable) -> None:
     """P23: from the newest checkpoint with other data, the same as a run that skips those batches by its config."""
     run = lab({6: "loss_nan", 13: "spike"})
     state = run.run(on_nonfinite="rollback", log=3)
@@ -187,12 +187,12 @@ def test_rollback_before_any_checkpoint_goes_to_the_start(lab: Callable, mesh_of
     assert [(jump["step"], jump["from_batch"], jump["to_batch"]) for jump in journal] == [(0, 0, 2), (0, 0, 5)]
 
 
-@pytest.mark.parametrize("where", ["drop", "journal", "behind", "later"])
+@pytest.mark.parametrize("where", ["drop", "journal", "after", "later"])
 def test_a_crash_around_a_rollback_changes_nothing(lab: Callable, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """P23: before the journal is written, after it, and after the next checkpoint."""
     poison = {6: "loss_nan", 10: "gradient", 17: "loss_inf"}
     expected = lab(poison).run(num_steps=14, on_nonfinite="rollback", log=3)
-    run, crash_at = lab(poison, "other"), {"behind": -6, "later": 10}.get(where)
+    run, crash_at = lab(poison, "other"), {"after": -6, "later": 10}.get(where)
     with monkeypatch.context() as patch, pytest.raises(Crash):
         if where == "drop":
             patch.setattr(Checkpoints, "delete_after", crash)
@@ -269,7 +269,7 @@ def test_a_spike_is_counted_where_it_may_not(lab: Callable) -> None:
     assert len(meta["losses"]) == 40 and np.isfinite(meta["losses"]).all() and meta["spikes"] == 1
 
 
-def test_losses_of_another_stage_are_forgotten_by_a_resumed_run_too(lab: Callable) -> None:
+def test_losses_of_another_phase_are_forgotten_by_a_resumed_run_too(lab: Callable) -> None:
     """At the very boundary: the resume point must not affect which losses are spikes."""
     stored = []
     for name, crashes in (("run", []), ("other", [9])):

@@ -84,7 +84,7 @@ def parameter_bytes(compiled: CompiledStep) -> int:
 
 @pytest.mark.long
 @both_ways
-def test_along_data_slopes_are_reduced_once(unroll: int) -> None:
+def test_along_data_gradients_are_reduced_once(unroll: int) -> None:
     """A step's bytes are those of the parameters; the tied word table has gradients from two uses.
 
     Where the compiler splits the rows itself, it reduces both gradients before it adds them.

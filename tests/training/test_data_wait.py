@@ -57,7 +57,7 @@ def test_a_loop_that_runs_ahead_of_its_device_loses_nothing() -> None:
     assert seconds < 0.01 and took >= 0.3
 
 
-def test_only_the_time_behind_the_end_of_a_step_counts() -> None:
+def test_only_the_time_after_the_end_of_a_step_counts() -> None:
     seconds, took = waited([0.0, 0.5, 0.5], [0.2, 0.2, None])
     assert 0.1 < seconds <= took - 0.4  # 0.3 twice on an idle machine
     seconds, took = waited([0.3], [0.0])

@@ -59,7 +59,7 @@ class Events(list):
             self.closed = True
 
     def save(self, step: int, state: Any, meta: dict, metrics: dict | None = None) -> None:
-        self.append(f"save {step}" + (" with figures" if metrics else ""))
+        self.append(f"save {step}" + (" with metrics" if metrics else ""))
         assert (int(state.step), meta["config"]) == (step, 1)
         self.saved = step
 
@@ -160,14 +160,14 @@ def steps_of(events: Events, what: str) -> list[int]:
 def test_everything_happens_when_it_is_due(make_run: Callable, events: Events) -> None:
     state, metrics = train(make_run(num_steps=7, log=2, evaluate=3, checkpoint=5), start())
     assert state.step == 7 and steps_of(events, "dispatch") == list(range(1, 8))
-    assert [event for event in events if event.startswith("save")] == ["save 5", "save 7 with figures"]
+    assert [event for event in events if event.startswith("save")] == ["save 5", "save 7 with metrics"]
     assert [steps_of(events[:i], "dispatch")[-1] for i, event in enumerate(events) if event == "evaluate"] == [3, 6, 7]
     assert events.closed and events[-1] == "wait"
     assert metrics == {f"eval/{name}": 2.0 for name in ("loss", "mlm_loss", "mlm_unigram_loss", "mlm_accuracy")}
     assert [step for step, written in events.written.items() if "eval/loss" in written] == [3, 6, 7]
 
 
-def test_figures_are_read_while_the_next_step_runs(make_run: Callable, events: Events) -> None:
+def test_metrics_are_read_while_the_next_step_runs(make_run: Callable, events: Events) -> None:
     train(make_run(num_steps=4, log=1, evaluate=0), start())
     order = [event for event in events if event.split()[0] in ("dispatch", "read")]
     assert order[:6] == ["dispatch 1", "dispatch 2", "read 1", "dispatch 3", "read 2", "dispatch 4"]
@@ -277,7 +277,7 @@ def test_several_held_out_sets_are_printed_one_by_one(
     ("profiled", "begun", "dispatched"),
     [("3:4", 0, (3, 4)), ("1:1", 0, (1,)), ("2:4", 2, (3, 4)), ("5:9", 0, (5, 6)), ("1:2", 2, ())],
 )
-def test_a_profile_covers_the_steps_asked_for(
+def test_a_profile_covers_the_requested_steps(
     make_run: Callable,
     events: Events,
     monkeypatch: pytest.MonkeyPatch,
@@ -323,7 +323,7 @@ def test_a_single_step_is_written_without_a_speed(make_run: Callable, events: Ev
     assert "train/tokens_per_second" not in events.written[1]  # its time includes compilation
 
 
-def test_steps_go_in_pieces_and_their_figures_are_their_own(make_run: Callable, events: Events) -> None:
+def test_steps_go_in_groups_and_their_metrics_are_their_own(make_run: Callable, events: Events) -> None:
     """Groups of three; their metrics are written one by one, and an error names its batch."""
     sent = []
 
@@ -344,7 +344,7 @@ def test_steps_go_in_pieces_and_their_figures_are_their_own(make_run: Callable, 
 
     state, _ = train(together(make_run(num_steps=14, log=6, checkpoint=7)), start())
     assert state.step == 14 and sent == [3, 3, 3]  # 7 ends a group, and 8, 13 and 14 remain
-    assert [event for event in events if event.startswith("save")] == ["save 7", "save 14 with figures"]
+    assert [event for event in events if event.startswith("save")] == ["save 7", "save 14 with metrics"]
     assert events.written[6]["train/loss"] == 3.5 and events.written[12]["train/loss"] == 10.0
     with pytest.raises(NonFiniteLossError, match=r"loss is nan at step 5 \(batch 4\)|at step 5"):
         train(together(make_run(num_steps=9, log=9, losses={5: math.nan})), start())
@@ -411,7 +411,7 @@ def test_patience_needs_something_to_wait_for() -> None:
         LoopConfig(10, 2, 2, 2, None, patience=2)
 
 
-def test_lookers_on_are_told_of_every_evaluation(make_run: Callable, events: Events) -> None:
+def test_callbacks_receive_every_evaluation(make_run: Callable, events: Events) -> None:
     recorded: list[tuple] = []
     train(make_run(num_steps=7, evaluate=3, on_evaluate=lambda *calls: recorded.append(calls)), start())
     assert [(step, sorted(metrics)[:1]) for step, _, metrics in recorded] == [(n, ["eval/loss"]) for n in (3, 6, 7)]

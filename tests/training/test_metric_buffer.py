@@ -71,7 +71,7 @@ def test_a_loss_that_stays_high_becomes_usual() -> None:
     assert result[0] == 300 and result[-1] < 300 + 70 and len(result) > 50
 
 
-def test_spikes_do_not_hide_those_that_follow() -> None:
+def test_spikes_do_not_mask_those_that_follow() -> None:
     """Unlike a mean and its deviation, the median barely moves for ten of them."""
     losses = noisy(200, 4.0)
     indices = list(range(100, 120, 2))
@@ -86,7 +86,7 @@ def test_nothing_is_a_spike_before_anything_is_usual_and_rounding_never_is() -> 
     assert spikes(tracker(), [2.0] * 100 + [2.5]) == [100]
 
 
-def test_nobody_looks_unless_told_to() -> None:
+def test_nothing_is_checked_unless_configured() -> None:
     book = tracker(None)
     assert not spikes(book, [*noisy(100, 2.0), 1e9]) and not book.losses and "train/spikes" not in book.metrics()
 
@@ -195,7 +195,7 @@ def test_the_newest_steps_are_never_waited_for(window: Callable) -> None:
     assert not written
 
 
-def test_a_fault_is_known_long_before_the_next_report(window: Callable) -> None:
+def test_an_error_is_known_long_before_the_next_report(window: Callable) -> None:
     _, step, _, written = window(log=10**6)
     with pytest.raises(NonFiniteLossError, match=r"loss is nan at step 4 \(batch 3;"):
         for cursor in range(1000):

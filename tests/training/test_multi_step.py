@@ -40,7 +40,7 @@ def sizes(config: LoopConfig, start: int = 0) -> list[int]:
         ({"steps_per_dispatch": 1}, [1] * 20),
     ],
 )
-def test_a_piece_ends_where_something_is_due(marks: dict, expected: list[int]) -> None:
+def test_a_group_ends_where_something_is_due(marks: dict, expected: list[int]) -> None:
     settings = {"num_steps": 20, "log_interval_steps": 20, "eval_interval_steps": 0, "checkpoint_interval_steps": 0}
     config = LoopConfig(**{**settings, "checkpoint_interval_minutes": None, "steps_per_dispatch": 4, **marks})
     assert sizes(config) == expected

@@ -118,7 +118,7 @@ def test_microbatches_on_any_mesh_add_up_to_the_gradient_of_the_whole_batch(
     )
 
 
-def test_microbatches_hide_unequal_numbers(objective: MaskedLanguageModel, batch_of: Callable) -> None:
+def test_microbatches_mask_unequal_numbers(objective: MaskedLanguageModel, batch_of: Callable) -> None:
     """The premise of the tests above."""
     hidden = jit(objective.corrupt)(batch_of(0), purpose_key(0, "corrupt"), np.int32(0))
     counts = np.asarray(hidden["masked_weights"]).reshape(4, 4, -1).sum((0, 2))
