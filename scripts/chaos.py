@@ -1,6 +1,6 @@
 """Kills a run with SIGKILL at random moments, resumes it, and compares it with an uninterrupted run.
 
-    python scripts/chaos.py --kills 50 --config configs/quickstart.py --config.train.num_steps=400 \\
+    python scripts/chaos.py --kills 50 --config quickstart --config.train.num_steps=400 \\
         --config.checkpoint.interval_steps=4
 
 Moments: while `prepare` writes the corpus (its cache is emptied first), at the `start` (imports, compilation), during a

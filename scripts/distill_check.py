@@ -1,6 +1,6 @@
 """Compares a student trained with a teacher to the same student without: same layers, text, masks and steps.
 
-    bertjax pretrain --config configs/quickstart.py --workdir runs/teacher --config.model.num_layers=4 \\
+    bertjax pretrain --config quickstart --workdir runs/teacher --config.model.num_layers=4 \\
         --config.data.sources=text:corpus.txt --config.data.seq_len=64 --config.train.num_steps=1500 \\
         --config.data.example_format=block
     python scripts/distill_check.py --teacher runs/teacher --out runs/distilled --layers 2

@@ -1,6 +1,6 @@
 """Measures resident memory, open files and threads of `bertjax pretrain` over a long run.
 
-    python scripts/memory_over_time.py --out memory --config configs/quickstart.py --config.train.num_steps=5000 \\
+    python scripts/memory_over_time.py --out memory --config quickstart --config.train.num_steps=5000 \\
         --config.eval.interval_steps=250 --config.checkpoint.interval_steps=100
 
 Runs the command in a temporary work directory and reads its /proc every `--every` steps. Writes OUT.csv and a chart,

@@ -1,6 +1,6 @@
 """Compares the losses of the same run on one and on several virtual CPU devices.
 
-    python scripts/mesh_losses.py --config configs/bert.py:tiny --config.train.num_steps=300 ...
+    python scripts/mesh_losses.py --config bert:tiny --config.train.num_steps=300 ...
 
 Every mesh is its own process (jax fixes the number of devices when it starts). Prints, for each mesh, the largest
 relative difference of the training losses from those on one device, and the first and the last loss.

@@ -1,6 +1,6 @@
 """Measures packing on a corpus: padding, examples per sequence, examples planned and tokens read per second.
 
-    python scripts/packing_speed.py [--config configs/bert.py:base] [--lengths 128 512 1024] [--copies 1]
+    python scripts/packing_speed.py [--config bert:base] [--lengths 128 512 1024] [--copies 1]
         [--forms block doc_sentences full_sentences nsp_pairs sop_pairs] --config.data.sources=text:corpus/*.txt
 
 The corpus of the config is prepared unless cached. `--copies` repeats the lengths of the corpus where planning is
