@@ -120,6 +120,7 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     if out is not None and str(out) != "-":  # before hours of work
         require_writable("--out", Path(out).parent)
     if _requires_config(options.module):
+        _require_packages(getattr(options, "workdir", None))
         options.config = _checked_config(options.config, rest)
         if options.config.dry_run and not getattr(options.module, "SUPPORTS_DRY_RUN", False):
             raise UserError("dry_run=true estimates what pretrain and finetune cost; this command has no such estimate")
@@ -159,6 +160,14 @@ def command_parsers() -> dict[str, argparse.ArgumentParser]:
 
 def _requires_config(module: ModuleType) -> bool:
     return getattr(module, "REQUIRES_CONFIG", False)
+
+
+def _require_packages(workdir: Path | None) -> None:
+    """Names a missing package of the run in a work directory, before its extensions are unknown names."""
+    from bertjax.config.overrides import require_stored_packages
+
+    if workdir is not None:
+        require_stored_packages(workdir / "config.json")
 
 
 def _checked_config(spec: str, overrides: list[str]) -> ConfigDict:

@@ -12,6 +12,7 @@ import itertools
 import random
 import re
 import shlex
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -238,9 +239,25 @@ def _dotted(node: ast.expr) -> list[str]:
     return [*before, node.attr] if isinstance(node, ast.Attribute) and (before := _dotted(node.value)) else []
 
 
+def find_examples(site: Path) -> Path:
+    """Puts the package of examples into a directory, with its entry points, as an installation would."""
+    folder = ROOT / "examples" / "bertjax_extras"
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    metadata = site / "bertjax_extras-0.dist-info"
+    metadata.mkdir(parents=True)
+    (site / "bertjax_extras").symlink_to(folder / "bertjax_extras")
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
+    groups = [
+        (group, f"{name} = {path}") for group, each in project["entry-points"].items() for name, path in each.items()
+    ]
+    (metadata / "entry_points.txt").write_text("".join(f"[{group}]\n{line}\n" for group, line in groups))
+    return site
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_every_block_is_right(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(find_examples(tmp_path / "site")))
     for name in ("configs", "scripts"):
         (tmp_path / name).symlink_to(ROOT / name)
     variables: dict[str, str] = {}

@@ -55,6 +55,7 @@ ARROWS: dict[str, set[str]] = {
     "api": {*CORE, "report", "objectives", "training", "finetuning", "inference", "experiment"},
     "commands": {*CORE, *TOOLS, "objectives", "training", "finetuning", "inference", "experiment"},
 }
+ARROWS["extensions"] = {*BASE, "config", "models", "objectives", "hf", "finetuning"}
 ARROWS["cli"] = {*ARROWS["commands"], "commands", "bertjax"}
 ARROWS["__main__"] = {"cli"}
 ARROWS["bertjax"] = {"api", "config", "data", "errors", "hf", "models", "objectives"}

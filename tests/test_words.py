@@ -83,6 +83,7 @@ SENTENCE_WORDS = {"own", "kept", "seen", "found"}
 """Words that names of test functions may use, since those are sentences."""
 
 PROTOCOL = {"build", "corrupt", "loss", "examples", "apply", "create_repo", "upload_folder", "check_batch_size"}
+PROTOCOL |= {"compute_metrics", "make_features", "records"}
 """Methods of protocols and base classes, documented there, and of `huggingface_hub.HfApi`."""
 
 OPENING = re.compile(r"(What|How|Where|Whether|Which|Of|Who|Whose|Why|When|By|Those|The same|As|If|Is|Are)\b")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from bertjax.commands.shared_flags import IN_HELP, add_columns, add_model, column_options
-from bertjax.config.task import TASK_KINDS
+from bertjax.config.extensions import TASK_KINDS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--in", dest="source", nargs="+", required=True, metavar="FILE", help=IN_HELP)
     add("--out", required=True, metavar="FILE", help="a .jsonl file; -: standard output")
-    add("--kind", choices=tuple(TASK_KINDS), help="task, for a model with the heads of several")
+    add("--kind", help=f"task, for a model with the heads of several: {', '.join(TASK_KINDS.builtin)}")
     add("--score", action="store_true", help="print the metrics against the labels of the input")
     add("--with-input", action="store_true", help="write the texts next to the predictions")
     add("--top-k", type=int, metavar="N", help="probabilities or answers to write (default: all, 5 answers)")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from bertjax.config.extensions import ATTENTION, FAMILIES
 from bertjax.config.fields import Settings, setting
+from bertjax.config.registry import Choices
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")  # Hugging Face's words: gelu = erf, gelu_new = tanh
 HEAD_ACTIVATIONS = ("tanh", *ACTIVATIONS)
@@ -35,11 +37,6 @@ def _dropout(default: float | None, help: str) -> float:
     return setting(default, at_least=0.0, below=1.0, phase=True, computes=False, help=help)
 
 
-FAMILIES = ["bert", "ernie", "megatron-bert", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl"]
-FAMILIES += ["camembert", "data2vec-text", "albert", "distilbert", "electra"]
-FAMILIES += ["deberta", "deberta-v2", "modernbert", "modernbert-decoder", "neobert", "gpt2", "xlnet", "mpnet"]
-FAMILIES += ["nomic_bert", "jina_embeddings_v3", "gte", "llama", "mistral", "qwen2", "qwen3", "eurobert", "bertjax"]
-"""Values of `model.family`: the names in `bertjax.hf.keymaps.FAMILIES`, and our own format."""
 MAX_WIDTH = 1_000_000
 MAX_LAYERS = 10_000
 
@@ -53,7 +50,7 @@ class ArchitectureConfig(Settings, group="model"):
 
     family: str = setting(
         "bert",
-        choices=FAMILIES,
+        choices=Choices(FAMILIES, "bertjax"),
         computes=False,
         help="Hugging Face family whose classes an export gets if they can hold the model; bertjax: our own format.",
     )
@@ -212,6 +209,15 @@ class ArchitectureConfig(Settings, group="model"):
         help="Activation of that convolution.",
     )
 
+    attention_class: str | None = setting(
+        None,
+        choices=Choices(ATTENTION),
+        help="Attention of another package: the name of its entry point, or package.module:Name; its settings are in "
+        "model.NAME. None: the attention that `attention_position` needs.",
+    )
+    attention_settings: tuple[str, ...] = setting(
+        (), key=False, help="Settings of `attention_class`, NAME=VALUE; in a config they are the keys of model.NAME."
+    )
     causal: bool = setting(False, transfer=True, help="A token attends only to itself and those before it.")
     local_attention: int = setting(
         0,

@@ -29,10 +29,11 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-from ml_collections import ConfigDict, FieldReference
+from ml_collections import ConfigDict
 
+from bertjax.config.registry import Choices
 from bertjax.errors import UserError, require_path, require_text, shortened
 
 PRESET = "preset"
@@ -154,7 +155,9 @@ class Setting:
             self._check_number(key, value)
 
     def _check_text(self, key: str, value: str) -> None:
-        if self.choices and value not in self.choices:
+        if isinstance(self.choices, Choices):
+            self.choices.require(key, value)
+        elif self.choices and value not in self.choices:
             near = difflib.get_close_matches(value[:100], self.choices, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise UserError(f"{key} must be one of {', '.join(self.choices)}, not {shortened(value)}{hint}")
@@ -188,7 +191,7 @@ def setting(default: Any = dataclasses.MISSING, **declaration: Any) -> Any:
         default: Default value.
         **declaration: Any of
             help: One or two sentences for the reader of `bertjax config`.
-            choices: Allowed texts, of a tuple: of its items.
+            choices: Allowed texts, of a tuple: of its items; `Choices` where packages can add some.
             at_least, above, at_most, below: Bounds of a number, of a tuple: of its items.
             follows: (key, function): the default is the function of that key's value, as long as it is not set.
             hf: Name of the field in Hugging Face's config.json, where it differs.
@@ -275,76 +278,15 @@ def read_group(cfg: ConfigDict, cls: type[Group], **others: Any) -> Group:
     Raises:
         UserError: A value is not allowed.
     """
-    node = cfg
-    for name in filter(None, cls.group.split(".")):
+    node, keys = cfg, names_where(cls, lambda each: each.key)
+    for name in filter(None, cls.group.split(".") if keys else []):
         node = node[name]
-    return cls(**{name: node[name] for name, each in settings_of(cls).items() if each.key} | others)
-
-
-class CheckedReference(FieldReference):
-    """A field of the ConfigDict that checks every value that is assigned to it."""
-
-    def __init__(self, key: str, setting: Setting, default: Any):
-        self.key, self.setting = key, setting
-        super().__init__(default, field_type=tuple if setting.many else setting.kind)
-
-    def set(self, value: Any, type_safe: bool = True) -> None:
-        """Sets a value, or a reference to another field; raises `UserError` for one that is not allowed."""
-        if not isinstance(value, FieldReference):
-            value = self.setting.check(self.key, value)
-        elif not issubclass(value.get_type(), self.get_type()):
-            raise UserError(f"{self.key} expects {self.setting.expected}, not a reference to {value.get()!r}")
-        super().set(value, type_safe=False)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-
-class Derivation(NamedTuple):
-    """An operation of a `FieldReference`."""
-
-    fn: Callable[[Any], Any]
-    args: tuple[Any, ...] = ()
-
-
-def derived(config: ConfigDict, key: str, function: Callable[[Any], Any]) -> FieldReference:
-    """Returns a reference whose value is a function of another key's value.
-
-    Args:
-        config: The whole config.
-        key: Dotted name of the key that is followed.
-        function: Makes the value.
-    """
-    source = reference(config, key)
-    return FieldReference(source, field_type=source.get_type(), op=Derivation(function))
-
-
-def reference(config: ConfigDict, key: str) -> FieldReference:
-    """Returns the reference to a dotted key."""
-    *path, leaf = key.split(".")
-    for name in path:
-        config = config[name]
-    return config.get_ref(leaf)
+    return cls(**{name: node[name] for name in keys} | others)
 
 
 def declare(groups: Iterable[type[Settings]]) -> dict[str, Setting]:
     """Returns {dotted key: declaration} of the keys of these dataclasses."""
     return {dotted(cls.group, name): each for cls in groups for name, each in settings_of(cls).items() if each.key}
-
-
-def new_config(declared: Mapping[str, Setting]) -> ConfigDict:
-    """Returns an unlocked ConfigDict with these keys and their defaults."""
-    config = ConfigDict()
-    for key in sorted(declared, key=lambda key: declared[key].follows is not None):  # what they follow comes first
-        *path, leaf = key.split(".")
-        node, each = config, declared[key]
-        for name in path:
-            if name not in node:
-                node[name] = ConfigDict()
-            node = node[name]
-        default = derived(config, *each.follows) if each.follows else each.default
-        node[leaf] = CheckedReference(key, each, default)
-    return config
 
 
 def _kind_of(hint: Any) -> dict[str, Any]:
@@ -388,12 +330,10 @@ def _split(text: str, kind: type) -> tuple[Any, ...]:
     return tuple(map(_READERS[kind], items))
 
 
-def declared_settings(config: ConfigDict) -> dict[str, Setting]:
-    """Returns the declaration of every key of a base config."""
-    settings: dict[str, Setting] = {}
-    for field in config.values(preserve_field_references=True):
-        if isinstance(field, ConfigDict):
-            settings |= declared_settings(field)
-        elif isinstance(field, CheckedReference):
-            settings[field.key] = field.setting
-    return settings
+def format_value(value: Any) -> str:
+    """Returns a value as it is written on the command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(each).replace(",", "\\,") for each in value)
+    return str(value)

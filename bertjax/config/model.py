@@ -9,6 +9,7 @@ from typing import Any, Self
 from ml_collections import ConfigDict
 
 from bertjax.config.architecture import ArchitectureConfig, HeadsConfig
+from bertjax.config.attention import attention_config, stored_settings
 from bertjax.config.fields import PRESET, Setting, Settings, dotted, names_where, setting, settings_of
 from bertjax.config.presets import preset
 from bertjax.errors import UserError
@@ -129,6 +130,13 @@ class EncoderConfig(ComputeConfig, HeadsConfig, ArchitectureConfig):
         for refused, reason in _refusals(self):
             if refused:
                 raise UserError(reason)
+        if (attention := attention_config(self)) is not None:
+            if self.attention_position not in attention.attention_positions:
+                raise UserError(
+                    f"model.attention_class={self.attention_class} needs model.attention_position to be one of "
+                    f"{', '.join(attention.attention_positions)}, not {self.attention_position}"
+                )
+            attention.check_model(self)
 
     @property
     def head_dim(self) -> int:
@@ -201,7 +209,10 @@ def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> Enc
 def explicit_values(group: ConfigDict) -> dict[str, Any]:
     """Returns the fields of `EncoderConfig` that `model` or `generator` sets, without those left to the preset."""
     names = names_where(EncoderConfig, lambda each: each.key)
-    return {name: group[name] for name in names if group[name] != PRESET}
+    values = {name: group[name] for name in names if group[name] != PRESET}
+    if values.get("attention_class"):
+        values["attention_settings"] = stored_settings(group, values["attention_class"])
+    return values
 
 
 def reuse_len(cfg: ConfigDict) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import json
@@ -17,16 +18,24 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.config.defaults import base_config
-from bertjax.config.fields import Setting, declared_settings
+from bertjax.config.extensions import SOURCES
+from bertjax.config.fields import Setting
 from bertjax.config.names import name_for, resolve
+from bertjax.config.nodes import declared_settings
+from bertjax.config.registry import PACKAGES, Choices, require_packages
 from bertjax.errors import USER_CODE_ERRORS, UserError, one_line, require_regular_file
 
 _PREFIX = "--config."
+SOURCE_KEYS = ("data.sources", "data.eval_sources", "task.train", "task.eval")
+
+
+def declared(config: ConfigDict | None = None) -> Mapping[str, Setting]:
+    """Returns the declaration of every key of a config by dotted name; without one, of all but extensions' keys."""
+    return _declared() if config is None else _declared() | declared_settings(config)
 
 
 @functools.cache
-def declared() -> Mapping[str, Setting]:
-    """Returns the declaration of every key, by dotted name."""
+def _declared() -> dict[str, Setting]:
     return declared_settings(base_config())
 
 
@@ -66,12 +75,10 @@ def apply_overrides(config: ConfigDict, arguments: Sequence[str]) -> ConfigDict:
     Raises:
         UserError: A key is not declared, or a value is not allowed.
     """
-    for key, value in [_parse_argument(argument) for argument in arguments]:
-        _assign(config, key, value)
-    return config
+    return set_values(config, [_split_argument(argument) for argument in arguments])
 
 
-def set_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
+def set_values(config: ConfigDict, values: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> ConfigDict:
     """Sets values by dotted key; nothing is set unless all of them are allowed.
 
     Args:
@@ -84,26 +91,37 @@ def set_values(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
     Raises:
         UserError: A key is not declared, or a value is not allowed.
     """
-    for key in values:
-        if key not in declared():
-            raise UserError(unknown_key(key, declared()))
-    checked = {}
-    for key, value in values.items():
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        checked[key] = getattr(declared()[key], "parse" if isinstance(value, str) else "check")(key, value)
-    for key, value in checked.items():
+    pairs = list(values.items()) if isinstance(values, Mapping) else values
+    known: Mapping[str, Setting] = declared()
+    if any(key not in known for key, _ in pairs):  # of an extension, which may be chosen here
+        trial = copy_config(config)
+        for key, value in pairs:
+            if _chooses(key):
+                _assign(trial, key, _read_value(key, value, known[key]))
+        known = declared(trial)
+    checked = []
+    for key, value in pairs:
+        if key not in known:
+            raise UserError(unknown_key(key, known))
+        checked.append((key, _read_value(key, value, known[key])))
+    for key, value in sorted(checked, key=lambda each: not _chooses(each[0])):
         _assign(config, key, value)
     return config
 
 
+def _read_value(key: str, value: Any, setting: Setting) -> Any:
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    return setting.parse(key, value) if isinstance(value, str) else setting.check(key, value)
+
+
 def check_keys(config: ConfigDict) -> None:
     """Raises `UserError` for keys that are not declared, for missing ones, and for values that are not allowed."""
-    values = dict(_leaves(config))
+    values, known = dict(_leaves(config)), declared(config)
     for key, value in values.items():
-        if key not in declared():
-            raise UserError(unknown_key(key, declared()))
-        declared()[key].check(key, value)
-    for key in declared():
+        if key not in known:
+            raise UserError(unknown_key(key, known))
+        known[key].check(key, value)
+    for key in known:
         if key not in values:
             raise UserError(f"key {key} is missing: start the config from base_config()")
 
@@ -111,7 +129,7 @@ def check_keys(config: ConfigDict) -> None:
 def copy_config(config: ConfigDict) -> ConfigDict:
     """Returns a copy whose values no longer follow each other, and are checked when they are set."""
     copied = base_config()
-    for key, value in _leaves(config):
+    for key, value in sorted(_leaves(config), key=lambda each: not _chooses(each[0])):
         _assign(copied, key, value)
     return copied
 
@@ -123,7 +141,7 @@ def flatten(config: ConfigDict) -> dict[str, Any]:
 
 def to_json(config: ConfigDict) -> str:
     """Returns the resolved config as nested JSON; equal configs give equal text."""
-    nested: dict[str, Any] = {}
+    nested: dict[str, Any] = {PACKAGES: packages} if (packages := extension_packages(config)) else {}
     for key, value in flatten(config).items():
         *groups, leaf = key.split(".")
         node = nested
@@ -137,7 +155,7 @@ def from_json(text: str) -> ConfigDict:
     """Returns the config that `to_json` wrote; a key that is newer than the text keeps its default.
 
     Raises:
-        UserError: The text is not a JSON object of declared keys and allowed values.
+        UserError: The text is not a JSON object of declared keys and allowed values, or a package is missing.
     """
     try:
         nested = json.loads(text)
@@ -145,12 +163,38 @@ def from_json(text: str) -> ConfigDict:
         raise UserError(f"the stored config is not JSON: {error}") from None
     if not isinstance(nested, dict):
         raise UserError("the stored config is not a JSON object")
+    require_packages(nested.pop(PACKAGES, []))
     config = base_config()
-    for key, value in _leaves(nested):
-        if key not in declared():
-            raise UserError(f"{unknown_key(key, declared())} (was it written by another version of bertjax?)")
-        _assign(config, key, declared()[key].check(key, value))
+    for key, value in sorted(_leaves(nested), key=lambda each: not _chooses(each[0])):
+        setting = declared(config).get(key) if key not in declared() else declared()[key]
+        if setting is None:
+            raise UserError(f"{unknown_key(key, declared(config))} (was it written by another version of bertjax?)")
+        _assign(config, key, setting.check(key, value))
     return config
+
+
+def require_stored_packages(path: Path) -> None:
+    """Raises `UserError` for a config.json whose extensions are of a missing package; leaves other errors to others."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        nested = json.loads(path.read_text(encoding="utf-8"))
+        require_packages(nested.get(PACKAGES, []) if isinstance(nested, dict) else [], str(path))
+
+
+def extension_packages(config: ConfigDict) -> list[str]:
+    """Returns the installed packages whose entry points a config names."""
+    known, named = declared(config), set()
+    for key, value in _leaves(config):
+        choices = known[key].choices
+        if isinstance(choices, Choices) and isinstance(value, str):
+            named.add(choices.registry.package(value))
+        elif key in SOURCE_KEYS:
+            named |= {SOURCES.package(text.partition(":")[0]) for text in value}
+    return sorted(name for name in named if name)
+
+
+def _chooses(key: str) -> bool:
+    """Returns whether a key of bertjax names an extension, whose settings are keys themselves."""
+    return key in declared() and isinstance(declared()[key].choices, Choices)
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> list[tuple[str, Any, Any]]:
@@ -233,17 +277,15 @@ def _assign(config: ConfigDict, key: str, value: Any) -> None:
             config[leaf] = value
 
 
-def _parse_argument(argument: str) -> tuple[str, Any]:
+def _split_argument(argument: str) -> tuple[str, str]:
     if not argument.startswith(_PREFIX):
         if argument.lstrip("-").startswith("config."):
             raise UserError(f"{argument}: overrides start with two dashes, --{argument.lstrip('-')}")
         raise UserError(f"unknown argument {argument}; a key of the config is set by {_PREFIX}KEY=VALUE")
     key, equals, text = argument.removeprefix(_PREFIX).partition("=")
-    if key not in declared():
-        raise UserError(unknown_key(key, declared()))
-    if not equals:
+    if not equals and key in declared():
         raise UserError(f"{argument} has no value: write {argument}=VALUE")
-    return key, declared()[key].parse(key, text)
+    return key, text
 
 
 def execute(path: str) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def _phases(cfg: ConfigDict) -> list[tuple[int, list[str]]]:
         settings = [part.strip() for part in match[3].split(",")]
         for setting in settings:
             key = setting.partition("=")[0]
-            if key in declared() and not declared()[key].phase:
+            if (each := declared(cfg).get(key)) is not None and not each.phase:
                 raise UserError(f"train.phases: {key} cannot change during a run")
         share = Fraction(match[1])
         if round(share) < 1 and not (match[2] and share):

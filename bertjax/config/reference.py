@@ -10,6 +10,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.config.fields import Setting
+from bertjax.config.fields import format_value as format_value
 from bertjax.config.objectives import GROUPS as OBJECTIVE_GROUPS
 from bertjax.config.objectives import objective_class
 from bertjax.config.objectives.base import ObjectiveChoice
@@ -28,14 +29,14 @@ def describe_keys(cfg: ConfigDict, names: list[str], width: int = 100) -> Iterat
     Raises:
         UserError: A name is neither a key nor a group.
     """
-    values, hidden = flatten(cfg), () if names else _other_groups(cfg)
+    values, known, hidden = flatten(cfg), declared(cfg), () if names else _other_groups(cfg)
     for name in names:
         if not any(key == name or key.startswith(f"{name}.") for key in values):
-            raise UserError(unknown_key(name, declared()))
+            raise UserError(unknown_key(name, known))
     for key, value in values.items():
         chosen = any(key == name or key.startswith(f"{name}.") for name in names) if names else True
         if chosen and not key.startswith(hidden):
-            each = declared()[key]
+            each = known[key]
             details = f"{each.help} {_details(each, value)}".strip()
             yield f"{key} = {format_value(value)}\n{textwrap.indent(textwrap.fill(details, width - 4), '    ')}"
 
@@ -92,15 +93,6 @@ def _with_links(text: str, group: str) -> str:
 
     escaped = re.sub(r"[*<\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", text)
     return re.sub(r"`([^`]+)`|(?<![\w.`])(\w+(?:\.\w+)+)(?![\w`])", replace, escaped)
-
-
-def format_value(value: Any) -> str:
-    """Returns a value as it is written on the command line."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return ",".join(str(each).replace(",", "\\,") for each in value)
-    return str(value)
 
 
 def _details(each: Setting, value: Any) -> str:

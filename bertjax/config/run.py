@@ -7,7 +7,8 @@ import functools
 
 from ml_collections import ConfigDict, FieldReference
 
-from bertjax.config.fields import Settings, derived, setting
+from bertjax.config.fields import Settings, setting
+from bertjax.config.nodes import derived
 
 
 def interval(steps: int, times: int, at_least: int) -> int:

@@ -9,32 +9,82 @@ import glob
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
+from bertjax.config.extensions import SOURCES
 from bertjax.errors import UserError, require_regular_file
 
+
+@dataclasses.dataclass(frozen=True)
+class SourceKind:
+    """A kind of source, `KIND:WHERE`, with the functions that read it, imported only when they are used.
+
+    Attributes:
+        where: What WHERE names, in words.
+        documents: `package.module:function` for `data.sources`, called with (path, field, errors, stats): yields the
+            documents of a file. "": it holds no corpus. `errors` is strict or replace; `stats` are `DocumentStats`,
+            counts that it may update.
+        rows: `package.module:function` for `task.train`, called with (path, columns, header, errors): yields (location,
+            values of the columns) of the examples in a file. "": it holds no labelled examples. `columns` are (config
+            key, name); `header` is `task.header`.
+        has_field: Whether the document of a corpus is in #FIELD, by default text.
+        is_file: Whether WHERE is the path or the pattern of files; the functions get WHERE itself where it is not.
+        digest: Where WHERE names no files, `package.module:function`, called with (WHERE): bytes that change whenever
+            the documents do.
+    """
+
+    where: str = ""
+    documents: str = ""
+    rows: str = ""
+    has_field: bool = False
+    is_file: bool = True
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.documents or self.rows):
+            raise UserError("a SourceKind needs documents or rows, the paths of the functions that read it")
+        if self.documents and not (self.is_file or self.digest):
+            raise UserError("a SourceKind with documents and without files needs a digest")
+
+
+_TEXTS, _TABLES, _TASKS = "bertjax.data.readers", "bertjax.finetuning.readers.tables", "bertjax.finetuning.readers"
 HUB = "a Hugging Face data set, NAME[:CONFIG[:SPLIT]]"
-CORPUS_SOURCES = {
-    "builtin": "an embedded corpus, by name",
-    "text": "documents separated by blank lines",
-    "lines": "one document per line",
-    "files": "one document per file",
-    "jsonl": "one JSON object per line, the document in #FIELD",
-    "parquet": "one row per document, in the column #FIELD",
-    "hub": f"{HUB}#FIELD",
+KINDS = {
+    "builtin": SourceKind(
+        "an embedded corpus, by name",
+        "bertjax.data.sources:read_builtin",
+        is_file=False,
+        digest="bertjax.data.sources:builtin_digest",
+    ),
+    "text": SourceKind("documents separated by blank lines", f"{_TEXTS}:read_blocks"),
+    "lines": SourceKind("one document per line", f"{_TEXTS}:read_lines"),
+    "files": SourceKind("one document per file", f"{_TEXTS}:read_whole"),
+    "tsv": SourceKind("columns between tabs, without quoting", rows=f"{_TABLES}:tsv_rows"),
+    "csv": SourceKind("columns between commas, quoted with double quotes", rows=f"{_TABLES}:csv_rows"),
+    "jsonl": SourceKind(
+        "one JSON object per line, the document in #FIELD",
+        f"{_TEXTS}:read_jsonl",
+        f"{_TABLES}:jsonl_rows",
+        has_field=True,
+    ),
+    "parquet": SourceKind("one row per document, in the column #FIELD", f"{_TEXTS}:read_parquet", has_field=True),
+    "conll": SourceKind(
+        "one word per line, columns between blanks, a blank line after every sentence",
+        rows=f"{_TASKS}.token_classification:read_words",
+    ),
+    "squad": SourceKind("the JSON of SQuAD 1.1 and 2.0", rows=f"{_TASKS}.squad:read_questions"),
+    "hub": SourceKind(
+        HUB,
+        "bertjax.data.sources:read_hub",
+        f"{_TABLES}:hub_rows",
+        has_field=True,
+        is_file=False,
+        digest="bertjax.data.sources:hub_digest",
+    ),
 }
-"""Kinds of `data.sources`, which may have @WEIGHT."""
-TASK_SOURCES = {
-    "tsv": "columns between tabs, without quoting",
-    "csv": "columns between commas, quoted with double quotes",
-    "jsonl": "one JSON object per line",
-    "conll": "one word per line, columns between blanks, a blank line after every sentence",
-    "squad": "the JSON of SQuAD 1.1 and 2.0",
-    "hub": HUB,
-}
-"""Kinds of `task.train` and `task.eval`; columns are named by other keys."""
+"""Kinds of bertjax, in the order in which errors list them."""
 BUILTINS = ("python-docs",)
-_WITH_FIELD = ("jsonl", "parquet", "hub")
+_PATH = re.compile(r"([A-Za-z_]\w*(?:\.\w+)+:[A-Za-z_]\w*):")
 _KIND_BY_ENDING = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "json": "squad", "conll": "conll", "txt": "conll"}
 _ENDINGS = {"text": "txt", "lines": "txt", "files": "txt", "squad": "json"}
 _UNREADABLE = (".zst", ".xz", ".bz2", ".zip", ".tar", ".tgz", ".tar.gz", ".7z")
@@ -49,7 +99,7 @@ class Source:
     """One source of a corpus or of labelled examples.
 
     Attributes:
-        kind: A key of `CORPUS_SOURCES` or `TASK_SOURCES`.
+        kind: A name in `SOURCES`, or the path of a `SourceKind`.
         where: Path, pattern, builtin name, or NAME[:CONFIG[:SPLIT]].
         field: Field or column of the document.
         weight: Weight in a mixture; None leaves its share to its size.
@@ -64,51 +114,70 @@ class Source:
     weight: float | None
     text: str
     key: str = dataclasses.field(default="data.sources", compare=False)
-    kinds: tuple[str, ...] = dataclasses.field(default=tuple(CORPUS_SOURCES), compare=False)
+    kinds: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+
+    @property
+    def spec(self) -> SourceKind:
+        """Facts about the kind."""
+        return SOURCES.load(self.kind)
 
     @property
     def hub_parts(self) -> tuple[str, str | None, str]:
-        """(name, config or None, split) of a hub source; an empty CONFIG is the default one, no SPLIT is train."""
-        parts = self.where.split(":", 2)
-        name, config, split = [*parts, "", ""][:3]
-        if not _HUB_NAME.fullmatch(name) or re.search(r":(?![^\[]*\])", split):
+        """(name, config or None, split) of a hub source; see `split_hub_name`."""
+        if (parts := split_hub_name(self.where)) is None:
             raise self.error("write hub:NAME[:CONFIG[:SPLIT]], NAME as owner/name")
-        return name, config or None, split or "train"
+        return parts
 
     def error(self, message: str) -> UserError:
         """Returns an error that names the key and the source."""
         return UserError(f"{self.key}: {self.text!r}: {message}")
 
 
-def parse_source(text: str, key: str = "data.sources", kinds: Mapping[str, str] = CORPUS_SOURCES) -> Source:
+def split_hub_name(where: str) -> tuple[str, str | None, str] | None:
+    """Returns (name, config or None, split) of NAME[:CONFIG[:SPLIT]]; None for another form.
+
+    An empty CONFIG is the default one, no SPLIT is train.
+    """
+    name, config, split = [*where.split(":", 2), "", ""][:3]
+    if not _HUB_NAME.fullmatch(name) or re.search(r":(?![^\[]*\])", split):
+        return None
+    return name, config or None, split or "train"
+
+
+def parse_source(text: str, key: str = "data.sources", purpose: str = "documents") -> Source:
     """Parses a source; the field and the weight of a corpus are the last `#WORD` and `@FLOAT`, in either order.
 
     Args:
         text: The source as it was written.
         key: The config key or flag that messages name.
-        kinds: The kinds that it may have, with a description.
+        purpose: "documents" of a corpus, or "rows" of labelled examples: what its kind must be able to read.
 
     Raises:
         UserError: The text is not such a source. No file is looked for.
     """
-    kind, colon, where = text.strip().partition(":")
-    if not colon or kind not in kinds:
+    kind, colon, where = _split_kind(text.strip())
+    kinds = tuple(name for name, each in KINDS.items() if getattr(each, purpose))
+    kinds += tuple(name for name in (SOURCES if kind not in kinds else ()) if SOURCES.is_extension(name))
+    is_path = ":" in kind
+    spec = SOURCES.load(kind, f"{key}: {text!r}") if colon and (kind in kinds or is_path) else None
+    if spec is None or not getattr(spec, purpose):
         raise UserError(
             f"{key}: {text!r} must begin with one of {', '.join(f'{k}:' for k in kinds)}{_hint(text, kinds)}"
         )
     field = weight = None
-    for _ in range(2 if kinds is CORPUS_SOURCES else 0):
+    is_corpus = purpose == "documents"
+    for _ in range(2 if is_corpus else 0):
         if weight is None and (match := _WEIGHT.search(where)):
             weight, where = match[1], where[: match.start()]
-        if field is None and kind in _WITH_FIELD and (match := _FIELD.search(where)):
+        if field is None and spec.has_field and (match := _FIELD.search(where)):
             field, where = match[1], where[: match.start()]
     if weight is not None and not (math.isfinite(float(weight)) and float(weight) > 0):
         raise UserError(f"{key}: {text!r}: the weight after @ must be a finite number above 0, not {weight}")
     if not where.strip():
-        raise UserError(f"{key}: {text!r} names nothing after '{kind}:' ({kinds[kind]})")
-    if kinds is CORPUS_SOURCES and kind in _WITH_FIELD:
+        raise UserError(f"{key}: {text!r} names nothing after '{kind}:' ({spec.where})")
+    if is_corpus and spec.has_field:
         field = field or "text"
-    source = Source(kind, where, field, None if weight is None else float(weight), text, key, tuple(kinds))
+    source = Source(kind, where, field, None if weight is None else float(weight), text, key, kinds)
     if kind == "hub":
         _ = source.hub_parts  # raises for another form
     return source
@@ -116,7 +185,19 @@ def parse_source(text: str, key: str = "data.sources", kinds: Mapping[str, str] 
 
 def parse_task_source(text: str, key: str) -> Source:
     """Parses a source of labelled examples; see `parse_source`."""
-    return parse_source(text, key, TASK_SOURCES)
+    return parse_source(text, key, "rows")
+
+
+def is_task_source(text: str) -> bool:
+    """Returns whether a text begins with the kind of a source of labelled examples."""
+    kind, _, where = _split_kind(text)
+    return bool(where) and (":" in kind or (kind in SOURCES and bool(SOURCES.load(kind).rows)))
+
+
+def _split_kind(text: str) -> tuple[str, str, str]:
+    """Splits at the colon after the kind, which may be `package.module:NAME`."""
+    match = _PATH.match(text)
+    return (match[1], ":", text[match.end() :]) if match else text.partition(":")
 
 
 def check_source(source: Source) -> None:
@@ -124,7 +205,7 @@ def check_source(source: Source) -> None:
     if source.kind == "builtin":
         if source.where not in BUILTINS:
             raise source.error(f"no such builtin; there is {', '.join(BUILTINS)}")
-    elif source.kind != "hub":
+    elif source.spec.is_file:
         path = next(_matches(source), None)
         if path is None:
             raise _missing_file(source)
@@ -132,8 +213,8 @@ def check_source(source: Source) -> None:
 
 
 def source_files(source: Source) -> list[str]:
-    """Returns the files of a source, sorted, none of builtin and hub; raises `UserError` where none can be read."""
-    if source.kind in ("builtin", "hub"):
+    """Returns the files of a source, sorted; raises `UserError` where none can be read."""
+    if not source.spec.is_file:
         return []
     files: dict[tuple[int, int], str] = {}
     for path in sorted(set(_matches(source)), key=lambda path: (os.path.islink(path), path)):
@@ -209,6 +290,8 @@ def _check_file(source: Source, path: str) -> None:
         raise source.error(f"is a directory; name its files: {source.kind}:{path.rstrip('/')}/**/*.{ending}")
     if not os.access(path, os.R_OK):
         raise source.error(f"{path} may not be read; check its permissions")
+    if SOURCES.is_extension(source.kind):
+        return
     if name.endswith(_UNREADABLE):
         raise source.error(f"{path} is an archive; unpack it, or compress its text with gzip")
     actual = "parquet" if name.endswith(".parquet") else "jsonl" if _JSON_LINES.search(name) else ""
@@ -219,7 +302,7 @@ def _check_file(source: Source, path: str) -> None:
         raise source.error(f"{path} is not a {source.kind} file; {advice}")
 
 
-def _hint(text: str, kinds: Mapping[str, str]) -> str:
+def _hint(text: str, kinds: Sequence[str]) -> str:
     is_corpus = "text" in kinds
     ending = os.path.splitext(text.removesuffix(".gz"))[1].lstrip(".").lower()
     kind = "text" if is_corpus else _KIND_BY_ENDING.get(ending)

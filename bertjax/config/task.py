@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 from ml_collections import ConfigDict
 
+from bertjax.config.extensions import SOURCES, TASK_KINDS
 from bertjax.config.fields import Settings, read_group, setting
+from bertjax.config.registry import Choices
 from bertjax.config.sources import Source, parse_task_source
 from bertjax.errors import UserError
 
@@ -20,9 +22,10 @@ class TaskKind(Settings):
     """Base of the settings that one kind of task alone reads, with what other packages need to know of the kind.
 
     Attributes:
-        name: Value of `task.kind`.
+        name: Name of the kind, with which the names of its metrics begin.
         title: The kind in words.
-        head: Head of the model.
+        task_class: `"package.module:Class"` of the `TaskMethods`, imported only when it is used.
+        head: Head of the model: sequence_classification, token_classification or question_answering.
         main_metric: Metric of most tasks of the kind that selects the best checkpoint; see `metric`.
         metrics: Held-out metrics by name: (unit, meaning).
         label_array: Array of `Features.labels` that the loss reads.
@@ -36,6 +39,7 @@ class TaskKind(Settings):
 
     name: ClassVar[str]
     title: ClassVar[str]
+    task_class: ClassVar[str]
     head: ClassVar[str]
     main_metric: ClassVar[str]
     metrics: ClassVar[dict[str, tuple[str, str]]]
@@ -61,6 +65,7 @@ class ClassificationConfig(TaskKind, group="task.classification"):
     """Classes of texts or pairs of texts; has no settings of its own."""
 
     name, title, head = "classification", "classification", "sequence_classification"
+    task_class = "bertjax.finetuning.tasks:Classification"
     main_metric, label_array = "accuracy", "class_labels"
     metrics: ClassVar[dict[str, tuple[str, str]]] = {
         "accuracy": ("share", "Examples with the right class."),
@@ -76,6 +81,7 @@ class RegressionConfig(TaskKind, group="task.regression"):
     """A number per text or pair of texts; has no settings of its own."""
 
     name, title, head = "regression", "regression", "sequence_classification"
+    task_class = "bertjax.finetuning.tasks:Regression"
     main_metric, label_array = "pearson", "score_labels"
     metrics: ClassVar[dict[str, tuple[str, str]]] = {
         "pearson": ("-1 to 1", "Pearson's correlation; nan where it is undefined."),
@@ -91,6 +97,7 @@ class TokensConfig(TaskKind, group="task.tokens"):
     """A label per word: named entities, parts of speech."""
 
     name, title, head = "tokens", "token classification", "token_classification"
+    task_class = "bertjax.finetuning.tasks:TokenClassification"
     main_metric, label_array = "f1", "token_labels"
     metrics: ClassVar[dict[str, tuple[str, str]]] = {
         "precision": ("share", "Predicted entities that are right: type and both ends."),
@@ -119,6 +126,7 @@ class QaConfig(TaskKind, group="task.qa"):
     """Questions that are answered with a span of a context (SQuAD)."""
 
     name, title, head = "qa", "extractive question answering", "question_answering"
+    task_class = "bertjax.finetuning.tasks:QuestionAnswering"
     main_metric, label_array = "f1", "start_labels"
     metrics: ClassVar[dict[str, tuple[str, str]]] = {
         "exact_match": ("percent", "Answers that equal a gold answer, as in SQuAD's scripts."),
@@ -157,18 +165,13 @@ class QaConfig(TaskKind, group="task.qa"):
     )
 
 
-TASK_KINDS: dict[str, type[TaskKind]] = {
-    each.name: each for each in (ClassificationConfig, RegressionConfig, TokensConfig, QaConfig)
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class TaskConfig(Settings, group="task"):
     """Settings of `bertjax finetune`: data, training and scoring (objective.name=task)."""
 
     kind: str = setting(
         "classification",
-        choices=tuple(TASK_KINDS),
+        choices=Choices(TASK_KINDS),
         help="classification of texts or pairs of texts, regression, tokens (a label per word) or qa (the answer is a "
         "span of a context).",
     )
@@ -240,13 +243,27 @@ class TaskConfig(Settings, group="task"):
         help="Weights that are scored at the end and exported. best: by `checkpoint.best_metric`, by default accuracy, "
         "pearson or f1 on `eval` (load_best_model_at_end in transformers' Trainer).",
     )
-    tokens: TokensConfig = dataclasses.field(default_factory=TokensConfig)
-    qa: QaConfig = dataclasses.field(default_factory=QaConfig)
+    settings: TaskKind | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.settings, self.spec):
+            object.__setattr__(self, "settings", self.spec())
+        super().__post_init__()
 
     @property
     def spec(self) -> type[TaskKind]:
-        """Facts about the kind."""
-        return TASK_KINDS[self.kind]
+        """Facts about the kind; `settings` is an instance of it."""
+        return TASK_KINDS.load(self.kind)
+
+    @property
+    def tokens(self) -> TokensConfig:
+        """Settings of `task.tokens`, the defaults for other kinds."""
+        return self.settings if isinstance(self.settings, TokensConfig) else TokensConfig()
+
+    @property
+    def qa(self) -> QaConfig:
+        """Settings of `task.qa`, the defaults for other kinds."""
+        return self.settings if isinstance(self.settings, QaConfig) else QaConfig()
 
     @property
     def is_pair(self) -> bool:
@@ -270,7 +287,7 @@ class TaskConfig(Settings, group="task"):
         for split in ("train", "eval"):
             sources = self.sources(split)
             for source in sources:
-                if source.kind not in self.spec.source_kinds:
+                if source.kind not in self.spec.source_kinds and not SOURCES.is_extension(source.kind):
                     raise UserError(
                         f"task.{split}: {source.text!r} cannot hold examples of task.kind={self.kind}; write one of "
                         f"{', '.join(f'{name}:' for name in self.spec.source_kinds)}"
@@ -327,5 +344,5 @@ class TaskConfig(Settings, group="task"):
 
 
 def task_config(cfg: ConfigDict) -> TaskConfig:
-    """Returns the settings of `task`."""
-    return read_group(cfg, TaskConfig, tokens=read_group(cfg, TokensConfig), qa=read_group(cfg, QaConfig))
+    """Returns the settings of `task`, with those of its kind."""
+    return read_group(cfg, TaskConfig, settings=read_group(cfg, TASK_KINDS.load(cfg.task.kind)))

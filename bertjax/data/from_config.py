@@ -358,7 +358,7 @@ def content_digest(source: Source, cfg: ConfigDict) -> str:
     Hashing a large corpus takes minutes, and every start of a run asks for it.
     """
     how = f"{_TEXT_VERSION}:{cfg.data.encoding_errors}"
-    if source.kind == "hub":
+    if not (source.spec.is_file or source.kind == "builtin"):
         return _hash(how, source_digest(source))
     # The built-in text comes from the interpreter's own library, by the rules of our module.
     files = [builtin.__file__] if source.kind == "builtin" else source_files(source)

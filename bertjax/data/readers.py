@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from bertjax.errors import UserError, one_line
@@ -33,9 +33,6 @@ class DocumentStats(jsonl.ReadStats):
     def facts(self) -> dict[str, int]:
         """Returns the counts to store when everything is read."""
         return {name: value for name, value in vars(self).items() if name != "bytes"}
-
-
-Reader = Callable[[str, str | None, str, DocumentStats], Iterator[str]]
 
 
 def clean_documents(results: Iterator[str], reading: DocumentStats) -> Iterator[str]:
@@ -173,15 +170,6 @@ def read_parquet(path: str, field: str | None, errors: str, reading: DocumentSta
         raise UserError(f"{path}: cannot be read as parquet after row {row}: {one_line(error)}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: invalid UTF-8 after row {row}; write the column again as text") from error
-
-
-READERS: dict[str, Reader] = {
-    "text": read_blocks,
-    "lines": read_lines,
-    "files": read_whole,
-    "jsonl": read_jsonl,
-    "parquet": read_parquet,
-}
 
 
 def checked(value: Any, position: str, field: str | None, errors: str, reading: DocumentStats) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from bertjax.config.sources import Source, check_source, source_files
-from bertjax.data.readers import READERS, DocumentStats, checked, clean_documents
+from bertjax.config.registry import import_object
+from bertjax.config.sources import Source, check_source, parse_source, source_files
+from bertjax.data.readers import DocumentStats, checked, clean_documents
 from bertjax.errors import UserError
 from bertjax.io.hub import explain_hub_error
 
@@ -33,34 +34,45 @@ def iter_documents(source: Source, errors: str = "strict", reading: DocumentStat
     if errors not in ("strict", "replace"):
         raise UserError(f"data.encoding_errors must be strict or replace, not {errors!r}")
     reading = DocumentStats() if reading is None else reading
-    if source.kind in READERS:
-        read = READERS[source.kind]
-        results: Iterator[str] = (
-            text for path in source_files(source) for text in read(path, source.field, errors, reading)
-        )
-    elif source.kind == "hub":
-        results = _read_hub(source, errors, reading)
-    else:
-        check_source(source)
-        from bertjax.data.builtin import python_docs
-
-        results = iter(python_docs())
+    check_source(source)
+    read = import_object(source.spec.documents, f"{source.key}: {source.text!r}")
+    paths = source_files(source) if source.spec.is_file else [source.where]
+    results: Iterator[str] = (text for path in paths for text in read(path, source.field, errors, reading))
     yield from clean_documents(results, reading)
 
 
-def _read_hub(source: Source, errors: str, reading: DocumentStats) -> Iterator[str]:
+def read_builtin(where: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
+    """Yields the documents of a corpus that comes with Python. Args: as of `read_hub`."""
+    from bertjax.data.builtin import python_docs
+
+    yield from python_docs()
+
+
+def builtin_digest(where: str) -> bytes:
+    """Returns the digests of the documents."""
+    documents = iter_documents(parse_source(f"builtin:{where}"))
+    return b"".join(hashlib.sha256(document.encode()).digest() for document in documents)
+
+
+def read_hub(where: str, field: str | None, errors: str, reading: DocumentStats) -> Iterator[str]:
+    """Yields a field of every row of a Hugging Face data set, as a stream.
+
+    Args:
+        where: NAME[:CONFIG[:SPLIT]].
+        field: Name of the field.
+        errors: `strict` or `replace`.
+        reading: Counts, updated.
+    """
     import datasets
 
-    name, config, split = source.hub_parts
+    name, config, split = parse_source(f"hub:{where}").hub_parts
     row = 0
     try:
         for row, record in enumerate(datasets.load_dataset(name, config, split=split, streaming=True), 1):
             position = f"hub data set {name}, row {row}"
-            if source.field not in record:
-                raise UserError(
-                    f"{position}: no field {source.field!r} (it has {', '.join(list(record)[:8])}); use #FIELD"
-                )
-            yield checked(record[source.field], position, source.field, errors, reading)
+            if field not in record:
+                raise UserError(f"{position}: no field {field!r} (it has {', '.join(list(record)[:8])}); use #FIELD")
+            yield checked(record[field], position, field, errors, reading)
     except (UserError, GeneratorExit):
         raise
     except Exception as error:  # every layer below has its own errors: network, unknown name, broken file
@@ -80,11 +92,8 @@ def source_digest(source: Source) -> str:
     Hub data sets are identified by name, config, split and the revision that the hub reports, without loading them.
     """
     total = hashlib.sha256(f"{source.kind}\0{source.field or ''}\0".encode())
-    if source.kind == "builtin":
-        for document in iter_documents(source):
-            total.update(hashlib.sha256(document.encode()).digest())
-    elif source.kind == "hub":
-        total.update(repr((*source.hub_parts, *_hub_revision(source))).encode())
+    if not source.spec.is_file:
+        total.update(import_object(source.spec.digest, f"{source.key}: {source.text!r}")(source.where))
     for path in source_files(source):
         total.update(_file_digest(path))
     return total.hexdigest()
@@ -101,15 +110,16 @@ def _file_digest(path: str) -> bytes:
     return digest.digest()
 
 
-def _hub_revision(source: Source) -> tuple[str, str]:
+def hub_digest(where: str) -> bytes:
+    """Returns name, config, split and the revision that the hub reports."""
     import datasets
 
-    name, config, split = source.hub_parts
+    name, config, split = parse_source(f"hub:{where}").hub_parts
     try:
         builder = datasets.load_dataset_builder(name, config)
     except Exception as error:
         raise UserError(_explain_hub_error(name, config, split, 0, error)) from error
-    return str(builder.base_path), str(builder.hash)
+    return repr((name, config, split, str(builder.base_path), str(builder.hash))).encode()
 
 
 def is_held_out(document: str, fraction: float) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from bertjax.config.objectives import objective_config
 from bertjax.config.optimizer import OptimizerConfig
 from bertjax.config.overrides import flatten
 from bertjax.config.phases import Phase, list_phases
+from bertjax.config.registry import import_subclass
 from bertjax.data import from_config
 from bertjax.data.from_config import Prepared
 from bertjax.errors import UserError
@@ -167,8 +167,9 @@ def make_objective(cfg: ConfigDict, vocabulary: Vocabulary, teacher: Network | N
             remat="none",
         )
         teacher = Network(encoder, teacher.heads)
-    module, _, name = config.objective_class.partition(":")
-    built: Objective = getattr(importlib.import_module(module), name).build(config, encoders, vocabulary, teacher)
+    where = f"objective.name={cfg.objective.name}"
+    cls = import_subclass(config.objective_class, Objective, where, ("init", "counts", "loss"))
+    built: Objective = cls.build(config, encoders, vocabulary, teacher)
     return built
 
 

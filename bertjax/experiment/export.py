@@ -153,6 +153,7 @@ def export_params(
         )
         plan, load = plan_export(config, drop_heads(model).heads), "sentence_transformers.SentenceTransformer"
     print(f"exported {origin} to {out}, read back and compared; load it with")
+    load = "bertjax.load_pretrained" if plan.is_private else load
     print(f"    {load}({str(out)!r}{code_argument(plan)})")
     if plan.limitation:
         print(plan.limitation)
@@ -161,7 +162,7 @@ def export_params(
 def _sample_lines(cfg: ConfigDict) -> list[str]:
     """Returns the first lines of local training text, to compare tokenizers; none if the files are gone."""
     with contextlib.suppress(UserError):
-        sources = [source for source in parse.sources(cfg) if source.kind != "hub"]
+        sources = [source for source in parse.sources(cfg) if source.spec.is_file or source.kind == "builtin"]
         documents = (document for source in sources for document in iter_documents(source, cfg.data.encoding_errors))
         lines = (line for document in documents for line in document[:_SAMPLED_CHARS].split("\n") if line.strip())
         return list(itertools.islice(lines, _SAMPLED_LINES))

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from bertjax.checkpoint.manager import Checkpoints
 from bertjax.config import parse
-from bertjax.config.task import TASK_KINDS
+from bertjax.config.extensions import TASK_KINDS
 from bertjax.data.tokenizer_io import save_tokenizer
 from bertjax.experiment import build
 from bertjax.experiment.callbacks import Callback, TrainingStart, train
@@ -181,7 +181,7 @@ def initial_state(exp: build.Experiment, task: Task, processes: ProcessGroup = S
 
 def _without_other_heads(source: SourceModel, exp: build.Experiment) -> SourceModel:
     """Drops the heads of other tasks, and the head of this one if its labels are others."""
-    head = TASK_KINDS[exp.cfg.task.kind].head
+    head = TASK_KINDS.load(exp.cfg.task.kind).head
     same_labels = source.config.labels == exp.model.labels or head == "question_answering"
     dropped = {params for name, params in _HEADS.items() if name != head or not same_labels}
     params = {name: leaf for name, leaf in source.params.items() if name not in dropped}

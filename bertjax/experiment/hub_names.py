@@ -43,5 +43,5 @@ def pin_commits(cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE
 
 
 def _hub_names(cfg: ConfigDict) -> dict[str, str]:
-    values = flatten(cfg).items()
-    return {key: value for key, value in values if key in declared() and declared()[key].path and is_hub_name(value)}
+    known = declared(cfg)
+    return {key: value for key, value in flatten(cfg).items() if known[key].path and is_hub_name(value)}

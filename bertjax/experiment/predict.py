@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.objectives import objective_class
-from bertjax.config.task import TASK_KINDS, TaskConfig, task_config
+from bertjax.config.task import TaskConfig, task_config
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 from bertjax.experiment.load import batch_tokens, load_model, require_batch_tokens, require_model
@@ -171,7 +172,7 @@ def first_record(files: Sequence[str]) -> JsonRecord | None:
 
 def _pair_of(trained: TaskConfig | None, kind: str, first: JsonRecord | None) -> str | None:
     """Returns "pair" if the first record has such a field and no setting names the column."""
-    if not TASK_KINDS[kind].reads_texts or (trained is not None and trained.kind == kind):
+    if not TASK_KINDS.load(kind).reads_texts or (trained is not None and trained.kind == kind):
         return None
     return "pair" if first is not None and "pair" in first.values else None
 

@@ -15,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from bertjax.config import parse
+from bertjax.config.attention import store_attention
 from bertjax.config.defaults import base_config
 from bertjax.config.distributed import MeshConfig
 from bertjax.config.fields import PRESET, read_group, settings_of
@@ -32,9 +33,8 @@ from bertjax.finetuning.batches import EvalBatches, TaskBatches, sequence_length
 from bertjax.finetuning.evaluate import make_evaluator, metric_names
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.readers.examples import Examples
-from bertjax.finetuning.readers.labels import collect_labels
 from bertjax.finetuning.tag_schemes import recognize_scheme
-from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, read_examples
+from bertjax.finetuning.tasks import EvalResult, TaskData, make_features, read_examples, task_methods
 from bertjax.hf.inputs import require_readable
 from bertjax.runtime.process_group import SINGLE_PROCESS, ProcessGroup
 from bertjax.training.sharding import local_sequences, make_mesh
@@ -122,7 +122,7 @@ def read_task(cfg: ConfigDict, workdir: Path, processes: ProcessGroup = SINGLE_P
         model, tokenizer = source.config, source.tokenizer
     require_readable(model, config.max_length, "task.max_length")
     examples = read_examples(config, "train", errors=cfg.data.encoding_errors)
-    labels = collect_labels(config, examples)
+    labels = task_methods(config.kind).collect_labels(config, examples)
     training = Split(examples, make_features(config, examples, tokenizer, labels, training=True))
     held_out = read_held_out(cfg, config, tokenizer, labels) if config.eval else None
     return Task(config, tokenizer, model, labels, training, held_out, source)
@@ -222,6 +222,7 @@ def resolve_config(cfg: ConfigDict, task: Task, batches: TaskBatches) -> ConfigD
     for name, value in vars(model).items():
         if name in cfg.model and name not in settings_of(ComputeConfig) and name not in from_user:
             cfg.model[name] = value
+    store_attention(cfg.model, model)
     cfg.data.vocab_size, cfg.data.seq_len = task.model.vocab_size, batches.seq_len
     cfg.data.tokenizer = str(cfg.init_from)
     cfg.train.num_steps, cfg.train.batch_size = batches.num_steps, batches.num_sequences
@@ -250,7 +251,7 @@ def class_weights(config: Any, task: Task) -> tuple[str, ...]:
     if not config.class_weights or config.class_weights[0] not in ("balanced", "sqrt"):
         return tuple(config.class_weights)
     label_ids = task.train.data.features.labels[config.spec.label_array]
-    counts = np.bincount(label_ids[label_ids >= 0], minlength=len(task.labels)).astype(np.float64)
+    counts = task_methods(config.kind).class_counts(label_ids, len(task.labels)).astype(np.float64)
     absent = [label for label, count in zip(task.labels, counts, strict=True) if not count]
     if absent:
         raise UserError(

@@ -213,8 +213,11 @@ def require_same_run(workdir: Path, step: int, meta: Mapping[str, Any], cfg: Con
     """
     defaults = flatten(base_config())
     saved, now = meta.get("config", {}), flatten(cfg)
-    changes = [(key, saved.get(key, defaults[key]), value) for key, value in now.items() if key not in LOCATION_KEYS]
-    refused = [change for change in changes if change[1] != change[2] and not declared()[change[0]].resume]
+    changes = [
+        (key, saved.get(key, defaults.get(key)), value) for key, value in now.items() if key not in LOCATION_KEYS
+    ]
+    known = declared(cfg)
+    refused = [change for change in changes if change[1] != change[2] and not known[change[0]].resume]
     if saved and refused:
         raise UserError(
             f"the checkpoint of step {step} in {workdir} belongs to another run ({_describe(refused)}); remove it, "
@@ -228,7 +231,8 @@ def _describe(changes: list[ChangedKey]) -> str:
 
 def _allowed_changes(workdir: Path, old: ConfigDict, new: ConfigDict) -> list[ChangedKey]:
     changes = differences(old, new)
-    refused = [change for change in changes if not declared()[change[0]].resume]
+    known = {**declared(old), **declared(new)}
+    refused = [change for change in changes if not known[change[0]].resume]
     if refused:
         raise UserError(
             f"{workdir} holds another experiment, which this config cannot resume ({_describe(refused)}); "

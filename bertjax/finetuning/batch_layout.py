@@ -120,7 +120,7 @@ def make_batch(
         return out.reshape(count, size[1])
 
     def per_window(values: np.ndarray, fill: int = 0) -> np.ndarray:
-        out = np.full((count, size[2]), fill, values.dtype)
+        out = np.full((count, size[2], *values.shape[1:]), fill, values.dtype)
         out[sequence, slot] = values
         return out
 
@@ -139,8 +139,10 @@ def make_batch(
         if name == _PER_TOKEN:
             batch[name] = per_token(values[source], -1)
         else:
-            shift = first if name in _POSITIONS else np.zeros_like(first)
-            batch[name] = per_window(values[numbers] + shift.astype(values.dtype))
+            chosen_values = values[numbers]
+            batch[name] = per_window(
+                chosen_values + first.astype(values.dtype) if name in _POSITIONS else chosen_values
+            )
     return batch
 
 

@@ -123,6 +123,6 @@ def metric_names(config: TaskConfig, objective: TaskObjective, examples: Example
 def _named_metrics(
     config: TaskConfig, objective: TaskObjective, sums: Mapping[str, Sum], result: EvalResult
 ) -> dict[str, float]:
-    redundant = (f"{config.kind}_accuracy", "log_loss")  # equal to the accuracy and to the loss
+    redundant = (f"{config.spec.name}_accuracy", "log_loss")  # equal to the accuracy and to the loss
     metrics = mean_metrics(sums, objective.loss_weights) | result.metrics
     return {f"eval/{name}": value for name, value in metrics.items() if name not in redundant}

@@ -1,19 +1,27 @@
-"""Kinds of tasks: how their examples are read, become features, and are scored."""
+"""Kinds of tasks: how their examples are read, become features, are trained on and scored."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from bertjax.config.extensions import TASK_KINDS
+from bertjax.config.registry import import_subclass
 from bertjax.config.sources import parse_task_source, source_files
-from bertjax.config.task import PLAIN_TAGS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig, TokensConfig
+from bertjax.config.task import PLAIN_TAGS, TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
-from bertjax.finetuning.features import TextData, text_data
-from bertjax.finetuning.metrics.classification import ClassScore, classification_scores
+from bertjax.finetuning.features import TextData
+from bertjax.finetuning.methods import EvalResult as EvalResult
+from bertjax.finetuning.methods import TaskData as TaskData
+from bertjax.finetuning.methods import TaskMethods, class_sums, label_weights, softmax
+from bertjax.finetuning.metrics.classification import classification_scores
 from bertjax.finetuning.metrics.entities import entity_scores
 from bertjax.finetuning.metrics.regression import regression_scores
 from bertjax.finetuning.metrics.squad import squad_scores
@@ -21,37 +29,20 @@ from bertjax.finetuning.qa_answers import select_answers
 from bertjax.finetuning.qa_features import QaData, qa_data
 from bertjax.finetuning.readers.examples import Examples, QaExamples, ReadRequest, WordExamples
 from bertjax.finetuning.readers.squad import read_questions
-from bertjax.finetuning.readers.text_classification import read_texts
 from bertjax.finetuning.readers.token_classification import read_words
 from bertjax.finetuning.tag_schemes import recognize_scheme
 from bertjax.finetuning.token_features import TokenData, token_data
+from bertjax.types import Batch, Sum
 
-TaskData = TextData | TokenData | QaData
-"""Features of a split, what maps predictions back to labels, words or answers, and remarks to print."""
-
-
-class EvalResult(NamedTuple):
-    """Metrics without prefix; for reports the scores per class and, for labels, the confusion matrix (rows gold)."""
-
-    metrics: dict[str, float]
-    per_class: Mapping[str, ClassScore] = {}
-    labels: tuple[str, ...] = ()
-    confusion: np.ndarray | None = None
+_LOWEST = float(np.finfo(np.float32).min)
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskFunctions:
-    """Functions of one kind of task.
-
-    Attributes:
-        read: request -> examples; see `read_examples`.
-        make_features: (config, examples, tokenizer, labels, training) -> data; see `make_features`.
-        compute_metrics: (config, examples, data, scores, labels) -> result; see `compute_metrics`.
-    """
-
-    read: Callable[..., Any]
-    make_features: Callable[..., Any]
-    compute_metrics: Callable[..., EvalResult]
+@functools.cache
+def task_methods(kind: str) -> TaskMethods:
+    """Returns the methods of a kind of task; raises `UserError` if they cannot be imported or lack something."""
+    path = TASK_KINDS.load(kind).task_class
+    methods: TaskMethods = import_subclass(path, TaskMethods, f"task.kind={kind}", ("loss", "compute_metrics"))()
+    return methods
 
 
 def read_examples(
@@ -78,7 +69,7 @@ def read_examples(
         parsed = config.sources(split)
     else:
         parsed = tuple(parse_task_source(text, "the source") for text in sources)
-    examples: Examples = TASKS[config.kind].read(ReadRequest(config, parsed, labelled, errors))
+    examples = task_methods(config.kind).read(ReadRequest(config, parsed, labelled, errors))
     if not len(examples):
         raise UserError(f"task.{split}: {', '.join(source.text for source in parsed)} holds no example")
     return examples
@@ -106,7 +97,7 @@ def make_features(
     Raises:
         UserError: a label is unknown, or an example cannot be made to fit.
     """
-    data: TaskData = TASKS[config.kind].make_features(config, examples, tokenizer, labels, training)
+    data: TaskData = task_methods(config.kind).make_features(config, examples, tokenizer, labels, training)
     return data
 
 
@@ -122,59 +113,114 @@ def compute_metrics(
         scores: outputs of the head: [n, K] per window, or [total, K] per token of the features.
         labels: names of the K labels.
     """
-    return TASKS[config.kind].compute_metrics(config, examples, data, scores, labels)
+    return task_methods(config.kind).compute_metrics(config, examples, data, scores, labels)
 
 
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Returns the softmax over the last axis, in float64."""
-    powers = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
+class Classification(TaskMethods):
+    """Classes of texts or pairs of texts."""
+
+    def count(self, batch: Batch, class_weights: np.ndarray) -> Array:
+        return (label_weights(batch["class_labels"], class_weights) * batch["example_weights"]).sum()
+
+    def loss(self, scores: Array, batch: Batch, class_weights: np.ndarray) -> dict[str, Sum]:
+        return class_sums(scores, batch["class_labels"], batch["example_weights"], class_weights)
+
+    def compute_metrics(
+        self, config: TaskConfig, examples: Any, data: TextData, scores: np.ndarray, labels: tuple[str, ...]
+    ) -> EvalResult:
+        gold = data.features.labels["class_labels"]
+        result = classification_scores(gold, scores.argmax(axis=1), labels, softmax(scores))
+        return EvalResult(result.metrics(), result.per_class, labels, result.confusion)
 
 
-def _score_numbers(
-    config: TaskConfig, examples: Examples, data: TextData, scores: np.ndarray, labels: tuple[str, ...]
-) -> EvalResult:
-    return EvalResult(regression_scores(data.features.labels["score_labels"], scores[:, 0]).metrics())
+class Regression(TaskMethods):
+    """A number per text or pair of texts."""
+
+    def loss(self, scores: Array, batch: Batch, class_weights: np.ndarray) -> dict[str, Sum]:
+        weights = batch["example_weights"]
+        errors = jnp.square(scores[..., 0] - batch["score_labels"]) * weights
+        return {"loss": Sum(errors.sum(), weights.sum())}
+
+    def compute_metrics(
+        self, config: TaskConfig, examples: Any, data: TextData, scores: np.ndarray, labels: tuple[str, ...]
+    ) -> EvalResult:
+        return EvalResult(regression_scores(data.features.labels["score_labels"], scores[:, 0]).metrics())
+
+    def records(
+        self, config: TaskConfig, scores: np.ndarray, labels: tuple[str, ...], top_k: int | None
+    ) -> Iterator[dict[str, Any]]:
+        yield from ({"score": float(str(np.float32(value)))} for value in scores[:, 0])
 
 
-def _score_classes(
-    config: TaskConfig, examples: Examples, data: TextData, scores: np.ndarray, labels: tuple[str, ...]
-) -> EvalResult:
-    gold = data.features.labels["class_labels"]
-    result = classification_scores(gold, scores.argmax(axis=1), labels, softmax(scores))
-    return EvalResult(result.metrics(), result.per_class, labels, result.confusion)
+class TokenClassification(TaskMethods):
+    """A label per word."""
+
+    def read(self, request: ReadRequest) -> WordExamples:
+        return read_words(request)
+
+    def make_features(
+        self, config: TaskConfig, examples: Any, tokenizer: Tokenizer, labels: Sequence[str], training: bool
+    ) -> TokenData:
+        return token_data(config, examples, tokenizer, labels, training)
+
+    def count(self, batch: Batch, class_weights: np.ndarray) -> Array:
+        return label_weights(batch["token_labels"], class_weights).sum()
+
+    def loss(self, scores: Array, batch: Batch, class_weights: np.ndarray) -> dict[str, Sum]:
+        labels = batch["token_labels"]
+        return class_sums(scores, labels, (labels >= 0).astype(jnp.float32), class_weights)
+
+    def compute_metrics(
+        self, config: TaskConfig, examples: WordExamples, data: TokenData, scores: np.ndarray, labels: tuple[str, ...]
+    ) -> EvalResult:
+        assert examples.tags is not None
+        predicted = data.predicted_tags(scores.argmax(axis=1))
+        if recognize_scheme(data.labels, config.tokens.tag_scheme) != PLAIN_TAGS:
+            entities = entity_scores(examples.tags, predicted)
+            return EvalResult(entities.metrics(), entities.per_type)
+        gold, result = ([tag for sentence in tags for tag in sentence] for tags in (examples.tags, predicted))
+        plain = classification_scores(gold, result, data.labels)
+        metrics = {"accuracy": plain.accuracy, "macro_f1": plain.macro_f1}
+        return EvalResult(metrics, plain.per_class, data.labels, plain.confusion)
 
 
-def _score_words(
-    config: TaskConfig, examples: WordExamples, data: TokenData, scores: np.ndarray, labels: tuple[str, ...]
-) -> EvalResult:
-    assert examples.tags is not None
-    predicted = data.predicted_tags(scores.argmax(axis=1))
-    if recognize_scheme(data.labels, config.tokens.tag_scheme) != PLAIN_TAGS:
-        entities = entity_scores(examples.tags, predicted)
-        return EvalResult(entities.metrics(), entities.per_type)
-    gold, result = ([tag for sentence in tags for tag in sentence] for tags in (examples.tags, predicted))
-    plain = classification_scores(gold, result, data.labels)
-    metrics = {"accuracy": plain.accuracy, "macro_f1": plain.macro_f1}
-    return EvalResult(metrics, plain.per_class, data.labels, plain.confusion)
+class QuestionAnswering(TaskMethods):
+    """Questions that a span of a context answers."""
 
+    def read(self, request: ReadRequest) -> QaExamples:
+        return read_questions(request)
 
-def _score_answers(
-    config: TaskConfig, examples: QaExamples, data: QaData, scores: np.ndarray, labels: tuple[str, ...]
-) -> EvalResult:
-    assert data.examples.answers is not None
-    predictions = select_answers(config, data, scores[:, 0], scores[:, 1])
-    gold = {name: list(answer.texts) for name, answer in zip(data.examples.ids, data.examples.answers, strict=True)}
-    result = {each.id: each.text for each in predictions}
-    if not config.qa.allow_no_answer:
-        return EvalResult(squad_scores(gold, result).metrics())
-    differences = {each.id: each.null_score_diff or 0.0 for each in predictions}
-    return EvalResult(squad_scores(gold, result, differences, version="2.0").metrics())
+    def make_features(
+        self, config: TaskConfig, examples: Any, tokenizer: Tokenizer, labels: Sequence[str], training: bool
+    ) -> QaData:
+        return qa_data(config, examples, tokenizer, labels, training)
 
+    def loss(self, scores: Array, batch: Batch, class_weights: np.ndarray) -> dict[str, Sum]:
+        """Sums the mean cross-entropy of start and end among the tokens of each window. Args: as in the base class."""
+        weights = batch["example_weights"]
+        examples = jnp.arange(1, weights.shape[1] + 1, dtype=jnp.int32)
+        in_window = batch["segment_ids"][:, None, :] == examples[None, :, None]  # [B, E, S]
+        losses, correct = [], []
+        for side, name in enumerate(("start_labels", "end_labels")):
+            of_window = jnp.where(in_window, scores[:, None, :, side], _LOWEST)
+            of_label = jnp.take_along_axis(scores[..., side], batch[name], axis=1)
+            losses.append(jax.nn.logsumexp(of_window, axis=-1) - of_label)
+            correct.append(jnp.argmax(of_window, axis=-1) == batch[name])
+        loss = jnp.where(weights > 0, (losses[0] + losses[1]) / 2.0, 0.0)  # an empty slot has no tokens
+        count = weights.sum()
+        return {
+            "loss": Sum((loss * weights).sum(), count),
+            "accuracy": Sum(((correct[0] & correct[1]) * weights).sum(), count),
+        }
 
-TASKS: dict[str, TaskFunctions] = {
-    ClassificationConfig.name: TaskFunctions(read_texts, text_data, _score_classes),
-    RegressionConfig.name: TaskFunctions(read_texts, text_data, _score_numbers),
-    TokensConfig.name: TaskFunctions(read_words, token_data, _score_words),
-    QaConfig.name: TaskFunctions(read_questions, qa_data, _score_answers),
-}
+    def compute_metrics(
+        self, config: TaskConfig, examples: QaExamples, data: QaData, scores: np.ndarray, labels: tuple[str, ...]
+    ) -> EvalResult:
+        assert data.examples.answers is not None
+        predictions = select_answers(config, data, scores[:, 0], scores[:, 1])
+        gold = {name: list(answer.texts) for name, answer in zip(data.examples.ids, data.examples.answers, strict=True)}
+        result = {each.id: each.text for each in predictions}
+        if not config.qa.allow_no_answer:
+            return EvalResult(squad_scores(gold, result).metrics())
+        differences = {each.id: each.null_score_diff or 0.0 for each in predictions}
+        return EvalResult(squad_scores(gold, result, differences, version="2.0").metrics())

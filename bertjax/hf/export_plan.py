@@ -64,8 +64,17 @@ class ExportPlan:
         return self.family is not None and has_names and "pooler" not in self.heads
 
     @property
+    def is_private(self) -> bool:
+        """True if only bertjax can run the model: its attention is of another package, and no torch code exists."""
+        return self.family is None and self.config.attention_class is not None
+
+    @property
     def limitation(self) -> str:
         """Needs and gaps of `transformers`, on one line; empty where it runs all of the model by itself."""
+        if self.is_private:
+            return (
+                f"only bertjax runs it: transformers has no code of model.attention_class={self.config.attention_class}"
+            )
         if self.family is None and self.unsupported:
             reasons = ", ".join(self.unsupported)
             return f"{_CODE}: no class of the family {self.config.family} holds it ({reasons})"
@@ -92,7 +101,10 @@ class ExportPlan:
     def config_json(self) -> dict[str, Any]:
         """The content of config.json."""
         if self.family is None:
-            return {**native_format.render_config(self.config, self.heads), "dtype": self.dtype}
+            rendered = native_format.render_config(self.config, self.heads)
+            if self.is_private:
+                del rendered["auto_map"]
+            return {**rendered, "dtype": self.dtype}
         return {**self.family.render_config(self.config, self.architecture), "dtype": self.dtype}
 
     def tensors(self, params: Params) -> tuple[Tensors, Tensors]:

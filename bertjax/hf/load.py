@@ -116,7 +116,7 @@ def _require_family(values: dict[str, Any], where: str, folder: Path) -> Family 
         return None
     family = find_family(values["model_type"])
     if family is None:
-        supported = dict.fromkeys([*(each.model_type for each in FAMILIES.values()), native_format.MODEL_TYPE])
+        supported = dict.fromkeys([*(each.model_type for each in FAMILIES.usable()), native_format.MODEL_TYPE])
         nearest = describe_nearest(values, read_tensor_names(folder))
         raise UserError(
             f"{where}: model_type {values['model_type']!r} is not supported; {nearest}{'; ' if nearest else ''}"
@@ -144,7 +144,7 @@ def read_config_json(folder: Path) -> tuple[dict[str, Any], str]:
         raise UserError(f"{where}: architectures must be a list with a class name, not {names!r}")
     if "model_type" not in values:  # which the first versions of transformers did not write
         values["model_type"] = next(
-            (each.model_type for each in FAMILIES.values() if names[0] in each.architectures), None
+            (each.model_type for each in FAMILIES.usable() if names[0] in each.architectures), None
         )
     if not isinstance(values.get("model_type"), str):
         raise UserError(f"{where}: model_type must be a word such as bert, not {values.get('model_type')!r}")

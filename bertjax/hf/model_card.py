@@ -139,6 +139,9 @@ def _evaluation(card: Mapping[str, Any]) -> str:
 
 
 def _usage(plan: ExportPlan) -> str:
+    if plan.is_private:
+        code = 'import bertjax\n\nmodel = bertjax.load_pretrained("PATH_OR_NAME")'
+        return f"## Use\n\n```python\n{code}\n```\n\nNote: {plan.limitation}."
     auto, code, note = auto_class_of(plan), code_argument(plan), ""
     if plan.family is None:
         parts = ", ".join(map(_line, plan.unsupported)) or "its parts"

@@ -16,8 +16,10 @@ import typing
 from collections.abc import Collection
 from typing import Any
 
+from bertjax.config.extensions import ATTENTION
 from bertjax.config.fields import settings_of
 from bertjax.config.model import ComputeConfig, EncoderConfig
+from bertjax.config.registry import PACKAGES, require_packages
 from bertjax.errors import UserError
 from bertjax.hf.keymap import Entry, KeyMap, Tensors
 from bertjax.hf.keymaps.family import INERT_KEYS, parse_labels, render_labels
@@ -112,10 +114,12 @@ def parse_config(values: dict[str, Any], where: str) -> tuple[EncoderConfig, tup
 
 def render_fields(config: EncoderConfig, heads: tuple[str, ...]) -> dict[str, Any]:
     """Returns the heads and all fields that change what the model computes, as JSON values."""
-    names = [field.name for field in dataclasses.fields(config) if field.name not in _COMPUTING]
+    ours = {"attention_class", "attention_settings"} if config.attention_class is None else set()
+    names = [field.name for field in dataclasses.fields(config) if field.name not in _COMPUTING | ours]
     values = {name: getattr(config, name) for name in names}
     listed = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return {"heads": list(heads), **listed}
+    packages = {PACKAGES: [package]} if (package := ATTENTION.package(config.attention_class or "")) else {}
+    return {"heads": list(heads), **listed, **packages}
 
 
 def parse_fields(
@@ -134,9 +138,10 @@ def parse_fields(
     heads = values.get("heads", [])
     if not isinstance(heads, list) or not set(map(str, heads)) <= set(HEADS):
         raise UserError(f"{where}: heads must be a list of {', '.join(HEADS)}, not {heads!r}")
+    require_packages(values.get(PACKAGES, []), where)
     kinds, fields = typing.get_type_hints(EncoderConfig), {}
     for key, value in values.items():
-        if key == "heads" or (key in ignored and key not in kinds):
+        if key in ("heads", PACKAGES) or (key in ignored and key not in kinds):
             continue
         if key not in kinds or key in _COMPUTING:
             raise UserError(f"{where}: unknown key {key}; the folder may have been written by a newer version")

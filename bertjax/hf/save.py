@@ -117,7 +117,9 @@ def save_pretrained(
         "README.md": render_model_card(plan, num_params, card),
     }
     files = _tokenizer_files(tokenizer, config) | {name: text.encode() for name, text in texts.items()}
-    files |= (native_format.code_files() if plan.family is None else {}) | dict(extra_files or {})
+    files |= (native_format.code_files() if plan.family is None and not plan.is_private else {}) | dict(
+        extra_files or {}
+    )
     try:
         with atomic_folder(folder) as temporary:
             _write_weights(temporary, tensors, max_shard_bytes, dtype)

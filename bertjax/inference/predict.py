@@ -11,20 +11,22 @@ import jax
 import numpy as np
 
 from bertjax.config.distributed import MeshConfig
+from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.objectives.task import TaskObjectiveConfig
-from bertjax.config.task import PLAIN_TAGS, TASK_KINDS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig
+from bertjax.config.task import PLAIN_TAGS, ClassificationConfig, QaConfig, RegressionConfig, TaskConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, comma_list
 from bertjax.finetuning.batches import EvalBatches
 from bertjax.finetuning.evaluate import ForwardPass
 from bertjax.finetuning.features import TextData
+from bertjax.finetuning.methods import rounded, softmax
 from bertjax.finetuning.metrics.entities import find_entities
 from bertjax.finetuning.objective import TaskObjective
 from bertjax.finetuning.qa_answers import AnswerSpan, PredictedAnswer, select_answers
 from bertjax.finetuning.qa_features import QaData
 from bertjax.finetuning.readers.examples import Examples, QaExamples
 from bertjax.finetuning.tag_schemes import recognize_scheme
-from bertjax.finetuning.tasks import EvalResult, TaskData, compute_metrics, make_features, softmax
+from bertjax.finetuning.tasks import EvalResult, TaskData, compute_metrics, make_features, task_methods
 from bertjax.finetuning.token_features import TokenData
 from bertjax.hf.inputs import max_input_length, require_readable
 from bertjax.hf.native_format import HEAD_BY_MODULE
@@ -34,7 +36,6 @@ from bertjax.inference.text_batches import TOKENS_PER_BATCH
 from bertjax.training.sharding import make_mesh
 
 _NUM_LENGTHS = 5  # sequence lengths: max_length, its half, its quarter, ...
-_DIGITS = 6
 
 Prediction = dict[str, Any]
 
@@ -54,11 +55,12 @@ def infer_task_kind(model: PretrainedModel, requested: str | None = None) -> str
     is_regression = model.config.num_labels == 1
     fitting = [
         name
-        for name, spec in TASK_KINDS.items()
-        if spec.head in model.heads and (spec.head != ClassificationConfig.head or spec.has_classes != is_regression)
+        for name in TASK_KINDS.builtin
+        if (spec := TASK_KINDS[name]).head in model.heads
+        and (spec.head != ClassificationConfig.head or spec.has_classes != is_regression)
     ]
     if requested is not None:
-        if TASK_KINDS[requested].head not in model.heads:
+        if TASK_KINDS.load(requested, f"--kind {requested}").head not in model.heads:
             raise UserError(f"--kind {requested}: the model has no such head (it has {comma_list(model.heads)})")
         if requested == RegressionConfig.name and not is_regression:
             raise UserError(f"--kind regression: the head has {model.config.num_labels} labels, a number needs one")
@@ -94,14 +96,16 @@ def make_task_config(
         if trained is None or trained.kind != kind:
             trained = TaskConfig(kind, (PLACEHOLDER_SOURCE,), max_length=4096)
             values.setdefault("max_length", min(384 if kind == QaConfig.name else 512, limit or 512))
-        qa = trained.qa if allow_no_answer is None else trained.qa.replace(allow_no_answer=allow_no_answer)
-        if kind == QaConfig.name and "max_length" in values:  # leaves tokens for the context, however short the windows
-            stride, question = values["max_length"] // 3, values["max_length"] // 4
-            qa = qa.replace(
-                doc_stride=min(qa.doc_stride, stride), max_question_length=min(qa.max_question_length, question)
-            )
+        if kind == QaConfig.name:
+            qa = trained.qa if allow_no_answer is None else trained.qa.replace(allow_no_answer=allow_no_answer)
+            if "max_length" in values:  # leaves tokens for the context, however short the windows
+                stride, question = values["max_length"] // 3, values["max_length"] // 4
+                qa = qa.replace(
+                    doc_stride=min(qa.doc_stride, stride), max_question_length=min(qa.max_question_length, question)
+                )
+            values["settings"] = qa
         unused = {"train": (PLACEHOLDER_SOURCE,), "eval": (), "labels": (), "swap_pairs": False}
-        return trained.replace(**unused, **values, qa=qa, export_checkpoint="last")
+        return trained.replace(**unused, **values, export_checkpoint="last")
     except UserError as error:
         raise name_flags(error) from None
 
@@ -183,7 +187,7 @@ class Predictor:
         elif isinstance(data, QaData):
             result = self._answer_records(data, scores)
         else:
-            result = self._label_records(scores)
+            result = task_methods(self.config.kind).records(self.config, scores, self.labels, self._top_k)
         records = [{"id": name, **record} for name, record in zip(inputs.ids, result, strict=True)]
         return Predictions(records, scores, data)
 
@@ -221,19 +225,6 @@ class Predictor:
             raise UserError("the outputs of the model are not finite: its weights are broken, or its training diverged")
         return scores
 
-    def _label_records(self, scores: np.ndarray) -> Iterator[Prediction]:
-        if not self.config.spec.has_classes:
-            yield from ({"score": _float32(value)} for value in scores[:, 0])
-            return
-        for row in softmax(scores):
-            order = np.argsort(-row, kind="stable")
-            shown = range(len(row)) if self._top_k is None else order[: self._top_k]
-            yield {
-                "label": self.labels[order[0]],
-                "score": _rounded(row[order[0]]),
-                "probabilities": {self.labels[index]: _rounded(row[index]) for index in shown},
-            }
-
     def _tag_records(self, inputs: PredictInputs, data: TokenData, scores: np.ndarray) -> Iterator[Prediction]:
         tags = data.predicted_tags(scores.argmax(axis=1))
         is_read = data.first_token_of_word >= 0
@@ -246,7 +237,7 @@ class Predictor:
             record: Prediction = {
                 "words": words,
                 "tags": of_words,
-                "tag_scores": [_rounded(each) for each in confidences],
+                "tag_scores": [rounded(each) for each in confidences],
             }
             if are_entities:
                 record["entities"] = [
@@ -255,7 +246,7 @@ class Predictor:
                         "text": " ".join(words[entity.first : entity.last + 1]),
                         "first": entity.first,
                         "last": entity.last,
-                        "score": _rounded(confidences[entity.first : entity.last + 1].mean()),
+                        "score": rounded(confidences[entity.first : entity.last + 1].mean()),
                     }
                     for entity in find_entities(of_words)
                 ]
@@ -296,11 +287,7 @@ def _span_record(span: AnswerSpan, context: str) -> Prediction:
     if span.text:
         start = span.begin + context[span.begin : span.end].index(span.text)
         record |= {"start": start, "end": start + len(span.text)}
-    return record | {"score": _float32(span.score), "probability": _rounded(span.probability)}
-
-
-def _rounded(probability: float) -> float:
-    return round(float(probability), _DIGITS)
+    return record | {"score": _float32(span.score), "probability": rounded(span.probability)}
 
 
 def _float32(value: float) -> float:

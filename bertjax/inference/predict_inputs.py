@@ -8,14 +8,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bertjax.config.sources import TASK_SOURCES, parse_task_source
-from bertjax.config.task import TASK_KINDS, QaConfig, TaskConfig, TokensConfig
+from bertjax.config.extensions import SOURCES, TASK_KINDS
+from bertjax.config.sources import is_task_source, parse_task_source
+from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
 from bertjax.errors import UserError, shortened
 from bertjax.finetuning.readers.examples import Examples, GoldAnswers, QaExamples, TextExamples, WordExamples
 from bertjax.finetuning.readers.squad import read_answers
 from bertjax.finetuning.readers.tables import read_rows
-from bertjax.finetuning.readers.text_classification import label_name, score_number
-from bertjax.finetuning.tasks import read_examples
+from bertjax.finetuning.readers.text_classification import score_number
+from bertjax.finetuning.tasks import read_examples, task_methods
 from bertjax.inference.text_files import JsonRecord, is_jsonl, parse_records, read_records, read_texts
 from bertjax.io.jsonl import STDIN
 
@@ -165,8 +166,7 @@ class _Example(NamedTuple):
 
 
 def _read_file(config: TaskConfig, file: str, gold: bool) -> Iterator[_Example]:
-    kind, _, where = file.partition(":")
-    if kind in TASK_SOURCES and where:
+    if is_task_source(file):
         return _read_source(config, file, gold)
     bare = file.lower().removesuffix(".gz")
     ending = next((each for each in _KIND_OF_ENDING if bare.endswith(each)), None)
@@ -264,7 +264,7 @@ def _read_source(config: TaskConfig, text: str, gold: bool) -> Iterator[_Example
         for location, values in read_rows(source, columns, config.header):
             yield _Example(location, None, values[0])
         return
-    if source.kind not in config.spec.source_kinds:
+    if source.kind not in config.spec.source_kinds and not SOURCES.is_extension(source.kind):
         raise UserError(
             f"--in {source.where}: a {source.kind} file holds nothing for a model of kind {config.kind}; give one of "
             f"{', '.join(config.spec.source_kinds)}"
@@ -311,7 +311,8 @@ def _collect(config: TaskConfig, items: Sequence[_Example], first: int, gold: bo
         pairs = [each.second or "" for each in items] if config.pair_column is not None else None
         examples = TextExamples([each.first for each in items], pairs, None, None, numbers, locations)
         if gold and config.spec.has_classes:
-            examples.labels = [label_name(each.gold, each.location) for each in items]
+            label = task_methods(config.kind).label
+            examples.labels = [label(config, each.gold, each.location) for each in items]
         elif gold:
             examples.scores = [score_number(each.gold, each.location) for each in items]
     return PredictInputs(examples, ids, split)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
+from bertjax.config.attention import attention_config
 from bertjax.config.model import EncoderConfig
 from bertjax.models import attention_kernels
 from bertjax.models.attention_context import AttentionContext, has_visible_key
@@ -23,13 +26,21 @@ Source = Float[Array, "B K D"]
 Queries = Float[Array, "B S N H"]
 Keys = Float[Array, "B K N H"]
 Scores = Float[Array, "B N S K"]
+ADDED_SHARDINGS: dict[str, tuple[str | None, ...]] = {}
+"""Regexes of the paths of further parameters of attention classes, with the axes of the mesh."""
 
 
 class Attention(nnx.Module):
     """Base of the attention classes: query, key, value and output projections, and the norm of the block.
 
-    A subclass defines `scores`, and `attend` if it does more with them than a softmax. The norm is a parameter of the
-    attention, as in Hugging Face's names; the layer applies it.
+    A subclass defines `scores`, `weights` if they are not the softmax, and `attend` for other sums of values. The norm
+    is a parameter of the attention, as in Hugging Face's names; the layer applies it.
+
+    Attributes:
+        config: The model.
+        settings: The `AttentionConfig` of a class of another package; None for those of bertjax.
+        shardings: Axes of the mesh (data, fsdp, tensor, None) for further parameters, by their path below the
+            attention, such as `{"gate/kernel": ("fsdp", "tensor")}`; others are replicated.
 
     Args:
         config: sizes, biases, initialisers.
@@ -38,8 +49,24 @@ class Attention(nnx.Module):
     """
 
     projects_positions = False
+    shardings: ClassVar[Mapping[str, tuple[str | None, ...]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        ADDED_SHARDINGS.update({rf".*/attention/{path}": axes for path, axes in cls.shardings.items()})
+
+    @classmethod
+    def matmul_weights(cls, config: EncoderConfig) -> int:
+        """Returns the number of weights that every token is multiplied with, for counting FLOPs."""
+        return config.hidden_size * 2 * (config.num_heads + config.kv_heads) * config.head_dim
+
+    @classmethod
+    def key_matmuls(cls, config: EncoderConfig) -> int:
+        """Returns the number of matmuls over all keys of a token: one of scores and one of values."""
+        return 2
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, norm: bool = True):
+        self.settings = attention_config(config)
         width, inner, bias = config.hidden_size, config.num_heads * config.head_dim, config.attention_bias
         shared = config.kv_heads * config.head_dim
         self.query = Linear(width, inner, config, rngs, bias != "none")
@@ -108,7 +135,17 @@ class Attention(nnx.Module):
             context: visibility and positions.
             key: of the dropout of probabilities; None = no dropout.
         """
-        return average_values(self.scores(q, k, context), v, context.visible(), self.config, key)
+        weights = dropout(self.weights(self.scores(q, k, context), context), self.config.attention_dropout, key)
+        return sum_values(weights, v, self.config)
+
+    def weights(self, scores: Scores, context: AttentionContext) -> Scores:
+        """Returns the weights of the values, float32: by default the softmax over visible keys.
+
+        Args:
+            scores: result of `scores`.
+            context: visibility.
+        """
+        return masked_softmax(scores, context.visible())
 
 
 class SelfAttention(Attention):
@@ -180,5 +217,17 @@ def average_values(
     key: Key | None,
 ) -> Float[Array, "C Q N H"]:
     """Averages values by the softmax (float32) of the scores. Args: as in `dot_product_attention`."""
-    probabilities = dropout(masked_softmax(scores, mask), config.attention_dropout, key)
-    return einsum("bnqk,bknh->bqnh", probabilities, v, config).astype(config.result_dtype)
+    return sum_values(dropout(masked_softmax(scores, mask), config.attention_dropout, key), v, config)
+
+
+def sum_values(
+    weights: Float[Array, "C N Q K"], v: Float[Array, "C K N H"], config: EncoderConfig
+) -> Float[Array, "C Q N H"]:
+    """Sums values by their weights.
+
+    Args:
+        weights: weights of the keys, float32.
+        v: values.
+        config: dtypes.
+    """
+    return einsum("bnqk,bknh->bqnh", weights, v, config).astype(config.result_dtype)

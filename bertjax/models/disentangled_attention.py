@@ -115,6 +115,10 @@ class DisentangledAttention(Attention):
         self.position_key = Linear(*sizes, config, rngs, self.key.bias is not None) if "c2p" in terms else None
         self.position_query = Linear(*sizes, config, rngs, bias != "none") if "p2c" in terms else None
 
+    @classmethod
+    def key_matmuls(cls, config: EncoderConfig) -> int:
+        return 2 + len(config.pos_att_type)
+
     def attend(self, q: Queries, k: Keys, v: Keys, context: AttentionContext, key: Key | None) -> Queries:
         """Drops distance embeddings and probabilities by separate keys. Args: as in `Attention.attend`."""
         keys = (None, None) if key is None else jax.random.split(key)

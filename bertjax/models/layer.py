@@ -6,8 +6,10 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
+from bertjax.config.attention import attention_config
 from bertjax.config.model import EncoderConfig
-from bertjax.models.attention import Attention, Hidden, SelfAttention, Source, masked_softmax
+from bertjax.config.registry import import_subclass
+from bertjax.models.attention import Attention, Hidden, SelfAttention, Source
 from bertjax.models.attention_context import AttentionContext
 from bertjax.models.disentangled_attention import DisentangledAttention
 from bertjax.models.dropout import dropout
@@ -23,6 +25,20 @@ ATTENTION_CLASSES: dict[str, type[Attention]] = {
     "relative_bias": BiasedAttention,
 }
 ATTENTION_TENSORS = ("query", "key", "value", "scores", "probabilities")
+
+
+def attention_class(config: EncoderConfig) -> type[Attention]:
+    """Returns the class of `attention_class`, else that of `attention_position`.
+
+    Raises:
+        UserError: A class of another package cannot be imported, or lacks something.
+    """
+    chosen = attention_config(config)
+    if chosen is None:
+        return ATTENTION_CLASSES[config.attention_position]
+    where = f"model.attention_class={config.attention_class}"
+    cls: type[Attention] = import_subclass(chosen.attention_class, Attention, where, ("scores",))
+    return cls
 
 
 class FeedForward(nnx.Module):
@@ -58,7 +74,7 @@ class Layer(nnx.Module):
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, attention_norm: bool = True):
-        self.attention = ATTENTION_CLASSES[config.attention_position](config, rngs, attention_norm)
+        self.attention = attention_class(config)(config, rngs, attention_norm)
         self.feed_forward = FeedForward(config, rngs)
         self.config = config
 
@@ -98,7 +114,7 @@ class Layer(nnx.Module):
         """
         q, k, v = self.attention.project(self._pre_norm(x), context)
         scores = self.attention.scores(q, k, context)
-        tensors = q, k, v, scores, masked_softmax(scores, context.visible())
+        tensors = q, k, v, scores, self.attention.weights(scores, context)
         return dict(zip(ATTENTION_TENSORS, tensors, strict=True))
 
     def _pre_norm(self, x: Array) -> Array:

@@ -36,6 +36,10 @@ class RelativeAttention(Attention):
 
     projects_positions = True
 
+    @classmethod
+    def key_matmuls(cls, config: EncoderConfig) -> int:
+        return 3
+
     def init_score_parameters(self, config: EncoderConfig, rngs: nnx.Rngs) -> None:
         heads = (config.num_heads, config.head_dim)
 

@@ -9,7 +9,6 @@ from html import escape
 from pathlib import Path
 
 from bertjax.config.objectives import OBJECTIVES
-from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.report.chart import Chart, Line, chart_html
 from bertjax.report.comparability import (
     AXES,
@@ -161,7 +160,8 @@ def _probe_cells(each: ComparedRun, names: Sequence[str]) -> list[str]:
 
 
 def _is_task(each: ComparedRun) -> bool:
-    return OBJECTIVES.get(str(each.run.setting("objective.name")), ObjectiveConfig).is_finetuning
+    name = str(each.run.setting("objective.name"))
+    return name in OBJECTIVES and OBJECTIVES[name].is_finetuning
 
 
 def _probed(runs: Sequence[ComparedRun]) -> bool:

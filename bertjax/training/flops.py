@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from bertjax.config.model import EncoderConfig
+from bertjax.models.layer import attention_class
 from bertjax.objectives.base import Objective
 from bertjax.training.sharding import state_shardings
 
@@ -59,9 +60,10 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
         predicted_share: Share r of the tokens that are predicted.
         keys_per_token: Mean number of keys of a global layer.
     """
-    width, inner = config.hidden_size, config.num_heads * config.head_dim
-    projected = 2 * inner + 2 * config.kv_heads * config.head_dim
-    matrices = width * projected + (3 if config.feed_forward == "glu" else 2) * width * config.intermediate_size
+    width, attention = config.hidden_size, attention_class(config)
+    matrices = (
+        attention.matmul_weights(config) + (3 if config.feed_forward == "glu" else 2) * width * config.intermediate_size
+    )
     weights = config.num_layers * config.inner_layers * matrices
     weights += 0 if config.embedding_size is None else width * config.embedding_size
     head = config.embedding_dim * config.table_size
@@ -69,9 +71,8 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
     local = sum(config.is_local(layer) for layer in range(config.num_layers))
     window = 1 + config.local_attention // (2 if config.causal else 1)
     keys = (config.num_layers - local) * keys_per_token + local * min(keys_per_token, window)
-    matmuls = {"disentangled": 2 + len(config.pos_att_type), "relative": 3}.get(config.attention_position, 2)
-    attention = 6.0 * matmuls * config.inner_layers * inner * keys
-    return 6.0 * (weights + predicted_share * head) + attention
+    over_keys = attention.key_matmuls(config) * config.inner_layers * config.num_heads * config.head_dim * keys
+    return 6.0 * (weights + predicted_share * head + over_keys)
 
 
 def bytes_per_device(state: Any, mesh: jax.sharding.Mesh) -> int:

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from bertjax.config.distributed import AXES, MeshConfig
 from bertjax.errors import UserError
 from bertjax.io.tree_paths import map_with_path
+from bertjax.models.attention import ADDED_SHARDINGS
 from bertjax.training.param_rules import match_rule, num_stacked
 from bertjax.training.state import TrainState
 from bertjax.types import Batch
@@ -63,7 +64,7 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
     """Returns the sharding of every leaf of a train state: moments as their parameters, the carry as the batch."""
 
     def shard(path: str, leaf: Any) -> NamedSharding:
-        spec = match_rule(RULES, path, "sharding")
+        spec = match_rule([*ADDED_SHARDINGS.items(), *RULES], path, "sharding")
         stacked = num_stacked(path)
         shape = leaf.shape[stacked:]
         fitted = [axis if axis and shape[i] % _ways(mesh, axis) == 0 else None for i, axis in enumerate(spec)]

@@ -7,10 +7,13 @@ import types
 import bertjax
 
 PROTOCOLS = {
+    "Settings": ("bertjax.config.fields.setting",),
     "Objectives": ("bertjax.config.objectives.base.ObjectiveConfig", "bertjax.objectives.base.Objective"),
-    "Example formats": ("bertjax.data.formats.base.ExampleFormat",),
+    "Attention": ("bertjax.config.attention.AttentionConfig", "bertjax.models.attention.Attention"),
     "Families of Hugging Face folders": ("bertjax.hf.keymaps.family.Family", "bertjax.hf.keymap.KeyMap"),
-    "Tasks": ("bertjax.config.task.TaskKind", "bertjax.finetuning.tasks.TaskFunctions"),
+    "Tasks": ("bertjax.config.task.TaskKind", "bertjax.finetuning.methods.TaskMethods"),
+    "Sources": ("bertjax.config.sources.SourceKind",),
+    "Example formats": ("bertjax.data.formats.base.ExampleFormat",),
 }
 
 

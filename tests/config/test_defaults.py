@@ -15,8 +15,9 @@ from bertjax.config.overrides import apply_overrides, declared, from_json, load_
 from bertjax.config.presets import preset
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-# the tokenizer and train.compute_dtype set these
+# the tokenizer and train.compute_dtype set these, and keys of an extension
 FROM_ELSEWHERE = {"vocab_size", "padded_vocab_size", "pad_token_id", "compute_dtype", "result_dtype"}
+FROM_ELSEWHERE |= {"attention_settings"}
 SPECS = [
     f"{path}:{size}" if size else str(path)
     for path in sorted(CONFIGS.glob("*.py"))

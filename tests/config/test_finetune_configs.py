@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from bertjax.config.defaults.finetune_recipes import RECIPES
+from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.fields import read_group
 from bertjax.config.optimizer import OptimizerConfig
 from bertjax.config.overrides import load_config
 from bertjax.config.parse import check, schedule_config
-from bertjax.config.task import TASK_KINDS, task_config
+from bertjax.config.task import task_config
 from bertjax.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "finetune"

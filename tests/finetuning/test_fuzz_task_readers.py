@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bertjax.config.task import TASK_KINDS, QaConfig, TaskConfig
+from bertjax.config.extensions import TASK_KINDS
+from bertjax.config.task import QaConfig, TaskConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.labels import collect_labels
 from bertjax.finetuning.tasks import read_examples
@@ -46,7 +47,7 @@ def read(kind: str, source: str, content: bytes, errors: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "data")
         path.write_bytes(content)
-        config = TaskConfig(kind, (f"{source}:{path}",), max_length=384, qa=QaConfig(allow_no_answer=True))
+        config = TaskConfig(kind, (f"{source}:{path}",), max_length=384, settings=QaConfig(allow_no_answer=True))
         try:
             examples = read_examples(config, errors=errors)
             collect_labels(config, examples)

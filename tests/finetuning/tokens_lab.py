@@ -28,10 +28,11 @@ def sentences(count: int, seed: int = 0, longest: int = 40) -> list[str]:
 
 def task_config(**values: Any) -> TaskConfig:
     """Returns a config of a task; settings of a group are given by their bare names."""
-    groups: dict[str, Any] = {}
+    settings = None
     for name, cls in (("tokens", TokensConfig), ("qa", QaConfig)):
-        groups[name] = cls(**{key: values.pop(key) for key in settings_of(cls) if key in values})
-    return TaskConfig(**values, **groups)
+        of_group = {key: values.pop(key) for key in settings_of(cls) if key in values}
+        settings = cls(**of_group) if values.get("kind") == name else settings
+    return TaskConfig(**values, settings=settings)
 
 
 @functools.cache

@@ -101,7 +101,9 @@ UNREAD = {
 }
 NEVER_READ = {("global_attn_every_n_layers", 1)}
 UNDRAWN = {*UNREAD, "family", "initializer_range", *(name for name in settings_of(EncoderConfig) if "dropout" in name)}
+PRIVATE = {"attention_class", "attention_settings"}  # of another package: such a folder has no code
 FIELDS = {name: each for name, each in settings_of(EncoderConfig).items() if name not in settings_of(ComputeConfig)}
+FIELDS = {name: each for name, each in FIELDS.items() if name not in PRIVATE}
 
 
 def values_of(name: str) -> tuple[Any, ...]:

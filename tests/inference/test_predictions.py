@@ -216,7 +216,9 @@ def test_positions_of_an_answer_leave_out_the_spaces_around_it() -> None:
     }
 
 
-@pytest.mark.parametrize("trained", [None, TaskConfig("qa", ("jsonl:a",), max_length=384, qa=QaConfig(n_best_size=7))])
+@pytest.mark.parametrize(
+    "trained", [None, TaskConfig("qa", ("jsonl:a",), max_length=384, settings=QaConfig(n_best_size=7))]
+)
 def test_short_windows_leave_tokens_for_the_context(trained: TaskConfig | None, tmp_path: Path) -> None:
     write_folder(tmp_path, "QuestionAnswering", ("LABEL_0", "LABEL_1"))
     model = load_pretrained(tmp_path)

@@ -68,7 +68,11 @@ def test_every_objective_says_what_others_ask(name: str) -> None:
 def test_unknown_names_are_refused_with_a_suggestion() -> None:
     with pytest.raises(UserError, match=r"objective\.name must be one of .*did you mean 'mlm'\?"):
         objective_class("mmlm")
-    for name, words in {"no_such_package:A": "cannot be imported", "math:pi": "must be a subclass"}.items():
+    for name, words in {
+        "no_such_package:A": "the package no_such_package is not installed",
+        "math:no": "cannot be imported",
+        "math:pi": "must be a subclass",
+    }.items():
         with pytest.raises(UserError, match=words):
             objective_class(name)
 

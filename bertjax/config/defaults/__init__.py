@@ -14,14 +14,16 @@ from bertjax.config.data import DataConfig
 from bertjax.config.defaults.debug_size import make_smoke
 from bertjax.config.defaults.finetune_recipes import RECIPES, make_task
 from bertjax.config.distributed import DistributedConfig, MeshConfig
-from bertjax.config.fields import Setting, Settings, declare, new_config
+from bertjax.config.extensions import TASK_KINDS
+from bertjax.config.fields import Setting, Settings, declare
 from bertjax.config.filters import FilterConfig
 from bertjax.config.model import GeneratorConfig, PresetConfig, network_keys
+from bertjax.config.nodes import new_config
 from bertjax.config.objectives import GROUPS as OBJECTIVE_GROUPS
 from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
 from bertjax.config.run import GROUPS as RUN_GROUPS
 from bertjax.config.run import every
-from bertjax.config.task import QaConfig, TaskConfig, TokensConfig
+from bertjax.config.task import TaskConfig
 from bertjax.config.training import AnomalyConfig, TrainConfig
 
 __all__ = ["RECIPES", "base_config", "every", "make_smoke", "make_task"]
@@ -39,8 +41,7 @@ GROUPS: tuple[type[Settings], ...] = (
     MeshConfig,
     DistributedConfig,
     TaskConfig,
-    TokensConfig,
-    QaConfig,
+    *TASK_KINDS.builtins(),
     *OBJECTIVE_GROUPS,
 )
 """The dataclasses that declare the keys; those of `EncoderConfig` are added for `model` and `generator`."""

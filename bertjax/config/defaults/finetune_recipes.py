@@ -7,8 +7,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config.fields import derived, reference
-from bertjax.config.task import TASK_KINDS
+from bertjax.config.extensions import TASK_KINDS
+from bertjax.config.nodes import derived, reference
 from bertjax.errors import require_one_of
 
 Values = dict[str, Any]
@@ -158,7 +158,7 @@ def make_task(config: ConfigDict, kind: str, family: str = "bert") -> ConfigDict
     Raises:
         UserError: The kind or the recipe is unknown.
     """
-    require_one_of("the kind of a task", kind, tuple(TASK_KINDS))
+    TASK_KINDS.load(kind, f"the kind {kind}")
     require_one_of("the recipe", family, tuple(RECIPES))
     values: Values = dict(_OF_KIND.get(kind, {}))
     for name in (_AFTER.get(family), family):

@@ -7,9 +7,11 @@ from typing import ClassVar, Self
 
 from ml_collections import ConfigDict
 
+from bertjax.config.extensions import OBJECTIVES
 from bertjax.config.fields import Settings, read_group, setting
 from bertjax.config.model import EncoderConfig, encoder_config
 from bertjax.config.objectives.masking import MaskingConfig
+from bertjax.config.registry import Choices
 from bertjax.errors import UserError
 from bertjax.types import Vocabulary
 
@@ -32,11 +34,12 @@ class ObjectiveChoice(Settings, group="objective"):
 
     name: str = setting(
         "mlm",
+        choices=Choices(OBJECTIVES),
         help="mlm predicts masked tokens; clm "
         "predicts the next token; plm predicts tokens in a random order (XLNet); rtd finds the tokens that a generator "
         "replaced (ELECTRA); distillation learns from a trained model (DistilBERT, MiniLM, TinyBERT); contrastive "
         "trains sentence embeddings (SimCSE); mixture divides every batch among several objectives (GPT-BERT); task is "
-        "finetuning (bertjax finetune); package.module:Class is an objective of another package. With pairs of "
+        "finetuning (bertjax finetune); installed packages and package.module:Class add others. With pairs of "
         "segments (data.example_format=nsp_pairs or sop_pairs), mlm, plm and rtd classify these, too.",
     )
 

@@ -8,11 +8,12 @@ from typing import Self
 
 from ml_collections import ConfigDict
 
+from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.fields import read_group, setting
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import ObjectiveConfig
-from bertjax.config.task import TASK_KINDS, TaskKind
-from bertjax.errors import UserError, require_one_of
+from bertjax.config.task import TaskKind
+from bertjax.errors import UserError
 
 WEIGHTINGS = ("balanced", "sqrt")
 
@@ -37,10 +38,8 @@ class TaskObjectiveConfig(ObjectiveConfig, group="task"):
 
     @classmethod
     def from_config(cls, cfg: ConfigDict) -> Self:
-        spec = TASK_KINDS.get(cfg.task.kind)
-        return read_group(
-            cfg, cls, kind=cfg.task.kind, metric=spec.metric(cfg.task) if spec and cfg.task.eval else None
-        )
+        metric = TASK_KINDS.load(cfg.task.kind).metric(cfg.task) if cfg.task.eval else None
+        return read_group(cfg, cls, kind=cfg.task.kind, metric=metric)
 
     @property
     def summary(self) -> str:
@@ -53,7 +52,7 @@ class TaskObjectiveConfig(ObjectiveConfig, group="task"):
     @property
     def spec(self) -> type[TaskKind]:
         """Facts about the kind."""
-        return TASK_KINDS[self.kind]
+        return TASK_KINDS.load(self.kind)
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -67,7 +66,6 @@ class TaskObjectiveConfig(ObjectiveConfig, group="task"):
             ) from None
 
     def check(self) -> None:
-        require_one_of("task.kind", self.kind, TASK_KINDS)
         is_named = len(self.class_weights) == 1 and self.class_weights[0] in WEIGHTINGS
         if not is_named and any(not (weight >= 0.0 and math.isfinite(weight)) for weight in self.numbers):
             raise UserError(f"task.class_weights must not be negative, not {', '.join(self.class_weights)}")

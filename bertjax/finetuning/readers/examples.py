@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertjax.config.sources import Source
 from bertjax.config.task import TaskConfig
@@ -33,7 +33,7 @@ class TextExamples:
     Attributes:
         texts: The first texts.
         pairs: The second texts; None for single texts.
-        labels: Names of classes; None if they were not read.
+        labels: Names of classes, or what `TaskMethods.label` returns; None if they were not read.
         scores: Numbers of a regression; None if they were not read.
         ids: Ids of the examples.
         locations: Where the examples were read, for messages: "train.tsv:17".
@@ -42,7 +42,7 @@ class TextExamples:
 
     texts: list[str]
     pairs: list[str] | None
-    labels: list[str] | None
+    labels: list[Any] | None
     scores: list[float] | None
     ids: list[str]
     locations: list[str]

@@ -6,7 +6,8 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bertjax.config.sources import Source, source_files
+from bertjax.config.registry import import_object
+from bertjax.config.sources import Source, parse_task_source, source_files
 from bertjax.data.readers import REPLACE_ERRORS
 from bertjax.errors import UserError, comma_list, one_line
 from bertjax.io.hub import explain_hub_error
@@ -32,17 +33,26 @@ def read_rows(source: Source, columns: Columns, header: bool | None = None, erro
     Raises:
         UserError: a file, row or column cannot be read; names file and line.
     """
-    if source.kind == "hub":
-        yield from _hub_rows(source, columns)
-        return
-    for path in source_files(source):
-        if source.kind == "jsonl":
-            for number, record in read_jsonl(path, errors, advice=REPLACE_ERRORS):
-                where = f"{path}:{number}"
-                yield where, [get_field(record, name, key, where) for key, name in columns]
-        else:
-            lines = (_csv_fields if source.kind == "csv" else _tsv_fields)(path, errors)
-            yield from _separated_rows(path, lines, columns, header)
+    read = import_object(source.spec.rows, f"{source.key}: {source.text!r}")
+    for path in source_files(source) if source.spec.is_file else [source.where]:
+        yield from read(path, columns, header, errors)
+
+
+def tsv_rows(path: str, columns: Columns, header: bool | None = None, errors: str = "strict") -> Rows:
+    """Yields the rows of a file with tabs. Args: as of `read_rows`, with the path of a file."""
+    yield from _separated_rows(path, _tsv_fields(path, errors), columns, header)
+
+
+def csv_rows(path: str, columns: Columns, header: bool | None = None, errors: str = "strict") -> Rows:
+    """Yields the rows of a file with commas. Args: as of `tsv_rows`."""
+    yield from _separated_rows(path, _csv_fields(path, errors), columns, header)
+
+
+def jsonl_rows(path: str, columns: Columns, header: bool | None = None, errors: str = "strict") -> Rows:
+    """Yields the objects of a JSON Lines file. Args: as of `tsv_rows`."""
+    for number, record in read_jsonl(path, errors, advice=REPLACE_ERRORS):
+        where = f"{path}:{number}"
+        yield where, [get_field(record, name, key, where) for key, name in columns]
 
 
 def find_column(name: str, header: list[str], key: str, where: str) -> int:
@@ -181,19 +191,26 @@ def _separated_rows(path: str, lines: Iterator[tuple[int, list[str]]], columns: 
         yield where, [fields[column] for column in chosen]
 
 
-def _hub_rows(source: Source, columns: Columns) -> Rows:
-    """Reads a hub data set; class ids become names, and -1, which marks an unknown class on the hub, None."""
+def hub_rows(where: str, columns: Columns, header: bool | None = None, errors: str = "strict") -> Rows:
+    """Yields the rows of a hub data set; ids of classes become names, and -1, an unknown class on the hub, None.
+
+    Args:
+        where: NAME[:CONFIG[:SPLIT]].
+        columns: The columns to read.
+        header: Not read.
+        errors: Not read.
+    """
     import datasets
 
-    name, config, split = source.hub_parts
+    name, config, split = parse_task_source(f"hub:{where}", "hub").hub_parts
     try:
         data = datasets.load_dataset(name, config, split=split)
     except Exception as error:  # every layer below has its own errors: network, unknown name, broken file
         raise UserError(
-            f"{source.key}: hub data set {name!r} (config {config or 'default'}, split {split}) failed: "
+            f"hub data set {name!r} (config {config or 'default'}, split {split}) failed: "
             f"{explain_hub_error(error)}; check name, config, split and network, or give local files"
         ) from error
-    where = f"hub data set {source.where}"
+    where = f"hub data set {where}"
     for key, column in columns:
         get_field(data.features, column, key, where)
     classes = [_class_names(data.features[column]) for _, column in columns]

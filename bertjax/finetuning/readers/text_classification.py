@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+from bertjax.config.task import TaskConfig
 from bertjax.errors import UserError
 from bertjax.finetuning.readers.examples import ReadRequest, TextExamples
 from bertjax.finetuning.readers.tables import read_rows, require_distinct, require_text
 
+Label = Callable[[TaskConfig, Any, str], Any]
 
-def read_texts(request: ReadRequest) -> TextExamples:
-    """Reads all examples of tsv, csv, jsonl or hub sources, in order."""
+
+def read_texts(request: ReadRequest, label: Label | None = None) -> TextExamples:
+    """Reads all examples of tables, in order.
+
+    Args:
+        request: settings and sources.
+        label: returns a label from (settings, value, location); by default the name of a class.
+    """
     config, sources, labelled, errors = request
     names = {"text_column": config.text_column or "text", "pair_column": config.pair_column}
     names |= {"id_column": config.id_column, "label_column": config.label_column or "label" if labelled else None}
@@ -35,7 +44,8 @@ def read_texts(request: ReadRequest) -> TextExamples:
     examples = TextExamples(texts, pairs, None, None, ids, locations)
     labels = zip(values.get("task.label_column", ()), locations, strict=labelled)
     if labelled and config.spec.has_classes:
-        examples.labels = [label_name(value, where) for value, where in labels]
+        read_label = label or class_label
+        examples.labels = [read_label(config, value, where) for value, where in labels]
     elif labelled:
         examples.scores = [score_number(value, where) for value, where in labels]
     empty = sum(not text.strip() for text in [*texts, *(pairs or [])])
@@ -44,8 +54,17 @@ def read_texts(request: ReadRequest) -> TextExamples:
     return examples
 
 
-def label_name(value: Any, where: str) -> str:
-    """Returns a label as text; raises `UserError` if it is empty or not a scalar."""
+def class_label(config: TaskConfig, value: Any, where: str) -> str:
+    """Returns the name of a class as text.
+
+    Args:
+        config: settings of the task.
+        value: what the column holds.
+        where: its location.
+
+    Raises:
+        UserError: it is empty or not a scalar.
+    """
     name = str(value).lower() if isinstance(value, bool) else "" if value is None else str(value).strip()
     if not name or isinstance(value, list | dict):
         raise UserError(f"{where}: no label in the column of task.label_column; every example needs one")

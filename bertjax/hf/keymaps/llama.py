@@ -237,7 +237,7 @@ def _relative(name: str, classes: str, **changes: Any) -> Family:
 
 
 _SLIDING = (("use_sliding_window", (False, None), "every layer is global"),)
-FAMILIES = (
+_FAMILIES = (
     _LLAMA,
     _relative(
         "mistral",
@@ -292,3 +292,4 @@ FAMILIES = (
         render_rest=_render_eurobert,
     ),
 )
+FAMILIES = {family.name: family for family in _FAMILIES}

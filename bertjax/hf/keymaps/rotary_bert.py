@@ -196,7 +196,7 @@ _OF_THE_AUTHORS = (
     *((key, (None,), "rotations are not rescaled") for key in ("rotary_emb_scale_base", "rotary_scaling_factor")),
 )
 
-FAMILIES = (
+_FAMILIES = (
     Family(
         name="nomic_bert",
         model_type="nomic_bert",
@@ -290,3 +290,4 @@ FAMILIES = (
         prefix="gte.",
     ),
 )
+FAMILIES = {family.name: family for family in _FAMILIES}

@@ -66,7 +66,7 @@ _ROBERTA = change_defaults(names.BERT_FIELDS, pad_token_id=1)
 _XL = {"num_hidden_layers": 36, "hidden_size": 2560, "num_attention_heads": 32, "intermediate_size": 10240}
 _345M = {"num_hidden_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
 
-FAMILIES = (
+_FAMILIES = (
     _like(roberta, "xlm-roberta", "XLMRoberta", "roberta", fields=_ROBERTA),
     _like(roberta, "camembert", "Camembert", "roberta", fields=_ROBERTA),
     _like(roberta, "data2vec-text", "Data2VecText", "data2vec_text", fields=_ROBERTA),
@@ -110,3 +110,4 @@ FAMILIES = (
         structure=_PRE_WITHOUT_FIRST | {"scale_residual_init": True},
     ),
 )
+FAMILIES = {family.name: family for family in _FAMILIES}

@@ -1,0 +1,88 @@
+"""Lists what packages can add to bertjax, by entry points or `package.module:Name`; see `docs/extending.md`.
+
+An extension is a declaration that imports no jax, and names its implementation by a path. Every registry has the group
+of entry points in its second argument. No other table lists such names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertjax.config.registry import Registry
+
+_OBJECTIVES = {
+    "mlm": "mlm:MlmConfig",
+    "clm": "clm:ClmConfig",
+    "plm": "plm:PlmConfig",
+    "rtd": "rtd:RtdConfig",
+    "distillation": "distillation:DistillationConfig",
+    "contrastive": "contrastive:ContrastiveConfig",
+    "mixture": "mixture:MixtureConfig",
+    "task": "task:TaskObjectiveConfig",
+}
+
+OBJECTIVES: Registry[Any] = Registry(
+    "objective.name",
+    "bertjax.objectives",
+    {name: f"bertjax.config.objectives.{path}" for name, path in _OBJECTIVES.items()},
+    base="bertjax.config.objectives.base:ObjectiveConfig",
+    required=("title", "objective_class"),
+    prefix="objective",
+)
+
+_FAMILY_MODULES = {
+    "bert roberta albert distilbert electra deberta modernbert neobert gpt2 xlnet mpnet": "{}:FAMILY",
+    "deberta-v2": "deberta_v2:FAMILY",
+    "modernbert-decoder": "modernbert_decoder:FAMILY",
+    "xlm-roberta xlm-roberta-xl camembert data2vec-text ernie": "same_tensors:FAMILIES.{}",
+    "roberta-prelayernorm megatron-bert": "same_tensors:FAMILIES.{}",
+    "nomic_bert jina_embeddings_v3 gte": "rotary_bert:FAMILIES.{}",
+    "llama mistral qwen2 qwen3 eurobert": "llama:FAMILIES.{}",
+}
+
+FAMILIES: Registry[Any] = Registry(
+    "model.family",
+    "bertjax.families",
+    {
+        name: f"bertjax.hf.keymaps.{path.format(name)}"
+        for names, path in _FAMILY_MODULES.items()
+        for name in names.split()
+    },
+    base="bertjax.hf.keymaps.family:Family",
+    classes=False,
+)
+
+TASK_KINDS: Registry[Any] = Registry(
+    "task.kind",
+    "bertjax.tasks",
+    {
+        "classification": "bertjax.config.task:ClassificationConfig",
+        "regression": "bertjax.config.task:RegressionConfig",
+        "tokens": "bertjax.config.task:TokensConfig",
+        "qa": "bertjax.config.task:QaConfig",
+    },
+    base="bertjax.config.task:TaskKind",
+    required=("name", "title", "head", "main_metric", "task_class"),
+    prefix="task",
+)
+
+ATTENTION: Registry[Any] = Registry(
+    "model.attention_class",
+    "bertjax.attention",
+    {},
+    base="bertjax.config.attention:AttentionConfig",
+    required=("attention_class",),
+    prefix="model",
+)
+
+SOURCES: Registry[Any] = Registry(
+    "a source",
+    "bertjax.sources",
+    {
+        name: f"bertjax.config.sources:KINDS.{name}"
+        for name in ["builtin", "text", "lines", "files", "jsonl", "parquet", "hub", "tsv", "csv", "conll", "squad"]
+    },
+    base="bertjax.config.sources:SourceKind",
+    classes=False,
+    required=("where",),
+)

@@ -1,0 +1,74 @@
+"""The protocols of the five extensions, and functions that most of them need.
+
+`docs/extending.md` explains them. A name is imported when it is first used, so that a module that only declares an
+extension (a subclass of a `...Config` or of `TaskKind`, a `SourceKind`) loads no jax.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertjax.config.attention import AttentionConfig as AttentionConfig
+    from bertjax.config.fields import read_group as read_group
+    from bertjax.config.fields import setting as setting
+    from bertjax.config.model import EncoderConfig as EncoderConfig
+    from bertjax.config.objectives.base import ObjectiveConfig as ObjectiveConfig
+    from bertjax.config.objectives.masking import MaskingConfig as MaskingConfig
+    from bertjax.config.sources import SourceKind as SourceKind
+    from bertjax.config.task import TaskConfig as TaskConfig
+    from bertjax.config.task import TaskKind as TaskKind
+    from bertjax.errors import UserError as UserError
+    from bertjax.finetuning.methods import EvalResult as EvalResult
+    from bertjax.finetuning.methods import TaskMethods as TaskMethods
+    from bertjax.hf.keymap import Entry as Entry
+    from bertjax.hf.keymap import KeyMap as KeyMap
+    from bertjax.hf.keymaps.family import Family as Family
+    from bertjax.models.attention import Attention as Attention
+    from bertjax.models.attention import dot_product_scores as dot_product_scores
+    from bertjax.models.attention_context import AttentionContext as AttentionContext
+    from bertjax.models.model import bind as bind
+    from bertjax.models.model import init_params as init_params
+    from bertjax.objectives.base import FlopsTerm as FlopsTerm
+    from bertjax.objectives.base import Network as Network
+    from bertjax.objectives.base import Objective as Objective
+    from bertjax.objectives.base import StepInputs as StepInputs
+    from bertjax.objectives.base import encoder_inputs as encoder_inputs
+    from bertjax.objectives.base import example_keys as example_keys
+    from bertjax.objectives.masking.corrupt import mask_batch as mask_batch
+    from bertjax.types import Sum as Sum
+    from bertjax.types import Vocabulary as Vocabulary
+
+_NAMES = {
+    "config.attention": "AttentionConfig",
+    "config.fields": "read_group setting",
+    "config.model": "EncoderConfig",
+    "config.objectives.base": "ObjectiveConfig",
+    "config.objectives.masking": "MaskingConfig",
+    "config.sources": "SourceKind",
+    "config.task": "TaskConfig TaskKind",
+    "errors": "UserError",
+    "finetuning.methods": "EvalResult TaskMethods",
+    "hf.keymap": "Entry KeyMap",
+    "hf.keymaps.family": "Family",
+    "models.attention": "Attention dot_product_scores",
+    "models.attention_context": "AttentionContext",
+    "models.model": "bind init_params",
+    "objectives.base": "FlopsTerm Network Objective StepInputs encoder_inputs example_keys",
+    "objectives.masking.corrupt": "mask_batch",
+    "types": "Sum Vocabulary",
+}
+_HOMES = {name: f"bertjax.{module}" for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name on first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bertjax.extensions' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,1 @@
+"""Five extensions of bertjax, one of each kind; `pyproject.toml` names them as entry points."""

@@ -1,0 +1,29 @@
+"""Attention with linear biases: scores fall with the distance, by another factor in every head."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from flax import nnx
+
+from bertjax.extensions import Attention, AttentionContext, dot_product_scores
+
+
+class AlibiAttention(Attention):
+    """Scaled dot products minus factor times distance; trainable factors are a parameter `factors` [N]."""
+
+    shardings: ClassVar[dict[str, tuple[str, ...]]] = {"factors": ("tensor",)}
+
+    def init_score_parameters(self, config: Any, rngs: nnx.Rngs) -> None:
+        heads = jnp.arange(1, config.num_heads + 1, dtype=jnp.float32)
+        factors = 2.0 ** (-self.settings.max_bias * heads / config.num_heads)
+        self.factors = nnx.Param(factors) if self.settings.trainable else None
+
+    def scores(self, q: Any, k: Any, context: AttentionContext, key: Any = None) -> Any:
+        """Returns the scores [B, N, S, K], float32."""
+        heads = jnp.arange(1, self.config.num_heads + 1, dtype=jnp.float32)
+        fixed = 2.0 ** (-self.settings.max_bias * heads / self.config.num_heads)
+        factors = fixed if self.factors is None else self.factors[...]
+        distances = jnp.abs(jnp.arange(q.shape[1])[:, None] - jnp.arange(k.shape[1])[None, :])
+        return dot_product_scores(q, k, self.config) - (factors[:, None, None] * distances[None])[None]
