@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,17 @@ def test_every_preset_has_a_source() -> None:
 def test_metrics_are_distinguished() -> None:
     assert undescribed(["step", "eval/mlm_loss", "eval/wiki/pair_accuracy", "train/grad_norm", "eval/f1"]) == []
     assert undescribed(["train/mlm_speed", "eval/loss_scale"]) == ["train/mlm_speed", "eval/loss_scale"]
+
+
+def test_links_out_of_the_site_are_well_formed() -> None:
+    """Links within it are checked by the strict build; these are not followed, because tests need no network."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    links = {link for page in pages for link in re.findall(r"\]\((\w+:[^)]*)\)", page.read_text(encoding="utf-8"))}
+    assert len(links) > 2
+    for link in links:
+        parts = urllib.parse.urlsplit(link)
+        assert parts.scheme == "https" and re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", parts.netloc), link
+        assert not re.search(r"[\s<>]", link), link
 
 
 @pytest.mark.long

@@ -32,7 +32,8 @@ def protocols() -> str:
 
 
 def _public_paths() -> list[str]:
-    return [_path(getattr(bertjax, name)) for name in bertjax.__all__ if not name.startswith("__")]
+    values = [getattr(bertjax, name) for name in bertjax.__all__ if not name.startswith("__")]
+    return [_path(value) for value in sorted(values, key=lambda value: isinstance(value, types.ModuleType))]
 
 
 def _path(value: object) -> str:
