@@ -351,7 +351,7 @@ EXPECTED = {
     "first-model": ["guessing by frequency", "bert ['", "(1, 3, 128)"],
     "your-language": ["0 unknown", "documents", "runs/reviews-from-scratch"],
     "continue": ["words added as", "0 fresh", "runs/task-after"],
-    "finetune": ["wrong; the most confident", "'label': ", "torch.Size([1, 2])"],
+    "finetune": ["wrong; the most confident", "'label': ", "(3, 128) tensor"],
     "many-hosts": ["4 x cpu of 2 processes", "ended with status 75", "resuming at step"],
 }
 RUNNING = [path for path, page in PAGES.items() if page.to_run]
