@@ -3,28 +3,21 @@
 #
 #   scripts/test_matrix.sh [ROW ...] [-- PYTEST ARGUMENTS]        # scripts/test_matrix.sh 3.12 3.13 -- tests/config
 #
-# Rows: 3.11 (the versions of constraints.txt), 3.11-lowest (the lowest jax, flax, optax and orbax that pyproject.toml
-# allows), 3.12 and 3.13 (the newest of everything). pythonX.Y must be on the PATH. Environments are kept in
-# ${ENVIRONMENTS:-.venv-matrix} and used again.
+# Rows: 3.11 (the versions of constraints.txt, with the lowest jax and flax that pyproject.toml allows), 3.12 and 3.13 (the
+# newest of everything). pythonX.Y must be on the PATH. Environments are kept in ${ENVIRONMENTS:-.venv-matrix} and used again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 rows=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do rows+=("$1") && shift; done
 [ $# -eq 0 ] || shift
-[ ${#rows[@]} -gt 0 ] || rows=(3.11 3.11-lowest 3.12 3.13)
-
-# "jax==0.10.0" for "jax>=0.10.0,<0.13" in pyproject.toml
-lowest() {
-    for name in "$@"; do sed -nE "s/^ *\"($name)>=([0-9.]+).*/\1==\2/p" pyproject.toml; done
-}
+[ ${#rows[@]} -gt 0 ] || rows=(3.11 3.12 3.13)
 
 install() {
     local row=$1 environment=$2
-    [ -d "$environment" ] || "python${row%-lowest}" -m venv "$environment"
+    [ -d "$environment" ] || "python$row" -m venv "$environment"
     case $row in
         3.11) "$environment/bin/pip" install -q -c constraints.txt -e '.[test]' ;;
-        *-lowest) "$environment/bin/pip" install -q -e '.[test]' $(lowest jax flax optax orbax-checkpoint) ;;
         *) "$environment/bin/pip" install -q --upgrade --upgrade-strategy eager -e '.[test]' ;;
     esac
 }
