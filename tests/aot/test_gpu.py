@@ -102,7 +102,7 @@ def test_attention_takes_seven_matmuls(totals: dict[str, tuple[int, float, int]]
 
 
 def test_slices_count_what_they_touch_as_often_as_they_run(totals: dict[str, tuple[int, float, int]]) -> None:
-    """A slice of a stack is read or written where it is; the whole stack does not move."""
+    """Reading a slice of a stack, and writing one into it, moves the slice and not the stack."""
     count, seconds, size = totals["other"]
     matrix, indices = 4 * 1024 * 1024, 4 + 4
     body = 4 * matrix + indices
