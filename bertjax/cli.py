@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -131,12 +132,29 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     return options.module.run(options) or 0
 
 
+class _Help(argparse.HelpFormatter):
+    """Fills paragraphs as argparse does, and keeps line breaks, such as those of examples."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=28)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        filled = (
+            line if line.startswith(" ") else textwrap.fill(line, width, initial_indent=indent)
+            for line in text.strip().splitlines()
+        )
+        return "\n".join(filled)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line, with one subparser per command."""
     parser = argparse.ArgumentParser(
         prog="bertjax",
         description="Pretrain encoder language models from raw text to a Hugging Face folder.",
-        epilog="Every key of a config can be set as --config.KEY=VALUE, such as --config.train.num_steps=1000.",
+        epilog="Every key of a config can be set as --config.KEY=VALUE, such as --config.train.num_steps=1000.\n\n"
+        "bertjax COMMAND --help has flags and an example. Start with:\n"
+        "  bertjax pretrain --config quickstart --workdir runs/quickstart",
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"bertjax {__version__}")
@@ -144,7 +162,14 @@ def build_parser() -> argparse.ArgumentParser:
     for module in COMMANDS:
         name = module.__name__.rpartition(".")[2].replace("_", "-")
         summary = (module.__doc__ or "").partition("\n")[0].removesuffix(".")
-        command = commands.add_parser(name, help=summary, description=module.__doc__, allow_abbrev=False)
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=module.__doc__,
+            epilog=f"example:\n  {module.EXAMPLE}",
+            formatter_class=_Help,
+            allow_abbrev=False,
+        )
         command.set_defaults(module=module)
         if _requires_config(module):
             command.add_argument("--config", required=True, help=CONFIG_HELP)

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 REQUIRES_CONFIG = True
+EXAMPLE = "bertjax benchmark --config bert:mini --baseline hf"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,9 +1,11 @@
-"""Compare runs in one table."""
+"""Compare runs in a table and a page of charts."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+
+EXAMPLE = "bertjax compare runs/* --out compare.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

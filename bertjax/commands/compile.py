@@ -10,6 +10,7 @@ from pathlib import Path
 from bertjax.errors import UserError
 
 REQUIRES_CONFIG = True
+EXAMPLE = "bertjax compile --config bert:base --topology v5e-256"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 
 REQUIRES_CONFIG = True
 SUPPORTS_DRY_RUN = True
+EXAMPLE = "bertjax config --config bert:base optimizer train.num_steps"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("", "parameters", "objective", "tokens", "batch", "steps", "tokenizer", "needs")
 _NO_BREAK = "\xa0"
+EXAMPLE = "bertjax configs bert"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from bertjax.commands.shared_flags import add_model, add_pooling
 
+EXAMPLE = "bertjax embed --model runs/quickstart --in texts.txt --out vectors.npz"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the flags of the command."""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from bertjax.commands.shared_flags import add_batch_tokens, add_model
 
+EXAMPLE = "bertjax eval-minimal-pairs --model runs/quickstart --pairs 'blimp/*.jsonl'"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the flags of the command."""

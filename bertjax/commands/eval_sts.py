@@ -6,6 +6,8 @@ import argparse
 
 from bertjax.commands.shared_flags import add_header, add_model, add_pooling
 
+EXAMPLE = "bertjax eval-sts --model runs/simcse --pairs tsv:sts-dev.tsv"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the flags of the command."""

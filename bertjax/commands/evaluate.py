@@ -1,9 +1,11 @@
-"""Compute the held-out metrics of a checkpoint: of pretraining, or of a task on its own or given examples."""
+"""Compute the held-out metrics of a run, or the scores of a finetuned one on other examples."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+
+EXAMPLE = "bertjax evaluate --workdir runs/quickstart"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

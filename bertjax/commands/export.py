@@ -8,6 +8,8 @@ from pathlib import Path
 from bertjax.errors import UserError
 from bertjax.io.units import parse_size
 
+EXAMPLE = "bertjax export --workdir runs/quickstart --out exported --dtype bfloat16"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the flags of the command."""

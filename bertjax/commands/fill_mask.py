@@ -6,6 +6,8 @@ import argparse
 
 from bertjax.commands.shared_flags import add_model
 
+EXAMPLE = 'bertjax fill-mask --model runs/quickstart "Open the [MASK] for reading."'
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the flags of the command."""

@@ -1,4 +1,4 @@
-"""Train a task on the weights of init_from, and score it."""
+"""Finetune pretrained weights on a labelled task, score and export them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from bertjax.report.runs import finetune, sweep
 
 REQUIRES_CONFIG = True
 SUPPORTS_DRY_RUN = True
+EXAMPLE = """bertjax finetune --config finetune/classification --workdir runs/reviews \\
+    --config.init_from=runs/base --config.task.train=tsv:train.tsv --config.task.eval=tsv:dev.tsv"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 REQUIRES_CONFIG = True
+EXAMPLE = "bertjax inspect-data --config quickstart --batches 2"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 REQUIRES_CONFIG = True
+EXAMPLE = "bertjax lr-find --config quickstart --workdir runs/lr-find"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,8 @@ import argparse
 from bertjax.commands.shared_flags import IN_HELP, add_columns, add_model, column_options
 from bertjax.config.extensions import TASK_KINDS
 
+EXAMPLE = "bertjax predict --model runs/reviews --in test.tsv --out predictions.jsonl --score"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the flags of the command."""

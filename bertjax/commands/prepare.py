@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 REQUIRES_CONFIG = True
+EXAMPLE = "bertjax prepare --config bert:base --config.data.sources='text:corpus/*.txt.gz'"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

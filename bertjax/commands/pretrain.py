@@ -10,6 +10,7 @@ from bertjax.report.runs import pretrain
 
 REQUIRES_CONFIG = True
 SUPPORTS_DRY_RUN = True
+EXAMPLE = "bertjax pretrain --config bert:base --workdir runs/base --config.data.sources='text:corpus/*.txt.gz'"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from bertjax.commands.shared_flags import IN_HELP, add_columns, add_model, column_options
 
+EXAMPLE = "bertjax pseudo-label --model runs/teacher --in texts.txt --gold hundred.tsv --out silver.jsonl"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the flags of the command."""

@@ -10,6 +10,7 @@ from bertjax.errors import UserError
 
 REQUIRES_CONFIG = True
 _SAMPLE = 12
+EXAMPLE = "bertjax tokenizer --config bert:base --out tokenizer --config.data.sources='text:corpus/*.txt.gz'"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

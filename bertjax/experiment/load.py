@@ -184,6 +184,7 @@ def require_model(name: str | os.PathLike[str]) -> Path:
 
 
 def _of_folder(folder: Path) -> SourceModel:
+    platform.start_backend()
     model = load_pretrained(folder)
     return SourceModel(model.config, model.heads, jax.device_get(model.params), load_tokenizer(folder))
 

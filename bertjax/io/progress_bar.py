@@ -78,13 +78,13 @@ class ProgressBar:
         from rich.markup import escape
         from rich.text import Text
 
-        bar = self
+        bar, screen = self, Console(file=self._file)
 
         class WithText(progress.Progress):
             def get_renderables(self) -> Iterator[Any]:
                 yield self.make_tasks_table(self.tasks)
                 if bar.text:
-                    yield Text(bar.text, style="dim")
+                    yield Text(fold(bar.text, screen.width), style="dim")
 
         drawn = WithText(
             progress.TextColumn("{task.description}"),
@@ -92,9 +92,24 @@ class ProgressBar:
             progress.TaskProgressColumn() if self._percent else progress.MofNCompleteColumn(),
             progress.TimeElapsedColumn(),
             progress.TimeRemainingColumn(),
-            console=Console(file=self._file),
+            console=screen,
             transient=not self._keep,
         )
         drawn.start()
         drawn.add_task(escape(self._title), total=self._total)
         return drawn
+
+
+def fold(text: str, width: int) -> str:
+    """Breaks a line between its parts, which two spaces separate, instead of inside of them.
+
+    Args:
+        text: Parts such as "loss 7.250  lr 1.00e-04".
+        width: Maximum length of a line, unless a part is longer.
+    """
+    lines = [""]
+    for part in text.split("  "):
+        if lines[-1] and len(lines[-1]) + 2 + len(part) > width:
+            lines.append("")
+        lines[-1] += f"  {part}" if lines[-1] else part
+    return "\n".join(lines)

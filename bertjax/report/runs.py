@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +13,11 @@ from bertjax.config.distributed import DistributedConfig
 from bertjax.config.fields import read_group
 from bertjax.experiment.hub_names import recall_commits
 from bertjax.experiment.workdir import changed_keys, check_start
+from bertjax.report.render import FILE as REPORT
 
 if TYPE_CHECKING:
     from bertjax.experiment.sweep import SweepResult
+    from bertjax.runtime.process_group import ProcessGroup
 
 
 def pretrain(cfg: ConfigDict, workdir: Path) -> None:
@@ -37,6 +40,7 @@ def pretrain(cfg: ConfigDict, workdir: Path) -> None:
 
     with join_processes(read_group(cfg, DistributedConfig)) as processes:
         pretrain(cfg, workdir, processes, ReportWriter())
+        _print_next_steps(cfg, workdir, processes)
 
 
 def finetune(cfg: ConfigDict, workdir: Path) -> None:
@@ -48,6 +52,18 @@ def finetune(cfg: ConfigDict, workdir: Path) -> None:
 
     with join_processes(read_group(cfg, DistributedConfig)) as processes:
         finetune(cfg, workdir, processes, ReportWriter())
+        _print_next_steps(cfg, workdir, processes)
+
+
+def _print_next_steps(cfg: ConfigDict, workdir: Path, processes: ProcessGroup) -> None:
+    """Prints where the report of a finished run is, and how to export a run that was not."""
+    if processes.index != 0:
+        return
+    if not cfg.export.at_end:
+        print(f"no export (export.at_end=false); write a folder for transformers with\n    bertjax export --workdir "
+              f"{shlex.quote(str(workdir))} --out FOLDER")  # fmt: skip
+    if cfg.report.enabled and (workdir / REPORT).exists():
+        print(f"report: {workdir / REPORT}")
 
 
 def sweep(cfg: ConfigDict, workdir: Path, seeds: Sequence[int], grid: Sequence[str]) -> list[SweepResult]:

@@ -19,9 +19,11 @@ from ml_collections import ConfigDict
 from bertjax.config import parse
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
+from bertjax.io.stderr import silence_stderr
 from bertjax.models.mesh import target_platform
 
 log = logging.getLogger(__name__)
+_ACCELERATORS = ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0", "/dev/kfd")
 
 
 def use_platform(name: str) -> None:
@@ -34,7 +36,7 @@ def use_platform(name: str) -> None:
     if name == "cpu":
         jax.config.update("jax_platforms", "cpu")
     try:
-        platform = {"cuda": "gpu", "rocm": "gpu"}.get(jax.default_backend(), jax.default_backend())
+        platform = {"cuda": "gpu", "rocm": "gpu"}.get(start_backend(), jax.default_backend())
     except RuntimeError as error:
         raise UserError(f"jax cannot start its backend: {str(error).splitlines()[0]}") from error
     if name not in ("any", platform):
@@ -49,6 +51,17 @@ def use_platform(name: str) -> None:
                 f"this machine has an accelerator ({device}), but jax runs on the CPU; install its plugin "
                 "(pip install 'bertjax[cuda12]' or 'bertjax[tpu]') or set --config.platform=cpu"
             )
+
+
+def start_backend() -> str:
+    """Starts jax's backend and returns its name.
+
+    Without an accelerator in this machine, what the plugins write to standard error is dropped: libtpu reports four
+    errors about a TPU that nobody has.
+    """
+    has_accelerator = any(map(os.path.exists, _ACCELERATORS))
+    with contextlib.nullcontext() if has_accelerator else silence_stderr():
+        return jax.default_backend()
 
 
 def enable_compile_cache(cfg: ConfigDict) -> None:

@@ -114,10 +114,14 @@ class Console:
 def train_line(metrics: Metrics) -> str:
     """Returns the metrics since the last report in one line of a terminal."""
     parts = [f"loss {metrics['train/loss']:.3f}"]
-    for name in _losses(metrics, "train"):
+    names = _losses(metrics, "train")
+    for name in names:
         accuracy = metrics.get(f"train/{name}_accuracy")
         suffix = "" if accuracy is None else f" acc {accuracy:.3f}"
-        parts.append(f"{name} {metrics[f'train/{name}_loss']:.3f}{suffix}")
+        if len(names) == 1 and metrics["train/loss"] == metrics[f"train/{name}_loss"]:
+            parts[0] += suffix
+        else:
+            parts.append(f"{name} {metrics[f'train/{name}_loss']:.3f}{suffix}")
     parts.append(f"lr {metrics['train/learning_rate']:.2e}")
     if "train/tokens_per_second" in metrics:
         parts.append(f"{_thousands(metrics['train/tokens_per_second'])} tokens/s")

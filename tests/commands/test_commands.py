@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 import subprocess
 import sys
 import time
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 from lab import Finished, Lab
 
-from bertjax.cli import main
+from bertjax.cli import command_parsers, main
+from bertjax.config.overrides import apply_overrides, load_config
 from bertjax.data.tokenizer_io import load_tokenizer
 from bertjax.experiment.inspect_data import members
 from bertjax.experiment.load import load_source_model
@@ -34,6 +36,16 @@ CONTRACT = {
     "example_draws": np.uint32,
     "pair_labels": np.int32,
 }
+
+
+@pytest.mark.parametrize("name", sorted(command_parsers()))
+def test_the_example_of_a_command_is_valid(name: str) -> None:
+    parser = command_parsers()[name]
+    program, command, *arguments = shlex.split((parser.epilog or "").replace("\\\n", "").removeprefix("example:"))
+    options, rest = parser.parse_known_args(arguments)
+    assert (program, command) == ("bertjax", name) and all(each.startswith("--config.") for each in rest)
+    if hasattr(options, "config"):
+        apply_overrides(load_config(options.config), rest)
 
 
 def test_inspect_writes_what_the_model_sees(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

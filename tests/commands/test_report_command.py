@@ -29,6 +29,7 @@ def test_a_run_leaves_a_page_of_what_it_learned(finished: Finished) -> None:
     assert [each for each in result if each[1] == "attention"] == [(4, "attention"), (8, "attention")]
     assert [each for each in result if each[1] == "memory"] == [(4, "memory"), (8, "memory")]
     assert "warning: " not in finished.printed
+    assert finished.printed.rstrip().endswith(f"report: {finished.workdir}/report.html"), "the last line says what next"
 
 
 def test_the_page_tells_what_the_run_is(finished: Finished) -> None:

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from bertjax.io.progress_bar import ProgressBar
+from bertjax.io.progress_bar import ProgressBar, fold
 
 
 def test_silent_without_a_terminal() -> None:
@@ -27,3 +27,9 @@ def test_title_amount_and_text(percent: bool, shown: str, monkeypatch: pytest.Mo
         bar.update(30, 100, text="loss 1.0")
     drawn = out.getvalue()
     assert "[text]" in drawn and shown in drawn and "a [line] above" in drawn and "loss 1.0" in drawn
+
+
+def test_lines_break_between_parts() -> None:
+    assert fold("loss 7.250  padding 6.2 %  ETA 5 s", 24) == "loss 7.250\npadding 6.2 %  ETA 5 s"
+    assert fold("loss 7.250  padding 6.2 %", 80) == "loss 7.250  padding 6.2 %"
+    assert fold("one long part  b", 4) == "one long part\nb"

@@ -99,6 +99,7 @@ def test_the_line_of_a_window() -> None:
     )
     alone = {name: value for name, value in METRICS.items() if "pair" not in name} | {"train/mfu": 0.4567}
     assert "pair" not in train_line(alone) and "MFU 45.7 %" in train_line(alone)
+    assert train_line(alone | {"train/loss": 6.5}).startswith("loss 6.500 acc 0.125  lr"), "one loss is printed once"
 
 
 def test_the_line_of_an_evaluation_shows_the_baseline() -> None:
