@@ -166,7 +166,7 @@ def build_parser() -> argparse.ArgumentParser:
             name,
             help=summary,
             description=module.__doc__,
-            epilog=f"example:\n  {module.EXAMPLE}",
+            epilog=f"example:\n  {module.EXAMPLE}" if hasattr(module, "EXAMPLE") else None,
             formatter_class=_Help,
             allow_abbrev=False,
         )

@@ -4,7 +4,7 @@
 
 Every page is opened at 390, 1,200 and 1,600 pixels in light and dark colours. Nothing may be wider than the window, no
 console message may appear, no text may have a contrast below 4.5, no button may be too small to tap; otherwise the
-status is 1. `--docs` renews the pictures of docs/report.md; docs/appendix/screenshots.md has the commands that make their runs.
+status is 1. `--docs` renews the pictures of docs/report.md (commands: docs/appendix/screenshots.md).
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ _PACKAGES = (
 _OPTIONAL = ("transformers", "torch", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")
 _VARIABLES = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "CUDA_VISIBLE", "NCCL_")
 
+EXAMPLE = "bertjax env"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares nothing: the command has no flags."""

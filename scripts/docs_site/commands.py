@@ -17,7 +17,7 @@ def _section(name: str, parser: argparse.ArgumentParser) -> str:
     usage = re.sub(r"\s+", " ", parser.format_usage().removeprefix("usage: ")).replace(" [-h]", "").strip()
     rows = [_row(action) for action in parser._actions if not isinstance(action, argparse._HelpAction)]
     table = "| argument | meaning |\n| --- | --- |\n" + "\n".join(rows) if rows else ""
-    return f"## bertjax {name}\n\n{parser.description}\n\n```text\n{usage}\n\n{parser.epilog}\n```\n\n{table}"
+    return f"## bertjax {name}\n\n{parser.description}\n\n```text\n{usage}\n\n{parser.epilog or ''}\n```\n\n{table}"
 
 
 def _row(action: argparse.Action) -> str:
