@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import functools
-import runpy
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bertjax.errors import UserError
 
@@ -22,7 +22,14 @@ def shipped_configs() -> Mapping[str, Path]:
 
 def sizes_of(path: Path) -> tuple[str, ...]:
     """Returns the arguments that a config file names in `SIZES`; none if it has no such list. The file is executed."""
-    return tuple(runpy.run_path(str(path)).get("SIZES", ()))
+    return tuple(run_file(str(path), path.read_bytes()).get("SIZES", ()))
+
+
+def run_file(path: str, source: bytes) -> dict[str, Any]:
+    """Runs the source of a config file, without reading or writing bytecode, and returns its names."""
+    names: dict[str, Any] = {"__name__": "bertjax_config", "__file__": path}
+    exec(compile(source, path, "exec"), names)
+    return names
 
 
 def split_argument(spec: str) -> tuple[str, str | None]:

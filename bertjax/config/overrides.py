@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from bertjax.config.defaults import base_config
 from bertjax.config.extensions import SOURCES
 from bertjax.config.fields import Setting
-from bertjax.config.names import name_for, resolve
+from bertjax.config.names import name_for, resolve, run_file
 from bertjax.config.nodes import declared_settings
 from bertjax.config.registry import PACKAGES, Choices, require_packages
 from bertjax.errors import USER_CODE_ERRORS, UserError, one_line, require_regular_file
@@ -289,7 +289,7 @@ def _split_argument(argument: str) -> tuple[str, str]:
 
 
 def execute(path: str) -> dict[str, Any]:
-    """Runs a config file, without reading or writing bytecode, and returns its names; may raise `UserError`."""
+    """Runs a config file and returns its names; may raise `UserError`."""
     require_regular_file(path)
     try:
         source = Path(path).read_bytes()
@@ -297,12 +297,10 @@ def execute(path: str) -> dict[str, Any]:
         name, others = name_for(path), ", ".join(sorted(map(str, Path(path).parent.glob("*.py"))))
         hint = f"; there are {others}" if others else f"; bertjax has that of --config {name}" if name else ""
         raise UserError(f"cannot read config {path}: {error.strerror}{hint}") from None
-    names: dict[str, Any] = {"__name__": "bertjax_config", "__file__": path}
     try:
-        exec(compile(source, path, "exec"), names)
+        return run_file(path, source)
     except USER_CODE_ERRORS as error:
         raise UserError(_explain(path, error)) from error
-    return names
 
 
 def _call(path: str, function: Any, arguments: Sequence[str]) -> Any:
