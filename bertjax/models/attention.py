@@ -121,7 +121,8 @@ class Attention(nnx.Module):
         """Returns the attention scores before masking and softmax, float32.
 
         Args:
-            q, k: queries [B, S, N, H] and keys [B, K, N, H].
+            q: queries [B, S, N, H].
+            k: keys [B, K, N, H].
             context: positions.
             key: of the dropout of relative positions, where they have any.
         """
@@ -131,7 +132,9 @@ class Attention(nnx.Module):
         """Returns the values [B, S, N, H] averaged by the softmax of the scores.
 
         Args:
-            q, k, v: queries [B, S, N, H], keys and values [B, K, N, H].
+            q: queries [B, S, N, H].
+            k: keys [B, K, N, H].
+            v: values [B, K, N, H].
             context: visibility and positions.
             key: of the dropout of probabilities; None = no dropout.
         """
