@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertjax import data as data
+    from bertjax.api.config import continue_config as continue_config
     from bertjax.api.config import load_config as load_config
     from bertjax.api.models import embed as embed
     from bertjax.api.models import fill_mask as fill_mask
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "bertjax.api.config": ("load_config",),
+    "bertjax.api.config": ("continue_config", "load_config"),
     "bertjax.api.models": ("embed", "fill_mask", "load_pretrained", "make_objective", "predict"),
     "bertjax.api.runs": ("Run", "evaluate", "export", "finetune", "open_run", "pretrain", "sweep"),
     "bertjax.config.model": ("EncoderConfig",),

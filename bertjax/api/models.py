@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import tempfile
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,6 +45,7 @@ from bertjax.inference.text_files import JsonRecord
 from bertjax.objectives.base import Objective
 from bertjax.types import Vocabulary
 
+log = logging.getLogger(__name__)
 ModelSource: TypeAlias = str | os.PathLike[str] | Run | PretrainedModel
 _predictors: weakref.WeakKeyDictionary[PretrainedModel, dict[Any, Predictor]] = weakref.WeakKeyDictionary()
 
@@ -143,7 +144,7 @@ def predict(
     predictor.num_truncated = predictor.num_truncated_words = 0
     results = [record for window in windows for record in predictor(window).records]
     for note in predictor.notes:
-        warnings.warn(note, stacklevel=3)
+        log.warning(note)
     return results
 
 
@@ -197,7 +198,7 @@ def embed(
     embedder = Embedder(opened.model, opened.tokenizer, settings, tokens_per_batch(batch_tokens))
     vectors = embedder(_texts(texts))
     if embedder.num_truncated:
-        warnings.warn(f"{embedder.num_truncated:,} texts were longer than {embedder.max_length:,} tokens", stacklevel=3)
+        log.warning("%d texts were longer than %d tokens, and were cut", embedder.num_truncated, embedder.max_length)
     return vectors
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -23,28 +24,49 @@ class StoppedBySignal(Exception):
         )
 
 
-@contextmanager
+@contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
     """Yields a list to which SIGTERM and SIGINT append their number; a second signal ends the process at once.
 
     Python runs its handlers between two of its instructions, and a compiler or a wait for the device may last minutes.
-    So a thread that the system wakes (`signal.set_wakeup_fd`) handles the second signal.
+    So a thread that the system wakes (`signal.set_wakeup_fd`) handles the second signal. In a notebook or a Python
+    shell, whose process holds more than this run, the second one raises KeyboardInterrupt instead.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield received
         return
-    reader, writer = socket.socketpair()
-    writer.setblocking(False)
-    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    handlers: dict[int, Any] = {stop: signal.signal(stop, lambda number, _: received.append(number)) for stop in STOPS}
-    thread = threading.Thread(target=_exit_at_second_signal, args=(reader,), daemon=True, name="signals")
-    thread.start()
+    interactive = is_interactive()
+
+    def receive(number: int, _: object) -> None:
+        received.append(number)
+        if interactive and len(received) > 1:
+            raise KeyboardInterrupt("stopped at once by a second signal; the newest checkpoint is intact")
+
+    handlers: dict[int, Any] = {stop: signal.signal(stop, receive) for stop in STOPS}
     try:
-        yield received
+        with contextlib.nullcontext() if interactive else _second_signal_exits():
+            yield received
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def is_interactive() -> bool:
+    """Returns whether the process is a notebook's or a Python shell."""
+    return "ipykernel" in sys.modules or hasattr(sys, "ps1")
+
+
+@contextlib.contextmanager
+def _second_signal_exits() -> Iterator[None]:
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    thread = threading.Thread(target=_exit_at_second_signal, args=(reader,), daemon=True, name="signals")
+    thread.start()
+    try:
+        yield
+    finally:
         signal.set_wakeup_fd(before)
         writer.close()  # the thread reads the end of the stream
         thread.join()

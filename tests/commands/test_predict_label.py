@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from lab import Finished, sentences
 
+import bertjax
 from bertjax.cli import main
 from bertjax.config.task import TaskConfig
 from bertjax.data.tokenizer_io import load_tokenizer
@@ -89,6 +90,10 @@ def test_all_forms_of_input_say_the_same(
         records_of[name] = records(printed.out)
         assert "4 examples" in printed.err
         assert [record.pop("text") for record in records_of[name]] == TEXTS[:4]
+    loaded = load_pretrained(classifier)
+    records_of["python texts"] = bertjax.predict(classifier, TEXTS[:4])
+    records_of["python path"] = bertjax.predict(loaded, tmp_path / "t.txt")
+    records_of["python dicts"] = bertjax.predict(loaded, [{"text": text} for text in TEXTS[:4]])
     first = [{**record, "id": None} for record in records_of["t.txt"]]
     for name, result in records_of.items():
         assert [{**record, "id": None} for record in result] == first, name
@@ -123,6 +128,9 @@ def test_words_and_questions(finished: Finished, tmp_path: Path, capsys: Capture
     out = tmp_path / "out.jsonl"
     assert run("predict", "--model", tagger, "--in", tmp_path / "t.conll", "--out", out, "--score") == 0
     assert [record["words"] for record in records(out)] == [["The", "cat"], ["the"]]
+    assert bertjax.predict(tagger, [["The", "cat"], ("the",)]) == records(out)
+    with pytest.raises(bertjax.UserError, match=r"inputs\[1\]: give a text or a list of words"):
+        bertjax.predict(tagger, ["The cat", 3])
     assert "precision" in capsys.readouterr().out
     reader = model_of(finished, tmp_path / "reader", "question_answering", ("LABEL_0", "LABEL_1"))
     question = {"id": "q", "question": "the dog", "context": "The cat sees the dog. " * 9}

@@ -103,3 +103,13 @@ def test_another_thread_leaves_signals_to_the_caller() -> None:
 def test_the_exit_code_is_that_of_a_shell() -> None:
     assert [StoppedBySignal(number, 7).exit_code for number in (signal.SIGTERM, signal.SIGINT)] == [143, 130]
     assert str(StoppedBySignal(signal.SIGTERM, 7)) == "stopped by SIGTERM; saved at step 7, the same command resumes"
+
+
+def test_a_second_signal_in_a_notebook_interrupts_the_cell_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match="newest checkpoint is intact"), stop_signals() as received:
+        signal.raise_signal(signal.SIGINT)
+        assert received == [signal.SIGINT]
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
