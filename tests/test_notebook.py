@@ -1,13 +1,12 @@
-"""The notebook of `examples`: its commands and keys are those that there are, its outputs are clean, and it runs."""
+"""The notebooks of `examples`: names and keys are those that there are, stored outputs are clean, and both run."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import os
 import re
-import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,134 +14,118 @@ from typing import Any
 
 import pytest
 
-from bertjax.cli import build_parser
-from bertjax.config.overrides import apply_overrides, load_config
-from bertjax.config.parse import check
+import bertjax
+from bertjax.config.overrides import declared
 
 ROOT = Path(__file__).parents[1]
-NOTEBOOK = ROOT / "examples" / "pretrain_and_finetune.ipynb"
-BOOK: dict[str, Any] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
-CODE = ["".join(cell["source"]) for cell in BOOK["cells"] if cell["cell_type"] == "code"]
-OUTPUTS = [output for cell in BOOK["cells"] for output in cell.get("outputs", [])]
-SMALL = {"STEPS": "2", "EPOCHS": "0.05", "SEEDS": "0"}
+PRETRAIN, CONTINUE = "pretrain_and_finetune", "continue_public_checkpoint"
+BOOKS: dict[str, Any] = {
+    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "examples").glob("*.ipynb")
+}
+SMALL = {"STEPS": "4", "EPOCHS": "0.05", "SEEDS": "0"}
 
 # a path from the root of a disk, of two parts or more; 75/1500, tokens/s and https://x/y are none
-_ABSOLUTE = re.compile(r"(?<![\w.:/~$-])/[\w.-]+/[\w.-]|\b[A-Za-z]:\\|file://")
+_ABSOLUTE = re.compile(r"(?<![\w.:/~$<-])/[\w.-]+/[\w.-]|\b[A-Za-z]:\\|file://")
 
 
-def magic(source: str) -> tuple[str, str]:
-    """The first line of a cell if it is a magic, such as `%%bash`, and the rest."""
-    first, _, rest = source.partition("\n")
-    return (first, rest) if first.startswith("%%") else ("", source)
+def code(name: str) -> list[str]:
+    return ["".join(cell["source"]) for cell in BOOKS[name]["cells"] if cell["cell_type"] == "code"]
 
 
-def written_files() -> dict[str, str]:
-    cells = [magic(source) for source in CODE]
-    return {line.split()[1]: text for line, text in cells if line.startswith("%%writefile ")}
+@pytest.fixture(params=[PRETRAIN, CONTINUE])
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
-def commands() -> list[list[str]]:
-    """The words of every bertjax command, with the sizes that the first cell sets in place of variables."""
-    sizes = dict(re.findall(r'os\.environ\.setdefault\("(\w+)", "([^"]*)"\)', CODE[0]))
-    result = []
-    for source in CODE:
-        line, text = magic(source)
-        if line == "%%bash":
-            for name, value in sizes.items():
-                text = text.replace(f"${name}", value)
-            assert "$" not in text
-            lines = text.replace("\\\n", " ").split("\n")
-            result += [shlex.split(each.split(" | ")[0]) for each in lines if each.startswith("bertjax")]
-    return result
+def test_there_are_no_others() -> None:
+    assert set(BOOKS) == {PRETRAIN, CONTINUE}
 
 
-def test_it_is_a_notebook() -> None:
-    assert (BOOK["nbformat"], BOOK["nbformat_minor"]) >= (4, 5)
+def test_it_is_a_notebook(name: str) -> None:
+    book = BOOKS[name]
+    assert (book["nbformat"], book["nbformat_minor"]) >= (4, 5)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    assert BOOK["metadata"] == {"kernelspec": kernel, "language_info": {"name": "python"}}
+    assert book["metadata"] == {"kernelspec": kernel, "language_info": {"name": "python"}}
     keys = {"code": {"execution_count", "outputs"}, "markdown": set()}
-    for cell in BOOK["cells"]:
+    for cell in book["cells"]:
         assert set(cell) == {"cell_type", "id", "metadata", "source", *keys[cell["cell_type"]]}
         assert not cell["metadata"] and cell.get("execution_count") is None
-    ids = [cell["id"] for cell in BOOK["cells"]]
+    ids = [cell["id"] for cell in book["cells"]]
     assert len(set(ids)) == len(ids)
-    assert NOTEBOOK.stat().st_size < 60_000
+    assert len(json.dumps(book)) < 60_000
 
 
-def test_every_cell_is_python_or_a_known_magic() -> None:
-    for source in CODE:
-        line, text = magic(source)
-        assert re.fullmatch(r"|%%bash|%%writefile runs/\w+\.py", line), line
-        if line != "%%bash":
-            ast.parse(text)
-    shells = [text for line, text in map(magic, CODE) if line == "%%bash"]
-    assert all("set -o pipefail" in text for text in shells if " | " in text)  # a failure in front of a pipe must show
+def test_it_is_python_with_names_and_keys_that_exist(name: str) -> None:
+    keys: list[str] = []
+    for node in (node for source in code(name) for node in ast.walk(ast.parse(source))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "bertjax":
+            assert hasattr(bertjax, node.attr), node.attr
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("bertjax."):
+            values = [*node.args, *(keyword.value for keyword in node.keywords)]
+            dicts = [value for value in values if isinstance(value, ast.Dict)]
+            keys += [key.value for each in dicts for key in each.keys if isinstance(key, ast.Constant)]
+    assert len(keys) > 8
+    assert [key for key in keys if key not in declared()] == []
 
 
-def test_every_command_and_key_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("runs").mkdir()
-    for path, text in (written_files() | {"runs/corpus.txt": "a text\n"}).items():
-        Path(path).write_text(text, encoding="utf-8")
-    named = set()
-    for words in commands():
-        options, rest = build_parser().parse_known_args(words[1:])
-        named.add(options.command)
-        if options.command in ("pretrain", "finetune"):
-            check(apply_overrides(load_config(options.config), rest))
-        else:
-            assert rest == []
-    assert named == {"pretrain", "finetune", "fill-mask", "predict"}
-
-
-def test_outputs_are_clean_and_name_no_path() -> None:
-    assert len(OUTPUTS) > 8
-    assert all((output["output_type"], output["name"]) == ("stream", "stdout") for output in OUTPUTS)
-    printed = ["".join(output["text"]) for output in OUTPUTS]
-    for text in printed:
-        assert not re.search(r"[\x1b\r\u2588]|Traceback|\berror\b", text), text
-    for text in printed + ["".join(cell["source"]) for cell in BOOK["cells"]]:
-        assert not _ABSOLUTE.search(text), _ABSOLUTE.search(text)
+def test_outputs_are_clean_and_name_no_directory_of_a_machine(name: str) -> None:
+    cells = [cell for cell in BOOKS[name]["cells"] if cell["cell_type"] == "code"]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert len(outputs) > 8 and {output["output_type"] for output in outputs} <= {
+        "stream",
+        "display_data",
+        "execute_result",
+    }
+    texts = ["".join(cell["source"]) for cell in BOOKS[name]["cells"]]
+    for output in outputs:
+        assert output.get("name") != "stderr", output["text"]
+        shown = [output.get("text", ""), *output.get("data", {}).values()]
+        texts += ["".join(each) for each in shown]
+        for text in map("".join, shown):
+            assert not re.search(r"[\x1b\r\u2588]|Traceback|Error\b", text), text
+    for text in texts:
+        assert not _ABSOLUTE.search(text), text
+        assert not re.search(r"hidden words|figures|updates|pieces|beside|anew|slopes", text), text
 
 
 @pytest.mark.parametrize("text", ["in /home/me/x", "('/tmp/a')", "C:\\Users", "=/a/b", "file:///x"])
 def test_absolute_paths_are_seen(text: str) -> None:
     assert _ABSOLUTE.search(text)
-    assert not _ABSOLUTE.search("75/1500 tokens/s runs/a/b https://x.org/y/z it/they 1 / 2")
+    assert not _ABSOLUTE.search("75/1500 tokens/s runs/a/b https://x.org/y/z it/they 1 / 2 </th></tr>")
 
 
-def as_script() -> str:
-    """All cells as one Python file, for a machine without Jupyter."""
-    parts = ["import pathlib", "import subprocess"]
-    for source in CODE:
-        line, text = magic(source)
-        if line == "%%bash":
-            parts.append(f"subprocess.run(['bash', '-eu', '-c', {text!r}], check=True)")
-        elif line:
-            parts.append(f"pathlib.Path({line.split()[1]!r}).write_text({text!r}, encoding='utf-8')")
-        else:
-            parts.append(text)
-    return "\n\n".join(parts)
+def run(name: str, folder: Path, **sizes: str) -> str:
+    """Runs the cells as one script in a folder; returns what they print."""
+    (folder / "cells.py").write_text("\n\n".join(code(name)), encoding="utf-8")
+    environment = os.environ | SMALL | sizes | {"HOME": str(folder), "PYTHONPATH": str(ROOT)}
+    environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
+    options: dict[str, Any] = {"cwd": folder, "env": environment, "capture_output": True, "text": True, "timeout": 900}
+    done = subprocess.run([sys.executable, "cells.py"], check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.long
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash to run its commands")
-def test_it_runs(tmp_path: Path) -> None:
-    """From the first cell to the last, in small: every command ends well, and `transformers` agrees."""
+def test_both_run(tmp_path: Path) -> None:
+    """In small; the second continues a random model with the tokenizer of the first, as there is no network."""
     pytest.importorskip("transformers")
     pytest.importorskip("torch")
-    (tmp_path / "bin").mkdir()
-    ours = tmp_path / "bin" / "bertjax"
-    ours.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m bertjax "$@"\n')
-    ours.chmod(0o755)
-    (tmp_path / "cells.py").write_text(as_script(), encoding="utf-8")
-    environment = os.environ | SMALL | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    environment["PATH"] = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
-    options = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "timeout": 600}
-    done = subprocess.run([sys.executable, "cells.py"], check=False, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("the same tags as bertjax: True") == 2
-    assert re.search(r"^always O +0\.3\d\d$", done.stdout, flags=re.MULTILINE)
-    assert (tmp_path / "runs" / "punctuation" / "seed-0" / "export" / "model.safetensors").is_file()
+    from bertjax.hf.save import save_pretrained
+    from bertjax.parity.compare import random_params
+
+    printed = run(PRETRAIN, tmp_path)
+    assert printed.count("the same tags as bertjax: True") == 2
+    assert re.search(r"^always O +0\.3\d\d$", printed, flags=re.MULTILINE)
     assert (tmp_path / "runs" / "punctuation" / "seed-0" / "report.html").is_file()
+
+    model = bertjax.load_pretrained(tmp_path / "runs" / "pretrained" / "export")
+    config = dataclasses.replace(model.config, max_position_embeddings=64)
+    heads = ("mlm",)
+    save_pretrained(
+        tmp_path / "public", random_params(config, heads), config, heads=heads, tokenizer=model.tokenizer_files
+    )
+    other = tmp_path / "other"
+    other.mkdir()
+    printed = run(CONTINUE, other, CHECKPOINT=str(tmp_path / "public"))
+    assert re.search(r"^continued +\d+\.\d\d nats, accuracy 0\.\d{3}$", printed, flags=re.MULTILINE)
+    assert re.search(r"^(next|other) 0\.\d+$", printed, flags=re.MULTILINE)
