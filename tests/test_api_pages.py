@@ -20,11 +20,11 @@ def line_count(code: str) -> int:
 
 def jobs() -> dict[str, dict[str, str]]:
     """The code of every library by job."""
-    found: dict[str, dict[str, str]] = {}
+    code_of: dict[str, dict[str, str]] = {}
     for section in COMPARISON.split("\n## ")[1:]:
         blocks = {match["before"].split(" ")[0].rstrip(":"): match["code"] for match in BLOCK.finditer(section)}
-        found[section.partition("\n")[0]] = blocks
-    return found
+        code_of[section.partition("\n")[0]] = blocks
+    return code_of
 
 
 def test_the_table_counts_the_lines_of_the_blocks() -> None:

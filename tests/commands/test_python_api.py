@@ -16,7 +16,7 @@ import bertjax
 from bertjax.api.errors import python_errors
 from bertjax.training.signals import StoppedBySignal
 
-OWN_LOOP = Path(__file__).parents[2] / "examples" / "own_loop.py"
+LOOP = Path(__file__).parents[2] / "examples" / "own_loop.py"
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_a_stopped_run_raises_what_python_raises(number: int, kind: type[BaseExc
 
 @pytest.mark.long
 def test_a_loop_of_ones_own_learns_on_eight_devices(lab: Lab) -> None:
-    losses = load_script(OWN_LOOP).train(lab.config, {"train.num_steps": 24}, learning_rate=1e-2)
+    losses = load_script(LOOP).train(lab.config, {"train.num_steps": 24}, learning_rate=1e-2)
     assert len(losses) == 24
     assert np.mean(losses[-6:]) < np.mean(losses[:6]) - 0.3
 

@@ -37,7 +37,7 @@ def test_lines_break_between_parts() -> None:
     assert fold("one long part  b", 4) == "one long part\nb"
 
 
-def test_a_notebook_draws_one_output_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_draws_one_output_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[dict[str, str]] = []
 
     class Handle:
