@@ -53,7 +53,7 @@ def test_the_snippets_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "    config.mesh.data = 1\n    return config\n"
     )
     Path("small.py").write_text(small, encoding="utf-8")
-    lines = ["the file is open now", "a list may be empty", "the class has a method"] * 60
+    lines = [f"the file of number {index} is open, and a list of {index} names may be empty" for index in range(200)]
     Path("corpus.txt").write_text("\n\n".join(lines), encoding="utf-8")
     rows = "text\tlabel\n" + "".join(f"a text of number {i}\t{'xy'[i % 2]}\n" for i in range(16))
     for name in ("train.tsv", "dev.tsv"):
