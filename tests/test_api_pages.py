@@ -42,7 +42,6 @@ def test_the_table_counts_the_lines_of_the_blocks() -> None:
 @pytest.mark.long
 def test_the_snippets_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours, in small: the quickstart has two layers of 32 and trains a few steps."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STEPS", "4")
     small = (
         "from bertjax.config.defaults import base_config\nfrom bertjax.config.overrides import load_config\n"
@@ -52,15 +51,20 @@ def test_the_snippets_run_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "    config.eval.interval_steps = 4\n    config.eval.num_batches = 1\n    config.report.enabled = False\n"
         "    config.mesh.data = 1\n    return config\n"
     )
-    Path("small.py").write_text(small, encoding="utf-8")
-    lines = [f"the file of number {index} is open, and a list of {index} names may be empty" for index in range(200)]
-    Path("corpus.txt").write_text("\n\n".join(lines), encoding="utf-8")
-    rows = "text\tlabel\n" + "".join(f"a text of number {i}\t{'xy'[i % 2]}\n" for i in range(16))
-    for name in ("train.tsv", "dev.tsv"):
-        Path(name).write_text(rows, encoding="utf-8")
     ours = [blocks["bertjax"] for job, blocks in jobs().items() if job != "Continue a public checkpoint"]
     guide = [match["code"] for match in BLOCK.finditer(GUIDE) if "needs a download" not in match["before"]]
-    for page in (guide, ours):
+    for number, page in enumerate((guide, ours)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        Path("small.py").write_text(small, encoding="utf-8")
+        lines = [
+            f"the file of number {index} is open, and a list of {index} names may be empty" for index in range(200)
+        ]
+        Path("corpus.txt").write_text("\n\n".join(lines), encoding="utf-8")
+        rows = "text\tlabel\n" + "".join(f"a text of number {i}\t{'xy'[i % 2]}\n" for i in range(16))
+        for name in ("train.tsv", "dev.tsv"):
+            Path(name).write_text(rows, encoding="utf-8")
         names: dict[str, Any] = {}
         for code in page:
             code = code.replace('"quickstart"', '"small.py"').replace("run.show_report()", "")

@@ -159,7 +159,7 @@ class Objective:
             The loss, and the mean of every loss and metric by name.
         """
         mask_key, dropout_key = jax.random.split(key)
-        batch = self.corrupt(batch, mask_key, jnp.asarray(cursor, jnp.int32))
+        batch = self.corrupt(jax.tree.map(jnp.asarray, batch), mask_key, jnp.asarray(cursor, jnp.int32))
         dropout_key = jax.random.fold_in(dropout_key, cursor)
         sums, _ = self.loss(params, inputs or StepInputs({}, {}), batch, dropout_key, train)
         means = {name: each.value / jnp.maximum(each.count, 1.0) for name, each in sums.items()}
