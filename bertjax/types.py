@@ -5,7 +5,7 @@ Axis letters, the same in every signature of the project:
     B  sequences of a batch       S  tokens of a sequence     E  most examples packed in a sequence
     D  hidden size                N  attention heads          H  head size (D = N * H)
     F  feed-forward size          L  layers                   V  vocabulary (padded inside training)
-    M  masked positions of a row
+    M  masked positions of a row  T  tokens of a target sequence
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ Batch = Mapping[str, Any]
     example_draws     uint32  [B, E]   epoch modulo dupe_factor: which of the repeated draws this is
     pair_labels       int32   [B, E]   sentence pairs only; 0 = B follows A, 1 = it does not (or precedes A)
     backward          bool    [B]      streams with model.bi_data only: the text is reversed
+
+Of an encoder-decoder these are the source, and the target has T tokens per sequence:
+
+    target_ids          int32 [B, T]   tokens to predict, the end token included
+    target_segment_ids  int32 [B, T]   0 = padding; example i of the target belongs to example i of the source
+    target_position_ids int32 [B, T]
 
 Objectives add masking: `original_ids`, `masked_positions`, `masked_ids`, `masked_weights` (and, for SpanBERT's
 span-boundary loss, `span_left_positions`, `span_right_positions`, `span_position_ids`, `span_weights`; for XLNet's

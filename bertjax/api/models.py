@@ -34,6 +34,7 @@ from bertjax.experiment.predict import (
     require_one_label,
     trained_task,
 )
+from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.pretrained import load_pretrained as load_folder
 from bertjax.hf.sentence_transformers import Pooling
@@ -59,12 +60,12 @@ class _Opened(NamedTuple):
 
 
 @python_errors()
-def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel:
+def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel | PretrainedEncoderDecoder:
     """Loads a model in float32: a Hugging Face folder, an export, a run, or a name on the Hub (`hub:NAME[@REVISION]`).
 
     The model is called like that of `transformers` and saved by `save_pretrained`; `model.params` are its parameters
     and `model.encoder` is its `bertjax.Encoder`. The heads are those that the class in `architectures` requires, and
-    any other that the files hold.
+    any other that the files hold. A folder of BART, Marian, T5 or `EncoderDecoderModel` gives encoder and decoder.
 
     Raises:
         UserError: A file is missing, unreadable or unsafe, or the model is not supported; names the first reason.

@@ -25,7 +25,7 @@ from bertjax.experiment.finetune import exported_step
 from bertjax.experiment.load import load_model
 from bertjax.experiment.sweep import SweepResult
 from bertjax.experiment.workdir import read_config
-from bertjax.hf.pretrained import PretrainedModel, load_pretrained
+from bertjax.hf.pretrained import PretrainedModel, load_single
 from bertjax.hf.sentence_transformers import Pooling
 from bertjax.io.jsonl import read_log
 from bertjax.io.units import parse_size
@@ -89,7 +89,7 @@ class Run:
         """Returns the model: that of `export`, otherwise that of the checkpoint of `step`."""
         with python_errors():
             if self.export is not None:
-                return load_pretrained(self.export)
+                return load_single(self.export)
             model, tokenizer, _ = load_model(self.workdir, step=self.step)
             files = tokenizer.huggingface_files(model.config.max_position_embeddings)
             return dataclasses.replace(model, tokenizer_files=files)

@@ -219,6 +219,13 @@ class ArchitectureConfig(Settings, group="model"):
         (), key=False, help="Settings of `attention_class`, NAME=VALUE; in a config they are the keys of model.NAME."
     )
     causal: bool = setting(False, transfer=True, help="A token attends only to itself and those before it.")
+    cross_attention_hidden_size: int | None = setting(
+        None,
+        at_least=1,
+        at_most=MAX_WIDTH,
+        key=False,
+        help="Width of the encoder whose output every layer attends to, after its self-attention; None: not a decoder.",
+    )
     local_attention: int = setting(
         0,
         at_least=0,
@@ -239,6 +246,9 @@ class ArchitectureConfig(Settings, group="model"):
         choices=("all", "query_value", "query_key_value", "none"),
         help="Biases of attention: all, query_value (and output; DeBERTa v1), query_key_value (not output; Qwen2), "
         "none.",
+    )
+    attention_scale: bool = setting(
+        True, help="Divide scores by the root of the head size; false: T5, whose initial weights make up for it."
     )
     qk_norm: bool = setting(
         False, help="Norms of every head's queries and keys, before the rotation (Qwen3; arXiv:2302.05442)."
@@ -334,6 +344,11 @@ class HeadsConfig(Settings, group="model"):
     mlm_bias: bool = setting(True, heads=("mlm",), help="Bias of the masked-token head's scores.")
     tie_word_embeddings: bool = setting(
         True, heads=("mlm",), help="Scores of the masked-token head read the word table; false: a table of their own."
+    )
+    scale_logits: bool = setting(
+        False,
+        heads=("mlm",),
+        help="Divide hidden states by the root of their width before they are scored (T5, where the table is tied).",
     )
     enhanced_decoder: bool = setting(
         False,

@@ -327,6 +327,10 @@ def _refusals(config: EncoderConfig) -> list[tuple[bool, str]]:
             config.pooling == "late" and config.classifier_dense == "pooler",
             "pooling=late scores every token: set classifier_dense to own or none",
         ),
+        (
+            not config.attention_scale and position in ("disentangled", "relative"),
+            f"attention_scale=false and attention_position={position}: these scores are sums that are scaled together",
+        ),
         (config.causal and config.conv_kernel_size > 0, "conv_kernel_size sees the next token: not in causal models"),
         (config.causal and config.enhanced_decoder, "enhanced_decoder predicts masked words: causal models have none"),
         (

@@ -335,6 +335,63 @@ _NOMIC = {
     **_NO_DROPOUT,
 }
 
+# google-research/text-to-text-transfer-transformer (arXiv:1910.10683, section 2.1, table 14; released_checkpoints.md):
+# one tower; of T5 v1.1 the output table is its own and hidden states are not scaled. 3B and 11B have 32 and 128 heads
+# of 128. Vocabulary 32,128.
+_T5 = {
+    "family": "bertjax",
+    "position_embedding": "none",
+    "type_vocab_size": 0,
+    "embedding_norm": "none",
+    "attention_position": "relative_bias",
+    "attention_bias": "none",
+    "attention_scale": False,
+    "feed_forward_bias": False,
+    "hidden_act": "relu",
+    "norm_placement": "pre",
+    "norm_type": "rms_norm",
+    "norm_bias": False,
+    "layer_norm_eps": 1e-6,
+    "activation_dropout": 0.1,
+    "output_dropout": 0.1,
+    "mlm_head": "tied",
+    "scale_logits": True,
+    "head_size": 64,
+}
+_T5_V11 = _T5 | {
+    "feed_forward": "glu",
+    "hidden_act": "gelu_new",
+    "scale_logits": False,
+    "tie_word_embeddings": False,
+}
+_T5_SIZES = {
+    "t5-small": _sizes(6, 512) | _T5,
+    "t5-base": _sizes(12, 768) | _T5,
+    "t5-large": _sizes(24, 1024) | _T5,
+    "t5-3b": _sizes(24, 1024, 32, 16384) | _T5 | {"head_size": 128},
+    "t5-11b": _sizes(24, 1024, 128, 65536) | _T5 | {"head_size": 128},
+    "t5-v1.1-small": _sizes(8, 512, 6, 1024) | _T5_V11,
+    "t5-v1.1-base": _sizes(12, 768, 12, 2048) | _T5_V11,
+    "t5-v1.1-large": _sizes(24, 1024, 16, 2816) | _T5_V11,
+    "t5-v1.1-xl": _sizes(24, 2048, 32, 5120) | _T5_V11,
+    "t5-v1.1-xxl": _sizes(24, 4096, 64, 10240) | _T5_V11,
+}
+
+# facebookresearch/fairseq:fairseq/models/bart/model.py (arXiv:1910.13461, section 2): one tower. Vocabulary 50,265.
+_BART = {
+    "family": "bertjax",
+    "max_position_embeddings": 1024,
+    "position_offset": 2,
+    "pad_token_id": 1,
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-5,
+    "hidden_act": "gelu",
+    "attention_dropout": 0.0,
+    "mlm_head": "bias",
+    "initializer": "normal",
+    "classifier_dense": "own",
+}
+
 PRESETS: dict[str, Values] = {
     **_BERT,
     "spanbert-base": _sizes(12, 768) | _SPANBERT,
@@ -390,6 +447,9 @@ PRESETS: dict[str, Values] = {
     "gpt2-medium": _sizes(24, 1024) | _GPT2,
     "gpt2-large": _sizes(36, 1280) | _GPT2,
     "gpt2-xl": _sizes(48, 1600) | _GPT2,
+    **_T5_SIZES,
+    "bart-base": _sizes(6, 768) | _BART | {"attention_dropout": 0.1},
+    "bart-large": _sizes(12, 1024) | _BART,
     "transformer-base": _sizes(6, 512) | _TRANSFORMER,
     "transformer-big": _sizes(6, 1024) | _TRANSFORMER | {"hidden_dropout": 0.3},
 }

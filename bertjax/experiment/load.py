@@ -23,7 +23,7 @@ from bertjax.experiment import build
 from bertjax.experiment.workdir import read_settings, require_same_run
 from bertjax.hf import native_format
 from bertjax.hf.load import local_model
-from bertjax.hf.pretrained import PretrainedModel, load_pretrained
+from bertjax.hf.pretrained import PretrainedModel, load_single
 from bertjax.io import atomic
 from bertjax.io.tree_paths import flatten_tree
 from bertjax.objectives.base import Network
@@ -185,7 +185,7 @@ def require_model(name: str | os.PathLike[str]) -> Path:
 
 def _of_folder(folder: Path) -> SourceModel:
     platform.start_backend()
-    model = load_pretrained(folder)
+    model = load_single(folder)
     return SourceModel(model.config, model.heads, jax.device_get(model.params), load_tokenizer(folder))
 
 

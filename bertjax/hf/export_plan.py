@@ -223,13 +223,24 @@ def compare_configs(
         (fields that change an output, those among them that only parts in the sidecar read).
     """
     stored = _select_stored_heads(keymap, required, heads)
-    names = [field.name for field in dataclasses.fields(config)]
-    differing = tuple(
-        name
-        for name in names
-        if _effective_value(config, name) != _effective_value(other, name) and _matters(config, other, name, heads)
-    )
+    differing = differing_fields(config, other, heads)
     return differing, tuple(name for name in differing if _is_in_sidecar(name, heads, stored))
+
+
+def differing_fields(config: EncoderConfig, other: EncoderConfig, heads: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the fields by which two models compute something else.
+
+    Args:
+        config: a model.
+        other: another model.
+        heads: their heads.
+    """
+    return tuple(
+        field.name
+        for field in dataclasses.fields(config)
+        if _effective_value(config, field.name) != _effective_value(other, field.name)
+        and _matters(config, other, field.name, heads)
+    )
 
 
 def _is_in_sidecar(name: str, heads: tuple[str, ...], stored: tuple[str, ...]) -> bool:

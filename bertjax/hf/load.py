@@ -14,6 +14,7 @@ from typing import Any
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.hf import native_format, sidecar_files
+from bertjax.hf.encoder_decoder.families import MODEL_TYPES
 from bertjax.hf.keymap import tensors_to_params
 from bertjax.hf.keymaps import FAMILIES, find_family
 from bertjax.hf.keymaps.family import Family
@@ -73,6 +74,11 @@ def read_folder(folder: str | os.PathLike[str]) -> ModelWeights:
     folder = local_model(folder)
     values, architecture = read_config_json(folder)
     where = f"{folder / CONFIG}"
+    if is_encoder_decoder(values):
+        raise UserError(
+            f"{where}: model_type {values['model_type']!r} is an encoder with a decoder, not a single network; "
+            "bertjax.load_pretrained reads both"
+        )
     family = _require_family(values, where, folder)
     if family is None:
         config, heads, params = _read_native(folder, values, where)
@@ -94,11 +100,17 @@ def local_model(name: str | os.PathLike[str]) -> Path:
     pinned = hub.pin(name)
     folder = hub.fetch(pinned)
     values, architecture = read_config_json(folder)
-    _require_family(values, str(name), folder)  # before anything large is downloaded
+    if not is_encoder_decoder(values):
+        _require_family(values, str(name), folder)  # before anything large is downloaded
     hub.fetch_weights(pinned, folder, read_shard_names(folder) if (folder / INDEX).exists() else [WEIGHTS])
     if not (folder / WEIGHTS).exists() and not (folder / INDEX).exists():
         require_safetensors(hub.list_files(pinned), str(name), architecture)
     return folder
+
+
+def is_encoder_decoder(values: dict[str, Any]) -> bool:
+    """Returns whether a config.json is that of an encoder with a decoder."""
+    return values.get("model_type") in MODEL_TYPES
 
 
 def _require_family(values: dict[str, Any], where: str, folder: Path) -> Family | None:

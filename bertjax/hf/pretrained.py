@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder, read_encoder_decoder
 from bertjax.hf.forward import ModelOutput, run_model
 from bertjax.hf.inputs import check_inputs, check_two_stream_inputs
-from bertjax.hf.load import ModelWeights, read_folder
+from bertjax.hf.load import ModelWeights, is_encoder_decoder, local_model, read_config_json, read_folder
 from bertjax.hf.save import save_pretrained
 from bertjax.models.encoder import Encoder
 from bertjax.models.model import Model, bind
@@ -85,15 +86,26 @@ class PretrainedModel(ModelWeights):
         )
 
 
-def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel:
+def load_pretrained(folder: str | os.PathLike[str]) -> PretrainedModel | PretrainedEncoderDecoder:
     """Loads the model of a Hugging Face folder, of an export or of the Hub (`hub:NAME[@REVISION]`), in float32.
 
     The folder needs config.json and model.safetensors (or its shards with an index). The heads are those that the class
     in `architectures` requires, and any other that the files hold; unknown heads are named in a warning.
 
+    Returns:
+        The model; of a class with an encoder and a decoder (BART, Marian, T5, EncoderDecoderModel) both of them.
+
     Raises:
         UserError: a file is missing, unreadable or unsafe, or the model is not supported; names the first reason.
     """
+    folder = local_model(folder)
+    if is_encoder_decoder(read_config_json(folder)[0]):
+        return read_encoder_decoder(folder)
+    return load_single(folder)
+
+
+def load_single(folder: str | os.PathLike[str]) -> PretrainedModel:
+    """Loads the model of a folder that holds one network; see `load_pretrained`."""
     weights = read_folder(folder)
     params = jax.tree.map(jnp.asarray, weights.params)
     return PretrainedModel(weights.config, params, weights.heads, weights.tokenizer_files, weights.module_files)

@@ -106,7 +106,7 @@ def save_pretrained(
         ExportError: the model read back is not the model in memory.
     """
     folder, heads = Path(folder).absolute(), order_heads(heads)
-    _require_free(folder, overwrite)
+    require_free(folder, overwrite)
     plan, params = plan_export(config, heads, dtype), round_params(params, dtype)
     tensors, sidecar = plan.tensors(params)
     if plan.unsupported:
@@ -122,7 +122,7 @@ def save_pretrained(
     )
     try:
         with atomic_folder(folder) as temporary:
-            _write_weights(temporary, tensors, max_shard_bytes, dtype)
+            write_weights(temporary, tensors, max_shard_bytes, dtype)
             write_sidecar(temporary, plan, sidecar)
             for name, content in files.items():
                 (temporary / name).parent.mkdir(exist_ok=True)
@@ -163,9 +163,9 @@ def verify_export(
     folder, heads = Path(folder), order_heads(heads)
     loaded, plan = read_folder(folder), plan_export(config, heads, dtype)
     tensors, sidecar = plan.tensors(params)
-    _compare_tensors(WEIGHTS, tensors, read_tensors(folder)[0])
+    compare_tensors(WEIGHTS, tensors, read_tensors(folder)[0])
     if sidecar:
-        _compare_tensors(SIDECAR_WEIGHTS, sidecar, read_safetensors(folder, SIDECAR_WEIGHTS))
+        compare_tensors(SIDECAR_WEIGHTS, sidecar, read_safetensors(folder, SIDECAR_WEIGHTS))
     expected, back = plan.config_json, dataclasses.replace(plan, config=loaded.config).config_json
     written = read_config_json(folder)[0]
     for key in sorted(expected.keys() | back.keys() | written.keys()):
@@ -196,8 +196,15 @@ def round_params(params: Params, dtype: str) -> Params:
     return unflatten_tree(rounded)
 
 
-def _write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int, dtype: str) -> None:
-    """Writes one file, or shards of whole tensors in the order of their names, with an index."""
+def write_weights(folder: Path, tensors: Tensors, max_shard_bytes: int, dtype: str) -> None:
+    """Writes one file, or shards of whole tensors in the order of their names, with an index.
+
+    Args:
+        folder: an export that is being written.
+        tensors: tensors by name.
+        max_shard_bytes: largest size of a file.
+        dtype: of the weights, one of `DTYPES`.
+    """
     tensors = {name: array.astype(dtype, copy=False) for name, array in tensors.items()}
     shards: list[Tensors] = [{}]
     for name in sorted(tensors):
@@ -229,7 +236,8 @@ def _tokenizer_files(tokenizer: TokenizerSource | None, config: EncoderConfig) -
     return files
 
 
-def _require_free(folder: Path, overwrite: bool) -> None:
+def require_free(folder: Path, overwrite: bool) -> None:
+    """Raises `UserError` for a folder that an export must not replace."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -248,7 +256,14 @@ def is_export(folder: Path) -> bool:
     return card.is_file() and MARKER in card.read_text("utf-8", "replace")
 
 
-def _compare_tensors(file: str, expected: Tensors, actual: Tensors) -> None:
+def compare_tensors(file: str, expected: Tensors, actual: Tensors) -> None:
+    """Compares two sets of tensors bit by bit; raises `ExportError` if they differ.
+
+    Args:
+        file: the file to name.
+        expected: tensors in memory.
+        actual: tensors that were read back.
+    """
     differing = [n for n in expected if n not in actual or expected[n].tobytes() != actual[n].tobytes()]
     differing += [name for name in actual if name not in expected]
     if differing:

@@ -112,6 +112,8 @@ TRANSFORMS: dict[str, Transform] = {
     ),
     # [D] <-> [1, 1, D]: XLNet's second stream
     "lone_vector": _single(lambda a, _: a[None, None], lambda a, _: a.reshape(-1), lambda shape, _: (1, 1, *shape)),
+    # [V] <-> [1, V]: the bias of BART's scores
+    "row": _single(lambda a, _: a[None], lambda a, _: a.reshape(-1), lambda shape, _: (1, *shape)),
     # [k, in, out] <-> torch's [out, in, k]
     "conv": _TRANSPOSE,
 }

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 from bertjax.config.attention import attention_config
 from bertjax.config.model import EncoderConfig
 from bertjax.models import attention_kernels
-from bertjax.models.attention_context import AttentionContext, has_visible_key
+from bertjax.models.attention_context import AttentionContext
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, einsum, make_norm
 from bertjax.models.local_attention import block_size, merge_blocks, should_block, split_blocks
@@ -22,7 +22,7 @@ from bertjax.models.rope import rotate
 from bertjax.models.tiled_attention import tiled_attention
 
 Hidden = Float[Array, "B S D"]
-Source = Float[Array, "B K D"]
+Source = Float[Array, "B K D2"]
 Queries = Float[Array, "B S N H"]
 Keys = Float[Array, "B K N H"]
 Scores = Float[Array, "B N S K"]
@@ -46,6 +46,7 @@ class Attention(nnx.Module):
         config: sizes, biases, initialisers.
         rngs: stream of the parameters. The order of the draws decides the initial weights.
         norm: False leaves out the norm.
+        source_size: width of what keys and values are made of; None = the hidden size.
     """
 
     projects_positions = False
@@ -65,13 +66,14 @@ class Attention(nnx.Module):
         """Returns the number of matmuls over all keys of a token: one of scores and one of values."""
         return 2
 
-    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, norm: bool = True):
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, norm: bool = True, source_size: int | None = None):
         self.settings = attention_config(config)
         width, inner, bias = config.hidden_size, config.num_heads * config.head_dim, config.attention_bias
         shared = config.kv_heads * config.head_dim
         self.query = Linear(width, inner, config, rngs, bias != "none")
-        self.key = Linear(width, shared, config, rngs, bias in ("all", "query_key_value"))
-        self.value = Linear(width, shared, config, rngs, bias != "none")
+        source_size = width if source_size is None else source_size
+        self.key = Linear(source_size, shared, config, rngs, bias in ("all", "query_key_value"))
+        self.value = Linear(source_size, shared, config, rngs, bias != "none")
         if self.projects_positions:
             self.position = Linear(width, inner, config, rngs, bias != "none")
         output_bias = bias in ("all", "query_value")
@@ -94,7 +96,7 @@ class Attention(nnx.Module):
             x: hidden states of the queries [B, S, D].
             context: visibility and positions.
             key: of the dropout; None = no dropout.
-            source: hidden states of keys and values [B, K, D]; None = `x`.
+            source: hidden states of keys and values [B, K, D2]; None = `x`.
         """
         q, k, v = self.project(x, context, source)
         return self.output(self.attend(q, k, v, context, key).reshape(*x.shape[:2], -1))
@@ -107,6 +109,8 @@ class Attention(nnx.Module):
             q, k = self.query_norm(q), self.key_norm(k)
         if context.rotation is not None:
             q, k = rotate(q, context.rotation), rotate(k, context.rotation)
+        if not self.config.attention_scale:
+            q = q * math.sqrt(self.config.head_dim)  # by which the kernels divide
         return q, self.copy_heads(k), self.copy_heads(self.split_heads(self.value(source)))
 
     def split_heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b M H"]:
@@ -163,6 +167,13 @@ class SelfAttention(Attention):
         return dot_product_attention(q, k, v, context, self.config, key)
 
 
+class CrossAttention(SelfAttention):
+    """Attention of a decoder's tokens to the output of an encoder, without positions (arXiv:1706.03762, 3.2.3)."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        super().__init__(config, rngs, source_size=config.cross_attention_hidden_size)
+
+
 def dot_product_attention(
     q: Queries, k: Keys, v: Keys, context: AttentionContext, config: EncoderConfig, key: Key | None
 ) -> Queries:
@@ -190,8 +201,7 @@ def dot_product_attention(
     else:
         out = attend(q, k, v, context.visible(), config, key)
     if context.mask is None:
-        sees_key = has_visible_key(context.segment_ids, context.window, context.causal)
-        out = jnp.where(sees_key[:, :, None, None], out, jnp.zeros((), out.dtype))
+        out = jnp.where(context.sees_key()[:, :, None, None], out, jnp.zeros((), out.dtype))
     return out.astype(config.result_dtype)
 
 

@@ -54,6 +54,9 @@ class AttentionContext(NamedTuple):
     mask      visibility as a matrix, where the rule is not enough; None = use the rule
     rotation  rotation of every token, for rotary attention
     relative  inputs of attention that knows distances
+    key_segment_ids
+              example of each key where these are of other sequences, the output of an encoder; `segment_ids` are then
+              those of the queries. Window and causal do not apply
     """
 
     segment_ids: Int[Array, "B S"]
@@ -62,6 +65,7 @@ class AttentionContext(NamedTuple):
     mask: Bool[Array, "B 1 S K"] | None = None
     rotation: Rotation | None = None
     relative: Relative | None = None
+    key_segment_ids: Int[Array, "B K"] | None = None
 
     def visible(self) -> Bool[Array, "B 1 S K"]:
         """Returns True where a query (axis 2) may attend to a key (axis 3).
@@ -71,7 +75,22 @@ class AttentionContext(NamedTuple):
         """
         if self.mask is not None:
             return self.mask
+        if self.key_segment_ids is not None:
+            return same_example(self.segment_ids, self.key_segment_ids)[:, None]
         return attention_mask(self.segment_ids, self.window, self.causal)
+
+    def sees_key(self) -> Bool[Array, "B S"]:
+        """Returns False for queries that the rule leaves without a key."""
+        if self.key_segment_ids is not None:
+            return self.visible()[:, 0].any(axis=-1)
+        return has_visible_key(self.segment_ids, self.window, self.causal)
+
+
+class CrossInput(NamedTuple):
+    """Output of an encoder, to which the layers of a decoder attend, and who sees what of it."""
+
+    states: Float[Array, "B K D2"]
+    context: AttentionContext
 
 
 def make_context(
@@ -126,13 +145,18 @@ def visibility_mask(
         query_positions, key_positions: positions in the sequence [..., Q] and [..., K].
         window, causal: as in `attention_mask`.
     """
-    query, key = query_ids[..., :, None], key_ids[..., None, :]
-    mask = (key > 0) & ((query == key) | (query == 0))
+    mask = same_example(query_ids, key_ids)
     if not window and not causal:
         return mask
     distance = query_positions[..., :, None] - key_positions[..., None, :]
     mask = mask & (distance >= 0) if causal else mask
     return mask & (jnp.abs(distance) <= window // 2) if window else mask
+
+
+def same_example(query_ids: Int[Array, "*b Q"], key_ids: Int[Array, "*b K"]) -> Bool[Array, "*b Q K"]:
+    """Returns True for real keys of the query's example, and for all real keys where the query is padding."""
+    query, key = query_ids[..., :, None], key_ids[..., None, :]
+    return (key > 0) & ((query == key) | (query == 0))
 
 
 def has_visible_key(segment_ids: Int[Array, "B S"], window: int = 0, causal: bool = False) -> Bool[Array, "B S"]:

@@ -65,7 +65,7 @@ def kernel_limitation(
     """Returns why this kernel cannot compute this attention, "" if it can. Args: as in `choose_kernel`."""
     if dropping:
         return f"cannot drop probabilities: attention_dropout must be 0 in training, not {config.attention_dropout}"
-    if context.mask is not None or q.shape != k.shape:
+    if context.mask is not None or (context.key_segment_ids is None and q.shape != k.shape):
         return "needs queries and keys of the same sequences, without an explicit mask"
     if kernel == "interpret":
         return ""
@@ -73,17 +73,17 @@ def kernel_limitation(
         return f"multiplies in bfloat16: compute_dtype must not be {config.compute_dtype}"
     if kernel == "cudnn" and (config.head_dim % 8 or config.head_dim > _CUDNN_MAX_HEAD):
         return f"needs a head size that is a multiple of 8 and at most {_CUDNN_MAX_HEAD}, not {config.head_dim}"
-    if kernel == "cudnn" and q.shape[1] % 2:
-        return f"needs sequences of an even length, not {q.shape[1]}"
+    if kernel == "cudnn" and (q.shape[1] % 2 or k.shape[1] % 2):
+        return f"needs sequences of an even length, not {q.shape[1] if q.shape[1] % 2 else k.shape[1]}"
     return ""
 
 
 def cudnn_attention(
-    q: Float[Array, "B S N H"], k: Float[Array, "B S N H"], v: Float[Array, "B S N H"], context: AttentionContext
+    q: Float[Array, "B S N H"], k: Float[Array, "B K N H"], v: Float[Array, "B K N H"], context: AttentionContext
 ) -> Float[Array, "B S N H"]:
     """Computes attention with cuDNN's flash attention, operands bfloat16; traceable only where cuDNN is installed.
 
-    Visibility is a full mask [B, 1, S, S] that all heads share: cuDNN has windows for causal attention only, and jax's
+    Visibility is a full mask [B, 1, S, K] that all heads share: cuDNN has windows for causal attention only, and jax's
     public function has no segments. The mask becomes a bias, so the backward pass writes a gradient of its size, which
     is discarded. jax uses XLA's form unless the implementation is named.
 
@@ -95,8 +95,8 @@ def cudnn_attention(
 
 def splash_attention(
     q: Float[Array, "B S N H"],
-    k: Float[Array, "B S N H"],
-    v: Float[Array, "B S N H"],
+    k: Float[Array, "B K N H"],
+    v: Float[Array, "B K N H"],
     context: AttentionContext,
     dtype: Any,
     interpret: bool,
@@ -112,39 +112,45 @@ def splash_attention(
         interpret: runs the kernel as ordinary jax, for tests.
     """
     length, width = q.shape[1], q.shape[3]
-    padded = -(-length // LANES) * LANES
+
+    def pad(x: Array) -> Array:
+        """Pads axis 1."""
+        return jnp.pad(x, ((0, 0), (0, -x.shape[1] % LANES), *[(0, 0)] * (x.ndim - 2)))
 
     def heads_first(x: Array) -> Array:
         """[B, S, N, H] -> [B, N, S, H], padded."""
-        return jnp.pad(x.astype(dtype), ((0, 0), (0, padded - length), (0, 0), (0, 0))).transpose(0, 2, 1, 3)
+        return pad(x.astype(dtype)).transpose(0, 2, 1, 3)
 
     scaled = q.astype(jnp.float32) / math.sqrt(width)  # the kernel does not scale
-    segments = jnp.pad(context.segment_ids, ((0, 0), (0, padded - length)))
-    run = functools.partial(_run_splash, padded, context.window, context.causal, interpret)
-    out = per_device(
-        run, (1, 1, 1, None), 1, *map(heads_first, (scaled, k, v)), segments
-    )  # the compiler cannot split it
+    key_ids = context.segment_ids if context.key_segment_ids is None else context.key_segment_ids
+    run = functools.partial(_run_splash, context.window, context.causal, interpret)
+    segments = pad(context.segment_ids), pad(key_ids)
+    # the compiler cannot split it
+    out = per_device(run, (1, 1, 1, None, None), 1, *map(heads_first, (scaled, k, v)), *segments)
     return out.transpose(0, 2, 1, 3)[:, :length]
 
 
 def _run_splash(
-    length: int,
     window: int,
     causal: bool,
     interpret: bool,
     q: Float[Array, "B N S H"],
-    k: Float[Array, "B N S H"],
-    v: Float[Array, "B N S H"],
-    segment_ids: Int[Array, "B S"],
+    k: Float[Array, "B N K H"],
+    v: Float[Array, "B N K H"],
+    query_ids: Int[Array, "B S"],
+    key_ids: Int[Array, "B K"],
 ) -> Float[Array, "B N S H"]:
     from jax.experimental.pallas.ops.tpu.splash_attention import SegmentIds
 
-    kernel = _splash_kernel(q.shape[1], length, window, causal, interpret, q.shape[3] % LANES > 0)
-    return jax.vmap(lambda q, k, v, ids: kernel(q, k, v, segment_ids=SegmentIds(ids, ids)))(q, k, v, segment_ids)
+    lengths = q.shape[2], k.shape[2]
+    kernel = _splash_kernel(q.shape[1], lengths, window, causal, interpret, q.shape[3] % LANES > 0)
+    return jax.vmap(lambda q, k, v, *ids: kernel(q, k, v, segment_ids=SegmentIds(*ids)))(q, k, v, query_ids, key_ids)
 
 
 @functools.lru_cache(maxsize=32)
-def _splash_kernel(heads: int, length: int, window: int, causal: bool, interpret: bool, sequence_minor: bool) -> Any:
+def _splash_kernel(
+    heads: int, shape: tuple[int, int], window: int, causal: bool, interpret: bool, sequence_minor: bool
+) -> Any:
     """Builds the kernel for one sequence; the mask is analysed once, on the host.
 
     `sequence_minor` puts tokens along the lanes of a register, for heads too narrow to fill one: for heads of 64 the
@@ -153,18 +159,18 @@ def _splash_kernel(heads: int, length: int, window: int, causal: bool, interpret
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    shape = (length, length)
     mask: Any = masks.FullMask(shape)
     if window:
         mask = masks.LocalMask(shape, (window // 2, 0 if causal else window // 2), 0)
     elif causal:
         mask = masks.CausalMask(shape)
-    block = next(size for size in _BLOCKS if length % size == 0)
+    block_q, block_k = (next(size for size in _BLOCKS if length % size == 0) for length in shape)
     if window:
-        block = min(block, -(-window // LANES) * LANES)
+        block_q = block_k = min(block_q, -(-window // LANES) * LANES)
     layout = kernels.QKVLayout.SEQ_MINOR if sequence_minor else kernels.QKVLayout.HEAD_DIM_MINOR
     layouts: Any = {"q_layout": layout, "k_layout": layout, "v_layout": layout}
-    sizes = kernels.BlockSizes(block, block, block, block, block, block, block, block, **layouts)
+    blocks = (block_q, block_k, block_k)  # queries, keys in memory, keys at a time
+    sizes = kernels.BlockSizes(*blocks, *blocks, block_q, block_k, **layouts)
     with jax.ensure_compile_time_eval():
         kernel = kernels.make_splash_mha(
             masks.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret

@@ -13,7 +13,13 @@ from jaxtyping import Array, Float, Int
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError
-from bertjax.models.attention_context import AttentionContext, DisentangledPositions, Relative, make_context
+from bertjax.models.attention_context import (
+    AttentionContext,
+    CrossInput,
+    DisentangledPositions,
+    Relative,
+    make_context,
+)
 from bertjax.models.convolution import Convolution
 from bertjax.models.disentangled_attention import DistanceEmbeddings
 from bertjax.models.dropout import dropout
@@ -81,6 +87,8 @@ class Encoder(nnx.Module):
         *,
         key: Key | None = None,
         collect: tuple[str, ...] = (),
+        encoder_hidden_states: Float[Array, "B K D2"] | None = None,
+        encoder_attention_mask: Int[Array, "B K"] | None = None,
     ) -> EncoderOutput:
         """Computes the hidden states of every token.
 
@@ -94,6 +102,8 @@ class Encoder(nnx.Module):
             collect: what to return besides the last hidden state: `hidden_states` of all layers; `before_last`;
                 `layers/3/query` and the like, one of `Layer.attention_tensors`. The latter are recomputed from the
                 input of the layer: the layers themselves run in kernels that hold no scores.
+            encoder_hidden_states: of a decoder: output of the encoder.
+            encoder_attention_mask: of a decoder: mask of these, or their `segment_ids`; example i attends to example i.
 
         Raises:
             UserError: `collect` names a layer or tensor that does not exist.
@@ -106,8 +116,15 @@ class Encoder(nnx.Module):
         position_key = None if key is None else jax.random.fold_in(key, len(keys) + 1)
         contexts = self.contexts(segment_ids, position_ids, token_type_ids, position_key)
 
+        cross = None
+        if encoder_hidden_states is not None:
+            if encoder_attention_mask is None:
+                encoder_attention_mask = jnp.ones(encoder_hidden_states.shape[:2], jnp.int32)
+            context = AttentionContext(segment_ids, key_segment_ids=encoder_attention_mask)
+            cross = CrossInput(encoder_hidden_states, context)
+
         def apply(layer: Layer, x: Array, local: bool, key: Key | None, _: Array | None) -> Array:
-            return layer(x, contexts[local], key)
+            return layer(x, contexts[local], key, cross=cross)
 
         def run(x: Array, start: int, stop: int) -> tuple[Array, Array | None]:
             keep = (lambda x: x) if "hidden_states" in collect else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +51,8 @@ class MlmHead(nnx.Module):
         if self.dense is not None and self.norm is not None:
             act = activation(self.config.mlm_act or self.config.hidden_act)
             hidden = self.norm(act(self.dense(hidden)))
+        if self.config.scale_logits:
+            hidden = hidden / math.sqrt(hidden.shape[-1])
         return tied_logits(hidden, table if self.table is None else self.table[...], self.bias, self.config)
 
 

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 from bertjax.config.attention import attention_config
 from bertjax.config.model import EncoderConfig
 from bertjax.config.registry import import_subclass
-from bertjax.models.attention import Attention, Hidden, SelfAttention, Source
-from bertjax.models.attention_context import AttentionContext
+from bertjax.models.attention import Attention, CrossAttention, Hidden, SelfAttention, Source
+from bertjax.models.attention_context import AttentionContext, CrossInput
 from bertjax.models.disentangled_attention import DisentangledAttention
 from bertjax.models.dropout import dropout
 from bertjax.models.linear import Key, Linear, activation, make_norm
@@ -24,6 +24,7 @@ ATTENTION_CLASSES: dict[str, type[Attention]] = {
     "relative": RelativeAttention,
     "relative_bias": BiasedAttention,
 }
+_CROSS_KEY = 0xC2055  # separates the dropout of cross-attention from that of the other blocks
 ATTENTION_TENSORS = ("query", "key", "value", "scores", "probabilities")
 
 
@@ -69,17 +70,26 @@ class FeedForward(nnx.Module):
 class Layer(nnx.Module):
     """Post-norm, as in BERT: x = norm(x + dropout(block(x))), twice; or pre-norm: x = x + dropout(block(norm(x))).
 
-    "sandwich" is pre-norm with a norm of each block's output; with "parallel" both blocks read the same x.
+    "sandwich" is pre-norm with a norm of each block's output; with "parallel" all blocks read the same x. A decoder has
+    cross-attention as a block between the two.
     `attention_norm=False` leaves out the norm before the attention, as in ModernBERT's first layer.
     """
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, attention_norm: bool = True):
         self.attention = attention_class(config)(config, rngs, attention_norm)
         self.feed_forward = FeedForward(config, rngs)
+        self.cross_attention = None if config.cross_attention_hidden_size is None else CrossAttention(config, rngs)
         self.config = config
 
     @jax.named_scope("layer")
-    def __call__(self, x: Hidden, context: AttentionContext, key: Key | None, source: Source | None = None) -> Hidden:
+    def __call__(
+        self,
+        x: Hidden,
+        context: AttentionContext,
+        key: Key | None,
+        source: Source | None = None,
+        cross: CrossInput | None = None,
+    ) -> Hidden:
         """Runs the layer.
 
         Args:
@@ -87,6 +97,7 @@ class Layer(nnx.Module):
             context: visibility and positions.
             key: of the dropout; None = no dropout.
             source: hidden states of keys and values [B, K, D] if they are not `x` (memory, another stream).
+            cross: output of the encoder, for the layer of a decoder.
         """
         keys = (None,) * 4 if key is None else jax.random.split(key, 4)
         attention_rate = self.config.rate("attention_output_dropout")
@@ -95,14 +106,30 @@ class Layer(nnx.Module):
             attended = self.attention(x, context, keys[0], source)
             assert self.attention.norm is not None
             x = self.attention.norm(x + dropout(attended, attention_rate, keys[1]))
+            if self.cross_attention is not None:
+                assert self.cross_attention.norm is not None
+                x = self.cross_attention.norm(x + self._attend_to_encoder(x, cross, key))
             return self.feed_forward.norm(x + dropout(self.feed_forward(x, keys[3]), feed_forward_rate, keys[2]))
         attended = self.attention(
             self._pre_norm(x), context, keys[0], None if source is None else self._pre_norm(source)
         )
         attended = x + dropout(_normed(self.attention, attended), attention_rate, keys[1])
-        source = x if self.config.norm_placement == "parallel" else attended
+        parallel = self.config.norm_placement == "parallel"
+        if self.cross_attention is not None:
+            attended = attended + self._attend_to_encoder(x if parallel else attended, cross, key)
+        source = x if parallel else attended
         added = _normed(self.feed_forward, self.feed_forward(self.feed_forward.norm(source), keys[3]))
         return attended + dropout(added, feed_forward_rate, keys[2])
+
+    def _attend_to_encoder(self, x: Hidden, cross: CrossInput | None, key: Key | None) -> Hidden:
+        """Returns what cross-attention adds to the residual stream."""
+        block = self.cross_attention
+        if cross is None or block is None or block.norm is None:
+            raise ValueError("the layer of a decoder needs the output of an encoder")
+        keys = (None,) * 2 if key is None else jax.random.split(jax.random.fold_in(key, _CROSS_KEY))
+        x = x if self.config.norm_placement == "post" else block.norm(x)
+        out = _normed(block, block(x, cross.context, keys[0], cross.states))
+        return dropout(out, self.config.rate("attention_output_dropout"), keys[1])
 
     def attention_tensors(self, x: Float[Array, "B S D"], context: AttentionContext) -> dict[str, Array]:
         """Computes `ATTENTION_TENSORS` for the layer input `x`, without dropout; `jit` removes those not used.

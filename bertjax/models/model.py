@@ -85,15 +85,25 @@ class Model(nnx.Module):
         token_type_ids: Int[Array, "B S"],
         key: Key | None = None,
         collect: tuple[str, ...] = (),
+        encoder_hidden_states: Float[Array, "B K D2"] | None = None,
+        encoder_attention_mask: Int[Array, "B K"] | None = None,
     ) -> EncoderOutput:
         """Runs the encoder, and collects what `mlm_hidden_states` needs; the arrays are those of `types.Batch`.
 
         Args:
-            input_ids, segment_ids, position_ids, token_type_ids, key, collect: as in `Encoder.__call__`.
+            input_ids, segment_ids, position_ids, token_type_ids, key, collect, encoder_hidden_states,
+                encoder_attention_mask: as in `Encoder.__call__`.
         """
         if self.decoder_positions is not None:
             collect = (*collect, "before_last")
-        return self.encoder(input_ids, segment_ids, token_type_ids, position_ids, key=key, collect=collect)
+        tokens = input_ids, segment_ids, token_type_ids, position_ids
+        return self.encoder(
+            *tokens,
+            key=key,
+            collect=collect,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+        )
 
     def mlm_hidden_states(
         self,

@@ -47,7 +47,8 @@ class Case:
         left_padding: also compares padding on the left.
         compare_padding: False where outputs at padding are arbitrary in `transformers`; the case says why.
         states_per_layer: hidden states of `transformers` per layer of bertjax; the last of each is compared.
-        unwritten: keys of config.json that this version of `transformers` reads but does not write; the case says why.
+        unwritten: keys of config.json that this version of `transformers` reads but does not write, or not as it read
+            them; the case says why.
         calls: further calls.
     """
 
@@ -100,3 +101,15 @@ def draw_batch(
     if num_token_types:
         batch["token_type_ids"] = draw(0, num_token_types, ids.shape)
     return batch
+
+
+def draw_target(case: Case, padding: str, vocab_size: int) -> Arrays:
+    """Draws inputs of a decoder, padded as the source, but of another length.
+
+    Args:
+        case: shapes.
+        padding: none, right or left.
+        vocab_size: upper bound of the ids.
+    """
+    target = draw_batch(dataclasses.replace(case, seq_len=13), padding, vocab_size, 13, 0, 0, seed=2)
+    return {f"decoder_{name}": array for name, array in target.items()}

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ import numpy as np
 
 from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
+from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.hf.save import save_pretrained
+from bertjax.models import encoder_decoder
 from bertjax.models.model import abstract_params
-from bertjax.parity.cases import Arrays, Case, draw_batch
+from bertjax.parity.cases import Arrays, Case, draw_batch, draw_target
 from bertjax.types import Params
 
 DIRECTIONS = ("theirs -> ours", "ours -> theirs")
@@ -132,10 +134,7 @@ def _theirs_to_ours(case: Case, model_class: str, scratch: Path) -> Differences:
 def _ours_to_theirs(case: Case, model_class: str, scratch: Path) -> Differences:
     """bertjax saves, `transformers` loads and saves again: the same names, tensors and config."""
     random_transformers_model(case, model_class).save_pretrained(scratch / "sample")
-    sample = load_pretrained(scratch / "sample")
-    config = dataclasses.replace(sample.config, padded_vocab_size=sample.config.vocab_size + _VOCABULARY_PADDING)
-    params = random_params(config, sample.heads)
-    save_pretrained(scratch / "ours", params, config, heads=sample.heads)
+    _save_random(load_pretrained(scratch / "sample"), scratch / "ours")
     architectures = json.loads((scratch / "ours" / "config.json").read_text())["architectures"]
     if architectures != [model_class]:
         yield "none", NAMES, math.inf, f"the class written is {architectures[0]}"
@@ -154,6 +153,22 @@ def _ours_to_theirs(case: Case, model_class: str, scratch: Path) -> Differences:
     yield from _differences(case, load_pretrained(scratch / "ours"), loaded.eval())
 
 
+def _save_random(sample: PretrainedModel | PretrainedEncoderDecoder, folder: Path) -> None:
+    """Saves a model of the same config with random parameters and a padded vocabulary."""
+
+    def padded(config: EncoderConfig) -> EncoderConfig:
+        return dataclasses.replace(config, padded_vocab_size=config.vocab_size + _VOCABULARY_PADDING)
+
+    if isinstance(sample, PretrainedModel):
+        config = padded(sample.config)
+        save_pretrained(folder, random_params(config, sample.heads), config, heads=sample.heads)
+        return
+    encoder, decoder = padded(sample.config.encoder), padded(sample.config.decoder)
+    pair = dataclasses.replace(sample.config, encoder=encoder, decoder=decoder)
+    params = _draw_like(encoder_decoder.abstract_params(pair))
+    dataclasses.replace(sample, config=pair, params=params).save_pretrained(folder)
+
+
 def random_transformers_model(case: Case, model_class: str, seed: int = 0) -> Any:
     """Returns a model of `transformers` with random parameters: a swapped name shows only if no two tensors are equal.
 
@@ -167,26 +182,32 @@ def random_transformers_model(case: Case, model_class: str, seed: int = 0) -> An
         torch.manual_seed(seed)
         config = getattr(transformers, case.config_class)(**case.config)
         model = getattr(transformers, model_class)(config).eval()
-        for parameter in model.parameters():
+        biases = [buffer for name, buffer in model.named_buffers() if name == "final_logits_bias"]
+        for parameter in (*(each for each in model.parameters() if each.requires_grad), *biases):
             parameter.add_(torch.randn_like(parameter) * 0.08)
     return model
 
 
 def random_params(config: EncoderConfig, heads: tuple[str, ...], seed: int = 2) -> Params:
-    """Returns random parameters of a bertjax model; norm scales are around one, else all tokens would look alike.
+    """Returns random parameters of a bertjax model.
 
     Args:
         config: architecture.
         heads: of the model.
         seed: of the draws.
     """
+    return _draw_like(abstract_params(config, heads), seed)
+
+
+def _draw_like(shapes: Params, seed: int = 2) -> Params:
+    """Returns random parameters; norm scales are around one, else all tokens would look alike."""
     draw = np.random.default_rng(seed).standard_normal
 
     def random(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> jax.Array:
         centre = 1.0 if path[-1].key == "scale" else 0.0
         return jnp.asarray(centre + 0.1 * draw(leaf.shape), leaf.dtype)
 
-    return jax.tree_util.tree_map_with_path(random, abstract_params(config, heads))
+    return jax.tree_util.tree_map_with_path(random, shapes)
 
 
 def run_transformers(model: Any, inputs: Arrays, **options: Any) -> Any:
@@ -201,9 +222,14 @@ def library_versions() -> dict[str, str]:
     return {"transformers": _transformers().__version__, "torch": _torch().__version__}
 
 
-def _differences(case: Case, ours: PretrainedModel, theirs: Any) -> Differences:
+def _differences(case: Case, ours: PretrainedModel | PretrainedEncoderDecoder, theirs: Any) -> Differences:
     for padding in case.paddings:
-        batch = _batch(case, padding, ours.config)
+        if isinstance(ours, PretrainedModel):
+            batch = _batch(case, padding, ours.config)
+        else:
+            batch = _batch(case, padding, ours.config.encoder) | draw_target(
+                case, padding, ours.config.decoder.vocab_size
+            )
         results = [("", _transformers_arrays(theirs, batch, case), _bertjax_arrays(ours, batch))]
         results += [
             (f"{call.name}: ", call.transformers(theirs, batch), call.bertjax(ours, batch)) for call in case.calls
@@ -223,14 +249,27 @@ def _batch(case: Case, padding: str, config: EncoderConfig) -> Arrays:
 
 def _transformers_arrays(model: Any, batch: Arrays, case: Case) -> Arrays:
     out = run_transformers(model, batch, output_hidden_states=True)
+    if model.config.is_encoder_decoder:
+        arrays = {"logits": out.logits.numpy()}
+        return arrays | _by_layer(out, lambda state: state.numpy(), "encoder_hidden_states", "decoder_hidden_states")
     fields = next(fields for suffix, fields in OUTPUT_FIELDS.items() if type(model).__name__.endswith(suffix))
     arrays = {ours: out[theirs].numpy() for theirs, ours in fields.items() if out.get(theirs) is not None}
     states = out.hidden_states[:: case.states_per_layer]
     return arrays | {f"hidden_states[{index}]": state.numpy() for index, state in enumerate(states)}
 
 
-def _bertjax_arrays(model: PretrainedModel, batch: Arrays) -> Arrays:
+def _by_layer(out: Any, convert: Callable[[Any], np.ndarray], *names: str) -> Arrays:
+    """Returns the hidden states of each layer of an output by name and number."""
+    return {f"{name}[{index}]": convert(state) for name in names for index, state in enumerate(getattr(out, name))}
+
+
+def _bertjax_arrays(model: PretrainedModel | PretrainedEncoderDecoder, batch: Arrays) -> Arrays:
     inputs: dict[str, Any] = {**batch, "output_hidden_states": True}
+    if isinstance(model, PretrainedEncoderDecoder):
+        both = model(**inputs)
+        return {"logits": np.asarray(both.logits)} | _by_layer(
+            both, np.asarray, "encoder_hidden_states", "decoder_hidden_states"
+        )
     out = model(**inputs)._asdict()
     states = out.pop("hidden_states")
     last = np.asarray(out.pop("last_hidden_state"))
@@ -270,13 +309,21 @@ def _tensor_errors(ours: Path, theirs: Path) -> list[str]:
 
 
 def _config_errors(ours: Path, theirs: Path, unwritten: tuple[str, ...]) -> list[str]:
-    written, back = (json.loads((folder / "config.json").read_text()) for folder in (ours, theirs))
+    written, back = (_flat(json.loads((folder / "config.json").read_text())) for folder in (ours, theirs))
     absent = object()
     return [
         f"config.json: {key} = {value!r} comes back as {back.get(key)!r}"
         for key, value in written.items()
-        if back.get(key, absent) != value and (key in back or key not in unwritten)
+        if back.get(key, absent) != value and key not in unwritten
     ]
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns a config.json with the keys of nested configs below their names."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
 
 
 def _some(names: Any, most: int = 4) -> str:

@@ -52,7 +52,8 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
     6 [W + r (D E + E V)] + 12 N H (sum over layers of s): W the weights of the matrices that a token meets (attention,
     feed-forward, projection of the embeddings), r the share of predicted tokens, E the width of the word table, V the
     padded vocabulary, s the mean number of keys that a token attends to (a local layer's window at most). Every
-    relative term of the scores counts as one more matmul over s. Embedding look-ups, norms, softmax and the optimizer
+    relative term of the scores counts as one more matmul over s. Cross-attention counts as if the source had as many
+    tokens per sequence and as many keys per token as the target. Embedding look-ups, norms, softmax and the optimizer
     are not counted.
 
     Args:
@@ -72,6 +73,11 @@ def flops_per_token(config: EncoderConfig, predicted_share: float, keys_per_toke
     window = 1 + config.local_attention // (2 if config.causal else 1)
     keys = (config.num_layers - local) * keys_per_token + local * min(keys_per_token, window)
     over_keys = attention.key_matmuls(config) * config.inner_layers * config.num_heads * config.head_dim * keys
+    if config.cross_attention_hidden_size is not None:
+        heads, blocks = config.num_heads * config.head_dim, config.num_layers * config.inner_layers
+        crossed = 2 * heads * width + 2 * config.kv_heads * config.head_dim * config.cross_attention_hidden_size
+        weights += blocks * crossed
+        over_keys += 2 * blocks * heads * keys_per_token
     return 6.0 * (weights + predicted_share * head + over_keys)
 
 

@@ -24,9 +24,9 @@ BATCH = PartitionSpec(("data", "fsdp"))
 RULES: list[tuple[str, tuple[str | tuple[str, ...] | None, ...]]] = [
     # Rows, not columns: a table whose columns are split over the axes of the batch is replicated before a gather.
     (r".*/word_embeddings/(embedding|delta)", (("tensor", "fsdp"), None)),
-    (r".*/attention/(query|key|value|position|position_key|position_query)/kernel", ("fsdp", "tensor")),
-    (r".*/attention/(query|key|value|position_key|position_query)/bias", ("tensor",)),
-    (r".*/attention/output/kernel", ("tensor", "fsdp")),
+    (r".*/(cross_)?attention/(query|key|value|position|position_key|position_query)/kernel", ("fsdp", "tensor")),
+    (r".*/(cross_)?attention/(query|key|value|position_key|position_query)/bias", ("tensor",)),
+    (r".*/(cross_)?attention/output/kernel", ("tensor", "fsdp")),
     (r".*/feed_forward/(intermediate|gate)/kernel", ("fsdp", "tensor")),
     (r".*/feed_forward/(intermediate|gate)/bias", ("tensor",)),
     (r".*/feed_forward/output/kernel", ("tensor", "fsdp")),

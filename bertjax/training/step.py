@@ -57,7 +57,9 @@ def train_step(
         per layer (`layer_names`), `real_tokens` and `num_positions` of the batch, and `applied`: whether loss,
         gradients, new weights and carry are all finite.
     """
-    real_tokens, num_positions = (batch["segment_ids"] > 0).sum(), jnp.int32(batch["segment_ids"].size)
+    segments = [array for name, array in batch.items() if name.endswith("segment_ids")]  # also those of targets
+    real_tokens = sum((array > 0).sum() for array in segments)
+    num_positions = jnp.int32(sum(array.size for array in segments))
     with jax.named_scope("corruption"):
         batch = objective.corrupt(batch, purpose_key(seed, "corrupt"), state.cursor)
         counts = objective.counts(batch)

@@ -94,6 +94,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 # Fields that change no output of the exported classes, with the reason.
 UNREAD = {
+    "cross_attention_hidden_size": "decoders are exported in another format",
     "mem_len": "no memory between calls",
     "reuse_len": "no memory between calls",
     "initializer": "only normal draws of new heads",

@@ -16,9 +16,10 @@ from bertjax.config.objectives.masking import MaskingConfig
 from bertjax.config.objectives.mlm import MlmConfig
 from bertjax.errors import UserError
 from bertjax.models.model import bind
-from bertjax.objectives import clm as objective_module
+from bertjax.objectives import vocab_loss as vocab_loss_module
 from bertjax.objectives.base import StepInputs
-from bertjax.objectives.clm import CausalLanguageModel, chunked_vocab_loss_sums
+from bertjax.objectives.clm import CausalLanguageModel
+from bertjax.objectives.vocab_loss import chunked_vocab_loss_sums
 from bertjax.types import Params, Sum, Vocabulary
 
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compilation dominates
@@ -101,7 +102,7 @@ def test_chunks_change_neither_sums_nor_gradients(params: Params, batch: dict, m
         return chunked_vocab_loss_sums("clm", model, hidden, batch["next_ids"], batch["next_weights"])["clm"].value
 
     whole = jit(jax.value_and_grad(value))(hidden)
-    monkeypatch.setattr(objective_module, "_CHUNK_TOKENS", 12)
+    monkeypatch.setattr(vocab_loss_module, "_CHUNK_TOKENS", 12)
     for one, other in zip(whole, jit(jax.value_and_grad(lambda x: value(x)))(hidden), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 

@@ -124,7 +124,7 @@ class Family:
         Raises:
             UserError: a key would change what is computed in a way that is not supported.
         """
-        values = _ConfigJson(values | {key: values[alias] for alias, key in self.aliases.items() if alias in values})
+        values = ConfigJson(values | {key: values[alias] for alias, key in self.aliases.items() if alias in values})
         labels = parse_labels(values, where)
         for key, allowed, reason in (*_REFUSED, *self.refused):
             refuse(values, where, key, allowed, reason)
@@ -146,7 +146,7 @@ class Family:
         self._warn_of_ignored(values, where)
         return config
 
-    def _warn_of_ignored(self, values: _ConfigJson, where: str) -> None:
+    def _warn_of_ignored(self, values: ConfigJson, where: str) -> None:
         for key, allowed, reason in self.training_only:
             if key in values and values[key] not in allowed:
                 log.warning("%s: %s = %r is ignored: %s", where, key, values[key], reason)
@@ -262,7 +262,7 @@ def axis_sizes(config: EncoderConfig) -> dict[str, int]:
 # -- config.json -------------------------------------------------------------------------------------------------------
 
 
-class _ConfigJson(dict[str, Any]):
+class ConfigJson(dict[str, Any]):
     """A config.json that knows which of its keys nothing has read yet."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:

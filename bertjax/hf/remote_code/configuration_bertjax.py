@@ -54,9 +54,11 @@ class BertjaxConfig(PretrainedConfig):
     conv_kernel_size: int = 0
     conv_act: str = "gelu"
     causal: bool = False
+    cross_attention_hidden_size: int | None = None
     local_attention: int = 0
     global_attn_every_n_layers: int = 1
     attention_bias: str = "all"
+    attention_scale: bool = True
     qk_norm: bool = False
     feed_forward: str = "dense"
     feed_forward_bias: bool = True
@@ -88,6 +90,7 @@ class BertjaxConfig(PretrainedConfig):
     head_dense_bias: bool = True
     mlm_bias: bool = True
     tie_word_embeddings: bool = True
+    scale_logits: bool = False
     enhanced_decoder: bool = False
     rtd_head: str = "dense"
     span_positions: int = 20

@@ -37,11 +37,12 @@ class BertjaxMlmHead(nn.Module):
         has_bias = config.mlm_head != "tied" and config.mlm_bias
         self.decoder = nn.Linear(size, config.vocab_size, bias=has_bias)
         self.act = ACTIVATIONS[config.mlm_act or config.hidden_act]
+        self.scale = size**-0.5 if config.scale_logits else 1.0
 
     def forward(self, hidden: Tensor) -> Tensor:
         if self.dense is not None:
             hidden = self.norm(self.act(self.dense(hidden)))
-        return self.decoder(hidden)
+        return self.decoder(hidden * self.scale)
 
 
 class BertjaxReplacedTokenHead(nn.Module):

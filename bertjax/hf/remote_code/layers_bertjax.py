@@ -174,7 +174,7 @@ class BertjaxAttention(nn.Module):
         self.output_norm = make_norm(config, present=config.norm_placement == "sandwich")
         self.query_norm = make_norm(config, size, config.qk_norm)
         self.key_norm = make_norm(config, size, config.qk_norm)
-        self.scale = size**-0.5
+        self.scale = size**-0.5 if config.attention_scale else 1.0
         self.config = config
 
     def forward(

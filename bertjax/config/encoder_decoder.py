@@ -1,0 +1,123 @@
+"""Config of an encoder with a decoder that attends to it: two encoder configs, and what they share."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from bertjax.config.model import EncoderConfig, differences
+from bertjax.config.presets import PRESETS as TOWERS
+from bertjax.config.presets import preset
+from bertjax.errors import UserError, require_one_of
+
+SHARINGS = ("embeddings", "none", "all")
+"""What both towers share: the word table (the Transformer, T5, BART); nothing (bert2bert); or every parameter that the
+encoder has, so that only cross-attention and head are the decoder's own (arXiv:1907.12461, "shared")."""
+
+_TOGETHER = ("causal", "cross_attention_hidden_size", "conv_kernel_size", "local_attention", "max_position_embeddings")
+"""Fields in which towers with shared layers may differ: they change no parameter that both have."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoderConfig:
+    """An encoder and a decoder; any mixture of positions, norms, feed-forward blocks and windows in either.
+
+    The output projection is the decoder's masked-token head: with `tie_word_embeddings` it reads the decoder's word
+    table, which with `sharing="embeddings"` is also the encoder's.
+
+    Attributes:
+        encoder: the encoder.
+        decoder: the decoder, causal and with cross-attention; see `as_decoder`.
+        sharing: one of `SHARINGS`.
+        encoder_heads: heads of the encoder that are kept, though nothing here reads them (a BERT's pooler).
+        family: key of `hf.keymaps.encoder_decoder.FAMILIES`, whose class an export gets if it can hold the model;
+            bertjax: our own format.
+        decoder_start_token_id: id of the token before the first of a target; None: the tokenizer's first special token.
+
+    Raises:
+        UserError: the towers do not fit together.
+    """
+
+    encoder: EncoderConfig
+    decoder: EncoderConfig
+    sharing: str = "embeddings"
+    encoder_heads: tuple[str, ...] = ()
+    family: str = "bertjax"
+    decoder_start_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        require_one_of("decoder.sharing", self.sharing, SHARINGS)
+        if not self.decoder.causal or self.encoder.cross_attention_hidden_size is not None:
+            raise UserError("a decoder needs causal=true, and an encoder has no cross-attention: see `as_decoder`")
+        if self.decoder.cross_attention_hidden_size != self.encoder.hidden_size:
+            raise UserError(
+                f"the decoder attends to states of {self.decoder.cross_attention_hidden_size}, but the encoder has "
+                f"hidden_size={self.encoder.hidden_size}; make them equal"
+            )
+        for name in self._equal_fields():
+            ours, theirs = getattr(self.encoder, name), getattr(self.decoder, name)
+            if ours != theirs:
+                raise UserError(
+                    f"encoder and decoder cannot share {self.sharing}: {name} is {ours} and {theirs}; make them equal, "
+                    "or set decoder.sharing=none"
+                )
+
+    @classmethod
+    def symmetric(cls, model: EncoderConfig, sharing: str = "embeddings", **others: Any) -> EncoderDecoderConfig:
+        """Returns an encoder with a decoder of the same kind.
+
+        Args:
+            model: the encoder.
+            sharing: one of `SHARINGS`.
+            **others: further fields.
+        """
+        return cls(model, as_decoder(model, model), sharing, **others)
+
+    def _equal_fields(self) -> list[str]:
+        if self.sharing == "none":
+            return []
+        names = ["vocab_size", "table_size", "embedding_dim"]
+        if self.sharing == "all":
+            names += [name for name in differences(self.encoder, self.decoder, heads=False) if name not in _TOGETHER]
+        return names
+
+
+def as_decoder(model: EncoderConfig, encoder: EncoderConfig, **changes: Any) -> EncoderConfig:
+    """Returns a model as the decoder of an encoder: causal, with cross-attention, without parts that see what follows.
+
+    Args:
+        model: config of a model of any kind.
+        encoder: the encoder.
+        **changes: further changes.
+    """
+    parts = {"causal": True, "cross_attention_hidden_size": encoder.hidden_size}
+    return dataclasses.replace(model, **parts | {"enhanced_decoder": False, "conv_kernel_size": 0} | changes)
+
+
+PRESETS: dict[str, tuple[str, str, str]] = {
+    "transformer-base": ("transformer-base", "embeddings", "marian"),
+    "transformer-big": ("transformer-big", "embeddings", "marian"),
+    "bert2bert": ("bert-base", "none", "encoder-decoder"),
+    "roberta-shared": ("roberta-base", "all", "encoder-decoder"),
+    **{name: (name, "embeddings", "t5") for name in TOWERS if name.startswith("t5-")},
+    **{name: (name, "embeddings", "bart") for name in TOWERS if name.startswith("bart-")},
+}
+"""Name -> (preset of both towers, what they share, family). Sources: config/presets.py, arXiv:1907.12461."""
+
+
+def encoder_decoder_preset(name: str, vocab_size: int) -> EncoderDecoderConfig:
+    """Returns a published encoder-decoder.
+
+    Args:
+        name: a name of `PRESETS`.
+        vocab_size: tokens of the tokenizer.
+
+    Raises:
+        UserError: the name is unknown.
+    """
+    require_one_of("the preset of an encoder-decoder", name, tuple(PRESETS))
+    model, sharing, family = PRESETS[name]
+    values = preset(model) | {"vocab_size": vocab_size}
+    if family == "marian":
+        values["layer_norm_eps"] = 1e-5  # as in Marian and fairseq; tensorflow/tensor2tensor has 1e-6
+    return EncoderDecoderConfig.symmetric(EncoderConfig(**values), sharing, family=family)

@@ -1,0 +1,1 @@
+"""Encoder-decoders in Hugging Face folders: families, loading, saving, the forward pass."""

@@ -1,0 +1,173 @@
+"""BART and Marian under Hugging Face's names (transformers: models/bart, models/marian): one layout of tensors.
+
+BART has learned positions after two unused rows and a norm of the embeddings; Marian has sinusoids and no norm, and may
+have two vocabularies. `final_logits_bias`, a buffer there, is the bias of the output here, and is trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
+from bertjax.config.model import EncoderConfig
+from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily, Values, tower_entries, tower_sizes
+from bertjax.hf.keymap import Entry, KeyMap
+from bertjax.hf.keymaps.family import (
+    Activation,
+    ConfigJson,
+    Fields,
+    change_defaults,
+    linear,
+    norm,
+    parse_fields,
+    refuse,
+    render_fields,
+    table,
+)
+
+_SHARED: Fields = {
+    "vocab_size": ("vocab_size", 50265, int),
+    "d_model": ("hidden_size", 1024, int),
+    "max_position_embeddings": ("max_position_embeddings", 1024, int),
+    "activation_function": ("hidden_act", "gelu", Activation),
+    "dropout": ("hidden_dropout", 0.1, float),
+    "attention_dropout": ("attention_dropout", 0.0, float),
+    "activation_dropout": ("activation_dropout", 0.0, float),
+    "init_std": ("initializer_range", 0.02, float),
+    "scale_embedding": ("embedding_scale", False, bool),
+    "pad_token_id": ("pad_token_id", 1, int),
+}
+_STRUCTURE: Values = {
+    "family": "bertjax",
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-5,
+    "mlm_head": "bias",
+    "initializer": "normal",
+    "classifier_dense": "own",
+}
+_BART: Values = _STRUCTURE | {"position_offset": 2}
+_MARIAN: Values = _STRUCTURE | {"position_embedding": "sinusoidal", "embedding_norm": "none"}
+_MARIAN_FIELDS = change_defaults(_SHARED, vocab_size=58101, pad_token_id=58100)
+_INERT = """
+add_bias_logits add_final_layer_norm attention_bias classif_dropout classifier_dropout decoder_layerdrop
+encoder_layerdrop extra_pos_embeddings force_bos_token_to_be_generated gradient_checkpointing num_hidden_layers
+output_past save_step static_position_embeddings
+"""
+
+
+def _tower_fields(tower: str) -> Fields:
+    return {
+        f"{tower}_layers": ("num_layers", 12, int),
+        f"{tower}_attention_heads": ("num_heads", 16, int),
+        f"{tower}_ffn_dim": ("intermediate_size", 4096, int),
+    }
+
+
+def _parse_towers(values: ConfigJson, shared: Fields, structure: Values, where: str) -> EncoderDecoderConfig:
+    for key, allowed, reason in (
+        ("normalize_before", (False,), "norms follow the blocks"),
+        ("add_final_layer_norm", (False,), "norms follow the blocks"),
+        ("tie_word_embeddings", (True, None), "the output table is the decoder's word table"),
+        ("normalize_embedding", ("position_offset" in structure,), "the embeddings of this class decide it"),
+    ):
+        refuse(values, where, key, allowed, reason)
+    common = structure | parse_fields(values, shared, where)
+    encoder, decoder = (
+        EncoderConfig(**common | parse_fields(values, _tower_fields(tower), where)) for tower in ("encoder", "decoder")
+    )
+    return EncoderDecoderConfig(encoder, as_decoder(decoder, encoder))
+
+
+def _render_towers(config: EncoderDecoderConfig, shared: Fields) -> Values:
+    towers = {"encoder": config.encoder, "decoder": config.decoder}
+    return {
+        **render_fields(config.encoder, shared),
+        **{
+            key: value
+            for name, each in towers.items()
+            for key, value in render_fields(each, _tower_fields(name)).items()
+        },
+        "tie_word_embeddings": True,
+    }
+
+
+def make_keymap(config: EncoderDecoderConfig) -> KeyMap:
+    """Returns the names of the parameters."""
+    shares = config.sharing == "embeddings"
+    table_name = {
+        tower: "model.shared" if shares else f"model.{tower}.embed_tokens" for tower in ("encoder", "decoder")
+    }
+    copies = {"lm_head.weight": f"{table_name['decoder']}.weight"}
+    if shares:
+        copies |= {f"model.{tower}.embed_tokens.weight": "model.shared.weight" for tower in table_name}
+    return KeyMap(
+        entries=(
+            *tower_entries(_entries(config.encoder, "encoder", table_name["encoder"]), "encoder"),
+            *tower_entries(_entries(config.decoder, "decoder", "" if shares else table_name["decoder"]), "decoder"),
+            Entry("decoder/mlm_head/bias", "final_logits_bias", "v", "row"),
+        ),
+        sizes=tower_sizes(config),
+        ignored=() if config.encoder.position_embedding == "learned" else (r"\.embed_positions\.weight$",),
+        ties=copies,
+    )
+
+
+def _entries(config: EncoderConfig, tower: str, table_name: str) -> tuple[Entry, ...]:
+    param, tensor, embeddings = "encoder/layers/{L}", f"model.{tower}.layers.{{L}}", "encoder/embeddings"
+    has_norm, learned = config.embedding_norm != "none", config.position_embedding == "learned"
+    return (
+        *(table(f"{embeddings}/word_embeddings", table_name, "V D") if table_name else ()),
+        *(table(f"{embeddings}/position_embeddings", f"model.{tower}.embed_positions", "P D") if learned else ()),
+        *(norm(f"{embeddings}/norm", f"model.{tower}.layernorm_embedding", config) if has_norm else ()),
+        *_attention(f"{param}/attention", f"{tensor}.self_attn", config, "D"),
+        *(_attention(f"{param}/cross_attention", f"{tensor}.encoder_attn", config, "Q") if config.causal else ()),
+        *linear(f"{param}/feed_forward/intermediate", f"{tensor}.fc1", "D F"),
+        *linear(f"{param}/feed_forward/output", f"{tensor}.fc2", "F D"),
+        *norm(f"{param}/feed_forward/norm", f"{tensor}.final_layer_norm", config),
+    )
+
+
+def _attention(param: str, tensor: str, config: EncoderConfig, source: str) -> tuple[Entry, ...]:
+    return (
+        *linear(f"{param}/query", f"{tensor}.q_proj", "D A"),
+        *linear(f"{param}/key", f"{tensor}.k_proj", f"{source} A"),
+        *linear(f"{param}/value", f"{tensor}.v_proj", f"{source} A"),
+        *linear(f"{param}/output", f"{tensor}.out_proj", "A D"),
+        *norm(f"{param}/norm", f"{tensor}_layer_norm", config),
+    )
+
+
+def _parse_marian(values: ConfigJson, where: str) -> EncoderDecoderConfig:
+    config = _parse_towers(values, _MARIAN_FIELDS, _MARIAN, where)
+    size = values.get("decoder_vocab_size") or config.encoder.vocab_size
+    if values.get("share_encoder_decoder_embeddings", True):
+        return config
+    decoder = dataclasses.replace(config.decoder, vocab_size=size)
+    return dataclasses.replace(config, decoder=decoder, sharing="none")
+
+
+def _render_marian(config: EncoderDecoderConfig) -> Values:
+    vocabularies: dict[str, Any] = {
+        "decoder_vocab_size": config.decoder.vocab_size,
+        "share_encoder_decoder_embeddings": config.sharing == "embeddings",
+    }
+    return _render_towers(config, _MARIAN_FIELDS) | vocabularies
+
+
+BART = EncoderDecoderFamily(
+    name="bart",
+    architecture="BartForConditionalGeneration",
+    parse=lambda values, where: _parse_towers(values, _SHARED, _BART, where),
+    render=lambda config: _render_towers(config, _SHARED),
+    make_keymap=make_keymap,
+    inert_keys=_INERT,
+)
+MARIAN = EncoderDecoderFamily(
+    name="marian",
+    architecture="MarianMTModel",
+    parse=_parse_marian,
+    render=_render_marian,
+    make_keymap=make_keymap,
+    inert_keys=_INERT,
+)

@@ -1,0 +1,130 @@
+"""The protocol of a family of encoder-decoders, and what families share."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.errors import UserError, comma_list
+from bertjax.hf.export_plan import differing_fields
+from bertjax.hf.keymap import Entry, KeyMap
+from bertjax.hf.keymaps.family import INERT_KEYS, ConfigJson, axis_sizes
+from bertjax.models.encoder_decoder import DECODER_HEADS
+
+log = logging.getLogger(__name__)
+
+Values = dict[str, Any]
+TOKEN_IDS = (
+    "bos_token_id",
+    "decoder_start_token_id",
+    "eos_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "pad_token_id",
+)
+"""Keys of config.json that say which tokens a generated text begins and ends with."""
+_GENERATION_KEYS = """
+bad_words_ids diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size length_penalty max_length
+max_new_tokens min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences remove_invalid_values
+repetition_penalty temperature top_k top_p typical_p
+"""
+GENERATION_KEYS = frozenset((*TOKEN_IDS, *_GENERATION_KEYS.split()))
+"""Keys of generation_config.json that older versions of `transformers` wrote into config.json."""
+_INERT = {*INERT_KEYS, *GENERATION_KEYS, "id2label", "num_labels", "is_encoder_decoder", "is_decoder", "prefix"}
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderDecoderFamily:
+    """Names, class and config.json of one kind of encoder-decoder in `transformers`.
+
+    Attributes:
+        name: value of `EncoderDecoderConfig.family`, and of `model_type` in config.json.
+        architecture: the class with the output projection.
+        parse: config.json -> the model; raises `UserError` for what is not supported.
+        render: the model -> config.json, without token ids and names of classes.
+        make_keymap: returns the names of the parameters of a config.
+        inert_keys: keys that change nothing, separated by spaces.
+        counts_padding: True where positions count padding as well.
+    """
+
+    name: str
+    architecture: str
+    parse: Callable[[ConfigJson, str], EncoderDecoderConfig]
+    render: Callable[[EncoderDecoderConfig], Values]
+    make_keymap: Callable[[EncoderDecoderConfig], KeyMap]
+    inert_keys: str = ""
+    counts_padding: bool = True
+
+    def parse_config(self, values: Values, where: str) -> EncoderDecoderConfig:
+        """Converts a config.json; names keys that bertjax does not know in a warning.
+
+        Raises:
+            UserError: a key would change what is computed in a way that is not supported.
+        """
+        known = ConfigJson(values)
+        try:
+            config = self.parse(known, where)
+        except UserError as error:
+            text = str(error)
+            raise error if text.startswith(where) else UserError(f"{where}: {text}") from None
+        unread = known.unread - _INERT - set(self.inert_keys.split())
+        if unread:
+            log.warning("%s: keys that bertjax does not know are ignored: %s", where, comma_list(sorted(unread), 8))
+        start = values.get("decoder_start_token_id")
+        return dataclasses.replace(config, family=self.name, decoder_start_token_id=start)
+
+    def render_config(self, config: EncoderDecoderConfig) -> Values:
+        """Returns the config.json of a model."""
+        head = {"architectures": [self.architecture], "model_type": self.name, "dtype": "float32"}
+        return {**head, "is_encoder_decoder": True, **self.render(config)}
+
+    def limitation(self, config: EncoderDecoderConfig) -> str:
+        """Returns why the class cannot hold a model, "" if it can."""
+        try:
+            other = self.parse(ConfigJson(self.render_config(config)), "config.json")
+        except UserError as error:
+            return str(error)
+        except KeyError as error:  # a table of the family has no word for the value
+            return str(error.args[0])
+        names = [f"encoder: {name}" for name in differing_fields(config.encoder, other.encoder, config.encoder_heads)]
+        names += [f"decoder: {name}" for name in differing_fields(config.decoder, other.decoder, DECODER_HEADS)]
+        return ", ".join(names + ["sharing"] * (config.sharing != other.sharing))
+
+
+def tower_entries(entries: tuple[Entry, ...], tower: str) -> tuple[Entry, ...]:
+    """Returns the entries of one tower as entries of the model: parameters below the tower's name, and letters of axes
+    that are lower-case in the decoder, whose sizes may be others.
+
+    Args:
+        entries: entries of a single network.
+        tower: encoder or decoder.
+    """
+
+    def lower(text: str) -> str:
+        return text if tower == "encoder" else re.sub(r"\{(\w)", lambda match: match[0].lower(), text)
+
+    def move(entry: Entry) -> Entry:
+        params = tuple(lower(f"{tower}/{template}") for template in entry.param_templates)
+        return dataclasses.replace(
+            entry,
+            param=params[0] if len(params) == 1 else params,
+            tensor=lower(entry.tensor),
+            axes=entry.axes if tower == "encoder" else entry.axes.lower(),
+            head="",
+        )
+
+    return tuple(map(move, entries))
+
+
+def tower_sizes(config: EncoderDecoderConfig) -> dict[str, int]:
+    """Returns the lengths of the letters of axes of both towers; U: buckets of distances; Q: width of the encoder."""
+
+    def sizes(model: EncoderConfig) -> dict[str, int]:
+        return {**axis_sizes(model), "U": model.relative_attention_num_buckets, "Q": config.encoder.hidden_size}
+
+    return sizes(config.encoder) | {letter.lower(): size for letter, size in sizes(config.decoder).items()}
