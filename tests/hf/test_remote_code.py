@@ -241,6 +241,12 @@ def expected(config: EncoderConfig, out: Any, real: np.ndarray) -> dict[str, np.
     return {name: np.asarray(getattr(out, field)) for name, field in names.items()} | states
 
 
+def parts(config: EncoderConfig) -> set[str]:
+    """Returns the heads that have parameters."""
+    paths = native_format.param_shapes(config, HEADS[:5])
+    return {native_format.HEAD_BY_MODULE.get(path.split("/")[0], "") for path in paths}
+
+
 def test_what_transformers_saves_again_is_read(exports: tuple[Path, list[EncoderConfig]]) -> None:
     folder, configs = exports
     for index in range(2):
@@ -251,7 +257,8 @@ def test_what_transformers_saves_again_is_read(exports: tuple[Path, list[Encoder
         assert files >= native_format.code_files().keys()
         again, bare, five = (load_pretrained(folder.parent / f"{kind}-{name}") for kind in ("again", "bare", "five"))
         assert again.config == config and again.heads == HEADS[:5]
-        assert bare.config == config and bare.heads == ("pooler",)
+        bare_heads = ("pooler",) if "mlm" in parts(config) else ("pooler", "mlm")  # one without parameters is declared
+        assert bare.config == config and bare.heads == bare_heads
         assert five.config.num_labels == 5 and "sequence_classification" in five.heads
 
 
