@@ -135,7 +135,7 @@ def test_an_example_sees_its_source_and_no_later_token(
 
 @pytest.mark.long
 @settings(
-    max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
 @given(encoder=KINDS, decoder=KINDS, shape=st.sampled_from([(16, "embeddings"), (16, "none"), (24, "none")]))
 def test_any_two_towers_do(encoder: dict[str, Values], decoder: dict[str, Values], shape: tuple[int, str]) -> None:
