@@ -14,9 +14,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # Compilation takes most of the time: LLVM does not optimize, and the older emitters of fusions need half of the time.
 # Flags from the environment come last and take precedence.
 _FLAGS = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-if importlib.metadata.version("jaxlib").startswith(
-    "0.10."
-):  # jaxlib 0.12 has one kind of emitters and aborts on the flag
+_FLAGS += " --xla_llvm_disable_expensive_passes=true"
+if importlib.metadata.version("jaxlib").startswith("0.10."):  # jaxlib 0.12 aborts on this flag
     _FLAGS += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{_FLAGS} {os.environ.get('XLA_FLAGS', '')}"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"  # [D] + [B, S, D] must be explicit, or a wrong axis is not noticed

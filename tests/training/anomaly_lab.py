@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -136,6 +137,9 @@ class Laid(Console):
 
 
 OBJECTIVE = Poisonable()
+COMPILER_OPTIONS: dict[str, int | bool] = {"xla_backend_optimization_level": 0}
+if jaxlib.__version__.startswith("0.10."):  # later ones have no other emitters, and no such option
+    COMPILER_OPTIONS["xla_cpu_use_fusion_emitters"] = True
 
 
 @functools.cache
@@ -159,9 +163,7 @@ def fresh(mesh: Mesh, **changes: Any) -> TrainState:
 
 @functools.cache
 def step_of(mesh: Mesh, skip: bool, microbatches: int = 1, **changes: Any) -> Callable:
-    """Compiled ahead of time without LLVM's optimizations; with the emitters of a run, whose programs agree bit for
-    bit.
-    """
+    """Returns the step compiled ahead of time, with the emitters of a run, whose programs agree bit for bit."""
     step = compile_train_step(
         mesh,
         OBJECTIVE,
@@ -173,7 +175,7 @@ def step_of(mesh: Mesh, skip: bool, microbatches: int = 1, **changes: Any) -> Ca
     )
     with jax.set_mesh(mesh):
         inputs = fresh(mesh, **changes), {}, put_batch(Rows({}).batch(0), mesh)
-        return step.compile(*inputs, {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": True})
+        return step.compile(*inputs, COMPILER_OPTIONS)
 
 
 def by_hand(mesh: Mesh, cursors: list[int]) -> TrainState:
