@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from bertjax.config.defaults import base_config
 from bertjax.config.overrides import apply_overrides, declared, flatten, load_config
 from bertjax.errors import UserError
 from bertjax.experiment.workdir import changed_keys, require_same_run, write_config
+from bertjax.extensions import AttentionConfig
 
 # How a run is computed, observed, stored and reported; it stays the same run. Any other key makes another run.
 # There is no third class of changes that need a flag.
@@ -38,6 +40,15 @@ MAY_CHANGE = {
 }
 KEYS = flatten(base_config())
 TEXT = {"train.phases": "9:data.seq_len=64", "optimizer.lr_mults": "a=1"}
+TEXT |= dict.fromkeys(("model.attention_class", "generator.attention_class"), "test_resume_changes:OtherAttention")
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherAttention(AttentionConfig, group="model.other"):
+    """An attention class of another package."""
+
+    attention_class = "test_resume_changes:OtherAttention"
+    attention_positions = ("none",)
 
 
 def another(key: str) -> str:
