@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 import optax
 from jax.sharding import Mesh
