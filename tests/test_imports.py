@@ -140,10 +140,13 @@ def package_imports() -> dict[str, set[str]]:
 
 
 def levels() -> dict[str, int]:
-    """Returns the level of every package: one more than the highest that it imports. Raises CycleError."""
+    """Returns the level of every package: one more than the highest that it imports. Raises CycleError.
+
+    The root is left out, of which `cli.py` reads the version: it imports what it names only when that is used.
+    """
     graph, result = package_imports(), {}
     for package in TopologicalSorter(graph).static_order():
-        result[package] = 1 + max((result[each] for each in graph[package]), default=-1)
+        result[package] = 1 + max((result[each] for each in graph[package] - {"bertjax"}), default=-1)
     return result
 
 
