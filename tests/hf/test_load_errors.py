@@ -99,8 +99,8 @@ def test_the_plain_folder_loads(folder: Path) -> None:
         ({"quantization_config": {}}, "quantization_config"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         (
-            {"model_type": "t5"},
-            "'t5' is not supported; the nearest is bert, with the same keys and tensors.*supported: bert",
+            {"model_type": "rwkv"},
+            "'rwkv' is not supported; the nearest is bert, with the same keys and tensors.*supported: bert",
         ),
         (
             {"model_type": "longformer", "attention_window": [4]},
