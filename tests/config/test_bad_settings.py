@@ -17,7 +17,7 @@ from bertjax.config.data import TOKENIZER_FAMILIES
 from bertjax.config.fields import Setting
 from bertjax.config.overrides import declared
 from bertjax.errors import UserError
-from bertjax.experiment import workdir
+from bertjax.report import runs
 
 FILE = """from math import inf, nan
 from bertjax.config.defaults import base_config
@@ -59,7 +59,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*_: Any) -> None:
         raise AssertionError("the setting was accepted")
 
-    monkeypatch.setattr(workdir, "changed_keys", started)
+    monkeypatch.setattr(runs, "changed_keys", started)
 
 
 def refused(arguments: list[str], key: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -103,7 +103,7 @@ def bad_value(each: Setting, draw: random.Random) -> Any:
     """Returns a random value that this key must refuse."""
     wrong: list[Any] = ["a\0b", "\ud800"]
     if each.choices:
-        wrong += ["x", "", each.choices[0].upper() + " "]
+        wrong += ["x", each.choices[0].upper() + " "] + ([] if each.many else [""])  # no text is an empty list
     if each.path:
         wrong += ["n" * draw.randint(256, 5000), "/".join(["n"] * 3000)]
     if each.kind is int:
