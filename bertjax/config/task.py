@@ -42,7 +42,7 @@ class TaskKind(Settings):
     task_class: ClassVar[str]
     head: ClassVar[str]
     main_metric: ClassVar[str]
-    metrics: ClassVar[dict[str, tuple[str, str]]]
+    metrics: ClassVar[dict[str, tuple[str, str]]] = {}
     label_array: ClassVar[str]
     has_classes: ClassVar[bool] = False
     output_labels: ClassVar[tuple[str, ...] | None] = None

@@ -11,6 +11,7 @@ import optax
 from sklearn.metrics import precision_recall_fscore_support
 
 from bertjax.extensions import EvalResult, Sum, TaskConfig, TaskMethods, UserError
+from bertjax_extras.multilabel_config import SCORES
 
 
 class MultiLabel(TaskMethods):
@@ -54,7 +55,7 @@ class MultiLabel(TaskMethods):
         metrics = {"exact_match": float((gold == predicted).all(axis=1).mean())}
         for average in ("micro", "macro"):
             scored = precision_recall_fscore_support(gold, predicted, average=average, zero_division=0)
-            metrics |= {f"{average}_{name}": float(scored[i]) for i, name in enumerate(("precision", "recall", "f1"))}
+            metrics |= {f"{average}_{name}": float(scored[i]) for i, name in enumerate(SCORES)}
         return EvalResult(metrics)
 
     def records(
