@@ -6,33 +6,20 @@ A preset holds what its authors' code computes (Google's BERT has the tanh GELU 
 
 from __future__ import annotations
 
-from typing import Any
-
+from bertjax.config.tower_presets import TOWERS, Values, layer_sizes
 from bertjax.errors import UserError
-
-Values = dict[str, Any]
-
-
-def _sizes(layers: int, hidden: int, heads: int | None = None, intermediate: int | None = None) -> Values:
-    return {
-        "num_layers": layers,
-        "hidden_size": hidden,
-        "num_heads": hidden // 64 if heads is None else heads,
-        "intermediate_size": 4 * hidden if intermediate is None else intermediate,
-    }
-
 
 # google-research/bert:README.md, "Smaller BERT Models" table (arXiv:1908.08962): L in {2..12} x H in {128..768},
 # A = H / 64, F = 4 H; base and large: arXiv:1810.04805, section 3.
 _BERT: dict[str, Values] = {
-    "bert-tiny": _sizes(2, 128),
-    "bert-mini": _sizes(4, 256),
-    "bert-small": _sizes(4, 512),
-    "bert-medium": _sizes(8, 512),
-    "bert-base": _sizes(12, 768),
-    "bert-large": _sizes(24, 1024),
+    "bert-tiny": layer_sizes(2, 128),
+    "bert-mini": layer_sizes(4, 256),
+    "bert-small": layer_sizes(4, 512),
+    "bert-medium": layer_sizes(8, 512),
+    "bert-base": layer_sizes(12, 768),
+    "bert-large": layer_sizes(24, 1024),
     **{
-        f"bert-{layers}x{hidden}": _sizes(layers, hidden)
+        f"bert-{layers}x{hidden}": layer_sizes(layers, hidden)
         for layers in (2, 4, 6, 8, 10, 12)
         for hidden in (128, 256, 512, 768)
     },
@@ -61,18 +48,18 @@ _XLMR_XL = {"family": "xlm-roberta-xl", "norm_placement": "pre", "embedding_norm
 _LIKE_ROBERTA = {
     f"{family}-{size}": sizes | _ROBERTA | {"family": family}
     for family in ("xlm-roberta", "camembert", "data2vec-text")
-    for size, sizes in {"base": _sizes(12, 768), "large": _sizes(24, 1024)}.items()
+    for size, sizes in {"base": layer_sizes(12, 768), "large": layer_sizes(24, 1024)}.items()
 }
 
 # PaddlePaddle/PaddleNLP:paddlenlp/transformers/ernie/configuration.py (vocabulary 40,000), without the table of tasks.
 _ERNIE = {"family": "ernie", "max_position_embeddings": 2048, "type_vocab_size": 4, "hidden_act": "gelu"}
 _ERNIE_SIZES = {
-    "xbase": _sizes(20, 1024),
-    "base": _sizes(12, 768),
-    "medium": _sizes(6, 768),
-    "mini": _sizes(6, 384, 12),
-    "micro": _sizes(4, 384, 12),
-    "nano": _sizes(4, 312, 12),
+    "xbase": layer_sizes(20, 1024),
+    "base": layer_sizes(12, 768),
+    "medium": layer_sizes(6, 768),
+    "mini": layer_sizes(6, 384, 12),
+    "micro": layer_sizes(4, 384, 12),
+    "nano": layer_sizes(4, 312, 12),
 }
 
 # huggingface/transformers:models/megatron_bert (arXiv:1909.08053), vocabulary 29,056.
@@ -93,10 +80,10 @@ _PRE_NORM = {"family": "roberta-prelayernorm", "norm_placement": "pre"}
 _ALBERT = {"family": "albert", "embedding_size": 128, "num_groups": 1, "classifier_dropout": 0.1}
 _NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
 _ALBERT_SIZES = {
-    "base": _sizes(12, 768),
-    "large": _sizes(24, 1024),
-    "xlarge": _sizes(24, 2048, 16),
-    "xxlarge": _sizes(12, 4096),
+    "base": layer_sizes(12, 768),
+    "large": layer_sizes(24, 1024),
+    "xlarge": layer_sizes(24, 2048, 16),
+    "xxlarge": layer_sizes(12, 4096),
 }
 
 # huggingface/transformers:models/distilbert/modeling_distilbert.py; no dropout after the attention's output.
@@ -203,12 +190,12 @@ _MODERNBERT = {
 # JHU-CLSP/ettin-encoder-vs-decoder:pretraining/README.md, "Architecture Scaling" (arXiv:2507.11412); as released, after
 # the extension. A token of transformers' decoder sees the 63 before it in local layers.
 _ETTIN_SIZES = {
-    "17m": _sizes(7, 256, 4, 384),
-    "32m": _sizes(10, 384, 6, 576),
-    "68m": _sizes(19, 512, 8, 768),
-    "150m": _sizes(22, 768, 12, 1152),
-    "400m": _sizes(28, 1024, 16, 2624),
-    "1b": _sizes(28, 1792, 28, 3840),
+    "17m": layer_sizes(7, 256, 4, 384),
+    "32m": layer_sizes(10, 384, 6, 576),
+    "68m": layer_sizes(19, 512, 8, 768),
+    "150m": layer_sizes(22, 768, 12, 1152),
+    "400m": layer_sizes(28, 1024, 16, 2624),
+    "1b": layer_sizes(28, 1792, 28, 3840),
 }
 _ETTIN = _MODERNBERT | {"local_rope_theta": 160_000.0, "max_position_embeddings": 7999}
 _ETTIN_DECODER = _ETTIN | {"family": "modernbert-decoder", "causal": True, "local_attention": 126, "pooling": "last"}
@@ -275,19 +262,6 @@ _GPT2 = {
     "classifier_dense": "none",
 }
 
-# The encoder of arXiv:1706.03762, table 3 (tensorflow/tensor2tensor:models/transformer.py, transformer_base_v1 and
-# transformer_big), its output table tied as there.
-_TRANSFORMER = {
-    "family": "bertjax",
-    "position_embedding": "sinusoidal",
-    "type_vocab_size": 0,
-    "embedding_norm": "none",
-    "embedding_scale": True,
-    "hidden_act": "relu",
-    "layer_norm_eps": 1e-6,
-    "mlm_head": "bias",
-    "classifier_dense": "none",
-}
 
 # microsoft/MPNet:pretraining/fairseq/models/masked_permutation_net.py, mpnet_rel_base (arXiv:2004.09297).
 _MPNET = _ROBERTA | {"family": "mpnet", "attention_position": "relative_bias", "type_vocab_size": 0}
@@ -335,123 +309,63 @@ _NOMIC = {
     **_NO_DROPOUT,
 }
 
-# google-research/text-to-text-transfer-transformer (arXiv:1910.10683, section 2.1, table 14; released_checkpoints.md):
-# one tower; of T5 v1.1 the output table is its own and hidden states are not scaled. 3B and 11B have 32 and 128 heads
-# of 128. Vocabulary 32,128.
-_T5 = {
-    "family": "bertjax",
-    "position_embedding": "none",
-    "type_vocab_size": 0,
-    "embedding_norm": "none",
-    "attention_position": "relative_bias",
-    "attention_bias": "none",
-    "attention_scale": False,
-    "feed_forward_bias": False,
-    "hidden_act": "relu",
-    "norm_placement": "pre",
-    "norm_type": "rms_norm",
-    "norm_bias": False,
-    "layer_norm_eps": 1e-6,
-    "activation_dropout": 0.1,
-    "output_dropout": 0.1,
-    "mlm_head": "tied",
-    "scale_logits": True,
-    "head_size": 64,
-}
-_T5_V11 = _T5 | {
-    "feed_forward": "glu",
-    "hidden_act": "gelu_new",
-    "scale_logits": False,
-    "tie_word_embeddings": False,
-}
-_T5_SIZES = {
-    "t5-small": _sizes(6, 512) | _T5,
-    "t5-base": _sizes(12, 768) | _T5,
-    "t5-large": _sizes(24, 1024) | _T5,
-    "t5-3b": _sizes(24, 1024, 32, 16384) | _T5 | {"head_size": 128},
-    "t5-11b": _sizes(24, 1024, 128, 65536) | _T5 | {"head_size": 128},
-    "t5-v1.1-small": _sizes(8, 512, 6, 1024) | _T5_V11,
-    "t5-v1.1-base": _sizes(12, 768, 12, 2048) | _T5_V11,
-    "t5-v1.1-large": _sizes(24, 1024, 16, 2816) | _T5_V11,
-    "t5-v1.1-xl": _sizes(24, 2048, 32, 5120) | _T5_V11,
-    "t5-v1.1-xxl": _sizes(24, 4096, 64, 10240) | _T5_V11,
-}
-
-# facebookresearch/fairseq:fairseq/models/bart/model.py (arXiv:1910.13461, section 2): one tower. Vocabulary 50,265.
-_BART = {
-    "family": "bertjax",
-    "max_position_embeddings": 1024,
-    "position_offset": 2,
-    "pad_token_id": 1,
-    "type_vocab_size": 0,
-    "layer_norm_eps": 1e-5,
-    "hidden_act": "gelu",
-    "attention_dropout": 0.0,
-    "mlm_head": "bias",
-    "initializer": "normal",
-    "classifier_dense": "own",
-}
 
 PRESETS: dict[str, Values] = {
     **_BERT,
-    "spanbert-base": _sizes(12, 768) | _SPANBERT,
-    "spanbert-large": _sizes(24, 1024) | _SPANBERT,
-    "roberta-base": _sizes(12, 768) | _ROBERTA,
-    "roberta-large": _sizes(24, 1024) | _ROBERTA,
-    "distilroberta": _sizes(6, 768) | _ROBERTA,
-    "roberta-prelayernorm": _sizes(24, 1024) | _ROBERTA | _PRE_NORM,
+    "spanbert-base": layer_sizes(12, 768) | _SPANBERT,
+    "spanbert-large": layer_sizes(24, 1024) | _SPANBERT,
+    "roberta-base": layer_sizes(12, 768) | _ROBERTA,
+    "roberta-large": layer_sizes(24, 1024) | _ROBERTA,
+    "distilroberta": layer_sizes(6, 768) | _ROBERTA,
+    "roberta-prelayernorm": layer_sizes(24, 1024) | _ROBERTA | _PRE_NORM,
     **_LIKE_ROBERTA,
-    "xlm-roberta-xl": _sizes(36, 2560, 32) | _ROBERTA | _XLMR_XL,
-    "xlm-roberta-xxl": _sizes(48, 4096, 32) | _ROBERTA | _XLMR_XL,
+    "xlm-roberta-xl": layer_sizes(36, 2560, 32) | _ROBERTA | _XLMR_XL,
+    "xlm-roberta-xxl": layer_sizes(48, 4096, 32) | _ROBERTA | _XLMR_XL,
     **{f"ernie-3.0-{size}": sizes | _ERNIE for size, sizes in _ERNIE_SIZES.items()},
-    "megatron-bert-345m": _sizes(24, 1024) | _MEGATRON,
+    "megatron-bert-345m": layer_sizes(24, 1024) | _MEGATRON,
     **{
         f"albert-{size}-v1": sizes | _ALBERT | (_NO_DROPOUT if size == "xxlarge" else {})
         for size, sizes in _ALBERT_SIZES.items()
     },
     **{f"albert-{size}-v2": sizes | _ALBERT | _NO_DROPOUT for size, sizes in _ALBERT_SIZES.items()},
-    "distilbert": _sizes(6, 768) | _DISTILBERT,
-    "electra-small": _sizes(12, 256) | {"embedding_size": 128} | _ELECTRA,
-    "electra-base": _sizes(12, 768) | _ELECTRA,
-    "electra-large": _sizes(24, 1024) | _ELECTRA,
-    "electra-small-generator": _sizes(12, 64) | {"embedding_size": 128} | _ELECTRA,
-    "electra-small-generator-released": _sizes(12, 256) | {"embedding_size": 128} | _ELECTRA,
-    "electra-base-generator": _sizes(12, 256) | {"embedding_size": 768} | _ELECTRA,
-    "electra-large-generator": _sizes(24, 256) | {"embedding_size": 1024} | _ELECTRA,
-    "deberta-base": _sizes(12, 768) | _DEBERTA,
-    "deberta-large": _sizes(24, 1024) | _DEBERTA,
-    "deberta-xlarge": _sizes(48, 1024) | _DEBERTA,
-    "deberta-v2-xlarge": _sizes(24, 1536) | _DEBERTA_V2_CONV,
-    "deberta-v2-xxlarge": _sizes(48, 1536) | _DEBERTA_V2_CONV,
-    "deberta-v3-xsmall": _sizes(12, 384) | _DEBERTA_V3,
-    "deberta-v3-small": _sizes(6, 768) | _DEBERTA_V3,
-    "deberta-v3-base": _sizes(12, 768) | _DEBERTA_V3,
-    "deberta-v3-large": _sizes(24, 1024) | _DEBERTA_V3,
-    "xlnet-base": _sizes(12, 768) | _XLNET,
-    "xlnet-large": _sizes(24, 1024) | _XLNET,
-    "modernbert-base": _sizes(22, 768, 12, 1152) | _MODERNBERT,
-    "modernbert-large": _sizes(28, 1024, 16, 2624) | _MODERNBERT,
-    "mpnet-base": _sizes(12, 768) | _MPNET,
-    "nomic-bert-2048": _sizes(12, 768) | _NOMIC,
-    "gte-multilingual-base": _sizes(12, 768) | _GTE,
-    "jina-embeddings-v3": _sizes(24, 1024) | _JINA_V3,
+    "distilbert": layer_sizes(6, 768) | _DISTILBERT,
+    "electra-small": layer_sizes(12, 256) | {"embedding_size": 128} | _ELECTRA,
+    "electra-base": layer_sizes(12, 768) | _ELECTRA,
+    "electra-large": layer_sizes(24, 1024) | _ELECTRA,
+    "electra-small-generator": layer_sizes(12, 64) | {"embedding_size": 128} | _ELECTRA,
+    "electra-small-generator-released": layer_sizes(12, 256) | {"embedding_size": 128} | _ELECTRA,
+    "electra-base-generator": layer_sizes(12, 256) | {"embedding_size": 768} | _ELECTRA,
+    "electra-large-generator": layer_sizes(24, 256) | {"embedding_size": 1024} | _ELECTRA,
+    "deberta-base": layer_sizes(12, 768) | _DEBERTA,
+    "deberta-large": layer_sizes(24, 1024) | _DEBERTA,
+    "deberta-xlarge": layer_sizes(48, 1024) | _DEBERTA,
+    "deberta-v2-xlarge": layer_sizes(24, 1536) | _DEBERTA_V2_CONV,
+    "deberta-v2-xxlarge": layer_sizes(48, 1536) | _DEBERTA_V2_CONV,
+    "deberta-v3-xsmall": layer_sizes(12, 384) | _DEBERTA_V3,
+    "deberta-v3-small": layer_sizes(6, 768) | _DEBERTA_V3,
+    "deberta-v3-base": layer_sizes(12, 768) | _DEBERTA_V3,
+    "deberta-v3-large": layer_sizes(24, 1024) | _DEBERTA_V3,
+    "xlnet-base": layer_sizes(12, 768) | _XLNET,
+    "xlnet-large": layer_sizes(24, 1024) | _XLNET,
+    "modernbert-base": layer_sizes(22, 768, 12, 1152) | _MODERNBERT,
+    "modernbert-large": layer_sizes(28, 1024, 16, 2624) | _MODERNBERT,
+    "mpnet-base": layer_sizes(12, 768) | _MPNET,
+    "nomic-bert-2048": layer_sizes(12, 768) | _NOMIC,
+    "gte-multilingual-base": layer_sizes(12, 768) | _GTE,
+    "jina-embeddings-v3": layer_sizes(24, 1024) | _JINA_V3,
     **{f"ettin-encoder-{size}": sizes | _ETTIN for size, sizes in _ETTIN_SIZES.items()},
     **{f"ettin-decoder-{size}": sizes | _ETTIN_DECODER for size, sizes in _ETTIN_SIZES.items()},
-    "mmbert-small": _sizes(22, 384, 6, 1152) | _MMBERT,
-    "mmbert-base": _sizes(22, 768, 12, 1152) | _MMBERT,
-    "eurobert-210m": _sizes(12, 768) | _EUROBERT,
-    "eurobert-610m": _sizes(26, 1152, 18, 4096) | _EUROBERT | {"num_key_value_heads": 6},
-    "eurobert-2.1b": _sizes(32, 2304, 18, 6144) | _EUROBERT | {"num_key_value_heads": 6},
-    "neobert": _sizes(28, 768, 12, 2048) | _NEOBERT,
-    "gpt2": _sizes(12, 768) | _GPT2,
-    "gpt2-medium": _sizes(24, 1024) | _GPT2,
-    "gpt2-large": _sizes(36, 1280) | _GPT2,
-    "gpt2-xl": _sizes(48, 1600) | _GPT2,
-    **_T5_SIZES,
-    "bart-base": _sizes(6, 768) | _BART | {"attention_dropout": 0.1},
-    "bart-large": _sizes(12, 1024) | _BART,
-    "transformer-base": _sizes(6, 512) | _TRANSFORMER,
-    "transformer-big": _sizes(6, 1024) | _TRANSFORMER | {"hidden_dropout": 0.3},
+    "mmbert-small": layer_sizes(22, 384, 6, 1152) | _MMBERT,
+    "mmbert-base": layer_sizes(22, 768, 12, 1152) | _MMBERT,
+    "eurobert-210m": layer_sizes(12, 768) | _EUROBERT,
+    "eurobert-610m": layer_sizes(26, 1152, 18, 4096) | _EUROBERT | {"num_key_value_heads": 6},
+    "eurobert-2.1b": layer_sizes(32, 2304, 18, 6144) | _EUROBERT | {"num_key_value_heads": 6},
+    "neobert": layer_sizes(28, 768, 12, 2048) | _NEOBERT,
+    "gpt2": layer_sizes(12, 768) | _GPT2,
+    "gpt2-medium": layer_sizes(24, 1024) | _GPT2,
+    "gpt2-large": layer_sizes(36, 1280) | _GPT2,
+    "gpt2-xl": layer_sizes(48, 1600) | _GPT2,
+    **TOWERS,
 }
 
 
