@@ -208,7 +208,7 @@ def resolve(cfg: ConfigDict) -> None:
     """Makes what a run would train, by shapes alone; once for runs that differ in their text, length or hardware."""
     cfg = copy_config(cfg)
     cfg.platform, cfg.model.unroll = "any", 1
-    remaining = {"model", "generator", "objective", "optimizer", "mesh"}
+    remaining = {"model", "generator", "decoder", "objective", "optimizer", "mesh"}
     values = {key: value for key, value in flatten(cfg).items() if key.partition(".")[0] in remaining}
     key = repr((values, cfg.data.vocab_size, cfg.data.seq_len, cfg.data.example_format, cfg.data.packing))
     if key not in RESOLVED and not objective_class(cfg.objective.name).uses_teacher:

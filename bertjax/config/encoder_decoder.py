@@ -5,10 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from bertjax.config.model import EncoderConfig, differences
+from ml_collections import ConfigDict
+
+from bertjax.config.distributed import MeshConfig
+from bertjax.config.fields import PRESET, Settings, read_group, setting
+from bertjax.config.model import EncoderConfig, differences, encoder_config, explicit_values
 from bertjax.config.presets import PRESETS as TOWERS
 from bertjax.config.presets import preset
 from bertjax.errors import UserError, require_one_of
+from bertjax.types import Vocabulary
 
 SHARINGS = ("embeddings", "none", "all")
 """What both towers share: the word table (the Transformer, T5, BART); nothing (bert2bert); or every parameter that the
@@ -30,8 +35,8 @@ class EncoderDecoderConfig:
         decoder: the decoder, causal and with cross-attention; see `as_decoder`.
         sharing: one of `SHARINGS`.
         encoder_heads: heads of the encoder that are kept, though nothing here reads them (a BERT's pooler).
-        family: key of `hf.keymaps.encoder_decoder.FAMILIES`, whose class an export gets if it can hold the model;
-            bertjax: our own format.
+        family: key of `hf.encoder_decoder.families.FAMILIES`, whose class an export gets if it can hold the model;
+            bertjax: our own format; auto: the first class that holds it.
         decoder_start_token_id: id of the token before the first of a target; None: the tokenizer's first special token.
 
     Raises:
@@ -94,15 +99,85 @@ def as_decoder(model: EncoderConfig, encoder: EncoderConfig, **changes: Any) -> 
     return dataclasses.replace(model, **parts | {"enhanced_decoder": False, "conv_kernel_size": 0} | changes)
 
 
-PRESETS: dict[str, tuple[str, str, str]] = {
-    "transformer-base": ("transformer-base", "embeddings", "marian"),
-    "transformer-big": ("transformer-big", "embeddings", "marian"),
-    "bert2bert": ("bert-base", "none", "encoder-decoder"),
-    "roberta-shared": ("roberta-base", "all", "encoder-decoder"),
-    **{name: (name, "embeddings", "t5") for name in TOWERS if name.startswith("t5-")},
-    **{name: (name, "embeddings", "bart") for name in TOWERS if name.startswith("bart-")},
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig(Settings, group="decoder"):
+    """Objectives with an encoder-decoder: the decoder; its other keys are `model`'s."""
+
+    preset: str = setting(
+        "model",
+        help='Published model whose values are used where a key is "preset"; model: the values of `model`. The decoder '
+        "is causal and attends to the encoder in any case.",
+    )
+    sharing: str = setting(
+        "embeddings",
+        choices=SHARINGS,
+        help="What encoder and decoder share: embeddings = the word table (the Transformer, T5, BART); none "
+        "(bert2bert); all = every parameter that the encoder has (arXiv:1907.12461).",
+    )
+    start_token: str = setting(
+        "cls",
+        choices=("cls", "sep", "pad"),
+        help="Special token before the first token of a target: cls (BERT), sep (BART), pad (T5, Marian).",
+    )
+
+    def join(
+        self, encoder: EncoderConfig, decoder: EncoderConfig, vocabulary: Vocabulary | None = None
+    ) -> EncoderDecoderConfig:
+        """Returns the model of two towers; raises `UserError` if they do not fit together.
+
+        Args:
+            encoder: the encoder.
+            decoder: the decoder.
+            vocabulary: the tokenizer's, which knows the id of the start token.
+        """
+        start = None if vocabulary is None else getattr(vocabulary, f"{self.start_token}_id")
+        return EncoderDecoderConfig(encoder, decoder, self.sharing, (), "auto", start)
+
+
+def encoder_decoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> EncoderDecoderConfig:
+    """Reads an encoder-decoder: `model`, and the values of `decoder` over those of its preset or of `model`.
+
+    Args:
+        cfg: the whole config.
+        vocabulary: the tokenizer's vocabulary, once it is known.
+
+    Raises:
+        UserError: a tower cannot be built, or they do not fit together.
+    """
+    encoder, group = encoder_config(cfg, vocabulary), cfg.decoder
+    encoder = dataclasses.replace(encoder, **_class_values(cfg.model))
+    values = dict(vars(encoder))
+    if group.preset != "model":
+        values = preset(group.preset) | {name: values[name] for name in _OF_TOKENIZER}
+    explicit = _class_values(group) | explicit_values(group)
+    try:
+        decoder = as_decoder(EncoderConfig(**values), encoder, **explicit)
+    except UserError as error:
+        raise UserError(f"the decoder: {str(error).replace('model.', 'decoder.')}") from None
+    read_group(cfg, MeshConfig).check_model(decoder)
+    return read_group(cfg, DecoderConfig).join(encoder, decoder, vocabulary)
+
+
+_OF_TOKENIZER = ("vocab_size", "padded_vocab_size", "pad_token_id")
+
+
+def _class_values(group: ConfigDict) -> dict[str, Any]:
+    """Returns what the class of a preset's export fixes otherwise than its authors, where the config leaves it open."""
+    values = next((changes for name, _, _, changes in PRESETS.values() if name == group.preset), {})
+    return {name: value for name, value in values.items() if group[name] == PRESET}
+
+
+_MARIAN = {"layer_norm_eps": 1e-5}  # as in Marian and fairseq; tensorflow/tensor2tensor has 1e-6
+
+PRESETS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "transformer-base": ("transformer-base", "embeddings", "marian", _MARIAN),
+    "transformer-big": ("transformer-big", "embeddings", "marian", _MARIAN),
+    "bert2bert": ("bert-base", "none", "encoder-decoder", {}),
+    "roberta-shared": ("roberta-base", "all", "encoder-decoder", {}),
+    **{name: (name, "embeddings", "t5", {}) for name in TOWERS if name.startswith("t5-")},
+    **{name: (name, "embeddings", "bart", {}) for name in TOWERS if name.startswith("bart-")},
 }
-"""Name -> (preset of both towers, what they share, family). Sources: config/presets.py, arXiv:1907.12461."""
+"""Name -> (preset of both towers, what they share, family, other values); config/presets.py, arXiv:1907.12461."""
 
 
 def encoder_decoder_preset(name: str, vocab_size: int) -> EncoderDecoderConfig:
@@ -116,8 +191,6 @@ def encoder_decoder_preset(name: str, vocab_size: int) -> EncoderDecoderConfig:
         UserError: the name is unknown.
     """
     require_one_of("the preset of an encoder-decoder", name, tuple(PRESETS))
-    model, sharing, family = PRESETS[name]
-    values = preset(model) | {"vocab_size": vocab_size}
-    if family == "marian":
-        values["layer_norm_eps"] = 1e-5  # as in Marian and fairseq; tensorflow/tensor2tensor has 1e-6
+    model, sharing, family, changes = PRESETS[name]
+    values = preset(model) | changes | {"vocab_size": vocab_size}
     return EncoderDecoderConfig.symmetric(EncoderConfig(**values), sharing, family=family)

@@ -16,7 +16,7 @@ sub-group, and several classes may declare keys of one group. `read_group(cfg, R
 
 The type is the annotation: bool, int, float, str, or a tuple of one of these, with `| None` where None is allowed.
 None has one meaning: the feature is off, or the value follows from others in the way that the help says.
-`PRESET` has another: the value of the chosen model preset (`model.*` and `generator.*` only).
+`PRESET` has another: the value of the chosen model preset (networks only).
 """
 
 from __future__ import annotations

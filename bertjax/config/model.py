@@ -16,6 +16,8 @@ from bertjax.errors import UserError
 from bertjax.types import Vocabulary
 
 DTYPES = ("float32", "bfloat16")
+NETWORK_GROUPS = ("model", "generator", "decoder")
+"""Groups of keys that describe a network; the keys of the others default to the values of `model`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +209,7 @@ def encoder_config(cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> Enc
 
 
 def explicit_values(group: ConfigDict) -> dict[str, Any]:
-    """Returns the fields of `EncoderConfig` that `model` or `generator` sets, without those left to the preset."""
+    """Returns the fields of `EncoderConfig` that a network's group sets, without those left to the preset."""
     names = names_where(EncoderConfig, lambda each: each.key)
     values = {name: group[name] for name in names if group[name] != PRESET}
     if values.get("attention_class"):
@@ -222,9 +224,9 @@ def reuse_len(cfg: ConfigDict) -> int:
 
 
 def network_keys(group: str) -> dict[str, Setting]:
-    """Returns {dotted key: declaration} of the keys of `model` or `generator` that a preset provides.
+    """Returns {dotted key: declaration} of the keys of one of `NETWORK_GROUPS` that a preset provides.
 
-    A phase can change keys of `model` only: the generator takes its values from there.
+    A phase can change keys of `model` only: the other networks take their values from there.
     """
     return {
         dotted(group, name): dataclasses.replace(

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.fields import Setting
 from bertjax.config.fields import format_value as format_value
+from bertjax.config.model import NETWORK_GROUPS
 from bertjax.config.objectives import GROUPS as OBJECTIVE_GROUPS
 from bertjax.config.objectives import objective_class
 from bertjax.config.objectives.base import ObjectiveChoice
@@ -44,7 +45,7 @@ def describe_keys(cfg: ConfigDict, names: list[str], width: int = 100) -> Iterat
 def markdown_reference() -> str:
     """Returns all keys by group as definition lists, in Markdown: help, type, default, bounds, when it may change.
 
-    Keys in the text of others are links. Of `generator` only the keys are listed that `model` does not have.
+    Keys in the text of others are links. Keys of `generator` and `decoder` that `model` has are not listed.
     """
     groups: dict[str, list[str]] = {"": []}
     for key, each in declared().items():
@@ -58,11 +59,15 @@ def markdown_reference() -> str:
             text = f"`{key}`{{ #{key} }}\n:   {_with_links(each.help, group)}<br>*{'; '.join(facts)}*"
             groups.setdefault(group, []).append(text)
     parts = [f"## {f'`{group}`' if group else 'The run'}\n\n" + "\n\n".join(keys) for group, keys in groups.items()]
-    return "\n\n".join(parts) + "\n\nThe other keys of `generator` are those of `model`, with the same meaning.\n"
+    return (
+        "\n\n".join(parts)
+        + "\n\nThe other keys of `generator` and `decoder` are those of `model`, with the same meaning.\n"
+    )
 
 
 def _is_listed(key: str) -> bool:
-    return key in declared() and not (key.startswith("generator.") and f"model.{key.partition('.')[2]}" in declared())
+    group, _, name = key.partition(".")
+    return key in declared() and not (group in NETWORK_GROUPS[1:] and f"model.{name}" in declared())
 
 
 def _kind(each: Setting) -> str:
@@ -113,5 +118,5 @@ def _other_groups(cfg: ConfigDict) -> tuple[str, ...]:
     """Prefixes of the keys that the chosen objective does not read."""
     chosen = objective_class(cfg.objective.name)
     read = {ObjectiveChoice.group, chosen.group, *(each.group for each in chosen.uses), *chosen.read_encoders(cfg)}
-    groups = {*(each.group for each in OBJECTIVE_GROUPS), "generator"} - read
+    groups = {*(each.group for each in OBJECTIVE_GROUPS), *NETWORK_GROUPS} - read
     return tuple(f"{group}." for group in sorted(groups))

@@ -29,6 +29,7 @@ from bertjax.data.from_config import Prepared
 from bertjax.errors import UserError
 from bertjax.io.jsonl import JsonlLog
 from bertjax.io.tree_paths import map_with_path
+from bertjax.models import encoder_decoder
 from bertjax.models.model import count_params
 from bertjax.objectives.base import Network, Objective
 from bertjax.runtime import platform
@@ -344,6 +345,17 @@ def describe_network(network: Network) -> str:
         f"{config.num_layers} layers of {config.hidden_size}, {config.num_heads} heads, {config.vocab_size:,} tokens, "
         f"{count_params(config, heads):,} parameters, matmuls in {config.compute_dtype}"
     )
+
+
+def describe_networks(objective: Objective) -> list[str]:
+    """Returns a line for every network, and of an encoder-decoder one for both."""
+    lines = [f"{name}: {describe_network(network)}" for name, network in objective.networks.items()]
+    model = objective.encoder_decoder
+    if model is not None:
+        shared = {"embeddings": ", one word table", "all": ", layers of the decoder are the encoder's"}
+        number = encoder_decoder.count_params(model)
+        lines.append(f"encoder-decoder: {number:,} parameters{shared.get(model.sharing, '')}")
+    return lines
 
 
 def unpadded_params(params: Params, config: EncoderConfig) -> Params:

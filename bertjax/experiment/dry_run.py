@@ -23,6 +23,7 @@ from bertjax.experiment.task import read_task, require_task, resolve_config, tas
 from bertjax.experiment.teacher import attach_teacher, read_teacher
 from bertjax.experiment.workdir import changed_keys
 from bertjax.io.units import format_bytes
+from bertjax.models import encoder_decoder
 from bertjax.models.model import count_params
 from bertjax.training.flops import bytes_per_device, peak_flops, training_flops
 from bertjax.training.optimizers import lr_rules
@@ -75,6 +76,9 @@ def _print_costs(exp: build.Experiment, memory: int) -> None:
     cfg, state = exp.cfg, exp.abstract_state()
     for name, network in exp.objective.networks.items():
         print(f"{name:<17} {count_params(*network):,} parameters at the true vocabulary size")
+    if exp.objective.encoder_decoder is not None:
+        number = encoder_decoder.count_params(exp.objective.encoder_decoder)
+        print(f"encoder-decoder   {number:,} parameters, those that both share counted once")
     print(f"tokens            {amounts(cfg, cfg.train.num_steps)[1]:,} at most")
     _print_peak(exp, _print_flops(exp))
     state_bytes = bytes_per_device(state, exp.mesh)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,10 @@ from bertjax.experiment import build
 from bertjax.experiment.load import load_run
 from bertjax.experiment.model_card_facts import model_facts
 from bertjax.experiment.workdir import metrics_at
+from bertjax.hf.encoder_decoder.families import ARCHITECTURES, with_family
+from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder
 from bertjax.hf.export_plan import plan_export
+from bertjax.hf.load import read_config_json
 from bertjax.hf.model_card import auto_class_of, code_argument
 from bertjax.hf.pretrained import PretrainedModel
 from bertjax.hf.push import check_repository, push_to_hub
@@ -120,43 +124,66 @@ def export_params(
         num_examples: labelled examples of every split of a task, for the model card.
         **storage: `dtype` and `max_shard_bytes` of `save_pretrained`.
     """
-    name = next(iter(exp.objective.networks)) if network is None else network
-    if name not in exp.objective.networks:
-        raise UserError(f"this run has no network {name!r}; there is {' and '.join(exp.objective.networks)}")
-    config, heads = exp.objective.networks[name]
-    config, params = float32_config(config), exp.objective.network_params(params, name)
     # The metrics of the last step are not those of averaged weights.
     metrics = {} if len(averaged) > 1 else metrics_at(workdir, step)
-    card = model_facts(exp.cfg, tokenizer, tokens, step, metrics, labels=config.labels, num_examples=num_examples)
+    model = _exported_model(exp, params, network, tokenizer)
+    labels = model.config.labels if isinstance(model, PretrainedModel) else ()
+    card = model_facts(exp.cfg, tokenizer, tokens, step, metrics, labels=labels, num_examples=num_examples)
     origin = f"step {step}" if len(averaged) < 2 else f"the average of steps {', '.join(map(str, averaged))}"
     if len(averaged) > 1:
         card["steps"] = f"{step} ({origin})"
-    texts = [] if exp.objective.config.is_finetuning else _sample_lines(exp.cfg)
+    storage |= {"card": card, "overwrite": overwrite}
+    if isinstance(model, PretrainedModel):
+        texts = [] if exp.objective.config.is_finetuning else _sample_lines(exp.cfg)
+        hint = _save_network(out, model, pooling, tokenizer=tokenizer, sample_texts=texts, **storage)
+    elif pooling is not None:
+        raise UserError("a folder of sentence-transformers holds one network; export the encoder with --network model")
+    else:
+        hint = _save_encoder_decoder(out, model, **storage)
+    print(f"exported {origin} to {out}, read back and compared; load it with")
+    print(hint)
+
+
+def _exported_model(
+    exp: build.Experiment, params: Params, name: str | None, tokenizer: Tokenizer
+) -> PretrainedModel | PretrainedEncoderDecoder:
+    """Returns the network of this name, by default the main model, an encoder-decoder with its tokenizer."""
+    objective, both = exp.objective, exp.objective.encoder_decoder
+    if both is not None and name is None:
+        encoder, decoder = float32_config(both.encoder), float32_config(both.decoder)
+        towers = with_family(dataclasses.replace(both, encoder=encoder, decoder=decoder))
+        ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id, "pad_token_id": tokenizer.pad_id}
+        generation = ids | {"decoder_start_token_id": both.decoder_start_token_id}
+        files = tokenizer.huggingface_files(both.encoder.max_position_embeddings)
+        return PretrainedEncoderDecoder(towers, params, generation, files)
+    alone = [each for each, network in objective.networks.items() if network.stands_alone]
+    name = alone[0] if name is None else name
+    if name not in alone:
+        raise UserError(f"this run has no network {name!r} that stands alone; there is {' and '.join(alone)}")
+    config, heads = objective.networks[name]
+    return PretrainedModel(float32_config(config), objective.network_params(params, name), heads)
+
+
+def _save_network(out: Path, model: PretrainedModel, pooling: Pooling | None, **arguments: Any) -> str:
+    """Writes the folder of a single network; returns how to load it."""
     if pooling is None:
-        save_pretrained(
-            out,
-            params,
-            config,
-            heads=heads,
-            tokenizer=tokenizer,
-            card=card,
-            overwrite=overwrite,
-            sample_texts=texts,
-            **storage,
-        )
-        plan = plan_export(config, heads)
+        save_pretrained(out, model.params, model.config, heads=model.heads, **arguments)
+        plan = plan_export(model.config, model.heads)
         load = f"transformers.{auto_class_of(plan)}.from_pretrained"
     else:
-        model = PretrainedModel(config, params, heads)
-        save_sentence_transformers(
-            out, model, pooling, tokenizer=tokenizer, card=card, overwrite=overwrite, sample_texts=texts, **storage
-        )
-        plan, load = plan_export(config, drop_heads(model).heads), "sentence_transformers.SentenceTransformer"
-    print(f"exported {origin} to {out}, read back and compared; load it with")
+        save_sentence_transformers(out, model, pooling, **arguments)
+        plan = plan_export(model.config, drop_heads(model).heads)
+        load = "sentence_transformers.SentenceTransformer"
     load = "bertjax.load_pretrained" if plan.is_private else load
-    print(f"    {load}({str(out)!r}{code_argument(plan)})")
-    if plan.limitation:
-        print(plan.limitation)
+    return "\n".join(filter(None, [f"    {load}({str(out)!r}{code_argument(plan)})", plan.limitation]))
+
+
+def _save_encoder_decoder(out: Path, model: PretrainedEncoderDecoder, **arguments: Any) -> str:
+    """Writes the folder of an encoder-decoder; returns how to load it."""
+    model.save_pretrained(out, **arguments)
+    name = read_config_json(out)[1]
+    load = f"transformers.{name}.from_pretrained" if name in ARCHITECTURES else "bertjax.load_pretrained"
+    return f"    {load}({str(out)!r})"
 
 
 def _sample_lines(cfg: ConfigDict) -> list[str]:

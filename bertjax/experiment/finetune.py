@@ -206,7 +206,7 @@ def summary(exp: build.Experiment, task: Task, batches: TaskBatches) -> list[str
         labels = f", labels {', '.join(task.labels[:_PRINTED_LABELS])}"
         labels += " ..." if len(task.labels) > _PRINTED_LABELS else ""
     return [
-        f"model: {build.describe_network(exp.network)}",
+        *build.describe_networks(exp.objective),
         f"task: {task.config.kind}, {len(task.train.data.features):,} examples{labels}",
         f"data: {exp.cfg.train.num_steps:,} steps of {task.config.batch_size} examples in {batches.num_sequences} "
         f"sequences of {batches.seq_len} tokens are {task.config.epochs:g} epochs; padding {batches.padding:.1%}",

@@ -21,6 +21,7 @@ from bertjax.checkpoint.surgery import (
     replace_leaves,
     resize_position_table,
 )
+from bertjax.config.encoder_decoder import as_decoder
 from bertjax.config.fields import names_where, settings_of
 from bertjax.config.model import EncoderConfig, differences
 from bertjax.data.tokenizer import Tokenizer
@@ -28,7 +29,7 @@ from bertjax.data.vocab_transfer import TokenMatch, match_tokens
 from bertjax.errors import UserError, comma_list
 from bertjax.experiment import build
 from bertjax.experiment.growth import GROWING, grow, larger_sizes, needs_growth
-from bertjax.experiment.load import SourceModel, load_source_model, model_digest, require_model
+from bertjax.experiment.load import SourceModel, load_source_model, require_model, source_digests
 from bertjax.hf.keymaps import find_family
 from bertjax.hf.load import local_model, read_config_json
 from bertjax.io.tree_paths import flatten_tree
@@ -93,28 +94,53 @@ def load_initial_weights(
     cfg, folder = exp.cfg, exp.cfg.init_from
     source = load_source_model(folder) if source is None else source
     processes.require_same(
-        f"weights of init_from={folder}",
-        lambda: {
-            "weights": model_digest(source.config, source.heads, source.params),
-            "tokenizer": source.tokenizer.digest,
-        },
-        "Put them on a disk that all hosts share",
+        f"weights of init_from={folder}", lambda: source_digests(source), "Put them on a disk that all hosts share"
     )
-    name, network = next(iter(exp.objective.networks.items()))
-    changed = architecture_changes(folder, source.config, network.config, cfg.init_growth)
     match = _match_tokens(cfg, folder, source.tokenizer, tokenizer)
-    fitted = resize_tables(source, network.config, match, cfg.init_positions)
-    if needs_growth(source.config, network.config):
-        fitted = grow(fitted, source.heads, source.config, network.config, cfg.init_growth)
-    params, fresh = fill_network(exp.objective, host_copy(state.params), name, fitted)
-    taken = set(flatten_tree(exp.objective.network_params(params, name)))
-    unused = collapse_paths(fitted, set(flatten_tree(fitted)) - taken)
-    notes = [f"{what}: {comma_list(paths)}" for what, paths in (("fresh", fresh), ("unused", unused)) if paths]
-    print("; ".join([f"weights from {folder}", *notes]))
-    for line in [*_tables(source.config, network.config, match, cfg.init_positions), *changed]:
+    params = host_copy(state.params)
+    fresh, unused, lines = set(flatten_tree(params)), [], _tables(source.config, exp.model, match, cfg.init_positions)
+    for name, tower in _towers(exp.objective, source).items():
+        config = exp.objective.networks[name].config
+        lines += architecture_changes(folder, tower.config, config, cfg.init_growth)
+        fitted = resize_tables(tower, config, match, cfg.init_positions)
+        if needs_growth(tower.config, config):
+            if exp.objective.encoder_decoder is not None:
+                raise UserError(f"init_growth={cfg.init_growth} grows a single network, not an encoder-decoder")
+            fitted = grow(fitted, tower.heads, tower.config, config, cfg.init_growth)
+        params, filled = fill_network(exp.objective, params, name, fitted)
+        fresh -= filled
+        taken = set(flatten_tree(exp.objective.network_params(params, name)))
+        unused += collapse_paths(fitted, set(flatten_tree(fitted)) - taken)
+    notes = {"fresh": collapse_paths(params, fresh), "unused": list(dict.fromkeys(unused))}
+    print(
+        "; ".join([f"weights from {folder}", *(f"{what}: {comma_list(each)}" for what, each in notes.items() if each)])
+    )
+    for line in dict.fromkeys(lines):
         print(f"  {line}")
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state.params)
     return state._replace(params=put_tree(params, shardings), opt_state=reset_ema(state.opt_state, params))
+
+
+def _towers(objective: Objective, source: SourceModel) -> dict[str, SourceModel]:
+    """Returns the source of every network that is filled: the main one, and of an encoder-decoder also the decoder.
+
+    A decoder without a source of its own starts as the encoder (arXiv:1907.12461), where its layers are like those of
+    the encoder, and else is fresh. It comes first: what both share is the encoder's.
+    """
+    name, model = next(iter(objective.networks)), objective.encoder_decoder
+    if model is None:
+        return {name: source}
+    decoder = source.decoder
+    if decoder is None:
+        config = as_decoder(source.config, model.encoder)
+        if not any(_changes_weights(each) for each in differences(config, model.decoder, heads=False)):
+            decoder = source._replace(config=config)
+    return ({} if decoder is None else {"decoder": decoder}) | {name: source}
+
+
+def _changes_weights(field: str) -> bool:
+    """Returns whether models that differ in a field have other weights."""
+    return not settings_of(EncoderConfig)[field].transfer
 
 
 def architecture_changes(
@@ -139,7 +165,7 @@ def architecture_changes(
         names.remove("hidden_act")
     different = {name: f"{name} {getattr(source, name)} there, {getattr(config, name)} here" for name in names}
     allowed = GROWING if growth != "refuse" else ()
-    refused = [name for name in different if not settings_of(EncoderConfig)[name].transfer and name not in allowed]
+    refused = [name for name in different if _changes_weights(name) and name not in allowed]
     if refused:
         grows = growth == "refuse" and set(refused) <= set(larger_sizes(source, config))
         raise UserError(
@@ -214,7 +240,7 @@ def _distance_rows(old: EncoderConfig, new: EncoderConfig) -> np.ndarray:
     return distance_bucket(np.array(nearest), old)
 
 
-def fill_network(objective: Objective, params: Params, name: str, source: Params) -> tuple[Params, list[str]]:
+def fill_network(objective: Objective, params: Params, name: str, source: Params) -> tuple[Params, set[str]]:
     """Copies the parameters of one network into the parameters of an objective.
 
     The leaves of a network are found in the objective by identity. A leaf that the objective computes from others
@@ -228,7 +254,7 @@ def fill_network(objective: Objective, params: Params, name: str, source: Params
         source: parameters of the network.
 
     Returns:
-        The new parameters, and the paths of those that stay fresh.
+        The new parameters, and the paths of those that were filled.
 
     Raises:
         UserError: the objective cannot represent a parameter of the network.
@@ -251,7 +277,7 @@ def fill_network(objective: Objective, params: Params, name: str, source: Params
     ]
     if lacking:
         raise UserError(f"init_from: objective {type(objective).__name__} cannot use {', '.join(lacking)}")
-    return built, collapse_paths(params, set(shapes) - set(filled))
+    return built, set(filled)
 
 
 def _tables(old: EncoderConfig, new: EncoderConfig, match: TokenMatch, how: str) -> list[str]:

@@ -23,9 +23,10 @@ from bertjax.experiment import build
 from bertjax.experiment.workdir import read_settings, require_same_run
 from bertjax.hf import native_format
 from bertjax.hf.load import local_model
-from bertjax.hf.pretrained import PretrainedModel, load_single
+from bertjax.hf.pretrained import PretrainedModel, load_pretrained
 from bertjax.io import atomic
 from bertjax.io.tree_paths import flatten_tree
+from bertjax.models.encoder_decoder import DECODER_HEADS, tower_params
 from bertjax.objectives.base import Network
 from bertjax.runtime import platform
 from bertjax.training.state import COUNTER_DEFAULTS
@@ -120,6 +121,7 @@ class SourceModel(NamedTuple):
     """One network with its tokenizer; `params` lie on the host, at the true size of the vocabulary, in float32.
 
     `two_streams`: whether it was trained to fill masks by two-stream attention; None = unknown, for a folder.
+    `decoder`: of an encoder-decoder, the decoder; the rest is its encoder.
     """
 
     config: EncoderConfig
@@ -127,10 +129,11 @@ class SourceModel(NamedTuple):
     params: Params
     tokenizer: Tokenizer
     two_streams: bool | None = None
+    decoder: SourceModel | None = None
 
 
 def load_source_model(folder: str | Path, head: str | None = None, step: int | None = None) -> SourceModel:
-    """Loads the model of a Hugging Face folder, an export, a run or the Hub.
+    """Loads the model of a Hugging Face folder, an export, a run or the Hub; of an encoder-decoder the encoder.
 
     Args:
         folder: the folder or work directory, or `hub:NAME[@REVISION]`.
@@ -148,6 +151,13 @@ def load_source_model(folder: str | Path, head: str | None = None, step: int | N
             "copy the tokenizer that belongs to the model"
         )
     return source
+
+
+def source_digests(source: SourceModel) -> dict[str, str]:
+    """Returns the digests of the networks and of the tokenizer of a model."""
+    towers = {"weights": source} | ({"weights of the decoder": source.decoder} if source.decoder else {})
+    digests = {name: model_digest(each.config, each.heads, each.params) for name, each in towers.items()}
+    return {**digests, "tokenizer": source.tokenizer.digest}
 
 
 def model_digest(config: EncoderConfig, heads: tuple[str, ...], params: Params) -> str:
@@ -185,17 +195,27 @@ def require_model(name: str | os.PathLike[str]) -> Path:
 
 def _of_folder(folder: Path) -> SourceModel:
     platform.start_backend()
-    model = load_single(folder)
-    return SourceModel(model.config, model.heads, jax.device_get(model.params), load_tokenizer(folder))
+    model, tokenizer = load_pretrained(folder), load_tokenizer(folder)
+    if isinstance(model, PretrainedModel):
+        return SourceModel(model.config, model.heads, jax.device_get(model.params), tokenizer)
+    config = model.config
+    encoder, decoder = tower_params(config, jax.device_get(model.params))
+    second = SourceModel(config.decoder, DECODER_HEADS, decoder, tokenizer)
+    return SourceModel(config.encoder, config.encoder_heads, encoder, tokenizer, decoder=second)
 
 
 def _of_run(workdir: Path, head: str | None, step: int | None) -> SourceModel:
     run = load_run(workdir, step)
     objective = run.experiment.objective
-    networks = list(objective.networks.items())
-    name, network = next((each for each in networks if head in each[1].heads), networks[0])
-    params = jax.device_get(objective.network_params(run.params, name))
-    return SourceModel(network.config, network.heads, params, run.tokenizer, objective.config.two_streams)
+
+    def source(name: str, decoder: SourceModel | None = None) -> SourceModel:
+        params = jax.device_get(objective.network_params(run.params, name))
+        two_streams = objective.config.two_streams
+        return SourceModel(*objective.networks[name], params, run.tokenizer, two_streams, decoder)
+
+    alone = [name for name, network in objective.networks.items() if network.stands_alone]
+    name = next((each for each in alone if head in objective.networks[each].heads), alone[0])
+    return source(name, source("decoder") if objective.encoder_decoder else None)
 
 
 _TOKENS = {"cpu": 8192}

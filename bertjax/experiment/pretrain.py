@@ -144,7 +144,7 @@ def summary(exp: build.Experiment, prepared: Prepared, sequences: int) -> list[s
     kind = exp.mesh.devices.flat[0].device_kind
     slots, _ = amounts(cfg, cfg.train.num_steps)
     last = exp.programs[-1].phase
-    lines = [f"{name}: {build.describe_network(network)}" for name, network in exp.objective.networks.items()]
+    lines = build.describe_networks(exp.objective)
     several = f" of {jax.process_count()} processes" if jax.process_count() > 1 else ""
     lines += [
         f"devices: {exp.mesh.size} x {kind}{several} ({mesh}), jax {jax.__version__}",
@@ -177,7 +177,7 @@ def _restore_or_init(
         state = init_student_layers(exp, teacher, exp.init_state())
         if exp.cfg.init_from is not None:
             source = load_source_model(exp.cfg.init_from)
-            grows = needs_growth(source.config, exp.model)
+            grows = exp.objective.encoder_decoder is None and needs_growth(source.config, exp.model)
             fresh = _held_out_loss(exp, prepared, state.params) if grows else None
             state = load_initial_weights(exp, prepared.tokenizer, state, source, processes)
             if fresh is not None:
@@ -259,7 +259,7 @@ def print_mask_predictions(exp: build.Experiment, prepared: Prepared, params: Pa
     sentences = list(exp.cfg.eval.fill_mask)
     if not sentences:
         return
-    networks = exp.objective.networks.items()
+    networks = [each for each in exp.objective.networks.items() if each[1].stands_alone]
     name, network = next((each for each in networks if "mlm" in each[1].heads), next(iter(networks)))
     network_params = exp.objective.network_params(params, name)
     model = PretrainedModel(float32_config(network.config), network_params, network.heads)

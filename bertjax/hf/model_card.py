@@ -78,6 +78,11 @@ def render_model_card(plan: ExportPlan, num_params: int, card: Mapping[str, Any]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def render_facts(card: Mapping[str, Any]) -> str:
+    """Returns the sections on training and evaluation, after the rest of a card; "" without facts."""
+    return "".join(f"\n{part}\n" for part in (_training(card), _evaluation(card)) if part)
+
+
 def auto_class_of(plan: ExportPlan) -> str:
     """Returns the class of `transformers` that loads an export with its weights."""
     has_mlm = plan.architecture.endswith("ForPreTraining") and "mlm" in plan.stored_heads

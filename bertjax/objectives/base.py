@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import ObjectiveConfig
 from bertjax.types import Batch, Params, Sum, Vocabulary
@@ -33,10 +34,15 @@ class StepInputs(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A network of an objective that can be exported by itself."""
+    """A network of an objective; all but decoders can be exported, called and probed by themselves."""
 
     config: EncoderConfig
     heads: tuple[str, ...]
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it is complete without the output of an encoder."""
+        return self.config.cross_attention_hidden_size is None
 
 
 class FlopsTerm(NamedTuple):
@@ -65,12 +71,15 @@ class Objective:
         config: the objective's config.
         loss_weights: the factor of every loss.
         networks: the networks by name; an export holds the first unless told otherwise.
+        encoder_decoder: where the model is an encoder-decoder, its config: an export then holds both of its networks,
+            `model` and `decoder`. None for all others.
         flops_terms: the computation per token of the batch.
     """
 
     config: ObjectiveConfig
     loss_weights: dict[str, float]
     networks: dict[str, Network]
+    encoder_decoder: EncoderDecoderConfig | None = None
     flops_terms: tuple[FlopsTerm, ...]
 
     def __init__(self, config: Any, model: Any, vocabulary: Vocabulary):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig
-from bertjax.config.objectives.seq2seq import Seq2SeqConfig
+from bertjax.config.model import EncoderConfig
+from bertjax.config.objectives.seq2seq import EncoderDecoderObjectiveConfig
 from bertjax.models.encoder_decoder import DECODER_HEADS, bind, init_params, tower_params
 from bertjax.objectives.base import FlopsTerm, Key, LossOutputs, Network, Objective, StepInputs, encoder_inputs
 from bertjax.objectives.vocab_loss import chunked_vocab_loss_sums
@@ -16,19 +21,25 @@ from bertjax.types import Batch, Params, Vocabulary
 class SequenceToSequence(Objective):
     """An encoder-decoder with smoothed labels; other objectives of this form make their targets in `corrupt`.
 
+    Attributes:
+        loss_name: name of the loss.
+
     Args:
         config: label smoothing.
         model: the two towers. Without `decoder_start_token_id` targets begin after the tokenizer's first special token.
         vocabulary: of the tokenizer that both towers read.
     """
 
-    config: Seq2SeqConfig
+    loss_name = "seq2seq"
+    config: EncoderDecoderObjectiveConfig
+    encoder_decoder: EncoderDecoderConfig
 
-    def __init__(self, config: Seq2SeqConfig, model: EncoderDecoderConfig, vocabulary: Vocabulary):
-        self.config, self.model = config, model
-        self.start_id = vocabulary.cls_id if model.decoder_start_token_id is None else model.decoder_start_token_id
+    def __init__(self, config: EncoderDecoderObjectiveConfig, model: EncoderDecoderConfig, vocabulary: Vocabulary):
+        start = model.decoder_start_token_id
+        self.start_id = vocabulary.cls_id if start is None else start
+        self.config, self.encoder_decoder = config, dataclasses.replace(model, decoder_start_token_id=self.start_id)
         self.pad_id = vocabulary.pad_id
-        self.loss_weights = {"seq2seq": 1.0}
+        self.loss_weights = {self.loss_name: 1.0}
         self.networks = {
             "model": Network(model.encoder, model.encoder_heads),
             "decoder": Network(model.decoder, DECODER_HEADS),
@@ -36,11 +47,21 @@ class SequenceToSequence(Objective):
         # as if half of the tokens were the source's
         self.flops_terms = (FlopsTerm(model.encoder, 0.0, 0.5), FlopsTerm(model.decoder, 0.5, 0.5))
 
+    @classmethod
+    def build(
+        cls,
+        config: Any,
+        encoders: Mapping[str, EncoderConfig],
+        vocabulary: Vocabulary,
+        teacher: Network | None = None,
+    ) -> Objective:
+        return cls(config, config.decoder.join(encoders["model"], encoders["decoder"], vocabulary), vocabulary)
+
     def init(self, key: Key) -> Params:
-        return init_params(self.model, key)
+        return init_params(self.encoder_decoder, key)
 
     def network_params(self, params: Params, name: str) -> Params:
-        return dict(zip(self.networks, tower_params(self.model, params), strict=True))[name]
+        return dict(zip(self.networks, tower_params(self.encoder_decoder, params), strict=True))[name]
 
     def corrupt(self, batch: Batch, key: Key, cursor: Array) -> Batch:
         """Adds `decoder_input_ids` and `target_weights` [B, T]."""
@@ -51,10 +72,10 @@ class SequenceToSequence(Objective):
         return {**batch, "decoder_input_ids": inputs, "target_weights": weights}
 
     def counts(self, batch: Batch) -> dict[str, Array]:
-        return {"seq2seq": batch["target_weights"].sum()}
+        return {self.loss_name: batch["target_weights"].sum()}
 
     def loss(self, params: Params, inputs: StepInputs, batch: Batch, key: Key, train: bool) -> LossOutputs:
-        model, dropout_key = bind(self.model, params), key if train else None
+        model, dropout_key = bind(self.encoder_decoder, params), key if train else None
         source = model.encode(**encoder_inputs(batch), key=dropout_key).last_hidden_state
         states = model.decode(
             source,
@@ -66,8 +87,8 @@ class SequenceToSequence(Objective):
             key=dropout_key,
         ).last_hidden_state
         targets = batch["target_ids"], batch["target_weights"]
-        smoothing = self.config.label_smoothing
-        return chunked_vocab_loss_sums("seq2seq", model.decoder, states, *targets, smoothing), inputs.carry
+        sums = chunked_vocab_loss_sums(self.loss_name, model.decoder, states, *targets, self.config.smoothing)
+        return sums, inputs.carry
 
 
 def shift_right(

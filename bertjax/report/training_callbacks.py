@@ -154,7 +154,11 @@ def probes(exp: build.Experiment, tokenizer: Tokenizer, counts: np.ndarray) -> M
         interval=cfg.eval.interval_steps,
         two_streams=exp.objective.config.two_streams,
     )
-    networks = {name: (float32_config(config), heads) for name, (config, heads) in exp.objective.networks.items()}
+    networks = {
+        name: (float32_config(each.config), each.heads)
+        for name, each in exp.objective.networks.items()
+        if each.stands_alone
+    }
     return ModelProbes(networks, exp.objective.network_params, tokenizer, probe_config)
 
 

@@ -10,7 +10,7 @@ from ml_collections import FieldReference
 
 from bertjax.config.defaults import base_config
 from bertjax.config.fields import PRESET
-from bertjax.config.model import EncoderConfig, encoder_config
+from bertjax.config.model import NETWORK_GROUPS, EncoderConfig, encoder_config
 from bertjax.config.overrides import apply_overrides, declared, from_json, load_config, to_json
 from bertjax.config.presets import preset
 
@@ -27,9 +27,10 @@ SPECS = [
 
 def test_model_declares_every_field_of_the_encoder() -> None:
     names = {name for name in vars(EncoderConfig()) if name not in FROM_ELSEWHERE}
-    for group, others in (("model", {"preset"}), ("generator", {"preset", "width_ratio", "depth_ratio"})):
+    others = {"model": set(), "generator": {"width_ratio", "depth_ratio"}, "decoder": {"sharing", "start_token"}}
+    for group in NETWORK_GROUPS:
         values = dict(base_config()[group])
-        assert names | others == values.keys()
+        assert names | others[group] | {"preset"} == values.keys()
         assert {values[name] for name in names} == {PRESET}
 
 

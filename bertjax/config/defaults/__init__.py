@@ -14,10 +14,11 @@ from bertjax.config.data import DataConfig
 from bertjax.config.defaults.debug_size import make_smoke
 from bertjax.config.defaults.finetune_recipes import RECIPES, make_task
 from bertjax.config.distributed import DistributedConfig, MeshConfig
+from bertjax.config.encoder_decoder import DecoderConfig
 from bertjax.config.extensions import TASK_KINDS
 from bertjax.config.fields import Setting, Settings, declare
 from bertjax.config.filters import FilterConfig
-from bertjax.config.model import GeneratorConfig, PresetConfig, network_keys
+from bertjax.config.model import NETWORK_GROUPS, GeneratorConfig, PresetConfig, network_keys
 from bertjax.config.nodes import new_config
 from bertjax.config.objectives import GROUPS as OBJECTIVE_GROUPS
 from bertjax.config.optimizer import OptimizerConfig, ScheduleConfig
@@ -32,6 +33,7 @@ GROUPS: tuple[type[Settings], ...] = (
     *RUN_GROUPS,
     PresetConfig,
     GeneratorConfig,
+    DecoderConfig,
     DataConfig,
     FilterConfig,
     TrainConfig,
@@ -44,13 +46,14 @@ GROUPS: tuple[type[Settings], ...] = (
     *TASK_KINDS.builtins(),
     *OBJECTIVE_GROUPS,
 )
-"""The dataclasses that declare the keys; those of `EncoderConfig` are added for `model` and `generator`."""
+"""The dataclasses that declare the keys; those of `EncoderConfig` are added for `NETWORK_GROUPS`."""
 
 
 @functools.cache
 def declared_keys() -> dict[str, Setting]:
     """Returns {dotted key: declaration}."""
-    return declare(GROUPS) | network_keys("model") | network_keys("generator")
+    networks = {key: each for group in NETWORK_GROUPS for key, each in network_keys(group).items()}
+    return declare(GROUPS) | networks
 
 
 def base_config() -> ConfigDict:

@@ -1,16 +1,47 @@
-"""Config of sequence-to-sequence learning. Needs no jax."""
+"""Configs of objectives with an encoder-decoder, and of sequence-to-sequence learning. Needs no jax."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from bertjax.config.fields import setting
+from ml_collections import ConfigDict
+
+from bertjax.config.encoder_decoder import DecoderConfig, encoder_decoder_config
+from bertjax.config.fields import read_group, setting
+from bertjax.config.model import EncoderConfig
 from bertjax.config.objectives.base import ObjectiveConfig
+from bertjax.types import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderDecoderObjectiveConfig(ObjectiveConfig):
+    """Config of an objective whose model is an encoder-decoder.
+
+    Attributes:
+        decoder: what the towers share, and the token before a target.
+    """
+
+    decoder: DecoderConfig = dataclasses.field(default_factory=DecoderConfig)
+
+    @classmethod
+    def from_config(cls, cfg: ConfigDict) -> Self:
+        encoder_decoder_config(cfg)  # raises for a decoder that does not fit the model
+        return read_group(cfg, cls, decoder=read_group(cfg, DecoderConfig))
+
+    @classmethod
+    def read_encoders(cls, cfg: ConfigDict, vocabulary: Vocabulary | None = None) -> dict[str, EncoderConfig]:
+        config = encoder_decoder_config(cfg, vocabulary)
+        return {"model": config.encoder, "decoder": config.decoder}
+
+    @property
+    def smoothing(self) -> float:
+        """Probability that the loss gives to all tokens but the target."""
+        return 0.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Seq2SeqConfig(ObjectiveConfig, group="objective.seq2seq"):
+class Seq2SeqConfig(EncoderDecoderObjectiveConfig, group="objective.seq2seq"):
     """Sequence-to-sequence learning: a decoder predicts every token of a target from the source and the tokens before.
 
     Its batches have `target_ids`, which no example format of a corpus makes.
@@ -30,3 +61,7 @@ class Seq2SeqConfig(ObjectiveConfig, group="objective.seq2seq"):
         phase=True,
         help="Probability that the loss gives to all other tokens together (arXiv:1706.03762: 0.1); 0: none.",
     )
+
+    @property
+    def smoothing(self) -> float:
+        return self.label_smoothing

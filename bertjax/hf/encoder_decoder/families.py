@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
+from bertjax.config.encoder_decoder import EncoderDecoderConfig
 from bertjax.hf.encoder_decoder.bart import BART, MARIAN
 from bertjax.hf.encoder_decoder.family import EncoderDecoderFamily
 from bertjax.hf.encoder_decoder.t5 import T5
@@ -11,4 +15,18 @@ FAMILIES: dict[str, EncoderDecoderFamily] = {family.name: family for family in (
 """By `EncoderDecoderConfig.family`, which is also the `model_type` of config.json."""
 NATIVE = "bertjax-encoder-decoder"
 """The `model_type` of our own format, which holds any two towers and which bertjax alone reads."""
+ARCHITECTURES = tuple(family.architecture for family in FAMILIES.values())
+"""Classes of `transformers` that load them."""
 MODEL_TYPES = (*FAMILIES, NATIVE)
+
+
+def with_family(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
+    """Returns the model with the family of its export: of `auto` the first that holds it, else one that nearly does."""
+    if config.family != "auto":
+        return config
+    limits = {name: family.limitation(config) for name, family in FAMILIES.items()}
+    near = [name for name, limit in limits.items() if _DIFFERING.fullmatch(limit)]
+    return dataclasses.replace(config, family=min(near, key=lambda name: len(limits[name]), default="bertjax"))
+
+
+_DIFFERING = re.compile(r"((encoder: |decoder: )?\w+(, )?){0,4}")  # the reason is a few fields

@@ -25,7 +25,7 @@ from bertjax.hf.encoder_decoder.family import GENERATION_KEYS, TOKEN_IDS
 from bertjax.hf.inputs import Inputs, check_inputs, max_input_length
 from bertjax.hf.keymap import KeyMap, Tensors, params_to_tensors, tensors_to_params
 from bertjax.hf.load import local_model, read_config_json, read_folder
-from bertjax.hf.model_card import MARKER
+from bertjax.hf.model_card import MARKER, render_facts
 from bertjax.hf.safe_files import CONFIG, WEIGHTS, read_json, read_tensors, read_tokenizer_files
 from bertjax.hf.save import ExportError, compare_tensors, require_free, round_params, write_weights
 from bertjax.io.atomic import atomic_folder
@@ -44,7 +44,6 @@ from bertjax.types import Params
 log = logging.getLogger(__name__)
 
 GENERATION_CONFIG = "generation_config.json"
-_MAX_SHARD_BYTES = 5_000_000_000
 
 
 class EncoderDecoderOutput(NamedTuple):
@@ -116,7 +115,13 @@ class PretrainedEncoderDecoder:
             return _forward(self.params, source, target, self.config, output_hidden_states)
 
     def save_pretrained(
-        self, folder: str | os.PathLike[str], *, overwrite: bool = False, dtype: str = "float32"
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        dtype: str = "float32",
+        max_shard_bytes: int = 5_000_000_000,
+        card: Mapping[str, Any] | None = None,
     ) -> None:
         """Writes a folder that `transformers` loads, and reads it back to compare.
 
@@ -127,6 +132,8 @@ class PretrainedEncoderDecoder:
             folder: a new or empty folder, or with `overwrite` an earlier export.
             overwrite: replace an earlier export.
             dtype: of the weights: float32, bfloat16 or float16.
+            max_shard_bytes: larger weights are split into files of this size, with an index.
+            card: facts for README.md; see `model_card.render_facts`.
 
         Raises:
             UserError: the folder holds something else, or the disk refused.
@@ -144,10 +151,11 @@ class PretrainedEncoderDecoder:
         )
         files = {CONFIG: values, GENERATION_CONFIG: dict(self.generation)}
         texts = {name: json.dumps(each, indent=2, sort_keys=True) + "\n" for name, each in files.items() if each}
-        texts["README.md"] = _model_card(config, values["architectures"][0], limitation)
+        texts["README.md"] = _model_card(config, values["architectures"][0], limitation, bool(self.tokenizer_files))
+        texts["README.md"] += render_facts(card or {})
         try:
             with atomic_folder(folder) as temporary:
-                write_weights(temporary, tensors, _MAX_SHARD_BYTES, dtype)
+                write_weights(temporary, tensors, max_shard_bytes, dtype)
                 for name, content in (
                     dict(self.tokenizer_files) | {n: text.encode() for n, text in texts.items()}
                 ).items():
@@ -256,7 +264,7 @@ def _with_defaults(keymap: KeyMap, tensors: Tensors) -> Tensors:
 def _limitation(config: EncoderDecoderConfig) -> str:
     """Returns why no class of `transformers` holds the model; "" if one does."""
     family = FAMILIES.get(config.family)
-    return f"model.family={config.family}" if family is None else family.limitation(config)
+    return "its classes are unlike these towers" if family is None else family.limitation(config)
 
 
 def _keymap(config: EncoderDecoderConfig, native: bool) -> KeyMap:
@@ -322,13 +330,17 @@ def _verify(folder: Path, config: EncoderDecoderConfig, params: Params, tensors:
         )
 
 
-def _model_card(config: EncoderDecoderConfig, architecture: str, limitation: str) -> str:
+def _model_card(config: EncoderDecoderConfig, architecture: str, limitation: str, has_tokenizer: bool) -> str:
     sizes = " and ".join(
         f"{'an encoder' if not each.causal else 'a decoder'} of {each.num_layers} layers of {each.hidden_size}"
         for each in (config.encoder, config.decoder)
     )
+    auto, tokenizer = "", ""
+    if has_tokenizer:
+        auto, tokenizer = "AutoTokenizer, ", 'tokenizer = AutoTokenizer.from_pretrained("PATH_OR_NAME")\n'
+    load = f'{tokenizer}model = {architecture}.from_pretrained("PATH_OR_NAME")'
     use = (
-        f'from transformers import {architecture}\n\nmodel = {architecture}.from_pretrained("PATH_OR_NAME")'
+        f"from transformers import {auto}{architecture}\n\n{load}"
         if not limitation
         else 'import bertjax\n\nmodel = bertjax.load_pretrained("PATH_OR_NAME")'
     )
