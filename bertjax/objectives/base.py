@@ -41,7 +41,7 @@ class Network(NamedTuple):
 
     @property
     def stands_alone(self) -> bool:
-        """Whether it is complete without the output of an encoder."""
+        """True if it needs no output of an encoder."""
         return self.config.cross_attention_hidden_size is None
 
 
