@@ -145,16 +145,14 @@ def covering() -> tuple[list[dict[str, str]], set[Pair]]:
     result, impossible = [], set()
     while open_pairs:
         pair = min(open_pairs)
-        valid = []
-        for _ in range(400):
-            choice = {axis: draw.choice(names) for axis, names in values.items()} | dict(pair)
-            if not is_refused(choice):
-                valid.append(choice)
-        if not valid:
+        drawn = [{axis: draw.choice(names) for axis, names in values.items()} | dict(pair) for _ in range(400)]
+        drawn = [choice for choice in drawn if not pairs_of(choice) & impossible]  # refused without a try
+        drawn.sort(key=lambda choice: len(pairs_of(choice) & open_pairs), reverse=True)
+        best = next((choice for choice in drawn if not is_refused(choice)), None)
+        if best is None:
             impossible.add(pair)
             open_pairs.remove(pair)
             continue
-        best = max(valid, key=lambda choice: len(pairs_of(choice) & open_pairs))
         result.append(best)
         open_pairs -= pairs_of(best)
     return result, impossible
