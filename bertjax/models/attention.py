@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,13 @@ ADDED_SHARDINGS: dict[str, tuple[str | None, ...]] = {}
 """Regexes of the paths of further parameters of attention classes, with the axes of the mesh."""
 
 
+class KeyValues(NamedTuple):
+    """Projected keys and values of K tokens, M heads each (those that query heads share are not copied)."""
+
+    keys: Float[Array, "B K M H"]
+    values: Float[Array, "B K M H"]
+
+
 class Attention(nnx.Module):
     """Base of the attention classes: query, key, value and output projections, and the norm of the block.
 
@@ -41,6 +48,9 @@ class Attention(nnx.Module):
         settings: The `AttentionConfig` of a class of another package; None for those of bertjax.
         shardings: Axes of the mesh (data, fsdp, tensor, None) for further parameters, by their path below the
             attention, such as `{"gate/kernel": ("fsdp", "tensor")}`; others are replicated.
+        incremental: Whether `scores` are exact for queries that are a part of the sequence, from position
+            `context.start` on, with keys of all of it. Generation then caches keys and values; else it computes them
+            again for every token.
 
     Args:
         config: sizes, biases, initialisers.
@@ -50,6 +60,7 @@ class Attention(nnx.Module):
     """
 
     projects_positions = False
+    incremental: ClassVar[bool] = False
     shardings: ClassVar[Mapping[str, tuple[str | None, ...]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -89,29 +100,39 @@ class Attention(nnx.Module):
         """Draws further parameters, between the output projection and the norm."""
 
     @jax.named_scope("attention")
-    def __call__(self, x: Hidden, context: AttentionContext, key: Key | None, source: Source | None = None) -> Hidden:
+    def __call__(
+        self, x: Hidden, context: AttentionContext, key: Key | None, source: Source | KeyValues | None = None
+    ) -> Hidden:
         """Computes the attention block without norm and residual.
 
         Args:
             x: hidden states of the queries [B, S, D].
             context: visibility and positions.
             key: of the dropout; None = no dropout.
-            source: hidden states of keys and values [B, K, D2]; None = `x`.
+            source: hidden states of keys and values [B, K, D2], or what `key_values` made of them; None = `x`.
         """
         q, k, v = self.project(x, context, source)
         return self.output(self.attend(q, k, v, context, key).reshape(*x.shape[:2], -1))
 
-    def project(self, x: Hidden, context: AttentionContext, source: Source | None = None) -> tuple[Queries, Keys, Keys]:
+    def project(
+        self, x: Hidden, context: AttentionContext, source: Source | KeyValues | None = None
+    ) -> tuple[Queries, Keys, Keys]:
         """Returns queries, keys and values by head, normed and rotated where configured. Args: as in `__call__`."""
-        source = x if source is None else source
-        q, k = self.split_heads(self.query(x)), self.split_heads(self.key(source))
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k = self.query_norm(q), self.key_norm(k)
-        if context.rotation is not None:
-            q, k = rotate(q, context.rotation), rotate(k, context.rotation)
+        q = self.split_heads(self.query(x))
+        q = q if self.query_norm is None else self.query_norm(q)
+        q = q if context.rotation is None else rotate(q, context.rotation)
         if not self.config.attention_scale:
             q = q * math.sqrt(self.config.head_dim)  # by which the kernels divide
-        return q, self.copy_heads(k), self.copy_heads(self.split_heads(self.value(source)))
+        if not isinstance(source, KeyValues):
+            source = self.key_values(x if source is None else source, context)
+        return q, self.copy_heads(source.keys), self.copy_heads(source.values)
+
+    def key_values(self, source: Source, context: AttentionContext) -> KeyValues:
+        """Returns the keys and values of hidden states, which `__call__` takes in their place. Args: as there."""
+        k = self.split_heads(self.key(source))
+        k = k if self.key_norm is None else self.key_norm(k)
+        k = k if context.rotation is None else rotate(k, context.rotation)
+        return KeyValues(k, self.split_heads(self.value(source)))
 
     def split_heads(self, x: Float[Array, "*b A"]) -> Float[Array, "*b M H"]:
         return x.reshape(*x.shape[:-1], -1, self.config.head_dim)
@@ -157,6 +178,8 @@ class Attention(nnx.Module):
 
 class SelfAttention(Attention):
     """Scaled dot-product attention, with rotary positions where configured."""
+
+    incremental = True
 
     def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
         """Returns q k / sqrt(H), float32. Args: as in `Attention.scores`."""

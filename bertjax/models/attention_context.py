@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -40,7 +40,7 @@ class RelativePositions(NamedTuple):
 class DistanceBias(NamedTuple):
     """Terms that attention with relative biases adds to the scores of every sequence and layer."""
 
-    scores: Float[Array, "1 N S S"]
+    scores: Float[Array, "1 N S K"]
 
 
 Relative = DisentangledPositions | RelativePositions | DistanceBias
@@ -57,6 +57,7 @@ class AttentionContext(NamedTuple):
     key_segment_ids
               example of each key where these are of other sequences, the output of an encoder; `segment_ids` are then
               those of the queries. Window and causal do not apply
+    start     position of the first query in the sequence of the keys, where queries are a part of it
     """
 
     segment_ids: Int[Array, "B S"]
@@ -66,6 +67,7 @@ class AttentionContext(NamedTuple):
     rotation: Rotation | None = None
     relative: Relative | None = None
     key_segment_ids: Int[Array, "B K"] | None = None
+    start: int | Int[Array, ""] = 0
 
     def visible(self) -> Bool[Array, "B 1 S K"]:
         """Returns True where a query (axis 2) may attend to a key (axis 3).
@@ -87,9 +89,9 @@ class AttentionContext(NamedTuple):
 
 
 class CrossInput(NamedTuple):
-    """Output of an encoder, to which the layers of a decoder attend, and who sees what of it."""
+    """Output of an encoder, to which the layers of a decoder attend, or keys and values made of it; who sees what."""
 
-    states: Float[Array, "B K D2"]
+    states: Any
     context: AttentionContext
 
 

@@ -108,6 +108,8 @@ class DisentangledAttention(Attention):
     Positions have projections of their own, or share those of the content (`share_att_key`).
     """
 
+    incremental = True
+
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, norm: bool = True):
         super().__init__(config, rngs, norm)
         sizes, bias = (config.hidden_size, config.num_heads * config.head_dim), config.attention_bias

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from bertjax.config.attention import attention_config
 from bertjax.config.model import EncoderConfig
 from bertjax.config.registry import import_subclass
-from bertjax.models.attention import Attention, CrossAttention, Hidden, SelfAttention, Source
+from bertjax.models.attention import Attention, CrossAttention, Hidden, KeyValues, SelfAttention, Source
 from bertjax.models.attention_context import AttentionContext, CrossInput
 from bertjax.models.disentangled_attention import DisentangledAttention
 from bertjax.models.dropout import dropout
@@ -87,7 +87,7 @@ class Layer(nnx.Module):
         x: Hidden,
         context: AttentionContext,
         key: Key | None,
-        source: Source | None = None,
+        source: Source | KeyValues | None = None,
         cross: CrossInput | None = None,
     ) -> Hidden:
         """Runs the layer.
@@ -96,7 +96,8 @@ class Layer(nnx.Module):
             x: hidden states [B, S, D].
             context: visibility and positions.
             key: of the dropout; None = no dropout.
-            source: hidden states of keys and values [B, K, D] if they are not `x` (memory, another stream).
+            source: hidden states of keys and values [B, K, D] if they are not `x` (memory, another stream), or keys and
+                values themselves.
             cross: output of the encoder, for the layer of a decoder.
         """
         keys = (None,) * 4 if key is None else jax.random.split(key, 4)
@@ -110,26 +111,38 @@ class Layer(nnx.Module):
                 assert self.cross_attention.norm is not None
                 x = self.cross_attention.norm(x + self._attend_to_encoder(x, cross, key))
             return self.feed_forward.norm(x + dropout(self.feed_forward(x, keys[3]), feed_forward_rate, keys[2]))
-        attended = self.attention(
-            self._pre_norm(x), context, keys[0], None if source is None else self._pre_norm(source)
-        )
+        if source is not None and not isinstance(source, KeyValues):
+            source = self._pre_norm(source)
+        attended = self.attention(self._pre_norm(x), context, keys[0], source)
         attended = x + dropout(_normed(self.attention, attended), attention_rate, keys[1])
         parallel = self.config.norm_placement == "parallel"
         if self.cross_attention is not None:
             attended = attended + self._attend_to_encoder(x if parallel else attended, cross, key)
-        source = x if parallel else attended
-        added = _normed(self.feed_forward, self.feed_forward(self.feed_forward.norm(source), keys[3]))
+        inner = x if parallel else attended
+        added = _normed(self.feed_forward, self.feed_forward(self.feed_forward.norm(inner), keys[3]))
         return attended + dropout(added, feed_forward_rate, keys[2])
 
     def _attend_to_encoder(self, x: Hidden, cross: CrossInput | None, key: Key | None) -> Hidden:
-        """Returns what cross-attention adds to the residual stream."""
+        """Returns what cross-attention adds to the residual stream.
+
+        Where the source has fewer sequences, so many consecutive ones of `x` attend to the same (the beams of a
+        search), as queries of one sequence.
+        """
         block = self.cross_attention
         if cross is None or block is None or block.norm is None:
             raise ValueError("the layer of a decoder needs the output of an encoder")
         keys = (None,) * 2 if key is None else jax.random.split(jax.random.fold_in(key, _CROSS_KEY))
+        shape = x.shape
         x = x if self.config.norm_placement == "post" else block.norm(x)
+        if len(cross.context.segment_ids) != shape[0]:
+            x = x.reshape(len(cross.context.segment_ids), -1, shape[-1])
         out = _normed(block, block(x, cross.context, keys[0], cross.states))
+        out = out if out.shape == shape else out.reshape(shape)
         return dropout(out, self.config.rate("attention_output_dropout"), keys[1])
+
+    def key_values(self, x: Hidden, context: AttentionContext) -> KeyValues:
+        """Returns the keys and values that self-attention makes of the layer's input. Args: as in `__call__`."""
+        return self.attention.key_values(self._pre_norm(x), context)
 
     def attention_tensors(self, x: Float[Array, "B S D"], context: AttentionContext) -> dict[str, Array]:
         """Computes `ATTENTION_TENSORS` for the layer input `x`, without dropout; `jit` removes those not used.

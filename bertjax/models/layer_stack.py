@@ -25,7 +25,7 @@ from bertjax.models.mesh import shard_batch
 from bertjax.types import Params
 
 STACKS = ("groups", "layers")
-Apply = Callable[[Layer, Array, bool, Key | None, Array | None], Array]
+Apply = Callable[[Layer, Any, bool, Key | None, Any], Any]
 """`apply(layer, x, local, key, own)` returns the next hidden states; `own` is the layer's element of `per_layer`."""
 
 
@@ -114,26 +114,26 @@ def scan_runs(config: EncoderConfig, start: int = 0, stop: int | None = None) ->
 def run_layers(
     config: EncoderConfig,
     weights: dict[str, Params],
-    x: Array,
+    x: Any,
     apply: Apply,
     key: Key | None,
     *,
     start: int = 0,
     stop: int | None = None,
-    per_layer: Array | None = None,
-    collect: Callable[[Array], Array] | None = None,
-) -> tuple[Array, Array | None]:
+    per_layer: Any = None,
+    collect: Callable[[Any], Any] | None = None,
+) -> tuple[Any, Any]:
     """Runs layers `start` to `stop`.
 
     Args:
         config: pattern, sharing, remat and unrolling.
         weights: stacks by name: `layers` or `groups`, and `attention_norms` where the first layer has none.
-        x: hidden states [B, S, D].
+        x: hidden states [B, S, D], or a tree that begins with them.
         apply: applies one layer.
         key: of the dropout; None = no dropout.
         start: first layer.
         stop: layer after the last; None = all.
-        per_layer: a further input of each layer [L, ...].
+        per_layer: a further input of each layer, a tree of arrays [L, ...].
         collect: what to keep of the hidden states after each layer.
 
     Returns:
@@ -144,41 +144,41 @@ def run_layers(
     for run in scan_runs(config, start, stop):
         x, states = _scan(config, run, weights, x, apply, keys, per_layer, collect)
         collected.append(states)
-    return x, None if collect is None else jnp.concatenate(collected)
+    return x, None if collect is None else jax.tree.map(lambda *parts: jnp.concatenate(parts), *collected)
 
 
 def _scan(
     config: EncoderConfig,
     run: ScanRun,
     weights: dict[str, Params],
-    x: Array,
+    x: Any,
     apply: Apply,
     keys: Key | None,
-    per_layer: Array | None,
-    collect: Callable[[Array], Array] | None,
-) -> tuple[Array, Any]:
+    per_layer: Any,
+    collect: Callable[[Any], Any] | None,
+) -> tuple[Any, Any]:
     graphdef = _layer_graphdef(config, config.first_attention_norm or run.start > 0)
     shared = None if run.group is None else [_take(weights["groups"], run.group, i) for i in range(config.inner_layers)]
     stacked = None if shared is not None else _layer_weights(config, weights, run)
 
     @functools.partial(_remat, policy=config.remat)
-    def apply_layer(x: Array, params: Params | None, keys: Key | None, layer_input: Array | None, local: bool) -> Array:
+    def apply_layer(x: Any, params: Params | None, keys: Key | None, layer_input: Any, local: bool) -> Any:
         for inner in range(config.inner_layers):
             layer = nnx.merge(graphdef, params if shared is None else shared[inner])
             x = apply(layer, x, local, None if keys is None else keys[inner], layer_input)
-        return shard_batch(x)
+        return jax.tree.map(shard_batch, x)
 
-    def period(x: Array, inputs: tuple[Any, Any, Any]) -> tuple[Array, Array | None]:
+    def period(x: Any, inputs: tuple[Any, Any, Any]) -> tuple[Any, Any]:
         states: list[Any] = []
         for index, local in enumerate(run.pattern):
             x = apply_layer(x, *(_take(each, index) for each in inputs), local)
             states.append(None if collect is None else collect(x))
-        return x, None if collect is None else jnp.stack(states)
+        return x, None if collect is None else jax.tree.map(lambda *each: jnp.stack(each), *states)
 
     inputs = stacked, *(_slice(tree, run.start, run.stop, config.num_layers) for tree in (keys, per_layer))
     folded = jax.tree.map(lambda leaf: leaf.reshape(run.repeats, len(run.pattern), *leaf.shape[1:]), inputs)
     x, states = jax.lax.scan(period, x, folded, length=run.repeats, unroll=config.unroll or 1)
-    return x, None if states is None else states.reshape(-1, *states.shape[2:])
+    return x, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), states)
 
 
 def get_layer(config: EncoderConfig, weights: dict[str, Params], index: int) -> Layer:

@@ -35,6 +35,7 @@ class RelativeAttention(Attention):
     """Self-attention with content, distance and segment scores; the scores have biases, the projections have none."""
 
     projects_positions = True
+    incremental = True
 
     @classmethod
     def key_matmuls(cls, config: EncoderConfig) -> int:
@@ -107,13 +108,34 @@ def make_relative_positions(
     if backward is None and config.bi_data:
         backward = jnp.arange(batch) >= batch // 2
     distances = jnp.arange(memory_length + length - 1, -length, -1)
+    types = _types(token_type_ids, memory_length, targets) if config.relative_segments else None
+    return RelativePositions(_waves(config, distances, key, backward), backward, types, targets)
+
+
+def relative_positions_at(
+    config: EncoderConfig, start: Int[Array, ""], types: Array, num_keys: int
+) -> RelativePositions:
+    """Returns the inputs of queries that are a part of the sequence, all tokens of type 0.
+
+    Args:
+        config: clamping, segments.
+        start: position of the first query.
+        types: token types of the queries [B, S].
+        num_keys: tokens of the sequence.
+    """
+    batch, length = types.shape
+    distances = start + length - 1 - jnp.arange(num_keys + length - 1)
+    pairs = (types, jnp.zeros((batch, num_keys), types.dtype)) if config.relative_segments else None
+    return RelativePositions(_waves(config, distances, None, None), None, pairs)
+
+
+def _waves(config: EncoderConfig, distances: Array, key: Key | None, backward: Array | None) -> Float[Array, "G R D"]:
+    """Returns the sinusoids of distances, and of negated ones where some text is reversed."""
     if config.clamp_len > 0:
         distances = jnp.clip(distances, -config.clamp_len, config.clamp_len)
     directions = distances[None] if backward is None else jnp.stack([distances, -distances])
     waves = sinusoids(directions, config.hidden_size).astype(config.result_dtype)
-    waves = dropout(waves, config.rate("embedding_dropout"), key, batched=False)
-    types = _types(token_type_ids, memory_length, targets) if config.relative_segments else None
-    return RelativePositions(waves, backward, types, targets)
+    return dropout(waves, config.rate("embedding_dropout"), key, batched=False)
 
 
 def _types(token_type_ids: Array, memory_length: int, targets: Array | None) -> tuple[Array, Array]:

@@ -38,6 +38,12 @@ class RelativeAttentionBias(nnx.Module):
         rows = jnp.broadcast_to(by_distance[:, None], (by_distance.shape[0], seq_len, by_distance.shape[1]))
         return DistanceBias(relative_shift(rows, seq_len)[None])
 
+    def at(self, queries: Int[Array, "S"], num_keys: int) -> DistanceBias:
+        """Returns the biases of queries at these positions and of all keys, float32."""
+        by_distance = self.embedding[...].T[:, _falling_buckets(self.config, num_keys)]
+        index = num_keys - 1 - queries[:, None] + jnp.arange(num_keys)[None]
+        return DistanceBias(by_distance[:, index][None])
+
 
 @functools.lru_cache(maxsize=64)
 def _falling_buckets(config: EncoderConfig, seq_len: int) -> np.ndarray:
@@ -64,8 +70,10 @@ def distance_bucket(distances: Int[np.ndarray, "*d"], config: EncoderConfig) -> 
 class BiasedAttention(Attention):
     """Scaled dot-product attention whose scores get the bias of their distance."""
 
+    incremental = True
+
     def scores(self, q: Queries, k: Keys, context: AttentionContext, key: Key | None = None) -> Scores:
         """Returns q k / sqrt(H) + bias, float32. Args: as in `Attention.scores`."""
         assert isinstance(context.relative, DistanceBias)
-        bias: Float[Array, "1 N S S"] = context.relative.scores
+        bias: Float[Array, "1 N S K"] = context.relative.scores
         return dot_product_scores(q, k, self.config) + bias
