@@ -34,7 +34,7 @@ from bertjax.models.relative_attention import relative_positions_at
 
 
 class Target(NamedTuple):
-    """What does not change while sequences grow.
+    """Inputs that do not change while sequences grow.
 
     segment_ids, position_ids
               of all positions [R, T]; 0 = padding before a prompt
@@ -74,7 +74,7 @@ def project_source(decoder: Encoder, source: Float[Array, "B K D"], context: Att
     config = decoder.config
     empty = jnp.zeros((*source.shape[:2], config.kv_heads, config.head_dim), config.result_dtype)
 
-    def apply(layer: Layer, _: KeyValues, local: bool, key: Key | None, own: None) -> KeyValues:
+    def apply(layer: Layer, _: KeyValues, local: bool, key: Key | None, inputs: None) -> KeyValues:
         assert layer.cross_attention is not None
         return layer.cross_attention.key_values(source, context)
 
@@ -101,28 +101,32 @@ def decode_cached(
     contexts = _contexts(decoder, segment_ids, position_ids, start, target.segment_ids)
 
     def apply(
-        layer: Layer, x: tuple[Array, KeyValues], local: bool, key: Key | None, own: tuple[KeyValues, KeyValues | None]
+        layer: Layer,
+        x: tuple[Array, KeyValues],
+        local: bool,
+        key: Key | None,
+        inputs: tuple[KeyValues, KeyValues | None],
     ) -> tuple[Array, KeyValues]:
         new = layer.key_values(x[0], contexts[local])
         known = KeyValues(
-            *(jax.lax.dynamic_update_slice_in_dim(*each, start, 1) for each in zip(own[0], new, strict=True))
+            *(jax.lax.dynamic_update_slice_in_dim(*each, start, 1) for each in zip(inputs[0], new, strict=True))
         )
         cross = None
         if target.cross is not None:
             batch = len(target.cross.states.keys[0])
             queries = segment_ids.reshape(batch, -1)
-            cross = CrossInput(own[1], target.cross.context._replace(segment_ids=queries))
+            cross = CrossInput(inputs[1], target.cross.context._replace(segment_ids=queries))
         return layer(x[0], contexts[local], None, known, cross), new
 
     empty = jnp.zeros((*tokens.shape, config.kv_heads, config.head_dim), config.result_dtype)
-    inputs = cache, None if target.cross is None else target.cross.states
+    per_layer = cache, None if target.cross is None else target.cross.states
     (x, _), new = run_layers(
         config,
         decoder.weights(),
         (x, KeyValues(empty, empty)),
         apply,
         None,
-        per_layer=inputs,
+        per_layer=per_layer,
         collect=lambda state: state[1],
     )
     cache = KeyValues(*(jax.lax.dynamic_update_slice_in_dim(*each, start, 2) for each in zip(cache, new, strict=True)))
