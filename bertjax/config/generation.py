@@ -38,7 +38,7 @@ def _token(help: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class GenerationConfig(Settings, group="generation"):
-    """Settings of the choice of tokens, and of the end of sequences. The defaults are those of `transformers`: greedy, 20 tokens.
+    """Settings of the choice of tokens and of the end of sequences; the defaults of `transformers`: greedy, 20 tokens.
 
     Attributes:
         bad_words_ids: sequences of tokens that may not occur.
