@@ -15,6 +15,7 @@ from bertjax.config.model import EncoderConfig
 from bertjax.errors import UserError, comma_list
 from bertjax.hf import native_format, sidecar_files
 from bertjax.hf.encoder_decoder.families import MODEL_TYPES
+from bertjax.hf.generate import read_generation
 from bertjax.hf.keymap import tensors_to_params
 from bertjax.hf.keymaps import FAMILIES, find_family
 from bertjax.hf.keymaps.family import Family
@@ -49,6 +50,7 @@ class ModelWeights:
         heads: heads that `params` holds, in the order of `HEADS`.
         tokenizer_files: bytes of the tokenizer's files by name; carried along, not parsed.
         module_files: bytes of the files by which sentence-transformers pools, by path; carried along, not parsed.
+        generation: values of generation_config.json.
     """
 
     config: EncoderConfig
@@ -56,6 +58,7 @@ class ModelWeights:
     heads: tuple[str, ...]
     tokenizer_files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     module_files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
         size = f"{self.config.num_layers} layers of {self.config.hidden_size}"
@@ -86,7 +89,8 @@ def read_folder(folder: str | os.PathLike[str]) -> ModelWeights:
         config, heads, params = _read_family(folder, family, values, architecture)
     if config.num_layers > _MAX_LAYERS:  # where layers share parameters, no tensor is missing
         raise UserError(f"{where}: {config.num_layers} layers are more than can be run")
-    return ModelWeights(config, params, heads, read_tokenizer_files(folder), read_module_files(folder))
+    generation = read_generation(folder) if config.causal else {}
+    return ModelWeights(config, params, heads, read_tokenizer_files(folder), read_module_files(folder), generation)
 
 
 def local_model(name: str | os.PathLike[str]) -> Path:

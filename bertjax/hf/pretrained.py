@@ -7,9 +7,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
 
+from bertjax.errors import UserError
 from bertjax.hf.encoder_decoder.pretrained import PretrainedEncoderDecoder, read_encoder_decoder
 from bertjax.hf.forward import ModelOutput, run_model
+from bertjax.hf.generate import generate_ids, generation_file, generation_settings
 from bertjax.hf.inputs import check_inputs, check_two_stream_inputs
 from bertjax.hf.load import ModelWeights, is_encoder_decoder, local_model, read_config_json, read_folder
 from bertjax.hf.save import save_pretrained
@@ -59,6 +63,29 @@ class PretrainedModel(ModelWeights):
         )
         return output if output_memory else output._replace(memory=None)
 
+    def generate(
+        self, input_ids: Any, attention_mask: Any = None, *, seed: int = 0, **settings: Any
+    ) -> Int[np.ndarray, "R T"]:
+        """Continues prompts with a causal model, as transformers' `generate` does.
+
+        Args:
+            input_ids: prompts [B, S], padded on either side.
+            attention_mask: [B, S], 1 = real token; None = all tokens are real.
+            seed: of samples.
+            **settings: of `GenerationConfig`, named as in `transformers`; defaults are in generation_config.json.
+
+        Returns:
+            Prompts with their continuations, and padding; `num_return_sequences` of each prompt one after the other.
+
+        Raises:
+            UserError: the model is not causal, or a setting or an input is wrong.
+        """
+        if not self.config.causal or "mlm" not in self.heads:
+            raise UserError("generation needs a causal model with a masked-token head (gpt2, objective.name=clm)")
+        check_inputs(self.config, self.heads, input_ids, attention_mask)
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        return generate_ids(self.params, self.config, inputs, generation_settings(self.generation, settings), seed)
+
     @property
     def module(self) -> Model:
         """The network with its heads as an `nnx.Module`, which holds the same arrays as `params`."""
@@ -82,7 +109,7 @@ class PretrainedModel(ModelWeights):
             tokenizer=self.tokenizer_files,
             card={"sentence_vectors": "pooled as `modules.json` says"} if self.module_files else None,
             overwrite=overwrite,
-            extra_files=self.module_files,
+            extra_files=dict(self.module_files) | generation_file(self.generation),
         )
 
 
@@ -108,4 +135,5 @@ def load_single(folder: str | os.PathLike[str]) -> PretrainedModel:
     """Loads the model of a folder that holds one network; see `load_pretrained`."""
     weights = read_folder(folder)
     params = jax.tree.map(jnp.asarray, weights.params)
-    return PretrainedModel(weights.config, params, weights.heads, weights.tokenizer_files, weights.module_files)
+    files = weights.tokenizer_files, weights.module_files, weights.generation
+    return PretrainedModel(weights.config, params, weights.heads, *files)

@@ -128,7 +128,7 @@ class Attention(nnx.Module):
         return q, self.copy_heads(source.keys), self.copy_heads(source.values)
 
     def key_values(self, source: Source, context: AttentionContext) -> KeyValues:
-        """Returns the keys and values of hidden states, which `__call__` takes in their place. Args: as there."""
+        """Returns the keys and values of hidden states, which `__call__` takes as `source`. Args: as there."""
         k = self.split_heads(self.key(source))
         k = k if self.key_norm is None else self.key_norm(k)
         k = k if context.rotation is None else rotate(k, context.rotation)

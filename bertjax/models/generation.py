@@ -151,7 +151,7 @@ def generate(
     batch = len(arrays["input_ids"])
     settings, limits, max_new_tokens = _limits(config, settings, arrays["attention_mask"].sum(1))
     if isinstance(config, EncoderDecoderConfig):
-        arrays["prompt"] = np.full((batch, 1), _start_token(config, settings), np.int32)
+        arrays["prompt"] = np.full((batch, 1), start_token(config, settings), np.int32)
     padded = _pad(arrays | {"limits": limits}, not isinstance(config, EncoderDecoderConfig))
     search = Search(config, settings, max_new_tokens)
     with jax.default_matmul_precision("float32"):
@@ -325,7 +325,8 @@ def _table(config: EncoderConfig) -> int:
     return config.max_position_embeddings if config.position_embedding == "learned" else 2**30
 
 
-def _start_token(config: EncoderDecoderConfig, settings: GenerationConfig) -> int:
+def start_token(config: EncoderDecoderConfig, settings: GenerationConfig) -> int:
+    """Returns the token before the first of a target; raises `UserError` where none is known."""
     ids = settings.decoder_start_token_id, config.decoder_start_token_id, settings.bos_token_id
     for each in ids:
         if each is not None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from bertjax.config.encoder_decoder import EncoderDecoderConfig, as_decoder
 from bertjax.config.model import EncoderConfig, float32_config
@@ -22,11 +22,12 @@ from bertjax.errors import UserError
 from bertjax.hf import native_format
 from bertjax.hf.encoder_decoder.families import FAMILIES, NATIVE
 from bertjax.hf.encoder_decoder.family import GENERATION_KEYS, TOKEN_IDS
+from bertjax.hf.generate import GENERATION_CONFIG, generate_ids, generation_settings, read_generation
 from bertjax.hf.inputs import Inputs, check_inputs, max_input_length
 from bertjax.hf.keymap import KeyMap, Tensors, params_to_tensors, tensors_to_params
 from bertjax.hf.load import local_model, read_config_json, read_folder
 from bertjax.hf.model_card import MARKER, render_facts
-from bertjax.hf.safe_files import CONFIG, WEIGHTS, read_json, read_tensors, read_tokenizer_files
+from bertjax.hf.safe_files import CONFIG, WEIGHTS, read_tensors, read_tokenizer_files
 from bertjax.hf.save import ExportError, compare_tensors, require_free, round_params, write_weights
 from bertjax.io.atomic import atomic_folder
 from bertjax.io.tree_paths import flatten_tree
@@ -42,8 +43,6 @@ from bertjax.models.encoder_decoder import (
 from bertjax.types import Params
 
 log = logging.getLogger(__name__)
-
-GENERATION_CONFIG = "generation_config.json"
 
 
 class EncoderDecoderOutput(NamedTuple):
@@ -113,6 +112,35 @@ class PretrainedEncoderDecoder:
             )
         with jax.default_matmul_precision("float32"):  # accelerators would multiply float32 in lower precision
             return _forward(self.params, source, target, self.config, output_hidden_states)
+
+    def generate(
+        self,
+        input_ids: Any,
+        attention_mask: Any = None,
+        *,
+        token_type_ids: Any = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Int[np.ndarray, "R T"]:
+        """Generates targets, as transformers' `generate` does.
+
+        Args:
+            input_ids: tokens of the source [B, S].
+            attention_mask: [B, S], 1 = real token; None = all tokens are real.
+            token_type_ids: of the source [B, S]; None = zeros.
+            seed: of samples.
+            **settings: of `GenerationConfig`, named as in `transformers`; defaults are those of generation_config.json.
+
+        Returns:
+            Targets with their start token, end token and padding; `num_return_sequences` of each source one after the
+            other.
+
+        Raises:
+            UserError: a setting or an input is wrong.
+        """
+        source = _tower_inputs(self.config, self.config.encoder, (input_ids, attention_mask, token_type_ids))
+        source["attention_mask"] = source.pop("segment_ids")
+        return generate_ids(self.params, self.config, source, generation_settings(self.generation, settings), seed)
 
     def save_pretrained(
         self,
@@ -187,10 +215,7 @@ def read_encoder_decoder(folder: str | os.PathLike[str]) -> PretrainedEncoderDec
     tensors = _with_defaults(keymap, keymap.canonicalize(raw, file))
     params = jax.tree.map(jnp.asarray, tensors_to_params(keymap, tensors, (), file))
     generation = {key: value for key, value in values.items() if key in GENERATION_KEYS and value is not None}
-    if (folder / GENERATION_CONFIG).exists():
-        generation |= read_json(folder, GENERATION_CONFIG)
-        generation.pop("transformers_version", None)
-    return PretrainedEncoderDecoder(config, params, generation, read_tokenizer_files(folder))
+    return PretrainedEncoderDecoder(config, params, generation | read_generation(folder), read_tokenizer_files(folder))
 
 
 def from_encoders(
