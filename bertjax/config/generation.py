@@ -130,7 +130,7 @@ class GenerationConfig(Settings, group="generation"):
         values = {name: value for name, value in values.items() if value is not None}
         refused = [name for name in values.keys() & _NEUTRAL.keys() if values[name] not in _NEUTRAL[name]]
         if refused:
-            raise UserError(f"generation lacks {comma_list(sorted(refused))}; leave it out")
+            raise UserError(f"{comma_list(sorted(refused))} is not supported in generation; leave it out")
         return dataclasses.replace(self, **{name: value for name, value in values.items() if name in known})
 
     @classmethod

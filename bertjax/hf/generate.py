@@ -45,12 +45,12 @@ def generation_settings(defaults: Mapping[str, Any], arguments: Mapping[str, Any
         UserError: an argument is unknown, or a value is wrong or not supported.
     """
     GenerationConfig.require_names(arguments)
-    given = {name: value for name, value in arguments.items() if value is not None}
+    changes = {name: value for name, value in arguments.items() if value is not None}
     try:
-        settings = GenerationConfig.from_json({name: value for name, value in defaults.items() if name not in given})
+        settings = GenerationConfig.from_json({name: value for name, value in defaults.items() if name not in changes})
     except UserError as error:
         raise UserError(f"{GENERATION_CONFIG}: {error}") from None
-    return settings.updated(given)
+    return settings.updated(changes)
 
 
 def generate_ids(
